@@ -1,0 +1,317 @@
+//! The whole command line as domain types: what was typed, and nothing of what it does.
+//!
+//! Help, completions and manual pages are generated from this one definition (`cli/docs.rs`), so
+//! each text below is written for all three. Parsing touches neither the network nor a file.
+
+#[cfg(test)]
+mod docs;
+pub mod text;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
+
+use crate::lock::{HolderId, LockName, Prefix, Ttl};
+
+/// flock(1) for a fleet: run a command under a lock kept in Redis.
+///
+/// nxlock runs a command, or guards a stretch of a shell script, under a lock that every machine
+/// which can reach your Redis agrees on. The lock is one plain key, set by `SET key token NX PX`,
+/// renewed while the command runs and given back when it ends; a command is stopped before a lease
+/// that could not be renewed can have ended.
+#[derive(Debug, Parser)]
+#[command(name = "nxlock", version, max_term_width = 100, propagate_version = true)]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_long_help = text::AFTER_HELP)]
+pub struct Cli {
+    #[command(flatten)]
+    pub everywhere: Everywhere,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Options of every verb, accepted on either side of it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every verb")]
+pub struct Everywhere {
+    /// Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N].
+    ///
+    /// There is no default. Without this option NXLOCK_SERVER is asked, then REDIS_URL. `redis:`
+    /// may be written `valkey:`. A password in argv can be read by every user of this machine:
+    /// prefer the environment.
+    #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]
+    pub server: Option<String>,
+
+    /// What stands before NAME in the key.
+    #[arg(
+        long,
+        global = true,
+        value_name = "P",
+        env = "NXLOCK_PREFIX",
+        default_value = "lock:",
+        hide_env_values = true
+    )]
+    pub prefix: Prefix,
+
+    /// Bound on one connect and on one reply.
+    #[arg(
+        long,
+        global = true,
+        value_name = "D",
+        env = "NXLOCK_SERVER_TIMEOUT",
+        default_value = "2s",
+        hide_env_values = true
+    )]
+    #[arg(value_parser = positive)]
+    pub server_timeout: Duration,
+
+    /// Give the answer as one JSON document.
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// Say nothing but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Say what happens, with times.
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+
+    /// Colour messages: when the stream is a terminal, always, or never.
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    pub color: When,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Hold a lock around a command.
+    Run(Run),
+    /// Take a lock and print its token.
+    Acquire(Acquire),
+    /// Put a lock's expiry a full ttl from now.
+    Renew(Renew),
+    /// Give a lock back, or break somebody else's.
+    Release(Release),
+    /// Show who holds which lock.
+    Status(Status),
+}
+
+/// Hold a lock around a command.
+///
+/// Takes the lock NAME, waiting for it if need be, runs COMMAND, renews the lock while it runs and
+/// gives it back when it ends. The exit status is the command's own. If the lock cannot be renewed
+/// in time, or turns out to be somebody else's, COMMAND and everything it started is stopped before
+/// the lease can have ended, and the exit status is 76.
+///
+/// Everything after NAME that is not an option of nxlock begins the command, and `--` always ends
+/// nxlock's options.
+#[derive(Debug, Args)]
+#[command(after_long_help = text::RUN_HELP)]
+#[command(group(ArgGroup::new("what").required(true).args(["shell", "command"])))]
+#[command(override_usage = "nxlock run [OPTIONS] NAME [--] COMMAND [ARG]...\n       nxlock run [OPTIONS] NAME -c TEXT")]
+pub struct Run {
+    /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
+    #[arg(value_name = "NAME")]
+    pub name: LockName,
+
+    /// The lease: how long the lock outlives a holder that cannot renew it.
+    ///
+    /// It is renewed every third of this, at least every 10s. Not less than 100ms.
+    #[arg(short, long, value_name = "D", default_value = "30s")]
+    pub ttl: Ttl,
+
+    #[command(flatten)]
+    pub patience: Patience,
+
+    /// Run TEXT by `sh -c`; no further arguments.
+    #[arg(short = 'c', long, value_name = "TEXT", help_heading = "The command")]
+    pub shell: Option<OsString>,
+
+    /// Keep the name locked until D after it was granted, even if the command ends sooner.
+    ///
+    /// For short cron jobs: a host whose clock is behind must not run the job again.
+    #[arg(long, value_name = "D", value_parser = positive, help_heading = "The command")]
+    pub at_least: Option<Duration>,
+
+    /// Stop the command after D, and exit with 124.
+    #[arg(long, value_name = "D", value_parser = positive, help_heading = "The command")]
+    pub time_limit: Option<Duration>,
+
+    /// How long a stopped command has between TERM and KILL.
+    ///
+    /// Always cut to what the lease leaves: the command is gone before the lease can have ended.
+    #[arg(long, value_name = "D", default_value = "5s", value_parser = duration, help_heading = "The command")]
+    pub kill_after: Duration,
+
+    /// What to do when the lock is lost while the command runs.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLost::Stop, help_heading = "The command")]
+    pub on_lost: OnLost,
+
+    /// The command and its arguments, passed on byte for byte.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLost {
+    /// Stop the command and everything it started
+    Stop,
+    /// Say so, and let it run on without the lock
+    Continue,
+}
+
+/// Take a lock and print its token.
+///
+/// The token proves the claim: `release` and `renew` want it back. Nothing renews the lock: it ends
+/// by itself after --ttl unless `renew` is called. If the token cannot be printed, the lock is given
+/// back.
+#[derive(Debug, Args)]
+#[command(after_long_help = text::ACQUIRE_HELP)]
+pub struct Acquire {
+    /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
+    #[arg(value_name = "NAME")]
+    pub name: LockName,
+
+    /// How long the lock is needed; it ends by itself then. Not less than 100ms.
+    #[arg(short, long, value_name = "D")]
+    pub ttl: Ttl,
+
+    #[command(flatten)]
+    pub patience: Patience,
+
+    /// Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`.
+    #[arg(long, conflicts_with = "json")]
+    pub export: bool,
+}
+
+/// How long to wait for a lock that somebody else has.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Waiting")]
+pub struct Patience {
+    /// Give up after D; 0 is the same as -n. Without either, wait for ever.
+    #[arg(short, long, value_name = "D", value_parser = duration, conflicts_with = "no_wait")]
+    pub wait: Option<Duration>,
+
+    /// Do not wait.
+    #[arg(short, long)]
+    pub no_wait: bool,
+
+    /// Exit with N, 0 to 255, instead of 75 when somebody else has the lock.
+    #[arg(short = 'E', long, value_name = "N")]
+    pub conflict_exit_code: Option<u8>,
+
+    /// Shown to others in `status` and in their "held by" message.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: Option<String>,
+}
+
+/// Put a lock's expiry a full ttl from now.
+///
+/// Only if the lock is still held with this token; otherwise nothing is touched and the exit status
+/// is 76.
+#[derive(Debug, Args)]
+#[command(after_long_help = text::RENEW_HELP)]
+pub struct Renew {
+    /// The lock, as it was acquired.
+    #[arg(value_name = "NAME")]
+    pub name: LockName,
+
+    /// The token that `acquire` printed; `-` reads it from stdin.
+    #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true)]
+    pub token: String,
+
+    /// How long the lock is needed from now. Not less than 100ms.
+    #[arg(short, long, value_name = "D")]
+    pub ttl: Ttl,
+}
+
+/// Give a lock back, or break somebody else's.
+///
+/// Only if the lock is still held with this token; otherwise nothing is touched and the exit status
+/// is 76.
+#[derive(Debug, Args)]
+#[command(after_long_help = text::RELEASE_HELP)]
+pub struct Release {
+    /// The lock, as it was acquired.
+    #[arg(value_name = "NAME")]
+    pub name: LockName,
+
+    /// The token that `acquire` printed; `-` reads it from stdin.
+    #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+
+    /// Take the lock from the holder that `status` shows as ID.
+    ///
+    /// Refused, with exit status 76, if the holder has changed since.
+    #[arg(long = "break", value_name = "ID")]
+    pub break_id: Option<HolderId>,
+}
+
+/// Show who holds which lock.
+///
+/// With names, the exit status is 0 if all are held and 1 if any is free. Without, every lock under
+/// the prefix is listed.
+#[derive(Debug, Args)]
+#[command(after_long_help = text::STATUS_HELP)]
+pub struct Status {
+    /// The locks to show.
+    #[arg(value_name = "NAME", action = ArgAction::Append)]
+    pub names: Vec<LockName>,
+}
+
+/// A length of time as humantime writes it.
+///
+/// # Errors
+/// A bare number, a unit that could be mistaken for another, or more than [`Ttl::MAX`].
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let bare = text.trim();
+    if bare != "0" && !bare.is_empty() && bare.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return Err(format!("a bare number has no unit: write {bare}s, {bare}ms or {bare}m"));
+    }
+    if bare.split(|c: char| !c.is_ascii_alphabetic()).any(|unit| unit == "M") {
+        return Err(format!("`M` would be months: write {} for minutes", bare.replace('M', "m")));
+    }
+    let duration = humantime::parse_duration(bare).map_err(|e| format!("{e}: write 90s, 1m30s, 500ms or 2h"))?;
+    if duration > Ttl::MAX {
+        return Err("more than ten years".to_owned());
+    }
+    Ok(duration)
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be more than nothing".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_number_is_refused_with_a_hint() {
+        assert_eq!(duration("300"), Err("a bare number has no unit: write 300s, 300ms or 300m".into()));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn durations_are_humantime_without_the_trap_of_months() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert!(duration("5M").unwrap_err().contains("5m"));
+        for bad in ["", "-5s", "1m30", "forever", "99999y"] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
+}

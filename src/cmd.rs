@@ -1,0 +1,116 @@
+//! A verb becomes a report, one file a verb; none prints.
+
+mod acquire;
+mod release;
+mod renew;
+mod run;
+mod status;
+
+use std::io::{self, Read};
+
+use anyhow::Context;
+
+use crate::cli::{Cli, Everywhere, Patience as Asked, Verb};
+use crate::clock::{Moment, wall};
+use crate::lock::{Hold, Lease, LockName, Owner, Token, Ttl};
+use crate::report::{Busy, Named, Report};
+use crate::say::Waiting;
+use crate::signals::Signals;
+use crate::store::{self, Kind, Store, Target, Trouble};
+use crate::wait::{self, Patience, Wait, Waited};
+
+/// Does what was asked for.
+pub fn perform(cli: &Cli) -> Report {
+    let everywhere = &cli.everywhere;
+    let report = match &cli.verb {
+        Verb::Run(run) => run::run(everywhere, run),
+        Verb::Acquire(acquire) => acquire::acquire(everywhere, acquire),
+        Verb::Renew(renew) => renew::renew(everywhere, renew),
+        Verb::Release(release) => release::release(everywhere, release),
+        Verb::Status(status) => status::status(everywhere, status),
+    };
+    report.unwrap_or_else(|error| Report::Failed(trouble(error)))
+}
+
+/// What is left to do, and to say, if a report could not be shown.
+pub fn unshown(report: Report, error: &io::Error, everywhere: &Everywhere) -> Option<Report> {
+    Some(Report::Failed(match report {
+        Report::Acquired(acquired) => acquire::unheard(acquired, error, everywhere.server_timeout),
+        // A reader that has left knows enough.
+        _ if error.kind() == io::ErrorKind::BrokenPipe => return None,
+        _ => Trouble {
+            kind: Kind::Broken,
+            tried: "cannot write to stdout".into(),
+            came: error.to_string(),
+            remedy: String::new(),
+        },
+    }))
+}
+
+/// What is known of an error; whatever is not a store's trouble is our own failure.
+fn trouble(error: anyhow::Error) -> Trouble {
+    error.downcast().unwrap_or_else(|error: anyhow::Error| {
+        let causes = error.chain().skip(1).map(ToString::to_string).collect::<Vec<_>>().join(": ");
+        Trouble { kind: Kind::Broken, tried: error.to_string(), came: causes, remedy: String::new() }
+    })
+}
+
+fn open(everywhere: &Everywhere) -> Result<Box<dyn Store>, Trouble> {
+    // An unset variable and one that is no UTF-8 both name no server.
+    let redis_url = std::env::var("REDIS_URL").ok();
+    let target = Target::choose(everywhere.server.as_deref(), redis_url.as_deref())?;
+    Ok(store::open(target, everywhere.prefix.clone(), everywhere.server_timeout))
+}
+
+/// A new claim by this process.
+fn claim(name: &LockName, reason: Option<&str>) -> anyhow::Result<Hold> {
+    let token = Token::mint(&Owner::this_process(), reason, wall())?;
+    Ok(Hold { name: name.clone(), token })
+}
+
+fn patience(asked: &Asked, everywhere: &Everywhere) -> Patience {
+    let wait = match asked.wait {
+        _ if asked.no_wait => Wait::Not,
+        None => Wait::ForEver,
+        Some(wait) if wait.is_zero() => Wait::Not,
+        Some(wait) => Wait::Until(Moment::now() + wait),
+    };
+    Patience { wait, server_timeout: everywhere.server_timeout }
+}
+
+/// Waits for a lock; where there is no lease to go on with, the report.
+fn wait_for(
+    store: &mut dyn Store,
+    hold: &Hold,
+    ttl: Ttl,
+    asked: &Asked,
+    everywhere: &Everywhere,
+    signals: &mut Signals,
+) -> anyhow::Result<Result<Lease, Report>> {
+    let mut waiting = Waiting::new(&hold.name);
+    let waited = wait::for_grant(store, hold, ttl, patience(asked, everywhere), signals, &mut waiting);
+    waiting.end(matches!(waited, Ok(Waited::Granted(_))));
+    Ok(match waited? {
+        Waited::Granted(lease) => Ok(lease),
+        Waited::Interrupted(signal) => Err(Report::Interrupted(signal)),
+        Waited::Busy { occupancy, waited } => Err(Report::Busy(Busy {
+            lock: Named::new(&hold.name, &everywhere.prefix),
+            occupancy,
+            waited,
+            conflict_exit_code: asked.conflict_exit_code,
+        })),
+    })
+}
+
+/// The token as it was given: itself, or `-` for stdin.
+fn token(given: &str) -> anyhow::Result<Token> {
+    let text = if given == "-" {
+        let mut text = String::new();
+        io::stdin().take(64 * 1024).read_to_string(&mut text).context("cannot read a token from stdin")?;
+        text
+    } else {
+        given.to_owned()
+    };
+    let parsed = text.trim_end_matches(['\n', '\r']).parse();
+    Ok(parsed.map_err(|came| Trouble { kind: Kind::Usage, tried: "TOKEN".into(), came, remedy: String::new() })?)
+}

@@ -1,0 +1,45 @@
+//! Wait for a lock and hand over its token.
+
+use std::io;
+use std::time::Duration;
+
+use super::{claim, open, wait_for};
+use crate::cli::{Acquire, Everywhere};
+use crate::report::{Acquired, Named, Report, TokenForm};
+use crate::say::span;
+use crate::signals::Signals;
+use crate::store::{Kind, Trouble};
+use crate::wait;
+
+pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Report> {
+    let mut store = open(everywhere)?;
+    let hold = claim(&asked.name, asked.patience.reason.as_deref())?;
+    let mut signals = Signals::listen()?;
+    let lease = match wait_for(&mut *store, &hold, asked.ttl, &asked.patience, everywhere, &mut signals)? {
+        Ok(lease) => lease,
+        Err(report) => return Ok(report),
+    };
+    Ok(Report::Acquired(Acquired {
+        lock: Named::new(&asked.name, &everywhere.prefix),
+        hold,
+        store,
+        fence: lease.fence,
+        ttl: asked.ttl,
+        form: if asked.export { TokenForm::Export } else { TokenForm::Plain },
+    }))
+}
+
+/// Gives back a lock whose token could not be printed: nobody could release it.
+pub fn unheard(mut acquired: Acquired, error: &io::Error, server_timeout: Duration) -> Trouble {
+    let released = wait::insist(server_timeout, |limit| acquired.store.release(&acquired.hold, limit));
+    let came = match released.answer {
+        Ok(_) => "the lock was given back".to_owned(),
+        Err(trouble) => format!("{trouble}; the lock ends by itself within {}", span(acquired.ttl.get())),
+    };
+    Trouble {
+        kind: Kind::Broken,
+        tried: format!("cannot write the token to stdout ({error})"),
+        came,
+        remedy: String::new(),
+    }
+}

@@ -1,0 +1,44 @@
+//! Give a lock back, or take it from a holder that was seen.
+
+use super::{open, token};
+use crate::cli::{Everywhere, Release};
+use crate::lock::Hold;
+use crate::report::{Named, NotYours, Released, Report, Wanted};
+use crate::say;
+use crate::store::{Kind, Released as Answer, Trouble};
+use crate::wait;
+
+pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Report> {
+    let mut store = open(everywhere)?;
+    let lock = Named::new(&asked.name, &everywhere.prefix);
+    let timeout = everywhere.server_timeout;
+    let (wanted, insisted) = match (&asked.break_id, &asked.token) {
+        (Some(id), _) => (Wanted::Break, wait::insist(timeout, |limit| store.take_away(&asked.name, id, limit))),
+        (None, Some(given)) => {
+            let hold = Hold { name: asked.name.clone(), token: token(given)? };
+            (Wanted::Release, wait::insist(timeout, |limit| store.release(&hold, limit)))
+        }
+        (None, None) => return Err(no_token().into()),
+    };
+    let broken = wanted == Wanted::Break;
+    Ok(match insisted.answer? {
+        Answer::Done => Report::Released(Released { lock, broken }),
+        Answer::NotYours(_) if insisted.in_doubt => {
+            say::warn(format_args!(
+                "an answer was lost, so \"{}\" may have been given back only now, or have ended before",
+                lock.name
+            ));
+            Report::Released(Released { lock, broken })
+        }
+        Answer::NotYours(occupancy) => Report::NotYours(NotYours { lock, wanted, occupancy }),
+    })
+}
+
+fn no_token() -> Trouble {
+    Trouble {
+        kind: Kind::Usage,
+        tried: "cannot release a lock without its token".into(),
+        came: "none was given".into(),
+        remedy: "give TOKEN, set NXLOCK_TOKEN, or write `-` to read it from stdin".into(),
+    }
+}

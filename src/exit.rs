@@ -1,0 +1,82 @@
+//! The only place with a number in it, and the only way out.
+//!
+//! The numbers are those of sysexits(3), which flock(1) uses too, so that they are not taken for
+//! the command's own; the rest as env(1) and timeout(1) have them.
+
+use std::process::ExitCode;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+
+use crate::report::{Ending, Report};
+use crate::store::Kind;
+
+pub const USAGE: u8 = 64;
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Status(u8),
+    /// By the same signal, so that a calling shell's loop stops.
+    Signal(Signal),
+}
+
+impl From<&Report> for Exit {
+    fn from(report: &Report) -> Exit {
+        Exit::Status(match report {
+            Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) => 0,
+            Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.standing.is_free())),
+            Report::Busy(busy) => busy.conflict_exit_code.unwrap_or(75),
+            Report::NotYours(_) => 76,
+            Report::Interrupted(signal) => return Exit::Signal(*signal),
+            Report::NotRun(failed) if failed.missing => 127,
+            Report::NotRun(_) => 126,
+            Report::Ran(ran) if ran.lost.is_some() => 76,
+            Report::Ran(ran) if ran.time_limit => 124,
+            Report::Ran(ran) => match ran.ending {
+                Ending::Status(status) => status,
+                Ending::Killed { signal, from_terminal: true } => match Signal::try_from(signal) {
+                    Ok(signal) => return Exit::Signal(signal),
+                    Err(_) => killed_by(signal),
+                },
+                Ending::Killed { signal, .. } => killed_by(signal),
+            },
+            Report::Failed(trouble) => match trouble.kind {
+                Kind::Unreachable | Kind::Unwilling => 69,
+                Kind::Usage => USAGE,
+                Kind::Broken => 70,
+                Kind::Refused => 77,
+                Kind::Misconfigured => 78,
+            },
+        })
+    }
+}
+
+fn killed_by(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+impl Exit {
+    pub fn code(self) -> ExitCode {
+        match self {
+            Exit::Status(status) => ExitCode::from(status),
+            Exit::Signal(signal) => die_of(signal),
+        }
+    }
+}
+
+/// Ends the process by a signal, without a core file of ours.
+pub fn die_of(number: Signal) -> ! {
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    // SAFETY: SIG_DFL runs no code of ours.
+    let _ = unsafe { signal(number, SigHandler::SigDfl) };
+    let _ = SigSet::from(number).thread_unblock();
+    let _ = raise(number);
+    // Only the first process of a pid namespace survives its own signal.
+    leave(killed_by(number as i32))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that ends the process")]
+fn leave(status: u8) -> ! {
+    std::process::exit(i32::from(status))
+}

@@ -1,0 +1,66 @@
+//! How long something may take, and what cuts it short. The one place that polls a descriptor for
+//! the store.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::clock::Moment;
+
+/// An end to waiting: a moment, or a bell that rings before it.
+#[derive(Clone, Copy)]
+pub struct Limit<'a> {
+    pub until: Moment,
+    /// Readable as soon as nobody wants the answer any more.
+    pub bell: Option<BorrowedFd<'a>>,
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    Ready,
+    Bell,
+    TimeUp,
+}
+
+impl<'a> Limit<'a> {
+    pub fn until(until: Moment) -> Limit<'a> {
+        Limit { until, bell: None }
+    }
+
+    /// The same bell, but no later than `until`.
+    pub fn no_later_than(self, until: Moment) -> Limit<'a> {
+        Limit { until: self.until.min(until), ..self }
+    }
+
+    /// Waits until `fd` is ready for `what`, the bell rings, or time is up. A bell wins.
+    ///
+    /// # Errors
+    /// As poll(2).
+    pub fn wait_for(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>) -> io::Result<Woken> {
+        loop {
+            let mut fds = Vec::with_capacity(2);
+            fds.extend(self.bell.map(|bell| PollFd::new(bell, PollFlags::POLLIN)));
+            fds.extend(fd.map(|(fd, what)| PollFd::new(fd, what)));
+            let left = self.until.remaining();
+            match poll(&mut fds, timeout(left)) {
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(0) if self.until.passed() => return Ok(Woken::TimeUp),
+                Ok(0) => continue,
+                Ok(_) => {}
+            }
+            let bell_rang = self.bell.is_some() && fds.first().and_then(PollFd::any).unwrap_or(false);
+            return Ok(if bell_rang { Woken::Bell } else { Woken::Ready });
+        }
+    }
+}
+
+/// Rounded up, so that what is waited for has come; cut to what poll(2) can count.
+fn timeout(left: Duration) -> PollTimeout {
+    let millis = left.as_nanos().div_ceil(1_000_000);
+    PollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX))
+}

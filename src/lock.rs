@@ -1,0 +1,244 @@
+//! The nouns of locking: names, leases, holders. No I/O, no clock but what it is handed.
+
+mod token;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+pub use token::{HolderId, Owner, Token};
+
+use crate::clock::Moment;
+
+/// A name that people agree on.
+///
+/// 1 to 200 bytes, no control characters, and no braces: a brace could part a lock from its fence
+/// in a cluster, where `{...}` picks the slot (Redis cluster specification, hash tags).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockName(String);
+
+impl LockName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for LockName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.len() {
+            0 => return Err("a lock needs a name".into()),
+            1..=200 => {}
+            n => return Err(format!("{n} bytes is too long: 200 at most")),
+        }
+        keyworthy(text)?;
+        Ok(LockName(text.to_owned()))
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What stands before a name in its key. May be empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix(String);
+
+impl Prefix {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The key of a lock.
+    pub fn key(&self, name: &LockName) -> String {
+        format!("{}{name}", self.0)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        keyworthy(text)?;
+        Ok(Prefix(text.to_owned()))
+    }
+}
+
+fn keyworthy(text: &str) -> Result<(), String> {
+    if text.contains(['{', '}']) {
+        return Err("braces are not allowed: they would choose the slot in a cluster".into());
+    }
+    if text.chars().any(char::is_control) {
+        return Err("control characters are not allowed".into());
+    }
+    Ok(())
+}
+
+/// Time to live: how long a lock outlives its last renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(Duration);
+
+impl Ttl {
+    /// Below this, a round trip to a server takes a good part of the lease.
+    pub const MIN: Duration = Duration::from_millis(100);
+    /// Ten years: far below where the arithmetic of `PX` overflows.
+    pub const MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+    pub fn get(self) -> Duration {
+        self.0
+    }
+
+    pub fn millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A ttl that is at least this long: what is left of a promise to hold.
+    pub fn at_least(duration: Duration) -> Ttl {
+        Ttl(duration.clamp(Ttl::MIN, Ttl::MAX))
+    }
+
+    /// How far this machine's clock may drift from the server's within one lease, as Redlock has it:
+    /// one percent, and two milliseconds for the granularity of `PX`.
+    fn drift(self) -> Duration {
+        self.0 / 100 + Duration::from_millis(2)
+    }
+
+    /// Until when a lease may be believed that was asked for at `asked` and then granted.
+    pub fn believed_until(self, asked: Moment) -> Moment {
+        asked + self.0.saturating_sub(self.drift())
+    }
+}
+
+impl FromStr for Ttl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match crate::cli::duration(text)? {
+            short if short < Ttl::MIN => Err("too short: 100ms at least".into()),
+            duration => Ok(Ttl(duration)),
+        }
+    }
+}
+
+/// Grows with every grant of a name, by whomever: a resource that remembers the highest it has seen
+/// can refuse a holder from the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fence(pub u64);
+
+/// All it takes to renew or to release: a name, and the token that proves the claim to it.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    pub name: LockName,
+    pub token: Token,
+}
+
+/// A granted lock, and for how long we may believe it.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    pub fence: Option<Fence>,
+    /// Before the request left: what the lease is counted from.
+    pub asked: Moment,
+    /// When the answer had come.
+    pub granted: Moment,
+    pub until: Moment,
+}
+
+/// Who has a lock, for people to read: nothing decides by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub id: HolderId,
+    pub owner: Owner,
+    /// Since when, and for how long, by the clock of the server where it told.
+    pub since: SystemTime,
+    pub held: Duration,
+    pub reason: Option<String>,
+}
+
+/// What a key is to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No such key.
+    Free,
+    /// Our kind of value, with an expiry.
+    Held,
+    /// A value that is not ours: held by another program.
+    Foreign,
+    /// A bare number without expiry: a `SETNX` lock whose value says when it ends.
+    Legacy,
+    /// A value without expiry: it will not end by itself.
+    NoExpiry,
+    /// Not a string at all, so it cannot be a lock. Its type, as `TYPE` tells it.
+    WrongType(String),
+}
+
+/// Who occupies a name just now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    pub state: State,
+    pub holder: Option<Holder>,
+    /// How long the lease still runs; none where the key has no expiry.
+    pub ttl: Option<Duration>,
+    pub fence: Option<Fence>,
+}
+
+impl Occupancy {
+    pub fn free(fence: Option<Fence>) -> Occupancy {
+        Occupancy { state: State::Free, holder: None, ttl: None, fence }
+    }
+
+    /// What a key's value and expiry tell. `now` is the server's clock.
+    pub fn of_value(value: &[u8], ttl: Option<Duration>, fence: Option<Fence>, now: SystemTime) -> Occupancy {
+        let holder = Token::read(value).map(|told| {
+            // The fence is the server's microsecond of the grant; a token only knows when its owner
+            // began to ask, by a clock of its own.
+            let granted = fence.map(|Fence(us)| SystemTime::UNIX_EPOCH + Duration::from_micros(us));
+            let since = granted.unwrap_or(told.born).min(now);
+            let held = now.duration_since(since).unwrap_or_default();
+            Holder { id: told.id, owner: told.owner, since, held, reason: told.reason }
+        });
+        let numeric = !value.is_empty() && value.iter().all(|b| b.is_ascii_digit() || *b == b'.');
+        let state = match (&holder, ttl) {
+            (None, None) if numeric => State::Legacy,
+            (_, None) => State::NoExpiry,
+            (None, Some(_)) => State::Foreign,
+            (Some(_), Some(_)) => State::Held,
+        };
+        Occupancy { state, holder, ttl, fence }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_short_printable_and_without_braces() {
+        for good in ["deploy", "a b", "héé", &"x".repeat(200)] {
+            assert_eq!(LockName::from_str(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "a{b", "a}b", "a\nb", "\u{7f}", &"x".repeat(201)] {
+            assert!(LockName::from_str(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_is_believed_for_less_than_its_ttl_from_before_the_question() {
+        let asked = Moment::now();
+        let ttl = Ttl::at_least(Duration::from_secs(30));
+        assert_eq!(ttl.believed_until(asked), asked + Duration::from_millis(29_698));
+    }
+
+    #[test]
+    fn a_key_without_expiry_is_told_apart() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let state = |value: &str, ttl| Occupancy::of_value(value.as_bytes(), ttl, None, now).state;
+        assert_eq!(state("1800000000", None), State::Legacy);
+        assert_eq!(state("1800000000.25", None), State::Legacy);
+        assert_eq!(state("job 7", None), State::NoExpiry);
+        assert_eq!(state("", None), State::NoExpiry);
+        assert_eq!(state("1800000000", Some(Duration::from_secs(1))), State::Foreign);
+    }
+}

@@ -1,0 +1,45 @@
+//! nxlock: flock(1) for a fleet. Parse, do what was asked, say the report, leave.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, subreapers, parent-death signals");
+
+mod cli;
+mod clock;
+mod cmd;
+mod exit;
+mod inbox;
+mod keeper;
+mod limit;
+mod lock;
+mod render;
+mod report;
+mod say;
+mod signals;
+mod store;
+mod supervise;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Verb};
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return render::usage(&usage).code(),
+    };
+    say::begin(&cli.everywhere, matches!(cli.verb, Verb::Run(_)));
+    let mut report = cmd::perform(&cli);
+    let mut exit = Exit::from(&report);
+    while let Err(error) = render::show(&report, cli.everywhere.json) {
+        match cmd::unshown(report, &error, &cli.everywhere) {
+            None => break,
+            Some(instead) => report = instead,
+        }
+        exit = Exit::from(&report);
+    }
+    exit.code()
+}

@@ -1,0 +1,132 @@
+//! For programs: one document with stable names, durations as `*_ms`, instants as RFC 3339.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::lock::{Fence, Holder, Occupancy};
+use crate::report::{Ending, Named, Ran, Report, Row, Wanted};
+use crate::say;
+use crate::store::{Kind, Trouble};
+
+/// The document of every verb but `run`, whose stdout is its command's.
+pub fn stdout(report: &Report) -> Option<String> {
+    Some(format!("{}\n", document(report)?)).filter(|_| !say::is_run())
+}
+
+pub fn stderr(report: &Report) -> Option<Value> {
+    document(report).filter(|_| say::is_run())
+}
+
+fn document(report: &Report) -> Option<Value> {
+    Some(match report {
+        Report::Acquired(acquired) => outcome(
+            "acquired",
+            &acquired.lock,
+            [
+                ("token", json!(acquired.hold.token.as_str())),
+                ("fence", fence(acquired.fence)),
+                ("ttl_ms", json!(acquired.ttl.millis())),
+            ],
+        ),
+        Report::Busy(busy) => outcome(
+            "held",
+            &busy.lock,
+            occupancy(&busy.occupancy).into_iter().chain([("waited_ms", millis(busy.waited))]),
+        ),
+        Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
+        Report::Released(released) => outcome("released", &released.lock, [("broken", json!(released.broken))]),
+        Report::NotYours(not_yours) => {
+            let wanted = match not_yours.wanted {
+                Wanted::Renew => "renew",
+                Wanted::Release => "release",
+                Wanted::Break => "break",
+            };
+            outcome(
+                "not_yours",
+                &not_yours.lock,
+                occupancy(&not_yours.occupancy).into_iter().chain([("wanted", json!(wanted))]),
+            )
+        }
+        Report::Status(status) => status.rows.iter().map(row).collect(),
+        Report::Ran(ran) => outcome("ended", &ran.lock, ended(ran)),
+        Report::NotRun(not_run) => outcome(
+            "not_run",
+            &not_run.lock,
+            [("command", json!(not_run.command.to_string_lossy())), ("message", json!(not_run.error.to_string()))],
+        ),
+        Report::Failed(trouble) => failed(trouble),
+        Report::Interrupted(_) => return None,
+    })
+}
+
+fn outcome(outcome: &str, lock: &Named, more: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let first = [("outcome", json!(outcome)), ("name", json!(lock.name.as_str())), ("key", json!(lock.key))];
+    object(first.into_iter().chain(more))
+}
+
+fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+fn occupancy(occupancy: &Occupancy) -> [(&'static str, Value); 4] {
+    [
+        ("state", json!(say::state_word(&occupancy.state))),
+        ("holder", occupancy.holder.as_ref().map_or(Value::Null, holder)),
+        ("ttl_ms", occupancy.ttl.map_or(Value::Null, millis)),
+        ("fence", fence(occupancy.fence)),
+    ]
+}
+
+fn holder(holder: &Holder) -> Value {
+    json!({
+        "id": holder.id.as_str(),
+        "host": holder.owner.host,
+        "user": holder.owner.user,
+        "pid": holder.owner.pid,
+        "since": say::instant(holder.since),
+        "held_ms": millis(holder.held),
+        "reason": holder.reason,
+    })
+}
+
+fn row(row: &Row) -> Value {
+    let name = [("name", json!(row.lock.name.as_str())), ("key", json!(row.lock.key))];
+    let rest = [("queue", json!([])), ("legacy", Value::Null), ("warnings", json!([]))];
+    object(name.into_iter().chain(occupancy(&row.standing.occupancy)).chain(rest))
+}
+
+fn ended(ran: &Ran) -> Vec<(&'static str, Value)> {
+    let (status, signal) = match ran.ending {
+        Ending::Status(status) => (json!(status), Value::Null),
+        Ending::Killed { signal, .. } => (Value::Null, json!(signal)),
+    };
+    vec![
+        ("status", status),
+        ("signal", signal),
+        ("time_limit", json!(ran.time_limit)),
+        ("lost", ran.lost.as_ref().map_or(Value::Null, |lost| json!(say::lost_how(lost)))),
+        ("unreleased", ran.unreleased.as_ref().map_or(Value::Null, |unreleased| {
+            json!({ "message": unreleased.trouble.to_string(), "ends_in_ms": millis(unreleased.ends_in) })
+        })),
+    ]
+}
+
+fn failed(trouble: &Trouble) -> Value {
+    let kind = match trouble.kind {
+        Kind::Unreachable | Kind::Unwilling => "unreachable",
+        Kind::Refused => "refused",
+        Kind::Misconfigured => "misconfigured",
+        Kind::Usage => "usage",
+        Kind::Broken => "broken",
+    };
+    json!({ "outcome": kind, "message": trouble.to_string(), "remedy": trouble.remedy })
+}
+
+fn fence(fence: Option<Fence>) -> Value {
+    fence.map_or(Value::Null, |fence| json!(fence.0))
+}
+
+fn millis(duration: Duration) -> Value {
+    json!(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,134 @@
+//! Everything that we ever have to say at the end, as one value. How it looks is `render`'s to
+//! know, its number `exit`'s.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::lock::{Fence, Hold, LockName, Occupancy, Prefix, Ttl};
+use crate::store::{Standing, Store, Trouble};
+use crate::supervise::Lost;
+
+pub enum Report {
+    Acquired(Acquired),
+    Busy(Busy),
+    Renewed(Renewed),
+    Released(Released),
+    NotYours(NotYours),
+    Status(StatusRows),
+    Ran(Ran),
+    NotRun(NotRun),
+    /// A wait ended by a signal; nothing was started and nothing is held.
+    Interrupted(Signal),
+    Failed(Trouble),
+}
+
+/// A lock's name and the key it lives under.
+#[derive(Clone)]
+pub struct Named {
+    pub name: LockName,
+    pub key: String,
+}
+
+impl Named {
+    pub fn new(name: &LockName, prefix: &Prefix) -> Named {
+        Named { name: name.clone(), key: prefix.key(name) }
+    }
+}
+
+pub struct Acquired {
+    pub lock: Named,
+    pub hold: Hold,
+    /// To give it back by, if nobody can be told the token.
+    pub store: Box<dyn Store>,
+    pub fence: Option<Fence>,
+    pub ttl: Ttl,
+    pub form: TokenForm,
+}
+
+/// How `acquire` prints what it got.
+#[derive(Clone, Copy)]
+pub enum TokenForm {
+    Plain,
+    /// Assignments quoted for a shell's `eval`.
+    Export,
+}
+
+/// Somebody else has it: not waited for, or not granted in time.
+pub struct Busy {
+    pub lock: Named,
+    pub occupancy: Occupancy,
+    pub waited: Duration,
+    pub conflict_exit_code: Option<u8>,
+}
+
+pub struct Renewed {
+    pub lock: Named,
+    pub ttl: Ttl,
+}
+
+pub struct Released {
+    pub lock: Named,
+    pub broken: bool,
+}
+
+/// Not, or no longer, held with this token; nothing was touched.
+pub struct NotYours {
+    pub lock: Named,
+    pub wanted: Wanted,
+    pub occupancy: Occupancy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    Renew,
+    Release,
+    Break,
+}
+
+pub struct StatusRows {
+    pub rows: Vec<Row>,
+    /// Whether names were asked for: only then does the exit status tell.
+    pub named: bool,
+}
+
+pub struct Row {
+    pub lock: Named,
+    pub standing: Standing,
+}
+
+/// A command that came to its end.
+pub struct Ran {
+    pub lock: Named,
+    pub ending: Ending,
+    /// We stopped it for `--time-limit`.
+    pub time_limit: bool,
+    pub lost: Option<Lost>,
+    /// The lock could not be given back: it ends by itself.
+    pub unreleased: Option<Unreleased>,
+}
+
+#[derive(Clone, Copy)]
+pub enum Ending {
+    Status(u8),
+    Killed {
+        signal: i32,
+        /// The signal was typed at the terminal: our caller should see us die of it too.
+        from_terminal: bool,
+    },
+}
+
+pub struct Unreleased {
+    pub trouble: Trouble,
+    pub ends_in: Duration,
+}
+
+/// A command that could not be started; the lock was given back.
+pub struct NotRun {
+    pub lock: Named,
+    pub command: OsString,
+    pub missing: bool,
+    pub error: io::Error,
+}

@@ -1,0 +1,124 @@
+//! A place where locks live: the contract, its answers, and its trouble.
+//!
+//! An answer is a value; an error means that the truth is unknown, and nothing may turn "I could
+//! not find out" into "free", "held" or success.
+
+pub mod connect;
+mod reply;
+mod server;
+mod target;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::limit::Limit;
+use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Ttl};
+
+pub use target::Target;
+
+/// One authority over locks. A value of this speaks to it from one thread.
+pub trait Store: Send {
+    /// Asks once for a lock. Asking again with the same token is the same question: it is granted
+    /// again to whoever has it already.
+    fn acquire(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble>;
+
+    /// Moves the expiry to a full ttl from now, if the lock is still held with this token.
+    fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble>;
+
+    /// Gives the lock back, if it is still held with this token. Also undoes an `acquire` whose
+    /// answer is outstanding.
+    fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble>;
+
+    /// Takes a lock from the holder known as `id`, if it is still the one that has it.
+    fn take_away(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Trouble>;
+
+    /// Who has a lock.
+    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Standing, Trouble>;
+
+    /// The names of all locks that exist, in order.
+    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble>;
+
+    /// For how long to leave a lock alone that was just found occupied: until something may have
+    /// changed, and not so long that a change goes unnoticed.
+    fn pause(&mut self, occupied: &Occupancy) -> Duration;
+
+    /// Readable when the connection to the authority has ended, where there is one.
+    fn lifeline(&self) -> Option<BorrowedFd<'_>>;
+}
+
+pub enum Acquired {
+    Granted(Lease),
+    Held(Occupancy),
+}
+
+pub enum Renewed {
+    Until(Moment),
+    NotYours(Occupancy),
+}
+
+pub enum Released {
+    Done,
+    NotYours(Occupancy),
+}
+
+/// How a name stands: who has it, and who waits.
+pub struct Standing {
+    pub occupancy: Occupancy,
+}
+
+impl Standing {
+    pub fn is_free(&self) -> bool {
+        self.occupancy.state == State::Free
+    }
+}
+
+/// Why we could not find out.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    pub kind: Kind,
+    /// What was being done, where: `cannot acquire "deploy" at redis://cache:6379`.
+    pub tried: String,
+    /// What came back.
+    pub came: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// What can be done about trouble: six different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No answer. Asking again may help; what was asked may have happened.
+    Unreachable,
+    /// A "not now": asking again later may help.
+    Unwilling,
+    /// A "no" that stays no: wrong password, no permission.
+    Refused,
+    /// Something that was set up wrongly: no server named, a bad URL, a key of another type.
+    Misconfigured,
+    /// What was asked for makes no sense.
+    Usage,
+    /// Our own failure.
+    Broken,
+}
+
+impl Trouble {
+    /// Whether asking again may help.
+    pub fn may_pass(&self) -> bool {
+        matches!(self.kind, Kind::Unreachable | Kind::Unwilling)
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.tried, self.came)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+/// Opens the store that a target names. Nothing is asked of it yet.
+pub fn open(target: Target, prefix: Prefix, timeout: Duration) -> Box<dyn Store> {
+    Box::new(server::Server::new(target, prefix, timeout))
+}

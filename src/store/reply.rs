@@ -1,0 +1,112 @@
+//! What a server's replies mean: answers of our scripts, and errors, sorted by what can be done.
+
+use std::time::{Duration, SystemTime};
+
+use redis::Value;
+
+use super::Kind;
+use crate::lock::{Fence, Occupancy, State};
+
+/// A reply that is not what was asked for.
+pub enum Unexpected {
+    /// The server's own error: its code, and all that it said.
+    Error { code: String, text: String },
+    /// A reply of another shape: not a server whose scripts we understand.
+    Shape,
+}
+
+/// The elements of an array reply.
+pub fn array(reply: Value) -> Result<Vec<Value>, Unexpected> {
+    match reply {
+        Value::Array(values) => Ok(values),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A reply that is good for nothing but its error.
+pub fn unexpected(reply: &Value) -> Unexpected {
+    let Value::ServerError(error) = reply else { return Unexpected::Shape };
+    let details = error.details().unwrap_or_default();
+    // A script's error may carry the code of the command that failed only in its text: before Redis
+    // 7 all of it reads "ERR Error running script ...: -OOM command not allowed".
+    let known = CODES.iter().find(|(code, ..)| details.contains(&format!("{code} ")));
+    let code = match (error.code(), known) {
+        ("ERR", Some((code, ..))) => code,
+        ("ERR", None) if details.contains("can't run this command") => "NOPERM",
+        ("ERR", None) if details.contains("max number of clients") => "MAXCLIENTS",
+        (code, _) => code,
+    };
+    Unexpected::Error { code: code.to_owned(), text: format!("{} {details}", error.code()).trim_end().to_owned() }
+}
+
+const READ_URL: &str = "check the user and password in the URL";
+const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
+
+/// Error codes that say what can be done about them.
+const CODES: [(&str, Kind, &str); 14] = [
+    ("NOAUTH", Kind::Refused, "put the password in the URL: redis://:PASSWORD@host or redis://USER:PASSWORD@host"),
+    ("WRONGPASS", Kind::Refused, READ_URL),
+    ("NOPERM", Kind::Refused, READ_ACL),
+    ("READONLY", Kind::Unwilling, "this is a replica: name the master"),
+    ("LOADING", Kind::Unwilling, "it is reading its data set after a start: try again soon"),
+    ("MASTERDOWN", Kind::Unwilling, "this is a replica that lost its master: name the master"),
+    ("CLUSTERDOWN", Kind::Unwilling, "see CLUSTER INFO there"),
+    ("TRYAGAIN", Kind::Unwilling, "the cluster is moving the key: try again soon"),
+    ("MISCONF", Kind::Unwilling, "it refuses writes because it cannot save them: see its log and its disk"),
+    ("OOM", Kind::Unwilling, "it is out of memory: see `maxmemory` and INFO memory there"),
+    ("NOREPLICAS", Kind::Unwilling, "it has too few replicas to accept writes: see INFO replication there"),
+    ("BUSY", Kind::Unwilling, "it is busy with a script of somebody's: see SCRIPT KILL"),
+    ("MAXCLIENTS", Kind::Unwilling, "it has too many clients: see `maxclients` there"),
+    ("WRONGTYPE", Kind::Misconfigured, "something else uses this key: choose another NAME or --prefix"),
+];
+
+/// What an error code means to us, and what to do about it.
+pub fn meaning(code: &str) -> (Kind, &'static str) {
+    let known = CODES.iter().find(|(known, ..)| *known == code);
+    known
+        .map_or((Kind::Refused, "nxlock needs Redis 6.2 or later, Valkey, KeyDB or Dragonfly"), |&(_, kind, remedy)| {
+            (kind, remedy)
+        })
+}
+
+pub fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+pub fn text(value: &Value) -> Option<&str> {
+    std::str::from_utf8(bytes(value)?).ok()
+}
+
+pub fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(n) => Some(*n),
+        other => text(other)?.parse().ok(),
+    }
+}
+
+/// A fence as our scripts write it; 0 where there is none.
+pub fn fence(value: &Value) -> Option<Fence> {
+    integer(value).and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).map(Fence)
+}
+
+/// `value, pttl, fence, server us`, as every script tells who occupies a name.
+pub fn occupancy(fields: &[Value]) -> Option<Occupancy> {
+    let [value, pttl, fence_seen, now] = fields else { return None };
+    let fence = fence(fence_seen);
+    let pttl = integer(pttl)?;
+    if pttl == -2 {
+        return Some(Occupancy::free(fence));
+    }
+    let now = SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(now)?).ok()?);
+    let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
+    Some(Occupancy::of_value(bytes(value)?, ttl, fence, now))
+}
+
+/// A key that cannot be a lock.
+pub fn wrong_type(kind: &str) -> Occupancy {
+    Occupancy { state: State::WrongType(kind.to_owned()), holder: None, ttl: None, fence: None }
+}

@@ -1,0 +1,333 @@
+//! Owns the child: forwards signals, stops it when its time is over, reaps it.
+//!
+//! Everything that can happen arrives in one place: signals and the child's end by the signal
+//! descriptor, renewals and loss by the keeper's letters, deadlines by the clock. One thread both
+//! reaps and signals, so no signal goes to a process that has been reaped. Knows nothing of stores.
+
+mod child;
+mod tree;
+
+use std::io;
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::signal::Signal;
+
+pub use child::{Terminal, spawn};
+
+use crate::cli::OnLost;
+use crate::clock::Moment;
+use crate::inbox::{Arrival, Inbox};
+use crate::keeper::Kept;
+use crate::lock::{Lease, Occupancy, Ttl};
+use crate::report::Ending;
+use crate::say;
+use crate::signals::{Notice, Signals, Source};
+use crate::store::Trouble;
+use tree::{Reaped, Tree};
+
+/// What the command may and may not do.
+#[derive(Clone, Copy)]
+pub struct Rules {
+    pub ttl: Ttl,
+    pub kill_after: Duration,
+    pub time_limit: Option<Duration>,
+    pub on_lost: OnLost,
+}
+
+/// How it went.
+pub struct Outcome {
+    pub ending: Ending,
+    pub time_limit: bool,
+    pub lost: Option<Lost>,
+    /// When the lease ends, for all we know.
+    pub until: Moment,
+}
+
+/// A lock that went while its command ran.
+pub enum Lost {
+    /// The server said whose it is now.
+    Taken(Occupancy),
+    /// It could not be renewed in time; what the last try came to.
+    Unconfirmed(Option<Trouble>),
+}
+
+enum Phase {
+    Running,
+    /// Told to stop; what is left at this moment is killed.
+    Stopping {
+        kill_at: Moment,
+    },
+    /// Killed; what is left is killed again, until nothing is.
+    Killing {
+        again: Moment,
+    },
+}
+
+pub struct Supervisor<'a> {
+    tree: Tree,
+    rules: Rules,
+    signals: &'a mut Signals,
+    reports: &'a mut Inbox<Kept>,
+    /// The lease may be believed until then.
+    until: Moment,
+    time_limit: Moment,
+    phase: Phase,
+    ending: Option<Ending>,
+    /// A process asked us to end the command: what it leaves behind is ended too.
+    asked_to_end: bool,
+    /// INT or QUIT was typed at the terminal.
+    typed: Option<Signal>,
+    timed_out: bool,
+    lost: Option<Lost>,
+    uncertain: Option<Trouble>,
+}
+
+impl<'a> Supervisor<'a> {
+    pub fn new(
+        child: &std::process::Child,
+        terminal: Terminal,
+        lease: Lease,
+        rules: Rules,
+        signals: &'a mut Signals,
+        reports: &'a mut Inbox<Kept>,
+    ) -> Supervisor<'a> {
+        let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
+        Supervisor {
+            tree: Tree::of(child, terminal),
+            rules,
+            signals,
+            reports,
+            until: lease.until,
+            time_limit,
+            phase: Phase::Running,
+            ending: None,
+            asked_to_end: false,
+            typed: None,
+            timed_out: false,
+            lost: None,
+            uncertain: None,
+        }
+    }
+
+    /// Sees the command through to its end.
+    ///
+    /// # Errors
+    /// As poll(2); the command runs on then.
+    pub fn run(mut self) -> io::Result<Outcome> {
+        loop {
+            // Deadlines first: after a sleep of the machine or a stop from the terminal nothing else
+            // is as urgent.
+            self.check_deadlines();
+            for notice in self.signals.notices() {
+                self.notice(notice);
+            }
+            if let Some(ending) = self.finished() {
+                return Ok(Outcome { ending, time_limit: self.timed_out, lost: self.lost, until: self.until });
+            }
+            let until = self.next_deadline();
+            match self.reports.next(until, Some(self.signals.fd()))? {
+                Arrival::Letter(kept) => self.kept(kept),
+                Arrival::Readable | Arrival::Time => {}
+            }
+        }
+    }
+
+    /// The command's ending, once nothing is left to be done about it. One that ends by itself may
+    /// leave something running; of one that was stopped everything has to be gone.
+    fn finished(&mut self) -> Option<Ending> {
+        loop {
+            match self.tree.reap() {
+                Reaped::Command(status) => self.ending = Some(child::ending(status, self.typed)),
+                Reaped::Other => {}
+                Reaped::NoneLeft => return self.ending,
+                Reaped::NoneYet => break,
+            }
+        }
+        let ending = self.ending?;
+        if !matches!(self.phase, Phase::Running) {
+            return None;
+        }
+        if self.asked_to_end {
+            self.stop(Signal::SIGTERM);
+            return None;
+        }
+        Some(ending)
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let Notice { signal, source } = notice;
+        match (signal, source) {
+            (Signal::SIGCHLD, _) => {}
+            (Signal::SIGTSTP, source) => {
+                if source == Source::Process {
+                    self.tree.signal_all(signal);
+                }
+                suspend();
+            }
+            // The whole foreground group has had it from the terminal.
+            (_, Source::Terminal) => {
+                if matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
+                    self.typed = Some(signal);
+                }
+            }
+            (Signal::SIGTERM, Source::Process) => {
+                say::trace(format_args!("got SIGTERM: stopping the command"));
+                self.asked_to_end = true;
+                self.stop(signal);
+            }
+            (Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP, Source::Process) => {
+                self.asked_to_end = true;
+                self.tree.signal_all(signal);
+            }
+            (Signal::SIGCONT, Source::Process) => _ = self.tree.signal_all(signal),
+            (_, Source::Process) => self.tree.signal_command(signal),
+        }
+    }
+
+    fn kept(&mut self, kept: Kept) {
+        match kept {
+            Kept::Until(until) => {
+                if self.uncertain.take().is_some() {
+                    say::note(format_args!("the lock is renewed again"));
+                }
+                self.until = until;
+            }
+            Kept::Uncertain(trouble) => {
+                if self.uncertain.is_none() && self.lost.is_none() {
+                    let left = self.stop_at().remaining();
+                    say::warn(format_args!("{trouble}; trying again for {}", say::span(left)));
+                }
+                self.uncertain = Some(trouble);
+            }
+            Kept::Lost(occupancy) => self.lose(Lost::Taken(occupancy)),
+            Kept::GivenBack(_) => {}
+        }
+    }
+
+    fn lose(&mut self, lost: Lost) {
+        if self.lost.is_some() {
+            return;
+        }
+        let then = self.rules.on_lost;
+        say::lost(&lost, then);
+        self.lost = Some(lost);
+        if then == OnLost::Stop {
+            self.stop(Signal::SIGTERM);
+        }
+    }
+
+    fn stop(&mut self, signal: Signal) {
+        self.tree.signal_all(signal);
+        // One that is stopped would not see it.
+        self.tree.signal_all(Signal::SIGCONT);
+        if let Phase::Running = self.phase {
+            self.phase = Phase::Stopping { kill_at: Moment::now() + self.rules.kill_after };
+        }
+    }
+
+    fn check_deadlines(&mut self) {
+        if self.lost.is_none() && self.stop_at().passed() {
+            let trouble = self.uncertain.clone();
+            self.lose(Lost::Unconfirmed(trouble));
+        }
+        if self.time_limit.passed() {
+            self.time_limit = Moment::NEVER;
+            if matches!(self.phase, Phase::Running) {
+                say::warn(format_args!("the time limit is reached: stopping the command"));
+                self.timed_out = true;
+                self.stop(Signal::SIGTERM);
+            }
+        }
+        let killing = match self.phase {
+            Phase::Running => false,
+            Phase::Stopping { kill_at } => kill_at.min(self.last_call()).passed(),
+            Phase::Killing { again } => again.passed(),
+        };
+        if killing {
+            let refused = self.tree.signal_all(Signal::SIGKILL);
+            if refused && matches!(self.phase, Phase::Stopping { .. }) {
+                say::warn(format_args!("not permitted to kill all of what the command started: waiting for it to end"));
+            }
+            self.phase = Phase::Killing { again: Moment::now() + KILL_AGAIN };
+        }
+    }
+
+    fn next_deadline(&self) -> Moment {
+        let stop_at = if self.lost.is_some() { Moment::NEVER } else { self.stop_at() };
+        let kill = match self.phase {
+            Phase::Running => Moment::NEVER,
+            Phase::Stopping { kill_at } => kill_at.min(self.last_call()),
+            Phase::Killing { again } => again,
+        };
+        stop_at.min(self.time_limit).min(kill)
+    }
+
+    /// When a command whose lease has not been renewed is told to stop.
+    fn stop_at(&self) -> Moment {
+        self.until - stop_margin(self.rules.ttl, self.rules.kill_after)
+    }
+
+    /// When whatever is left must be killed, to be gone before the lease can have ended.
+    fn last_call(&self) -> Moment {
+        match self.rules.on_lost {
+            OnLost::Stop => self.until - kill_margin(self.rules.ttl, self.rules.kill_after),
+            OnLost::Continue => Moment::NEVER,
+        }
+    }
+}
+
+/// What is forked while it is killed is found in the next round.
+const KILL_AGAIN: Duration = Duration::from_millis(10);
+
+/// How long before the end of the lease a command is told to stop: a fifth of the ttl, or as long
+/// as the command is to have, but no more than a quarter, so that a server may be gone for a while.
+fn stop_margin(ttl: Ttl, kill_after: Duration) -> Duration {
+    let ttl = ttl.get();
+    let fifth = (ttl / 5).clamp(Duration::from_millis(200), Duration::from_secs(10));
+    let asked_for = (kill_after + Duration::from_millis(100)).min(ttl / 4);
+    fifth.max(asked_for).min(ttl / 3)
+}
+
+/// How long before the end of the lease what is left is killed: time enough to be gone.
+fn kill_margin(ttl: Ttl, kill_after: Duration) -> Duration {
+    let guard = (ttl.get() / 100).max(Duration::from_millis(50));
+    guard.min(stop_margin(ttl, kill_after) / 2)
+}
+
+/// Stops us as the terminal would have.
+fn suspend() {
+    say::trace(format_args!("suspended: nothing is renewed until SIGCONT"));
+    // SAFETY: raise(3) on ourselves; stopping takes effect before it returns.
+    unsafe { libc::raise(libc::SIGSTOP) };
+    say::trace(format_args!("resumed"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn margins(ttl_ms: u64, kill_after_ms: u64) -> (u128, u128) {
+        let ttl = Ttl::at_least(Duration::from_millis(ttl_ms));
+        let kill_after = Duration::from_millis(kill_after_ms);
+        (stop_margin(ttl, kill_after).as_millis(), kill_margin(ttl, kill_after).as_millis())
+    }
+
+    #[test]
+    fn the_default_lease_leaves_the_command_its_five_seconds() {
+        assert_eq!(margins(30_000, 5_000), (6_000, 300));
+    }
+
+    #[test]
+    fn a_longer_grace_begins_earlier_as_far_as_a_quarter_of_the_lease() {
+        assert_eq!(margins(60_000, 12_000), (12_100, 600));
+        assert_eq!(margins(60_000, 40_000), (15_000, 600));
+        assert_eq!(margins(3_000, 5_000), (750, 50));
+    }
+
+    #[test]
+    fn even_the_shortest_lease_leaves_time_to_renew_and_to_kill() {
+        assert_eq!(margins(100, 5_000), (33, 16));
+        assert_eq!(margins(500, 0), (166, 50));
+    }
+}

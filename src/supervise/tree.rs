@@ -1,0 +1,123 @@
+//! The command and everything it started.
+//!
+//! We are the subreaper of all of it (prctl(2), PR_SET_CHILD_SUBREAPER): a process that loses its
+//! parent becomes our child, whatever session or group it has moved to. So what descends from us is
+//! the command's tree, and when we have no child left it is gone.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use super::child::Terminal;
+
+pub struct Tree {
+    command: Pid,
+    terminal: Terminal,
+    command_reaped: bool,
+}
+
+pub enum Reaped {
+    /// The command itself.
+    Command(ExitStatus),
+    /// Something it started, which had become our child.
+    Other,
+    /// Nothing has ended, and something is left.
+    NoneYet,
+    NoneLeft,
+}
+
+impl Tree {
+    pub fn of(command: &Child, terminal: Terminal) -> Tree {
+        Tree { command: Pid::from_raw(command.id().cast_signed()), terminal, command_reaped: false }
+    }
+
+    /// Collects one process that has ended, without waiting.
+    pub fn reap(&mut self) -> Reaped {
+        let mut status = 0;
+        // SAFETY: waitpid(2) writes to `status` only. nix's does not know real-time signals.
+        match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
+            0 => Reaped::NoneYet,
+            pid if pid == self.command.as_raw() => {
+                self.command_reaped = true;
+                Reaped::Command(ExitStatus::from_raw(status))
+            }
+            pid if pid > 0 => Reaped::Other,
+            _ => Reaped::NoneLeft,
+        }
+    }
+
+    /// Signals the command alone, as if the signal had been sent to it.
+    pub fn signal_command(&self, signal: Signal) {
+        if !self.command_reaped {
+            let _ = kill(self.command, signal);
+        }
+    }
+
+    /// Signals the command and everything it started. Tells whether any of it is out of reach:
+    /// running as another user.
+    pub fn signal_all(&self, signal: Signal) -> bool {
+        let Some(all) = descendants() else {
+            // Without /proc there is still the group.
+            if self.terminal == Terminal::Absent {
+                return killpg(self.command, signal) == Err(Errno::EPERM);
+            }
+            self.signal_command(signal);
+            return false;
+        };
+        all.into_iter().filter(|pid| kill(*pid, signal) == Err(Errno::EPERM)).count() > 0
+    }
+}
+
+/// Every process that descends from this one, parents before children; none of them is another's,
+/// since pids are not given out again within the time it takes to signal them.
+fn descendants() -> Option<Vec<Pid>> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that ended meanwhile has no parent to tell any more.
+        if let Some(parent) = fs::read(entry.path().join("stat")).ok().and_then(|stat| parent(&stat)) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = vec![std::process::id().cast_signed()];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    Some(found.into_iter().skip(1).map(Pid::from_raw).collect())
+}
+
+/// The parent in `/proc/PID/stat`, proc_pid_stat(5): the second field after the name, which stands
+/// in parentheses and may hold anything.
+fn parent(stat: &[u8]) -> Option<i32> {
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_found_behind_any_name() {
+        assert_eq!(parent(b"12 (a) b) (c) S 7 12 12 0"), Some(7));
+        assert_eq!(parent(b"12 (\xff\n) Z 7 12"), Some(7));
+        assert_eq!(parent(b""), None);
+    }
+
+    #[test]
+    fn a_process_of_ours_is_found_under_us() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        assert!(descendants().unwrap().contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
