@@ -1,7 +1,5 @@
-//! A channel that can be waited for together with a descriptor, on a clock that counts sleep.
-//!
-//! Everything that can happen to a thread arrives here: letters from another thread, a descriptor
-//! that became readable, a moment that has come.
+//! Waiting for whatever comes first: a letter from another thread, a descriptor that becomes
+//! readable, a moment on a clock that counts sleep.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,11 +13,66 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use crate::clock::Moment;
 
+/// Rings at a moment. poll(2) counts on a clock that stops while the machine sleeps; this one wakes
+/// us when it resumes.
+pub struct Alarm(TimerFd);
+
+impl Alarm {
+    /// # Errors
+    /// As timerfd_create(2).
+    pub fn new() -> io::Result<Alarm> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        Ok(Alarm(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?))
+    }
+
+    /// Waits until `own` or one of `also` is readable, or the moment has come. A signal may end the
+    /// wait before that, and then nothing is.
+    ///
+    /// # Errors
+    /// As poll(2) and timerfd_settime(2).
+    pub fn wait(&self, own: Option<BorrowedFd<'_>>, also: Fds<'_>, until: Moment) -> io::Result<Ready> {
+        match until.since_boot() {
+            None => self.0.unset(),
+            Some(moment) => {
+                let at = Expiration::OneShot(TimeSpec::from_duration(moment));
+                self.0.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+            }
+        }?;
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut polled = vec![readable(self.0.as_fd())];
+        polled.extend(own.map(readable));
+        polled.extend(also.into_iter().flatten().map(readable));
+        match poll(&mut polled, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Ready::Nothing),
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = polled.iter().skip(1).position(|fd| fd.any().unwrap_or(false));
+        Ok(match ready {
+            Some(0) if own.is_some() => Ready::Own,
+            Some(_) => Ready::Also,
+            None => Ready::Nothing,
+        })
+    }
+}
+
+/// Descriptors that are waited for beside one's own.
+pub type Fds<'a> = [Option<BorrowedFd<'a>>; 2];
+
+pub const NONE: Fds<'static> = [None; 2];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    Own,
+    Also,
+    Nothing,
+}
+
+/// A channel that can be waited for together with a descriptor.
 pub struct Inbox<T> {
     letters: Receiver<T>,
     bell: UnixStream,
-    /// poll(2) counts on a clock that stops while the machine sleeps; this one wakes us at resume.
-    alarm: TimerFd,
+    alarm: Alarm,
 }
 
 pub struct Postbox<T> {
@@ -30,7 +83,7 @@ pub struct Postbox<T> {
 /// What came first.
 pub enum Arrival<T> {
     Letter(T),
-    /// The descriptor that was waited for as well has something to read, or its end.
+    /// A descriptor that was waited for as well has something to read, or its end.
     Readable,
     /// The moment has come.
     Time,
@@ -44,15 +97,15 @@ impl<T> Inbox<T> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
-        let alarm = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
-        Ok((Inbox { letters, bell: ours, alarm }, Postbox { letters: post, bell: theirs }))
+        let inbox = Inbox { letters, bell: ours, alarm: Alarm::new()? };
+        Ok((inbox, Postbox { letters: post, bell: theirs }))
     }
 
-    /// Waits for a letter, for `also` to become readable, or for `until`.
+    /// Waits for a letter, for one of `also` to become readable, or for `until`.
     ///
     /// # Errors
-    /// As poll(2) and timerfd_settime(2).
-    pub fn next(&mut self, until: Moment, also: Option<BorrowedFd<'_>>) -> io::Result<Arrival<T>> {
+    /// As [`Alarm::wait`].
+    pub fn next(&mut self, until: Moment, also: Fds<'_>) -> io::Result<Arrival<T>> {
         loop {
             self.silence();
             if let Ok(letter) = self.letters.try_recv() {
@@ -61,15 +114,7 @@ impl<T> Inbox<T> {
             if until.passed() {
                 return Ok(Arrival::Time);
             }
-            self.set_alarm(until)?;
-            let readable = PollFlags::POLLIN;
-            let mut fds = vec![PollFd::new(self.bell.as_fd(), readable), PollFd::new(self.alarm.as_fd(), readable)];
-            fds.extend(also.map(|fd| PollFd::new(fd, readable)));
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-            if fds.get(2).and_then(PollFd::any).unwrap_or(false) {
+            if self.alarm.wait(Some(self.bell.as_fd()), also, until)? == Ready::Also {
                 return Ok(Arrival::Readable);
             }
         }
@@ -80,17 +125,6 @@ impl<T> Inbox<T> {
     fn silence(&mut self) {
         let mut rings = [0; 64];
         while matches!(self.bell.read(&mut rings), Ok(n) if n == rings.len()) {}
-    }
-
-    fn set_alarm(&self, until: Moment) -> io::Result<()> {
-        let alarm = match until.since_boot() {
-            None => self.alarm.unset(),
-            Some(moment) => {
-                let at = Expiration::OneShot(TimeSpec::from_duration(moment));
-                self.alarm.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME)
-            }
-        };
-        Ok(alarm?)
     }
 }
 

@@ -1,14 +1,15 @@
-//! Owns the store while a command runs: renews the lease on a timer, then gives it back.
+//! Keeps the lock while a command runs: renews the lease on a timer, then gives it back.
 //!
-//! A thread of its own, so that a server that hangs holds up nobody but it. It reports what it finds
-//! and decides nothing: what a lost lease means for the command is the supervisor's to know.
+//! Renewing is done by a thread of its own, so that a server that hangs holds up nobody but it; it
+//! is started when the first renewal is due, and most commands end before that. The keeper reports
+//! what it finds and decides nothing: what a lost lease means is the supervisor's to know.
 
 use std::io;
 use std::thread;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::inbox::{Arrival, Inbox, Postbox};
+use crate::inbox::{Alarm, Arrival, Fds, Inbox, NONE, Postbox, Ready};
 use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Occupancy, Ttl};
 use crate::say;
@@ -23,18 +24,30 @@ pub enum Kept {
     Uncertain(Trouble),
     /// The lock is not ours any more.
     Lost(Occupancy),
-    /// The answer to [`Keeper::give_back`]: the last report.
-    GivenBack(GivenBack),
 }
 
+/// What came of giving the lock back.
 pub enum GivenBack {
     Done,
     NotYours(Occupancy),
     Unconfirmed(Trouble),
 }
 
-pub struct Keeper {
-    orders: Postbox<Order>,
+pub struct Keeper(Work);
+
+enum Work {
+    /// No renewal has been due yet.
+    Resting {
+        watch: Watch,
+        first: Moment,
+        alarm: Alarm,
+    },
+    Renewing {
+        orders: Postbox<Order>,
+        reports: Inbox<Report>,
+    },
+    /// The thread could not be started: nothing is left to keep the lock with.
+    Failed,
 }
 
 enum Order {
@@ -43,82 +56,128 @@ enum Order {
     LetEnd(Ttl),
 }
 
-struct Watch {
-    store: Box<dyn Store>,
-    hold: Hold,
-    ttl: Ttl,
-    until: Moment,
-    server_timeout: Duration,
-    reports: Postbox<Kept>,
+enum Report {
+    Kept(Kept),
+    GivenBack(GivenBack),
 }
 
 /// At the longest, renewals come this far apart: it bounds how late a lock that a server forgot is
 /// missed.
 const AT_MOST_APART: Duration = Duration::from_secs(10);
 
-impl Keeper {
-    /// # Errors
-    /// As pthread_create(3) and socketpair(2).
-    pub fn start(
-        store: Box<dyn Store>,
-        hold: Hold,
-        ttl: Ttl,
-        lease: Lease,
-        server_timeout: Duration,
-        reports: Postbox<Kept>,
-    ) -> io::Result<Keeper> {
-        let (inbox, orders) = Inbox::open()?;
-        let watch = Watch { store, hold, ttl, until: lease.until, server_timeout, reports };
-        let first = lease.asked + apart(ttl);
-        thread::Builder::new().name("keeper".into()).spawn(move || watch.keep(inbox, first))?;
-        Ok(Keeper { orders })
-    }
-
-    /// Stops renewing and gives the lock back; [`Kept::GivenBack`] tells how it went.
-    pub fn give_back(&self) {
-        self.orders.send(Order::Release);
-    }
-
-    /// Stops renewing and lets the lock end by itself after `rest`; reports like `give_back`.
-    pub fn let_end(&self, rest: Ttl) {
-        self.orders.send(Order::LetEnd(rest));
-    }
-}
-
 /// A third of the ttl: two renewals may fail before the lease is in danger.
 fn apart(ttl: Ttl) -> Duration {
     (ttl.get() / 3).min(AT_MOST_APART)
 }
 
-impl Watch {
-    fn keep(mut self, mut orders: Inbox<Order>, first: Moment) {
-        let mut next = first;
-        loop {
+impl Keeper {
+    /// # Errors
+    /// As timerfd_create(2).
+    pub fn new(
+        store: Box<dyn Store>,
+        hold: Hold,
+        ttl: Ttl,
+        lease: Lease,
+        server_timeout: Duration,
+    ) -> io::Result<Keeper> {
+        let watch = Watch { store, hold, ttl, until: lease.until, server_timeout };
+        Ok(Keeper(Work::Resting { watch, first: lease.asked + apart(ttl), alarm: Alarm::new()? }))
+    }
+
+    /// Waits for news of the lock, for one of `also` to become readable, or for `until`.
+    ///
+    /// # Errors
+    /// As poll(2), and as pthread_create(3) where the first renewal is due.
+    pub fn next(&mut self, until: Moment, also: Fds<'_>) -> io::Result<Arrival<Kept>> {
+        if let Work::Resting { watch, first, alarm } = &self.0 {
             // A connection that ends tells at once of a server that went away, and of what it forgot.
-            match orders.next(next, self.store.lifeline()) {
-                Ok(Arrival::Letter(order)) => {
-                    let given_back = self.carry_out(&order);
-                    return self.reports.send(Kept::GivenBack(given_back));
+            match alarm.wait(watch.store.lifeline(), also, until.min(*first))? {
+                Ready::Also => return Ok(Arrival::Readable),
+                Ready::Nothing if !first.passed() => return Ok(Arrival::Time),
+                Ready::Own | Ready::Nothing => self.begin_renewing()?,
+            }
+        }
+        let Work::Renewing { reports, .. } = &mut self.0 else { return Ok(Arrival::Time) };
+        Ok(match reports.next(until, also)? {
+            Arrival::Letter(Report::Kept(kept)) => Arrival::Letter(kept),
+            Arrival::Readable => Arrival::Readable,
+            Arrival::Letter(Report::GivenBack(_)) | Arrival::Time => Arrival::Time,
+        })
+    }
+
+    fn begin_renewing(&mut self) -> io::Result<()> {
+        if let Work::Resting { watch, .. } = std::mem::replace(&mut self.0, Work::Failed) {
+            let (inbox, orders) = Inbox::open()?;
+            let (reports, post) = Inbox::open()?;
+            thread::Builder::new().name("keeper".into()).spawn(move || watch.keep(inbox, &post))?;
+            self.0 = Work::Renewing { orders, reports };
+        }
+        Ok(())
+    }
+
+    /// Stops renewing, and gives the lock back; or, with a `rest`, lets it end by itself after that.
+    pub fn give_back(self, rest: Option<Ttl>) -> GivenBack {
+        let order = rest.map_or(Order::Release, Order::LetEnd);
+        match self.0 {
+            Work::Resting { mut watch, .. } => watch.carry_out(&order),
+            Work::Renewing { orders, mut reports } => {
+                orders.send(order);
+                loop {
+                    // The thread bounds each thing it does, and this is the last.
+                    match reports.next(Moment::NEVER, NONE) {
+                        Ok(Arrival::Letter(Report::GivenBack(given_back))) => return given_back,
+                        Ok(_) => {}
+                        Err(error) => {
+                            return GivenBack::Unconfirmed(Trouble::of_ours("cannot give the lock back", &error));
+                        }
+                    }
                 }
+            }
+            Work::Failed => {
+                GivenBack::Unconfirmed(Trouble::of_ours("cannot give the lock back", &"no thread to do it"))
+            }
+        }
+    }
+}
+
+/// The lock as it is kept: what it takes to renew it and to give it back.
+struct Watch {
+    store: Box<dyn Store>,
+    hold: Hold,
+    ttl: Ttl,
+    until: Moment,
+    server_timeout: Duration,
+}
+
+impl Watch {
+    /// Renews until there is an order, and carries that out.
+    fn keep(mut self, mut orders: Inbox<Order>, reports: &Postbox<Report>) {
+        let mut next = Moment::now();
+        loop {
+            match orders.next(next, [self.store.lifeline(), None]) {
+                Ok(Arrival::Letter(order)) => return reports.send(Report::GivenBack(self.carry_out(&order))),
                 Ok(Arrival::Readable | Arrival::Time) | Err(_) => {}
             }
-            let asked = Moment::now();
-            match self.store.renew(&self.hold, self.ttl, Limit::until(asked + self.attempt())) {
-                Ok(Renewed::Until(until)) => {
-                    say::trace(format_args!("renewed for {}", say::span(self.ttl.get())));
-                    self.until = until;
-                    next = asked + apart(self.ttl);
-                    self.reports.send(Kept::Until(until));
-                }
-                Ok(Renewed::NotYours(occupancy)) => {
-                    next = Moment::NEVER;
-                    self.reports.send(Kept::Lost(occupancy));
-                }
-                // Even a refusal is retried: a password or a permission may be about to change.
-                Err(trouble) => {
-                    next = Moment::now() + jittered((self.ttl.get() / 20).min(Duration::from_secs(1)));
-                    self.reports.send(Kept::Uncertain(trouble));
-                }
+            let kept;
+            (kept, next) = self.renew();
+            reports.send(Report::Kept(kept));
+        }
+    }
+
+    /// Renews once; what came of it, and when to renew again.
+    fn renew(&mut self) -> (Kept, Moment) {
+        let asked = Moment::now();
+        match self.store.renew(&self.hold, self.ttl, Limit::until(asked + self.attempt())) {
+            Ok(Renewed::Until(until)) => {
+                say::trace(format_args!("renewed for {}", say::span(self.ttl.get())));
+                self.until = until;
+                (Kept::Until(until), asked + apart(self.ttl))
+            }
+            Ok(Renewed::NotYours(occupancy)) => (Kept::Lost(occupancy), Moment::NEVER),
+            // Even a refusal is retried: a password or a permission may be about to change.
+            Err(trouble) => {
+                let soon = jittered((self.ttl.get() / 20).min(Duration::from_secs(1)));
+                (Kept::Uncertain(trouble), Moment::now() + soon)
             }
         }
     }

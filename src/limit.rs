@@ -9,13 +9,14 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::clock::Moment;
+use crate::inbox::{Fds, NONE};
 
 /// An end to waiting: a moment, or a bell that rings before it.
 #[derive(Clone, Copy)]
 pub struct Limit<'a> {
     pub until: Moment,
-    /// Readable as soon as nobody wants the answer any more.
-    pub bell: Option<BorrowedFd<'a>>,
+    /// One of them is readable as soon as nobody wants the answer any more.
+    pub bells: Fds<'a>,
 }
 
 /// Why a wait ended.
@@ -28,10 +29,10 @@ pub enum Woken {
 
 impl<'a> Limit<'a> {
     pub fn until(until: Moment) -> Limit<'a> {
-        Limit { until, bell: None }
+        Limit { until, bells: NONE }
     }
 
-    /// The same bell, but no later than `until`.
+    /// The same bells, but no later than `until`.
     pub fn no_later_than(self, until: Moment) -> Limit<'a> {
         Limit { until: self.until.min(until), ..self }
     }
@@ -42,8 +43,9 @@ impl<'a> Limit<'a> {
     /// As poll(2).
     pub fn wait_for(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>) -> io::Result<Woken> {
         loop {
-            let mut fds = Vec::with_capacity(2);
-            fds.extend(self.bell.map(|bell| PollFd::new(bell, PollFlags::POLLIN)));
+            let mut fds = Vec::with_capacity(3);
+            fds.extend(self.bells.iter().flatten().map(|bell| PollFd::new(*bell, PollFlags::POLLIN)));
+            let bells = fds.len();
             fds.extend(fd.map(|(fd, what)| PollFd::new(fd, what)));
             let left = self.until.remaining();
             match poll(&mut fds, timeout(left)) {
@@ -53,7 +55,7 @@ impl<'a> Limit<'a> {
                 Ok(0) => continue,
                 Ok(_) => {}
             }
-            let bell_rang = self.bell.is_some() && fds.first().and_then(PollFd::any).unwrap_or(false);
+            let bell_rang = fds[..bells].iter().any(|bell| bell.any().unwrap_or(false));
             return Ok(if bell_rang { Woken::Bell } else { Woken::Ready });
         }
     }

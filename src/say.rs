@@ -69,7 +69,7 @@ pub fn trace(what: fmt::Arguments<'_>) {
     let voice = voice();
     if voice.level == Level::Verbose {
         let elapsed = voice.began.elapsed().as_secs_f64();
-        message("trace", PLAIN, format_args!("[{elapsed:.3}s] {what}"));
+        message("trace", PLAIN, format_args!("[{elapsed:.6}s] {what}"));
     }
 }
 

@@ -1,23 +1,23 @@
 //! Signals in, notices out.
 //!
-//! signal-hook tells which signal came and from whom, and its descriptor can be polled beside
-//! sockets. ctrlc's thread is the way out that needs nobody's cooperation: while no command runs,
-//! a second request to stop ends us at once, even if the main thread is stuck in a name lookup.
-//! What was ignored when we were started stays ignored, for us and for the command (nohup(1)).
+//! What concerns us is blocked and read from a signalfd(2): it can be polled beside sockets, and it
+//! tells which signal came and from whom. Only Ctrl-C during a wait goes through ctrlc, whose thread
+//! is a way out that needs nobody's cooperation: the second one ends us at once, whatever the main
+//! thread is doing. What was ignored when we were started stays ignored, for us and for the command
+//! (nohup(1)).
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use nix::libc;
-use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use signal_hook::iterator::backend::SignalDelivery;
-use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::low_level::siginfo::{Cause, Origin};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::exit;
+use crate::inbox::Fds;
 
 /// Requests to stop: what ends a wait.
 const STOP: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -48,58 +48,79 @@ pub enum Source {
 }
 
 pub struct Signals {
-    delivery: SignalDelivery<UnixStream, WithOrigin>,
-    command_runs: Arc<AtomicBool>,
+    arrivals: SignalFd,
+    ctrl_c: Option<CtrlC>,
+    /// What was blocked before us: the command is to find it so.
+    inherited: SigSet,
+}
+
+/// Ctrl-C, while it goes through ctrlc.
+struct CtrlC {
+    bell: UnixStream,
 }
 
 impl Signals {
-    /// Listens for requests to stop. To be called once, before anything is asked of a server.
+    /// Listens for requests to stop. To be called once, by the main thread, before anything is asked
+    /// of a server and before there are other threads.
+    ///
+    /// # Errors
+    /// As pthread_sigmask(3) and signalfd(2).
+    pub fn listen() -> anyhow::Result<Signals> {
+        let stop = SigSet::from_iter(STOP);
+        let inherited = stop.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot handle signals")?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let arrivals = SignalFd::with_flags(&stop, flags).context("cannot handle signals")?;
+        Ok(Signals { arrivals, ctrl_c: None, inherited })
+    }
+
+    /// From here on Ctrl-C ends us at the second time, even if the main thread does not get to it.
     ///
     /// # Errors
     /// As sigaction(2), socketpair(2) and pthread_create(3).
-    pub fn listen() -> anyhow::Result<Signals> {
-        let heard: Vec<Signal> = STOP.into_iter().filter(|signal| !is_ignored(*signal)).collect();
-        // One that comes while the handlers are being set is kept until all of them are.
-        let held_back = SigSet::from_iter(STOP);
-        held_back.thread_block().context("cannot handle signals")?;
-        let command_runs = Arc::new(AtomicBool::new(false));
-        if !heard.is_empty() {
-            way_out(&heard, Arc::clone(&command_runs)).context("cannot handle signals")?;
-        }
-        let (read, write) = UnixStream::pair().context("cannot handle signals")?;
-        // After ctrlc: signal-hook calls the handler that it finds, ctrlc would replace it.
-        let numbers = heard.iter().map(|signal| *signal as libc::c_int);
-        let delivery =
-            SignalDelivery::with_pipe(read, write, WithOrigin::default(), numbers).context("cannot handle signals")?;
-        held_back.thread_unblock().context("cannot handle signals")?;
-        Ok(Signals { delivery, command_runs })
-    }
-
-    /// From here on everything that a command's wrapper must know of is noticed, and every stop is
-    /// the supervisor's to handle.
-    ///
-    /// # Errors
-    /// As sigaction(2).
-    pub fn attend_a_command(&mut self) -> anyhow::Result<()> {
-        self.command_runs.store(true, Ordering::SeqCst);
-        let handle = self.delivery.handle();
-        for signal in COMMAND {
-            // An inherited "ignore" on CHLD would make wait(2) fail; it is nothing a command relies on.
-            if signal == Signal::SIGCHLD || !is_ignored(signal) {
-                handle.add_signal(signal as libc::c_int).context("cannot handle signals")?;
-            }
+    pub fn begin_waiting(&mut self) -> anyhow::Result<()> {
+        // ctrlc would make a Ctrl-C heard that our caller does not want us to hear.
+        if self.ctrl_c.is_none() && !is_ignored(Signal::SIGINT) {
+            self.ctrl_c = Some(CtrlC::listen().context("cannot handle Ctrl-C")?);
+            SigSet::from(Signal::SIGINT).thread_unblock().context("cannot handle Ctrl-C")?;
         }
         Ok(())
     }
 
-    /// Readable when there are notices.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.delivery.get_read().as_fd()
+    /// From here on everything is noticed that a command's wrapper must know of.
+    ///
+    /// # Errors
+    /// As pthread_sigmask(3), sigaction(2) and signalfd(2).
+    pub fn begin_command(&mut self) -> anyhow::Result<()> {
+        let all: SigSet = STOP.into_iter().chain(COMMAND).collect();
+        all.thread_block().context("cannot handle signals")?;
+        // An inherited "ignore" would make wait(2) fail; it is nothing that a command relies on.
+        // SAFETY: SIG_DFL runs no code of ours.
+        unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
+        self.arrivals.set_mask(&all).context("cannot handle signals")
+    }
+
+    /// The mask that the command is to begin with.
+    pub fn inherited(&self) -> SigSet {
+        self.inherited
+    }
+
+    /// One of them is readable when there are notices.
+    pub fn fds(&self) -> Fds<'_> {
+        [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.bell.as_fd())]
     }
 
     /// What has arrived since the last call, without waiting.
     pub fn notices(&mut self) -> Vec<Notice> {
-        self.delivery.pending().filter_map(|origin| notice(&origin)).collect()
+        let mut notices = Vec::new();
+        if self.ctrl_c.as_mut().is_some_and(CtrlC::take) {
+            notices.push(Notice { signal: Signal::SIGINT, source: Source::Terminal });
+        }
+        while let Ok(Some(info)) = self.arrivals.read_signal() {
+            let number = info.ssi_signo.cast_signed();
+            let source = if info.ssi_code == libc::SI_KERNEL { Source::Terminal } else { Source::Process };
+            notices.extend(Signal::try_from(number).map(|signal| Notice { signal, source }));
+        }
+        notices
     }
 
     /// The first request to stop among what has arrived.
@@ -108,42 +129,24 @@ impl Signals {
     }
 }
 
-fn notice(origin: &Origin) -> Option<Notice> {
-    let source = match origin.cause {
-        Cause::Kernel => Source::Terminal,
-        _ => Source::Process,
-    };
-    Some(Notice { signal: Signal::try_from(origin.signal).ok()?, source })
-}
-
-/// Ends us by the same signal at the second request to stop, unless a command runs.
-fn way_out(heard: &[Signal], command_runs: Arc<AtomicBool>) -> anyhow::Result<()> {
-    let last = Arc::new(AtomicI32::new(0));
-    let requests = Arc::new(AtomicUsize::new(0));
-    let latest = Arc::clone(&last);
-    ctrlc::set_handler(move || {
-        let signal = Signal::try_from(latest.load(Ordering::SeqCst)).unwrap_or(Signal::SIGINT);
-        if requests.fetch_add(1, Ordering::SeqCst) > 0 && !command_runs.load(Ordering::SeqCst) {
-            exit::die_of(signal);
-        }
-    })?;
-    for signal in STOP {
-        if heard.contains(&signal) {
-            let last = Arc::clone(&last);
-            let number = signal as libc::c_int;
-            // SAFETY: the action only stores to an atomic, which is async-signal-safe.
-            unsafe { signal_hook::low_level::register(number, move || last.store(number, Ordering::SeqCst)) }?;
-        } else {
-            ignore_again(signal)?;
-        }
+impl CtrlC {
+    fn listen() -> anyhow::Result<CtrlC> {
+        let (bell, mut ring) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        let presses = AtomicUsize::new(0);
+        ctrlc::set_handler(move || {
+            let _ = ring.write(&[1]);
+            if presses.fetch_add(1, Ordering::SeqCst) > 0 {
+                exit::die_of(Signal::SIGINT);
+            }
+        })?;
+        Ok(CtrlC { bell })
     }
-    Ok(())
-}
 
-/// ctrlc takes all three, ignored or not.
-fn ignore_again(number: Signal) -> nix::Result<()> {
-    // SAFETY: SIG_IGN runs no code of ours.
-    unsafe { signal(number, SigHandler::SigIgn) }.map(drop)
+    /// Whether it was pressed since the last call.
+    fn take(&mut self) -> bool {
+        matches!(self.bell.read(&mut [0; 16]), Ok(n) if n > 0)
+    }
 }
 
 fn is_ignored(signal: Signal) -> bool {

@@ -104,6 +104,11 @@ pub enum Kind {
 }
 
 impl Trouble {
+    /// A failure of our own.
+    pub fn of_ours(tried: &str, came: &impl ToString) -> Trouble {
+        Trouble { kind: Kind::Broken, tried: tried.into(), came: came.to_string(), remedy: String::new() }
+    }
+
     /// Whether asking again may help.
     pub fn may_pass(&self) -> bool {
         matches!(self.kind, Kind::Unreachable | Kind::Unwilling)

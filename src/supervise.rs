@@ -17,8 +17,8 @@ pub use child::{Terminal, spawn};
 
 use crate::cli::OnLost;
 use crate::clock::Moment;
-use crate::inbox::{Arrival, Inbox};
-use crate::keeper::Kept;
+use crate::inbox::Arrival;
+use crate::keeper::{Keeper, Kept};
 use crate::lock::{Lease, Occupancy, Ttl};
 use crate::report::Ending;
 use crate::say;
@@ -68,7 +68,7 @@ pub struct Supervisor<'a> {
     tree: Tree,
     rules: Rules,
     signals: &'a mut Signals,
-    reports: &'a mut Inbox<Kept>,
+    keeper: &'a mut Keeper,
     /// The lease may be believed until then.
     until: Moment,
     time_limit: Moment,
@@ -90,14 +90,14 @@ impl<'a> Supervisor<'a> {
         lease: Lease,
         rules: Rules,
         signals: &'a mut Signals,
-        reports: &'a mut Inbox<Kept>,
+        keeper: &'a mut Keeper,
     ) -> Supervisor<'a> {
         let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
         Supervisor {
             tree: Tree::of(child, terminal),
             rules,
             signals,
-            reports,
+            keeper,
             until: lease.until,
             time_limit,
             phase: Phase::Running,
@@ -126,7 +126,7 @@ impl<'a> Supervisor<'a> {
                 return Ok(Outcome { ending, time_limit: self.timed_out, lost: self.lost, until: self.until });
             }
             let until = self.next_deadline();
-            match self.reports.next(until, Some(self.signals.fd()))? {
+            match self.keeper.next(until, self.signals.fds())? {
                 Arrival::Letter(kept) => self.kept(kept),
                 Arrival::Readable | Arrival::Time => {}
             }
@@ -201,7 +201,6 @@ impl<'a> Supervisor<'a> {
                 self.uncertain = Some(trouble);
             }
             Kept::Lost(occupancy) => self.lose(Lost::Taken(occupancy)),
-            Kept::GivenBack(_) => {}
         }
     }
 

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, Lease, Occupancy, Ttl};
-use crate::say::Waiting;
+use crate::say::{self, Waiting};
 use crate::signals::Signals;
 use crate::store::{Acquired, Kind, Store, Trouble};
 
@@ -63,7 +63,7 @@ pub fn for_grant(
     let mut attempt =
         Attempt { store, hold, patience, began: Moment::now(), met: false, backoff: Backoff::new(), before: None };
     loop {
-        let limit = Limit { until: attempt.answer_by(), bell: Some(signals.fd()) };
+        let limit = Limit { until: attempt.answer_by(), bells: signals.fds() };
         let pause = match attempt.store.acquire(hold, ttl, limit) {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
                 return Ok(Waited::Granted(lease));
@@ -80,6 +80,7 @@ pub fn for_grant(
                 if attempt.out_of_patience() {
                     return Ok(Waited::Busy { occupancy, waited: attempt.began.elapsed() });
                 }
+                attempt.begin_waiting(signals);
                 waiting.held(&occupancy);
                 attempt.store.pause(&occupancy)
             }
@@ -95,6 +96,8 @@ pub fn for_grant(
                     let telling = attempt.before.take().unwrap_or(trouble);
                     return attempt.fail(telling);
                 }
+                say::trace(format_args!("{trouble}"));
+                attempt.begin_waiting(signals);
                 waiting.trouble(&trouble);
                 let left = attempt.put_up_with(&trouble).remaining();
                 attempt.before = Some(trouble);
@@ -102,7 +105,7 @@ pub fn for_grant(
             }
         };
         let until = Moment::now() + waiting.until_redraw(pause);
-        let limit = Limit { until, bell: Some(signals.fd()) }.no_later_than(attempt.wait_ends());
+        let limit = Limit { until, bells: signals.fds() }.no_later_than(attempt.wait_ends());
         if limit.wait_for(None).is_ok_and(|woken| woken == Woken::Bell)
             && let Some(signal) = signals.stop_requested()
         {
@@ -112,6 +115,13 @@ pub fn for_grant(
 }
 
 impl Attempt<'_> {
+    /// Without it a second Ctrl-C has to wait for the clean-up, which is short.
+    fn begin_waiting(&self, signals: &mut Signals) {
+        if let Err(error) = signals.begin_waiting() {
+            say::warn(format_args!("{error:#}"));
+        }
+    }
+
     /// When the wait is over, by what was asked for.
     fn wait_ends(&self) -> Moment {
         match self.patience.wait {

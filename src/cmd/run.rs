@@ -8,9 +8,7 @@ use anyhow::Context;
 
 use super::{claim, open, wait_for};
 use crate::cli::{Everywhere, Run};
-use crate::clock::Moment;
-use crate::inbox::{Arrival, Inbox};
-use crate::keeper::{GivenBack, Keeper, Kept};
+use crate::keeper::{GivenBack, Keeper};
 use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Ttl};
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
@@ -31,30 +29,30 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         Err(report) => return Ok(report),
     };
     say::trace(format_args!("got \"{}\"", lock.name));
-    signals.attend_a_command()?;
+    signals.begin_command()?;
     if let Some(signal) = signals.stop_requested() {
         give_back(&mut *store, &hold, timeout);
         return Ok(Report::Interrupted(signal));
     }
     let (program, args) = command(asked);
-    let (child, terminal) = match supervise::spawn(&program, &args, &environment(&lock, &hold, lease, asked.ttl)) {
-        Ok(born) => born,
-        Err(error) => {
-            give_back(&mut *store, &hold, timeout);
-            let missing = error.kind() == io::ErrorKind::NotFound;
-            return Ok(Report::NotRun(NotRun { lock, command: program, missing, error }));
-        }
-    };
+    let (child, terminal) =
+        match supervise::spawn(&program, &args, &environment(&lock, &hold, lease, asked.ttl), signals.inherited()) {
+            Ok(born) => born,
+            Err(error) => {
+                give_back(&mut *store, &hold, timeout);
+                let missing = error.kind() == io::ErrorKind::NotFound;
+                return Ok(Report::NotRun(NotRun { lock, command: program, missing, error }));
+            }
+        };
     say::trace(format_args!("started the command, pid {}", child.id()));
-    let (mut reports, post) = Inbox::open().context("cannot keep the lock")?;
-    let keeper = Keeper::start(store, hold, asked.ttl, lease, timeout, post).context("cannot keep the lock")?;
+    let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout).context("cannot keep the lock")?;
     let rules =
         Rules { ttl: asked.ttl, kill_after: asked.kill_after, time_limit: asked.time_limit, on_lost: asked.on_lost };
-    let supervisor = Supervisor::new(&child, terminal, lease, rules, &mut signals, &mut reports);
+    let supervisor = Supervisor::new(&child, terminal, lease, rules, &mut signals, &mut keeper);
     let outcome = supervisor.run().context("cannot watch the command")?;
     say::trace(format_args!("the command has ended: {}", say::ending(&outcome.ending)));
     let rest = asked.at_least.map_or(Duration::ZERO, |least| (lease.granted + least).remaining());
-    Ok(Report::Ran(end(lock, outcome, &keeper, &mut reports, rest, timeout)))
+    Ok(Report::Ran(end(lock, outcome, keeper, rest)))
 }
 
 /// The program and its arguments, byte for byte.
@@ -86,36 +84,14 @@ fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) {
 }
 
 /// Gives the lock back, or lets it stand for the `rest` that `--at-least` asks for.
-fn end(
-    lock: Named,
-    outcome: Outcome,
-    keeper: &Keeper,
-    reports: &mut Inbox<Kept>,
-    rest: Duration,
-    timeout: Duration,
-) -> Ran {
+fn end(lock: Named, outcome: Outcome, keeper: Keeper, rest: Duration) -> Ran {
     let Outcome { ending, time_limit, mut lost, until } = outcome;
-    if rest.is_zero() || lost.is_some() {
-        keeper.give_back();
-    } else {
-        keeper.let_end(Ttl::at_least(rest));
-    }
-    // The keeper may be in the middle of a renewal; it bounds both itself.
-    let patience = Moment::now() + timeout * 2 + Duration::from_secs(1);
+    let rest = Some(rest).filter(|rest| !rest.is_zero() && lost.is_none()).map(Ttl::at_least);
     let mut unreleased = None;
-    while let Ok(Arrival::Letter(kept)) = reports.next(patience, None) {
-        match kept {
-            Kept::GivenBack(GivenBack::Done) => break,
-            Kept::GivenBack(GivenBack::NotYours(occupancy)) => {
-                lost = lost.or(Some(Lost::Taken(occupancy)));
-                break;
-            }
-            Kept::GivenBack(GivenBack::Unconfirmed(trouble)) => {
-                unreleased = Some(Unreleased { trouble, ends_in: until.remaining() });
-                break;
-            }
-            Kept::Until(_) | Kept::Uncertain(_) | Kept::Lost(_) => {}
-        }
+    match keeper.give_back(rest) {
+        GivenBack::Done => {}
+        GivenBack::NotYours(occupancy) => lost = lost.or(Some(Lost::Taken(occupancy))),
+        GivenBack::Unconfirmed(trouble) => unreleased = Some(Unreleased { trouble, ends_in: until.remaining() }),
     }
     Ran { lock, ending, time_limit, lost, unreleased }
 }

@@ -38,7 +38,7 @@ enum Stream {
 #[derive(Debug)]
 pub enum Fault {
     TimeUp,
-    /// The bell of the limit rang: nobody wants the reply any more.
+    /// A bell of the limit rang: nobody wants the reply any more.
     Bell,
     /// There is no connection, or it broke.
     Ended(io::Error),
@@ -220,7 +220,7 @@ fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, F
     std::thread::Builder::new()
         .name("name lookup".into())
         .spawn(move || postbox.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter)))?;
-    match inbox.next(limit.until, limit.bell)? {
+    match inbox.next(limit.until, limit.bells)? {
         Arrival::Letter(addresses) => Ok(addresses?),
         Arrival::Readable => Err(Fault::Bell),
         Arrival::Time => Err(Fault::TimeUp),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus};
 
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 
 use crate::report::Ending;
 
@@ -29,7 +29,7 @@ impl Terminal {
     }
 }
 
-/// Starts the command. To be called from the main thread: the parent-death signal is bound to the
+/// Starts the command, with `mask` as its signal mask. To be called from the main thread: the parent-death signal is bound to the
 /// thread that forked, prctl(2).
 ///
 /// # Errors
@@ -38,6 +38,7 @@ pub fn spawn(
     program: &OsString,
     args: &[OsString],
     environment: &[(&str, Option<String>)],
+    mask: SigSet,
 ) -> io::Result<(Child, Terminal)> {
     // What loses its parent comes to us instead of to init, so that all of it can be found.
     prctl::set_child_subreaper(true)?;
@@ -54,10 +55,11 @@ pub fn spawn(
         command.process_group(0);
     }
     let parent = std::process::id();
-    // SAFETY: between fork and exec only prctl(2), getppid(2) and kill(2) are called, which are
-    // async-signal-safe.
+    // SAFETY: between fork and exec only prctl(2), sigprocmask(2), getppid(2) and kill(2) are called,
+    // which are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
+            mask.thread_set_mask()?;
             prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Had we died before that, nobody would tell.
             if libc::getppid().cast_unsigned() != parent {
