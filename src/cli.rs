@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::lock::{HolderId, LockName, Prefix, Ttl};
 
@@ -24,6 +24,7 @@ use crate::lock::{HolderId, LockName, Prefix, Ttl};
 #[derive(Debug, Parser)]
 #[command(name = "nxlock", version, max_term_width = 100, propagate_version = true)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
 #[command(after_long_help = text::AFTER_HELP)]
 pub struct Cli {
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub struct Everywhere {
         global = true,
         value_name = "P",
         env = "NXLOCK_PREFIX",
-        default_value = "lock:",
+        default_value = DEFAULT_PREFIX,
         hide_env_values = true
     )]
     pub prefix: Prefix,
@@ -79,10 +80,13 @@ pub struct Everywhere {
     #[arg(short, long, global = true)]
     pub verbose: bool,
 
-    /// Colour messages: when the stream is a terminal, always, or never.
+    /// Colour messages: auto (if they go to a terminal), always, or never.
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    #[arg(hide_possible_values = true)]
     pub color: When,
 }
+
+pub const DEFAULT_PREFIX: &str = "lock:";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum When {
@@ -93,15 +97,11 @@ pub enum When {
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Hold a lock around a command.
+    // Described where their options are: a text here would hide the one there.
     Run(Run),
-    /// Take a lock and print its token.
     Acquire(Acquire),
-    /// Put a lock's expiry a full ttl from now.
     Renew(Renew),
-    /// Give a lock back, or break somebody else's.
     Release(Release),
-    /// Show who holds which lock.
     Status(Status),
 }
 
@@ -120,7 +120,7 @@ pub enum Verb {
 #[command(override_usage = "nxlock run [OPTIONS] NAME [--] COMMAND [ARG]...\n       nxlock run [OPTIONS] NAME -c TEXT")]
 pub struct Run {
     /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
     pub name: LockName,
 
     /// The lease: how long the lock outlives a holder that cannot renew it.
@@ -158,6 +158,7 @@ pub struct Run {
 
     /// The command and its arguments, passed on byte for byte.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 
@@ -176,21 +177,23 @@ pub enum OnLost {
 /// back.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::ACQUIRE_HELP)]
+#[command(override_usage = "nxlock acquire [OPTIONS] --ttl D NAME")]
 pub struct Acquire {
     /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
     pub name: LockName,
 
     /// How long the lock is needed; it ends by itself then. Not less than 100ms.
     #[arg(short, long, value_name = "D")]
     pub ttl: Ttl,
 
-    #[command(flatten)]
-    pub patience: Patience,
-
     /// Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`.
     #[arg(long, conflicts_with = "json")]
     pub export: bool,
+
+    // Last: its heading would be that of what follows.
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// How long to wait for a lock that somebody else has.
@@ -204,6 +207,10 @@ pub struct Patience {
     /// Do not wait.
     #[arg(short, long)]
     pub no_wait: bool,
+
+    /// Do not queue: poll as a plain `SET NX` client does, on an equal footing with such clients.
+    #[arg(long)]
+    pub no_queue: bool,
 
     /// Exit with N, 0 to 255, instead of 75 when somebody else has the lock.
     #[arg(short = 'E', long, value_name = "N")]
@@ -220,13 +227,14 @@ pub struct Patience {
 /// is 76.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RENEW_HELP)]
+#[command(override_usage = "nxlock renew [OPTIONS] --ttl D NAME [TOKEN]")]
 pub struct Renew {
     /// The lock, as it was acquired.
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
     pub name: LockName,
 
     /// The token that `acquire` printed; `-` reads it from stdin.
-    #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true)]
+    #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
     pub token: String,
 
     /// How long the lock is needed from now. Not less than 100ms.
@@ -240,13 +248,14 @@ pub struct Renew {
 /// is 76.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RELEASE_HELP)]
+#[command(override_usage = "nxlock release [OPTIONS] NAME [TOKEN]\n       nxlock release [OPTIONS] NAME --break ID")]
 pub struct Release {
     /// The lock, as it was acquired.
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
     pub name: LockName,
 
     /// The token that `acquire` printed; `-` reads it from stdin.
-    #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true)]
+    #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
     pub token: Option<String>,
 
     /// Take the lock from the holder that `status` shows as ID.
@@ -262,9 +271,10 @@ pub struct Release {
 /// the prefix is listed.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::STATUS_HELP)]
+#[command(override_usage = "nxlock status [OPTIONS] [NAME]...")]
 pub struct Status {
     /// The locks to show.
-    #[arg(value_name = "NAME", action = ArgAction::Append)]
+    #[arg(value_name = "NAME", action = ArgAction::Append, value_hint = ValueHint::Other)]
     pub names: Vec<LockName>,
 }
 

@@ -10,14 +10,14 @@ use std::io::{self, Read};
 
 use anyhow::Context;
 
-use crate::cli::{Cli, Everywhere, Patience as Asked, Verb};
+use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Verb};
 use crate::clock::{Moment, wall};
 use crate::lock::{Hold, Lease, LockName, Owner, Token, Ttl};
 use crate::report::{Busy, Named, Report};
 use crate::say::Waiting;
 use crate::signals::Signals;
 use crate::store::{self, Kind, Store, Target, Trouble};
-use crate::wait::{self, Patience, Wait, Waited};
+use crate::wait::{self, Patience, Queueing, Wait, Waited};
 
 /// Does what was asked for.
 pub fn perform(cli: &Cli) -> Report {
@@ -62,6 +62,25 @@ fn open(everywhere: &Everywhere) -> Result<Box<dyn Store>, Trouble> {
     Ok(store::open(target, everywhere.prefix.clone(), everywhere.server_timeout))
 }
 
+/// What was said on the command line, and not in the environment, of where the locks are. Without a
+/// password.
+fn options(everywhere: &Everywhere) -> String {
+    let said = |value: Option<String>, variable: &str| {
+        value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))
+    };
+    let mut options = String::new();
+    if let Some(server) = said(everywhere.server.clone(), "NXLOCK_SERVER")
+        && let Ok(target) = Target::choose(Some(&server), None)
+    {
+        options += &format!(" -s {}", shlex::try_quote(&target.to_string()).unwrap_or_default());
+    }
+    let prefix = everywhere.prefix.as_str().to_owned();
+    if let Some(prefix) = said(Some(prefix), "NXLOCK_PREFIX").filter(|prefix| prefix != DEFAULT_PREFIX) {
+        options += &format!(" --prefix {}", shlex::try_quote(&prefix).unwrap_or_default());
+    }
+    options
+}
+
 /// A new claim by this process.
 fn claim(name: &LockName, reason: Option<&str>) -> anyhow::Result<Hold> {
     let token = Token::mint(&Owner::this_process(), reason, wall())?;
@@ -75,7 +94,8 @@ fn patience(asked: &Asked, everywhere: &Everywhere) -> Patience {
         Some(wait) if wait.is_zero() => Wait::Not,
         Some(wait) => Wait::Until(Moment::now() + wait),
     };
-    Patience { wait, server_timeout: everywhere.server_timeout }
+    let queue = if asked.no_queue { Queueing::Not } else { Queueing::InLine };
+    Patience { wait, queue, server_timeout: everywhere.server_timeout }
 }
 
 /// Waits for a lock; where there is no lease to go on with, the report.
@@ -88,19 +108,28 @@ fn wait_for(
     signals: &mut Signals,
 ) -> anyhow::Result<Result<Lease, Report>> {
     let mut waiting = Waiting::new(&hold.name);
-    let waited = wait::for_grant(store, hold, ttl, patience(asked, everywhere), signals, &mut waiting);
+    let waited = wait::for_grant(store, hold, ttl, patience(asked, everywhere), &enclosing(), signals, &mut waiting);
     waiting.end(matches!(waited, Ok(Waited::Granted(_))));
     Ok(match waited? {
         Waited::Granted(lease) => Ok(lease),
         Waited::Interrupted(signal) => Err(Report::Interrupted(signal)),
-        Waited::Busy { occupancy, waited } => Err(Report::Busy(Busy {
+        Waited::Busy(refused) => Err(Report::Busy(Busy {
             lock: Named::new(&hold.name, &everywhere.prefix),
-            occupancy,
-            waited,
+            refused,
+            options: options(everywhere),
             conflict_exit_code: asked.conflict_exit_code,
         })),
     })
 }
+
+/// The claims of the runs that we are a part of, innermost last.
+fn enclosing() -> Vec<Token> {
+    let held = std::env::var(HELD).unwrap_or_default();
+    held.split(' ').filter_map(|token| token.parse().ok()).collect()
+}
+
+/// What carries them from a run to the runs within it.
+const HELD: &str = "NXLOCK_HELD";
 
 /// The token as it was given: itself, or `-` for stdin.
 fn token(given: &str) -> anyhow::Result<Token> {

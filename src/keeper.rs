@@ -13,6 +13,7 @@ use crate::inbox::{Alarm, Arrival, Fds, Inbox, NONE, Postbox, Ready};
 use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Occupancy, Ttl};
 use crate::say;
+use crate::signals::deaf;
 use crate::store::{Released, Renewed, Store, Trouble};
 use crate::wait::{insist, jittered};
 
@@ -109,7 +110,7 @@ impl Keeper {
         if let Work::Resting { watch, .. } = std::mem::replace(&mut self.0, Work::Failed) {
             let (inbox, orders) = Inbox::open()?;
             let (reports, post) = Inbox::open()?;
-            thread::Builder::new().name("keeper".into()).spawn(move || watch.keep(inbox, &post))?;
+            deaf(|| thread::Builder::new().name("keeper".into()).spawn(move || watch.keep(inbox, &post)))?;
             self.0 = Work::Renewing { orders, reports };
         }
         Ok(())

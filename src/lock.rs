@@ -164,6 +164,8 @@ pub enum State {
     Free,
     /// Our kind of value, with an expiry.
     Held,
+    /// Put aside for the next waiter, which has not claimed it yet.
+    Reserved,
     /// A value that is not ours: held by another program.
     Foreign,
     /// A bare number without expiry: a `SETNX` lock whose value says when it ends.
@@ -185,6 +187,11 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
+    /// Whether the holder's claim is this one. By its id: whole tokens are not shown around.
+    pub fn is_held_with(&self, token: &Token) -> bool {
+        self.holder.as_ref().is_some_and(|holder| token.random_part().starts_with(holder.id.as_str()))
+    }
+
     pub fn free(fence: Option<Fence>) -> Occupancy {
         Occupancy { state: State::Free, holder: None, ttl: None, fence }
     }

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use crate::lock::{Fence, Hold, LockName, Occupancy, Prefix, Ttl};
 use crate::store::{Standing, Store, Trouble};
 use crate::supervise::Lost;
+use crate::wait::Refused;
 
 pub enum Report {
     Acquired(Acquired),
@@ -59,8 +60,9 @@ pub enum TokenForm {
 /// Somebody else has it: not waited for, or not granted in time.
 pub struct Busy {
     pub lock: Named,
-    pub occupancy: Occupancy,
-    pub waited: Duration,
+    pub refused: Refused,
+    /// What has to stand on another command line to mean the same lock.
+    pub options: String,
     pub conflict_exit_code: Option<u8>,
 }
 

@@ -13,12 +13,13 @@ use std::sync::OnceLock;
 use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};
 
-use crate::cli::{Everywhere, OnLost, When};
+use crate::cli::{Everywhere, When};
 use crate::clock::Moment;
+use crate::lock::LockName;
 use crate::report::Ending;
 use crate::supervise::Lost;
 
-pub use text::{clean, held_by, instant, now_whose, span, state, state_word, who};
+pub use text::{clean, instant, now_whose, plain, span, state, state_word, who};
 pub use waiting::Waiting;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,25 +103,21 @@ pub fn is_run() -> bool {
     voice().is_run
 }
 
-/// The lock was lost while the command runs: what happened, and what follows.
-pub fn lost(lost: &Lost, then: OnLost) {
-    let follows = match then {
-        OnLost::Stop => "stopping the command",
-        OnLost::Continue => "the command runs on without it",
-    };
+/// The lock was lost: how, and what follows.
+pub fn lost(name: &LockName, lost: &Lost, follows: &str) {
     let how = lost_how(lost);
     if voice().json {
-        document(&json!({ "event": "lost", "message": how, "then": follows }));
+        document(&json!({ "event": "lost", "name": name.as_str(), "message": how, "then": follows }));
     } else {
-        error(format_args!("{how}: {follows}"));
+        error(format_args!("\"{name}\" is lost: {how}; {follows}"));
     }
 }
 
 pub fn lost_how(lost: &Lost) -> String {
     match lost {
-        Lost::Taken(occupancy) => format!("the lock was lost, {}", text::now_whose(occupancy)),
-        Lost::Unconfirmed(None) => "the lock could not be renewed in time".to_owned(),
-        Lost::Unconfirmed(Some(trouble)) => format!("the lock could not be renewed in time, {trouble}"),
+        Lost::Taken(occupancy) => now_whose(occupancy),
+        Lost::Unconfirmed(None) => "it could not be renewed in time".to_owned(),
+        Lost::Unconfirmed(Some(trouble)) => format!("it could not be renewed in time: {trouble}"),
     }
 }
 

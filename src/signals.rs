@@ -6,7 +6,7 @@
 //! thread is doing. What was ignored when we were started stays ignored, for us and for the command
 //! (nohup(1)).
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -129,17 +129,27 @@ impl Signals {
     }
 }
 
+/// Starts a thread, by `start`, that is never given a signal: one that is meant for the main thread
+/// would be lost on it.
+pub fn deaf<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let started = start();
+    before.thread_set_mask()?;
+    started
+}
+
 impl CtrlC {
     fn listen() -> anyhow::Result<CtrlC> {
         let (bell, mut ring) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         let presses = AtomicUsize::new(0);
-        ctrlc::set_handler(move || {
+        let pressed = move || {
             let _ = ring.write(&[1]);
             if presses.fetch_add(1, Ordering::SeqCst) > 0 {
                 exit::die_of(Signal::SIGINT);
             }
-        })?;
+        };
+        deaf(|| ctrlc::set_handler(pressed).map_err(io::Error::other))?;
         Ok(CtrlC { bell })
     }
 

@@ -4,25 +4,32 @@
 //! not find out" into "free", "held" or success.
 
 pub mod connect;
+mod ladder;
+mod line;
 mod reply;
+mod script;
 mod server;
 mod target;
+mod wire;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::limit::Limit;
-use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Ttl};
+use crate::limit::{Limit, Woken};
+use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Owner, Prefix, State, Ttl};
 
 pub use target::Target;
 
 /// One authority over locks. A value of this speaks to it from one thread.
 pub trait Store: Send {
-    /// Asks once for a lock. Asking again with the same token is the same question: it is granted
-    /// again to whoever has it already.
-    fn acquire(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble>;
+    /// Asks for a lock. Asking again with the same token is the same question: it is granted again
+    /// to whoever has it already.
+    fn acquire(&mut self, hold: &Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble>;
+
+    /// After an `acquire` that was not granted: waits until it is worth asking again.
+    fn pause(&mut self, limit: Limit<'_>) -> Woken;
 
     /// Moves the expiry to a full ttl from now, if the lock is still held with this token.
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble>;
@@ -40,17 +47,32 @@ pub trait Store: Send {
     /// The names of all locks that exist, in order.
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble>;
 
-    /// For how long to leave a lock alone that was just found occupied: until something may have
-    /// changed, and not so long that a change goes unnoticed.
-    fn pause(&mut self, occupied: &Occupancy) -> Duration;
-
     /// Readable when the connection to the authority has ended, where there is one.
     fn lifeline(&self) -> Option<BorrowedFd<'_>>;
 }
 
+/// How to ask for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Without waiting, and behind everybody who waits.
+    Once,
+    /// Standing in line if it is not granted.
+    Queue,
+    /// As a plain `SET NX` would: granted whenever it is free, whoever waits.
+    Plain,
+}
+
 pub enum Acquired {
     Granted(Lease),
-    Held(Occupancy),
+    Held(Occupancy, Place),
+}
+
+/// A place in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// From 1; 0 for who is not in it.
+    pub position: usize,
+    pub length: usize,
 }
 
 pub enum Renewed {
@@ -66,6 +88,17 @@ pub enum Released {
 /// How a name stands: who has it, and who waits.
 pub struct Standing {
     pub occupancy: Occupancy,
+    pub queue: Vec<Waiter>,
+}
+
+/// Who waits for a lock, for people to read.
+pub struct Waiter {
+    /// From 1.
+    pub position: usize,
+    pub id: HolderId,
+    pub owner: Owner,
+    pub waiting: Duration,
+    pub reason: Option<String>,
 }
 
 impl Standing {

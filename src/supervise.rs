@@ -19,7 +19,7 @@ use crate::cli::OnLost;
 use crate::clock::Moment;
 use crate::inbox::Arrival;
 use crate::keeper::{Keeper, Kept};
-use crate::lock::{Lease, Occupancy, Ttl};
+use crate::lock::{Lease, LockName, Occupancy, Ttl};
 use crate::report::Ending;
 use crate::say;
 use crate::signals::{Notice, Signals, Source};
@@ -65,6 +65,7 @@ enum Phase {
 }
 
 pub struct Supervisor<'a> {
+    name: &'a LockName,
     tree: Tree,
     rules: Rules,
     signals: &'a mut Signals,
@@ -85,6 +86,7 @@ pub struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     pub fn new(
+        name: &'a LockName,
         child: &std::process::Child,
         terminal: Terminal,
         lease: Lease,
@@ -94,6 +96,7 @@ impl<'a> Supervisor<'a> {
     ) -> Supervisor<'a> {
         let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
         Supervisor {
+            name,
             tree: Tree::of(child, terminal),
             rules,
             signals,
@@ -209,7 +212,11 @@ impl<'a> Supervisor<'a> {
             return;
         }
         let then = self.rules.on_lost;
-        say::lost(&lost, then);
+        let follows = match then {
+            OnLost::Stop => "stopping the command",
+            OnLost::Continue => "the command runs on without it",
+        };
+        say::lost(self.name, &lost, follows);
         self.lost = Some(lost);
         if then == OnLost::Stop {
             self.stop(Signal::SIGTERM);

@@ -8,16 +8,18 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::clock::Moment;
+use crate::inbox::{Fds, NONE};
 use crate::limit::{Limit, Woken};
-use crate::lock::{Hold, Lease, Occupancy, Ttl};
+use crate::lock::{Hold, Lease, Occupancy, Token, Ttl};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{Acquired, Kind, Store, Trouble};
+use crate::store::{Acquired, Kind, Manner, Place, Store, Trouble};
 
 /// How long we are willing to wait for a lock, and for a server.
 #[derive(Clone, Copy)]
 pub struct Patience {
     pub wait: Wait,
+    pub queue: Queueing,
     /// Bound on finding out anything at first contact.
     pub server_timeout: Duration,
 }
@@ -29,10 +31,26 @@ pub enum Wait {
     ForEver,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Queueing {
+    InLine,
+    /// On an equal footing with plain `SET NX` clients.
+    Not,
+}
+
 pub enum Waited {
     Granted(Lease),
-    Busy { occupancy: Occupancy, waited: Duration },
+    Busy(Refused),
     Interrupted(Signal),
+}
+
+/// Somebody else has the lock, and we do not wait any longer.
+pub struct Refused {
+    pub occupancy: Occupancy,
+    pub place: Place,
+    pub waited: Duration,
+    /// The holder is a run that we are a part of.
+    pub nested: bool,
 }
 
 /// A wait under way.
@@ -40,6 +58,7 @@ struct Attempt<'a> {
     store: &'a mut dyn Store,
     hold: &'a Hold,
     patience: Patience,
+    manner: Manner,
     began: Moment,
     /// Whether the server has ever answered: one that goes away later is waited for.
     met: bool,
@@ -48,7 +67,7 @@ struct Attempt<'a> {
     before: Option<Trouble>,
 }
 
-/// Asks `store` for a lock until there is an outcome.
+/// Asks `store` for a lock until there is an outcome. `enclosing` are the claims that we run under.
 ///
 /// # Errors
 /// When the truth could not be found out in time, or never will be.
@@ -57,64 +76,116 @@ pub fn for_grant(
     hold: &Hold,
     ttl: Ttl,
     patience: Patience,
+    enclosing: &[Token],
     signals: &mut Signals,
     waiting: &mut Waiting,
 ) -> Result<Waited, Trouble> {
-    let mut attempt =
-        Attempt { store, hold, patience, began: Moment::now(), met: false, backoff: Backoff::new(), before: None };
+    let mut attempt = Attempt::new(store, hold, patience);
     loop {
         let limit = Limit { until: attempt.answer_by(), bells: signals.fds() };
-        let pause = match attempt.store.acquire(hold, ttl, limit) {
+        match attempt.store.acquire(hold, ttl, attempt.manner, limit) {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
                 return Ok(Waited::Granted(lease));
             }
             // Granted, but the answer took too long to be of use: ask again, and it counts from now.
-            Ok(Acquired::Granted(_)) => match attempt.too_slow() {
-                Some(trouble) => return attempt.fail(trouble),
-                None => Duration::ZERO,
-            },
-            Ok(Acquired::Held(occupancy)) => {
-                attempt.met = true;
-                attempt.before = None;
-                attempt.backoff = Backoff::new();
-                if attempt.out_of_patience() {
-                    return Ok(Waited::Busy { occupancy, waited: attempt.began.elapsed() });
+            Ok(Acquired::Granted(_)) => {
+                if let Some(trouble) = attempt.too_slow() {
+                    return attempt.fail(trouble);
+                }
+            }
+            Ok(Acquired::Held(occupancy, place)) => {
+                attempt.met();
+                let nested = enclosing.iter().any(|token| occupancy.is_held_with(token));
+                if nested || attempt.out_of_patience() {
+                    return Ok(attempt.refused(occupancy, place, nested));
                 }
                 attempt.begin_waiting(signals);
-                waiting.held(&occupancy);
-                attempt.store.pause(&occupancy)
+                // The first time we only asked; nobody has to hear of a lock that is free at once.
+                if attempt.manner == Manner::Once {
+                    attempt.manner = Manner::Queue;
+                    continue;
+                }
+                waiting.held(&occupancy, place);
+                if let Some(signal) = attempt.rest(signals, waiting) {
+                    return Ok(attempt.interrupted(signal, signals));
+                }
             }
             Err(trouble) => {
                 if let Some(signal) = signals.stop_requested() {
-                    return Ok(attempt.interrupted(signal));
+                    return Ok(attempt.interrupted(signal, signals));
                 }
-                if !trouble.may_pass() {
-                    return attempt.fail(trouble);
-                }
-                if attempt.put_up_with(&trouble).passed() {
-                    // A last try that time ran out on tells less than the one before it.
-                    let telling = attempt.before.take().unwrap_or(trouble);
-                    return attempt.fail(telling);
-                }
-                say::trace(format_args!("{trouble}"));
+                let pause = match attempt.bear(trouble, waiting) {
+                    Ok(pause) => pause,
+                    Err(trouble) => return attempt.fail(trouble),
+                };
                 attempt.begin_waiting(signals);
-                waiting.trouble(&trouble);
-                let left = attempt.put_up_with(&trouble).remaining();
-                attempt.before = Some(trouble);
-                attempt.backoff.next().min(left)
+                let limit = Limit { until: Moment::now() + pause, bells: signals.fds() };
+                if limit.wait_for(None).is_ok_and(|woken| woken == Woken::Bell)
+                    && let Some(signal) = signals.stop_requested()
+                {
+                    return Ok(attempt.interrupted(signal, signals));
+                }
             }
-        };
-        let until = Moment::now() + waiting.until_redraw(pause);
-        let limit = Limit { until, bells: signals.fds() }.no_later_than(attempt.wait_ends());
-        if limit.wait_for(None).is_ok_and(|woken| woken == Woken::Bell)
-            && let Some(signal) = signals.stop_requested()
-        {
-            return Ok(attempt.interrupted(signal));
         }
     }
 }
 
 impl Attempt<'_> {
+    fn new<'a>(store: &'a mut dyn Store, hold: &'a Hold, patience: Patience) -> Attempt<'a> {
+        let manner = match patience.queue {
+            Queueing::InLine => Manner::Once,
+            Queueing::Not => Manner::Plain,
+        };
+        let (began, backoff) = (Moment::now(), Backoff::new());
+        Attempt { store, hold, patience, manner, began, met: false, backoff, before: None }
+    }
+
+    fn met(&mut self) {
+        self.met = true;
+        self.before = None;
+        self.backoff = Backoff::new();
+    }
+
+    /// Waits until it is worth asking again; the signal that ended the wait, if one did.
+    fn rest(&mut self, signals: &mut Signals, waiting: &mut Waiting) -> Option<Signal> {
+        loop {
+            let limit = Limit { until: waiting.redraw_at().min(self.wait_ends()), bells: signals.fds() };
+            match self.store.pause(limit) {
+                Woken::Ready => return None,
+                Woken::Bell => {
+                    if let Some(signal) = signals.stop_requested() {
+                        return Some(signal);
+                    }
+                }
+                Woken::TimeUp if self.wait_ends().passed() => return None,
+                Woken::TimeUp => waiting.redraw(),
+            }
+        }
+    }
+
+    /// Puts up with trouble for a while: how long to pause, or the trouble to fail with.
+    fn bear(&mut self, trouble: Trouble, waiting: &mut Waiting) -> Result<Duration, Trouble> {
+        if !trouble.may_pass() {
+            return Err(trouble);
+        }
+        let until = self.put_up_with(&trouble);
+        if until.passed() {
+            // A last try that time ran out on tells less than the one before it.
+            return Err(self.before.take().unwrap_or(trouble));
+        }
+        say::trace(format_args!("{trouble}"));
+        waiting.trouble(&trouble);
+        self.before = Some(trouble);
+        Ok(self.backoff.next().min(until.remaining()))
+    }
+
+    fn refused(&mut self, occupancy: Occupancy, place: Place, nested: bool) -> Waited {
+        if self.manner == Manner::Queue {
+            self.give_up(NONE);
+        }
+        Waited::Busy(Refused { occupancy, place, waited: self.began.elapsed(), nested })
+    }
+
     /// Without it a second Ctrl-C has to wait for the clean-up, which is short.
     fn begin_waiting(&self, signals: &mut Signals) {
         if let Err(error) = signals.begin_waiting() {
@@ -172,20 +243,21 @@ impl Attempt<'_> {
     }
 
     fn fail(&mut self, trouble: Trouble) -> Result<Waited, Trouble> {
-        self.give_up();
+        self.give_up(NONE);
         Err(trouble)
     }
 
-    fn interrupted(&mut self, signal: Signal) -> Waited {
-        self.give_up();
+    /// A second signal cuts the clean-up short.
+    fn interrupted(&mut self, signal: Signal, signals: &Signals) -> Waited {
+        self.give_up(signals.fds());
         Waited::Interrupted(signal)
     }
 
     /// A request whose answer was lost may have been granted: what we no longer want is given back.
     /// Where that fails too, the lease ends by itself.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, bells: Fds<'_>) {
         let until = Moment::now() + self.parting();
-        let _ = self.store.release(self.hold, Limit::until(until));
+        let _ = self.store.release(self.hold, Limit { until, bells });
     }
 
     fn parting(&self) -> Duration {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::{claim, open, wait_for};
+use super::{HELD, claim, enclosing, open, wait_for};
 use crate::cli::{Everywhere, Run};
 use crate::keeper::{GivenBack, Keeper};
 use crate::limit::Limit;
@@ -48,7 +48,7 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout).context("cannot keep the lock")?;
     let rules =
         Rules { ttl: asked.ttl, kill_after: asked.kill_after, time_limit: asked.time_limit, on_lost: asked.on_lost };
-    let supervisor = Supervisor::new(&child, terminal, lease, rules, &mut signals, &mut keeper);
+    let supervisor = Supervisor::new(&asked.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
     let outcome = supervisor.run().context("cannot watch the command")?;
     say::trace(format_args!("the command has ended: {}", say::ending(&outcome.ending)));
     let rest = asked.at_least.map_or(Duration::ZERO, |least| (lease.granted + least).remaining());
@@ -65,13 +65,15 @@ fn command(asked: &Run) -> (OsString, Vec<OsString>) {
     }
 }
 
-fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static str, Option<String>); 5] {
+fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static str, Option<String>); 6] {
+    let held = enclosing().into_iter().chain([hold.token.clone()]);
     [
         ("NXLOCK_NAME", Some(lock.name.to_string())),
         ("NXLOCK_KEY", Some(lock.key.clone())),
         ("NXLOCK_TOKEN", Some(hold.token.as_str().to_owned())),
         ("NXLOCK_FENCE", lease.fence.map(|fence| fence.0.to_string())),
         ("NXLOCK_TTL_MS", Some(ttl.millis().to_string())),
+        (HELD, Some(held.map(|token| token.as_str().to_owned()).collect::<Vec<_>>().join(" "))),
     ]
 }
 
@@ -89,8 +91,12 @@ fn end(lock: Named, outcome: Outcome, keeper: Keeper, rest: Duration) -> Ran {
     let rest = Some(rest).filter(|rest| !rest.is_zero() && lost.is_none()).map(Ttl::at_least);
     let mut unreleased = None;
     match keeper.give_back(rest) {
-        GivenBack::Done => {}
-        GivenBack::NotYours(occupancy) => lost = lost.or(Some(Lost::Taken(occupancy))),
+        GivenBack::NotYours(occupancy) if lost.is_none() => {
+            let found = Lost::Taken(occupancy);
+            say::lost(&lock.name, &found, "found when the command had ended");
+            lost = Some(found);
+        }
+        GivenBack::Done | GivenBack::NotYours(_) => {}
         GivenBack::Unconfirmed(trouble) => unreleased = Some(Unreleased { trouble, ends_in: until.remaining() }),
     }
     Ran { lock, ending, time_limit, lost, unreleased }

@@ -67,6 +67,11 @@ impl Token {
         &self.0
     }
 
+    /// The part that no other token has; all of it, where it is not one of ours.
+    pub fn random_part(&self) -> &str {
+        self.0.split(':').nth(1).unwrap_or(&self.0)
+    }
+
     /// What a value says if it is a token of this format.
     pub fn read(value: &[u8]) -> Option<Told> {
         let text = std::str::from_utf8(value).ok()?;

@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::lock::{LockName, Occupancy, State};
-use crate::report::{Acquired, Busy, NotRun, NotYours, Ran, Report, Row, TokenForm, Wanted};
+use crate::lock::{LockName, Occupancy, Owner, State};
+use crate::report::{Acquired, Busy, Named, NotRun, NotYours, Ran, Report, Row, TokenForm, Wanted};
 use crate::say::{self, FAINT, clean, instant, span};
-use crate::store::Trouble;
+use crate::store::{Trouble, Waiter};
+use crate::wait::Refused;
 
 pub fn stdout(report: &Report) -> Option<String> {
     match report {
@@ -65,14 +66,24 @@ pub fn explanation(trouble: &Trouble) -> String {
 
 fn refusal(busy: &Busy) -> String {
     let name = &busy.lock.name;
-    let waited = if busy.waited.as_millis() > 100 { format!(", waited {}", span(busy.waited)) } else { String::new() };
-    let mut text = format!("\"{name}\" is {}{waited}", say::state(&busy.occupancy));
-    text += &details(name, &busy.lock.key, &busy.occupancy);
+    let Refused { occupancy, place, waited, nested } = &busy.refused;
+    if *nested {
+        return format!("\"{name}\" is already held by this script: it would wait for itself");
+    }
+    let waited = if waited.as_millis() > 100 { format!(", waited {}", span(*waited)) } else { String::new() };
+    let mut text = format!("\"{name}\" is {}{waited}", say::state(occupancy));
+    text += &details(busy, occupancy);
+    match place.length - usize::from(place.position > 0) {
+        0 => {}
+        1 => text += &format!("\n  {FAINT}queue{FAINT:#}   one other waits"),
+        n => text += &format!("\n  {FAINT}queue{FAINT:#}   {n} others wait"),
+    }
     text
 }
 
 /// The block under a refusal: who, since when, how long still, why, and how to break it.
-fn details(name: &LockName, key: &str, occupancy: &Occupancy) -> String {
+fn details(busy: &Busy, occupancy: &Occupancy) -> String {
+    let Busy { lock: Named { name, key }, options, .. } = busy;
     let mut text = String::new();
     let mut line = |label: &str, what: String| _ = write!(text, "\n  {FAINT}{label:<7}{FAINT:#} {what}");
     if let Some(holder) = &occupancy.holder {
@@ -87,7 +98,10 @@ fn details(name: &LockName, key: &str, occupancy: &Occupancy) -> String {
         line("reason", clean(reason));
     }
     match &occupancy.holder {
-        Some(holder) => line("break", format!("nxlock release {} --break {}", quoted(name.as_str()), holder.id)),
+        Some(holder) => {
+            let name = quoted(name.as_str());
+            line("break", format!("nxlock{options} release {name} --break {}", holder.id));
+        }
         None => line("break", format!("redis-cli DEL {}", quoted(key))),
     }
     text
@@ -99,24 +113,24 @@ fn rebuff(not_yours: &NotYours) -> String {
     let then = match (not_yours.wanted, &occupancy.state) {
         (Wanted::Break, State::Free) => return format!("cannot break \"{name}\": it is free"),
         (Wanted::Break, _) => {
-            return format!("cannot break \"{name}\": the holder has changed, it is {}", say::held_by(occupancy));
+            return format!("cannot break \"{name}\": the holder has changed, {}", say::now_whose(occupancy));
         }
         (Wanted::Renew, _) => "cannot renew",
         (Wanted::Release, _) => "cannot release",
     };
-    format!("{then} \"{name}\": it is not held with this token, {}", say::now_whose(occupancy))
+    format!("{then} \"{name}\" with this token: {}", say::now_whose(occupancy))
 }
 
 fn unstartable(not_run: &NotRun) -> String {
     let command = clean(&not_run.command.to_string_lossy());
-    let why = if not_run.missing { "not found".to_owned() } else { not_run.error.to_string() };
+    let why = if not_run.missing { "not found".to_owned() } else { say::plain(&not_run.error) };
     format!("cannot run \"{command}\": {why}; \"{}\" was given back", not_run.lock.name)
 }
 
 fn aftermath(ran: &Ran) {
-    if let Some(lost) = &ran.lost {
-        say::error(format_args!("\"{}\" was lost while the command ran; {}", ran.lock.name, say::ending(&ran.ending)));
-        say::trace(format_args!("{}", say::lost_how(lost)));
+    // That it was lost has been said when it was.
+    if ran.lost.is_some() || ran.time_limit {
+        say::note(format_args!("the command has ended: {}", say::ending(&ran.ending)));
     }
     if let Some(unreleased) = &ran.unreleased {
         let ends_in = span(unreleased.ends_in);
@@ -128,9 +142,12 @@ fn table(rows: &[Row]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head = ["NAME", "STATE", "HOLDER", "ID", "HELD", "LEASE", "FENCE", "REASON"].map(str::to_owned);
+    let head = ["NAME", "STATE", "PROCESS", "ID", "FOR", "LEASE", "FENCE", "REASON"].map(str::to_owned);
     let mut lines = vec![head];
-    lines.extend(rows.iter().map(|row| cells(&row.lock.name, &row.standing.occupancy)));
+    for row in rows {
+        lines.push(cells(&row.lock.name, &row.standing.occupancy));
+        lines.extend(row.standing.queue.iter().map(waiter_cells));
+    }
     let width = |column: usize| lines.iter().map(|cells| cells[column].width()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..8).map(width).collect();
     let mut text = String::new();
@@ -153,15 +170,32 @@ fn cells(name: &LockName, occupancy: &Occupancy) -> [String; 8] {
     [
         clean(name.as_str()),
         say::state_word(&occupancy.state).replace('_', " "),
-        holder.map_or_else(dash, |holder| {
-            format!("{}@{}:{}", clean(&holder.owner.user), clean(&holder.owner.host), holder.owner.pid)
-        }),
+        holder.map_or_else(dash, |holder| process(&holder.owner)),
         holder.map_or_else(dash, |holder| holder.id.to_string()),
         holder.map_or_else(dash, |holder| span(holder.held)),
         occupancy.ttl.map_or_else(|| if free { dash() } else { "no end".to_owned() }, span),
         occupancy.fence.filter(|_| !free).map_or_else(dash, |fence| fence.0.to_string()),
         holder.and_then(|holder| holder.reason.as_deref()).map(clean).unwrap_or_default(),
     ]
+}
+
+/// A waiter stands under the lock that it waits for.
+fn waiter_cells(waiter: &Waiter) -> [String; 8] {
+    let dash = || "-".to_owned();
+    [
+        format!("  {}.", waiter.position),
+        "waiting".to_owned(),
+        process(&waiter.owner),
+        waiter.id.to_string(),
+        span(waiter.waiting),
+        dash(),
+        dash(),
+        waiter.reason.as_deref().map(clean).unwrap_or_default(),
+    ]
+}
+
+fn process(owner: &Owner) -> String {
+    format!("{}@{}:{}", clean(&owner.user), clean(&owner.host), owner.pid)
 }
 
 #[cfg(test)]

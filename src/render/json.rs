@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::lock::{Fence, Holder, Occupancy};
+use crate::lock::{Fence, Holder, Occupancy, State};
 use crate::report::{Ending, Named, Ran, Report, Row, Wanted};
 use crate::say;
-use crate::store::{Kind, Trouble};
+use crate::store::{Kind, Trouble, Waiter};
+use crate::supervise::Lost;
+use crate::wait::Refused;
 
 /// The document of every verb but `run`, whose stdout is its command's.
 pub fn stdout(report: &Report) -> Option<String> {
@@ -29,11 +31,7 @@ fn document(report: &Report) -> Option<Value> {
                 ("ttl_ms", json!(acquired.ttl.millis())),
             ],
         ),
-        Report::Busy(busy) => outcome(
-            "held",
-            &busy.lock,
-            occupancy(&busy.occupancy).into_iter().chain([("waited_ms", millis(busy.waited))]),
-        ),
+        Report::Busy(busy) => outcome("held", &busy.lock, refusal(&busy.refused)),
         Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
         Report::Released(released) => outcome("released", &released.lock, [("broken", json!(released.broken))]),
         Report::NotYours(not_yours) => {
@@ -53,7 +51,7 @@ fn document(report: &Report) -> Option<Value> {
         Report::NotRun(not_run) => outcome(
             "not_run",
             &not_run.lock,
-            [("command", json!(not_run.command.to_string_lossy())), ("message", json!(not_run.error.to_string()))],
+            [("command", json!(not_run.command.to_string_lossy())), ("message", json!(say::plain(&not_run.error)))],
         ),
         Report::Failed(trouble) => failed(trouble),
         Report::Interrupted(_) => return None,
@@ -63,6 +61,15 @@ fn document(report: &Report) -> Option<Value> {
 fn outcome(outcome: &str, lock: &Named, more: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     let first = [("outcome", json!(outcome)), ("name", json!(lock.name.as_str())), ("key", json!(lock.key))];
     object(first.into_iter().chain(more))
+}
+
+fn refusal(refused: &Refused) -> impl Iterator<Item = (&'static str, Value)> {
+    let more = [
+        ("queue_length", json!(refused.place.length - usize::from(refused.place.position > 0))),
+        ("waited_ms", millis(refused.waited)),
+        ("nested", json!(refused.nested)),
+    ];
+    occupancy(&refused.occupancy).into_iter().chain(more)
 }
 
 fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
@@ -90,9 +97,22 @@ fn holder(holder: &Holder) -> Value {
     })
 }
 
+fn waiter(waiter: &Waiter) -> Value {
+    json!({
+        "position": waiter.position,
+        "id": waiter.id.as_str(),
+        "host": waiter.owner.host,
+        "user": waiter.owner.user,
+        "pid": waiter.owner.pid,
+        "waiting_ms": millis(waiter.waiting),
+        "reason": waiter.reason,
+    })
+}
+
 fn row(row: &Row) -> Value {
     let name = [("name", json!(row.lock.name.as_str())), ("key", json!(row.lock.key))];
-    let rest = [("queue", json!([])), ("legacy", Value::Null), ("warnings", json!([]))];
+    let rest =
+        [("queue", row.standing.queue.iter().map(waiter).collect()), ("legacy", Value::Null), ("warnings", json!([]))];
     object(name.into_iter().chain(occupancy(&row.standing.occupancy)).chain(rest))
 }
 
@@ -105,11 +125,20 @@ fn ended(ran: &Ran) -> Vec<(&'static str, Value)> {
         ("status", status),
         ("signal", signal),
         ("time_limit", json!(ran.time_limit)),
-        ("lost", ran.lost.as_ref().map_or(Value::Null, |lost| json!(say::lost_how(lost)))),
+        ("lost", ran.lost.as_ref().map_or(Value::Null, lost)),
         ("unreleased", ran.unreleased.as_ref().map_or(Value::Null, |unreleased| {
             json!({ "message": unreleased.trouble.to_string(), "ends_in_ms": millis(unreleased.ends_in) })
         })),
     ]
+}
+
+fn lost(lost: &Lost) -> Value {
+    let how = match lost {
+        Lost::Taken(occupancy) if occupancy.state == State::Free => "expired",
+        Lost::Taken(_) => "taken",
+        Lost::Unconfirmed(_) => "unconfirmed",
+    };
+    json!({ "how": how, "message": say::lost_how(lost) })
 }
 
 fn failed(trouble: &Trouble) -> Value {

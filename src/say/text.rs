@@ -1,5 +1,6 @@
 //! Turning values into words.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use unicode_width::UnicodeWidthChar;
@@ -59,6 +60,14 @@ pub fn span(duration: Duration) -> String {
     humantime::format_duration(precise).to_string()
 }
 
+/// An I/O error in the middle of a sentence: without capital letter and number.
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
 /// RFC 3339 with milliseconds; empty for what no calendar holds.
 pub fn instant(time: SystemTime) -> String {
     use std::fmt::Write;
@@ -78,10 +87,16 @@ pub fn who(holder: &Holder) -> String {
 
 /// Who has it, in the middle of a sentence.
 pub fn held_by(occupancy: &Occupancy) -> String {
+    held_by_after(occupancy, Duration::ZERO)
+}
+
+/// The same, so long after it was found so.
+pub fn held_by_after(occupancy: &Occupancy, since: Duration) -> String {
     match (&occupancy.holder, &occupancy.state) {
-        (Some(holder), _) => format!("held by {} for {}", who(holder), span(holder.held)),
+        (Some(holder), _) => format!("held by {} for {}", who(holder), span(holder.held + since)),
         (None, State::Free) => "free".to_owned(),
-        (None, State::Legacy) => "held by an old SETNX client".to_owned(),
+        (None, State::Legacy) => "held by an old SETNX client, without expiry".to_owned(),
+        (None, State::NoExpiry) => "held by another program, without expiry".to_owned(),
         (None, State::WrongType(_)) => "taken by a key of another type".to_owned(),
         (None, _) => "held by another program".to_owned(),
     }
@@ -92,6 +107,7 @@ pub fn state_word(state: &State) -> &'static str {
     match state {
         State::Free => "free",
         State::Held => "held",
+        State::Reserved => "reserved",
         State::Foreign => "foreign",
         State::Legacy => "legacy",
         State::NoExpiry => "no_expiry",
@@ -112,7 +128,7 @@ pub fn state(occupancy: &Occupancy) -> String {
 pub fn now_whose(occupancy: &Occupancy) -> String {
     match occupancy.state {
         State::Free => "it had expired or was deleted".to_owned(),
-        _ => format!("it is {} now", held_by(occupancy)),
+        _ => format!("it is now {}", held_by(occupancy)),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use super::text::{cut, held_by, span};
+use super::text::{cut, held_by_after, span};
 use super::{Level, line, voice};
 use crate::clock::Moment;
 use crate::lock::{LockName, Occupancy};
-use crate::store::Trouble;
+use crate::store::{Place, Trouble};
 
 /// How often a log is told that the wait goes on.
 const LOG_EVERY: Duration = Duration::from_secs(30);
@@ -17,9 +17,11 @@ pub struct Waiting {
     name: LockName,
     began: Moment,
     form: Form,
-    /// What the log was told last: that the lock is held, or of which trouble.
+    news: Option<News>,
+    /// The kind of news that the log was told last.
     told: Option<String>,
     next_log: Moment,
+    redraw_at: Moment,
     drawn: bool,
 }
 
@@ -28,6 +30,12 @@ enum Form {
     Silent,
     Live,
     Log,
+}
+
+/// What is waited for, as it was when the server told.
+enum News {
+    Held { occupancy: Occupancy, place: Place, seen: Moment },
+    Trouble(Trouble),
 }
 
 impl Waiting {
@@ -39,37 +47,39 @@ impl Waiting {
             () => Form::Log,
         };
         let now = Moment::now();
-        Waiting { name: name.clone(), began: now, form, told: None, next_log: now, drawn: false }
+        let name = name.clone();
+        Waiting {
+            name,
+            began: now,
+            form,
+            news: None,
+            told: None,
+            next_log: now,
+            redraw_at: Moment::NEVER,
+            drawn: false,
+        }
     }
 
     /// The lock is somebody else's.
-    pub fn held(&mut self, occupancy: &Occupancy) {
-        let lease = occupancy.ttl.map_or("no expiry".to_owned(), |ttl| format!("{} of its lease left", span(ttl)));
-        self.tell("held", || format!("{}, {lease}", held_by(occupancy)));
+    pub fn held(&mut self, occupancy: &Occupancy, place: Place) {
+        self.news = Some(News::Held { occupancy: occupancy.clone(), place, seen: Moment::now() });
+        self.tell("held");
     }
 
     /// The server does not answer, or is not willing.
     pub fn trouble(&mut self, trouble: &Trouble) {
-        self.tell(&trouble.came, || format!("{trouble}, trying again"));
+        self.news = Some(News::Trouble(trouble.clone()));
+        self.tell(&trouble.came);
     }
 
-    fn tell(&mut self, kind: &str, what: impl Fn() -> String) {
+    fn tell(&mut self, kind: &str) {
         match self.form {
             Form::Silent => {}
-            Form::Live => {
-                let text =
-                    format!("waiting for \"{}\": {}; waited {}", self.name, what(), span(whole(self.began.elapsed())));
-                self.draw(&text);
-            }
+            Form::Live => self.redraw(),
             Form::Log => {
                 let news = self.told.as_deref() != Some(kind);
                 if news || self.next_log.passed() {
-                    line(format_args!(
-                        "nxlock: waiting for \"{}\": {}; waited {}",
-                        self.name,
-                        what(),
-                        span(whole(self.began.elapsed()))
-                    ));
+                    line(format_args!("nxlock: {}", self.text()));
                     self.told = Some(kind.to_owned());
                     self.next_log = Moment::now() + LOG_EVERY;
                 }
@@ -77,27 +87,48 @@ impl Waiting {
         }
     }
 
-    /// A pause, cut to when the line is to be drawn again.
-    pub fn until_redraw(&self, pause: Duration) -> Duration {
-        match self.form {
-            Form::Live => pause.min(REDRAW_EVERY),
-            Form::Log | Form::Silent => pause,
-        }
+    fn text(&self) -> String {
+        let waited = span(whole(self.began.elapsed()));
+        let what = match &self.news {
+            None => String::new(),
+            Some(News::Trouble(trouble)) => format!("{trouble}, trying again"),
+            Some(News::Held { occupancy, place, seen }) => {
+                let since = seen.elapsed();
+                let lease = occupancy.ttl.map_or("no expiry".to_owned(), |ttl| {
+                    format!("{} of its lease left", span(ttl.saturating_sub(since)))
+                });
+                let place = match place.position {
+                    0 => String::new(),
+                    1 => ", we are next".to_owned(),
+                    n => format!(", {} ahead of us", n - 1),
+                };
+                format!("{}, {lease}{place}", held_by_after(occupancy, since))
+            }
+        };
+        format!("waiting for \"{}\": {what}; waited {waited}", self.name)
     }
 
-    fn draw(&mut self, text: &str) {
+    /// When the line is to be drawn again.
+    pub fn redraw_at(&self) -> Moment {
+        self.redraw_at
+    }
+
+    pub fn redraw(&mut self) {
+        if self.form != Form::Live {
+            return;
+        }
         let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
         // The last column is left empty: writing it may wrap the line.
-        let text = format!("\r{}\x1b[K", cut(text, columns.saturating_sub(1)));
+        let text = format!("\r{}\x1b[K", cut(&self.text(), columns.saturating_sub(1)));
         // Not through anstream, which takes escapes out where colours are unwanted.
         let _ = std::io::stderr().write_all(text.as_bytes());
         self.drawn = true;
+        self.redraw_at = Moment::now() + REDRAW_EVERY;
     }
 
     /// The wait is over. On a terminal nothing of it remains.
     pub fn end(&mut self, granted: bool) {
         if self.drawn {
-            // Not through anstream, which would take the escape out where colours are unwanted.
             let _ = std::io::stderr().write_all(b"\r\x1b[K");
             self.drawn = false;
         }

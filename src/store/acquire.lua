@@ -1,29 +1,107 @@
--- Grants a lock that is free, or that this token has already.
--- KEYS lock, fence   ARGV token, ttl ms
--- RETURNS {1, fence} granted | {0, value, pttl, fence, server us} somebody else has it
+-- ACQUIRE: one question, asked as often as one likes: is the lock mine?
 --
--- Asking again with the same token is the same question: a retry after a lost reply is granted
--- again, with the same fence. The lock is only ever written when it is absent.
+-- KEYS lock, queue, waiters, fence
+-- ARGV token, ttl_ms, manner, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet)
+--   manner  queue  wait in line if it is not granted (first call, heartbeat, poll and claim alike)
+--           once   ask, do not queue; yields to everybody who waits
+--           plain  as SET NX: granted whenever the lock is free, whatever the queue says
+-- RETURNS {1, fence}                      granted, or already ours, or our reservation claimed
+--         {0, value, pttl, position, length, ticket, channel_used, fence, now_us}
+--           value         the lock's value, '' if it is free (only if too many dead stand in line)
+--           position      our place from 1, 0 if not queued;  length  how many are queued
+--           ticket        to send back with every further call, '0' if not queued
+--           channel_used  1: wake-ups will reach us.  0: poll
+--           value, pttl, ticket, fence, now_us are strings, the rest integers
+--
+-- Keeps: the lock changes hands here only from nobody to the first in line that lives (`plain`
+-- aside), so a call by anyone repairs any wake-up that was lost. A free lock is reserved for a live
+-- waiter ahead of the caller exactly as RELEASE does: a frozen one costs its grace, a killed one
+-- nothing. While the lock is held, `once` and `plain` change nothing.
 
--- A write first: a replica, or a server that refuses writes, must say so, not answer from what it
--- happens to hold.
-local fence_ttl = math.max(86400000, 10 * tonumber(ARGV[2]))
-redis.call('PEXPIRE', KEYS[2], fence_ttl)
+local ttl, manner, lease = tonumber(ARGV[2]), ARGV[3], math.min(tonumber(ARGV[4]), LEASE_MAX)
+-- A claim must never shorten the expiry that the next in line has set its timer by.
+local grace, channel = math.min(tonumber(ARGV[5]), ttl), ARGV[6]
+local ticket = tonumber(ARGV[7])
+local fence_ms = math.max(FENCE_MS, 10 * ttl)
+local used = 0
+-- How many stand in line, ourselves perhaps among them: with nobody there, less is to be done.
+local queued = redis.call('ZCARD', Q)
 
-local value = redis.call('GET', KEYS[1])
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
-
-if value == ARGV[1] and fence > 0 then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-elseif value and value ~= ARGV[1] then
-  local pttl = redis.call('PTTL', KEYS[1])
-  return {0, value, pttl, string.format('%.0f', fence), string.format('%.0f', now)}
-else
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  -- The clock as a floor makes fences rise even where the last one was forgotten.
-  fence = math.max(fence + 1, now)
-  redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', fence_ttl)
+-- Written only if there is something to remove: a first write that a full server allows would carry
+-- the SET after it, and a full server should refuse newcomers. Those in line, it lets through.
+local function leave()
+  if (queued > 0 and redis.call('ZSCORE', Q, token)) or redis.call('HGET', W, token)
+    or redis.call('HGET', W, 'reserved') then
+    redis.call('ZREM', Q, token)
+    redis.call('HDEL', W, token, 'reserved')
+  end
 end
-return {1, string.format('%.0f', fence)}
+
+local function grant()
+  leave()
+  local fence = bump(fence_ms)
+  redis.call('SET', K, token, 'PX', digits(ttl))
+  if queued > 0 then front('n') end
+  return { 1, fence }
+end
+
+local function claim()
+  leave()
+  redis.call('PEXPIRE', K, digits(ttl))
+  local fence = last_fence()
+  if fence then lengthen(F, fence_ms) else fence = bump(fence_ms) end
+  return { 1, fence }
+end
+
+local function enqueue(value)
+  local own = waiter(token)
+  -- Sent once, not with every heartbeat: it proves that scripts may publish to us, not only that
+  -- we are subscribed to the server that runs them.
+  local heard = own and own.channel == channel and listens(channel)
+  if channel ~= '' and (heard or (publish(channel, 't') or 0) > 0) then used = 1 end
+  local score = redis.call('ZSCORE', Q, token)
+  if score then
+    ticket = tonumber(score)
+    -- Lets the heartbeat through when the server is full (see reserve).
+    redis.call('HDEL', W, token)
+  else
+    if ticket == 0 then
+      local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')
+      ticket = math.max(us, (tonumber(last[2]) or 0) + 1)
+    end
+    redis.call('ZADD', Q, digits(ticket), token)
+    -- A line that begins with us: any record there is belonged to a queue that was lost.
+    if redis.call('ZCARD', Q) == 1 then
+      local reserved = redis.call('HGET', W, 'reserved')
+      redis.call('DEL', W)
+      if reserved and reserved == value then redis.call('HSET', W, 'reserved', reserved) end
+    end
+  end
+  redis.call('HSET', W, token, table.concat(
+    { '1', digits(now + lease), digits(grace), used == 1 and channel or '' }, '|'))
+  lengthen(Q, 4 * lease)
+  lengthen(W, 4 * lease)
+end
+
+local value = redis.call('GET', K)
+if value == token then return claim() end
+if not value and (manner == 'plain' or queued == 0) then return grant() end
+-- In line before anybody is served: one who comes back with its old ticket may be the first.
+if manner == 'queue' then enqueue(value) else ticket = 0 end
+if not value then
+  local h, w = front('g')
+  if h == nil or h == token then return grant() end
+  if h then
+    reserve(h, w)
+    value = h
+  end
+elseif manner == 'queue' then
+  local _, _, dropped = front()
+  if dropped then front('n') end
+else
+  -- A replica must not answer for its master; this is refused there, and changes nothing.
+  redis.call('ZREM', Q, token)
+end
+return { 0, value or '', digits(redis.call('PTTL', K)),
+  ticket > 0 and (redis.call('ZRANK', Q, token) or -1) + 1 or 0, redis.call('ZCARD', Q),
+  digits(ticket), used, last_fence() or '0', digits(us) }

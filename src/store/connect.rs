@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
@@ -16,12 +17,14 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, UnixAddr, connect, getsockopt, socket,
     sockopt,
 };
-use redis::{Parser, Value};
+use redis::{Cmd, Parser, Value, cmd};
 
 use super::target::{Address, Target};
 use crate::clock::Moment;
 use crate::inbox::{Arrival, Inbox};
 use crate::limit::{Limit, Woken};
+use crate::say;
+use crate::signals::deaf;
 
 /// A connection with at most one request under way.
 pub struct Link {
@@ -61,13 +64,25 @@ impl From<Errno> for Fault {
 }
 
 impl Link {
-    /// Connects, to whichever of a host's addresses answers first in order.
+    /// Connects, to the first of a host's addresses that answers, and says who we are where that is
+    /// needed: nothing is sent to a server without password for its first database.
     pub fn open(target: &Target, limit: Limit<'_>) -> Result<Link, Fault> {
         let stream = match &target.address {
             Address::Unix(path) => Stream::Unix(dial_unix(path, limit)?),
             Address::Tcp { host, port } => Stream::Tcp(dial_host(host, *port, limit)?),
         };
-        Ok(Link { stream, parser: Parser::new() })
+        let mut link = Link { stream, parser: Parser::new() };
+        let greetings = greetings(target);
+        let packed: Vec<u8> = greetings.iter().flat_map(Cmd::get_packed_command).collect();
+        link.send(&packed, limit)?;
+        for _ in &greetings {
+            let reply = link.receive(limit)?;
+            if let Value::ServerError(_) = reply {
+                return Err(Fault::Greeting(reply));
+            }
+        }
+        say::trace(format_args!("connected to {target}"));
+        Ok(link)
     }
 
     /// Sends a packed request.
@@ -107,6 +122,21 @@ impl Link {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+fn greetings(target: &Target) -> Vec<Cmd> {
+    let mut greetings = Vec::new();
+    if let Some(login) = &target.login {
+        let mut auth = cmd("AUTH");
+        auth.arg(&login.user).arg(&login.password);
+        greetings.push(auth);
+    }
+    if target.db != 0 {
+        let mut select = cmd("SELECT");
+        select.arg(target.db);
+        greetings.push(select);
+    }
+    greetings
 }
 
 /// Reads with a limit. The parser knows only I/O errors, so the fault is kept aside.
@@ -217,9 +247,8 @@ fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, F
     }
     let (mut inbox, postbox) = Inbox::open()?;
     let host = host.to_owned();
-    std::thread::Builder::new()
-        .name("name lookup".into())
-        .spawn(move || postbox.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter)))?;
+    let look_up = move || postbox.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+    deaf(|| thread::Builder::new().name("name lookup".into()).spawn(look_up))?;
     match inbox.next(limit.until, limit.bells)? {
         Arrival::Letter(addresses) => Ok(addresses?),
         Arrival::Readable => Err(Fault::Bell),

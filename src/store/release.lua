@@ -1,16 +1,39 @@
--- Deletes a lock, if this token has it.
--- KEYS lock, fence   ARGV token
--- RETURNS {1} | {0, value, pttl, fence, server us} not this token's; value is '' if nobody has it
+-- RELEASE: the lock given back and put into the hands of the next; or a wait given up.
+--
+-- KEYS lock, queue, waiters, fence     ARGV token
+-- RETURNS {1}                               it was ours; nobody waits, it is free
+--         {2, next_token}                   it was ours; now it is reserved for the next
+--         {0, value, pttl, fence, now_us}   it was not ours: as found, value '' if it was free.
+--                                           value, pttl, fence, now_us are strings
+--
+-- Keeps: only a lock that holds our token is touched. Nothing of ours stays in the queue, whatever
+-- the lock holds. A reservation passed to us while we gave up goes on to the next. The dead are
+-- passed over at once (nobody hears them called). Works on a full server. A replica can't answer:
+-- "not yours" always comes from a server that could have written.
 
--- The write that a replica refuses.
-redis.call('PEXPIRE', KEYS[2], math.max(86400000, redis.call('PTTL', KEYS[2])))
-
-local value = redis.call('GET', KEYS[1])
-if value == ARGV[1] then
-  redis.call('DEL', KEYS[1])
-  return {1}
+local first = redis.call('ZRANGE', Q, 0, 0)[1]
+if first then redis.call('ZREM', Q, token) end
+redis.call('HDEL', W, token)
+local value = redis.call('GET', K)
+local ours = value == token
+if ours or redis.call('HGET', W, 'reserved') ~= value then redis.call('HDEL', W, 'reserved') end
+local answer
+if not ours then
+  answer = { 0, value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us) }
 end
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local fence = redis.call('GET', KEYS[2]) or '0'
-return {0, value or '', redis.call('PTTL', KEYS[1]), fence, string.format('%.0f', now)}
+
+-- Free, and somebody waits: the one who finds it so serves it, as after a release of our own.
+if ours or not value then
+  local h, w
+  if first then h, w = front('g') end
+  if h then
+    reserve(h, w)
+    if ours then answer = { 2, h } end
+  elseif ours then
+    redis.call('DEL', K)
+    answer = { 1 }
+  end
+elseif first == token then
+  front('n')
+end
+return answer

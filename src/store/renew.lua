@@ -1,19 +1,24 @@
--- Puts the expiry of a lock a full ttl from now, if this token has it.
--- KEYS lock, fence   ARGV token, ttl ms
--- RETURNS {1} | {0, value, pttl, fence, server us} not this token's; value is '' if nobody has it
+-- RENEW: the lock's expiry a full ttl from now, if it is still ours.
 --
--- PEXPIRE, never SET: it works on a server that is out of memory, and it cannot bring back a lock
--- that was taken away.
+-- KEYS lock, fence     ARGV token, ttl_ms
+-- RETURNS {1}                               it is ours for ttl_ms from now
+--         {0, value, pttl, fence, now_us}   it is not: value, '' if it is free; all strings
+--
+-- Keeps: never creates the lock, so it can't resurrect one and works on a full server. The fence
+-- outlives its lock. A replica can't answer: its PEXPIRE is refused before anything is said, because
+-- "not yours" stops a command, and must not come from a server that merely lags behind.
 
--- Also the write that a replica refuses. A fence lives on while its lock is held.
-redis.call('PEXPIRE', KEYS[2], math.max(86400000, 10 * tonumber(ARGV[2])))
+local K, F = KEYS[1], KEYS[2]
+local ttl = tonumber(ARGV[2])
+local function digits(n) return string.format('%.0f', n) end
 
-local value = redis.call('GET', KEYS[1])
+redis.call('PEXPIRE', F, digits(math.max(86400000, 10 * ttl, redis.call('PTTL', F))))
+local value = redis.call('GET', K)
 if value == ARGV[1] then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1}
+  redis.call('PEXPIRE', K, digits(ttl))
+  return { 1 }
 end
 local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local fence = redis.call('GET', KEYS[2]) or '0'
-return {0, value or '', redis.call('PTTL', KEYS[1]), fence, string.format('%.0f', now)}
+local fence = redis.pcall('GET', F)
+return { 0, value or '', digits(redis.call('PTTL', K)), type(fence) == 'string' and fence or '0',
+  digits(tonumber(time[1]) * 1000000 + tonumber(time[2])) }

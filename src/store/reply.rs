@@ -1,11 +1,15 @@
-//! What a server's replies mean: answers of our scripts, and errors, sorted by what can be done.
+//! What a server's replies mean, and their absence: answers of our scripts, and errors, sorted by
+//! what can be done about them.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use redis::Value;
 
-use super::Kind;
-use crate::lock::{Fence, Occupancy, State};
+use super::connect::Fault;
+use super::{Kind, Place, Target, Trouble, Waiter};
+use crate::lock::{Fence, LockName, Occupancy, State, Token};
+use crate::say;
 
 /// A reply that is not what was asked for.
 pub enum Unexpected {
@@ -13,6 +17,65 @@ pub enum Unexpected {
     Error { code: String, text: String },
     /// A reply of another shape: not a server whose scripts we understand.
     Shape,
+}
+
+/// What is being done, for messages.
+#[derive(Clone, Copy)]
+pub struct What<'a> {
+    pub verb: &'static str,
+    pub name: Option<&'a LockName>,
+}
+
+impl<'a> What<'a> {
+    pub fn to(verb: &'static str, name: &'a LockName) -> What<'a> {
+        What { verb, name: Some(name) }
+    }
+
+    /// What no reply means.
+    pub fn unanswered(&self, target: &Target, timeout: Duration, fault: Fault) -> Trouble {
+        let (came, remedy) = match fault {
+            Fault::Greeting(reply) => return self.misunderstood(target, unexpected(&reply)),
+            Fault::TimeUp => (
+                format!("no answer within {}", say::span(timeout)),
+                "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
+            ),
+            Fault::Bell => ("interrupted".to_owned(), ""),
+            Fault::Ended(error) => (say::plain(&error), remedy(&error)),
+            Fault::Garbled(came) => (came, "see whether the port is that of a Redis server without TLS"),
+        };
+        Trouble { kind: Kind::Unreachable, tried: self.tried(target), came, remedy: remedy.to_owned() }
+    }
+
+    /// What a reply means that is not an answer.
+    pub fn misunderstood(&self, target: &Target, unexpected: Unexpected) -> Trouble {
+        let (kind, came, remedy) = match unexpected {
+            Unexpected::Error { code, text } => {
+                let (kind, remedy) = meaning(&code);
+                (kind, format!("the server says \"{}\"", say::clean(&text)), remedy)
+            }
+            Unexpected::Shape => {
+                (Kind::Broken, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
+            }
+        };
+        Trouble { kind, tried: self.tried(target), came, remedy: remedy.to_owned() }
+    }
+
+    fn tried(&self, target: &Target) -> String {
+        match self.name {
+            Some(name) => format!("cannot {} \"{name}\" at {target}", self.verb),
+            None => format!("cannot {} at {target}", self.verb),
+        }
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            "see whether it runs, and whether the address is right"
+        }
+        io::ErrorKind::PermissionDenied => "see the permissions of the socket",
+        _ => "see the server's log",
+    }
 }
 
 /// The elements of an array reply.
@@ -36,7 +99,16 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         ("ERR", None) if details.contains("max number of clients") => "MAXCLIENTS",
         (code, _) => code,
     };
-    Unexpected::Error { code: code.to_owned(), text: format!("{} {details}", error.code()).trim_end().to_owned() }
+    // Where in which script is of no use to anybody here.
+    let said = details.split(" script: ").next().unwrap_or(details);
+    Unexpected::Error { code: code.to_owned(), text: format!("{} {said}", error.code()).trim_end().to_owned() }
+}
+
+/// Whether an error says that scripts are not run here, or not for us.
+pub fn denies_scripts(unexpected: &Unexpected) -> bool {
+    let Unexpected::Error { code, text } = unexpected else { return false };
+    let text = text.to_lowercase();
+    (code == "NOPERM" && text.contains("'eval'")) || (text.contains("unknown command") && text.contains("eval"))
 }
 
 const READ_URL: &str = "check the user and password in the URL";
@@ -61,7 +133,7 @@ const CODES: [(&str, Kind, &str); 14] = [
 ];
 
 /// What an error code means to us, and what to do about it.
-pub fn meaning(code: &str) -> (Kind, &'static str) {
+fn meaning(code: &str) -> (Kind, &'static str) {
     let known = CODES.iter().find(|(known, ..)| *known == code);
     known
         .map_or((Kind::Refused, "nxlock needs Redis 6.2 or later, Valkey, KeyDB or Dragonfly"), |&(_, kind, remedy)| {
@@ -101,7 +173,7 @@ pub fn occupancy(fields: &[Value]) -> Option<Occupancy> {
     if pttl == -2 {
         return Some(Occupancy::free(fence));
     }
-    let now = SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(now)?).ok()?);
+    let now = instant(now)?;
     let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
     Some(Occupancy::of_value(bytes(value)?, ttl, fence, now))
 }
@@ -109,4 +181,38 @@ pub fn occupancy(fields: &[Value]) -> Option<Occupancy> {
 /// A key that cannot be a lock.
 pub fn wrong_type(kind: &str) -> Occupancy {
     Occupancy { state: State::WrongType(kind.to_owned()), holder: None, ttl: None, fence: None }
+}
+
+/// What ACQUIRE says of the queue: `position, length, ticket, channel used`.
+pub struct Queued {
+    pub place: Place,
+    pub ticket: String,
+    pub channel_used: bool,
+}
+
+pub fn queued(fields: &[Value]) -> Option<Queued> {
+    let [position, length, ticket, used] = fields else { return None };
+    let count = |value| integer(value).and_then(|n| usize::try_from(n).ok());
+    Some(Queued {
+        place: Place { position: count(position)?, length: count(length)? },
+        ticket: text(ticket)?.to_owned(),
+        channel_used: integer(used)? == 1,
+    })
+}
+
+/// `token, ticket, token, ticket ...`: a ticket is the server's microsecond of the enqueuing.
+pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
+    let now = instant(now)?;
+    let waiter = |(place, pair): (usize, &[Value])| {
+        let [token, ticket] = pair else { return None };
+        let told = Token::read(bytes(token)?)?;
+        let waiting = now.duration_since(instant(ticket)?).unwrap_or_default();
+        Some(Waiter { position: place + 1, id: told.id, owner: told.owner, waiting, reason: told.reason })
+    };
+    Some(queue.chunks(2).enumerate().filter_map(waiter).collect())
+}
+
+/// Microseconds since 1970, by the server's clock.
+fn instant(value: &Value) -> Option<SystemTime> {
+    Some(SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(value)?).ok()?))
 }

@@ -1,38 +1,40 @@
 //! One Redis authority, however it is reached: its keys, its scripts, its answers.
 
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::connect::{Fault, Link};
-use super::reply::{self, Unexpected};
-use super::{Acquired, Kind, Released, Renewed, Standing, Store, Target, Trouble};
+use super::connect::Fault;
+use super::ladder::{self, Ladder, Obstacle};
+use super::line::{self, Line};
+use super::reply::{self, Unexpected, What};
+use super::script::Script;
+use super::wire::Wire;
+use super::{Acquired, Kind, Manner, Released, Renewed, Standing, Store, Target, Trouble};
 use crate::clock::Moment;
-use crate::limit::Limit;
-use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Ttl};
+use crate::limit::{Limit, Woken};
+use crate::lock::{Fence, Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Ttl};
 use crate::say;
-
-const ACQUIRE: &str = include_str!("acquire.lua");
-const RENEW: &str = include_str!("renew.lua");
-const RELEASE: &str = include_str!("release.lua");
-const INSPECT: &str = include_str!("inspect.lua");
+use crate::wait::jittered;
 
 pub struct Server {
-    target: Target,
+    wire: Wire,
     prefix: Prefix,
-    /// Bound on one connect and on one reply.
-    timeout: Duration,
-    link: Option<Link>,
-    /// A connection with a request outstanding that nobody waits for any more: what is sent on it
-    /// is executed after that request.
-    spent: Option<Link>,
+    /// How to go about it if the server does not let us run scripts.
+    ladder: Option<Ladder>,
+    /// Our place in the queue of the lock that we wait for.
+    line: Option<Line>,
+    /// When it is worth asking again, for who does not stand in line.
+    look_at: Moment,
+    /// What the last request took: how long we must be given to claim a lock.
+    round_trip: Duration,
 }
 
 impl Server {
     pub fn new(target: Target, prefix: Prefix, timeout: Duration) -> Server {
-        Server { target, prefix, timeout, link: None, spent: None }
+        let wire = Wire::new(target, timeout);
+        Server { wire, prefix, ladder: None, line: None, look_at: Moment::now(), round_trip: Duration::ZERO }
     }
 
     /// One request, one reply. The whole text of a script is always sent: one round trip whatever
@@ -40,232 +42,229 @@ impl Server {
     fn script(
         &mut self,
         what: &What<'_>,
-        script: &str,
+        script: Script,
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Vec<Value>, Trouble> {
         let command = self.packed(script, what.name, args);
-        let reply = self.ask(&command, limit).map_err(|fault| self.unreachable(what, fault))?;
-        reply::array(reply).map_err(|unexpected| self.unexpected(what, unexpected))
+        let reply = self.wire.ask(&command, limit).map_err(|fault| self.unanswered(what, fault))?;
+        reply::array(reply).map_err(|unexpected| {
+            if self.ladder.is_none() && reply::denies_scripts(&unexpected) {
+                say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire.target));
+                self.ladder = Some(Ladder::default());
+            }
+            what.misunderstood(&self.wire.target, unexpected)
+        })
     }
 
-    fn packed(&self, script: &str, name: Option<&LockName>, args: &[&str]) -> Cmd {
+    /// By script, or by the ladder if there it turns out that scripts are not for us.
+    fn either<T>(
+        &mut self,
+        what: &What<'_>,
+        by_script: impl FnOnce(&mut Server) -> Result<T, Trouble>,
+        by_ladder: impl FnOnce(&mut Ladder, &mut Wire, &str) -> Result<T, Obstacle>,
+    ) -> Result<T, Trouble> {
+        if self.ladder.is_none() {
+            let answer = by_script(self);
+            if self.ladder.is_none() {
+                return answer;
+            }
+        }
+        let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        let ladder = self.ladder.get_or_insert_default();
+        by_ladder(ladder, &mut self.wire, &key).map_err(|obstacle| match obstacle {
+            Obstacle::Fault(fault) => self.unanswered(what, fault),
+            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire.target, unexpected),
+        })
+    }
+
+    fn unanswered(&self, what: &What<'_>, fault: Fault) -> Trouble {
+        what.unanswered(&self.wire.target, self.wire.timeout, fault)
+    }
+
+    fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
         let lock = name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        // The braces put the fence into the lock's slot in a cluster.
-        let fence = format!("{{{lock}}}:fence");
         let mut command = cmd("EVAL");
-        command.arg(script).arg(2).arg(lock).arg(fence).arg(args);
+        command.arg(script.text()).arg(1 + script.beside().len()).arg(&lock);
+        for what in script.beside() {
+            // The braces put what belongs to a lock into its slot in a cluster.
+            command.arg(format!("{{{lock}}}:{what}"));
+        }
+        command.arg(args);
         command
     }
 
-    fn ask(&mut self, command: &Cmd, limit: Limit<'_>) -> Result<Value, Fault> {
-        let within = |timeout| limit.no_later_than(Moment::now() + timeout);
-        // One that the server has closed while it lay idle is of no use.
-        let mut link = match self.link.take().filter(Link::is_quiet) {
-            Some(link) => link,
-            None => self.connect(within(self.timeout))?,
-        };
-        let limit = within(self.timeout);
-        link.send(&command.get_packed_command(), limit)?;
-        match link.receive(limit) {
-            Ok(reply) => {
-                self.link = Some(link);
-                Ok(reply)
-            }
-            Err(fault) => {
-                if matches!(fault, Fault::TimeUp | Fault::Bell) {
-                    self.spent = Some(link);
-                }
-                Err(fault)
-            }
-        }
-    }
-
-    /// Connects, and says who we are where that is needed: nothing is sent for a server without
-    /// password and for its first database.
-    fn connect(&self, limit: Limit<'_>) -> Result<Link, Fault> {
-        let mut link = Link::open(&self.target, limit)?;
-        say::trace(format_args!("connected to {}", self.target));
-        let mut greetings = Vec::new();
-        if let Some(login) = &self.target.login {
-            let mut auth = cmd("AUTH");
-            if let Some(user) = &login.user {
-                auth.arg(user);
-            }
-            auth.arg(&login.password);
-            greetings.push(auth);
-        }
-        if self.target.db != 0 {
-            let mut select = cmd("SELECT");
-            select.arg(self.target.db);
-            greetings.push(select);
-        }
-        let packed: Vec<u8> = greetings.iter().flat_map(Cmd::get_packed_command).collect();
-        link.send(&packed, limit)?;
-        for _ in &greetings {
-            let reply = link.receive(limit)?;
-            if let Value::ServerError(_) = reply {
-                return Err(Fault::Greeting(reply));
-            }
-        }
-        Ok(link)
-    }
-
-    fn unreachable(&self, what: &What<'_>, fault: Fault) -> Trouble {
-        let (kind, came, remedy) = match fault {
-            Fault::Greeting(reply) => return self.unexpected(what, reply::unexpected(&reply)),
-            Fault::TimeUp => (
-                Kind::Unreachable,
-                format!("no answer within {}", say::span(self.timeout)),
-                "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
-            ),
-            Fault::Bell => (Kind::Unreachable, "interrupted".to_owned(), ""),
-            Fault::Ended(error) => {
-                let remedy = match error.kind() {
-                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-                        "see whether it runs, and whether the address is right"
-                    }
-                    io::ErrorKind::PermissionDenied => "see the permissions of the socket",
-                    _ => "see the server's log",
-                };
-                (Kind::Unreachable, lower(&error), remedy)
-            }
-            Fault::Garbled(came) => {
-                (Kind::Unreachable, came, "see whether the port is that of a Redis server without TLS")
-            }
-        };
-        Trouble { kind, tried: self.tried(what), came, remedy: remedy.to_owned() }
-    }
-
-    fn unexpected(&self, what: &What<'_>, unexpected: Unexpected) -> Trouble {
-        let (kind, came, remedy) = match unexpected {
-            Unexpected::Error { code, text } => {
-                let (kind, remedy) = reply::meaning(&code);
-                (kind, format!("the server says \"{}\"", say::clean(&text)), remedy)
-            }
-            Unexpected::Shape => {
-                (Kind::Broken, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
-            }
-        };
-        Trouble { kind, tried: self.tried(what), came, remedy: remedy.to_owned() }
-    }
-
-    fn tried(&self, what: &What<'_>) -> String {
-        match what.name {
-            Some(name) => format!("cannot {} \"{name}\" at {}", what.verb, self.target),
-            None => format!("cannot {} at {}", what.verb, self.target),
-        }
-    }
-
     fn senseless(&self, what: &What<'_>) -> Trouble {
-        self.unexpected(what, Unexpected::Shape)
+        what.misunderstood(&self.wire.target, Unexpected::Shape)
     }
 
-    /// Who has a lock, and the key's value where it is text.
-    fn look(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(Occupancy, Option<String>), Trouble> {
-        let answer = self.script(what, INSPECT, &[], limit)?;
-        let seen = match answer.split_first() {
-            Some((kind, rest)) => match reply::text(kind) {
-                Some("string" | "none") => reply::occupancy(rest),
-                Some(other) => Some(reply::wrong_type(other)),
-                None => None,
+    /// Who has a lock and who waits for it, and the key's value where it is text.
+    fn look(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(Standing, Option<String>), Trouble> {
+        self.either(
+            what,
+            |server| {
+                let answer = server.script(what, Script::Inspect, &[], limit)?;
+                standing(&answer).ok_or_else(|| server.senseless(what))
             },
-            None => None,
-        };
-        let value = answer.get(1).and_then(reply::text).map(str::to_owned);
-        seen.map(|occupancy| (occupancy, value)).ok_or_else(|| self.senseless(what))
+            |_, wire, key| ladder::look(wire, key, limit),
+        )
+    }
+
+    /// How long a lock is put aside for us: time enough to come and claim it.
+    fn grace(&self, ttl: Ttl) -> Duration {
+        let enough = self.round_trip * 4 + Duration::from_millis(500);
+        enough.max(Duration::from_secs(1)).min(ttl.get())
     }
 
     /// Renewing and releasing answer alike: done, or whose it is.
     fn ours(
         &mut self,
         what: &What<'_>,
-        script: &str,
+        script: Script,
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Option<Occupancy>, Trouble> {
-        let answer = match self.script(what, script, args, limit) {
-            // Something else than a lock has taken the key's place: it is nobody's lock.
-            Err(trouble) if trouble.kind == Kind::Misconfigured => return Ok(Some(reply::wrong_type("another type"))),
-            answer => answer?,
-        };
+        let answer = self.script(what, script, args, limit)?;
         match answer.split_first().map(|(done, rest)| (reply::integer(done), rest)) {
-            Some((Some(1), _)) => Ok(None),
+            // 2: put aside for the next.
+            Some((Some(1 | 2), _)) => Ok(None),
             Some((Some(0), rest)) => reply::occupancy(rest).map(Some).ok_or_else(|| self.senseless(what)),
             _ => Err(self.senseless(what)),
         }
     }
+
+    fn release_as(&mut self, what: &What<'_>, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
+        let whose = self.either(
+            what,
+            |server| server.ours(what, Script::Release, &[hold.token.as_str()], limit),
+            |ladder, wire, key| ladder.release(wire, key, hold, limit),
+        );
+        Ok(match not_a_lock(whose)? {
+            None => Released::Done,
+            Some(occupancy) => Released::NotYours(occupancy),
+        })
+    }
+
+    fn acquire_by_script(
+        &mut self,
+        what: &What<'_>,
+        hold: &Hold,
+        ttl: Ttl,
+        manner: Manner,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Trouble> {
+        let (word, channel, ticket) = match manner {
+            Manner::Once => ("once", String::new(), String::new()),
+            Manner::Plain => ("plain", String::new(), String::new()),
+            Manner::Queue => {
+                let line = self.line.get_or_insert_with(|| Line::new(channel_of(&self.prefix, hold)));
+                let listening = line.listen(&self.wire.target, self.wire.within(limit));
+                let (channel, ticket) = (line.channel().to_owned(), line.ticket().to_owned());
+                listening.map_err(|fault| self.unanswered(what, fault))?;
+                ("queue", channel, ticket)
+            }
+        };
+        let grace = self.grace(ttl);
+        let millis = |duration: Duration| duration.as_millis().to_string();
+        let (ttl_ms, lease_ms, grace_ms) = (millis(ttl.get()), millis(line::LEASE), millis(grace));
+        let args = [hold.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket];
+        // Before the request leaves: the server's count begins later than ours.
+        let asked = Moment::now();
+        let answer = self.script(what, Script::Acquire, &args, limit)?;
+        self.round_trip = asked.elapsed();
+        match answer.as_slice() {
+            [Value::Int(1), fence] => Ok(Acquired::Granted(self.granted(reply::fence(fence), ttl, asked))),
+            [Value::Int(0), value, pttl, queued @ .., fence, now] => {
+                let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
+                let (Some(occupancy), Some(queued)) = (reply::occupancy(&seen), reply::queued(queued)) else {
+                    return Err(self.senseless(what));
+                };
+                if let Some(line) = self.line.as_mut().filter(|_| manner == Manner::Queue) {
+                    line.stands(&queued, &occupancy, grace);
+                }
+                Ok(Acquired::Held(occupancy, queued.place))
+            }
+            _ => Err(self.senseless(what)),
+        }
+    }
+
+    fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {
+        self.line = None;
+        Lease { fence, asked, granted: Moment::now(), until: ttl.believed_until(asked) }
+    }
 }
 
-/// What is being done, for messages.
-struct What<'a> {
-    verb: &'static str,
-    name: Option<&'a LockName>,
-}
-
-impl<'a> What<'a> {
-    fn to(verb: &'static str, name: &'a LockName) -> What<'a> {
-        What { verb, name: Some(name) }
+/// Something else than a lock has taken the key's place: then it is nobody's lock.
+fn not_a_lock(whose: Result<Option<Occupancy>, Trouble>) -> Result<Option<Occupancy>, Trouble> {
+    match whose {
+        Err(trouble) if trouble.kind == Kind::Misconfigured => Ok(Some(reply::wrong_type("another type"))),
+        whose => whose,
     }
 }
 
 impl Store for Server {
-    fn acquire(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble> {
+    fn acquire(&mut self, hold: &Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
         let what = What::to("acquire", &hold.name);
-        // Before the request leaves: the server's count begins later than ours.
-        let asked = Moment::now();
-        let answer = self.script(&what, ACQUIRE, &[hold.token.as_str(), &ttl.millis().to_string()], limit)?;
-        match answer.as_slice() {
-            [Value::Int(1), fence] => Ok(Acquired::Granted(Lease {
-                fence: reply::fence(fence),
-                asked,
-                granted: Moment::now(),
-                until: ttl.believed_until(asked),
-            })),
-            [Value::Int(0), rest @ ..] => {
-                reply::occupancy(rest).map(Acquired::Held).ok_or_else(|| self.senseless(&what))
-            }
-            _ => Err(self.senseless(&what)),
+        let acquired = self.either(
+            &what,
+            |server| server.acquire_by_script(&what, hold, ttl, manner, limit),
+            |_, wire, key| ladder::acquire(wire, key, hold, ttl, limit),
+        )?;
+        if let Acquired::Held(occupancy, _) = &acquired {
+            self.look_at = Moment::now() + poll_pause(occupancy);
+        }
+        Ok(acquired)
+    }
+
+    fn pause(&mut self, limit: Limit<'_>) -> Woken {
+        if let Some(line) = &mut self.line {
+            return line.wait(limit);
+        }
+        match limit.no_later_than(self.look_at).wait_for(None) {
+            Ok(Woken::TimeUp) if !self.look_at.passed() => Woken::TimeUp,
+            Ok(Woken::Bell) => Woken::Bell,
+            Ok(Woken::TimeUp | Woken::Ready) | Err(_) => Woken::Ready,
         }
     }
 
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
+        let what = What::to("renew", &hold.name);
         let asked = Moment::now();
         let args = [hold.token.as_str(), &ttl.millis().to_string()];
-        Ok(match self.ours(&What::to("renew", &hold.name), RENEW, &args, limit)? {
+        let whose = self.either(
+            &what,
+            |server| server.ours(&what, Script::Renew, &args, limit),
+            |ladder, wire, key| ladder.renew(wire, key, hold, ttl, limit),
+        );
+        Ok(match not_a_lock(whose)? {
             None => Renewed::Until(ttl.believed_until(asked)),
             Some(occupancy) => Renewed::NotYours(occupancy),
         })
     }
 
     fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
-        if let Some(mut spent) = self.spent.take() {
-            // Behind a request that may still be waiting there, so that it cannot come after us.
-            let _ =
-                spent.send(&self.packed(RELEASE, Some(&hold.name), &[hold.token.as_str()]).get_packed_command(), limit);
+        self.line = None;
+        if self.ladder.is_none() {
+            let release = self.packed(Script::Release, Some(&hold.name), &[hold.token.as_str()]);
+            self.wire.send_behind(&release, limit);
         }
-        Ok(match self.ours(&What::to("release", &hold.name), RELEASE, &[hold.token.as_str()], limit)? {
-            None => Released::Done,
-            Some(occupancy) => Released::NotYours(occupancy),
-        })
+        self.release_as(&What::to("release", &hold.name), hold, limit)
     }
 
     fn take_away(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Trouble> {
         let what = What::to("break", name);
-        let (occupancy, value) = self.look(&what, limit)?;
+        let (Standing { occupancy, .. }, value) = self.look(&what, limit)?;
+        let seen = occupancy.holder.as_ref().is_some_and(|holder| holder.id == *id);
+        let Some(token) = value.filter(|_| seen).and_then(|value| value.parse().ok()) else {
+            return Ok(Released::NotYours(occupancy));
+        };
         // The whole value is compared again when it is deleted, so the holder that was seen is the
         // one that loses it.
-        let seen = occupancy.holder.as_ref().is_some_and(|holder| holder.id == *id);
-        let Some(token) = value.filter(|_| seen) else { return Ok(Released::NotYours(occupancy)) };
-        Ok(match self.ours(&what, RELEASE, &[&token], limit)? {
-            None => Released::Done,
-            Some(occupancy) => Released::NotYours(occupancy),
-        })
+        self.release_as(&what, &Hold { name: name.clone(), token }, limit)
     }
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Standing, Trouble> {
-        let (occupancy, _) = self.look(&What::to("inspect", name), limit)?;
-        Ok(Standing { occupancy })
+        Ok(self.look(&What::to("inspect", name), limit)?.0)
     }
 
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble> {
@@ -277,8 +276,8 @@ impl Store for Server {
         loop {
             let mut scan = cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-            let reply = self.ask(&scan, limit).map_err(|fault| self.unreachable(&what, fault))?;
-            let page = reply::array(reply).map_err(|unexpected| self.unexpected(&what, unexpected))?;
+            let reply = self.wire.ask(&scan, limit).map_err(|fault| self.unanswered(&what, fault))?;
+            let page = reply::array(reply).map_err(|unexpected| what.misunderstood(&self.wire.target, unexpected))?;
             let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&what)) };
             let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.strip_prefix(&prefix));
             // A key whose rest is no name is no lock: our own fences, for one, begin with a brace.
@@ -294,33 +293,38 @@ impl Store for Server {
         Ok(names)
     }
 
-    fn pause(&mut self, occupied: &Occupancy) -> Duration {
-        // Between 50 and 150 ms, so that waiters do not come in step, but no longer than the lease runs.
-        let jitter = 50 + u64::from(getrandom::u32().unwrap_or(0)) % 101;
-        let poll = Duration::from_millis(jitter);
-        match occupied {
-            Occupancy { state: State::Held | State::Foreign, ttl: Some(ttl), .. } => {
-                poll.min(*ttl + Duration::from_millis(1))
-            }
-            _ => poll,
-        }
-    }
-
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().map(Link::fd)
+        self.wire.lifeline()
     }
+}
+
+/// What INSPECT tells.
+fn standing(answer: &[Value]) -> Option<(Standing, Option<String>)> {
+    let [kind, seen @ .., reserved, Value::Array(queue)] = answer else { return None };
+    let mut occupancy = match reply::text(kind)? {
+        "string" | "none" => reply::occupancy(seen)?,
+        other => reply::wrong_type(other),
+    };
+    if reply::integer(reserved)? == 1 && occupancy.state == State::Held {
+        occupancy.state = State::Reserved;
+    }
+    let queue = reply::waiters(queue, seen.last()?)?;
+    Some((Standing { occupancy, queue }, reply::text(seen.first()?).map(str::to_owned)))
+}
+
+/// Where a waiter is called: nobody else listens there.
+fn channel_of(prefix: &Prefix, hold: &Hold) -> String {
+    format!("{}:wake:{}", prefix.key(&hold.name), hold.token.random_part())
+}
+
+/// Between 50 and 150 ms, so that pollers do not come in step, but no longer than the lease runs.
+fn poll_pause(occupied: &Occupancy) -> Duration {
+    let poll = jittered(Duration::from_millis(100));
+    occupied.ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(1)))
 }
 
 /// A text that a glob-style pattern of SCAN takes for itself.
 fn glob_escaped(text: &str) -> String {
     let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
-}
-
-/// An I/O error in the middle of a sentence: without capital letter and number.
-fn lower(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or(&text);
-    let mut chars = text.chars();
-    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }

@@ -1,0 +1,324 @@
+//! What the manual pages say beyond options, exit statuses and examples.
+//!
+//! A term, two spaces and a text are an item of a list; what is set in by four spaces stands as it
+//! is; the rest is paragraphs.
+
+/// A section's heading and its text.
+pub type Section = (&'static str, &'static str);
+
+const SERVERS: &str = "\
+Where the locks live is a URL, given by --server or the environment. There is no default: two hosts \
+that each lock in a place of their own would both run.
+
+redis://[[user]:password@]host[:port][/db]  A server over TCP. The port is 6379 and the database 0 \
+unless told otherwise.
+unix:///path[?db=N][&user=U][&pass=P]  The same by a Unix socket. `redis+unix:` is another name of it.
+
+`redis:` may be written `valkey:` in both. In a password every character but letters, digits and \
+`-._~` is best written as `%` and two hexadecimal digits. TLS is not offered yet: on a network that is \
+not yours, use a tunnel.
+
+The server must be a master: Redis 6.2 or later, or one that behaves like it. It needs `maxmemory-policy noeviction`, or enough \
+memory: a server that evicts keys evicts locks. Where EVAL is not known or not permitted, nxlock compares by other means \
+(WATCH and MULTI, or SET IFEQ and DELEX where they are known), but there is no queue and no fence: every waiter polls. Where \
+channels are not permitted, there is a queue, and its waiters poll.";
+
+const KEYS: &str = "\
+lock:NAME  The lock: a string whose value is the holder's token, with an expiry. --prefix replaces \
+`lock:`. The key alone decides. A program that uses plain `SET lock:NAME VALUE NX PX TTL` on it excludes \
+nxlock and is excluded by it; whatever value the key has, it is held.
+{lock:NAME}:fence  A counter that rises with every grant. It lasts for a day after its last use, or for \
+ten times the ttl if that is longer, and then ends by itself.
+{lock:NAME}:queue, {lock:NAME}:waiters  Who waits, in order. They are there while somebody does, and end by themselves \
+if all waiters die. Losing them costs the waiters time, and never lets two have the lock.
+lock:NAME:wake:ID  The channel on which a waiter is called.
+
+A token is `nx1:`, 26 random characters, and behind colons user and host, pid, time and reason. Whoever has it \
+can release the lock. The first eight of the random characters are the ID that `status` shows.";
+
+const GUARANTEES: &str = "\
+One at a time.  A lock has one key, and the key has one value. It is set only where it is absent, and \
+extended or deleted only by a script that compares the whole token first.
+The command does not outlive its lease.  The lease is counted on this machine, from before the request \
+that obtained it was sent, on a clock that goes on while the machine sleeps, and 1 % and 2 ms are taken off for \
+clocks that differ. If it could not be renewed in time, the command and everything that descends from it is \
+stopped before that moment, whether or not the server answers.
+What is stopped is gone before the lock is given back.  So the next holder does not meet the last one's \
+leftovers. A command that ends by itself may leave something running in the background; that is not waited for.
+Nothing is guessed.  Busy, lost, unreachable, refused and misconfigured are five outcomes with five exit \
+statuses. What could not be found out is never taken for `free`, `held` or success. A request whose reply was lost \
+is asked again with the same token, and is granted to the same claim.
+First come, first served.  Waiters stand in line. Who gives the lock back puts it into the hands of the next that lives, so it \
+is never free in between; a waiter that was killed is passed over, and one that does not answer costs a short grace. The first in line \
+takes over at the end of the lease of a holder that died. -n yields to those who wait.
+The command cannot tell.  Arguments, stdin, stdout, stderr, terminal, directory, umask and exit status are \
+its own. nxlock adds a few variables to its environment and writes to stderr alone.
+Nothing is left behind.  Once a lock is free, only its fence counter stays, and that ends by itself.
+
+A program that uses plain SET NX has no place in the line: it gets the lock when nobody waits, or when a lease ended by itself and it \
+asks first. With --no-queue nxlock is such a program.";
+
+const LIMITS: &str = "\
+No lock that is kept in Redis can promise more than this, whoever wrote its client.
+
+A holder that is not running cannot be stopped by itself.  If the whole virtual machine is paused, or nxlock \
+alone gets SIGSTOP, the lease may end meanwhile and somebody else be granted the lock. nxlock stops its command as \
+the first thing when it runs again, but the command may get there sooner. Where that matters, have the resource itself refuse \
+an older fence: NXLOCK_FENCE rises with every grant.
+A server may forget.  Redis replicates after it has answered, so a failover can lose a lock that was granted \
+just before. So can a restart without persistence, FLUSHALL, eviction, and anybody with DEL. nxlock asks at once when its \
+connection ends, and otherwise finds out at the next renewal, which is every third of the ttl and at least every \
+10s; until then two may run.
+The server's clock counts.  Redis ends keys by its wall clock: a step forward ends leases early, and the \
+allowance above does not cover a step.
+nxlock itself may be killed.  On SIGKILL the kernel kills the command with it. It does not kill what the command \
+had started, nor a command that has changed its user, such as sudo(8): those run on, and the lock ends after its ttl.
+Another user's processes.  What the command started as another user cannot be signalled. nxlock says so and \
+waits for it to end.";
+
+const SIGNALS: &str = "\
+While nxlock waits for the lock, INT, TERM and HUP give up the claim, start nothing, and end nxlock by that \
+same signal, so that the loop of a calling shell ends too. A second signal skips the clean-up.
+
+While the command runs:
+
+TERM  The command and everything it started gets TERM and CONT, and after --kill-after KILL. The lock is given back when all of \
+it is gone.
+INT, QUIT, HUP  From the terminal: the command has had it too, nothing is forwarded. From a process: passed on to the \
+command and everything it started. What is left when the command has ended is stopped as by TERM.
+USR1, USR2, WINCH  Passed on to the command.
+TSTP, CONT  Stop and continue nxlock and the command as job control does. Nothing is renewed while nxlock is stopped: if \
+its lease has ended when it continues, the command is stopped.
+
+If there is a controlling terminal, the command stays in nxlock's process group, so that it can read the terminal and Ctrl-C, \
+Ctrl-Z and `fg` reach it. Otherwise it leads a group of its own. A signal that was ignored when nxlock was started, as by \
+nohup(1), stays ignored. If a command dies of an INT or QUIT that was typed at the terminal, so does nxlock.";
+
+const LEASE: &str = "\
+A lease that cannot be renewed is tried again, each time on a new connection, until the command must be stopped: a fifth of \
+the ttl before the lease ends (at least 200ms, at most 10s), or --kill-after and 100ms before, but no more than a quarter of the ttl; \
+whichever is earlier, and never more than a third. What is left of the command is killed a hundredth of the ttl before the end (at least 50ms, at \
+most half of that time). With the defaults, `--ttl 30s` and `--kill-after 5s`, the command gets TERM 6 s before its lease ends and KILL 0.3 s before.";
+
+const ENV_SERVER: &str = "\
+NXLOCK_SERVER  Where the locks live, if --server is not given.
+REDIS_URL  The same, if NXLOCK_SERVER is not set or is empty.
+NXLOCK_PREFIX  What --prefix gives.
+NXLOCK_SERVER_TIMEOUT  What --server-timeout gives.
+NO_COLOR, CLICOLOR_FORCE  Never, or always, colour messages, if --color is `auto`.";
+
+const ENV_TOKEN: &str = "\
+NXLOCK_TOKEN  `renew`, `release`: the token, if TOKEN is not given.";
+
+const ENV_COMMAND: &str = "\
+The command's environment is nxlock's own, and these:
+
+NXLOCK_NAME  The lock's name.
+NXLOCK_KEY  Its key in the server.
+NXLOCK_TOKEN  Its token. Releasing the lock with it, from inside, is losing it.
+NXLOCK_FENCE  The fence: a number that rises with every grant of this lock. Not set where the server gives none.
+NXLOCK_TTL_MS  The ttl in milliseconds.
+NXLOCK_HELD  The tokens of this run and of those that it is a part of. Who asks for a lock that one of them holds would wait for \
+itself, and is refused at once with exit status 75.
+
+A password in NXLOCK_SERVER or REDIS_URL is thus inherited as well; a command that is not to see it can be \
+run through `env -u NXLOCK_SERVER`.";
+
+const JSON_COMMON: &str = "\
+With --json the answer is one document on one line. Names stay as they are; there may be more of them in a later version. What \
+ends in `_ms` is an integer of milliseconds, an instant is RFC 3339 with milliseconds, and what does not apply is null. The exit \
+status is the same as without --json. A mistake in the command line is told in words, not in JSON.";
+
+pub const JSON_FAILED: &str = "\
+If it fails, the document is:
+
+outcome  `unreachable` (exit status 69), `refused` (77), `misconfigured` (78), `usage` (64) or `broken` (70).
+message  What was tried, where, and what came back.
+remedy  What to do about it; may be empty.";
+
+const JSON_HOLDER: &str = "\
+A holder is an object, or null where the value is not a token of nxlock:
+
+id  The first eight characters of the token's random part.
+host, user, pid  Who holds it, as they told it themselves. `pid` is an integer.
+since  When the lock was granted, by the server's clock.
+held_ms  For how long it has been held.
+reason  What --reason gave, or null.";
+
+const JSON_STATE: &str = "\
+state  `free`; `held`; `reserved`, put aside for the next in line, who has not taken it yet; `foreign`, a value that is not nxlock's; `legacy`, a bare number without expiry; `no_expiry`, a value \
+without expiry; `wrong_type`, a key that is not a string.
+holder  See below.
+ttl_ms  How long the lease still runs; null where the key has no expiry.
+fence  An integer, or null.";
+
+const JSON_BUSY: &str = "\
+queue_length  How many others wait.
+waited_ms  For how long it was waited for.
+nested  Whether the holder is a run that this is a part of.";
+
+const PERMISSIONS: &str = "\
+What each verb asks of a server with access control lists, if the prefix is `lock:`. A database other than 0 needs `+select` as well.
+
+run, acquire, release  `~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +pttl +pexpire +zadd +zrem +zrange +zrank +zscore \
++zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe`; and `+type` for --break
+renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`
+status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
+
+A user for all of them:
+
+    ACL SETUSER nxlock on >PASSWORD ~lock:* ~{lock:*}:* &lock:*
+        +eval +get +set +del +time +pttl +pexpire +type +scan
+        +zadd +zrem +zrange +zrank +zscore +zcard +hget +hset +hdel
+        +publish +pubsub|numsub +subscribe
+
+This is one line. A user without `+eval` needs `~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec`. SCAN shows a \
+user every key's name in the database, whatever keys it may use.";
+
+pub const ELSEWHERE: &str = "\
+Servers and their URLs, keys, guarantees and their limits, and the permissions that a server must grant are described in \
+nxlock(1).";
+
+const NOTES: &str = "\
+Durations are written with a unit: `90s`, `1m30s`, `500ms`, `2h`.
+
+Options of every verb stand on either side of it.
+
+A command line is visible to every user of a machine. Give a URL with a password by NXLOCK_SERVER or \
+REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock shows neither in any message.
+
+nxlock runs on Linux alone.";
+
+pub const NXLOCK: [Section; 11] = [
+    ("SERVERS", SERVERS),
+    ("KEYS", KEYS),
+    ("GUARANTEES", GUARANTEES),
+    ("LIMITS", LIMITS),
+    ("ENVIRONMENT", ENV_SERVER),
+    ("", ENV_TOKEN),
+    ("", "What a command finds in its environment is in nxlock-run(1)."),
+    ("JSON", JSON_COMMON),
+    ("", "Each verb's document is in its manual page."),
+    ("PERMISSIONS", PERMISSIONS),
+    ("NOTES", NOTES),
+];
+
+pub const RUN: [Section; 10] = [
+    ("LEASE", LEASE),
+    ("SIGNALS", SIGNALS),
+    ("ENVIRONMENT", ENV_SERVER),
+    ("", ENV_COMMAND),
+    ("JSON", JSON_COMMON),
+    (
+        "",
+        "\
+stdout is the command's, so the documents go to stderr, one a line. Once the command has ended:
+
+outcome  `ended`.
+name, key  The lock, and its key in the server.
+status  The command's exit status; null if a signal killed it.
+signal  The number of that signal, or null.
+time_limit  Whether it was stopped for --time-limit.
+lost  Null, or `{how, message}`: how is `expired`, `taken` (somebody else has it) or `unconfirmed` (it could not be renewed in time).
+unreleased  Null, or an object if the lock could not be given back: `message` says why, and `ends_in_ms` when it ends by itself.
+
+While it runs there may be documents with an `event`: `lost`, with a `message` and what follows in `then`; and `warning`, \
+`note` and, with --verbose, `trace`, each with a `message`.
+
+If somebody else has the lock, `outcome` is `held`:
+
+name, key  As above.",
+    ),
+    ("", JSON_STATE),
+    ("", JSON_BUSY),
+    ("", JSON_HOLDER),
+    (
+        "",
+        "\
+If the command could not be started, `outcome` is `not_run`: `name` and `key` are as above, `command` is its name and `message` \
+why.",
+    ),
+];
+
+pub const ACQUIRE: [Section; 6] = [
+    ("ENVIRONMENT", ENV_SERVER),
+    ("JSON", JSON_COMMON),
+    (
+        "",
+        "\
+outcome  `acquired`.
+name, key  The lock, and its key in the server.
+token  The token.
+fence  A number that rises with every grant of this lock.
+ttl_ms  What --ttl gave.
+
+If somebody else has the lock, `outcome` is `held`:
+
+name, key  As above.",
+    ),
+    ("", JSON_STATE),
+    ("", JSON_BUSY),
+    ("", JSON_HOLDER),
+];
+
+pub const RENEW: [Section; 6] = [
+    ("ENVIRONMENT", ENV_SERVER),
+    ("", ENV_TOKEN),
+    ("JSON", JSON_COMMON),
+    (
+        "",
+        "\
+outcome  `renewed`.
+name, key  The lock, and its key in the server.
+ttl_ms  What --ttl gave.
+
+If it is not your lock, `outcome` is `not_yours`:
+
+name, key  As above.
+wanted  `renew`.",
+    ),
+    ("", JSON_STATE),
+    ("", JSON_HOLDER),
+];
+
+pub const RELEASE: [Section; 6] = [
+    ("ENVIRONMENT", ENV_SERVER),
+    ("", ENV_TOKEN),
+    ("JSON", JSON_COMMON),
+    (
+        "",
+        "\
+outcome  `released`.
+name, key  The lock, and its key in the server.
+broken  Whether it was taken from somebody by --break.
+
+If it is not your lock, `outcome` is `not_yours`:
+
+name, key  As above.
+wanted  `release` or `break`.",
+    ),
+    ("", JSON_STATE),
+    ("", JSON_HOLDER),
+];
+
+pub const STATUS: [Section; 6] = [
+    ("ENVIRONMENT", ENV_SERVER),
+    ("JSON", JSON_COMMON),
+    (
+        "",
+        "\
+The document is an array, of one object for each lock:
+
+name, key  The lock, and its key in the server.",
+    ),
+    ("", JSON_STATE),
+    (
+        "",
+        "\
+queue  An array of one object for each that waits, in order: `position`, from 1; `id`, `host`, `user`, `pid` and `reason` as of a holder; \
+and `waiting_ms`.
+legacy  Null for now.
+warnings  An array, empty for now.",
+    ),
+    ("", JSON_HOLDER),
+];

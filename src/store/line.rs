@@ -1,0 +1,147 @@
+//! Our place in a queue: how we keep it, and how we hear that it is our turn.
+//!
+//! A channel of our own tells us to ask again; what is said on it does not matter. It may be lost,
+//! so we look by ourselves too: at the end of the lease if we are near the front, and otherwise every
+//! two seconds, which is also what keeps our place.
+
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+use redis::{Value, cmd};
+
+use super::connect::{Fault, Link};
+use super::reply::{self, Queued};
+use super::target::Target;
+use crate::clock::Moment;
+use crate::limit::{Limit, Woken};
+use crate::lock::{Occupancy, State};
+use crate::say;
+use crate::wait::jittered;
+
+/// How long a place is kept for a waiter that is not heard of.
+pub const LEASE: Duration = Duration::from_secs(6);
+/// Three heartbeats a lease, so that one may be lost.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// So many at the front look when the holder's lease ends: the second and third stand in for a first
+/// that died with the holder, each a little later so that they do not come at once.
+const WATCHERS: usize = 3;
+const STAGGER: Duration = Duration::from_millis(25);
+
+pub struct Line {
+    channel: String,
+    ears: Ears,
+    /// Remembered, so that a queue that the server lost is rebuilt in its order.
+    ticket: String,
+    look_at: Moment,
+}
+
+enum Ears {
+    Unopened,
+    Open(Link),
+    /// Wake-ups do not reach us here: we poll.
+    Deaf,
+}
+
+impl Line {
+    pub fn new(channel: String) -> Line {
+        Line { channel, ears: Ears::Unopened, ticket: "0".into(), look_at: Moment::now() }
+    }
+
+    /// Sees to it that we can be called, before we stand in line: a call before that would be lost.
+    pub fn listen(&mut self, target: &Target, limit: Limit<'_>) -> Result<(), Fault> {
+        if let Ears::Unopened = self.ears {
+            let mut link = Link::open(target, limit)?;
+            link.send(&cmd("SUBSCRIBE").arg(&self.channel).get_packed_command(), limit)?;
+            self.ears = match link.receive(limit)? {
+                Value::ServerError(_) => {
+                    say::trace(format_args!("may not subscribe to {}: polling", self.channel));
+                    Ears::Deaf
+                }
+                _ => Ears::Open(link),
+            };
+        }
+        Ok(())
+    }
+
+    /// Where we want to be called; empty where we cannot be.
+    pub fn channel(&self) -> &str {
+        match self.ears {
+            Ears::Deaf => "",
+            Ears::Unopened | Ears::Open(_) => &self.channel,
+        }
+    }
+
+    pub fn ticket(&self) -> &str {
+        &self.ticket
+    }
+
+    /// Takes note of an answer that was not a grant: when to look again without being called.
+    pub fn stands(&mut self, queued: &Queued, occupancy: &Occupancy, grace: Duration) {
+        self.ticket.clone_from(&queued.ticket);
+        if !queued.channel_used && !matches!(self.ears, Ears::Deaf) {
+            say::trace(format_args!("what is published does not reach us: polling"));
+            self.ears = Ears::Deaf;
+        }
+        let position = queued.place.position;
+        let first = position == 1;
+        let mut pause = jittered(HEARTBEAT * 4 / 5).min(HEARTBEAT * 6 / 5);
+        if let (1..=WATCHERS, Some(ttl)) = (position, occupancy.ttl) {
+            let stagger = STAGGER * u32::try_from(position - 1).unwrap_or(0);
+            pause = pause.min(ttl + Duration::from_millis(1) + stagger);
+        }
+        let ours = matches!(occupancy.state, State::Held | State::Reserved);
+        pause = match (&self.ears, first) {
+            // Other programs tell nobody when they are done.
+            _ if first && !ours => pause.min(jittered(Duration::from_millis(75))),
+            (Ears::Deaf, true) => pause.min(jittered(Duration::from_millis(50))),
+            // A reservation must not lapse unseen.
+            (Ears::Deaf, false) => pause.min(grace / 2),
+            (Ears::Unopened | Ears::Open(_), _) => pause,
+        };
+        if occupancy.state == State::Free {
+            pause = Duration::from_millis(5);
+        }
+        self.look_at = Moment::now() + pause;
+    }
+
+    /// Waits until we are called, or it is time to look.
+    pub fn wait(&mut self, limit: Limit<'_>) -> Woken {
+        loop {
+            let patience = limit.no_later_than(self.look_at);
+            let woken = match &self.ears {
+                Ears::Open(link) => patience.wait_for(Some((link.fd(), PollFlags::POLLIN))),
+                Ears::Unopened | Ears::Deaf => patience.wait_for(None),
+            };
+            match woken {
+                Ok(Woken::Ready) if !self.called() => {}
+                Ok(Woken::TimeUp) if !self.look_at.passed() => return Woken::TimeUp,
+                Ok(Woken::TimeUp | Woken::Ready) | Err(_) => return Woken::Ready,
+                Ok(Woken::Bell) => return Woken::Bell,
+            }
+        }
+    }
+
+    /// Takes in all that was said to us; whether any of it was a call, or the connection has ended.
+    fn called(&mut self) -> bool {
+        let Ears::Open(link) = &mut self.ears else { return true };
+        let mut called = false;
+        loop {
+            match link.receive(Limit::until(Moment::now())) {
+                Ok(said) => called |= !is_test(&said),
+                Err(Fault::TimeUp) => return called,
+                Err(_) => {
+                    self.ears = Ears::Unopened;
+                    return true;
+                }
+            }
+        }
+    }
+}
+
+/// The script's question whether we hear it, which wants no answer.
+fn is_test(said: &Value) -> bool {
+    match said {
+        Value::Array(fields) => fields.get(2).and_then(reply::text) == Some("t"),
+        _ => false,
+    }
+}
