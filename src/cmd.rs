@@ -36,6 +36,7 @@ pub fn perform(cli: &Cli) -> Report {
 pub fn unshown(report: Report, error: &io::Error, everywhere: &Everywhere) -> Option<Report> {
     Some(Report::Failed(match report {
         Report::Acquired(acquired) => acquire::unheard(acquired, error, everywhere.server_timeout),
+        Report::Failed(trouble) => trouble,
         // A reader that has left knows enough.
         _ if error.kind() == io::ErrorKind::BrokenPipe => return None,
         _ => Trouble {

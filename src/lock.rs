@@ -184,6 +184,32 @@ pub struct Occupancy {
     /// How long the lease still runs; none where the key has no expiry.
     pub ttl: Option<Duration>,
     pub fence: Option<Fence>,
+    /// What the value of a [`State::Legacy`] lock says.
+    pub legacy: Option<Legacy>,
+}
+
+/// When an old `SETNX` lock ends, as its value has it. Only its own kind of client goes by that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Legacy {
+    pub valid_until: SystemTime,
+    /// Past, by the server's clock.
+    pub stale: bool,
+}
+
+impl Legacy {
+    /// A bare number: seconds since 1970, perhaps with decimals, or milliseconds.
+    fn read(value: &[u8], now: SystemTime) -> Option<Legacy> {
+        let text = std::str::from_utf8(value).ok()?;
+        if !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+            return None;
+        }
+        let number: f64 = text.parse().ok()?;
+        // Seconds will have so many digits in thirty thousand years; milliseconds have had them since 2001.
+        let seconds = if number < 1e12 { number } else { number / 1000.0 };
+        let since = Duration::try_from_secs_f64(seconds).ok()?;
+        let valid_until = SystemTime::UNIX_EPOCH.checked_add(since)?;
+        Some(Legacy { valid_until, stale: valid_until < now })
+    }
 }
 
 impl Occupancy {
@@ -193,7 +219,16 @@ impl Occupancy {
     }
 
     pub fn free(fence: Option<Fence>) -> Occupancy {
-        Occupancy { state: State::Free, holder: None, ttl: None, fence }
+        Occupancy { state: State::Free, holder: None, ttl: None, fence, legacy: None }
+    }
+
+    /// What somebody should know who looks after these locks.
+    pub fn warning(&self) -> Option<&'static str> {
+        match self.state {
+            State::NoExpiry | State::Legacy => Some("it has no expiry: it does not end by itself"),
+            State::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
+            State::Free | State::Held | State::Reserved | State::Foreign => None,
+        }
     }
 
     /// What a key's value and expiry tell. `now` is the server's clock.
@@ -206,14 +241,14 @@ impl Occupancy {
             let held = now.duration_since(since).unwrap_or_default();
             Holder { id: told.id, owner: told.owner, since, held, reason: told.reason }
         });
-        let numeric = !value.is_empty() && value.iter().all(|b| b.is_ascii_digit() || *b == b'.');
+        let legacy = Legacy::read(value, now).filter(|_| holder.is_none() && ttl.is_none());
         let state = match (&holder, ttl) {
-            (None, None) if numeric => State::Legacy,
+            _ if legacy.is_some() => State::Legacy,
             (_, None) => State::NoExpiry,
             (None, Some(_)) => State::Foreign,
             (Some(_), Some(_)) => State::Held,
         };
-        Occupancy { state, holder, ttl, fence }
+        Occupancy { state, holder, ttl, fence, legacy }
     }
 }
 
@@ -244,6 +279,10 @@ mod tests {
         let state = |value: &str, ttl| Occupancy::of_value(value.as_bytes(), ttl, None, now).state;
         assert_eq!(state("1800000000", None), State::Legacy);
         assert_eq!(state("1800000000.25", None), State::Legacy);
+        let legacy = |value: &str| Occupancy::of_value(value.as_bytes(), None, None, now).legacy.unwrap();
+        assert!(legacy("1799999999.5").stale && !legacy("1800000001").stale && !legacy("1800000001000").stale);
+        assert_eq!(legacy("1800000001000").valid_until, now + Duration::from_secs(1));
+        assert_eq!(state("1.2.3", None), State::NoExpiry);
         assert_eq!(state("job 7", None), State::NoExpiry);
         assert_eq!(state("", None), State::NoExpiry);
         assert_eq!(state("1800000000", Some(Duration::from_secs(1))), State::Foreign);

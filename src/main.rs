@@ -32,14 +32,13 @@ fn main() -> ExitCode {
         Err(usage) => return render::usage(&usage).code(),
     };
     say::begin(&cli.everywhere, matches!(cli.verb, Verb::Run(_)));
-    let mut report = cmd::perform(&cli);
+    let report = cmd::perform(&cli);
     let mut exit = Exit::from(&report);
-    while let Err(error) = render::show(&report, cli.everywhere.json) {
-        match cmd::unshown(report, &error, &cli.everywhere) {
-            None => break,
-            Some(instead) => report = instead,
-        }
-        exit = Exit::from(&report);
+    if let Err(error) = render::show(&report, cli.everywhere.json)
+        && let Some(failure) = cmd::unshown(report, &error, &cli.everywhere)
+    {
+        exit = Exit::from(&failure);
+        render::complain(&failure, cli.everywhere.json);
     }
     exit.code()
 }

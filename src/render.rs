@@ -18,6 +18,14 @@ pub fn usage(error: &clap::Error) -> Exit {
     Exit::Status(if wrong { exit::USAGE } else { 0 })
 }
 
+/// Says on stderr what stdout did not take.
+pub fn complain(report: &Report, as_json: bool) {
+    match json::document(report) {
+        Some(document) if as_json => say::document(&document),
+        _ => human::stderr(report),
+    }
+}
+
 /// Shows a report.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use crate::lock::LockName;
 use crate::report::Ending;
 use crate::supervise::Lost;
 
-pub use text::{clean, instant, now_whose, plain, span, state, state_word, who};
+pub use text::{clean, escaped, instant, now_whose, plain, span, state, state_word, who};
 pub use waiting::Waiting;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +130,7 @@ pub fn ending(ending: &Ending) -> String {
 
 /// One document, one line.
 pub fn document(document: &Value) {
-    line(format_args!("{document}"));
+    line(format_args!("{}", text::escaped(document)));
 }
 
 fn message(event: &str, style: Style, what: fmt::Arguments<'_>) {

@@ -9,7 +9,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::Context;
 use nix::libc;
@@ -66,7 +66,7 @@ impl Signals {
     /// # Errors
     /// As pthread_sigmask(3) and signalfd(2).
     pub fn listen() -> anyhow::Result<Signals> {
-        let stop = SigSet::from_iter(STOP);
+        let stop: SigSet = heard(STOP);
         let inherited = stop.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot handle signals")?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let arrivals = SignalFd::with_flags(&stop, flags).context("cannot handle signals")?;
@@ -91,11 +91,11 @@ impl Signals {
     /// # Errors
     /// As pthread_sigmask(3), sigaction(2) and signalfd(2).
     pub fn begin_command(&mut self) -> anyhow::Result<()> {
-        let all: SigSet = STOP.into_iter().chain(COMMAND).collect();
-        all.thread_block().context("cannot handle signals")?;
         // An inherited "ignore" would make wait(2) fail; it is nothing that a command relies on.
         // SAFETY: SIG_DFL runs no code of ours.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
+        let all = heard(STOP.into_iter().chain(COMMAND));
+        all.thread_block().context("cannot handle signals")?;
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
 
@@ -158,6 +158,31 @@ impl CtrlC {
         matches!(self.bell.read(&mut [0; 16]), Ok(n) if n > 0)
     }
 }
+
+/// Those that our caller lets us hear. One that is ignored must not be blocked: it would be kept for
+/// us, and read.
+fn heard(signals: impl IntoIterator<Item = Signal>) -> SigSet {
+    signals.into_iter().filter(|signal| !is_ignored(*signal)).collect()
+}
+
+/// Whether SIGPIPE was ignored when we were started: the command is to find it so.
+pub fn pipe_was_ignored() -> bool {
+    PIPE_WAS_IGNORED.load(Ordering::Relaxed)
+}
+
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Rust's runtime ignores SIGPIPE before `main`; so that is looked at before the runtime.
+// SAFETY: the function runs before `main`, as those in this section do, and only calls sigaction(2)
+// and stores to an atomic.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_PIPE: extern "C" fn() = {
+    extern "C" fn note() {
+        PIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+    }
+    note
+};
 
 fn is_ignored(signal: Signal) -> bool {
     // SAFETY: with a null new action sigaction(2) only writes the old one, to memory that is ours;

@@ -168,6 +168,11 @@ impl<'a> Supervisor<'a> {
                 }
                 suspend();
             }
+            // The terminal is gone. Who leads its session is alone in being told.
+            (Signal::SIGHUP, Source::Terminal) if child::leads_session() => {
+                self.asked_to_end = true;
+                self.tree.signal_all(signal);
+            }
             // The whole foreground group has had it from the terminal.
             (_, Source::Terminal) => {
                 if matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::lock::{Fence, Holder, Occupancy, State};
+use crate::lock::{Fence, Holder, Legacy, Occupancy, State};
 use crate::report::{Ending, Named, Ran, Report, Row, Wanted};
 use crate::say;
 use crate::store::{Kind, Trouble, Waiter};
@@ -13,14 +13,14 @@ use crate::wait::Refused;
 
 /// The document of every verb but `run`, whose stdout is its command's.
 pub fn stdout(report: &Report) -> Option<String> {
-    Some(format!("{}\n", document(report)?)).filter(|_| !say::is_run())
+    Some(format!("{}\n", say::escaped(&document(report)?))).filter(|_| !say::is_run())
 }
 
 pub fn stderr(report: &Report) -> Option<Value> {
     document(report).filter(|_| say::is_run())
 }
 
-fn document(report: &Report) -> Option<Value> {
+pub fn document(report: &Report) -> Option<Value> {
     Some(match report {
         Report::Acquired(acquired) => outcome(
             "acquired",
@@ -110,10 +110,18 @@ fn waiter(waiter: &Waiter) -> Value {
 }
 
 fn row(row: &Row) -> Value {
+    let seen = &row.standing.occupancy;
     let name = [("name", json!(row.lock.name.as_str())), ("key", json!(row.lock.key))];
-    let rest =
-        [("queue", row.standing.queue.iter().map(waiter).collect()), ("legacy", Value::Null), ("warnings", json!([]))];
-    object(name.into_iter().chain(occupancy(&row.standing.occupancy)).chain(rest))
+    let rest = [
+        ("queue", row.standing.queue.iter().map(waiter).collect()),
+        ("legacy", seen.legacy.map_or(Value::Null, legacy)),
+        ("warnings", seen.warning().into_iter().collect()),
+    ];
+    object(name.into_iter().chain(occupancy(seen)).chain(rest))
+}
+
+fn legacy(legacy: Legacy) -> Value {
+    json!({ "valid_until": say::instant(legacy.valid_until), "stale": legacy.stale })
 }
 
 fn ended(ran: &Ran) -> Vec<(&'static str, Value)> {

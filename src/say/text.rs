@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
 use crate::lock::{Holder, Occupancy, State};
@@ -23,6 +24,21 @@ pub fn clean(text: &str) -> String {
         }
     }
     cleaned
+}
+
+/// A document's text, in which what could fool a terminal is escaped. Outside its strings there is
+/// nothing of the kind, and inside a string `\uXXXX` means the same.
+pub fn escaped(document: &Value) -> String {
+    let mut escaped = String::new();
+    for c in document.to_string().chars() {
+        if c.is_control() || is_format(c) {
+            let units = c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+            escaped.push_str(&units);
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
 }
 
 /// Invisible characters that change how their neighbours look: Unicode's bidirectional controls,

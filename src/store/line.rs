@@ -84,7 +84,7 @@ impl Line {
         }
         let position = queued.place.position;
         let first = position == 1;
-        let mut pause = jittered(HEARTBEAT * 4 / 5).min(HEARTBEAT * 6 / 5);
+        let mut pause = HEARTBEAT * 4 / 5 + jittered(HEARTBEAT / 5);
         if let (1..=WATCHERS, Some(ttl)) = (position, occupancy.ttl) {
             let stagger = STAGGER * u32::try_from(position - 1).unwrap_or(0);
             pause = pause.min(ttl + Duration::from_millis(1) + stagger);

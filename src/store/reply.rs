@@ -32,11 +32,11 @@ impl<'a> What<'a> {
     }
 
     /// What no reply means.
-    pub fn unanswered(&self, target: &Target, timeout: Duration, fault: Fault) -> Trouble {
+    pub fn unanswered(&self, target: &Target, waited: Duration, fault: Fault) -> Trouble {
         let (came, remedy) = match fault {
             Fault::Greeting(reply) => return self.misunderstood(target, unexpected(&reply)),
             Fault::TimeUp => (
-                format!("no answer within {}", say::span(timeout)),
+                format!("no answer within {}", say::span(waited)),
                 "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
             ),
             Fault::Bell => ("interrupted".to_owned(), ""),
@@ -51,7 +51,8 @@ impl<'a> What<'a> {
         let (kind, came, remedy) = match unexpected {
             Unexpected::Error { code, text } => {
                 let (kind, remedy) = meaning(&code);
-                (kind, format!("the server says \"{}\"", say::clean(&text)), remedy)
+                let clue = if text.contains(&code) { String::new() } else { format!("{code}: ") };
+                (kind, format!("{clue}the server says \"{}\"", say::clean(&text)), remedy)
             }
             Unexpected::Shape => {
                 (Kind::Broken, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
@@ -97,6 +98,10 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         ("ERR", Some((code, ..))) => code,
         ("ERR", None) if details.contains("can't run this command") => "NOPERM",
         ("ERR", None) if details.contains("max number of clients") => "MAXCLIENTS",
+        // What a server says that does not even let a long request in.
+        ("ERR", None) if details.contains("unauthenticated") => "NOAUTH",
+        ("ERR", None) if details.contains("without any password configured") => "NOPASS",
+        ("ERR", None) if details.contains("DB index is out of range") => "NODB",
         (code, _) => code,
     };
     // Where in which script is of no use to anybody here.
@@ -115,10 +120,12 @@ const READ_URL: &str = "check the user and password in the URL";
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
 /// Error codes that say what can be done about them.
-const CODES: [(&str, Kind, &str); 14] = [
+const CODES: [(&str, Kind, &str); 16] = [
     ("NOAUTH", Kind::Refused, "put the password in the URL: redis://:PASSWORD@host or redis://USER:PASSWORD@host"),
     ("WRONGPASS", Kind::Refused, READ_URL),
     ("NOPERM", Kind::Refused, READ_ACL),
+    ("NOPASS", Kind::Refused, "it wants no password: take it out of the URL"),
+    ("NODB", Kind::Misconfigured, "it has fewer databases than the URL names: see `databases` in its configuration"),
     ("READONLY", Kind::Unwilling, "this is a replica: name the master"),
     ("LOADING", Kind::Unwilling, "it is reading its data set after a start: try again soon"),
     ("MASTERDOWN", Kind::Unwilling, "this is a replica that lost its master: name the master"),
@@ -180,7 +187,7 @@ pub fn occupancy(fields: &[Value]) -> Option<Occupancy> {
 
 /// A key that cannot be a lock.
 pub fn wrong_type(kind: &str) -> Occupancy {
-    Occupancy { state: State::WrongType(kind.to_owned()), holder: None, ttl: None, fence: None }
+    Occupancy { state: State::WrongType(kind.to_owned()), holder: None, ttl: None, fence: None, legacy: None }
 }
 
 /// What ACQUIRE says of the queue: `position, length, ticket, channel used`.

@@ -79,7 +79,7 @@ impl Server {
     }
 
     fn unanswered(&self, what: &What<'_>, fault: Fault) -> Trouble {
-        what.unanswered(&self.wire.target, self.wire.timeout, fault)
+        what.unanswered(&self.wire.target, self.wire.began.elapsed(), fault)
     }
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
@@ -244,11 +244,11 @@ impl Store for Server {
 
     fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
         self.line = None;
-        if self.ladder.is_none() {
-            let release = self.packed(Script::Release, Some(&hold.name), &[hold.token.as_str()]);
-            self.wire.send_behind(&release, limit);
-        }
-        self.release_as(&What::to("release", &hold.name), hold, limit)
+        let released = self.release_as(&What::to("release", &hold.name), hold, limit);
+        // An earlier request may still be on its way: should it be carried out only now, so is this.
+        let release = self.packed(Script::Release, Some(&hold.name), &[hold.token.as_str()]);
+        self.wire.send_behind(&release, limit);
+        released
     }
 
     fn take_away(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Trouble> {

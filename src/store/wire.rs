@@ -16,6 +16,8 @@ pub struct Wire {
     pub target: Target,
     /// Bound on one connect and on one reply.
     pub timeout: Duration,
+    /// When the last conversation began.
+    pub began: Moment,
     link: Option<Link>,
     /// A connection with a request outstanding that nobody waits for any more: what is sent on it
     /// is executed after that request.
@@ -24,7 +26,7 @@ pub struct Wire {
 
 impl Wire {
     pub fn new(target: Target, timeout: Duration) -> Wire {
-        Wire { target, timeout, link: None, spent: None }
+        Wire { target, timeout, began: Moment::now(), link: None, spent: None }
     }
 
     /// A limit, cut to what one connect or one reply may take.
@@ -40,6 +42,7 @@ impl Wire {
 
     /// Several requests in one go; as many replies.
     pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+        self.began = Moment::now();
         // One that the server has closed while it lay idle is of no use.
         let link = match self.link.take().filter(Link::is_quiet) {
             Some(link) => link,

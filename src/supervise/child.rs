@@ -8,9 +8,12 @@ use std::process::{Child, Command, ExitStatus};
 
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
+
+use nix::unistd::{getpid, getsid};
 
 use crate::report::Ending;
+use crate::signals::pipe_was_ignored;
 
 /// Whether there is a terminal that controls us, and so job control to take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +58,15 @@ pub fn spawn(
         command.process_group(0);
     }
     let parent = std::process::id();
-    // SAFETY: between fork and exec only prctl(2), sigprocmask(2), getppid(2) and kill(2) are called,
+    let pipe_ignored = pipe_was_ignored();
+    // SAFETY: between fork and exec only sigprocmask(2), sigaction(2), prctl(2), getppid(2) and kill(2) are
     // which are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
             mask.thread_set_mask()?;
+            if pipe_ignored {
+                signal(Signal::SIGPIPE, SigHandler::SigIgn)?;
+            }
             prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Had we died before that, nobody would tell.
             if libc::getppid().cast_unsigned() != parent {
@@ -69,6 +76,11 @@ pub fn spawn(
         });
     }
     Ok((command.spawn()?, terminal))
+}
+
+/// Whether we are the leader of our session, as a terminal window's first program is.
+pub fn leads_session() -> bool {
+    getsid(None) == Ok(getpid())
 }
 
 /// How a command ended; `typed` is the signal that its user sent it from the terminal.

@@ -1,0 +1,277 @@
+//! The README's examples do what it says.
+//!
+//! A `console` block is a transcript: its commands are run, and what they print is compared word by
+//! word, except for what differs from one time to the next. From the others the commands are run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::support::{Nxlock, Redis, eventually};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+struct Block {
+    heading: String,
+    language: String,
+    text: String,
+}
+
+fn readme() -> String {
+    fs::read_to_string(Path::new(ROOT).join("README.md")).expect("there is a README")
+}
+
+fn blocks() -> Vec<Block> {
+    let mut heading = String::new();
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut inside = false;
+    for line in readme().lines() {
+        if let Some(language) = line.strip_prefix("```") {
+            inside = !inside;
+            if inside {
+                blocks.push(Block { heading: heading.clone(), language: language.to_owned(), text: String::new() });
+            }
+        } else if inside {
+            let block = blocks.last_mut().expect("one is open");
+            block.text += &format!("{line}\n");
+        } else if line.starts_with('#') {
+            heading = line.trim_start_matches('#').trim().to_owned();
+        }
+    }
+    blocks
+}
+
+/// The texts of the blocks of a language under a heading.
+#[track_caller]
+fn under<const N: usize>(heading: &str, language: &str) -> [String; N] {
+    let found = blocks().into_iter().filter(|block| block.heading == heading && block.language == language);
+    let texts: Vec<String> = found.map(|block| block.text).collect();
+    texts.try_into().unwrap_or_else(|texts: Vec<_>| panic!("{} blocks of {language} under {heading}", texts.len()))
+}
+
+/// A directory with the programs that the examples call. Each notes its name and the lock it is
+/// under; one of them also waits for a file `go` if there is to be one.
+fn workplace() -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in ["import-part-1", "import-part-2", "nightly-import"] {
+        put(directory.path(), name, "echo \"${0##*/} $NXLOCK_NAME\" >> ran");
+    }
+    let deploy = "echo 'deploying ...'\nwhile [ -e wait ] && ! [ -e go ]; do sleep 0.01; done\necho deployed\n\
+                  echo \"${0##*/} $NXLOCK_NAME\" >> ran";
+    put(directory.path(), "deploy.sh", deploy);
+    directory
+}
+
+fn put(directory: &Path, name: &str, script: &str) {
+    let path = directory.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made executable");
+}
+
+/// What the programs noted.
+fn ran(directory: &Path) -> String {
+    fs::read_to_string(directory.join("ran")).unwrap_or_default()
+}
+
+/// A shell in the workplace, for which the server is named, and which finds nxlock and the programs.
+fn shell(redis: &Redis, directory: &Path, script: &str) -> Nxlock {
+    let script = format!("PATH=$PATH:{}\n{script}", directory.display());
+    Nxlock::by("sh", ["-c", &script]).env("NXLOCK_SERVER", redis.url()).in_directory(directory)
+}
+
+/// The commands of a transcript, as a script that mixes both streams as a terminal does, and what
+/// they print.
+fn transcript(text: &str) -> (String, String) {
+    let mut script = "exec 2>&1\n".to_owned();
+    let mut printed = String::new();
+    for line in text.lines() {
+        match line.strip_prefix("$ ") {
+            Some(command) => script += &format!("{command}\n"),
+            None => printed += &format!("{line}\n"),
+        }
+    }
+    (script, printed)
+}
+
+/// What may differ between two runs: times, numbers, names of people and machines, and IDs.
+fn kind(word: &str) -> &'static str {
+    let word = word.trim_end_matches([',', ';']);
+    let digits = word.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    match word {
+        _ if word.contains('@') => "user@host",
+        _ if word.len() == 24 && word.ends_with('Z') => "instant",
+        _ if is_number && digits == word && word.len() > 3 => "fence or pid",
+        _ if is_number && matches!(&word[digits.len()..], "ms" | "s" | "m" | "h") => "span",
+        _ if word.len() == 8 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) => "id",
+        _ => "",
+    }
+}
+
+#[track_caller]
+fn reads_alike(documented: &str, printed: &str) {
+    let alike = |(a, b): (&str, &str)| a == b || (!kind(a).is_empty() && kind(a) == kind(b));
+    let lines = documented.lines().count() == printed.lines().count();
+    let words = documented.lines().zip(printed.lines()).all(|(documented, printed)| {
+        let (documented, printed): (Vec<_>, Vec<_>) =
+            (documented.split_whitespace().collect(), printed.split_whitespace().collect());
+        documented.len() == printed.len() && documented.into_iter().zip(printed).all(alike)
+    });
+    assert!(lines && words, "the README shows\n{documented}\nand it is\n{printed}");
+}
+
+#[test]
+fn its_first_command_holds_a_lock() {
+    let [command] = under("nxlock", "sh");
+    let directory = workplace();
+    let socket = directory.path().join("s");
+    let command = command.replace("/tmp/nxlock.sock", &socket.display().to_string());
+    let command = command.replace("cargo run --release --", "nxlock");
+    assert!(command.contains("nxlock -s unix://"), "{command}");
+    // Ends the server whatever becomes of the test.
+    let script = format!(
+        "trap 'redis-cli -s {0} shutdown; while [ -e {0} ]; do sleep 0.01; done' EXIT\n{command}",
+        socket.display()
+    );
+    let done = Nxlock::by("sh", ["-c", &script]).in_directory(directory.path()).run().exits(0);
+    assert!(done.text().ends_with("I hold the lock\n"), "{}", done.both());
+}
+
+#[test]
+fn two_people_deploy() {
+    let [alice, bob] = under("Ten seconds of it", "console");
+    let redis = Redis::start();
+    let directory = workplace();
+    fs::write(directory.path().join("wait"), "").unwrap();
+    let (script, printed) = transcript(&alice);
+    let mut deploying = shell(&redis, directory.path(), &script).start();
+    deploying.line("deploying");
+    let (refused, said) = transcript(&bob);
+    reads_alike(&said, &shell(&redis, directory.path(), &refused).run().exits(0).text());
+    assert_eq!(ran(directory.path()), "");
+    fs::write(directory.path().join("go"), "").unwrap();
+    reads_alike(&printed, &deploying.finish().exits(0).text());
+}
+
+#[test]
+fn a_lock_taken_by_hand() {
+    let [text] = under("At a terminal", "console");
+    let redis = Redis::start();
+    let directory = workplace();
+    let (script, printed) = transcript(&text);
+    // Its last word is that the lock is free, and so is its status.
+    reads_alike(&printed, &shell(&redis, directory.path(), &script).run().exits(1).text());
+}
+
+#[test]
+fn a_cron_job_runs_on_one_host() {
+    let [crontab] = under("cron", "crontab");
+    let redis = Redis::start();
+    let directory = workplace();
+    let job = crontab.lines().find(|line| !line.contains("NXLOCK_SERVER=") && !line.starts_with("PATH=")).unwrap();
+    let command = job.split_whitespace().skip(5).collect::<Vec<_>>().join(" ");
+    for _host in 0..2 {
+        shell(&redis, directory.path(), &command).run().exits(0).says_nothing();
+    }
+    assert_eq!(ran(directory.path()), "nightly-import nightly\n");
+    // `--at-least` is still at work.
+    assert!(redis.pttl("lock:nightly") > 200_000);
+    redis.delete("lock:nightly");
+}
+
+#[test]
+fn pipelines_deploy() {
+    let redis = Redis::start();
+    let directory = workplace();
+    let texts: [String; 2] = under("CI", "yaml");
+    for text in &texts {
+        let steps = text.lines().map(|line| line.trim_start_matches([' ', '-']).trim_start_matches("run: "));
+        let command = steps.filter(|step| step.starts_with("nxlock ")).collect::<Vec<_>>();
+        let [command] = command.as_slice() else { panic!("{command:?}") };
+        shell(&redis, directory.path(), command).run().exits(0);
+    }
+    assert_eq!(ran(directory.path()), "deploy.sh production\ndeploy.sh production\n");
+}
+
+#[test]
+fn a_stretch_of_a_script_is_guarded() {
+    let [script] = under("A stretch of a shell script", "sh");
+    let redis = Redis::start();
+    let directory = workplace();
+    shell(&redis, directory.path(), &script).run().exits(0).says_nothing();
+    assert_eq!(ran(directory.path()), "import-part-1 import\nimport-part-2 import\n");
+    assert!(!redis.exists("lock:import"));
+    // Held by somebody else, it waits before its first part.
+    let held = redis.nxlock(["acquire", "import", "-t", "1m"]).run().exits(0).token();
+    let mut waits = shell(&redis, directory.path(), &script).start();
+    waits.says("waiting for \"import\"");
+    redis.nxlock(["release", "import", &held]).run().exits(0);
+    waits.finish().exits(0);
+    // A signal gives it back too.
+    put(directory.path(), "import-part-1", "touch started; sleep 60");
+    let begun = shell(&redis, directory.path(), &script).start();
+    eventually("the first part runs", || directory.path().join("started").exists());
+    // The shell first: it acts on it when its part has ended.
+    begun.signal(Signal::SIGTERM);
+    for pid in begun.descendants() {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    begun.finish().exits(1);
+    assert!(!redis.exists("lock:import"));
+}
+
+#[test]
+fn what_it_installs_is_there() {
+    let [commands] = under("Install", "sh");
+    let home = tempfile::tempdir().unwrap();
+    let copies: String =
+        commands.lines().filter(|line| !line.starts_with("cargo ")).map(|line| format!("{line}\n")).collect();
+    let script = format!("set -e\n{copies}");
+    Nxlock::by("sh", ["-c", &script]).env("HOME", home.path()).in_directory(Path::new(ROOT)).run().exits(0);
+    for file in [
+        ".cargo/share/man/man1/nxlock-run.1",
+        ".local/share/bash-completion/completions/nxlock",
+        ".local/share/zsh/site-functions/_nxlock",
+        ".config/fish/completions/nxlock.fish",
+    ] {
+        assert!(home.path().join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn its_exit_statuses_are_those_of_help() {
+    let readme = readme();
+    let table = readme.split_once("## Exit statuses").unwrap().1.split_once("\n## ").unwrap().0;
+    let first = |line: &str, after: &str| Some(line.strip_prefix(after)?.trim_start().split("  ").next()?.to_owned());
+    let rows = table.lines().filter_map(|line| Some(line.strip_prefix("| ")?.split_once(" |")?.0.to_owned()));
+    let documented: BTreeSet<String> = rows.filter(|row| row != "status" && row != "---").collect();
+    let help = Nxlock::new(["--help"]).run().exits(0).text();
+    let list = help.split_once("Exit status:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let told = list.lines().filter(|line| !line.starts_with("   ")).filter_map(|line| first(line, "  "));
+    assert_eq!(documented, told.collect());
+}
+
+/// A block that no test reads would not be noticed to be wrong.
+#[test]
+fn every_block_is_one_that_is_run() {
+    let known = [
+        ("nxlock", "sh"),
+        ("Ten seconds of it", "console"),
+        ("Install", "sh"),
+        ("cron", "crontab"),
+        ("CI", "yaml"),
+        ("A stretch of a shell script", "sh"),
+        ("At a terminal", "console"),
+        // This is how this is run.
+        ("Tests", "sh"),
+    ];
+    for block in blocks() {
+        let Block { heading, language, .. } = block;
+        assert!(known.contains(&(heading.as_str(), language.as_str())), "nothing runs the {language} under {heading}");
+    }
+}

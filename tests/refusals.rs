@@ -1,0 +1,265 @@
+//! A server that says no, or not now, or nothing: each its own status and message, none "busy".
+
+use std::time::Duration;
+
+use crate::support::{Done, Nxlock, Redis, eventually, unused_port};
+
+/// Asks for the lock without waiting; the command must not run.
+fn attempt(redis: &Redis) -> Done {
+    refused(redis.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]))
+}
+
+fn refused(call: Nxlock) -> Done {
+    call.run().never_says("ran\n").never_says("held by").never_says("panicked")
+}
+
+#[test]
+fn a_wrong_password_is_refused() {
+    let redis = Redis::with_password("right");
+    let call = redis.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]);
+    let done = refused(call.env("NXLOCK_SERVER", format!("{}?pass=wrong", redis.url())));
+    done.exits(77).says("WRONGPASS").says("check the user and password");
+}
+
+#[test]
+fn a_missing_password_is_asked_for() {
+    let redis = Redis::with_password("right");
+    for verb in [&["run", "job", "echo", "ran"][..], &["status"], &["release", "job", "x"]] {
+        let call = Nxlock::new(verb.to_vec()).env("NXLOCK_SERVER", redis.url());
+        refused(call).exits(77).says("NOAUTH").says("put the password in the URL");
+    }
+}
+
+#[test]
+fn a_permission_that_is_missing_is_named() {
+    let redis = Redis::start();
+    let permissions = [
+        // Redis 7.0 has no code for it: "ERR The user executing the script can't run this command".
+        ("no-set", &["~*", "&*", "+@all", "-set"][..], "run this command"),
+        ("no-keys", &["~other:*", "&*", "+@all"], "key"),
+        ("nothing", &["-@all"], "permissions"),
+    ];
+    for (user, rules, named) in permissions {
+        let mut words = vec!["ACL", "SETUSER", user, "on", ">pw"];
+        words.extend(rules);
+        redis.ask::<()>(&words);
+        let url = format!("{}?user={user}&pass=pw", redis.url());
+        let call = redis.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).env("NXLOCK_SERVER", url);
+        refused(call).exits(77).says(named).says("ACL SETUSER");
+    }
+}
+
+#[test]
+fn who_may_not_run_scripts_is_served_without_them_and_without_a_fence() {
+    let redis = Redis::start();
+    redis.ask::<()>(&["ACL", "SETUSER", "plain", "on", ">pw", "~*", "&*", "+@all", "-eval"]);
+    let url = format!("{}?user=plain&pass=pw", redis.url());
+    let call = |verb: &[&'static str]| redis.nxlock(verb.iter().copied()).env("NXLOCK_SERVER", &url);
+    call(&["run", "job", "-c", "echo ${NXLOCK_FENCE-none}"]).run().exits(0).prints("none\n");
+    assert!(!redis.exists("lock:job"));
+    let token = call(&["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    redis.nxlock(["run", "job", "-n", "true"]).run().exits(75);
+    call(&["run", "job", "-n", "true"]).run().exits(75);
+    call(&["release", "job", "x"]).run().exits(76);
+    redis.nxlock(["release", "job", &token]).run().exits(0);
+}
+
+#[test]
+fn a_replica_is_no_place_to_lock_even_if_it_shows_the_lock_as_held() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "job", "--ttl", "5m"]).run().token();
+    // Of a master that is away; it serves what it has.
+    redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
+    attempt(&redis).exits(69).says("READONLY").says("name the master");
+    redis.nxlock(["renew", "job", &token, "--ttl", "1m", "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
+    redis.nxlock(["release", "job", &token, "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
+    redis.nxlock(["release", "job", "x", "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
+    redis.nxlock(["acquire", "free", "--ttl", "1m", "-n", "--server-timeout", "500ms"]).run().exits(69);
+    // Reading is what replicas are for.
+    redis.nxlock(["status", "job"]).run().exits(0);
+    redis.ask::<()>(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    attempt(&redis).exits(69).says("MASTERDOWN");
+    redis.nxlock(["status", "job", "--server-timeout", "500ms"]).run().exits(69).says("MASTERDOWN");
+    redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    redis.nxlock(["release", "job", &token]).run().exits(0);
+}
+
+#[test]
+fn a_failover_is_waited_for() {
+    let redis = Redis::start();
+    redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
+    let mut waiter = redis.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).start();
+    waiter.says("READONLY");
+    redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    waiter.finish().exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_server_that_is_still_loading_is_not_busy() {
+    let mut redis = Redis::with(&["--save", "3600 1", "--rdbcompression", "no"]);
+    let value = "x".repeat(4096);
+    for i in 0..200 {
+        redis.put(&format!("other:{i}"), value.as_bytes(), None);
+    }
+    redis.ask::<()>(&["SAVE"]);
+    // A tenth of a second a key: 20 s, more than this takes.
+    redis.restart_with(&["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]);
+    redis.leave_as_it_is();
+    let call = |verb: &[&'static str]| redis.nxlock(verb.iter().chain(&["--server-timeout", "1s"]).copied());
+    refused(call(&["acquire", "job", "--ttl", "1m", "-n"])).exits(69).says("LOADING").says("try again soon");
+    call(&["status", "job"]).run().exits(69).says("LOADING");
+    call(&["release", "job", "x"]).run().exits(69).says("LOADING");
+}
+
+#[test]
+fn a_server_without_memory_grants_nothing_and_keeps_what_it_granted() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().token();
+    let mut running = redis.nxlock(["run", "long", "-t", "600ms", "--", "sh", "-c", "echo on; read x"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    running = running.stdin_from(reader);
+    let mut running = running.start();
+    running.line("on");
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let other = redis.nxlock(["run", "other", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
+    refused(other).exits(69).says("OOM").says("maxmemory");
+    for _ in 0..3 {
+        eventually("the lease runs down", || redis.pttl("lock:long") < 450);
+        eventually("the lease is renewed", || redis.pttl("lock:long") > 500);
+    }
+    redis.nxlock(["renew", "job", &token, "--ttl", "10m"]).run().exits(0);
+    // Who is asked for a lock that is held gets to know that.
+    redis.nxlock(["acquire", "job", "--ttl", "1m", "-n"]).run().exits(75).says("held by");
+    redis.nxlock(["release", "job", &token]).run().exits(0);
+    drop(writer);
+    running.finish().exits(1).says_nothing();
+}
+
+#[test]
+fn a_server_that_cannot_save_is_waited_for_and_then_said_to_be_that() {
+    let redis = Redis::with(&["--save", "3600 1", "--stop-writes-on-bgsave-error", "yes"]);
+    std::fs::remove_dir_all(redis.data()).unwrap();
+    redis.ask::<()>(&["BGSAVE"]);
+    eventually("the save has failed", || {
+        redis.ask::<String>(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
+    });
+    attempt(&redis).exits(69).says("MISCONF").says("cannot save");
+    let mut waiter = redis.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).start();
+    waiter.says("MISCONF");
+    redis.ask::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    waiter.finish().exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_key_of_another_type_is_no_lock() {
+    let redis = Redis::start();
+    redis.ask::<()>(&["LPUSH", "lock:job", "x"]);
+    for wait in [&["-n"][..], &["-w", "1m"], &[]] {
+        let args = ["run", "job"].iter().chain(wait).chain(&["--", "echo", "ran"]).copied();
+        refused(redis.nxlock(args)).exits(78).says("WRONGTYPE").says("--prefix");
+    }
+    redis.nxlock(["release", "job", "x"]).run().exits(76);
+    redis.nxlock(["renew", "job", "x", "--ttl", "1m"]).run().exits(76);
+    redis.nxlock(["release", "job", "--break", "aaaaaaaa"]).run().exits(76);
+    redis.nxlock(["status", "job"]).run().exits(0);
+    assert_eq!(redis.ask::<String>(&["TYPE", "lock:job"]), "list", "it is not touched");
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_key_that_turns_into_another_type_ends_the_wait_at_once() {
+    let redis = Redis::start();
+    redis.put("lock:job", b"somebody", None);
+    let mut waiter = redis.nxlock(["run", "job", "-w", "10m", "--", "echo", "ran"]).start();
+    waiter.says("waiting");
+    redis.ask::<()>(&["LPUSH", "list", "x"]);
+    // In one step, so that the name is never seen free: the list takes its place.
+    redis.ask::<()>(&["RENAME", "list", "lock:job"]);
+    waiter.finish().exits(78).says("WRONGTYPE").prints("");
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_port_that_nobody_listens_on_is_not_found_to_be_busy() {
+    let url = format!("redis://127.0.0.1:{}", unused_port());
+    for verb in [
+        &["run", "job", "--", "echo", "ran"][..],
+        &["run", "job", "-n", "--", "echo", "ran"],
+        &["run", "job", "-w", "1m", "--", "echo", "ran"],
+        &["acquire", "job", "--ttl", "1m"],
+        &["release", "job", "x"],
+        &["renew", "job", "x", "--ttl", "1m"],
+        &["status", "job"],
+    ] {
+        let call = Nxlock::new(verb.to_vec()).env("NXLOCK_SERVER", &url).env("NXLOCK_SERVER_TIMEOUT", "300ms");
+        refused(call).exits(69).says("refused").says(&url).within(Duration::from_millis(600));
+    }
+}
+
+#[test]
+fn a_socket_that_is_not_there_or_dead_is_unreachable() {
+    let mut redis = Redis::start();
+    redis.kill();
+    attempt(&redis).exits(69).says("no such file").within(Duration::from_secs(1));
+    // Left behind by a server that died.
+    drop(std::os::unix::net::UnixListener::bind(redis.socket()).unwrap());
+    attempt(&redis).exits(69).says("refused").within(Duration::from_secs(1));
+}
+
+#[test]
+fn a_name_that_does_not_resolve_is_unreachable() {
+    let call = Nxlock::new(["status", "-s", "redis://no-such-host.invalid", "--server-timeout", "500ms"]);
+    refused(call).exits(69).says("no-such-host.invalid");
+}
+
+#[test]
+fn a_hanging_server_holds_nobody_longer_than_the_server_timeout() {
+    let redis = Redis::start();
+    redis.hang();
+    for verb in [
+        &["run", "job", "--", "echo", "ran"][..],
+        &["run", "job", "-n", "--", "echo", "ran"],
+        &["run", "job", "-w", "1m", "--", "echo", "ran"],
+        &["acquire", "job", "--ttl", "1m"],
+        &["release", "job", "x"],
+        &["release", "job", "--break", "aaaaaaaa"],
+        &["renew", "job", "x", "--ttl", "1m"],
+        &["status", "job"],
+        &["status"],
+    ] {
+        let call = redis.nxlock(verb.to_vec()).env("NXLOCK_SERVER_TIMEOUT", "500ms");
+        let done = refused(call).exits(69).says("no answer within 500ms");
+        assert!(done.took >= Duration::from_millis(490), "{verb:?} gave up after {:?}", done.took);
+        done.within(Duration::from_secs(1));
+    }
+    // What is asked for may be less than the server is given.
+    let call = redis.nxlock(["run", "job", "-w", "300ms", "--", "echo", "ran"]);
+    refused(call).exits(69).within(Duration::from_millis(700));
+    redis.resume();
+    eventually("the server has heard all that was said", || redis.others_connected() == 0);
+}
+
+#[test]
+fn something_that_is_no_redis_is_said_to_be_that() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    // Ends with the test process.
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = std::io::Read::read(&mut client, &mut [0; 64]);
+            let _ = std::io::Write::write_all(&mut client, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let call = Nxlock::new(["status", "job", "-s", &url, "--server-timeout", "300ms"]);
+    refused(call).exits(69).says("does not speak the Redis protocol");
+}
+
+#[test]
+fn too_many_clients_are_weather() {
+    let redis = Redis::start();
+    let mut kept = redis.connection().unwrap();
+    redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).exec(&mut kept).unwrap();
+    let call = redis.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
+    refused(call).exits(69).says("max number of clients");
+    redis::cmd("CONFIG").arg(&["SET", "maxclients", "100"]).exec(&mut kept).unwrap();
+}

@@ -1,0 +1,150 @@
+//! A reply that gets lost after the server has done what was asked.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Fate, Proxy, Redis, eventually};
+
+/// The n-th request's reply is lost so; all others come.
+fn nth(n: usize, fate: Fate) -> impl Fn(usize) -> Fate + Send + Sync {
+    move |number| if number == n { fate } else { Fate::Delivered }
+}
+
+#[test]
+fn a_lock_granted_by_a_lost_reply_is_granted_again_with_the_same_fence() {
+    for fate in [Fate::Cut, Fate::ReplySwallowed] {
+        for refusal in [&["-n"][..], &["-w", "10s"], &[]] {
+            let redis = Redis::start();
+            let proxy = Proxy::to(&redis, nth(1, fate));
+            let args = ["acquire", "job", "--ttl", "1m", "--json"].iter().chain(refusal).copied();
+            // The time for one reply is a part of the whole time.
+            let granted = proxy.nxlock(args).env("NXLOCK_SERVER_TIMEOUT", "2s").run();
+            if fate == Fate::ReplySwallowed {
+                // First contact is bounded by the same time: it may be over, but nothing is left then.
+                if granted.status.code() == Some(69) {
+                    eventually("what may have been granted is given back", || !redis.exists("lock:job"));
+                    continue;
+                }
+            }
+            let granted = granted.exits(0).json();
+            let first = redis.value("{lock:job}:fence").unwrap();
+            assert_eq!(granted["fence"].to_string(), first, "{fate:?}: no second grant has raised it");
+            assert_eq!(granted["token"].as_str().map(str::to_owned), redis.value("lock:job"));
+            assert!(proxy.requests() >= 2);
+            redis.delete("lock:job");
+        }
+    }
+}
+
+#[test]
+fn the_fence_that_the_command_gets_is_that_of_the_first_grant() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis, nth(1, Fate::Cut));
+    let done = proxy.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0);
+    assert_eq!(done.text().trim_end(), redis.value("{lock:job}:fence").unwrap());
+    assert_eq!(proxy.requests(), 3, "granted, granted again, given back: {:#?}", proxy.commands());
+}
+
+#[test]
+fn giving_up_leaves_no_lock_behind() {
+    let plans: [fn(usize) -> Fate; 3] = [
+        // Granted, and no reply is ever heard, not even to the release.
+        |_| Fate::ReplySwallowed,
+        |_| Fate::Blackholed,
+        // Granted twice over, then silence. What comes after that is heard again.
+        |n| match n {
+            1 | 2 => Fate::Cut,
+            3 => Fate::Blackholed,
+            _ => Fate::Delivered,
+        },
+    ];
+    for (number, plan) in plans.into_iter().enumerate() {
+        let redis = Redis::start();
+        let proxy = Proxy::to(&redis, plan);
+        let options = ["run", "job", "-w", "1m", "--server-timeout", "400ms", "--", "echo", "ran"];
+        proxy.nxlock(options).run().exits(69).prints("").within(Duration::from_millis(1500));
+        eventually(&format!("nothing is left of plan {number}"), || {
+            redis.others_connected() == 0 && !redis.exists("lock:job")
+        });
+    }
+}
+
+#[test]
+fn being_told_to_leave_after_a_grant_that_was_not_heard_leaves_no_lock_behind() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis, nth(1, Fate::ReplySwallowed));
+    let mut waiter = proxy.nxlock(["run", "job", "--server-timeout", "30s", "--", "echo", "ran"]).start();
+    eventually("it has been granted", || redis.exists("lock:job") && !waiter.has_ended());
+    waiter.signal(Signal::SIGTERM);
+    waiter.finish().dies_of(Signal::SIGTERM).prints("");
+    eventually("nothing is left", || redis.others_connected() == 0 && !redis.exists("lock:job"));
+}
+
+#[test]
+fn a_lost_reply_to_a_release_is_a_success() {
+    for fate in [Fate::Cut, Fate::ReplySwallowed] {
+        let redis = Redis::start();
+        let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().token();
+        let proxy = Proxy::to(&redis, nth(1, fate));
+        let call = proxy.nxlock(["release", "job", &token]).env("NXLOCK_SERVER_TIMEOUT", "1s").run();
+        assert!(!redis.exists("lock:job"));
+        match fate {
+            Fate::Cut => drop(call.exits(0)),
+            // All of the time went into waiting for it: the truth is not known.
+            _ => assert!(matches!(call.status.code(), Some(0 | 69)), "{}", call.both()),
+        }
+    }
+}
+
+#[test]
+fn a_lost_reply_to_the_release_of_a_run_leaves_its_status() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis, nth(2, Fate::Cut));
+    proxy.nxlock(["run", "job", "-c", "exit 3"]).run().exits(3).says_nothing();
+    assert_eq!(proxy.requests(), 3);
+}
+
+#[test]
+fn a_lost_reply_to_a_renewal_does_not_disturb_the_command() {
+    for fate in [Fate::Cut, Fate::ReplySwallowed, Fate::Blackholed] {
+        let redis = Redis::start();
+        // Three in a row would be one too many.
+        let proxy = Proxy::to(&redis, move |n| if n == 2 || n == 4 { fate } else { Fate::Delivered });
+        let (reader, writer) = std::io::pipe().unwrap();
+        let script = "trap 'echo disturbed' TERM HUP INT CONT; echo up; read x; exit 5";
+        let call = proxy.nxlock(["run", "job", "-t", "1500ms", "-c", script]).stdin_from(reader);
+        let mut running = call.start();
+        running.line("up");
+        eventually("it has been renewed a few times", || proxy.requests() >= 7 || running.has_ended());
+        drop(writer);
+        running.finish().exits(5).prints("up\n");
+        eventually("nothing is left", || !redis.exists("lock:job"));
+    }
+}
+
+#[test]
+fn a_break_whose_reply_is_lost_is_not_done_to_the_next_holder() {
+    let redis = Redis::start();
+    redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0);
+    let rows = redis.nxlock(["status", "job", "--json"]).run().json();
+    let id = rows[0]["holder"]["id"].as_str().unwrap().to_owned();
+    let proxy = Proxy::to(&redis, nth(2, Fate::Cut));
+    proxy.nxlock(["release", "job", "--break", &id]).run().exits(0);
+    assert!(!redis.exists("lock:job"));
+}
+
+#[test]
+fn a_connection_that_was_cut_between_two_renewals_is_made_again() {
+    let redis = Redis::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = redis.nxlock(["run", "job", "-t", "2s", "-c", "echo up; read x; exit 5"]).stdin_from(reader);
+    let mut running = call.start();
+    running.line("up");
+    for _ in 0..3 {
+        redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        eventually("it is connected again", || redis.others_connected() == 1);
+    }
+    drop(writer);
+    running.finish().exits(5).never_says("lost");
+}

@@ -1,0 +1,195 @@
+//! Stopping a command: limits of time, and what is left behind.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::{Redis, eventually, is_alive, now, text_of};
+
+/// Deaf to all that asks politely, in every process of it.
+const DEAF: &str = r#"trap "" TERM HUP INT; echo up; while :; do echo beat >> "$LOG"; sleep 0.02; done"#;
+
+#[test]
+fn a_command_that_takes_too_long_is_stopped_with_124() {
+    let redis = Redis::start();
+    let done = redis.nxlock(["run", "job", "--time-limit", "300ms", "-c", "sleep 300; exit 0"]).run().exits(124);
+    assert!(done.took >= Duration::from_millis(300));
+    done.says("time limit").within(Duration::from_millis(700));
+}
+
+#[test]
+fn a_command_that_ends_in_time_knows_of_no_limit() {
+    let redis = Redis::start();
+    redis.nxlock(["run", "job", "--time-limit", "1m", "-c", "exit 9"]).run().exits(9).says_nothing();
+}
+
+#[test]
+fn a_limit_that_took_kill_is_124_too() {
+    let redis = Redis::start();
+    let log = redis.directory().join("log");
+    let options = ["run", "job", "--time-limit", "300ms", "--kill-after", "300ms", "-c", DEAF];
+    let mut running = redis.nxlock(options).env("LOG", &log).start();
+    eventually("it ends", || running.has_ended());
+    assert_eq!(running.descendants(), [0; 0]);
+    running.finish().exits(124).within(Duration::from_secs(1));
+}
+
+#[test]
+fn a_command_that_returns_something_at_its_limit_is_124_all_the_same() {
+    let redis = Redis::start();
+    let script = "trap 'exit 0' TERM; while :; do sleep 300 & wait; done";
+    redis.nxlock(["run", "job", "--time-limit", "300ms", "-c", script]).run().exits(124);
+}
+
+#[test]
+fn kill_comes_as_long_after_term_as_was_asked_for() {
+    let redis = Redis::start();
+    let log = redis.directory().join("log");
+    let mut running = redis.nxlock(["run", "job", "--kill-after", "1s", "-c", DEAF]).env("LOG", &log).start();
+    running.line("up");
+    let told = now();
+    running.signal(Signal::SIGTERM);
+    running.finish().exits(137);
+    let took = told.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
+}
+
+#[test]
+fn kill_after_nothing_is_kill_at_once() {
+    let redis = Redis::start();
+    let log = redis.directory().join("log");
+    let mut running = redis.nxlock(["run", "job", "--kill-after", "0s", "-c", DEAF]).env("LOG", &log).start();
+    running.line("up");
+    let told = now();
+    running.signal(Signal::SIGTERM);
+    running.finish().exits(137);
+    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+}
+
+/// What a tree and the next holder write into one log, in the order in which they came.
+fn next_holder_comes_last(redis: &Redis, stop: impl FnOnce(&crate::support::Running)) {
+    let log = redis.directory().join("log");
+    let tree = format!("( setsid sh -c '{DEAF}' & ) ; sleep 300");
+    let mut running = redis.nxlock(["run", "job", "--kill-after", "400ms", "-c", &tree]).env("LOG", &log).start();
+    running.line("up");
+    let next = redis.nxlock(["run", "job", "-c", "echo next >> \"$LOG\""]).env("LOG", &log);
+    let mut next = next.start();
+    next.says("waiting");
+    stop(&running);
+    next.finish().exits(0);
+    let written = text_of(&log);
+    assert!(written.ends_with("beat\nnext\n"), "something ran beside the next holder: ...{written:.60}");
+    eventually("it ends", || running.has_ended());
+    assert_eq!(running.descendants(), [0; 0]);
+    running.finish().exits(143);
+    // And nothing has come after it.
+    assert!(text_of(&log).ends_with("next\n"));
+}
+
+#[test]
+fn after_term_the_lock_goes_only_when_the_last_of_the_tree_is_gone() {
+    next_holder_comes_last(&Redis::start(), |running| running.signal(Signal::SIGTERM));
+}
+
+#[test]
+fn two_terms_are_no_more_than_one() {
+    next_holder_comes_last(&Redis::start(), |running| {
+        running.signal(Signal::SIGTERM);
+        running.signal(Signal::SIGTERM);
+        running.signal(Signal::SIGTERM);
+    });
+}
+
+#[test]
+fn the_command_does_not_survive_our_death() {
+    let redis = Redis::start();
+    let script = "echo pid $$; trap '' TERM HUP INT; exec sleep 300";
+    let mut running = redis.nxlock(["run", "job", "-t", "1s", "-c", script]).start();
+    let pid: i32 = running.line("pid ").parse().unwrap();
+    let asked = now();
+    running.signal(Signal::SIGKILL);
+    eventually("the command is gone", || !is_alive(pid));
+    // The lock is nobody's to give back: it ends by itself, and then the next one comes.
+    let left = u64::try_from(redis.pttl("lock:job")).unwrap_or(0);
+    let lease = asked.elapsed() + Duration::from_millis(left);
+    redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    if left > 0 {
+        assert!(asked.elapsed() + Duration::from_millis(20) >= lease, "the next one came before the lease had ended");
+    }
+}
+
+#[test]
+fn a_name_stays_locked_for_at_least_as_long_as_asked_for() {
+    let redis = Redis::start();
+    let began = now();
+    redis.nxlock(["run", "job", "--at-least", "1s", "-c", "exit 3"]).run().exits(3).says_nothing();
+    assert!(redis.exists("lock:job") || began.elapsed() >= Duration::from_secs(1), "given back at once");
+    redis.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
+    redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
+}
+
+#[test]
+fn at_least_may_be_longer_than_the_lease() {
+    let redis = Redis::start();
+    let began = now();
+    redis.nxlock(["run", "job", "-t", "300ms", "--at-least", "1s", "--", "true"]).run().exits(0);
+    redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
+}
+
+#[test]
+fn a_command_that_took_longer_than_at_least_frees_the_name_at_once() {
+    let redis = Redis::start();
+    redis.nxlock(["run", "job", "--at-least", "100ms", "--", "sleep", "0.2"]).run().exits(0);
+    assert!(!redis.exists("lock:job"));
+}
+
+#[test]
+fn a_command_that_cannot_be_started_does_not_keep_the_name() {
+    let redis = Redis::start();
+    redis.nxlock(["run", "job", "--at-least", "1m", "--", "/no/such/command"]).run().exits(127);
+    assert!(!redis.exists("lock:job"));
+}
+
+#[test]
+fn a_stopped_command_is_killed_all_the_same() {
+    let redis = Redis::start();
+    let mut running = redis.nxlock(["run", "job", "-c", "echo pid $$; kill -STOP $$; sleep 300"]).start();
+    let pid: i32 = running.line("pid ").parse().unwrap();
+    eventually("it has stopped itself", || crate::support::state_of(pid) == Some('T'));
+    assert!(redis.exists("lock:job"), "it holds on to its lock");
+    running.signal(Signal::SIGTERM);
+    running.finish().exits(143);
+}
+
+#[test]
+fn what_forks_while_it_is_killed_is_found_too() {
+    let redis = Redis::start();
+    // Never more than a few at a time, but always a new one.
+    let script = r#"trap "" TERM; echo up
+        hop() { setsid sh -c 'trap "" TERM; sleep 0.01; eval "$HOP"' & }
+        HOP='[ -e "$STOP" ] || { setsid sh -c "trap \"\" TERM; sleep 0.01; eval \"\$HOP\"" & }'; export HOP
+        hop; hop; sleep 300"#;
+    let stop = redis.directory().join("stop");
+    let mut running = redis.nxlock(["run", "job", "--kill-after", "100ms", "-c", script]).env("STOP", &stop).start();
+    running.line("up");
+    running.signal(Signal::SIGTERM);
+    eventually("it ends", || running.has_ended());
+    let left = running.descendants();
+    std::fs::write(&stop, "").unwrap();
+    assert_eq!(left, [0; 0]);
+    running.finish().exits(137);
+}
+
+#[test]
+fn a_tree_that_was_left_behind_is_not_ours_any_more() {
+    let redis = Redis::start();
+    let mut running = redis.nxlock(["run", "job", "-c", "sleep 300 >/dev/null 2>&1 & echo pid $!"]).start();
+    let pid: i32 = running.line("pid ").parse().unwrap();
+    eventually("it ends", || running.has_ended());
+    assert!(is_alive(pid));
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    eventually("it dies of what it is sent", || !is_alive(pid));
+}

@@ -1,0 +1,73 @@
+//! What tests are told in: servers, callers, terminals, faults.
+
+mod fake;
+pub mod line;
+mod nxlock;
+mod proxy;
+mod pty;
+mod redis;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+pub use fake::Fake;
+pub use nxlock::{Done, Nxlock, Running, program};
+pub use proxy::{Fate, Proxy};
+pub use pty::Terminal;
+pub use redis::{Redis, unused_port};
+
+/// How long a fact may take to come true on a loaded machine.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+#[expect(clippy::disallowed_methods, reason = "the one place where tests ask for the time")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The clock that files are stamped with.
+#[expect(clippy::disallowed_methods, reason = "the one place where tests ask for the date")]
+pub fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one pause, between two looks at a fact")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(3));
+}
+
+/// Waits until something is there.
+#[track_caller]
+pub fn eventually_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < LIMIT, "still not so after {LIMIT:?}: {what}");
+        pause();
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually_some(what, || is_so().then_some(()));
+}
+
+/// What a file holds; nothing if it is not there yet.
+pub fn text_of(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// The state of a process as proc_pid_stat(5) has it, and nothing for one that is gone: `R`, `S`,
+/// `T` for stopped. One that has ended and was not waited for is gone.
+pub fn state_of(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
+    (!matches!(state, 'Z' | 'X')).then_some(state)
+}
+
+pub fn is_alive(pid: i32) -> bool {
+    state_of(pid).is_some()
+}

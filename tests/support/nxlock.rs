@@ -1,0 +1,316 @@
+//! The binary under test: how it is called, and what came of it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, setsid};
+use serde_json::Value;
+
+use super::{eventually_some, now};
+
+/// The binary under test.
+pub fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_nxlock")
+}
+
+/// A call: without a terminal, with nothing in the environment but PATH and what the test sets.
+pub struct Nxlock {
+    pub(super) command: Command,
+    mark: String,
+    stdout: Option<Stdio>,
+}
+
+impl Nxlock {
+    pub fn new<I: IntoIterator<Item: Into<OsString>>>(args: I) -> Nxlock {
+        Nxlock::by(program(), args)
+    }
+
+    /// Another program, that calls nxlock: a shell. It finds it in PATH.
+    pub fn by<I: IntoIterator<Item: Into<OsString>>>(program: &str, args: I) -> Nxlock {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        let mark = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
+        let mut command = Command::new(program);
+        command.args(args.into_iter().map(Into::into)).env_clear().env("PATH", path()).env(MARK, &mark);
+        command.stdin(Stdio::null());
+        Nxlock { command, mark, stdout: None }
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Nxlock {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn in_directory(mut self, directory: &std::path::Path) -> Nxlock {
+        self.command.current_dir(directory);
+        self
+    }
+
+    pub fn stdin(mut self, bytes: &[u8]) -> Nxlock {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(bytes).and_then(|()| file.seek(SeekFrom::Start(0))).expect("written");
+        self.command.stdin(file);
+        self
+    }
+
+    pub fn stdin_from(mut self, stdin: impl Into<Stdio>) -> Nxlock {
+        self.command.stdin(stdin);
+        self
+    }
+
+    pub fn stdout_to(mut self, stdout: impl Into<Stdio>) -> Nxlock {
+        self.stdout = Some(stdout.into());
+        self
+    }
+
+    /// Starts it in a session of its own, so that a terminal of whoever runs the tests is not ours.
+    pub fn start(mut self) -> Running {
+        // Files, not pipes: a process that is left behind does not keep a file from its end.
+        let stdout = tempfile::tempfile().expect("a temporary file");
+        let stderr = tempfile::tempfile().expect("a temporary file");
+        let copy = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
+        self.command.stdout(self.stdout.take().unwrap_or_else(|| copy(&stdout)));
+        self.command.stderr(copy(&stderr));
+        // SAFETY: setsid(2) and prctl(2) are async-signal-safe.
+        unsafe {
+            self.command.pre_exec(|| {
+                setsid()?;
+                Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
+            });
+        }
+        let began = now();
+        let child = self.command.spawn().expect("it starts");
+        Running { child, mark: self.mark, stdout, stderr, began, status: None }
+    }
+
+    /// Sees it through.
+    #[track_caller]
+    pub fn run(self) -> Done {
+        self.start().finish()
+    }
+
+    pub(super) fn mark(&self) -> String {
+        self.mark.clone()
+    }
+}
+
+/// Marks everything that a call starts: environments are inherited.
+const MARK: &str = "CALLED_BY_TEST";
+
+/// nxlock first, then where shells and their tools are.
+fn path() -> String {
+    let directory = std::path::Path::new(program()).parent().expect("it is in a directory");
+    format!("{}:{}", directory.display(), std::env::var("PATH").expect("there is a PATH"))
+}
+
+/// A call under way. Dropped before its end, it is killed with all it started.
+pub struct Running {
+    child: Child,
+    mark: String,
+    stdout: File,
+    stderr: File,
+    began: Instant,
+    status: Option<ExitStatus>,
+}
+
+impl Running {
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("it runs");
+    }
+
+    pub fn stdout(&self) -> String {
+        whole(&self.stdout)
+    }
+
+    pub fn stderr(&self) -> String {
+        whole(&self.stderr)
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().expect("it is ours to wait for");
+        }
+        self.status.is_some()
+    }
+
+    /// Waits for a line of the command's that begins so, and gives its rest.
+    #[track_caller]
+    pub fn line(&mut self, begin: &str) -> String {
+        let found = eventually_some_or(self, |running| {
+            let text = running.stdout();
+            let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            whole.filter_map(|line| line.strip_prefix(begin)).next().map(str::to_owned)
+        });
+        found.unwrap_or_else(|| panic!("no line `{begin}...`:\n{}", self.both()))
+    }
+
+    /// Waits until stderr says so.
+    #[track_caller]
+    pub fn says(&mut self, text: &str) {
+        let found = eventually_some_or(self, |running| running.stderr().contains(text).then_some(()));
+        assert!(found.is_some(), "stderr does not say `{text}`:\n{}", self.both());
+    }
+
+    fn both(&self) -> String {
+        format!("--- stdout\n{}\n--- stderr\n{}", self.stdout(), self.stderr())
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn finish(mut self) -> Done {
+        let ended = eventually_some_or(&mut self, |running| running.has_ended().then_some(()));
+        assert!(ended.is_some(), "it does not end:\n{}", self.both());
+        Done {
+            status: self.status.expect("it has ended"),
+            took: self.began.elapsed(),
+            stdout: bytes(&self.stdout),
+            stderr: whole(&self.stderr),
+        }
+    }
+
+    /// What it has started and is still there; itself not counted.
+    pub fn descendants(&self) -> Vec<i32> {
+        marked(&self.mark).into_iter().filter(|pid| *pid != self.pid()).collect()
+    }
+}
+
+/// As `eventually_some`, and nothing at the limit, or when the call has ended without it.
+fn eventually_some_or<T>(running: &mut Running, mut look: impl FnMut(&mut Running) -> Option<T>) -> Option<T> {
+    let began = now();
+    eventually_some("a call's next step", || {
+        let over = running.has_ended() || began.elapsed() > super::LIMIT - Duration::from_secs(1);
+        match look(running) {
+            Some(found) => Some(Some(found)),
+            None if over => Some(None),
+            None => None,
+        }
+    })
+}
+
+/// Every living process whose environment carries the mark.
+pub(super) fn marked(mark: &str) -> Vec<i32> {
+    let mark = format!("{MARK}={mark}\0");
+    let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(mark.len()).any(|window| window == mark.as_bytes())
+    })
+    .collect()
+}
+
+/// Kills what a test has left, whatever it ignores.
+pub(super) fn clear_away(mark: &str) {
+    for pid in marked(mark) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        clear_away(&self.mark);
+    }
+}
+
+fn bytes(file: &File) -> Vec<u8> {
+    let length = usize::try_from(file.metadata().expect("its length").len()).expect("it fits");
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0).expect("readable");
+    bytes
+}
+
+fn whole(file: &File) -> String {
+    String::from_utf8_lossy(&bytes(file)).into_owned()
+}
+
+/// What came of a call.
+pub struct Done {
+    pub status: ExitStatus,
+    pub took: Duration,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Done {
+    #[track_caller]
+    pub fn exits(self, status: i32) -> Done {
+        assert_eq!(self.status.code(), Some(status), "{:?}, not {status}:\n{}", self.status, self.both());
+        self
+    }
+
+    #[track_caller]
+    pub fn dies_of(self, signal: Signal) -> Done {
+        assert_eq!(self.status.signal(), Some(signal as i32), "{:?}, not {signal}:\n{}", self.status, self.both());
+        self
+    }
+
+    /// Stderr has this in it.
+    #[track_caller]
+    pub fn says(self, text: &str) -> Done {
+        assert!(self.stderr.contains(text), "stderr does not say `{text}`:\n{}", self.both());
+        self
+    }
+
+    /// Neither stream has this in it.
+    #[track_caller]
+    pub fn never_says(self, text: &str) -> Done {
+        assert!(!self.both().contains(text), "it says `{text}`:\n{}", self.both());
+        self
+    }
+
+    #[track_caller]
+    pub fn says_nothing(self) -> Done {
+        assert!(self.stderr.is_empty(), "it says something:\n{}", self.both());
+        self
+    }
+
+    #[track_caller]
+    pub fn prints(self, text: &str) -> Done {
+        assert_eq!(self.text(), text, "stdout is something else:\n{}", self.both());
+        self
+    }
+
+    /// Took no longer than the contract allows, three times over: the machine may be busy.
+    #[track_caller]
+    pub fn within(self, bound: Duration) -> Done {
+        assert!(self.took < bound * 3, "took {:?}, and {bound:?} would be right:\n{}", self.took, self.both());
+        self
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// The token that `acquire` printed.
+    #[track_caller]
+    pub fn token(&self) -> String {
+        let token = self.text();
+        assert!(token.starts_with("nx1:") && token.ends_with('\n'), "no token:\n{}", self.both());
+        token.trim_end().to_owned()
+    }
+
+    /// The one JSON document on stdout.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("no document ({e}):\n{}", self.both()))
+    }
+
+    pub fn both(&self) -> String {
+        format!("--- stdout\n{}\n--- stderr\n{}", self.text(), self.stderr)
+    }
+}

@@ -1,0 +1,277 @@
+//! A redis-server of one's own, and what can happen to it.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use redis::{Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
+use tempfile::TempDir;
+
+use super::{Nxlock, eventually, eventually_some, pause, state_of};
+
+/// Listens on a Unix socket in a directory of its own, and on a TCP port if asked to. Killed when
+/// dropped; before that it must hold nothing but fences that end by themselves.
+pub struct Redis {
+    directory: TempDir,
+    options: Vec<String>,
+    port: Option<u16>,
+    process: Option<Child>,
+    password: Option<String>,
+    inspected: AtomicBool,
+}
+
+impl Redis {
+    pub fn start() -> Redis {
+        Redis::with(&[])
+    }
+
+    /// With options as redis-server takes them on its command line.
+    pub fn with(options: &[&str]) -> Redis {
+        let mut redis = Redis::at(None, options);
+        redis.boot().expect("redis-server starts");
+        redis
+    }
+
+    pub fn on_tcp(options: &[&str]) -> Redis {
+        // Between our finding a port and the server's taking it somebody else may: then another.
+        eventually_some("a redis-server has a port", || {
+            let mut redis = Redis::at(Some(unused_port()), options);
+            match redis.boot() {
+                Ok(()) => Some(redis),
+                Err(_) => {
+                    redis.leave_as_it_is();
+                    None
+                }
+            }
+        })
+    }
+
+    /// With a password for everybody.
+    pub fn with_password(password: &str) -> Redis {
+        let mut redis = Redis::at(None, &["--requirepass", password]);
+        redis.password = Some(password.to_owned());
+        redis.boot().expect("redis-server starts");
+        redis
+    }
+
+    fn at(port: Option<u16>, options: &[&str]) -> Redis {
+        let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the server");
+        std::fs::create_dir(directory.path().join("data")).expect("and one for its data");
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        Redis { directory, options, port, process: None, password: None, inspected: AtomicBool::new(true) }
+    }
+
+    fn boot(&mut self) -> io::Result<()> {
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &self.port.unwrap_or(0).to_string(), "--bind", "127.0.0.1"]);
+        command.arg("--unixsocket").arg(self.socket());
+        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        command.arg("--dir").arg(self.data());
+        command.args(&self.options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: prctl(2) is async-signal-safe.
+        unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+        let child = command.spawn().unwrap_or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => panic!(
+                "redis-server is not installed, and these tests need it: `apt-get install redis-server` \
+                 (Debian, Ubuntu), `dnf install redis` (Fedora), `apk add redis` (Alpine)"
+            ),
+            _ => panic!("redis-server cannot be started: {error}"),
+        });
+        let child = self.process.insert(child);
+        let socket = self.directory.path().join("s");
+        let info = info(&socket, None);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Err(io::Error::other(format!("redis-server ended: {status}")));
+            }
+            // Any answer will do: it may want a password, or be loading.
+            let answered = redis::Client::open(info.clone())
+                .and_then(|client| client.get_connection())
+                .map(|mut connection| redis::cmd("PING").query::<()>(&mut connection));
+            if matches!(&answered, Ok(reply) if reply.as_ref().err().is_none_or(|error| !error.is_io_error())) {
+                break;
+            }
+            pause();
+        }
+        self.inspected.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("s")
+    }
+
+    /// Where it saves.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// A place for the files of a test.
+    pub fn directory(&self) -> PathBuf {
+        self.directory.path().to_owned()
+    }
+
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.expect("a server with a port")
+    }
+
+    /// nxlock, pointed at this server by its environment.
+    pub fn nxlock<I: IntoIterator<Item: Into<std::ffi::OsString>>>(&self, args: I) -> Nxlock {
+        let url = match &self.password {
+            Some(password) => format!("{}?pass={password}", self.url()),
+            None => self.url(),
+        };
+        Nxlock::new(args).env("NXLOCK_SERVER", url)
+    }
+
+    /// A request by somebody else than nxlock.
+    #[track_caller]
+    pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.connection()?)
+    }
+
+    pub fn connection(&self) -> RedisResult<Connection> {
+        redis::Client::open(info(&self.socket(), self.password.as_deref()))?.get_connection()
+    }
+
+    /// Puts an exact value, of any bytes, under a key, with an expiry if it is to have one.
+    pub fn put(&self, key: &str, value: &[u8], ttl_ms: Option<u64>) {
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(value);
+        if let Some(ttl) = ttl_ms {
+            set.arg("PX").arg(ttl);
+        }
+        set.exec(&mut self.connection().expect("connected")).expect("set");
+    }
+
+    pub fn value(&self, key: &str) -> Option<String> {
+        self.ask(&["GET", key])
+    }
+
+    pub fn exists(&self, key: &str) -> bool {
+        self.ask(&["EXISTS", key])
+    }
+
+    pub fn pttl(&self, key: &str) -> i64 {
+        self.ask(&["PTTL", key])
+    }
+
+    pub fn delete(&self, key: &str) {
+        assert_eq!(self.ask::<i64>(&["DEL", key]), 1, "there is no {key}");
+    }
+
+    /// How many connections other than ours are open.
+    pub fn others_connected(&self) -> usize {
+        self.ask::<String>(&["CLIENT", "LIST"]).lines().count() - 1
+    }
+
+    /// Stops answering, without closing anything.
+    pub fn hang(&self) {
+        self.signal(Signal::SIGSTOP);
+        eventually("the server is stopped", || state_of(self.pid().as_raw()) == Some('T'));
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Dies as in a power cut.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("killed");
+            process.wait().expect("reaped");
+        }
+        let _ = std::fs::remove_file(self.socket());
+        self.inspected.store(false, Ordering::Relaxed);
+    }
+
+    /// Comes back at the same address, remembering only what it was told to save.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.boot().expect("redis-server starts again");
+    }
+
+    pub fn restart_with(&mut self, options: &[&str]) {
+        self.options.extend(options.iter().map(|&option| option.to_owned()));
+        self.restart();
+    }
+
+    /// What this server holds in the end is not looked at.
+    pub fn leave_as_it_is(&self) {
+        self.inspected.store(false, Ordering::Relaxed);
+    }
+
+    fn pid(&self) -> Pid {
+        let id = self.process.as_ref().expect("the server runs").id();
+        Pid::from_raw(id.cast_signed())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("the server runs");
+    }
+
+    /// What is left in any database that does not end by itself or is no fence.
+    fn litter(&self) -> Vec<String> {
+        let mut connection = self.connection().expect("the server answers");
+        let mut litter = Vec::new();
+        for database in 0..16 {
+            redis::cmd("SELECT").arg(database).exec(&mut connection).expect("there are 16 databases");
+            let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
+            for key in keys {
+                let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("pttl");
+                let is_fence = key.starts_with(b"{") && key.ends_with(b"}:fence");
+                if !is_fence || ttl <= 0 {
+                    litter.push(format!("{database}: {} (pttl {ttl})", String::from_utf8_lossy(&key)));
+                }
+            }
+        }
+        litter
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let litter = if self.inspected.load(Ordering::Relaxed) && !std::thread::panicking() {
+            self.litter()
+        } else {
+            Vec::new()
+        };
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        assert!(litter.is_empty(), "left behind in the server: {litter:?}");
+    }
+}
+
+fn info(socket: &std::path::Path, password: Option<&str>) -> redis::ConnectionInfo {
+    let settings = RedisConnectionInfo::default();
+    let settings = match password {
+        Some(password) => settings.set_password(password),
+        None => settings,
+    };
+    let address = ConnectionAddr::Unix(socket.to_owned());
+    address.into_connection_info().expect("an address").set_redis_settings(settings)
+}
+
+/// A port that nobody listens on just now.
+pub fn unused_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its number").port()
+}
