@@ -8,6 +8,7 @@ mod clock;
 mod cmd;
 mod exit;
 mod inbox;
+mod inherited;
 mod keeper;
 mod limit;
 mod lock;

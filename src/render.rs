@@ -7,6 +7,7 @@ mod json;
 use std::io::{self, Write};
 
 use crate::exit::{self, Exit};
+use crate::inherited;
 use crate::report::Report;
 use crate::say;
 
@@ -34,6 +35,9 @@ pub fn complain(report: &Report, as_json: bool) {
 pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
     let stdout = if as_json { json::stdout(report) } else { human::stdout(report) };
     if let Some(text) = stdout {
+        if inherited::stdout_closed() {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it is closed"));
+        }
         let mut out = anstream::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()?;

@@ -19,7 +19,7 @@ use crate::lock::LockName;
 use crate::report::Ending;
 use crate::supervise::Lost;
 
-pub use text::{clean, escaped, instant, now_whose, plain, span, state, state_word, who};
+pub use text::{clean, escaped, instant, now_whose, plain, process, span, state, state_word, who};
 pub use waiting::Waiting;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use nix::libc;
@@ -165,26 +165,8 @@ fn heard(signals: impl IntoIterator<Item = Signal>) -> SigSet {
     signals.into_iter().filter(|signal| !is_ignored(*signal)).collect()
 }
 
-/// Whether SIGPIPE was ignored when we were started: the command is to find it so.
-pub fn pipe_was_ignored() -> bool {
-    PIPE_WAS_IGNORED.load(Ordering::Relaxed)
-}
-
-static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
-
-/// Rust's runtime ignores SIGPIPE before `main`; so that is looked at before the runtime.
-// SAFETY: the function runs before `main`, as those in this section do, and only calls sigaction(2)
-// and stores to an atomic.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static NOTE_PIPE: extern "C" fn() = {
-    extern "C" fn note() {
-        PIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
-    }
-    note
-};
-
-fn is_ignored(signal: Signal) -> bool {
+/// Whether a signal is ignored just now.
+pub fn is_ignored(signal: Signal) -> bool {
     // SAFETY: with a null new action sigaction(2) only writes the old one, to memory that is ours;
     // all zeroes is a valid sigaction.
     unsafe {

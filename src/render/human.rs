@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::lock::{LockName, Occupancy, Owner, State};
+use crate::lock::{LockName, Occupancy, State};
 use crate::report::{Acquired, Busy, Named, NotRun, NotYours, Ran, Report, Row, TokenForm, Wanted};
 use crate::say::{self, FAINT, clean, instant, span};
 use crate::store::{Trouble, Waiter};
@@ -170,7 +170,7 @@ fn cells(name: &LockName, occupancy: &Occupancy) -> [String; 8] {
     [
         clean(name.as_str()),
         say::state_word(&occupancy.state).replace('_', " "),
-        holder.map_or_else(dash, |holder| process(&holder.owner)),
+        holder.map_or_else(dash, |holder| say::process(&holder.owner)),
         holder.map_or_else(dash, |holder| holder.id.to_string()),
         holder.map_or_else(dash, |holder| span(holder.held)),
         occupancy.ttl.map_or_else(|| if free { dash() } else { "no end".to_owned() }, span),
@@ -185,17 +185,13 @@ fn waiter_cells(waiter: &Waiter) -> [String; 8] {
     [
         format!("  {}.", waiter.position),
         "waiting".to_owned(),
-        process(&waiter.owner),
+        say::process(&waiter.owner),
         waiter.id.to_string(),
         span(waiter.waiting),
         dash(),
         dash(),
         waiter.reason.as_deref().map(clean).unwrap_or_default(),
     ]
-}
-
-fn process(owner: &Owner) -> String {
-    format!("{}@{}:{}", clean(&owner.user), clean(&owner.host), owner.pid)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
-use crate::lock::{Holder, Occupancy, State};
+use crate::lock::{Holder, Occupancy, Owner, State};
 
 /// Text from a server, made harmless: what could move a cursor, hide or reorder words is shown as
 /// an escape, and what is long is cut.
@@ -93,6 +93,11 @@ pub fn instant(time: SystemTime) -> String {
         text.clear();
     }
     text
+}
+
+/// `alice@web-3:4711`
+pub fn process(owner: &Owner) -> String {
+    format!("{}@{}:{}", clean(&owner.user), clean(&owner.host), owner.pid)
 }
 
 /// `alice@web-3, pid 4711`

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use super::text::{cut, held_by_after, span};
+use super::text::{cut, held_by_after, process, span};
 use super::{Level, line, voice};
 use crate::clock::Moment;
 use crate::lock::{LockName, Occupancy};
@@ -87,25 +87,42 @@ impl Waiting {
         }
     }
 
+    /// For a log, which has room.
     fn text(&self) -> String {
-        let waited = span(whole(self.began.elapsed()));
         let what = match &self.news {
             None => String::new(),
             Some(News::Trouble(trouble)) => format!("{trouble}, trying again"),
             Some(News::Held { occupancy, place, seen }) => {
-                let since = seen.elapsed();
-                let lease = occupancy.ttl.map_or("no expiry".to_owned(), |ttl| {
-                    format!("{} of its lease left", span(ttl.saturating_sub(since)))
-                });
-                let place = match place.position {
-                    0 => String::new(),
-                    1 => ", we are next".to_owned(),
-                    n => format!(", {} ahead of us", n - 1),
-                };
-                format!("{}, {lease}{place}", held_by_after(occupancy, since))
+                let held = held_by_after(occupancy, seen.elapsed());
+                let place = ahead(*place).map_or(String::new(), |ahead| format!(", {ahead}"));
+                format!("{held}, lease {}{place}", lease_left(occupancy, *seen))
             }
         };
-        format!("waiting for \"{}\": {what}; waited {waited}", self.name)
+        format!("waiting for \"{}\": {what}; waited {}", self.name, self.waited())
+    }
+
+    /// For one line of a terminal: what changes comes first, since what does not fit is cut.
+    fn live_text(&self) -> String {
+        let what = match &self.news {
+            None => String::new(),
+            Some(News::Trouble(trouble)) => format!("; {}, trying again", trouble.came),
+            Some(News::Held { occupancy, seen, .. }) => match &occupancy.holder {
+                Some(holder) => {
+                    let held = span(whole(holder.held + seen.elapsed()));
+                    format!("; held {held} by {}, lease {}", process(&holder.owner), lease_left(occupancy, *seen))
+                }
+                None => format!("; {}", held_by_after(occupancy, seen.elapsed())),
+            },
+        };
+        let place = match &self.news {
+            Some(News::Held { place, .. }) => ahead(*place).map_or(String::new(), |ahead| format!("{ahead}, ")),
+            Some(News::Trouble(_)) | None => String::new(),
+        };
+        format!("waiting for \"{}\": {place}waited {}{what}", self.name, self.waited())
+    }
+
+    fn waited(&self) -> String {
+        span(whole(self.began.elapsed()))
     }
 
     /// When the line is to be drawn again.
@@ -119,7 +136,7 @@ impl Waiting {
         }
         let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
         // The last column is left empty: writing it may wrap the line.
-        let text = format!("\r{}\x1b[K", cut(&self.text(), columns.saturating_sub(1)));
+        let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
         // Not through anstream, which takes escapes out where colours are unwanted.
         let _ = std::io::stderr().write_all(text.as_bytes());
         self.drawn = true;
@@ -135,6 +152,22 @@ impl Waiting {
         if self.form == Form::Log && self.told.is_some() && granted {
             line(format_args!("nxlock: got \"{}\" after {}", self.name, span(whole(self.began.elapsed()))));
         }
+    }
+}
+
+/// Our place, from where we stand.
+fn ahead(place: Place) -> Option<String> {
+    match place.position {
+        0 => None,
+        1 => Some("we are next".to_owned()),
+        n => Some(format!("{} ahead of us", n - 1)),
+    }
+}
+
+fn lease_left(occupancy: &Occupancy, seen: Moment) -> String {
+    match occupancy.ttl {
+        Some(ttl) => span(ttl.saturating_sub(seen.elapsed())),
+        None => "without end".to_owned(),
     }
 }
 

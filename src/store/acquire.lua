@@ -99,8 +99,8 @@ elseif manner == 'queue' then
   local _, _, dropped = front()
   if dropped then front('n') end
 else
-  -- A replica must not answer for its master; this is refused there, and changes nothing.
-  redis.call('ZREM', Q, token)
+  -- A replica must not answer for its master: this is refused there, and removes nobody.
+  redis.call('ZREM', Q, '')
 end
 return { 0, value or '', digits(redis.call('PTTL', K)),
   ticket > 0 and (redis.call('ZRANK', Q, token) or -1) + 1 or 0, redis.call('ZCARD', Q),

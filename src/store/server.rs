@@ -79,7 +79,7 @@ impl Server {
     }
 
     fn unanswered(&self, what: &What<'_>, fault: Fault) -> Trouble {
-        what.unanswered(&self.wire.target, self.wire.began.elapsed(), fault)
+        what.unanswered(&self.wire.target, self.wire.began.elapsed().min(self.wire.timeout), fault)
     }
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {

@@ -12,8 +12,8 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 
 use nix::unistd::{getpid, getsid};
 
+use crate::inherited;
 use crate::report::Ending;
-use crate::signals::pipe_was_ignored;
 
 /// Whether there is a terminal that controls us, and so job control to take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub fn spawn(
         command.process_group(0);
     }
     let parent = std::process::id();
-    let pipe_ignored = pipe_was_ignored();
+    let pipe_ignored = inherited::pipe_ignored();
     // SAFETY: between fork and exec only sigprocmask(2), sigaction(2), prctl(2), getppid(2) and kill(2) are
     // which are async-signal-safe.
     unsafe {

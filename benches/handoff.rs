@@ -1,0 +1,110 @@
+//! How long a lock lies idle between two commands: the holder's command ends, the next one's starts.
+//!
+//! `cargo bench --bench handoff` (`-- --quick` for fewer rounds). Beside flock(1), and beside a loop
+//! that tries SET NX every 100 ms. Every command is this program, called again to write down when it
+//! began and when it ended.
+
+#![expect(clippy::print_stdout, reason = "a bench prints")]
+
+#[path = "handoff/expiry.rs"]
+mod expiry;
+#[path = "handoff/guard.rs"]
+mod guard;
+mod rig;
+#[path = "handoff/scene.rs"]
+mod scene;
+#[path = "handoff/within.rs"]
+mod within;
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use guard::Guard;
+use rig::{Contestant, Figures, Server, Table, circumstances, pause, quick, rounds};
+use scene::{Seen, scene};
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some(within::STAMP) => return within::stamp(args),
+        Some(within::POLL) => return within::poll(args),
+        _ => {}
+    }
+    let server = Server::start();
+    println!("handoff: {}", circumstances(&server));
+    hand_offs(&server, 1, if quick() { 10 } else { 50 }, Duration::ZERO);
+    hand_offs(&server, 10, if quick() { 1 } else { 5 }, Duration::from_millis(20));
+    hand_offs(&server, 100, if quick() { 1 } else { 2 }, Duration::from_millis(20));
+    println!("expiry: the holder is killed, ttl 1s; from the ttl's end to the next command's start");
+    lateness(&server, "alone in the server");
+    expiry::strew(&server, 10_000);
+    lateness(&server, "with 10000 other keys that expire");
+    idle(&server, 100, Duration::from_secs(if quick() { 3 } else { 10 }));
+}
+
+/// What was seen of one guard over all rounds.
+#[derive(Default)]
+struct Sum {
+    latencies: Figures,
+    inversions: usize,
+    asked: u64,
+    commands: u64,
+}
+
+impl Sum {
+    /// Less what it takes when nobody waits: the last one's giving back, after the last hand-off.
+    fn add(&mut self, seen: Seen, alone: &Seen) {
+        seen.latencies.into_iter().for_each(|latency| self.latencies.add(latency));
+        self.inversions += seen.inversions;
+        self.asked += seen.asked - alone.asked;
+        self.commands += seen.commands - alone.commands;
+    }
+}
+
+fn hand_offs(server: &Server, waiters: usize, count: usize, apart: Duration) {
+    let sums: Vec<RefCell<Sum>> = Guard::ALL.iter().map(|_| RefCell::default()).collect();
+    let contestants = Guard::ALL.iter().zip(&sums).map(|(&guard, sum)| {
+        let alone = scene(server, guard, 0, Duration::ZERO);
+        Box::new(move || sum.borrow_mut().add(scene(server, guard, waiters, apart), &alone)) as Contestant<'_>
+    });
+    rounds(count, &mut contestants.collect::<Vec<_>>());
+
+    let flock = sums[0].borrow().latencies.clone();
+    let heading = ["ms", "p10", "p50", "p90", "to flock p10", "p50", "p90", "inversions", "EVAL", "commands"];
+    let mut table = Table::new(&heading);
+    for (guard, sum) in Guard::ALL.iter().zip(&sums) {
+        let sum = sum.borrow();
+        let each = |calls: u64| match guard.asks() {
+            true => format!("{:.2}", calls as f64 / sum.latencies.count() as f64),
+            false => String::new(),
+        };
+        let mut cells: Vec<String> = [10, 50, 90].map(|p| format!("{:.2}", sum.latencies.percentile(p))).into();
+        cells.extend([10, 50, 90].map(|p| format!("{:.2}", sum.latencies.percentile(p) / flock.percentile(p))));
+        cells.extend([sum.inversions.to_string(), each(sum.asked), each(sum.commands)]);
+        table.row(guard.name(), &cells);
+    }
+    let load = circumstances(server);
+    println!("\n{waiters} waiting, {count} rounds ({load})\n{}", table.text());
+}
+
+fn lateness(server: &Server, how: &str) {
+    let late = expiry::lateness(server, 15);
+    let [best, half, most] = [10, 50, 90].map(|p| late.percentile(p));
+    println!("  {how}: p10 {best:.1} ms, p50 {half:.1} ms, p90 {most:.1} ms ({} times)", late.count());
+}
+
+/// What waiting costs the server while nothing happens.
+fn idle(server: &Server, waiters: usize, time: Duration) {
+    let crowd = scene::gather(server, Guard::NxlockTcp, waiters, Duration::from_millis(5));
+    server.forget_stats();
+    pause(time);
+    let stats = server.stats();
+    crowd.disperse();
+    let each = |calls: u64| calls as f64 / waiters as f64 / time.as_secs_f64();
+    println!("\nidle: {waiters} waiting on a held lock for {time:?}, each a second");
+    println!(
+        "  {:.2} EVAL, {:.2} commands, those within the scripts included",
+        each(stats.of("eval")),
+        each(stats.all())
+    );
+}

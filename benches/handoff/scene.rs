@@ -1,0 +1,111 @@
+//! One lock, one holder, some who wait, and what the stamps of their commands tell afterwards.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+
+use super::guard::Guard;
+use super::rig::{Server, now, pause, until};
+use super::within::stamping;
+
+pub struct Seen {
+    pub latencies: Vec<Duration>,
+    /// Pairs of whom the later was served before the earlier.
+    pub inversions: usize,
+    /// Scripts that the server was asked to run, and all commands, from the holder's end to the last's.
+    pub asked: u64,
+    pub commands: u64,
+}
+
+/// A holder whose command goes on until it is let go, and those who wait for it.
+pub struct Crowd {
+    leash: ChildStdin,
+    members: Vec<Child>,
+    stamps: PathBuf,
+}
+
+/// One after the other, and all in line when this returns.
+pub fn gather(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Crowd {
+    let name = new_name();
+    let stamps = server.directory().join(format!("{name}.stamps"));
+    let mut holder = start(guard.call(server, &name, &stamping(&stamps, 0, true)), Stdio::piped());
+    let leash = holder.stdin.take().expect("a pipe");
+    // The file is there as soon as the holder's command runs.
+    until("the holder's command runs", || stamps.exists());
+    let mut members = vec![holder];
+    for waiter in 1..=waiters {
+        let began = now();
+        members.push(start(guard.call(server, &name, &stamping(&stamps, waiter, false)), Stdio::null()));
+        pause(apart.saturating_sub(now() - began));
+    }
+    match guard.waiting(server, &name) {
+        Some(_) => until("all are in line", || guard.waiting(server, &name) == Some(waiters)),
+        // A poller is not seen; and where in its interval the lock comes free is left to chance.
+        None => pause(Duration::from_micros(30_000 + u64::from(now().subsec_micros()) % 100_000)),
+    }
+    // What came with the arrivals is over: the machine is quiet when the lock is let go.
+    pause(Duration::from_millis(5));
+    Crowd { leash, members, stamps }
+}
+
+impl Crowd {
+    /// Lets the holder go, sees everybody served, and gives the file of their stamps.
+    pub fn disperse(self) -> PathBuf {
+        drop(self.leash);
+        for mut member in self.members {
+            let status = member.wait().expect("it is our child");
+            assert!(status.success(), "{status}");
+        }
+        self.stamps
+    }
+}
+
+pub fn scene(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Seen {
+    let crowd = gather(server, guard, waiters, apart);
+    server.forget_stats();
+    let stamps = crowd.disperse();
+    let stats = server.stats();
+    let mut served: Vec<(Duration, Duration, usize)> = read(&stamps);
+    served.sort_unstable();
+    assert_eq!(served.len(), waiters + 1, "everybody was served once");
+    assert!(served.is_sorted_by(|earlier, later| earlier.1 <= later.0), "two at once: {served:?}");
+    let order: Vec<usize> = served.iter().map(|command| command.2).collect();
+    let overtaken = |at: usize| order[..at].iter().filter(|&&earlier| earlier > order[at]).count();
+    Seen {
+        latencies: served.windows(2).map(|pair| pair[1].0 - pair[0].1).collect(),
+        inversions: (0..order.len()).map(overtaken).sum(),
+        asked: stats.of("eval"),
+        commands: stats.all(),
+    }
+}
+
+pub fn new_name() -> String {
+    static NAMES: AtomicU32 = AtomicU32::new(0);
+    format!("bench{}", NAMES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Killed when the bench dies.
+pub fn start(mut call: Command, stdin: Stdio) -> Child {
+    call.stdin(stdin).stdout(Stdio::null());
+    // SAFETY: prctl(2) is async-signal-safe.
+    unsafe { call.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+    call.spawn().expect("it starts")
+}
+
+/// When each command began and ended, and whose it was.
+pub fn read(stamps: &PathBuf) -> Vec<(Duration, Duration, usize)> {
+    let text = fs::read_to_string(stamps).expect("stamps");
+    let line = |line: &str| {
+        let mut words = line.split(' ').map(|word| word.parse::<u64>().expect("a number"));
+        let mut next = || words.next().expect("three numbers");
+        let (who, began, ended) = (next(), next(), next());
+        (Duration::from_nanos(began), Duration::from_nanos(ended), usize::try_from(who).expect("small"))
+    };
+    text.lines().map(line).collect()
+}

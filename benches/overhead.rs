@@ -1,0 +1,149 @@
+//! What it costs to run a command under a lock that nobody else wants: whole processes, from the
+//! spawning to the reaping, beside flock(1) and beside the script that people write with redis-cli.
+//!
+//! `cargo bench --bench overhead` (`-- --quick` for fewer rounds). "over true" is what a call takes
+//! longer than the command alone, spawned in the same round.
+
+#![expect(clippy::print_stdout, reason = "a bench prints")]
+
+mod rig;
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rig::{Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, pause, quick, rounds, until};
+
+/// As cautious as it gets with redis-cli: a token of one's own, an expiry, compare-and-delete.
+const SCRIPT: &str = r#"
+read -r token < /proc/sys/kernel/random/uuid
+[ "$(redis-cli -p "$PORT" SET "$NAME" "$token" NX PX 30000)" = OK ] || exit 75
+/bin/true
+redis-cli -p "$PORT" EVAL 'if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end
+return 0' 1 "$NAME" "$token" > /dev/null
+"#;
+
+const TRUE: &str = "/bin/true";
+
+fn main() {
+    let server = Server::start();
+    println!("overhead: {}", circumstances(&server));
+    times(&server, if quick() { 60 } else { 500 });
+    traffic(&server, 20);
+    memory(&server);
+}
+
+fn silent(program: &str, args: &[&str]) -> Command {
+    let mut command = command(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+fn run(server: &str) -> Command {
+    silent(NXLOCK, &["--server", server, "run", "bench", "--", TRUE])
+}
+
+fn succeeds(command: &mut Command) {
+    let status = command.status().expect("it starts");
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// In two processes, as a shell script would.
+fn acquire_and_release(server: &str) {
+    let mut acquire = silent(NXLOCK, &["--server", server, "acquire", "bench", "--ttl", "1m"]);
+    let granted = acquire.stdout(Stdio::piped()).output().expect("it starts");
+    assert!(granted.status.success(), "{granted:?}");
+    let token = String::from_utf8(granted.stdout).expect("a token is ASCII");
+    succeeds(silent(NXLOCK, &["--server", server, "release", "bench"]).env("NXLOCK_TOKEN", token.trim()));
+}
+
+fn times(server: &Server, count: usize) {
+    let (tcp, unix, port) = (server.tcp(), server.unix(), server.port().to_string());
+    let file = server.directory().join("flock");
+    fs::write(&file, "").expect("a file to lock");
+    let file = file.to_str().expect("a path of ours is UTF-8");
+    let mut bare = silent(TRUE, &[]);
+    let mut flock = silent("flock", &[file, TRUE]);
+    let mut version = silent(NXLOCK, &["--version"]);
+    let (mut run_tcp, mut run_unix) = (run(&tcp), run(&unix));
+    let mut script = silent("sh", &["-c", SCRIPT]);
+    script.env("PORT", &port).env("NAME", "bench:script");
+
+    let mut contestants: Vec<(&str, Contestant<'_>)> = vec![
+        ("true", Box::new(|| succeeds(&mut bare))),
+        ("flock FILE true", Box::new(|| succeeds(&mut flock))),
+        ("nxlock --version", Box::new(|| succeeds(&mut version))),
+        ("nxlock run, TCP", Box::new(|| succeeds(&mut run_tcp))),
+        ("nxlock run, Unix socket", Box::new(|| succeeds(&mut run_unix))),
+        ("nxlock acquire, then release, TCP", Box::new(|| acquire_and_release(&tcp))),
+        ("redis-cli script, TCP", Box::new(|| succeeds(&mut script))),
+    ];
+    let names: Vec<&str> = contestants.iter().map(|contestant| contestant.0).collect();
+    let taken: Vec<RefCell<Figures>> = names.iter().map(|_| RefCell::default()).collect();
+    let timed = contestants.iter_mut().zip(&taken).map(|((_, call), taken)| {
+        Box::new(move || {
+            let began = now();
+            call();
+            taken.borrow_mut().add(now() - began);
+        }) as Contestant<'_>
+    });
+    rounds(count, &mut timed.collect::<Vec<_>>());
+
+    let figures: Vec<Figures> = taken.into_iter().map(RefCell::into_inner).collect();
+    let over = |which: usize, percent| figures[which].percentile(percent) - figures[0].percentile(percent);
+    let heading = ["ms", "p10", "p50", "p90", "over true p10", "p50", "to flock p10", "p50", "to script p10", "p50"];
+    let mut table = Table::new(&heading);
+    for (which, name) in names.iter().enumerate() {
+        let mut cells: Vec<String> = [10, 50, 90].map(|p| format!("{:.2}", figures[which].percentile(p))).into();
+        cells.extend([10, 50].map(|p| format!("{:.2}", over(which, p))));
+        for other in [1, names.len() - 1] {
+            cells.extend([10, 50].map(|p| format!("{:.2}", over(which, p) / over(other, p))));
+        }
+        table.row(name, &cells);
+    }
+    println!("\nuncontended, {count} rounds; the ratios are of what is over true\n{}", table.text());
+}
+
+fn traffic(server: &Server, count: u64) {
+    server.forget_stats();
+    (0..count).for_each(|_| succeeds(&mut run(&server.tcp())));
+    let stats = server.stats();
+    let part = |number: u64| {
+        if number.is_multiple_of(count) { (number / count).to_string() } else { format!("{number}/{count}") }
+    };
+    println!("at the server, for one run: {} connection", part(stats.connections));
+    println!("  {} EVAL, and within them:", part(stats.of("eval")));
+    let within = stats.calls.iter().filter(|(name, _)| *name != "eval");
+    let within: Vec<String> = within.map(|(name, &calls)| format!("{} {name}", part(calls))).collect();
+    println!("  {}", within.join(", "));
+}
+
+/// Of the process that holds, not of its command: at once, and when it has renewed a few times.
+fn memory(server: &Server) {
+    let mut table = Table::new(&["KiB", "VmRSS", "RssAnon", "VmHWM"]);
+    for (name, ttl, after) in [("holding", "30s", 0), ("holding, having renewed", "300ms", 1000)] {
+        let mut holder = silent(NXLOCK, &["--server", &server.tcp(), "run", "--ttl", ttl, "held", "--", "cat"]);
+        let mut holder = holder.stdin(Stdio::piped()).spawn().expect("it starts");
+        let comm = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let children = format!("/proc/{0}/task/{0}/children", holder.id());
+        until("the command runs", || {
+            let children = fs::read_to_string(&children).unwrap_or_default();
+            children.split_whitespace().any(|pid| comm(pid).trim() == "cat")
+        });
+        pause(Duration::from_millis(after));
+        let mut status = String::new();
+        let opened = fs::File::open(format!("/proc/{}/status", holder.id()));
+        opened.and_then(|mut file| file.read_to_string(&mut status)).expect("it runs");
+        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let cells = ["VmRSS", "RssAnon", "VmHWM"].map(|name| {
+            let line = line(name).unwrap_or_default();
+            line.trim().trim_end_matches(" kB").to_owned()
+        });
+        table.row(name, &cells);
+        drop(holder.stdin.take());
+        assert!(holder.wait().expect("it is our child").success());
+    }
+    println!("\nresident memory\n{}", table.text());
+}

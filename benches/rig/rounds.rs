@@ -1,0 +1,13 @@
+//! Contestants in turn, each round beginning with another one.
+
+pub type Contestant<'a> = Box<dyn FnMut() + 'a>;
+
+/// Calls every contestant once a round. What happens to the machine happens to all of them.
+pub fn rounds(count: usize, contestants: &mut [Contestant<'_>]) {
+    for round in 0..count {
+        let first = round % contestants.len();
+        contestants.rotate_left(first);
+        contestants.iter_mut().for_each(|contestant| contestant());
+        contestants.rotate_right(first);
+    }
+}

@@ -1,0 +1,135 @@
+//! A redis-server for one bench: on loopback TCP and on a Unix socket, without persistence; killed
+//! when dropped, and when the bench dies.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use redis::{Client, Connection, FromRedisValue, RedisResult, cmd};
+use tempfile::TempDir;
+
+use super::clock::pause;
+
+pub struct Server {
+    process: Child,
+    directory: TempDir,
+    port: u16,
+}
+
+/// What a server has done since it was last told to forget.
+pub struct Stats {
+    /// Calls of each command, those from within scripts included.
+    pub calls: BTreeMap<String, u64>,
+    pub connections: u64,
+}
+
+impl Stats {
+    pub fn all(&self) -> u64 {
+        self.calls.values().sum()
+    }
+
+    pub fn of(&self, command: &str) -> u64 {
+        self.calls.get(command).copied().unwrap_or(0)
+    }
+}
+
+impl Server {
+    pub fn start() -> Server {
+        // Between our finding a port and the server's taking it somebody else may: then another.
+        (0..20).find_map(|_| Server::try_start()).expect("redis-server starts")
+    }
+
+    fn try_start() -> Option<Server> {
+        let unused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = unused.expect("a port").port();
+        let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the server");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.arg("--dir").arg(directory.path()).arg("--unixsocket").arg(directory.path().join("s"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: prctl(2) is async-signal-safe.
+        unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+        let process = command.spawn().expect("redis-server is installed");
+        let mut server = Server { process, directory, port };
+        loop {
+            if server.connect().is_ok() {
+                return Some(server);
+            }
+            if server.process.try_wait().expect("it is our child").is_some() {
+                return None;
+            }
+            pause(std::time::Duration::from_millis(1));
+        }
+    }
+
+    pub fn tcp(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn unix(&self) -> String {
+        format!("unix://{}", self.directory.path().join("s").display())
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A place for the files of a bench.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn connect(&self) -> RedisResult<Connection> {
+        let mut connection = Client::open(self.unix())?.get_connection()?;
+        cmd("PING").query::<()>(&mut connection)?;
+        Ok(connection)
+    }
+
+    pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut connection = self.connect().expect("the server answers");
+        let reply = cmd(words[0]).arg(&words[1..]).query(&mut connection);
+        reply.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    pub fn version(&self) -> String {
+        let info: String = self.ask(&["INFO", "server"]);
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
+        format!("redis-server {}", version.unwrap_or("of no known version"))
+    }
+
+    /// What it did from now on is what [`Server::stats`] tells.
+    pub fn forget_stats(&self) {
+        self.ask::<()>(&["CONFIG", "RESETSTAT"]);
+    }
+
+    /// Without what asking for it takes.
+    pub fn stats(&self) -> Stats {
+        let info: String = self.ask(&["INFO", "everything"]);
+        let mut calls = BTreeMap::new();
+        let mut connections = 0;
+        for line in info.lines() {
+            if let Some((name, rest)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(":calls=")) {
+                let number: u64 = rest.split(',').next().and_then(|n| n.parse().ok()).expect("a number of calls");
+                calls.insert(name.to_owned(), number);
+            } else if let Some(number) = line.strip_prefix("total_connections_received:") {
+                connections = number.trim().parse().expect("a number of connections");
+            }
+        }
+        for ours in ["ping", "info", "config|resetstat", "config"] {
+            calls.remove(ours);
+        }
+        // The one that asks.
+        Stats { calls, connections: connections - 1 }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

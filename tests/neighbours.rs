@@ -1,0 +1,156 @@
+//! Plain `SET NX` clients on the same key, and ourselves as one of them.
+
+use std::time::Duration;
+
+use crate::support::line::{Turn, line_is, queue, standing, stands_in_line, turn};
+use crate::support::{Redis, eventually, now, text_of};
+
+/// Asks for the lock as a plain client does.
+fn plain(redis: &Redis, ttl_ms: u64) -> bool {
+    let answer = redis.ask::<Option<String>>(&["SET", "lock:job", "plain", "NX", "PX", &ttl_ms.to_string()]);
+    answer.is_some()
+}
+
+#[test]
+fn a_plain_client_is_excluded_while_we_hold_and_excludes_us() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    assert!(!plain(&redis, 60_000));
+    holder.leaves();
+    assert!(plain(&redis, 60_000));
+    let refused = redis.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+    refused.says("held by another program").says("redis-cli DEL lock:job");
+    let standing = standing(&redis);
+    assert_eq!(standing["state"], "foreign");
+    assert!(standing["holder"].is_null() && standing["queue"].as_array().unwrap().is_empty(), "{standing}");
+    assert!((1..=60_000).contains(&standing["ttl_ms"].as_u64().unwrap()), "{standing}");
+    let table = redis.nxlock(["status", "job"]).run().exits(0).text();
+    assert!(table.lines().any(|line| line.starts_with("job ") && line.contains(" foreign ")), "{table}");
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_waiter_takes_over_soon_after_a_plain_client_gave_it_back() {
+    let redis = Redis::start();
+    assert!(plain(&redis, 60_000));
+    let mut waiter = Turn::queued(&redis, &[]);
+    waiter.running.says("held by another program");
+    assert_eq!(standing(&redis)["state"], "foreign");
+    redis.delete("lock:job");
+    let told = now();
+    waiter.up();
+    // Nobody calls: it looks every tenth of a second.
+    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+    waiter.leaves();
+}
+
+#[test]
+fn a_waiter_takes_over_when_a_plain_clients_lock_ends_by_itself() {
+    let redis = Redis::start();
+    assert!(plain(&redis, 2_000));
+    let mut waiter = Turn::queued(&redis, &[]);
+    let at = now();
+    let left = Duration::from_millis(redis.pttl("lock:job").try_into().expect("it has not ended yet"));
+    waiter.up();
+    let took = at.elapsed();
+    assert!(took >= left && took < left + Duration::from_secs(1), "{took:?}, and {left:?} was left");
+    waiter.leaves();
+}
+
+#[test]
+fn a_plain_client_without_expiry_is_waited_for_too() {
+    let redis = Redis::start();
+    redis.put("lock:job", b"plain", None);
+    let mut line: Vec<Turn> = (0..2).map(|_| Turn::queued(&redis, &[])).collect();
+    assert_eq!(standing(&redis)["state"], "no_expiry");
+    redis.delete("lock:job");
+    line[0].up();
+    // It is the head's, and not anybody's.
+    assert!(redis.value("lock:job").is_some_and(|value| value.starts_with("nx1:")));
+    assert!(!line[1].is_up());
+    for mut turn in line {
+        turn.up();
+        turn.leaves();
+    }
+}
+
+#[test]
+fn a_plain_client_does_not_get_between_two_of_the_line() {
+    let redis = Redis::start();
+    let log = redis.directory().join("log");
+    let holder = Turn::had(&redis, &[]);
+    let start = |_| {
+        let call = redis.nxlock(["-q", "run", "job", "-c", "echo ran >> \"$LOG\""]).env("LOG", &log);
+        let waiter = call.start();
+        stands_in_line(&redis, waiter.pid());
+        waiter
+    };
+    let waiters: Vec<_> = (0..10).map(start).collect();
+    let mut connection = redis.connection().unwrap();
+    let mut set = redis::cmd("SET");
+    set.arg(&["lock:job", "plain", "NX", "PX", "60000"]);
+    let mut told = Some(holder);
+    eventually("the plain client has it", || {
+        if let Some(holder) = told.take() {
+            holder.leaves();
+        }
+        // As hard as it can.
+        (0..100).any(|_| set.query::<Option<String>>(&mut connection).unwrap().is_some())
+    });
+    assert_eq!(text_of(&log).lines().count(), 10, "it came after all of them");
+    redis.delete("lock:job");
+    for waiter in waiters {
+        waiter.finish().exits(0);
+    }
+}
+
+#[test]
+fn without_the_queue_a_free_lock_is_taken_whoever_waits() {
+    let redis = Redis::start();
+    redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0);
+    let mut frozen = Turn::queued(&redis, &[]);
+    frozen.freeze();
+    redis.delete("lock:job");
+    let done = redis.nxlock(["run", "job", "--no-queue", "-n", "-c", "echo $NXLOCK_FENCE"]).run().exits(0);
+    assert!(done.text().trim().parse::<u64>().is_ok(), "it has a fence: {}", done.both());
+    frozen.goes_on();
+    frozen.up();
+    frozen.leaves();
+}
+
+#[test]
+fn without_the_queue_one_waits_and_is_not_in_line() {
+    let redis = Redis::start();
+    let mut holder = Turn::of(redis.nxlock(turn(&[])));
+    let before: u64 = holder.up().parse().unwrap();
+    let mut outsider = Turn::of(redis.nxlock(turn(&["--no-queue"])));
+    outsider.running.says("waiting for \"job\": held by");
+    let queued = Turn::queued(&redis, &[]);
+    assert_eq!(queue(&redis), [queued.pid()]);
+    redis.nxlock(["run", "job", "--no-queue", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+    // Those in line come first, as it is never free in between.
+    holder.leaves();
+    let mut queued = queued;
+    let between: u64 = queued.up().parse().unwrap();
+    assert!(!outsider.is_up());
+    line_is(&redis, &[]);
+    queued.leaves();
+    let after: u64 = outsider.up().parse().unwrap();
+    assert!(before < between && between < after, "{before}, {between}, {after}");
+    outsider.leaves();
+}
+
+#[test]
+fn without_the_queue_a_line_that_was_there_before_is_served_afterwards() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["--no-queue"]);
+    assert_eq!(standing(&redis)["state"], "held");
+    assert!(standing(&redis)["fence"].is_u64());
+    let mut queued = Turn::queued(&redis, &[]);
+    let told = now();
+    holder.leaves();
+    queued.up();
+    // It is called, as by anybody.
+    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+    queued.leaves();
+}

@@ -1,0 +1,208 @@
+//! Users who may not do everything: what the manual says is enough, no channels, no scripts.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::line::{Turn, is_renewed, line_is, queue, standing, turn, whoever_is_next};
+use crate::support::{Nxlock, Redis, eventually, now};
+
+const ENOUGH: &str = "~lock:* ~{lock:* &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
+                      +zadd +zrem +zrange +zscore +zrank +zcard +hget +hset +hdel +publish +pubsub|numsub +type +scan";
+/// What the manual has for a user without scripts.
+const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
+
+/// A user of the server, who may do only so much.
+struct User<'a> {
+    redis: &'a Redis,
+    name: &'a str,
+}
+
+impl<'a> User<'a> {
+    fn who_may(redis: &'a Redis, name: &'a str, rules: &str) -> User<'a> {
+        let words = ["ACL", "SETUSER", name, "on", ">pw"].into_iter().chain(rules.split_whitespace());
+        redis.ask::<()>(&words.collect::<Vec<_>>());
+        User { redis, name }
+    }
+
+    fn nxlock(&self, args: impl IntoIterator<Item = &'a str>) -> Nxlock {
+        let url = format!("{}?user={}&pass=pw", self.redis.url(), self.name);
+        Nxlock::new(args).env("NXLOCK_SERVER", url)
+    }
+
+    /// Wants the lock until told to leave.
+    fn turn(&self, options: &[&'a str]) -> Turn {
+        Turn::of(self.nxlock(turn(options)))
+    }
+
+    fn had(&self, options: &[&'a str]) -> Turn {
+        let mut turn = self.turn(options);
+        turn.up();
+        turn
+    }
+
+    #[track_caller]
+    fn was_denied_nothing(&self) {
+        let denied = self.redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+        assert!(denied.is_empty(), "{denied:?}");
+    }
+}
+
+#[test]
+fn what_the_manual_lists_is_enough_for_everything() {
+    let redis = Redis::start();
+    let listed = "~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
+                  +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe";
+    for (name, rules) in [("enough", ENOUGH), ("listed", listed)] {
+        let user = User::who_may(&redis, name, rules);
+        let token = user.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+        user.nxlock(["renew", "job", "--ttl", "2m"]).env("NXLOCK_TOKEN", &token).run().exits(0);
+        user.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+        assert!(user.nxlock(["status"]).run().exits(0).text().contains("job "));
+        user.nxlock(["release", "job"]).env("NXLOCK_TOKEN", &token).run().exits(0);
+        user.nxlock(["status", "job"]).run().exits(1);
+        let holder = user.had(&["-t", "3s"]);
+        let mut line = [user.turn(&[]).in_line(&redis), user.turn(&[]).in_line(&redis)];
+        is_renewed(&redis);
+        let seen = user.nxlock(["--json", "status", "job"]).run().exits(0).json();
+        assert_eq!(seen[0]["queue"].as_array().unwrap().len(), 2, "{seen}");
+        // One gives up, the other is called.
+        line[0].running.signal(nix::sys::signal::Signal::SIGTERM);
+        eventually("it has left", || line[0].running.has_ended());
+        line_is(&redis, &[line[1].pid()]);
+        let told = now();
+        holder.leaves();
+        line[1].up();
+        assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+        let id = standing(&redis)["holder"]["id"].as_str().unwrap().to_owned();
+        let [_, broken] = line;
+        redis.nxlock(["release", "job", "--break", &id]).run().exits(0);
+        drop(broken);
+        user.was_denied_nothing();
+    }
+}
+
+#[test]
+fn without_channels_one_is_served_in_order_by_asking() {
+    let redis = Redis::start();
+    let user = User::who_may(&redis, "mute", &ENOUGH.replace("&lock:*", "resetchannels"));
+    let mut holder = user.had(&["-t", "3s"]);
+    let line: Vec<Turn> = (0..4).map(|_| user.turn(&[]).in_line(&redis)).collect();
+    is_renewed(&redis);
+    line_is(&redis, &line.iter().map(Turn::pid).collect::<Vec<_>>());
+    for mut next in line {
+        let before = standing(&redis)["fence"].as_u64().unwrap();
+        holder.leaves();
+        assert!(next.up().parse::<u64>().unwrap() > before);
+        holder = next;
+    }
+    holder.leaves();
+}
+
+#[test]
+fn those_with_channels_and_those_without_stand_in_one_line() {
+    let redis = Redis::start();
+    let mute = User::who_may(&redis, "mute", &ENOUGH.replace("&lock:*", "resetchannels"));
+    let user = User::who_may(&redis, "enough", ENOUGH);
+    let mut holder = user.had(&[]);
+    let line = [&mute, &user, &mute, &mute, &user, &user].map(|who| who.turn(&[]).in_line(&redis));
+    for mut next in line {
+        holder.leaves();
+        // Who may not call leaves it to the next to look: it does, before its place in line ends.
+        next.up();
+        holder = next;
+    }
+    holder.leaves();
+}
+
+#[test]
+fn without_scripts_the_lock_is_acquired_renewed_and_released() {
+    let redis = Redis::start();
+    let user = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let acquired = user.nxlock(["--json", "acquire", "job", "--ttl", "1m"]).run().exits(0).json();
+    assert_eq!(acquired["fence"], Value::Null, "{acquired}");
+    assert!((1..=60_000).contains(&redis.pttl("lock:job")));
+    let token = acquired["token"].as_str().unwrap();
+    user.nxlock(["renew", "job", "--ttl", "10m"]).env("NXLOCK_TOKEN", token).run().exits(0);
+    assert!(redis.pttl("lock:job") > 500_000);
+    user.nxlock(["status", "job"]).run().exits(0);
+    user.nxlock(["release", "job", "nx1:aaaaaaaaaaaaaaaaaaaaaaaaaa:a@b:1:1:"]).run().exits(76);
+    assert!(redis.exists("lock:job"));
+    user.nxlock(["release", "job"]).env("NXLOCK_TOKEN", token).run().exits(0);
+    assert!(!redis.exists("lock:job"));
+    let script = "echo ${NXLOCK_FENCE-unset} $NXLOCK_KEY";
+    user.nxlock(["run", "job", "-c", script]).env("NXLOCK_FENCE", "7").run().exits(0).prints("unset lock:job\n");
+    let holder = user.had(&["-t", "3s"]);
+    is_renewed(&redis);
+    is_renewed(&redis);
+    holder.leaves();
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 0, "no queue, no fence");
+}
+
+#[test]
+fn without_scripts_one_waits_and_gets_it() {
+    let redis = Redis::start();
+    let user = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let holder = user.had(&[]);
+    let mut line = vec![user.turn(&[]), user.turn(&[])];
+    for turn in &mut line {
+        turn.running.says("waiting for \"job\": held by ");
+    }
+    assert!(queue(&redis).is_empty());
+    holder.leaves();
+    while !line.is_empty() {
+        let next = whoever_is_next(&mut line);
+        assert!(!line.iter().any(Turn::is_up));
+        next.leaves();
+    }
+    // And at the end of a lease that nobody gave back.
+    user.nxlock(["acquire", "job", "--ttl", "500ms"]).run().exits(0);
+    user.nxlock(["run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+}
+
+#[test]
+fn without_scripts_what_is_somebody_elses_is_not_touched() {
+    let redis = Redis::start();
+    let user = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let token = user.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    redis.put("lock:job", b"another's", Some(60_000));
+    let untouched = || {
+        assert_eq!(redis.value("lock:job").as_deref(), Some("another's"));
+        assert!((1..=60_000).contains(&redis.pttl("lock:job")));
+    };
+    user.nxlock(["renew", "job", "--ttl", "1h"]).env("NXLOCK_TOKEN", &token).run().exits(76);
+    user.nxlock(["release", "job"]).env("NXLOCK_TOKEN", &token).run().exits(76);
+    user.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+    user.nxlock(["run", "job", "-w", "300ms", "--", "echo", "ran"]).run().exits(75).prints("");
+    untouched();
+    redis.delete("lock:job");
+    // Found out when it is renewed, and when it is given back.
+    let holder = user.had(&["-t", "3s"]);
+    redis.put("lock:job", b"another's", Some(60_000));
+    holder.running.finish().exits(76);
+    untouched();
+    redis.delete("lock:job");
+    let mut holder = user.had(&["-t", "1h"]);
+    redis.put("lock:job", b"another's", Some(60_000));
+    holder.is_told();
+    holder.running.finish().exits(76);
+    untouched();
+    redis.delete("lock:job");
+}
+
+#[test]
+fn users_with_and_without_scripts_exclude_each_other() {
+    let redis = Redis::start();
+    let without = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let with = User::who_may(&redis, "enough", ENOUGH);
+    for (holds, wants) in [(&without, &with), (&with, &without)] {
+        let holder = holds.had(&[]);
+        let refused = wants.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+        refused.says(&format!("pid {}", holder.pid()));
+        let mut waiter = wants.turn(&[]);
+        waiter.running.says("waiting for \"job\": held by ");
+        holder.leaves();
+        waiter.up();
+        waiter.leaves();
+    }
+}

@@ -1,0 +1,290 @@
+//! Every order of events that few clients and a server can live through, searched to the end.
+//!
+//! Owns the search and the promises that concern what follows a state; `world` owns those that one
+//! step can break. What is claimed, in every reachable state:
+//! * at most one client, an outsider included, holds the lock as far as it believes, beliefs counted
+//!   from before the request. Not claimed: for what an outsider's DEL or FLUSHALL took from a holder,
+//!   who learns of it at its next renewal;
+//! * nobody in line, running, listening and with a running lease is overtaken (`plain` barges);
+//! * fences rise whenever the lock changes hands;
+//! * if no more goes wrong, everyone who waits and runs is served, and the lock is never free for
+//!   longer than a heartbeat while someone waits;
+//! * then nothing stays behind that does not expire; at once, if nothing went wrong.
+
+mod world;
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::model::Manner::{Once, Plain, Queue};
+use crate::model::{Acquired, Ask, Manner, Model, Released, Renewed, Token, Word};
+use world::{ENDLESS, Fault, GRACE, Phase, Server, Setting, Step, TRUE, TTL, World};
+
+const ALL: &[Fault] = &[
+    Fault::Crash,
+    Fault::Freeze,
+    Fault::LoseReply,
+    Fault::LoseMail,
+    Fault::ForeignSet,
+    Fault::ForeignDel,
+    Fault::Flush,
+];
+
+fn setting(manners: &[Manner], faults: &'static [Fault], at_most: u8) -> Setting {
+    let manners = manners.to_vec();
+    Setting {
+        manners,
+        sessions: 1,
+        lease: 4,
+        heartbeat: Some(2),
+        watchers: 3,
+        faults,
+        at_most,
+        prompt: false,
+        server: TRUE,
+    }
+}
+
+fn key(world: &World) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    world.hash(&mut hasher);
+    hasher.finish()
+}
+
+type Origin = HashMap<u64, Option<(u64, Step)>>;
+
+fn story(came: &Origin, mut at: u64, last: Option<Step>) -> String {
+    let mut steps: Vec<Step> = last.into_iter().collect();
+    while let Some((from, step)) = came[&at] {
+        steps.push(step);
+        at = from;
+    }
+    steps.reverse();
+    format!("\n  after {steps:?}")
+}
+
+/// To the end, or to how a promise came to be broken.
+fn explore(setting: &Setting) -> Result<(), String> {
+    let start = World::new(setting);
+    let mut came: Origin = HashMap::from([(key(&start), None)]);
+    let mut settled = HashSet::new();
+
+    let mut next = VecDeque::from([start]);
+    while let Some(world) = next.pop_front() {
+        let here = key(&world);
+        settle(&world, setting, &mut settled).map_err(|why| why + &story(&came, here, None))?;
+        for step in world.steps(setting) {
+            let then = world.after(step, setting).map_err(|why| why + &story(&came, here, Some(step)))?;
+            let there = key(&then);
+            if let Entry::Vacant(entry) = came.entry(there) {
+                entry.insert(Some((here, step)));
+                next.push_back(then);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lets things take their course, with nothing going wrong any more: nobody comes, everybody who can
+/// act does so when it is time, and holders are quick.
+fn settle(from: &World, setting: &Setting, settled: &mut HashSet<u64>) -> Result<(), String> {
+    let mut world = from.clone();
+    let mut path = Vec::new();
+    let mut free = 0;
+    for _ in 0..500 {
+        let here = key(&world);
+        if free == 0 && settled.contains(&here) {
+            settled.extend(path);
+            return Ok(());
+        }
+        path.push(here);
+        let Some(step) = urgent(&world) else {
+            tidy(&world, setting)?;
+            settled.extend(path);
+            return Ok(());
+        };
+        let waits = world.clients.iter().any(|c| c.phase == Phase::Waiting && !c.frozen);
+        free = if step == Step::Tick && waits && world.model.lock.is_none() {
+            free + 1
+        } else if step == Step::Tick {
+            0
+        } else {
+            free
+        };
+        if free > setting.heartbeat.unwrap_or(0) + 3 {
+            return Err(format!("the lock stays free while somebody waits: {world:?}"));
+        }
+        world = world.after(step, setting)?;
+    }
+    Err(format!("somebody is never served: {world:?}"))
+}
+
+fn urgent(world: &World) -> Option<Step> {
+    let clients = || world.clients.iter().enumerate();
+    let step = clients().find_map(|(i, c)| match (world.in_flight(i), c.phase) {
+        (Some(false), _) => Some(Step::Serve(i)),
+        (Some(true), _) if !c.frozen => Some(Step::Receive(i)),
+        (None, Phase::Waiting) if !c.frozen && world.due(i) => Some(Step::Ask(i)),
+        (None, Phase::Holding | Phase::Leaving) if !c.frozen => Some(Step::Release(i)),
+        _ => None,
+    });
+    let waits = clients().any(|(_, c)| c.phase == Phase::Waiting && !c.frozen);
+    step.or(waits.then_some(Step::Tick))
+}
+
+fn tidy(world: &World, setting: &Setting) -> Result<(), String> {
+    let left =
+        |m: &Model| m.lock.is_some() || !m.queue.is.is_empty() || !m.waiters.is.is_empty() || m.reserved.is_some();
+    let mut later = world.model.clone();
+    let frozen = world.clients.iter().any(|c| c.frozen);
+    if world.faults > 0 || frozen {
+        later.now_us += 1000 * (1 + (4 * setting.lease).max(TTL).max(GRACE));
+        later.expire();
+    }
+    if left(&later) { Err(format!("something stays behind: {later:?}")) } else { Ok(()) }
+}
+
+fn passes(name: &str, setting: &Setting) {
+    if let Err(why) = explore(setting) {
+        panic!("{name}: {why}");
+    }
+}
+
+fn fails(setting: &Setting, because: &str) {
+    let why = explore(setting).expect_err("the explorer does not see it");
+    assert!(why.contains(because), "{why}");
+}
+
+fn prompt(manners: &[Manner], faults: &'static [Fault], at_most: u8) -> Setting {
+    Setting { prompt: true, ..setting(manners, faults, at_most) }
+}
+
+#[test]
+fn two_waiters_survive_any_delay_and_any_fault() {
+    passes("two waiters, any delay, one fault", &setting(&[Queue, Queue], ALL, 1));
+}
+
+#[test]
+fn a_poller_and_a_passer_by_disturb_nobody() {
+    passes("waiter and poller, any delay, one fault", &setting(&[Queue, Plain], ALL, 1));
+    passes("waiter and passer-by, any delay, one fault", &setting(&[Queue, Once], ALL, 1));
+}
+
+#[test]
+fn two_waiters_survive_two_faults_and_coming_back() {
+    passes("two waiters, two faults", &prompt(&[Queue, Queue], ALL, 2));
+    passes("two waiters, twice, one fault", &Setting { sessions: 2, ..prompt(&[Queue, Queue], ALL, 1) });
+}
+
+#[test]
+fn three_waiters_keep_their_order_through_any_fault() {
+    passes("three waiters, one fault", &prompt(&[Queue; 3], ALL, 1));
+    passes("three waiters, two crashes", &prompt(&[Queue; 3], &[Fault::Crash], 2));
+    passes("two waiters and a passer-by, one fault", &prompt(&[Queue, Queue, Once], ALL, 1));
+    passes("two waiters and a poller, one fault", &prompt(&[Queue, Queue, Plain], ALL, 1));
+}
+
+/// Only the first watches the expiry and nobody looks by itself: words are all that wakes.
+fn words_only(server: Server) -> Setting {
+    Setting {
+        heartbeat: None,
+        watchers: 1,
+        lease: ENDLESS,
+        server,
+        ..prompt(&[Queue; 3], &[Fault::Crash, Fault::Freeze], 1)
+    }
+}
+
+#[test]
+fn no_word_is_missing() {
+    passes("three waiters without heartbeat, one crash or freeze", &words_only(TRUE));
+}
+
+#[test]
+fn a_next_in_line_who_is_not_told_is_noticed() {
+    fn untold(model: &mut Model, token: Token) -> Released {
+        let answer = model.release(token);
+        model.said.retain(|(_, word)| *word != Word::Look);
+        answer
+    }
+    fails(&words_only(Server { release: untold, ..TRUE }), "stays free while somebody waits");
+}
+
+#[test]
+fn a_release_that_reserves_nothing_is_noticed() {
+    fn release(model: &mut Model, token: Token) -> Released {
+        let answer = model.release(token);
+        if let Released::Next(_) = answer {
+            (model.lock, model.reserved) = (None, None);
+        }
+        answer
+    }
+    fails(&Setting { server: Server { release, ..TRUE }, ..prompt(&[Queue; 3], &[], 0) }, "was overtaken by");
+}
+
+#[test]
+fn an_acquire_that_ignores_the_queue_is_noticed() {
+    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
+        let free = model.value().is_none();
+        model.acquire(&Ask { manner: if free { Plain } else { ask.manner }, ..ask.clone() })
+    }
+    let crash = prompt(&[Queue; 3], &[Fault::Crash], 1);
+    fails(&Setting { server: Server { acquire, ..TRUE }, ..crash }, "was overtaken by");
+}
+
+#[test]
+fn a_release_that_does_not_compare_is_noticed() {
+    fn release(model: &mut Model, token: Token) -> Released {
+        model.lock = None;
+        model.release(token)
+    }
+    fails(&Setting { server: Server { release, ..TRUE }, ..prompt(&[Queue; 3], &[], 0) }, "two hold");
+}
+
+#[test]
+fn a_renewal_that_does_not_compare_is_noticed() {
+    fn renew(model: &mut Model, token: Token, ttl: u64) -> Renewed {
+        if let Some(lock) = &mut model.lock {
+            lock.is = token;
+            model.fence.as_mut().unwrap().is = model.now_us;
+        }
+        model.renew(token, ttl)
+    }
+    fails(&Setting { server: Server { renew, ..TRUE }, ..setting(&[Queue, Queue], &[], 0) }, "two hold");
+}
+
+#[test]
+fn a_hand_over_without_a_new_fence_is_noticed() {
+    fn release(model: &mut Model, token: Token) -> Released {
+        let fence = model.fence.clone();
+        let answer = model.release(token);
+        model.fence = fence;
+        answer
+    }
+    fails(&Setting { server: Server { release, ..TRUE }, ..prompt(&[Queue, Queue], &[], 0) }, "did not rise");
+}
+
+#[test]
+fn a_cancelled_wait_that_stays_in_line_is_noticed() {
+    fn release(model: &mut Model, token: Token) -> Released {
+        let (queue, waiters) = (model.queue.clone(), model.waiters.clone());
+        let answer = model.release(token);
+        if matches!(answer, Released::NotOurs { .. }) {
+            (model.queue, model.waiters) = (queue, waiters);
+        }
+        answer
+    }
+    fails(&Setting { server: Server { release, ..TRUE }, ..prompt(&[Queue, Queue], &[], 0) }, "stays behind");
+}
+
+#[test]
+fn a_queue_without_expiry_is_noticed() {
+    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
+        let answer = model.acquire(ask);
+        (model.queue.until, model.waiters.until) = (None, None);
+        answer
+    }
+    let crash = prompt(&[Queue, Queue], &[Fault::Crash], 2);
+    fails(&Setting { server: Server { acquire, ..TRUE }, ..crash }, "stays behind");
+}

@@ -1,0 +1,45 @@
+//! What a search is about: how many clients, how they behave, what may go wrong, which scripts run.
+
+use crate::model::{Acquired, Ask, Manner, Model, Released, Renewed, Token};
+
+pub const FOREIGN: Token = 99;
+pub const TTL: u64 = 3;
+pub const GRACE: u64 = 2;
+/// A lease that does not come any nearer to its end.
+pub const ENDLESS: u64 = 200;
+
+/// The four scripts, so that a test may put a broken one in place of a true one.
+#[derive(Clone, Copy)]
+pub struct Server {
+    pub acquire: fn(&mut Model, &Ask) -> Acquired,
+    pub release: fn(&mut Model, Token) -> Released,
+    pub renew: fn(&mut Model, Token, u64) -> Renewed,
+}
+
+pub const TRUE: Server = Server { acquire: Model::acquire, release: Model::release, renew: Model::renew };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Crash,
+    Freeze,
+    LoseReply,
+    LoseMail,
+    ForeignSet,
+    ForeignDel,
+    Flush,
+}
+
+#[derive(Clone)]
+pub struct Setting {
+    pub manners: Vec<Manner>,
+    pub sessions: u8,
+    pub lease: u64,
+    pub heartbeat: Option<u64>,
+    /// How many at the front of the queue watch the lock's expiry.
+    pub watchers: usize,
+    pub faults: &'static [Fault],
+    pub at_most: u8,
+    /// No time passes between what is due and its being done, but for clients that are frozen.
+    pub prompt: bool,
+    pub server: Server,
+}

@@ -1,0 +1,45 @@
+//! What each fault does to a world, and whose belief it makes void.
+
+use super::{Client, FOREIGN, Fault, Phase, Reply, Request, TTL, World};
+use crate::model::{Expiring, Model};
+
+impl World {
+    pub(super) fn suffer(&mut self, fault: Fault, i: usize) {
+        self.faults += 1;
+        let now = self.model.now();
+        let c = &mut self.clients[i];
+        match fault {
+            Fault::Crash => {
+                self.model.listening.remove(&c.token);
+                let flight = c.flight.filter(|flight| flight.reply.is_none());
+                *c = Client { phase: Phase::Crashed, frozen: false, mail: false, deadline: 0, flight, ..*c };
+            }
+            Fault::Freeze => c.frozen = true,
+            Fault::LoseReply => (c.flight, c.look_at) = (None, now + 1),
+            Fault::LoseMail => c.mail = false,
+            Fault::ForeignSet => self.model.lock = Some(Expiring { is: FOREIGN, until: Some(now + TTL) }),
+            Fault::ForeignDel => {
+                self.model.lock = None;
+                self.void();
+            }
+            Fault::Flush => {
+                let listening = std::mem::take(&mut self.model.listening);
+                self.model = Model { now_us: self.model.now_us, listening, ..Model::default() };
+                self.void();
+            }
+        }
+    }
+
+    /// An outsider takes the lock from whoever has it, knows it or is about to hear it. With the queue
+    /// gone too, nobody can be overtaken before being in line again.
+    fn void(&mut self) {
+        let flushed = self.model.fence.is_none();
+        for c in &mut self.clients {
+            let granted = c.flight.is_some_and(|f| f.reply == Some(Reply::Yes) && f.request != Request::Release);
+            c.voided |= granted || c.phase == Phase::Holding;
+            if flushed {
+                c.owed = 0;
+            }
+        }
+    }
+}

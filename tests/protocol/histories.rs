@@ -1,0 +1,334 @@
+//! Random histories, told to a server and to the model: every answer, every word and everything that
+//! is left in the keys must be the same.
+//!
+//! Times differ between the two, so instants are compared by their order, and expiries within bounds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use redis::{Connection, cmd};
+
+use crate::model::{Acquired, Ask, Expiring, Inspected, Manner, Model, Released, Renewed, Token, Word};
+use crate::server::{self, KEYS, Server, until, words};
+
+const OUTSIDER: Token = 99;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Acquire {
+        who: Token,
+        manner: Manner,
+        ttl: u64,
+        grace: u64,
+        channel: bool,
+        remembers: bool,
+    },
+    Renew(Token),
+    Release(Token),
+    Subscribe(Token),
+    Unsubscribe(Token),
+    OutsiderSets {
+        expires: bool,
+    },
+    OutsiderDeletes,
+    LockExpires,
+    /// Rewrites a record: with a lease long over, far too long, or by another version of the program.
+    Record {
+        who: Token,
+        lease: Lease,
+    },
+    Lost(usize),
+    FenceAhead,
+    Flush,
+    ScriptFlush,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lease {
+    Over,
+    TooLong,
+    OtherVersion,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let who = 1..=5u32;
+    let manner = prop_oneof![6 => Just(Manner::Queue), 2 => Just(Manner::Once), 1 => Just(Manner::Plain)];
+    let acquire = (
+        who.clone(),
+        manner,
+        prop_oneof![4 => Just(20_000), 4 => Just(60_000), 1 => Just(10_000_000)],
+        prop_oneof![Just(5_000), Just(90_000)],
+    )
+        .prop_flat_map(|(who, manner, ttl, grace)| {
+            (prop::bool::weighted(0.8), prop::bool::weighted(0.8))
+                .prop_map(move |(channel, remembers)| Event::Acquire { who, manner, ttl, grace, channel, remembers })
+        });
+    let lease = prop_oneof![Just(Lease::Over), Just(Lease::TooLong), Just(Lease::OtherVersion)];
+    prop_oneof![
+        24 => acquire,
+        2 => who.clone().prop_map(Event::Renew),
+        8 => who.clone().prop_map(Event::Release),
+        6 => who.clone().prop_map(Event::Subscribe),
+        4 => who.clone().prop_map(Event::Unsubscribe),
+        1 => any::<bool>().prop_map(|expires| Event::OutsiderSets { expires }),
+        2 => Just(Event::OutsiderDeletes),
+        3 => Just(Event::LockExpires),
+        2 => (who, lease).prop_map(|(who, lease)| Event::Record { who, lease }),
+        1 => (1..=3usize).prop_map(Event::Lost),
+        1 => Just(Event::FenceAhead),
+        1 => Just(Event::Flush),
+        1 => Just(Event::ScriptFlush),
+    ]
+}
+
+/// The server and the model, side by side.
+struct Both<'a> {
+    server: &'a Server,
+    real: Connection,
+    model: Model,
+    ears: BTreeMap<Token, Connection>,
+    /// What each client would send back: its ticket as the server and as the model gave it.
+    tickets: BTreeMap<Token, (u64, u64)>,
+    instants: Vec<(u64, u64)>,
+}
+
+fn name(token: Token) -> String {
+    if token == OUTSIDER { "outsider".into() } else { format!("nx1:{token}") }
+}
+
+fn channel(token: Token) -> String {
+    format!("{}:wake:a|b{token}", KEYS[0])
+}
+
+fn shown(value: Option<Token>) -> String {
+    value.map(name).unwrap_or_default()
+}
+
+impl Both<'_> {
+    fn happens(&mut self, event: &Event) {
+        let time: (u64, u64) = cmd("TIME").query(&mut self.real).unwrap();
+        self.model.now_us = time.0 * 1_000_000 + time.1;
+        match event.clone() {
+            Event::Acquire { who, manner, ttl, grace, channel, remembers } => {
+                self.acquire(&Ask { token: who, ttl, manner, lease: 60_000, grace, channel, ticket: 0 }, remembers);
+            }
+            Event::Renew(who) => {
+                let answer = words(server::renew(&mut self.real, &name(who), "50000").unwrap()).unwrap();
+                match self.model.renew(who, 50_000) {
+                    Renewed::Yes => assert_eq!(answer, ["1"]),
+                    Renewed::NotOurs { value, pttl, fence } => self.not_ours(&answer, value, pttl, fence),
+                }
+            }
+            Event::Release(who) => {
+                let answer = words(server::release(&mut self.real, &name(who)).unwrap()).unwrap();
+                match self.model.release(who) {
+                    Released::Free => assert_eq!(answer, ["1"]),
+                    Released::Next(next) => assert_eq!(answer, ["2", &name(next)]),
+                    Released::NotOurs { value, pttl, fence } => self.not_ours(&answer, value, pttl, fence),
+                }
+            }
+            Event::Subscribe(who) => {
+                let server = self.server;
+                self.ears.entry(who).or_insert_with(|| server::listen(server, &channel(who)));
+                self.model.listening.insert(who);
+            }
+            Event::Unsubscribe(who) => {
+                self.ears.remove(&who);
+                self.model.listening.remove(&who);
+                let real = &mut self.real;
+                until("the server has noticed", || {
+                    words(cmd("PUBSUB").arg("NUMSUB").arg(channel(who)).query(real).unwrap()).unwrap()[1] == "0"
+                });
+            }
+            Event::OutsiderSets { expires } => {
+                let mut set = cmd("SET");
+                set.arg(KEYS[0]).arg("outsider").arg("NX");
+                if expires {
+                    set.arg("PX").arg(60_000);
+                }
+                set.query::<Option<String>>(&mut self.real).unwrap();
+                let until = expires.then(|| self.model.now() + 60_000);
+                self.model.lock.get_or_insert(Expiring { is: OUTSIDER, until });
+            }
+            Event::OutsiderDeletes => {
+                self.send(&["DEL", KEYS[0]]);
+                self.model.lock = None;
+            }
+            Event::LockExpires => {
+                self.send(&["PEXPIRE", KEYS[0], "1"]);
+                let real = &mut self.real;
+                until("the lock has expired", || !cmd("EXISTS").arg(KEYS[0]).query::<bool>(real).unwrap());
+                self.model.lock = None;
+            }
+            Event::Record { who, lease } => self.rewrite(who, lease),
+            Event::Lost(key) => {
+                self.send(&["DEL", KEYS[key]]);
+                match key {
+                    1 => self.model.queue = Expiring::default(),
+                    2 => (self.model.waiters, self.model.reserved) = (Expiring::default(), None),
+                    _ => self.model.fence = None,
+                }
+            }
+            Event::FenceAhead => {
+                self.send(&["SET", KEYS[3], "4000000000000000"]);
+                self.model.fence = Some(Expiring { is: 4_000_000_000_000_000, until: None });
+            }
+            Event::Flush => {
+                self.send(&["FLUSHALL"]);
+                let listening = std::mem::take(&mut self.model.listening);
+                self.model = Model { now_us: self.model.now_us, listening, ..Model::default() };
+            }
+            Event::ScriptFlush => self.send(&["SCRIPT", "FLUSH"]),
+        }
+        self.model.expire();
+        self.same_words();
+        self.same_state();
+    }
+
+    fn acquire(&mut self, ask: &Ask, remembers: bool) {
+        let ticket = self.tickets.get(&ask.token).copied().filter(|_| remembers).unwrap_or_default();
+        let manner = match ask.manner {
+            Manner::Once => "once",
+            Manner::Queue => "queue",
+            Manner::Plain => "plain",
+        };
+        let heard = if ask.channel { channel(ask.token) } else { String::new() };
+        let (ttl, lease, grace) = (ask.ttl.to_string(), ask.lease.to_string(), ask.grace.to_string());
+        let args = [&name(ask.token), &ttl, manner, &lease, &grace, &heard, &ticket.0.to_string()];
+        let answer = words(server::acquire(&mut self.real, args).unwrap()).unwrap();
+        match self.model.acquire(&Ask { ticket: ticket.1, ..ask.clone() }) {
+            Acquired::Granted { fence } => {
+                assert_eq!((answer.len(), &answer[0][..]), (2, "1"), "{answer:?}");
+                self.same_instant(&answer[1], fence);
+            }
+            Acquired::Busy { value, pttl, position, length, ticket, channel_used, fence } => {
+                assert_eq!(answer.len(), 9);
+                let facts =
+                    [shown(value), position.to_string(), length.to_string(), u8::from(channel_used).to_string()];
+                assert_eq!([&answer[1], &answer[3], &answer[4], &answer[6]].map(String::clone), facts);
+                same_expiry(&answer[2], pttl);
+                if self.same_instant(&answer[5], ticket) > 0 {
+                    self.tickets.insert(ask.token, (answer[5].parse().unwrap(), ticket));
+                }
+                self.same_instant(&answer[7], fence);
+                assert!(answer[8].parse::<u64>().unwrap() >= self.model.now_us);
+            }
+        }
+    }
+
+    fn rewrite(&mut self, who: Token, lease: Lease) {
+        let now = self.model.now();
+        let Some(record) = self.model.waiters.is.get_mut(&who) else { return };
+        let (version, lease) = match lease {
+            Lease::Over => (1, 1),
+            Lease::TooLong => (1, now + 1_000_000),
+            Lease::OtherVersion => (2, now + 50_000),
+        };
+        let channel = if record.channel { channel(who) } else { String::new() };
+        let text = format!("{version}|{lease}|{}|{channel}", record.grace);
+        record.lease = lease;
+        record.channel &= version == 1;
+        self.send(&["HSET", KEYS[2], &name(who), &text]);
+    }
+
+    fn send(&mut self, words: &[&str]) {
+        cmd(words[0]).arg(&words[1..]).query::<redis::Value>(&mut self.real).unwrap();
+    }
+
+    fn not_ours(&mut self, answer: &[String], value: Option<Token>, pttl: i64, fence: u64) {
+        assert_eq!(answer[..2], ["0".to_string(), shown(value)]);
+        same_expiry(&answer[2], pttl);
+        self.same_instant(&answer[3], fence);
+    }
+
+    /// Fences and tickets alike: what is the same, earlier or later here is so there.
+    fn same_instant(&mut self, real: &str, model: u64) -> u64 {
+        let real: u64 = real.parse().unwrap();
+        assert_eq!(real == 0, model == 0);
+        for &(r, m) in &self.instants {
+            assert_eq!(real.cmp(&r), model.cmp(&m), "{real} and {r} are {model} and {m} in the model");
+        }
+        if real > 0 && !self.instants.contains(&(real, model)) {
+            self.instants.push((real, model));
+        }
+        model
+    }
+
+    fn same_words(&mut self) {
+        let said = std::mem::take(&mut self.model.said);
+        for (&who, ear) in &mut self.ears {
+            let letter = |word| match word {
+                Word::Granted => "g",
+                Word::Look => "n",
+                Word::Test => "t",
+            };
+            let expected: Vec<&str> = said.iter().filter(|(to, _)| *to == who).map(|(_, word)| letter(*word)).collect();
+            assert_eq!(server::heard(ear), expected, "words to {who}");
+        }
+    }
+
+    fn same_state(&mut self) {
+        let Inspected { value, pttl, fence, reserved, queue } = self.model.inspect();
+        let seen = words(server::inspect(&mut self.real).unwrap()).unwrap();
+        assert_eq!(seen[0], if value.is_some() { "string" } else { "none" });
+        assert_eq!((&seen[1], &seen[5]), (&shown(value), &u8::from(reserved).to_string()));
+        same_expiry(&seen[2], pttl);
+        self.same_instant(&seen[3], fence);
+        let line: Vec<&[String]> = seen[6..].chunks(2).collect();
+        let order: Vec<String> = queue.iter().map(|w| name(w.0)).collect();
+        assert_eq!(line.iter().map(|w| w[0].clone()).collect::<Vec<_>>(), order);
+        for (&(_, ticket), real) in queue.iter().zip(line) {
+            self.same_instant(&real[1], ticket);
+        }
+        let kept: i64 = cmd("PTTL").arg(KEYS[3]).query(&mut self.real).unwrap();
+        let until = self.model.fence.as_ref().map(|fence| fence.until);
+        same_expiry(
+            &kept.to_string(),
+            match until {
+                None => -2,
+                Some(None) => -1,
+                Some(Some(until)) => until as i64 - self.model.now() as i64,
+            },
+        );
+        let marker = self.model.reserved.map(|_| "reserved".to_string());
+        let fields: BTreeSet<String> = self.model.waiters.is.keys().map(|t| name(*t)).chain(marker).collect();
+        assert_eq!(cmd("HKEYS").arg(KEYS[2]).query::<BTreeSet<String>>(&mut self.real).unwrap(), fields);
+        for (key, expires) in [(1, self.model.queue.until), (2, self.model.waiters.until)] {
+            let left: i64 = cmd("PTTL").arg(KEYS[key]).query(&mut self.real).unwrap();
+            assert_eq!(left > 0, expires.is_some(), "{} has {left} ms", KEYS[key]);
+            assert_ne!(left, -1, "{} would stay for ever", KEYS[key]);
+        }
+    }
+}
+
+fn same_expiry(real: &str, model: i64) {
+    let real: i64 = real.parse().unwrap();
+    assert_eq!(real.min(0), model.min(0));
+    assert!(real <= model + 5_000 && real >= model - 5_000, "{real} ms left, {model} in the model");
+}
+
+#[test]
+fn the_scripts_do_what_the_model_says() {
+    let server = Server::start();
+    let config = Config { cases: 450, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
+    let mut runner = TestRunner::new(config);
+    let histories = prop::collection::vec(event(), 1..60);
+    let outcome = runner.run(&histories, |history| {
+        let mut real = server.connect();
+        cmd("FLUSHALL").query::<()>(&mut real).unwrap();
+        let model = Model::default();
+        let mut both = Both {
+            server: &server,
+            real,
+            model,
+            ears: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            instants: Vec::new(),
+        };
+        (1..=5).for_each(|who| both.happens(&Event::Subscribe(who)));
+        history.iter().for_each(|event| both.happens(event));
+        Ok(())
+    });
+    outcome.unwrap_or_else(|why| panic!("{why}"));
+}

@@ -1,0 +1,158 @@
+//! A redis-server of one's own: on a Unix socket, without persistence, gone when dropped, and when the
+//! tests die too.
+//!
+//! Owns the process, its directory, how the scripts are called, and the time. Knows nothing of what the
+//! scripts mean.
+
+use std::iter::once;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use redis::{Client, Connection, FromRedisValue, RedisResult, Value, cmd};
+use tempfile::TempDir;
+
+use crate::script::Script;
+
+pub const KEYS: [&str; 4] = ["lock:x", "{lock:x}:queue", "{lock:x}:waiters", "{lock:x}:fence"];
+
+pub struct Server {
+    process: Child,
+    directory: TempDir,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::listening(0).expect("redis-server starts")
+    }
+
+    /// On a TCP port too, for another server to reach it.
+    pub fn on_tcp() -> (Server, u16) {
+        // Between our finding a port and the server's taking it somebody else may: then another.
+        for _ in 0..20 {
+            let unused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+            let port = unused.expect("a port").port();
+            if let Some(server) = Server::listening(port) {
+                return (server, port);
+            }
+        }
+        panic!("no port is left to a redis-server");
+    }
+
+    fn listening(port: u16) -> Option<Server> {
+        let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the server");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        command.arg("--dir").arg(directory.path()).arg("--unixsocket").arg(directory.path().join("s"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: prctl(2) is async-signal-safe.
+        unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+        let process = command.spawn().expect("redis-server is installed");
+        let mut server = Server { process, directory };
+        let mut ended = false;
+        let began = Stopwatch::start();
+        while !ended && server.try_connect().is_err() {
+            ended = server.process.try_wait().expect("it is our child").is_some();
+            began.again("the server is up");
+        }
+        (!ended).then_some(server)
+    }
+
+    pub fn connect(&self) -> Connection {
+        self.try_connect().unwrap()
+    }
+
+    fn try_connect(&self) -> RedisResult<Connection> {
+        let socket = self.directory.path().join("s");
+        let mut connection = Client::open(format!("unix://{}", socket.display()))?.get_connection()?;
+        cmd("PING").query::<()>(&mut connection)?;
+        Ok(connection)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "the one place where these tests ask for the time")]
+    pub fn start() -> Stopwatch {
+        Stopwatch(Instant::now())
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    /// Before another look at a fact; not for ever.
+    #[expect(clippy::disallowed_methods, reason = "the one pause, between two looks at a fact")]
+    fn again(&self, what: &str) {
+        assert!(self.elapsed() < Duration::from_secs(20), "it never came about that {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Asks until it is so.
+pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
+    let began = Stopwatch::start();
+    while !fact() {
+        began.again(what);
+    }
+}
+
+fn eval(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
+    let verb = if script == Script::Inspect { "EVAL_RO" } else { "EVAL" };
+    let beside = script.beside().iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
+    let keys: Vec<String> = once(KEYS[0].to_owned()).chain(beside).collect();
+    cmd(verb).arg(script.text()).arg(keys.len()).arg(keys).arg(args).query(connection)
+}
+
+pub fn acquire(connection: &mut Connection, args: [&str; 7]) -> RedisResult<Value> {
+    eval(connection, Script::Acquire, &args)
+}
+
+pub fn release(connection: &mut Connection, token: &str) -> RedisResult<Value> {
+    eval(connection, Script::Release, &[token])
+}
+
+pub fn renew(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
+    eval(connection, Script::Renew, &[token, ttl])
+}
+
+pub fn inspect(connection: &mut Connection) -> RedisResult<Value> {
+    eval(connection, Script::Inspect, &[])
+}
+
+/// A flat answer, every part as text; the parts of a list inside follow one another.
+pub fn words(answer: Value) -> RedisResult<Vec<String>> {
+    match answer {
+        Value::Array(parts) => Ok(parts.into_iter().map(words).collect::<RedisResult<Vec<_>>>()?.concat()),
+        part => Ok(vec![String::from_redis_value(part)?]),
+    }
+}
+
+/// A connection that listens on one channel, and has been heard to.
+pub fn listen(server: &Server, channel: &str) -> Connection {
+    let mut connection = server.connect();
+    cmd("SUBSCRIBE").arg(channel).query::<Value>(&mut connection).unwrap();
+    connection
+}
+
+/// What was said on the channel so far: whatever was said before a PING is read before its answer.
+pub fn heard(connection: &mut Connection) -> Vec<String> {
+    let mut heard = Vec::new();
+    let mut answer = words(cmd("PING").query(connection).unwrap()).unwrap();
+    while answer[0] == "message" {
+        heard.push(answer[2].clone());
+        answer = words(connection.recv_response().unwrap()).unwrap();
+    }
+    heard
+}

@@ -1,0 +1,148 @@
+//! Who has the lock `job`, and who stands in line for it.
+
+use std::io::PipeWriter;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::{LIMIT, Nxlock, Redis, Running, eventually, eventually_some, now, state_of, text_of};
+
+/// Somebody who wants `job`, and keeps it until told to leave.
+pub struct Turn {
+    pub running: Running,
+    until_dropped: Option<PipeWriter>,
+}
+
+/// The arguments of a turn's call.
+pub fn turn<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    let script = r#"f=${NXLOCK_FENCE-none}; [ -z "$LOG" ] || echo "$WHO $f" >> "$LOG"; echo "up $f"; read x; exit 0"#;
+    ["run", "job"].iter().chain(options).chain(&["-c", script]).copied().collect()
+}
+
+impl Turn {
+    pub fn of(call: Nxlock) -> Turn {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        Turn { running: call.stdin_from(reader).start(), until_dropped: Some(writer) }
+    }
+
+    /// Has it.
+    #[track_caller]
+    pub fn had(redis: &Redis, options: &[&str]) -> Turn {
+        let mut turn = Turn::of(redis.nxlock(turn(options)));
+        turn.up();
+        turn
+    }
+
+    /// Stands in line for it.
+    #[track_caller]
+    pub fn queued(redis: &Redis, options: &[&str]) -> Turn {
+        Turn::of(redis.nxlock(turn(options))).in_line(redis)
+    }
+
+    #[track_caller]
+    pub fn in_line(self, redis: &Redis) -> Turn {
+        stands_in_line(redis, self.pid());
+        self
+    }
+
+    /// Waits until its command runs, and gives its fence.
+    #[track_caller]
+    pub fn up(&mut self) -> String {
+        self.running.line("up ")
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.running.stdout().starts_with("up ")
+    }
+
+    /// Its command may end now.
+    pub fn is_told(&mut self) {
+        self.until_dropped = None;
+    }
+
+    #[track_caller]
+    pub fn leaves(mut self) {
+        self.is_told();
+        self.running.finish().exits(0);
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.running.pid()
+    }
+
+    pub fn freeze(&self) {
+        self.running.signal(Signal::SIGSTOP);
+        eventually("it is frozen", || state_of(self.pid()) == Some('T'));
+    }
+
+    pub fn goes_on(&self) {
+        self.running.signal(Signal::SIGCONT);
+    }
+}
+
+/// How `job` stands, as `status --json` tells.
+pub fn standing(redis: &Redis) -> Value {
+    redis.nxlock(["--json", "status", "job"]).run().json()[0].take()
+}
+
+/// The processes in line, in order.
+pub fn queue(redis: &Redis) -> Vec<i32> {
+    let standing = standing(redis);
+    let queue = standing["queue"].as_array().expect("a queue, if only an empty one");
+    queue.iter().map(|waiter| i32::try_from(waiter["pid"].as_i64().expect("a pid")).expect("it fits")).collect()
+}
+
+#[track_caller]
+pub fn stands_in_line(redis: &Redis, pid: i32) {
+    eventually("it stands in line", || queue(redis).contains(&pid));
+}
+
+/// Waits until exactly these stand in line, in this order.
+#[track_caller]
+pub fn line_is(redis: &Redis, pids: &[i32]) {
+    let mut seen = Vec::new();
+    let began = now();
+    eventually("the line has settled", || {
+        seen = queue(redis);
+        seen == pids || began.elapsed() > LIMIT - Duration::from_secs(2)
+    });
+    assert_eq!(seen, pids, "the line is another");
+}
+
+/// Waits until one of them has it, which is then no longer among them.
+#[track_caller]
+pub fn whoever_is_next(waiting: &mut Vec<Turn>) -> Turn {
+    let at = eventually_some("one of them has it", || waiting.iter().position(Turn::is_up));
+    waiting.remove(at)
+}
+
+/// Waits until the holder has renewed its lease.
+#[track_caller]
+pub fn is_renewed(redis: &Redis) {
+    let mut before = redis.pttl("lock:job");
+    eventually("the lease is renewed", || {
+        let now = redis.pttl("lock:job");
+        let longer = now > before;
+        before = now;
+        longer
+    });
+}
+
+/// What the turns have logged, each with its fence, in the order of the grants.
+pub fn grants(log: &Path) -> Vec<(usize, u64)> {
+    let text = text_of(log);
+    let grant = |line: &str| {
+        let (who, fence) = line.split_once(' ')?;
+        Some((who.parse().ok()?, fence.parse().ok()?))
+    };
+    text.lines().map(|line| grant(line).unwrap_or_else(|| panic!("no grant: `{line}` in\n{text}"))).collect()
+}
+
+/// Every grant's fence is higher than the one before.
+#[track_caller]
+pub fn fences_rise(log: &Path) {
+    let grants = grants(log);
+    assert!(grants.is_sorted_by(|before, after| before.1 < after.1), "{grants:?}");
+}
