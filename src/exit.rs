@@ -46,7 +46,7 @@ impl From<&Report> for Exit {
                 Kind::Usage => USAGE,
                 Kind::Broken => 70,
                 Kind::Refused => 77,
-                Kind::Misconfigured => 78,
+                Kind::Misconfigured | Kind::WrongType => 78,
             },
         })
     }

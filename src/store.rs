@@ -119,7 +119,7 @@ pub struct Trouble {
     pub remedy: String,
 }
 
-/// What can be done about trouble: six different things.
+/// What can be done about trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// No answer. Asking again may help; what was asked may have happened.
@@ -128,8 +128,10 @@ pub enum Kind {
     Unwilling,
     /// A "no" that stays no: wrong password, no permission.
     Refused,
-    /// Something that was set up wrongly: no server named, a bad URL, a key of another type.
+    /// Something that was set up wrongly: no server named, a bad URL.
     Misconfigured,
+    /// The key holds something that cannot be a lock.
+    WrongType,
     /// What was asked for makes no sense.
     Usage,
     /// Our own failure.

@@ -153,7 +153,7 @@ fn failed(trouble: &Trouble) -> Value {
     let kind = match trouble.kind {
         Kind::Unreachable | Kind::Unwilling => "unreachable",
         Kind::Refused => "refused",
-        Kind::Misconfigured => "misconfigured",
+        Kind::Misconfigured | Kind::WrongType => "misconfigured",
         Kind::Usage => "usage",
         Kind::Broken => "broken",
     };

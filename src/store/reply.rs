@@ -136,7 +136,7 @@ const CODES: [(&str, Kind, &str); 16] = [
     ("NOREPLICAS", Kind::Unwilling, "it has too few replicas to accept writes: see INFO replication there"),
     ("BUSY", Kind::Unwilling, "it is busy with a script of somebody's: see SCRIPT KILL"),
     ("MAXCLIENTS", Kind::Unwilling, "it has too many clients: see `maxclients` there"),
-    ("WRONGTYPE", Kind::Misconfigured, "something else uses this key: choose another NAME or --prefix"),
+    ("WRONGTYPE", Kind::WrongType, "something else uses this key: choose another NAME or --prefix"),
 ];
 
 /// What an error code means to us, and what to do about it.

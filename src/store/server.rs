@@ -197,7 +197,7 @@ impl Server {
 /// Something else than a lock has taken the key's place: then it is nobody's lock.
 fn not_a_lock(whose: Result<Option<Occupancy>, Trouble>) -> Result<Option<Occupancy>, Trouble> {
     match whose {
-        Err(trouble) if trouble.kind == Kind::Misconfigured => Ok(Some(reply::wrong_type("another type"))),
+        Err(trouble) if trouble.kind == Kind::WrongType => Ok(Some(reply::wrong_type("another type"))),
         whose => whose,
     }
 }
