@@ -63,6 +63,8 @@ struct Attempt<'a> {
     /// Whether the server has ever answered: one that goes away later is waited for.
     met: bool,
     backoff: Backoff,
+    /// Since when every grant came too late to be of use.
+    slow_since: Option<Moment>,
     /// The trouble of the last try.
     before: Option<Trouble>,
 }
@@ -137,7 +139,7 @@ impl Attempt<'_> {
             Queueing::Not => Manner::Plain,
         };
         let (began, backoff) = (Moment::now(), Backoff::new());
-        Attempt { store, hold, patience, manner, began, met: false, backoff, before: None }
+        Attempt { store, hold, patience, manner, began, met: false, backoff, slow_since: None, before: None }
     }
 
     fn met(&mut self) {
@@ -233,8 +235,10 @@ impl Attempt<'_> {
         }
     }
 
-    fn too_slow(&self) -> Option<Trouble> {
-        self.first_contact().passed().then(|| Trouble {
+    /// One slow answer is bad luck; nothing but slow ones for so long is trouble.
+    fn too_slow(&mut self) -> Option<Trouble> {
+        let since = *self.slow_since.get_or_insert_with(Moment::now);
+        (since.elapsed() >= self.patience.server_timeout).then(|| Trouble {
             kind: Kind::Unreachable,
             tried: format!("cannot use the lock \"{}\"", self.hold.name),
             came: "it is granted, but each answer takes more than half of its ttl".into(),

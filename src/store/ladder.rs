@@ -48,6 +48,35 @@ enum Deed {
 const ROUNDS: usize = 8;
 
 impl Ladder {
+    /// Asks for the lock, as any plain client does.
+    pub fn acquire(
+        &mut self,
+        wire: &mut Wire,
+        key: &str,
+        hold: &Hold,
+        ttl: Ttl,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Obstacle> {
+        let token = hold.token.as_str();
+        let mut set = cmd("SET");
+        set.arg(key).arg(token).arg("NX").arg("PX").arg(ttl.millis());
+        let asked = Moment::now();
+        let granted = || {
+            let until = ttl.believed_until(asked);
+            Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until })
+        };
+        let [set, get, pttl] = three(wire.ask_all(&[set, get(key), pttl(key)], limit)?)?;
+        if let Value::Okay = refuse_error(set)? {
+            return Ok(granted());
+        }
+        let value = refuse_error(get)?;
+        // Ours already, by a request whose reply was lost: since when is not known, so it counts anew.
+        if is(&value, hold) && self.renew(wire, key, hold, ttl, limit)?.is_none() {
+            return Ok(granted());
+        }
+        Ok(Acquired::Held(seen(&value, &refuse_error(pttl)?), Place { position: 0, length: 0 }))
+    }
+
     /// Whose the lock is, if it was not ours to renew.
     pub fn renew(
         &mut self,
@@ -95,28 +124,6 @@ impl Ladder {
         }
         transact(wire, key, hold, Deed::Release, limit)
     }
-}
-
-/// Asks for the lock, as any plain client does.
-pub fn acquire(wire: &mut Wire, key: &str, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Obstacle> {
-    let token = hold.token.as_str();
-    let mut set = cmd("SET");
-    set.arg(key).arg(token).arg("NX").arg("PX").arg(ttl.millis());
-    let asked = Moment::now();
-    let granted = || {
-        let until = ttl.believed_until(asked);
-        Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until })
-    };
-    let [set, get, pttl] = three(wire.ask_all(&[set, get(key), pttl(key)], limit)?)?;
-    if let Value::Okay = refuse_error(set)? {
-        return Ok(granted());
-    }
-    let value = refuse_error(get)?;
-    // Ours already, by a request whose reply was lost: since when is not known, so it counts anew.
-    if is(&value, hold) && transact(wire, key, hold, Deed::Renew(ttl), limit)?.is_none() {
-        return Ok(granted());
-    }
-    Ok(Acquired::Held(seen(&value, &refuse_error(pttl)?), Place { position: 0, length: 0 }))
 }
 
 /// How a lock stands, and its value where it is text.

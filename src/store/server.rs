@@ -208,7 +208,7 @@ impl Store for Server {
         let acquired = self.either(
             &what,
             |server| server.acquire_by_script(&what, hold, ttl, manner, limit),
-            |_, wire, key| ladder::acquire(wire, key, hold, ttl, limit),
+            |ladder, wire, key| ladder.acquire(wire, key, hold, ttl, limit),
         )?;
         if let Acquired::Held(occupancy, _) = &acquired {
             self.look_at = Moment::now() + poll_pause(occupancy);
