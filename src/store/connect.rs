@@ -73,7 +73,7 @@ impl Link {
         };
         let mut link = Link { stream, parser: Parser::new() };
         let greetings = greetings(target);
-        let packed: Vec<u8> = greetings.iter().flat_map(Cmd::get_packed_command).collect();
+        let packed = greetings.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         link.send(&packed, limit)?;
         for _ in &greetings {
             let reply = link.receive(limit)?;

@@ -60,7 +60,7 @@ impl Wire {
 
     fn converse(&mut self, mut link: Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
         let limit = self.within(limit);
-        let packed: Vec<u8> = requests.iter().flat_map(Cmd::get_packed_command).collect();
+        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         link.send(&packed, limit)?;
         let mut replies = Vec::with_capacity(requests.len());
         for _ in requests {

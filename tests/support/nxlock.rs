@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::{Pid, setsid};
 use serde_json::Value;
 
@@ -78,10 +78,11 @@ impl Nxlock {
         let copy = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
         self.command.stdout(self.stdout.take().unwrap_or_else(|| copy(&stdout)));
         self.command.stderr(copy(&stderr));
-        // SAFETY: setsid(2) and prctl(2) are async-signal-safe.
+        // SAFETY: setsid(2), sigaction(2) and prctl(2) are async-signal-safe.
         unsafe {
             self.command.pre_exec(|| {
                 setsid()?;
+                hear_signals()?;
                 Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
             });
         }
@@ -313,4 +314,14 @@ impl Done {
     pub fn both(&self) -> String {
         format!("--- stdout\n{}\n--- stderr\n{}", self.text(), self.stderr)
     }
+}
+
+/// Undoes what the tests themselves may have been started with: nohup(1) ignores HUP, and a shell
+/// without job control ignores INT and QUIT for what it starts in the background.
+pub fn hear_signals() -> nix::Result<()> {
+    for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2] {
+        // SAFETY: SIG_DFL runs no code of ours.
+        unsafe { signal(number, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }

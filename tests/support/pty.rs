@@ -14,7 +14,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 
-use super::nxlock::clear_away;
+use super::nxlock::{clear_away, hear_signals};
 use super::{LIMIT, Nxlock, now, pause};
 
 /// A program in the foreground of a terminal of its own, all three streams on it.
@@ -40,10 +40,11 @@ impl Terminal {
         let copy = || Stdio::from(slave.try_clone().expect("another descriptor"));
         call.command.stdin(copy()).stdout(copy()).stderr(copy()).env("TERM", "xterm");
         let mark = call.mark();
-        // SAFETY: setsid(2), ioctl(2) and prctl(2) are async-signal-safe.
+        // SAFETY: setsid(2), sigaction(2), ioctl(2) and prctl(2) are async-signal-safe.
         unsafe {
             call.command.pre_exec(|| {
                 setsid()?;
+                hear_signals()?;
                 if libc::ioctl(0, libc::TIOCSCTTY, 0) != 0 {
                     return Err(std::io::Error::last_os_error());
                 }
