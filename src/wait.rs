@@ -212,18 +212,10 @@ impl Attempt<'_> {
         (self.began + self.patience.server_timeout).min(self.wait_ends())
     }
 
-    /// The latest moment at which the next answer is of use.
+    /// The latest moment at which the next answer is of use. One that is asked for just before the
+    /// end of a wait is still given time to come: it decides between busy and unreachable.
     fn answer_by(&self) -> Moment {
-        if self.met && !self.out_of_patience() {
-            self.wait_ends()
-        } else {
-            self.first_contact().max(Moment::now() + self.grace())
-        }
-    }
-
-    /// At the very end of a wait there is still one quick look.
-    fn grace(&self) -> Duration {
-        if self.met { self.parting() } else { Duration::ZERO }
+        if self.met { self.wait_ends().max(Moment::now() + self.parting()) } else { self.first_contact() }
     }
 
     /// Until when this kind of trouble is put up with.
