@@ -7,6 +7,7 @@ mod run;
 mod status;
 
 use std::io::{self, Read};
+use std::time::Duration;
 
 use anyhow::Context;
 
@@ -14,7 +15,7 @@ use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Verb};
 use crate::clock::{Moment, wall};
 use crate::lock::{Hold, Lease, LockName, Owner, Token, Ttl};
 use crate::report::{Busy, Named, Report};
-use crate::say::Waiting;
+use crate::say::{self, Waiting};
 use crate::signals::Signals;
 use crate::store::{self, Kind, Store, Target, Trouble};
 use crate::wait::{self, Patience, Queueing, Wait, Waited};
@@ -143,4 +144,19 @@ fn token(given: &str) -> anyhow::Result<Token> {
     };
     let parsed = text.trim_end_matches(['\n', '\r']).parse();
     Ok(parsed.map_err(|came| Trouble { kind: Kind::Usage, tried: "TOKEN".into(), came, remedy: String::new() })?)
+}
+
+/// Told to stop when the lock had just been granted: it is given back, and nothing is started.
+fn give_up_if_asked(store: &mut dyn Store, hold: &Hold, timeout: Duration, signals: &mut Signals) -> Option<Report> {
+    let signal = signals.stop_requested()?;
+    give_back(store, hold, timeout);
+    Some(Report::Interrupted(signal))
+}
+
+/// Nothing was started: whether the server heard it matters to nobody but the next, for one ttl.
+fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) {
+    let released = wait::insist(timeout, |limit| store.release(hold, limit));
+    if let Err(trouble) = released.answer {
+        say::warn(format_args!("{trouble}"));
+    }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{claim, open, wait_for};
+use super::{claim, give_up_if_asked, open, wait_for};
 use crate::cli::{Acquire, Everywhere};
 use crate::report::{Acquired, Named, Report, TokenForm};
 use crate::say::span;
@@ -19,6 +19,9 @@ pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Repor
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };
+    if let Some(interrupted) = give_up_if_asked(&mut *store, &hold, everywhere.server_timeout, &mut signals) {
+        return Ok(interrupted);
+    }
     Ok(Report::Acquired(Acquired {
         lock: Named::new(&asked.name, &everywhere.prefix),
         hold,

@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::{HELD, claim, enclosing, open, wait_for};
+use super::{HELD, claim, enclosing, give_back, give_up_if_asked, open, wait_for};
 use crate::cli::{Everywhere, Run};
 use crate::keeper::{GivenBack, Keeper};
-use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Ttl};
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
 use crate::say;
 use crate::signals::Signals;
-use crate::store::Store;
 use crate::supervise::{self, Lost, Outcome, Rules, Supervisor};
-use crate::wait;
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let mut store = open(everywhere)?;
@@ -30,9 +27,8 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     };
     say::trace(format_args!("got \"{}\"", lock.name));
     signals.begin_command()?;
-    if let Some(signal) = signals.stop_requested() {
-        give_back(&mut *store, &hold, timeout);
-        return Ok(Report::Interrupted(signal));
+    if let Some(interrupted) = give_up_if_asked(&mut *store, &hold, timeout, &mut signals) {
+        return Ok(interrupted);
     }
     let (program, args) = command(asked);
     let (child, terminal) =
@@ -75,14 +71,6 @@ fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static 
         ("NXLOCK_TTL_MS", Some(ttl.millis().to_string())),
         (HELD, Some(held.map(|token| token.as_str().to_owned()).collect::<Vec<_>>().join(" "))),
     ]
-}
-
-/// Nothing was started: whether the server heard it matters to nobody but the next, for one ttl.
-fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) {
-    let released = wait::insist(timeout, |limit: Limit<'_>| store.release(hold, limit));
-    if let Err(trouble) = released.answer {
-        say::warn(format_args!("{trouble}"));
-    }
 }
 
 /// Gives the lock back, or lets it stand for the `rest` that `--at-least` asks for.
