@@ -37,7 +37,7 @@ fn one_socket_has_several_spellings() {
         call(["-s", &format!("{scheme}://{socket}"), "status"]).run().exits(0).says_nothing();
     }
     for url in ["unix://relative/path", "http://host", "host:6379", "redis://", "redis://host:port", "redis://h/x"] {
-        call(["-s", url, "status"]).run().exits(78).says("names no server").says("redis://");
+        call(["-s", url, "status"]).run().exits(78).says("cannot be used").says("redis://");
     }
 }
 

@@ -66,9 +66,10 @@ impl Target {
                 )));
             }
         };
-        // Whitespace and commas separate the servers of a quorum in a variable.
-        if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(bad("there is white space in it: name one server".into()));
+        // White space and commas separate servers in a variable; in a user or password a comma is one.
+        let behind_login = rest.rsplit('@').next().unwrap_or(rest);
+        if rest.contains(|c: char| c.is_whitespace() || c.is_control()) || behind_login.contains(',') {
+            return Err(bad("it names several servers, and only one can be used".into()));
         }
         let url =
             redis::parse_redis_url(&format!("{scheme}://{rest}")).ok_or_else(|| bad("it cannot be parsed".into()))?;
@@ -82,7 +83,7 @@ impl Target {
         if scheme == "redis" && !url.username().is_empty() && url.password().is_none() {
             return Err(bad("it has a user and no password: write redis://:PASSWORD@host for a password alone".into()));
         }
-        let info = url.into_connection_info().map_err(|e| bad(e.to_string().to_lowercase()))?;
+        let info = url.into_connection_info().map_err(|e| bad(reason(&e)))?;
         let address = match info.addr() {
             ConnectionAddr::Tcp(host, port) => {
                 Address::Tcp { host: host.trim_matches(['[', ']']).to_owned(), port: *port }
@@ -99,6 +100,12 @@ impl Target {
             .map(|password| Login { user: settings.username().map(str::to_owned), password: password.to_owned() });
         Ok(Target { address, login, db: settings.db() })
     }
+}
+
+/// What the redis crate says of a URL; it repeats none of it. Behind a dash it names its own kinds.
+fn reason(error: &redis::RedisError) -> String {
+    let text = error.to_string().to_lowercase();
+    text.split(" - ").next().unwrap_or(&text).to_owned()
 }
 
 fn none_named() -> Trouble {
@@ -118,7 +125,7 @@ fn misconfigured(by: Named, came: String) -> Trouble {
         Named::Server => "--server (or NXLOCK_SERVER)",
         Named::RedisUrl => "REDIS_URL",
     };
-    Trouble { kind: Kind::Misconfigured, tried: format!("{by} names no server"), came, remedy: FORMS.into() }
+    Trouble { kind: Kind::Misconfigured, tried: format!("the URL in {by} cannot be used"), came, remedy: FORMS.into() }
 }
 
 /// Without the password.
@@ -184,6 +191,8 @@ mod tests {
             "redis://h/s3cret",
             "redis://h/-1",
             "redis://a redis://b",
+            "redis://a,redis://b",
+            "redis://:s3cret@a:1,b:2",
             "redis://",
             "unix://relative",
         ] {
