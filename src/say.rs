@@ -7,14 +7,18 @@ mod text;
 mod waiting;
 
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
+use nix::poll::PollFlags;
 use serde_json::{Value, json};
 
 use crate::cli::{Everywhere, When};
 use crate::clock::Moment;
+use crate::limit::{Limit, Woken};
 use crate::lock::LockName;
 use crate::report::Ending;
 use crate::supervise::Lost;
@@ -141,9 +145,23 @@ fn message(event: &str, style: Style, what: fmt::Arguments<'_>) {
     }
 }
 
+/// Whether a command runs: then nothing may hold us up.
+static URGENT: AtomicBool = AtomicBool::new(false);
+
+/// While a command runs, what stderr does not take at once is not said: a full pipe, or a terminal
+/// stopped by Ctrl-S, must not keep us from stopping the command in time.
+pub fn while_a_command_runs(urgent: bool) {
+    URGENT.store(urgent, Ordering::SeqCst);
+}
+
 /// All of a line in one write, so that lines of several processes do not mix. Nobody can be told
 /// that stderr does not take it.
 fn line(what: fmt::Arguments<'_>) {
+    let stderr = io::stderr();
+    let writable = || Limit::until(Moment::now()).wait_for(Some((stderr.as_fd(), PollFlags::POLLOUT)));
+    if URGENT.load(Ordering::SeqCst) && writable().is_ok_and(|woken| woken == Woken::TimeUp) {
+        return;
+    }
     let text = format!("{what}\n");
     let _ = anstream::stderr().lock().write_all(text.as_bytes());
 }

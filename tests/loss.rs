@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Redis, Running, eventually, state_of, wall};
+use crate::support::{Nxlock, Redis, Running, eventually, state_of, text_of, wall};
 
 /// A child, and a daemon of a session of its own, forked twice and deaf to TERM, HUP and INT.
 const TREE: &str = r#"
@@ -106,6 +106,22 @@ fn a_server_that_hangs_for_longer_than_the_lease_stops_the_tree_before_its_end()
     redis.resume();
     eventually("the server has heard all that was said", || redis.others_connected() == 0);
     eventually("the lease has ended", || !redis.exists("lock:job"));
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_does_not_keep_a_command_from_being_stopped() {
+    let redis = Redis::start();
+    let pid = redis.directory().join("pid");
+    // The command fills the pipe, and has no more to say than we.
+    let job = format!("yes >&2 & echo $$ > '{}'; sleep 600", pid.display());
+    let script = "{ nxlock run job -t 3s -c \"$1\"; } 2>&1 | sleep 600";
+    let _running = Nxlock::by("sh", ["-c", script, "sh", &job]).env("NXLOCK_SERVER", redis.url()).start();
+    eventually("it runs", || !text_of(&pid).is_empty());
+    let command: i32 = text_of(&pid).trim().parse().unwrap();
+    let end = end_of_fresh_lease(&redis, 3_000);
+    redis.delete("lock:job");
+    eventually("the command is gone", || state_of(command).is_none());
+    assert!(wall() < end, "it was gone only after the lease could have ended");
 }
 
 #[test]

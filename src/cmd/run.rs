@@ -45,7 +45,10 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let rules =
         Rules { ttl: asked.ttl, kill_after: asked.kill_after, time_limit: asked.time_limit, on_lost: asked.on_lost };
     let supervisor = Supervisor::new(&asked.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
-    let outcome = supervisor.run().context("cannot watch the command")?;
+    say::while_a_command_runs(true);
+    let outcome = supervisor.run();
+    say::while_a_command_runs(false);
+    let outcome = outcome.context("cannot watch the command")?;
     say::trace(format_args!("the command has ended: {}", say::ending(&outcome.ending)));
     let rest = asked.at_least.map_or(Duration::ZERO, |least| (lease.granted + least).remaining());
     Ok(Report::Ran(end(lock, outcome, keeper, rest)))
