@@ -61,7 +61,13 @@ impl Wire {
     fn converse(&mut self, mut link: Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
         let limit = self.within(limit);
         let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
-        link.send(&packed, limit)?;
+        if let Err(fault) = link.send(&packed, limit) {
+            // A server that closes the door at once may have said why.
+            if let (Fault::Ended(_), Ok(said @ Value::ServerError(_))) = (&fault, link.receive(limit)) {
+                return Ok(vec![said; requests.len()]);
+            }
+            return Err(fault);
+        }
         let mut replies = Vec::with_capacity(requests.len());
         for _ in requests {
             match link.receive(limit) {
