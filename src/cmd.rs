@@ -40,12 +40,7 @@ pub fn unshown(report: Report, error: &io::Error, everywhere: &Everywhere) -> Op
         Report::Failed(trouble) => trouble,
         // A reader that has left knows enough.
         _ if error.kind() == io::ErrorKind::BrokenPipe => return None,
-        _ => Trouble {
-            kind: Kind::Broken,
-            tried: "cannot write to stdout".into(),
-            came: error.to_string(),
-            remedy: String::new(),
-        },
+        _ => Trouble::of_ours("cannot write to stdout", error),
     }))
 }
 
@@ -53,7 +48,7 @@ pub fn unshown(report: Report, error: &io::Error, everywhere: &Everywhere) -> Op
 fn trouble(error: anyhow::Error) -> Trouble {
     error.downcast().unwrap_or_else(|error: anyhow::Error| {
         let causes = error.chain().skip(1).map(ToString::to_string).collect::<Vec<_>>().join(": ");
-        Trouble { kind: Kind::Broken, tried: error.to_string(), came: causes, remedy: String::new() }
+        Trouble::of_ours(&error.to_string(), &causes)
     })
 }
 

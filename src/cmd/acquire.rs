@@ -8,7 +8,7 @@ use crate::cli::{Acquire, Everywhere};
 use crate::report::{Acquired, Named, Report, TokenForm};
 use crate::say::span;
 use crate::signals::Signals;
-use crate::store::{Kind, Trouble};
+use crate::store::Trouble;
 use crate::wait;
 
 pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Report> {
@@ -39,10 +39,5 @@ pub fn unheard(mut acquired: Acquired, error: &io::Error, server_timeout: Durati
         Ok(_) => "the lock was given back".to_owned(),
         Err(trouble) => format!("{trouble}; the lock ends by itself within {}", span(acquired.ttl.get())),
     };
-    Trouble {
-        kind: Kind::Broken,
-        tried: format!("cannot write the token to stdout ({error})"),
-        came,
-        remedy: String::new(),
-    }
+    Trouble::of_ours(&format!("cannot write the token to stdout ({error})"), &came)
 }

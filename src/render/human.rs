@@ -59,7 +59,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// What was tried, what came back, what to do.
-pub fn explanation(trouble: &Trouble) -> String {
+fn explanation(trouble: &Trouble) -> String {
     let remedy = &trouble.remedy;
     if remedy.is_empty() { trouble.to_string() } else { format!("{trouble}; {remedy}") }
 }

@@ -63,7 +63,9 @@ impl Wire {
         let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         if let Err(fault) = link.send(&packed, limit) {
             // A server that closes the door at once may have said why.
-            if let (Fault::Ended(_), Ok(said @ Value::ServerError(_))) = (&fault, link.receive(limit)) {
+            if let Fault::Ended(_) = fault
+                && let Ok(said @ Value::ServerError(_)) = link.receive(limit)
+            {
                 return Ok(vec![said; requests.len()]);
             }
             return Err(fault);
