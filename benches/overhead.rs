@@ -60,14 +60,14 @@ fn acquire_and_release(server: &str) {
 }
 
 fn times(server: &Server, count: usize) {
-    let (tcp, unix, port) = (server.tcp(), server.unix(), server.port().to_string());
+    let (tcp, unix, local, port) = (server.tcp(), server.unix(), server.local(), server.port().to_string());
     let file = server.directory().join("flock");
     fs::write(&file, "").expect("a file to lock");
     let file = file.to_str().expect("a path of ours is UTF-8");
     let mut bare = silent(TRUE, &[]);
     let mut flock = silent("flock", &[file, TRUE]);
     let mut version = silent(NXLOCK, &["--version"]);
-    let (mut run_tcp, mut run_unix) = (run(&tcp), run(&unix));
+    let (mut run_tcp, mut run_unix, mut run_local) = (run(&tcp), run(&unix), run(&local));
     let mut script = silent("sh", &["-c", SCRIPT]);
     script.env("PORT", &port).env("NAME", "bench:script");
 
@@ -77,6 +77,7 @@ fn times(server: &Server, count: usize) {
         ("nxlock --version", Box::new(|| succeeds(&mut version))),
         ("nxlock run, TCP", Box::new(|| succeeds(&mut run_tcp))),
         ("nxlock run, Unix socket", Box::new(|| succeeds(&mut run_unix))),
+        ("nxlock run, local", Box::new(|| succeeds(&mut run_local))),
         ("nxlock acquire, then release, TCP", Box::new(|| acquire_and_release(&tcp))),
         ("redis-cli script, TCP", Box::new(|| succeeds(&mut script))),
     ];

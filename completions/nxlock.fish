@@ -24,7 +24,7 @@ function __fish_nxlock_using_subcommand
     contains -- $cmd[1] $argv
 end
 
-complete -c nxlock -n "__fish_nxlock_needs_command" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]' -r
+complete -c nxlock -n "__fish_nxlock_needs_command" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
 complete -c nxlock -n "__fish_nxlock_needs_command" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_needs_command" -l server-timeout -d 'Bound on one connect and on one reply' -r
 complete -c nxlock -n "__fish_nxlock_needs_command" -l color -d 'Colour messages: auto (if they go to a terminal), always, or never' -r -f -a "auto\t''
@@ -50,7 +50,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l time-limit -d 'Sto
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l kill-after -d 'How long a stopped command has between TERM and KILL' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l on-lost -d 'What to do when the lock is lost while the command runs' -r -f -a "stop\t'Stop the command and everything it started'
 continue\t'Say so, and let it run on without the lock'"
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l server-timeout -d 'Bound on one connect and on one reply' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l color -d 'Colour messages: auto (if they go to a terminal), always, or never' -r -f -a "auto\t''
@@ -67,7 +67,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s t -l ttl -d 'H
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d 'Give up after D; 0 is the same as -n. Without either, wait for ever' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N, 0 to 255, instead of 75 when somebody else has the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Shown to others in `status` and in their "held by" message' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l server-timeout -d 'Bound on one connect and on one reply' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l color -d 'Colour messages: auto (if they go to a terminal), always, or never' -r -f -a "auto\t''
@@ -82,7 +82,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s v -l verbose -
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s t -l ttl -d 'How long the lock is needed from now. Not less than 100ms' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l server-timeout -d 'Bound on one connect and on one reply' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l color -d 'Colour messages: auto (if they go to a terminal), always, or never' -r -f -a "auto\t''
@@ -94,7 +94,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s v -l verbose -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l server-timeout -d 'Bound on one connect and on one reply' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l color -d 'Colour messages: auto (if they go to a terminal), always, or never' -r -f -a "auto\t''
@@ -105,7 +105,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s q -l quiet -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s V -l version -d 'Print version'
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l server-timeout -d 'Bound on one connect and on one reply' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l color -d 'Colour messages: auto (if they go to a terminal), always, or never' -r -f -a "auto\t''

@@ -37,9 +37,10 @@ pub struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every verb")]
 pub struct Everywhere {
-    /// Where the locks live: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N].
+    /// Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local:
+    /// for this machine alone.
     ///
-    /// There is no default. Without this option NXLOCK_SERVER is asked, then REDIS_URL. `redis:`
+    /// There is no default. `local:/path` is a directory of your choice. Without this option NXLOCK_SERVER is asked, then REDIS_URL. `redis:`
     /// may be written `valkey:`. A password in argv can be read by every user of this machine:
     /// prefer the environment.
     #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]

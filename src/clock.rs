@@ -4,10 +4,13 @@
 //! machine sleeps, as the server's clock does; `std::time::Instant` stops then. The wall clock is
 //! only ever told to people.
 
+use std::io;
 use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
+
+use crate::proc;
 
 /// A point in time on this machine, counted from its boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +61,46 @@ impl Sub<Duration> for Moment {
     }
 }
 
+/// One boot of this machine: what its processes can agree on a moment by.
+pub struct Boot {
+    id: String,
+    /// By how many microseconds this process's clock is ahead of the machine's, time_namespaces(7).
+    ahead: i64,
+}
+
+impl Boot {
+    /// # Errors
+    /// Where there is no /proc, random(4).
+    pub fn this() -> io::Result<Boot> {
+        let text = |path| Ok::<_, io::Error>(String::from_utf8_lossy(&proc::short(path)?).trim_end().to_owned());
+        let id = text("/proc/sys/kernel/random/boot_id")?;
+        // Not there in kernels without time namespaces.
+        let offsets = text("/proc/self/timens_offsets").unwrap_or_default();
+        Ok(Boot { id, ahead: ahead(&offsets).unwrap_or(0) })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Microseconds from the machine's boot to a moment.
+    pub fn micros(&self, moment: Moment) -> u64 {
+        u64::try_from(moment.0.as_micros()).unwrap_or(u64::MAX).saturating_add_signed(-self.ahead)
+    }
+
+    /// The moment so many microseconds after the machine's boot.
+    pub fn moment(&self, micros: u64) -> Moment {
+        Moment(Duration::from_micros(micros.saturating_add_signed(self.ahead)))
+    }
+}
+
+/// The offset of CLOCK_BOOTTIME in `/proc/PID/timens_offsets`: seconds and nanoseconds.
+fn ahead(offsets: &str) -> Option<i64> {
+    let mut fields = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_ascii_whitespace();
+    let mut number = || fields.next()?.parse::<i64>().ok();
+    Some(number()? * 1_000_000 + number()? / 1000)
+}
+
 /// The wall clock, for people.
 #[expect(clippy::disallowed_methods, reason = "the one place that asks")]
 pub fn wall() -> SystemTime {
@@ -73,6 +116,17 @@ mod tests {
         assert!(!Moment::NEVER.passed());
         assert_eq!(Moment::NEVER + Duration::from_secs(1), Moment::NEVER);
         assert_eq!(Moment::NEVER - Duration::from_secs(1), Moment::NEVER);
+    }
+
+    #[test]
+    fn processes_whose_clocks_are_apart_agree_on_a_moment() {
+        assert_eq!(ahead("monotonic           0         0\nboottime        86400  5000000\n"), Some(86_400_005_000));
+        let apart = Boot { id: String::new(), ahead: -3_000_000 };
+        let together = Boot { id: String::new(), ahead: 0 };
+        let moment = Moment(Duration::from_secs(10));
+        assert_eq!((together.micros(moment), apart.micros(moment)), (10_000_000, 13_000_000));
+        assert_eq!(apart.moment(13_000_000), moment);
+        assert_eq!(Boot::this().unwrap().id().len(), 36);
     }
 
     #[test]

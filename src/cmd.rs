@@ -13,7 +13,7 @@ use anyhow::Context;
 
 use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Verb};
 use crate::clock::{Moment, wall};
-use crate::lock::{Hold, Lease, LockName, Owner, Token, Ttl};
+use crate::lock::{HELD, Hold, Lease, LockName, Owner, Token, Ttl};
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
@@ -78,10 +78,10 @@ fn options(everywhere: &Everywhere) -> String {
     options
 }
 
-/// A new claim by this process.
-fn claim(name: &LockName, reason: Option<&str>) -> anyhow::Result<Hold> {
+/// A new claim by this process, that may live with one.
+fn claim(name: &LockName, reason: Option<&str>, lives_with: Option<u32>) -> anyhow::Result<Hold> {
     let token = Token::mint(&Owner::this_process(), reason, wall())?;
-    Ok(Hold { name: name.clone(), token })
+    Ok(Hold { name: name.clone(), token, lives_with })
 }
 
 fn patience(asked: &Asked, everywhere: &Everywhere) -> Patience {
@@ -124,9 +124,6 @@ fn enclosing() -> Vec<Token> {
     let held = std::env::var(HELD).unwrap_or_default();
     held.split(' ').filter_map(|token| token.parse().ok()).collect()
 }
-
-/// What carries them from a run to the runs within it.
-const HELD: &str = "NXLOCK_HELD";
 
 /// The token as it was given: itself, or `-` for stdin.
 fn token(given: &str) -> anyhow::Result<Token> {

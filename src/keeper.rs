@@ -193,7 +193,7 @@ impl Watch {
         let Watch { store, hold, .. } = self;
         let insisted = insist(self.server_timeout, |limit| match order {
             Order::Release => store.release(hold, limit),
-            Order::LetEnd(rest) => store.renew(hold, *rest, limit).map(|renewed| match renewed {
+            Order::LetEnd(rest) => store.let_end(hold, *rest, limit).map(|renewed| match renewed {
                 Renewed::Until(_) => Released::Done,
                 Renewed::NotYours(occupancy) => Released::NotYours(occupancy),
             }),

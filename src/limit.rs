@@ -37,16 +37,17 @@ impl<'a> Limit<'a> {
         Limit { until: self.until.min(until), ..self }
     }
 
-    /// Waits until `fd` is ready for `what`, the bell rings, or time is up. A bell wins.
+    /// Waits until one of `wanted` is ready for what is wanted of it, the bell rings, or time is up. A
+    /// bell wins.
     ///
     /// # Errors
     /// As poll(2).
-    pub fn wait_for(&self, fd: Option<(BorrowedFd<'_>, PollFlags)>) -> io::Result<Woken> {
+    pub fn wait_for(&self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<Woken> {
         loop {
-            let mut fds = Vec::with_capacity(3);
+            let mut fds = Vec::with_capacity(self.bells.len() + wanted.len());
             fds.extend(self.bells.iter().flatten().map(|bell| PollFd::new(*bell, PollFlags::POLLIN)));
             let bells = fds.len();
-            fds.extend(fd.map(|(fd, what)| PollFd::new(fd, what)));
+            fds.extend(wanted.iter().map(|(fd, what)| PollFd::new(*fd, *what)));
             let left = self.until.remaining();
             match poll(&mut fds, timeout(left)) {
                 Err(Errno::EINTR) => continue,
@@ -57,6 +58,15 @@ impl<'a> Limit<'a> {
             }
             let bell_rang = fds[..bells].iter().any(|bell| bell.any().unwrap_or(false));
             return Ok(if bell_rang { Woken::Bell } else { Woken::Ready });
+        }
+    }
+
+    /// The same, for who looks at `look_at` in any case: that too is then ready.
+    pub fn rest(&self, look_at: Moment, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> Woken {
+        match self.no_later_than(look_at).wait_for(wanted) {
+            Ok(Woken::Bell) => Woken::Bell,
+            Ok(Woken::TimeUp) if !look_at.passed() => Woken::TimeUp,
+            Ok(Woken::TimeUp | Woken::Ready) | Err(_) => Woken::Ready,
         }
     }
 }

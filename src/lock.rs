@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-pub use token::{HolderId, Owner, Token};
+pub use token::{HELD, HolderId, Owner, Token};
 
 use crate::clock::Moment;
 
@@ -133,6 +133,8 @@ pub struct Fence(pub u64);
 pub struct Hold {
     pub name: LockName,
     pub token: Token,
+    /// The process that the claim ends with, where whoever keeps the lock can see it end.
+    pub lives_with: Option<u32>,
 }
 
 /// A granted lock, and for how long we may believe it.

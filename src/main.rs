@@ -12,6 +12,7 @@ mod inherited;
 mod keeper;
 mod limit;
 mod lock;
+mod proc;
 mod render;
 mod report;
 mod say;

@@ -158,7 +158,7 @@ pub fn while_a_command_runs(urgent: bool) {
 /// that stderr does not take it.
 fn line(what: fmt::Arguments<'_>) {
     let stderr = io::stderr();
-    let writable = || Limit::until(Moment::now()).wait_for(Some((stderr.as_fd(), PollFlags::POLLOUT)));
+    let writable = || Limit::until(Moment::now()).wait_for(&[(stderr.as_fd(), PollFlags::POLLOUT)]);
     if URGENT.load(Ordering::SeqCst) && writable().is_ok_and(|woken| woken == Woken::TimeUp) {
         return;
     }

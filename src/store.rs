@@ -4,8 +4,10 @@
 //! not find out" into "free", "held" or success.
 
 pub mod connect;
+mod endpoint;
 mod ladder;
 mod line;
+mod local;
 mod reply;
 mod script;
 mod server;
@@ -19,6 +21,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Owner, Prefix, State, Ttl};
+use crate::wait::jittered;
 
 pub use target::Target;
 
@@ -33,6 +36,12 @@ pub trait Store: Send {
 
     /// Moves the expiry to a full ttl from now, if the lock is still held with this token.
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble>;
+
+    /// Moves the expiry as `renew` does, for the last time: from now on nothing but that ends the
+    /// claim, whoever is gone.
+    fn let_end(&mut self, hold: &Hold, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
+        self.renew(hold, rest, limit)
+    }
 
     /// Gives the lock back, if it is still held with this token. Also undoes an `acquire` whose
     /// answer is outstanding.
@@ -160,5 +169,15 @@ impl std::error::Error for Trouble {}
 
 /// Opens the store that a target names. Nothing is asked of it yet.
 pub fn open(target: Target, prefix: Prefix, timeout: Duration) -> Box<dyn Store> {
-    Box::new(server::Server::new(target, prefix, timeout))
+    match target {
+        Target::Redis(endpoint) => Box::new(server::Server::new(endpoint, prefix, timeout)),
+        Target::Local(directory) => Box::new(local::Local::new(directory, prefix, timeout)),
+    }
+}
+
+/// How soon to ask again for who does not stand in line: between 50 and 150 ms, so that pollers do not
+/// come in step, but no later than the lease ends.
+fn poll_pause(occupied: &Occupancy) -> Duration {
+    let poll = jittered(Duration::from_millis(100));
+    occupied.ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(1)))
 }

@@ -122,7 +122,7 @@ pub fn for_grant(
                 };
                 attempt.begin_waiting(signals);
                 let limit = Limit { until: Moment::now() + pause, bells: signals.fds() };
-                if limit.wait_for(None).is_ok_and(|woken| woken == Woken::Bell)
+                if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Bell)
                     && let Some(signal) = signals.stop_requested()
                 {
                     return Ok(attempt.interrupted(signal, signals));
@@ -285,7 +285,7 @@ pub fn insist<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, T
             answer => return Insisted { answer, in_doubt },
         }
         // Nothing to wait for but time; it ends early only if poll(2) fails, and then we ask again.
-        let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(None);
+        let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);
     }
 }
 

@@ -1,49 +1,8 @@
-//! The lock goes while the command runs: deleted, taken, or the server is gone.
-//!
-//! The commands here are trees that do not want to go. Each of their processes that is deaf to TERM
-//! leaves a pulse in a file: its last beat tells, by the clock of the file system and not by when
-//! somebody looked, until when something of the tree was alive.
+//! The lock goes while the command runs: deleted, overwritten, or the server is gone.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use nix::sys::signal::Signal;
-
-use crate::support::{Nxlock, Redis, Running, eventually, state_of, text_of, wall};
-
-/// A child, and a daemon of a session of its own, forked twice and deaf to TERM, HUP and INT.
-const TREE: &str = r#"
-    sleep 300 &
-    ( setsid sh -c 'trap "" TERM HUP INT; echo up; while :; do echo beat >> "$PULSE"; sleep 0.02; done' & )
-    wait"#;
-
-/// A tree under a lock, and what has to be known of it.
-struct Job {
-    running: Running,
-    pulse: PathBuf,
-}
-
-impl Job {
-    fn start(redis: &Redis, options: &[&str]) -> Job {
-        let pulse = redis.directory().join("pulse");
-        let args = ["run", "job"].iter().chain(options).chain(&["-c", TREE]).copied();
-        let mut running = redis.nxlock(args).env("PULSE", &pulse).start();
-        running.line("up");
-        Job { running, pulse }
-    }
-
-    fn last_beat(&self) -> SystemTime {
-        std::fs::metadata(&self.pulse).unwrap().modified().unwrap()
-    }
-
-    #[track_caller]
-    fn is_gone_before(&self, end: SystemTime) {
-        assert_eq!(self.running.descendants(), [0; 0], "all of it is gone when nxlock has ended");
-        let beat = self.last_beat();
-        let late = beat.duration_since(end).unwrap_or_default();
-        assert!(late.is_zero(), "something of it was alive {late:?} after the lease could have ended");
-    }
-}
+use crate::support::{Job, Nxlock, Redis, eventually, state_of, text_of, wall};
 
 /// Waits for a renewal, and tells when the lease that it got will end, by the server.
 fn end_of_fresh_lease(redis: &Redis, ttl: i64) -> SystemTime {
@@ -179,49 +138,6 @@ fn the_shortest_lease_is_kept_as_well() {
 }
 
 #[test]
-fn a_command_told_to_stop_may_clean_up_and_still_it_is_76() {
-    let redis = Redis::start();
-    let script = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 300 & wait; done";
-    let mut running = redis.nxlock(["run", "job", "-t", "3s", "-c", script]).start();
-    running.line("up");
-    redis.delete("lock:job");
-    running.finish().exits(76).prints("up\ncleaned\n");
-}
-
-#[test]
-fn a_loss_may_be_put_up_with() {
-    let redis = Redis::start();
-    let (reader, writer) = std::io::pipe().unwrap();
-    let script = "trap 'echo disturbed' TERM; echo up; read x; exit 5";
-    let options = ["run", "job", "-t", "1s", "--on-lost", "continue", "-c", script];
-    let mut running = redis.nxlock(options).stdin_from(reader).start();
-    running.line("up");
-    redis.put("lock:job", b"the new owner's", Some(600_000));
-    running.says("runs on");
-    let told = running.stderr().matches("runs on").count();
-    assert_eq!(told, 1);
-    drop(writer);
-    // Whatever the command returned: it did not run under the lock.
-    running.finish().exits(76).prints("up\n");
-    redis.delete("lock:job");
-}
-
-#[test]
-fn a_loss_found_only_at_the_end_is_a_loss() {
-    let redis = Redis::start();
-    let (reader, writer) = std::io::pipe().unwrap();
-    let mut running = redis.nxlock(["run", "job", "-t", "10m", "-c", "echo up; read x; exit 0"]);
-    running = running.stdin_from(reader);
-    let mut running = running.start();
-    running.line("up");
-    redis.put("lock:job", b"the new owner's", Some(600_000));
-    drop(writer);
-    running.finish().exits(76).says("lost").says("another program");
-    assert_eq!(redis.value("lock:job").as_deref(), Some("the new owner's"));
-    redis.delete("lock:job");
-}
-
-#[test]
 fn a_server_that_is_gone_at_the_end_costs_a_warning_and_not_the_status() {
     let mut redis = Redis::start();
     for hang in [true, false] {
@@ -244,33 +160,4 @@ fn a_server_that_is_gone_at_the_end_costs_a_warning_and_not_the_status() {
             assert!(!redis.exists("lock:job"), "the release was only late");
         }
     }
-}
-
-#[test]
-fn the_lock_of_the_next_one_survives_our_late_release() {
-    // A holds, its lease ends while it is stopped, B takes over; A wakes up and ends.
-    let redis = Redis::start();
-    let mut a = redis.nxlock(["run", "job", "-t", "500ms", "-c", "echo up; exec sleep 300"]).start();
-    a.line("up");
-    a.signal(Signal::SIGSTOP);
-    eventually("it is stopped", || state_of(a.pid()) == Some('T'));
-    let b = redis.nxlock(["acquire", "job", "--ttl", "10m"]).run().exits(0).token();
-    a.signal(Signal::SIGCONT);
-    a.finish().exits(76).says("lost");
-    assert_eq!(redis.value("lock:job"), Some(b));
-    redis.delete("lock:job");
-}
-
-#[test]
-fn nothing_of_the_tree_runs_on_when_we_wake_up_after_the_lease() {
-    // Ctrl-Z and a long lunch: the whole tree is stopped with us, and continued only to end.
-    let redis = Redis::start();
-    let mut job = Job::start(&redis, &["-t", "1s", "--kill-after", "50ms"]);
-    job.running.signal(Signal::SIGTSTP);
-    eventually("nxlock is stopped", || state_of(job.running.pid()) == Some('T'));
-    eventually("the lease has ended", || !redis.exists("lock:job"));
-    job.running.signal(Signal::SIGCONT);
-    eventually("it ends", || job.running.has_ended());
-    assert_eq!(job.running.descendants(), [0; 0]);
-    job.running.finish().exits(76);
 }

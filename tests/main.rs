@@ -2,23 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
-/// Acquire, renew, release, status: what each promises, whose lock it is, fences, tokens.
-mod contract;
-/// No two at once, however many try.
-mod exclusion;
+/// What is promised of a lock, held against every kind of authority that keeps locks.
+mod authority;
+/// How the verbs are called: what has to be given to them, and where their answers go.
+mod calls;
+/// What stands in a Redis server: the key and its value, the fence, and what others have put there.
+mod keys;
 /// Without scripts, on servers that compare by commands of their own.
 mod ladder;
-/// The lock goes while the command runs: deleted, taken, or the server is gone.
+/// The lock goes while the command runs: deleted, overwritten, or the server is gone.
 mod loss;
 /// Plain `SET NX` clients on the same key, and ourselves as one of them.
 mod neighbours;
-/// A run within a run of the same name.
-mod nested;
 /// What is printed: documents, tables, quoting, hostile text, usage.
 mod output;
 /// Users who may not do everything: no channels, no scripts.
 mod permissions;
-/// First come, first served: order, the dead and the frozen in line, who must not overtake.
+/// What the queue is in a Redis server: what it costs, and what is kept of a waiter.
 mod queue;
 /// The README's examples do what it says.
 mod readme;
@@ -32,14 +32,14 @@ mod run;
 mod servers;
 /// Signals to us while a command runs, without a terminal.
 mod signals;
-/// Who waits: `status`, and the line that a waiter shows.
+/// The line that a waiter shows, at a terminal and in a log.
 mod standing;
 /// Stopping a command: limits of time, and what is left behind.
 mod stopping;
 mod support;
 /// At a terminal: Ctrl-C, Ctrl-Z, reading, resizing.
 mod terminal;
-/// Waiting for a lock, being refused, and being told to leave.
+/// Waiting while the server hangs or is away, and what is said of a wait.
 mod waiting;
 /// What happens to a server while many wait: scripts or everything forgotten, a restart.
 mod weather;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::line::{Turn, line_is, queue, standing, stands_in_line, turn};
+use crate::support::line::{Turn, standing, stands_in_line};
 use crate::support::{Redis, eventually, now, text_of};
 
 /// Asks for the lock as a plain client does.
@@ -116,41 +116,4 @@ fn without_the_queue_a_free_lock_is_taken_whoever_waits() {
     frozen.goes_on();
     frozen.up();
     frozen.leaves();
-}
-
-#[test]
-fn without_the_queue_one_waits_and_is_not_in_line() {
-    let redis = Redis::start();
-    let mut holder = Turn::of(redis.nxlock(turn(&[])));
-    let before: u64 = holder.up().parse().unwrap();
-    let mut outsider = Turn::of(redis.nxlock(turn(&["--no-queue"])));
-    outsider.running.says("waiting for \"job\": held by");
-    let queued = Turn::queued(&redis, &[]);
-    assert_eq!(queue(&redis), [queued.pid()]);
-    redis.nxlock(["run", "job", "--no-queue", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
-    // Those in line come first, as it is never free in between.
-    holder.leaves();
-    let mut queued = queued;
-    let between: u64 = queued.up().parse().unwrap();
-    assert!(!outsider.is_up());
-    line_is(&redis, &[]);
-    queued.leaves();
-    let after: u64 = outsider.up().parse().unwrap();
-    assert!(before < between && between < after, "{before}, {between}, {after}");
-    outsider.leaves();
-}
-
-#[test]
-fn without_the_queue_a_line_that_was_there_before_is_served_afterwards() {
-    let redis = Redis::start();
-    let holder = Turn::had(&redis, &["--no-queue"]);
-    assert_eq!(standing(&redis)["state"], "held");
-    assert!(standing(&redis)["fence"].is_u64());
-    let mut queued = Turn::queued(&redis, &[]);
-    let told = now();
-    holder.leaves();
-    queued.up();
-    // It is called, as by anybody.
-    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
-    queued.leaves();
 }

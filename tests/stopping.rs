@@ -120,40 +120,6 @@ fn the_command_does_not_survive_our_death() {
 }
 
 #[test]
-fn a_name_stays_locked_for_at_least_as_long_as_asked_for() {
-    let redis = Redis::start();
-    let began = now();
-    redis.nxlock(["run", "job", "--at-least", "1s", "-c", "exit 3"]).run().exits(3).says_nothing();
-    assert!(redis.exists("lock:job") || began.elapsed() >= Duration::from_secs(1), "given back at once");
-    redis.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
-    redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
-    assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
-}
-
-#[test]
-fn at_least_may_be_longer_than_the_lease() {
-    let redis = Redis::start();
-    let began = now();
-    redis.nxlock(["run", "job", "-t", "300ms", "--at-least", "1s", "--", "true"]).run().exits(0);
-    redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
-    assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
-}
-
-#[test]
-fn a_command_that_took_longer_than_at_least_frees_the_name_at_once() {
-    let redis = Redis::start();
-    redis.nxlock(["run", "job", "--at-least", "100ms", "--", "sleep", "0.2"]).run().exits(0);
-    assert!(!redis.exists("lock:job"));
-}
-
-#[test]
-fn a_command_that_cannot_be_started_does_not_keep_the_name() {
-    let redis = Redis::start();
-    redis.nxlock(["run", "job", "--at-least", "1m", "--", "/no/such/command"]).run().exits(127);
-    assert!(!redis.exists("lock:job"));
-}
-
-#[test]
 fn a_stopped_command_is_killed_all_the_same() {
     let redis = Redis::start();
     let mut running = redis.nxlock(["run", "job", "-c", "echo pid $$; kill -STOP $$; sleep 300"]).start();

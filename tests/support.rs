@@ -1,6 +1,8 @@
 //! What tests are told in: servers, callers, terminals, faults.
 
+mod authority;
 mod fake;
+mod job;
 pub mod line;
 mod nxlock;
 mod proxy;
@@ -11,7 +13,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+pub use authority::{Authority, Local, OverTcp};
 pub use fake::Fake;
+pub use job::Job;
 pub use nxlock::{Done, Nxlock, Running, program};
 pub use proxy::{Fate, Proxy};
 pub use pty::Terminal;

@@ -14,24 +14,26 @@ pub enum Guard {
     Flock,
     NxlockTcp,
     NxlockUnix,
+    NxlockLocal,
     Poller,
 }
 
 impl Guard {
-    pub const ALL: [Guard; 4] = [Guard::Flock, Guard::NxlockTcp, Guard::NxlockUnix, Guard::Poller];
+    pub const ALL: [Guard; 5] = [Guard::Flock, Guard::NxlockTcp, Guard::NxlockUnix, Guard::NxlockLocal, Guard::Poller];
 
     pub fn name(self) -> &'static str {
         match self {
             Guard::Flock => "flock",
             Guard::NxlockTcp => "nxlock, TCP",
             Guard::NxlockUnix => "nxlock, Unix socket",
+            Guard::NxlockLocal => "nxlock, local",
             Guard::Poller => "SET NX every 100 ms, TCP",
         }
     }
 
     /// Whether it asks a server.
     pub fn asks(self) -> bool {
-        self != Guard::Flock
+        !matches!(self, Guard::Flock | Guard::NxlockLocal)
     }
 
     /// `words` run under the lock `name`.
@@ -49,6 +51,7 @@ impl Guard {
             }
             Guard::NxlockTcp => nxlock(server.tcp()),
             Guard::NxlockUnix => nxlock(server.unix()),
+            Guard::NxlockLocal => nxlock(server.local()),
             Guard::Poller => {
                 let mut call = command(within::program());
                 call.args([within::POLL, &server.port().to_string(), name]);
@@ -64,9 +67,16 @@ impl Guard {
         match self {
             Guard::Flock => Some(blocked(&file(server, name))),
             Guard::NxlockTcp | Guard::NxlockUnix => Some(server.ask(&["ZCARD", &format!("{{lock:{name}}}:queue")])),
+            Guard::NxlockLocal => Some(queued(&server.local(), name)),
             Guard::Poller => None,
         }
     }
+}
+
+/// Who waits, as `status` tells.
+fn queued(server: &str, name: &str) -> usize {
+    let status = command(NXLOCK).args(["--server", server, "--json", "status", name]).output().expect("it starts");
+    String::from_utf8_lossy(&status.stdout).matches("\"position\"").count()
 }
 
 fn file(server: &Server, name: &str) -> PathBuf {

@@ -74,6 +74,11 @@ impl Server {
         format!("unix://{}", self.directory.path().join("s").display())
     }
 
+    /// No server at all: a directory beside it.
+    pub fn local(&self) -> String {
+        format!("local:{}", self.directory.path().join("locks").display())
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -1,7 +1,8 @@
 //! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
 //!
-//! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs` and `prose.rs`.
+//! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs` and `places.rs`.
 
+mod places;
 mod prose;
 mod roff;
 

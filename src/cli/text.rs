@@ -17,7 +17,8 @@ Exit status:
   76        Not, or no longer, your lock. `run`: lost while the command ran,
             whatever the command returned
   77        The server refuses: wrong password, no permission
-  78        Configuration: no server named, a bad URL, a key of another type
+  78        Configuration: no server named, a bad URL, a key of another type,
+            a damaged local record
   124       `run`: the time limit was reached
   126, 127  `run`: the command cannot be executed, or is not there
   other     `run`: the command's own status; 128+N if signal N killed it
@@ -25,6 +26,9 @@ Exit status:
 Examples:
   Name the server once, for everything below:
       export NXLOCK_SERVER=redis://cache:6379
+
+  Or, where only processes of this machine are to agree:
+      export NXLOCK_SERVER=local:
 
   Run a deploy that no other deploy overlaps:
       nxlock run deploy -- ./deploy.sh
@@ -43,7 +47,8 @@ Exit status:
   76        The lock was lost while the command ran, whatever the command
             returned
   77        The server refuses: wrong password, no permission
-  78        Configuration: no server named, a bad URL, a key of another type
+  78        Configuration: no server named, a bad URL, a key of another type,
+            a damaged local record
   124       The time limit was reached
   126, 127  The command cannot be executed, or is not there
   other     The command's own status; 128+N if signal N killed it
@@ -71,7 +76,8 @@ Exit status:
   75  Held by somebody else: not waited for, or not granted in time (-E
       chooses another number)
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL, a key of another type
+  78  Configuration: no server named, a bad URL, a key of another type,
+      a damaged local record
 
 Examples:
   Guard a stretch of a script:
@@ -96,7 +102,7 @@ Exit status:
   70  A failure of nxlock's own
   76  Not, or no longer, your lock; nothing was touched
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL
+  78  Configuration: no server named, a bad URL, a damaged local record
 
 Examples:
   Between two steps of a script that set NXLOCK_TOKEN by `acquire --export`:
@@ -115,7 +121,7 @@ Exit status:
   76  Not, or no longer, your lock; with --break, the holder has changed.
       Nothing was touched
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL
+  78  Configuration: no server named, a bad URL, a damaged local record
 
 Examples:
   In a script that set NXLOCK_TOKEN by `acquire --export`:
@@ -136,7 +142,7 @@ Exit status:
       to just now: it is not known who holds what
   70  A failure of nxlock's own
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL
+  78  Configuration: no server named, a bad URL, a damaged local record
 
 Examples:
   Every lock under the prefix:

@@ -15,7 +15,7 @@ pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Repor
     let (wanted, insisted) = match (&asked.break_id, &asked.token) {
         (Some(id), _) => (Wanted::Break, wait::insist(timeout, |limit| store.take_away(&asked.name, id, limit))),
         (None, Some(given)) => {
-            let hold = Hold { name: asked.name.clone(), token: token(given)? };
+            let hold = Hold { name: asked.name.clone(), token: token(given)?, lives_with: None };
             (Wanted::Release, wait::insist(timeout, |limit| store.release(&hold, limit)))
         }
         (None, None) => return Err(no_token().into()),

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::{HELD, claim, enclosing, give_back, give_up_if_asked, open, wait_for};
+use super::{claim, enclosing, give_back, give_up_if_asked, open, wait_for};
 use crate::cli::{Everywhere, Run};
 use crate::keeper::{GivenBack, Keeper};
-use crate::lock::{Hold, Lease, Ttl};
+use crate::lock::{HELD, Hold, Lease, Ttl};
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
 use crate::say;
 use crate::signals::Signals;
@@ -17,7 +17,7 @@ use crate::supervise::{self, Lost, Outcome, Rules, Supervisor};
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let mut store = open(everywhere)?;
-    let hold = claim(&asked.name, asked.patience.reason.as_deref())?;
+    let hold = claim(&asked.name, asked.patience.reason.as_deref(), Some(std::process::id()))?;
     let lock = Named::new(&asked.name, &everywhere.prefix);
     let timeout = everywhere.server_timeout;
     let mut signals = Signals::listen()?;

@@ -18,6 +18,10 @@ const ID_LEN: usize = 8;
 /// What may stand in a field as it is; the separators are not among it.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'+');
 
+/// The variable that carries the tokens of all runs around a process, to runs within them: separated by
+/// spaces, the innermost last.
+pub const HELD: &str = "NXLOCK_HELD";
+
 /// Proof of a claim. Chosen before the first request, so that asking again after a lost reply is
 /// the same question; never used for a second claim. Whole, it is shown to its owner only.
 #[derive(Clone, PartialEq, Eq)]

@@ -99,8 +99,13 @@ fn details(busy: &Busy, occupancy: &Occupancy) -> String {
     }
     match &occupancy.holder {
         Some(holder) => {
-            let name = quoted(name.as_str());
-            line("break", format!("nxlock{options} release {name} --break {}", holder.id));
+            let (quoted, id) = (quoted(name.as_str()), &holder.id);
+            // One that begins with a dash would be taken for an option.
+            let which = match name.as_str().starts_with('-') {
+                true => format!("--break {id} -- {quoted}"),
+                false => format!("{quoted} --break {id}"),
+            };
+            line("break", format!("nxlock{options} release {which}"));
         }
         None => line("break", format!("redis-cli DEL {}", quoted(key))),
     }

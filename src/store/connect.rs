@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 use redis::{Cmd, Parser, Value, cmd};
 
-use super::target::{Address, Target};
+use super::endpoint::{Address, Endpoint};
 use crate::clock::Moment;
 use crate::inbox::{Arrival, Inbox};
 use crate::limit::{Limit, Woken};
@@ -66,13 +66,13 @@ impl From<Errno> for Fault {
 impl Link {
     /// Connects, to the first of a host's addresses that answers, and says who we are where that is
     /// needed: nothing is sent to a server without password for its first database.
-    pub fn open(target: &Target, limit: Limit<'_>) -> Result<Link, Fault> {
-        let stream = match &target.address {
+    pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Link, Fault> {
+        let stream = match &endpoint.address {
             Address::Unix(path) => Stream::Unix(dial_unix(path, limit)?),
             Address::Tcp { host, port } => Stream::Tcp(dial_host(host, *port, limit)?),
         };
         let mut link = Link { stream, parser: Parser::new() };
-        let greetings = greetings(target);
+        let greetings = greetings(endpoint);
         let packed = greetings.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         link.send(&packed, limit)?;
         for _ in &greetings {
@@ -81,7 +81,7 @@ impl Link {
                 return Err(Fault::Greeting(reply));
             }
         }
-        say::trace(format_args!("connected to {target}"));
+        say::trace(format_args!("connected to {endpoint}"));
         Ok(link)
     }
 
@@ -115,7 +115,7 @@ impl Link {
     /// Whether, between requests, the other side has neither closed nor said anything unasked.
     pub fn is_quiet(&self) -> bool {
         let now = Limit::until(Moment::now());
-        now.wait_for(Some((self.fd(), PollFlags::POLLIN))).is_ok_and(|woken| woken == Woken::TimeUp)
+        now.wait_for(&[(self.fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::TimeUp)
     }
 
     /// Readable, between requests, only when the connection has ended.
@@ -124,16 +124,16 @@ impl Link {
     }
 }
 
-fn greetings(target: &Target) -> Vec<Cmd> {
+fn greetings(endpoint: &Endpoint) -> Vec<Cmd> {
     let mut greetings = Vec::new();
-    if let Some(login) = &target.login {
+    if let Some(login) = &endpoint.login {
         let mut auth = cmd("AUTH");
         auth.arg(&login.user).arg(&login.password);
         greetings.push(auth);
     }
-    if target.db != 0 {
+    if endpoint.db != 0 {
         let mut select = cmd("SELECT");
-        select.arg(target.db);
+        select.arg(endpoint.db);
         greetings.push(select);
     }
     greetings
@@ -192,7 +192,7 @@ impl Stream {
 }
 
 fn ready(fd: BorrowedFd<'_>, what: PollFlags, limit: Limit<'_>) -> Result<(), Fault> {
-    match limit.wait_for(Some((fd, what)))? {
+    match limit.wait_for(&[(fd, what)])? {
         Woken::Ready => Ok(()),
         Woken::Bell => Err(Fault::Bell),
         Woken::TimeUp => Err(Fault::TimeUp),

@@ -10,8 +10,8 @@ use nix::poll::PollFlags;
 use redis::{Value, cmd};
 
 use super::connect::{Fault, Link};
+use super::endpoint::Endpoint;
 use super::reply::{self, Queued};
-use super::target::Target;
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
 use crate::lock::{Occupancy, State};
@@ -48,9 +48,9 @@ impl Line {
     }
 
     /// Sees to it that we can be called, before we stand in line: a call before that would be lost.
-    pub fn listen(&mut self, target: &Target, limit: Limit<'_>) -> Result<(), Fault> {
+    pub fn listen(&mut self, endpoint: &Endpoint, limit: Limit<'_>) -> Result<(), Fault> {
         if let Ears::Unopened = self.ears {
-            let mut link = Link::open(target, limit)?;
+            let mut link = Link::open(endpoint, limit)?;
             link.send(&cmd("SUBSCRIBE").arg(&self.channel).get_packed_command(), limit)?;
             self.ears = match link.receive(limit)? {
                 Value::ServerError(_) => {
@@ -107,16 +107,12 @@ impl Line {
     /// Waits until we are called, or it is time to look.
     pub fn wait(&mut self, limit: Limit<'_>) -> Woken {
         loop {
-            let patience = limit.no_later_than(self.look_at);
             let woken = match &self.ears {
-                Ears::Open(link) => patience.wait_for(Some((link.fd(), PollFlags::POLLIN))),
-                Ears::Unopened | Ears::Deaf => patience.wait_for(None),
+                Ears::Open(link) => limit.rest(self.look_at, &[(link.fd(), PollFlags::POLLIN)]),
+                Ears::Unopened | Ears::Deaf => limit.rest(self.look_at, &[]),
             };
-            match woken {
-                Ok(Woken::Ready) if !self.called() => {}
-                Ok(Woken::TimeUp) if !self.look_at.passed() => return Woken::TimeUp,
-                Ok(Woken::TimeUp | Woken::Ready) | Err(_) => return Woken::Ready,
-                Ok(Woken::Bell) => return Woken::Bell,
+            if woken != Woken::Ready || self.called() || self.look_at.passed() {
+                return woken;
             }
         }
     }

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use redis::Value;
 
 use super::connect::Fault;
-use super::{Kind, Place, Target, Trouble, Waiter};
+use super::endpoint::Endpoint;
+use super::{Kind, Place, Trouble, Waiter};
 use crate::lock::{Fence, LockName, Occupancy, State, Token};
 use crate::say;
 
@@ -32,9 +33,9 @@ impl<'a> What<'a> {
     }
 
     /// What no reply means.
-    pub fn unanswered(&self, target: &Target, waited: Duration, fault: Fault) -> Trouble {
+    pub fn unanswered(&self, endpoint: &Endpoint, waited: Duration, fault: Fault) -> Trouble {
         let (came, remedy) = match fault {
-            Fault::Greeting(reply) => return self.misunderstood(target, unexpected(&reply)),
+            Fault::Greeting(reply) => return self.misunderstood(endpoint, unexpected(&reply)),
             Fault::TimeUp => (
                 format!("no answer within {}", say::span(waited)),
                 "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
@@ -43,11 +44,11 @@ impl<'a> What<'a> {
             Fault::Ended(error) => (say::plain(&error), remedy(&error)),
             Fault::Garbled(came) => (came, "see whether the port is that of a Redis server without TLS"),
         };
-        Trouble { kind: Kind::Unreachable, tried: self.tried(target), came, remedy: remedy.to_owned() }
+        Trouble { kind: Kind::Unreachable, tried: self.tried(endpoint), came, remedy: remedy.to_owned() }
     }
 
     /// What a reply means that is not an answer.
-    pub fn misunderstood(&self, target: &Target, unexpected: Unexpected) -> Trouble {
+    pub fn misunderstood(&self, endpoint: &Endpoint, unexpected: Unexpected) -> Trouble {
         let (kind, came, remedy) = match unexpected {
             Unexpected::Error { code, text } => {
                 let (kind, remedy) = meaning(&code);
@@ -58,13 +59,13 @@ impl<'a> What<'a> {
                 (Kind::Broken, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
             }
         };
-        Trouble { kind, tried: self.tried(target), came, remedy: remedy.to_owned() }
+        Trouble { kind, tried: self.tried(endpoint), came, remedy: remedy.to_owned() }
     }
 
-    fn tried(&self, target: &Target) -> String {
+    fn tried(&self, endpoint: &Endpoint) -> String {
         match self.name {
-            Some(name) => format!("cannot {} \"{name}\" at {target}", self.verb),
-            None => format!("cannot {} at {target}", self.verb),
+            Some(name) => format!("cannot {} \"{name}\" at {endpoint}", self.verb),
+            None => format!("cannot {} at {endpoint}", self.verb),
         }
     }
 }

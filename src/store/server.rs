@@ -6,17 +6,17 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::connect::Fault;
+use super::endpoint::Endpoint;
 use super::ladder::{self, Ladder, Obstacle};
 use super::line::{self, Line};
 use super::reply::{self, Unexpected, What};
 use super::script::Script;
 use super::wire::Wire;
-use super::{Acquired, Kind, Manner, Released, Renewed, Standing, Store, Target, Trouble};
+use super::{Acquired, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
 use crate::lock::{Fence, Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Ttl};
 use crate::say;
-use crate::wait::jittered;
 
 pub struct Server {
     wire: Wire,
@@ -32,8 +32,8 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(target: Target, prefix: Prefix, timeout: Duration) -> Server {
-        let wire = Wire::new(target, timeout);
+    pub fn new(endpoint: Endpoint, prefix: Prefix, timeout: Duration) -> Server {
+        let wire = Wire::new(endpoint, timeout);
         Server { wire, prefix, ladder: None, line: None, look_at: Moment::now(), round_trip: Duration::ZERO }
     }
 
@@ -50,10 +50,10 @@ impl Server {
         let reply = self.wire.ask(&command, limit).map_err(|fault| self.unanswered(what, fault))?;
         reply::array(reply).map_err(|unexpected| {
             if self.ladder.is_none() && reply::denies_scripts(&unexpected) {
-                say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire.target));
+                say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire.endpoint));
                 self.ladder = Some(Ladder::default());
             }
-            what.misunderstood(&self.wire.target, unexpected)
+            what.misunderstood(&self.wire.endpoint, unexpected)
         })
     }
 
@@ -74,12 +74,12 @@ impl Server {
         let ladder = self.ladder.get_or_insert_default();
         by_ladder(ladder, &mut self.wire, &key).map_err(|obstacle| match obstacle {
             Obstacle::Fault(fault) => self.unanswered(what, fault),
-            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire.target, unexpected),
+            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire.endpoint, unexpected),
         })
     }
 
     fn unanswered(&self, what: &What<'_>, fault: Fault) -> Trouble {
-        what.unanswered(&self.wire.target, self.wire.began.elapsed().min(self.wire.timeout), fault)
+        what.unanswered(&self.wire.endpoint, self.wire.began.elapsed().min(self.wire.timeout), fault)
     }
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
@@ -95,7 +95,7 @@ impl Server {
     }
 
     fn senseless(&self, what: &What<'_>) -> Trouble {
-        what.misunderstood(&self.wire.target, Unexpected::Shape)
+        what.misunderstood(&self.wire.endpoint, Unexpected::Shape)
     }
 
     /// Who has a lock and who waits for it, and the key's value where it is text.
@@ -158,7 +158,7 @@ impl Server {
             Manner::Plain => ("plain", String::new(), String::new()),
             Manner::Queue => {
                 let line = self.line.get_or_insert_with(|| Line::new(channel_of(&self.prefix, hold)));
-                let listening = line.listen(&self.wire.target, self.wire.within(limit));
+                let listening = line.listen(&self.wire.endpoint, self.wire.within(limit));
                 let (channel, ticket) = (line.channel().to_owned(), line.ticket().to_owned());
                 listening.map_err(|fault| self.unanswered(what, fault))?;
                 ("queue", channel, ticket)
@@ -220,11 +220,7 @@ impl Store for Server {
         if let Some(line) = &mut self.line {
             return line.wait(limit);
         }
-        match limit.no_later_than(self.look_at).wait_for(None) {
-            Ok(Woken::TimeUp) if !self.look_at.passed() => Woken::TimeUp,
-            Ok(Woken::Bell) => Woken::Bell,
-            Ok(Woken::TimeUp | Woken::Ready) | Err(_) => Woken::Ready,
-        }
+        limit.rest(self.look_at, &[])
     }
 
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
@@ -260,7 +256,7 @@ impl Store for Server {
         };
         // The whole value is compared again when it is deleted, so the holder that was seen is the
         // one that loses it.
-        self.release_as(&what, &Hold { name: name.clone(), token }, limit)
+        self.release_as(&what, &Hold { name: name.clone(), token, lives_with: None }, limit)
     }
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Standing, Trouble> {
@@ -277,7 +273,7 @@ impl Store for Server {
             let mut scan = cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
             let reply = self.wire.ask(&scan, limit).map_err(|fault| self.unanswered(&what, fault))?;
-            let page = reply::array(reply).map_err(|unexpected| what.misunderstood(&self.wire.target, unexpected))?;
+            let page = reply::array(reply).map_err(|unexpected| what.misunderstood(&self.wire.endpoint, unexpected))?;
             let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&what)) };
             let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.strip_prefix(&prefix));
             // A key whose rest is no name is no lock: our own fences, for one, begin with a brace.
@@ -315,12 +311,6 @@ fn standing(answer: &[Value]) -> Option<(Standing, Option<String>)> {
 /// Where a waiter is called: nobody else listens there.
 fn channel_of(prefix: &Prefix, hold: &Hold) -> String {
     format!("{}:wake:{}", prefix.key(&hold.name), hold.token.random_part())
-}
-
-/// Between 50 and 150 ms, so that pollers do not come in step, but no longer than the lease runs.
-fn poll_pause(occupied: &Occupancy) -> Duration {
-    let poll = jittered(Duration::from_millis(100));
-    occupied.ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(1)))
 }
 
 /// A text that a glob-style pattern of SCAN takes for itself.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::connect::{Fault, Link};
-use super::target::Target;
+use super::endpoint::Endpoint;
 use crate::clock::Moment;
 use crate::limit::Limit;
 
 pub struct Wire {
-    pub target: Target,
+    pub endpoint: Endpoint,
     /// Bound on one connect and on one reply.
     pub timeout: Duration,
     /// When the last conversation began.
@@ -25,8 +25,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    pub fn new(target: Target, timeout: Duration) -> Wire {
-        Wire { target, timeout, began: Moment::now(), link: None, spent: None }
+    pub fn new(endpoint: Endpoint, timeout: Duration) -> Wire {
+        Wire { endpoint, timeout, began: Moment::now(), link: None, spent: None }
     }
 
     /// A limit, cut to what one connect or one reply may take.
@@ -46,7 +46,7 @@ impl Wire {
         // One that the server has closed while it lay idle is of no use.
         let link = match self.link.take().filter(Link::is_quiet) {
             Some(link) => link,
-            None => Link::open(&self.target, self.within(limit))?,
+            None => Link::open(&self.endpoint, self.within(limit))?,
         };
         self.converse(link, requests, limit)
     }

@@ -5,7 +5,6 @@
 //! the command's tree, and when we have no child left it is gone.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
@@ -15,6 +14,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::child::Terminal;
+use crate::proc::{self, Stat};
 
 pub struct Tree {
     command: Pid,
@@ -78,11 +78,10 @@ impl Tree {
 /// since pids are not given out again within the time it takes to signal them.
 fn descendants() -> Option<Vec<Pid>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+    for pid in proc::pids()? {
         // One that ended meanwhile has no parent to tell any more.
-        if let Some(parent) = fs::read(entry.path().join("stat")).ok().and_then(|stat| parent(&stat)) {
-            children.entry(parent).or_default().push(pid);
+        if let Some(stat) = Stat::of(pid) {
+            children.entry(stat.parent).or_default().push(pid);
         }
     }
     let mut found = vec![std::process::id().cast_signed()];
@@ -94,23 +93,9 @@ fn descendants() -> Option<Vec<Pid>> {
     Some(found.into_iter().skip(1).map(Pid::from_raw).collect())
 }
 
-/// The parent in `/proc/PID/stat`, proc_pid_stat(5): the second field after the name, which stands
-/// in parentheses and may hold anything.
-fn parent(stat: &[u8]) -> Option<i32> {
-    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_parent_is_found_behind_any_name() {
-        assert_eq!(parent(b"12 (a) b) (c) S 7 12 12 0"), Some(7));
-        assert_eq!(parent(b"12 (\xff\n) Z 7 12"), Some(7));
-        assert_eq!(parent(b""), None);
-    }
 
     #[test]
     fn a_process_of_ours_is_found_under_us() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{LIMIT, Nxlock, Redis, Running, eventually, eventually_some, now, state_of, text_of};
+use super::{Authority, LIMIT, Nxlock, Running, eventually, eventually_some, now, state_of, text_of};
 
 /// Somebody who wants `job`, and keeps it until told to leave.
 pub struct Turn {
@@ -29,21 +29,21 @@ impl Turn {
 
     /// Has it.
     #[track_caller]
-    pub fn had(redis: &Redis, options: &[&str]) -> Turn {
-        let mut turn = Turn::of(redis.nxlock(turn(options)));
+    pub fn had(authority: &impl Authority, options: &[&str]) -> Turn {
+        let mut turn = Turn::of(authority.nxlock(turn(options)));
         turn.up();
         turn
     }
 
     /// Stands in line for it.
     #[track_caller]
-    pub fn queued(redis: &Redis, options: &[&str]) -> Turn {
-        Turn::of(redis.nxlock(turn(options))).in_line(redis)
+    pub fn queued(authority: &impl Authority, options: &[&str]) -> Turn {
+        Turn::of(authority.nxlock(turn(options))).in_line(authority)
     }
 
     #[track_caller]
-    pub fn in_line(self, redis: &Redis) -> Turn {
-        stands_in_line(redis, self.pid());
+    pub fn in_line(self, authority: &impl Authority) -> Turn {
+        stands_in_line(authority, self.pid());
         self
     }
 
@@ -83,29 +83,61 @@ impl Turn {
 }
 
 /// How `job` stands, as `status --json` tells.
-pub fn standing(redis: &Redis) -> Value {
-    redis.nxlock(["--json", "status", "job"]).run().json()[0].take()
+pub fn standing(authority: &impl Authority) -> Value {
+    authority.nxlock(["--json", "status", "job"]).run().json()[0].take()
+}
+
+/// The id by which its holder is shown.
+#[track_caller]
+pub fn holder_id(authority: &impl Authority) -> String {
+    standing(authority)["holder"]["id"].as_str().expect("somebody holds it").to_owned()
+}
+
+/// How long its lease still runs; nothing if it has ended.
+pub fn lease_left(authority: &impl Authority) -> Duration {
+    Duration::from_millis(standing(authority)["ttl_ms"].as_u64().unwrap_or(0))
+}
+
+pub fn is_free(authority: &impl Authority) -> bool {
+    standing(authority)["state"] == "free"
+}
+
+/// Takes it by `acquire`; the token.
+#[track_caller]
+pub fn acquire(authority: &impl Authority, ttl: &str) -> String {
+    authority.nxlock(["acquire", "job", "--ttl", ttl]).run().exits(0).token()
+}
+
+#[track_caller]
+pub fn release(authority: &impl Authority, token: &str) {
+    authority.nxlock(["release", "job", token]).run().exits(0);
+}
+
+/// Takes it away from whoever has it.
+#[track_caller]
+pub fn break_it(authority: &impl Authority) {
+    authority.nxlock(["release", "job", "--break", &holder_id(authority)]).run().exits(0);
 }
 
 /// The processes in line, in order.
-pub fn queue(redis: &Redis) -> Vec<i32> {
-    let standing = standing(redis);
+pub fn queue(authority: &impl Authority) -> Vec<i32> {
+    let standing = standing(authority);
     let queue = standing["queue"].as_array().expect("a queue, if only an empty one");
     queue.iter().map(|waiter| i32::try_from(waiter["pid"].as_i64().expect("a pid")).expect("it fits")).collect()
 }
 
 #[track_caller]
-pub fn stands_in_line(redis: &Redis, pid: i32) {
-    eventually("it stands in line", || queue(redis).contains(&pid));
+pub fn stands_in_line(authority: &impl Authority, pid: i32) {
+    eventually("it stands in line", || queue(authority).contains(&pid));
 }
 
 /// Waits until exactly these stand in line, in this order.
 #[track_caller]
-pub fn line_is(redis: &Redis, pids: &[i32]) {
+pub fn line_is(authority: &impl Authority, pids: &[i32]) {
     let mut seen = Vec::new();
     let began = now();
     eventually("the line has settled", || {
-        seen = queue(redis);
+        seen = queue(authority);
         seen == pids || began.elapsed() > LIMIT - Duration::from_secs(2)
     });
     assert_eq!(seen, pids, "the line is another");
@@ -120,10 +152,10 @@ pub fn whoever_is_next(waiting: &mut Vec<Turn>) -> Turn {
 
 /// Waits until the holder has renewed its lease.
 #[track_caller]
-pub fn is_renewed(redis: &Redis) {
-    let mut before = redis.pttl("lock:job");
+pub fn is_renewed(authority: &impl Authority) {
+    let mut before = lease_left(authority);
     eventually("the lease is renewed", || {
-        let now = redis.pttl("lock:job");
+        let now = lease_left(authority);
         let longer = now > before;
         before = now;
         longer

@@ -121,17 +121,21 @@ impl Redis {
         format!("unix://{}", self.socket().display())
     }
 
+    /// The URL, with the password if there is one.
+    pub(super) fn login(&self) -> String {
+        match &self.password {
+            Some(password) => format!("{}?pass={password}", self.url()),
+            None => self.url(),
+        }
+    }
+
     pub fn port(&self) -> u16 {
         self.port.expect("a server with a port")
     }
 
     /// nxlock, pointed at this server by its environment.
     pub fn nxlock<I: IntoIterator<Item: Into<std::ffi::OsString>>>(&self, args: I) -> Nxlock {
-        let url = match &self.password {
-            Some(password) => format!("{}?pass={password}", self.url()),
-            None => self.url(),
-        };
-        Nxlock::new(args).env("NXLOCK_SERVER", url)
+        Nxlock::new(args).env("NXLOCK_SERVER", self.login())
     }
 
     /// A request by somebody else than nxlock.

@@ -3,38 +3,10 @@
 //! A term, two spaces and a text are an item of a list; what is set in by four spaces stands as it
 //! is; the rest is paragraphs.
 
+use super::places::{KEYS, LOCAL, PERMISSIONS, SERVERS};
+
 /// A section's heading and its text.
 pub type Section = (&'static str, &'static str);
-
-const SERVERS: &str = "\
-Where the locks live is a URL, given by --server or the environment. There is no default: two hosts \
-that each lock in a place of their own would both run.
-
-redis://[[user]:password@]host[:port][/db]  A server over TCP. The port is 6379 and the database 0 \
-unless told otherwise.
-unix:///path[?db=N][&user=U][&pass=P]  The same by a Unix socket. `redis+unix:` is another name of it.
-
-`redis:` may be written `valkey:` in both. In a password every character but letters, digits and \
-`-._~` is best written as `%` and two hexadecimal digits. TLS is not offered yet: on a network that is \
-not yours, use a tunnel.
-
-The server must be a master: Redis 6.2 or later, or one that behaves like it. It needs `maxmemory-policy noeviction`, or enough \
-memory: a server that evicts keys evicts locks. Where EVAL is not known or not permitted, nxlock compares by other means \
-(WATCH and MULTI, or SET IFEQ and DELEX where they are known), but there is no queue and no fence: every waiter polls. Where \
-channels are not permitted, there is a queue, and its waiters poll.";
-
-const KEYS: &str = "\
-lock:NAME  The lock: a string whose value is the holder's token, with an expiry. --prefix replaces \
-`lock:`. The key alone decides. A program that uses plain `SET lock:NAME VALUE NX PX TTL` on it excludes \
-nxlock and is excluded by it; whatever value the key has, it is held.
-{lock:NAME}:fence  A counter that rises with every grant. It lasts for a day after its last use, or for \
-ten times the ttl if that is longer, and then ends by itself.
-{lock:NAME}:queue, {lock:NAME}:waiters  Who waits, in order. They are there while somebody does, and end by themselves \
-if all waiters die. Losing them costs the waiters time, and never lets two have the lock.
-lock:NAME:wake:ID  The channel on which a waiter is called.
-
-A token is `nx1:`, 26 random characters, and behind colons user and host, pid, time and reason. Whoever has it \
-can release the lock. The first eight of the random characters are the ID that `status` shows.";
 
 const GUARANTEES: &str = "\
 One at a time.  A lock has one key, and the key has one value. It is set only where it is absent, and \
@@ -59,7 +31,8 @@ A program that uses plain SET NX has no place in the line: it gets the lock when
 asks first. With --no-queue nxlock is such a program.";
 
 const LIMITS: &str = "\
-No lock that is kept in Redis can promise more than this, whoever wrote its client.
+No lock that is kept in Redis can promise more than this, whoever wrote its client. Of what follows, a server and its clock \
+do not concern local locks; the rest does.
 
 A holder that is not running cannot be stopped by itself.  If the whole virtual machine is paused, or nxlock \
 alone gets SIGSTOP, the lease may end meanwhile and somebody else be granted the lock. nxlock stops its command as \
@@ -72,7 +45,7 @@ connection ends, and otherwise finds out at the next renewal, which is every thi
 The server's clock counts.  Redis ends keys by its wall clock: a step forward ends leases early, and the \
 allowance above does not cover a step.
 nxlock itself may be killed.  On SIGKILL the kernel kills the command with it. It does not kill what the command \
-had started, nor a command that has changed its user, such as sudo(8): those run on, and the lock ends after its ttl.
+had started, nor a command that has changed its user, such as sudo(8): those run on, and the lock ends after its ttl. (A local lock: LOCAL LOCKS.)
 Another user's processes.  What the command started as another user cannot be signalled. nxlock says so and \
 waits for it to end.";
 
@@ -157,24 +130,6 @@ queue_length  How many others wait.
 waited_ms  For how long it was waited for.
 nested  Whether the holder is a run that this is a part of.";
 
-const PERMISSIONS: &str = "\
-What each verb asks of a server with access control lists, if the prefix is `lock:`. A database other than 0 needs `+select` as well.
-
-run, acquire, release  `~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +pttl +pexpire +zadd +zrem +zrange +zrank +zscore \
-+zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe`; and `+type` for --break
-renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`
-status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
-
-A user for all of them:
-
-    ACL SETUSER nxlock on >PASSWORD ~lock:* ~{lock:*}:* &lock:*
-        +eval +get +set +del +time +pttl +pexpire +type +scan
-        +zadd +zrem +zrange +zrank +zscore +zcard +hget +hset +hdel
-        +publish +pubsub|numsub +subscribe
-
-This is one line. A user without `+eval` needs `~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec`. SCAN shows a \
-user every key's name in the database, whatever keys it may use.";
-
 pub const ELSEWHERE: &str = "\
 Servers and their URLs, keys, guarantees and their limits, and the permissions that a server must grant are described in \
 nxlock(1).";
@@ -189,8 +144,9 @@ REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock shows neither in any 
 
 nxlock runs on Linux alone.";
 
-pub const NXLOCK: [Section; 11] = [
+pub const NXLOCK: [Section; 12] = [
     ("SERVERS", SERVERS),
+    ("LOCAL LOCKS", LOCAL),
     ("KEYS", KEYS),
     ("GUARANTEES", GUARANTEES),
     ("LIMITS", LIMITS),

@@ -1,0 +1,75 @@
+//! What /proc tells of this machine and its processes, proc(5).
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+
+/// A file that the kernel writes as it is read, and that is short: the first page of it.
+///
+/// # Errors
+/// As open(2) and read(2).
+pub fn short(path: &str) -> io::Result<Vec<u8>> {
+    // Its length is not known before, and asking in small pieces costs more than the answer.
+    let mut page = vec![0; 4096];
+    let length = File::open(path)?.read(&mut page)?;
+    page.truncate(length);
+    Ok(page)
+}
+
+/// A process as it was when it was looked at, proc_pid_stat(5).
+pub struct Stat {
+    pub state: char,
+    pub parent: i32,
+    /// In clock ticks after boot: with the pid, what no two processes of one boot share.
+    pub started: u64,
+}
+
+impl Stat {
+    /// Nothing for a process that is not there, or not to be seen.
+    pub fn of(pid: i32) -> Option<Stat> {
+        Stat::read(&short(&format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name stands in parentheses and may hold anything; the fields after it are counted from 3.
+    fn read(stat: &[u8]) -> Option<Stat> {
+        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+        let fields: Vec<&str> = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3);
+        Some(Stat {
+            state: field(3)?.chars().next()?,
+            parent: field(4)?.parse().ok()?,
+            started: field(22)?.parse().ok()?,
+        })
+    }
+
+    /// It has ended, and nobody has asked how.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// Every process that is to be seen.
+pub fn pids() -> Option<impl Iterator<Item = i32>> {
+    Some(fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_are_found_behind_any_name() {
+        let rest = "7 12 12 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 123456 99 0";
+        let stat = Stat::read(format!("12 (a) b) (c) S {rest}").as_bytes()).unwrap();
+        assert_eq!((stat.state, stat.parent, stat.started), ('S', 7, 123_456));
+        let odd = [b"12 (\xff\n) Z ".as_slice(), rest.as_bytes()].concat();
+        assert!(Stat::read(&odd).unwrap().has_ended());
+        assert!(Stat::read(b"").is_none());
+    }
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_by_when_it_started() {
+        let own = Stat::of(std::process::id().cast_signed()).unwrap();
+        assert!(own.started > Stat::of(1).unwrap().started);
+        assert!(pids().unwrap().any(|pid| pid == 1));
+    }
+}

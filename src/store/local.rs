@@ -1,0 +1,259 @@
+//! Locks of one machine, without a server: a record for each in a directory, read and written under
+//! its flock(2). The same contract as a server's; only that the kernel tells at once of a holder that
+//! was killed.
+
+mod account;
+mod background;
+mod entry;
+mod fault;
+mod filesystem;
+mod flock;
+mod line;
+mod place;
+mod process;
+mod record;
+mod stand;
+mod sweep;
+mod ticket;
+mod visit;
+
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use place::Directory;
+
+use fault::{Fault, Flaw};
+use place::{Part, Place};
+use process::Sight;
+use record::Record;
+use stand::Stand;
+use visit::{Ask, Machine, Visit};
+
+use super::{Acquired, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
+use crate::clock::{Boot, Moment};
+use crate::limit::{Limit, Woken};
+use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Prefix, Ttl};
+
+pub struct Local {
+    directory: Directory,
+    prefix: Prefix,
+    /// Bound on how long another process may have a record locked.
+    timeout: Duration,
+    grounds: Option<Grounds>,
+    /// The record that was last used, by its key.
+    open: Option<(String, Arc<File>)>,
+    stand: Option<Stand>,
+    /// When it is worth asking again, for who does not stand in line.
+    look_at: Moment,
+}
+
+/// What has to be found out once.
+struct Grounds {
+    place: Place,
+    machine: Machine,
+}
+
+impl Local {
+    pub fn new(directory: Directory, prefix: Prefix, timeout: Duration) -> Local {
+        let look_at = Moment::now();
+        Local { directory, prefix, timeout, grounds: None, open: None, stand: None, look_at }
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        if self.grounds.is_none() {
+            let place = Place::open(&self.directory)?;
+            let no_boot = |error| Fault::of("/proc/sys/kernel/random/boot_id".as_ref(), &error);
+            let machine = Machine { boot: Boot::this().map_err(no_boot)?, sight: Sight::new() };
+            self.grounds = Some(Grounds { place, machine });
+        }
+        Ok(())
+    }
+
+    /// Does something with a lock's files while nobody else can; nothing, if it has none and none are
+    /// to be made.
+    fn visit<T>(
+        &mut self,
+        key: &str,
+        make: bool,
+        limit: Limit<'_>,
+        act: impl FnOnce(&mut Visit<'_>, Sight, &mut Option<Stand>) -> Result<T, Fault>,
+    ) -> Result<Option<T>, Fault> {
+        self.prepare()?;
+        let Local { grounds: Some(grounds), open, stand, timeout, .. } = self else {
+            return Err(Fault::new(Kind::Broken, "not prepared", ""));
+        };
+        let limit = limit.no_later_than(Moment::now() + *timeout);
+        let Some(file) = locked(grounds, open, key, make, limit)? else { return Ok(None) };
+        let mut visit = Visit::begin(&grounds.machine, &grounds.place, key, file)?;
+        act(&mut visit, grounds.machine.sight, stand).map(Some)
+    }
+
+    fn trouble(&self, verb: &str, name: Option<&LockName>, fault: Fault) -> Trouble {
+        let what = name.map(|name| format!(" \"{name}\"")).unwrap_or_default();
+        let tried = format!("cannot {verb}{what} at {}", self.directory);
+        Trouble { kind: fault.kind, tried, came: fault.came, remedy: fault.remedy }
+    }
+
+    fn give_up(&mut self, key: &str, hold: &Hold, limit: Limit<'_>) -> Result<Released, Fault> {
+        let released = self.visit(key, false, limit, |visit, _, _| {
+            let ours = visit.release(&hold.token)?;
+            Ok(if ours { Released::Done } else { Released::NotYours(visit.occupancy()) })
+        })?;
+        self.stand = None;
+        Ok(released.unwrap_or_else(|| Released::NotYours(Occupancy::free(None))))
+    }
+
+    fn extend(&mut self, hold: &Hold, ttl: Ttl, unbound: bool, limit: Limit<'_>) -> Result<Renewed, Trouble> {
+        let asked = Moment::now();
+        let key = self.prefix.key(&hold.name);
+        let renewed = self.visit(&key, false, limit, |visit, _, _| {
+            let ours = visit.renew(&hold.token, ttl.get(), unbound)?;
+            Ok(if ours { Renewed::Until(ttl.believed_until(asked)) } else { Renewed::NotYours(visit.occupancy()) })
+        });
+        let renewed = renewed.map_err(|fault| self.trouble("renew", Some(&hold.name), fault))?;
+        Ok(renewed.unwrap_or_else(|| Renewed::NotYours(Occupancy::free(None))))
+    }
+}
+
+/// A lock's record, locked: the one that has its name now, and not one that was removed meanwhile.
+fn locked(
+    grounds: &Grounds,
+    open: &mut Option<(String, Arc<File>)>,
+    key: &str,
+    make: bool,
+    limit: Limit<'_>,
+) -> Result<Option<Arc<File>>, Fault> {
+    let path = grounds.place.file(key, Part::Record);
+    loop {
+        let file = match open.take().filter(|(whose, _)| whose == key) {
+            Some((_, file)) => file,
+            None => match grounds.place.open_file(&path)? {
+                Some(file) => Arc::new(file),
+                None if make => {
+                    sweep::sweep(&grounds.place, &grounds.machine);
+                    grounds.place.create_file(&path, &visit::written(&Record::new(key, grounds.machine.boot.id()))?)?;
+                    continue;
+                }
+                None => return Ok(None),
+            },
+        };
+        lock(&file, &path, limit)?;
+        if grounds.place.is_at(&file, &path) {
+            *open = Some((key.to_owned(), Arc::clone(&file)));
+            return Ok(Some(file));
+        }
+    }
+}
+
+fn lock(file: &Arc<File>, path: &Path, limit: Limit<'_>) -> Result<(), Fault> {
+    match flock::lock(file, limit).map_err(|error| Fault::of(path, &error))? {
+        Woken::Ready => Ok(()),
+        Woken::Bell => Err(Fault::new(Kind::Unreachable, "interrupted", "")),
+        Woken::TimeUp => {
+            let came = format!("another process has {} locked and does not let go of it", fault::shown(path));
+            Err(Fault::new(Kind::Unreachable, came, "see which one hangs (fuser, lslocks)"))
+        }
+    }
+}
+
+/// The key of a record, if somebody claims it. A record without a claim is what is left of a lock, and
+/// keeps its fence; another program's file is no lock.
+fn listed_key(place: &Place, path: &Path, limit: Limit<'_>) -> Result<Option<String>, Fault> {
+    let Some(file) = place.open_file(path)?.map(Arc::new) else { return Ok(None) };
+    lock(&file, path, limit)?;
+    match visit::record(&file, path)? {
+        Ok(record) => Ok(record.claim.map(|_| record.key)),
+        Err(Flaw::Foreign) => Ok(None),
+        Err(flaw) => Err(Fault::flawed(path, flaw)),
+    }
+}
+
+impl Store for Local {
+    fn acquire(&mut self, hold: &Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
+        // Before it is asked for: the lease is counted from later than that.
+        let asked = Moment::now();
+        let key = self.prefix.key(&hold.name);
+        let acquired = self.visit(&key, true, limit, |visit, sight, stand| {
+            let process = hold.lives_with.and_then(|pid| sight.process(pid));
+            let mut ask = Ask { token: &hold.token, ttl: ttl.get(), manner, process, stand };
+            if let Some(fence) = visit.acquire(&mut ask)? {
+                let lease =
+                    Lease { fence: Some(fence), asked, granted: Moment::now(), until: ttl.believed_until(asked) };
+                return Ok(Acquired::Granted(lease));
+            }
+            Ok(Acquired::Held(visit.occupancy(), visit.place_of(&hold.token)))
+        });
+        let nothing = || Fault::new(Kind::Broken, "no record could be made", "");
+        let acquired = acquired.and_then(|acquired| acquired.ok_or_else(nothing));
+        let acquired = acquired.map_err(|fault| self.trouble("acquire", Some(&hold.name), fault))?;
+        match &acquired {
+            // After the record is unlocked: the one behind wakes.
+            Acquired::Granted(_) => self.stand = None,
+            Acquired::Held(occupancy, _) => self.look_at = Moment::now() + poll_pause(occupancy),
+        }
+        Ok(acquired)
+    }
+
+    fn pause(&mut self, limit: Limit<'_>) -> Woken {
+        match &self.stand {
+            Some(stand) => stand.wait(limit),
+            None => limit.rest(self.look_at, &[]),
+        }
+    }
+
+    fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
+        self.extend(hold, ttl, false, limit)
+    }
+
+    fn let_end(&mut self, hold: &Hold, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
+        self.extend(hold, rest, true, limit)
+    }
+
+    fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
+        let key = self.prefix.key(&hold.name);
+        self.give_up(&key, hold, limit).map_err(|fault| self.trouble("release", Some(&hold.name), fault))
+    }
+
+    fn take_away(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Trouble> {
+        let key = self.prefix.key(name);
+        let taken = self.visit(&key, false, limit, |visit, _, _| {
+            let occupancy = visit.inspect()?.occupancy;
+            let seen = occupancy.holder.as_ref().is_some_and(|holder| holder.id == *id);
+            let Some(token) = visit.holder().cloned().filter(|_| seen) else {
+                return Ok(Released::NotYours(occupancy));
+            };
+            visit.release(&token).map(|_| Released::Done)
+        });
+        let taken = taken.map_err(|fault| self.trouble("break", Some(name), fault))?;
+        Ok(taken.unwrap_or_else(|| Released::NotYours(Occupancy::free(None))))
+    }
+
+    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Standing, Trouble> {
+        let key = self.prefix.key(name);
+        let standing = self.visit(&key, false, limit, |visit, _, _| visit.inspect());
+        let standing = standing.map_err(|fault| self.trouble("inspect", Some(name), fault))?;
+        Ok(standing.unwrap_or_else(|| Standing { occupancy: Occupancy::free(None), queue: Vec::new() }))
+    }
+
+    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble> {
+        let prefix = self.prefix.as_str().to_owned();
+        let listed = self.prepare().and_then(|()| {
+            let Local { grounds: Some(Grounds { place, .. }), timeout, .. } = self else { return Ok(Vec::new()) };
+            let mut names = Vec::new();
+            for path in place.files()?.into_iter().filter(|path| place.is_record(path)) {
+                let key = listed_key(place, &path, limit.no_later_than(Moment::now() + *timeout))?;
+                names.extend(key.and_then(|key| key.strip_prefix(&prefix)?.parse::<LockName>().ok()));
+            }
+            names.sort();
+            Ok(names)
+        });
+        listed.map_err(|fault| self.trouble("list the locks", None, fault))
+    }
+
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

@@ -1,0 +1,61 @@
+//! What a visit to a lock tells of it: nothing is changed by asking.
+
+use std::time::Duration;
+
+use super::fault::Fault;
+use super::visit::Visit;
+use crate::clock::wall;
+use crate::lock::{Fence, Holder, Occupancy, State, Token};
+use crate::store::{Place, Standing, Waiter};
+
+impl Visit<'_> {
+    /// Who has it, and who waits. Changes nothing.
+    pub fn inspect(&mut self) -> Result<Standing, Fault> {
+        self.settle(true)?;
+        let mut waiters = Vec::new();
+        for waiter in self.line.waiters() {
+            if self.may_be_next(waiter)? {
+                waiters.push(waiter);
+            }
+        }
+        waiters.sort_by_key(|waiter| waiter.ticket);
+        let told = waiters.iter().filter_map(|waiter| Some((Token::read(waiter.token.as_str().as_bytes())?, waiter)));
+        let queue = told.enumerate().map(|(at, (told, waiter))| Waiter {
+            position: at + 1,
+            id: told.id,
+            owner: told.owner,
+            waiting: Duration::from_micros(self.now.saturating_sub(waiter.ticket)),
+            reason: told.reason,
+        });
+        Ok(Standing { queue: queue.collect(), occupancy: self.occupancy() })
+    }
+
+    /// Where a waiter stands in line.
+    pub fn place_of(&self, token: &Token) -> Place {
+        let waiting = || self.line.waiters().filter(|waiter| self.holder() != Some(&waiter.token));
+        let ours = waiting().find(|waiter| waiter.token == *token).map(|waiter| waiter.ticket);
+        let ahead = |ticket| waiting().filter(|waiter| waiter.ticket < ticket).count();
+        Place { position: ours.map_or(0, |ticket| ahead(ticket) + 1), length: waiting().count() }
+    }
+
+    /// Who has it, as it was found or is now.
+    pub fn occupancy(&self) -> Occupancy {
+        let fence = Some(Fence(self.record.fence)).filter(|fence| fence.0 > 0);
+        let Some(claim) = &self.record.claim else { return Occupancy::free(fence) };
+        let held = Duration::from_micros(self.now.saturating_sub(claim.granted));
+        let holder = Token::read(claim.token.as_str().as_bytes()).map(|told| Holder {
+            id: told.id,
+            owner: told.owner,
+            since: wall().checked_sub(held).unwrap_or(told.born),
+            held,
+            reason: told.reason,
+        });
+        let state = match (claim.reserved, &holder) {
+            (Some(_), _) => State::Reserved,
+            (None, Some(_)) => State::Held,
+            (None, None) => State::Foreign,
+        };
+        let ttl = Some(Duration::from_micros(claim.until.saturating_sub(self.now)));
+        Occupancy { state, holder, ttl, fence, legacy: None }
+    }
+}

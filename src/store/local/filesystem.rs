@@ -1,0 +1,87 @@
+//! Whether a file system can keep locks: one of this machine alone can. On a network file system
+//! flock(2) and inotify(7) mean little, and its other machines have other clocks.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::statfs;
+
+use super::fault::{Fault, shown};
+use crate::store::Kind;
+
+/// Numbers of statfs(2) and of the kernel's sources.
+const NETWORK: [(u32, &str); 16] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x564c, "NCP"),
+    (0x0102_1997, "9P"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636f, "OCFS2"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x2003_0528, "OrangeFS"),
+    (0x786f_4256, "VirtualBox"),
+];
+
+/// What many file systems share; /proc/self/mountinfo has the rest of the name.
+const FUSE: u32 = 0x6573_5546;
+const NETWORK_FUSE: [&str; 8] = ["sshfs", "glusterfs", "s3fs", "rclone", "davfs", "ceph", "curlftpfs", "gcsfuse"];
+
+/// # Errors
+/// If it is known to be one that more than this machine can write to.
+pub fn keeps_locks(path: &Path) -> Result<(), Fault> {
+    let failed = |error: io::Error| Fault::of(path, &error);
+    let kind = u32::try_from(statfs(path).map_err(|error| failed(error.into()))?.f_type & 0xffff_ffff).unwrap_or(0);
+    let network = if kind == FUSE {
+        let device = fs::metadata(path).map_err(failed)?.dev();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        network_fuse(&mounts, device).map(str::to_owned)
+    } else {
+        NETWORK.iter().find(|(number, _)| *number == kind).map(|(_, name)| (*name).to_owned())
+    };
+    match network {
+        None => Ok(()),
+        Some(name) => Err(Fault::new(
+            Kind::Misconfigured,
+            format!("{} is on a network file system ({name}), where locks of two machines would not meet", shown(path)),
+            "name a directory on this machine's own disk, or a Redis server",
+        )),
+    }
+}
+
+/// What a mount of FUSE is known as, if it is one of a network. Fields as proc_pid_mountinfo(5).
+fn network_fuse(mounts: &str, device: u64) -> Option<&str> {
+    let number = format!("{}:{}", nix::libc::major(device), nix::libc::minor(device));
+    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+    let kind = mount.split_once(" - ")?.1.split(' ').next()?;
+    NETWORK_FUSE.iter().any(|name| kind.strip_prefix("fuse.") == Some(name)).then_some(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fuse_mount_is_known_by_its_name() {
+        let mounts = "29 1 0:25 / /proc rw - proc proc rw\n\
+                      40 29 0:48 / /mnt/a rw,nosuid shared:1 - fuse.sshfs host:/a rw\n\
+                      41 29 0:49 / /mnt/b rw - fuse.ntfs-3g /dev/sda1 rw\n";
+        let device = |minor| nix::libc::makedev(0, minor);
+        assert_eq!(network_fuse(mounts, device(48)), Some("fuse.sshfs"));
+        assert_eq!(network_fuse(mounts, device(49)), None);
+        assert_eq!(network_fuse(mounts, device(50)), None);
+    }
+
+    #[test]
+    fn a_directory_of_this_machine_is_fit() {
+        assert!(keeps_locks(&std::env::temp_dir()).is_ok());
+    }
+}

@@ -1,0 +1,40 @@
+//! flock(2), with an end to waiting.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::sync::Arc;
+
+use nix::poll::PollFlags;
+
+use super::background::Background;
+use crate::limit::{Limit, Woken};
+
+/// Locks a file for ourselves alone, if that comes before the limit. Given up, the file must not be
+/// kept: the lock may still come, and goes with the last that has the file open.
+///
+/// # Errors
+/// As flock(2).
+pub fn lock(file: &Arc<File>, limit: Limit<'_>) -> io::Result<Woken> {
+    match file.try_lock() {
+        Ok(()) => return Ok(Woken::Ready),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let theirs = Arc::clone(file);
+    // Whether it failed shows below: then the file is still not ours.
+    let waiting = Background::begin(move || _ = theirs.lock())?;
+    match limit.wait_for(&[(waiting.fd(), PollFlags::POLLIN)])? {
+        // To lock again what is locked through the same open file changes nothing.
+        Woken::Ready => file.try_lock().map(|()| Woken::Ready).map_err(io::Error::from),
+        woken => Ok(woken),
+    }
+}
+
+/// A locked file, unlocked when it is dropped.
+pub struct Locked(pub Arc<File>);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}

@@ -1,0 +1,130 @@
+//! Who waits for a lock, as it stands in a file: a line for each, in no order; tickets tell the order.
+//! To be read and written only under the flock of the lock's record.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::fault::{Fault, Flaw};
+use super::place::Place;
+use super::record::{WAITER, Waiter};
+use super::ticket;
+use crate::lock::Token;
+use crate::store::Kind;
+
+pub struct Line {
+    path: PathBuf,
+    /// Nothing if nobody has ever waited.
+    file: Option<File>,
+    slots: Vec<Option<Waiter>>,
+}
+
+impl Line {
+    pub fn read(place: &Place, path: PathBuf) -> Result<Line, Fault> {
+        let mut line = Line { file: None, slots: Vec::new(), path };
+        if let Some(file) = place.open_file(&line.path)? {
+            let file = line.file.insert(file);
+            let failed = |error| Fault::of(&line.path, &error);
+            let length = usize::try_from(file.metadata().map_err(failed)?.len()).unwrap_or(usize::MAX);
+            let mut bytes = vec![0; length];
+            file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+            let slots = bytes.chunks(WAITER).map(slot).collect::<Result<_, _>>();
+            line.slots = slots.map_err(|flaw| Fault::flawed(&line.path, flaw))?;
+        }
+        Ok(line)
+    }
+
+    /// The file, made if there is none.
+    pub fn file(&mut self, place: &Place) -> Result<&File, Fault> {
+        if self.file.is_none() {
+            place.create_file(&self.path, b"")?;
+            self.file = place.open_file(&self.path)?;
+        }
+        let gone = || Fault::of(&self.path, &io::Error::from(io::ErrorKind::NotFound));
+        self.file.as_ref().ok_or_else(gone)
+    }
+
+    /// The same file, opened once more: what is locked by it is another's.
+    pub fn opened_anew(&self, place: &Place) -> Result<File, Fault> {
+        let gone = || Fault::of(&self.path, &io::Error::from(io::ErrorKind::NotFound));
+        place.open_file(&self.path)?.ok_or_else(gone)
+    }
+
+    /// Whether whoever has a ticket of this line lives.
+    pub fn lives(&self, ticket: u64) -> Result<bool, Fault> {
+        let taken = self.file.as_ref().map_or(Ok(false), |file| ticket::is_taken(file, ticket));
+        taken.map_err(|error| Fault::of(&self.path, &error))
+    }
+
+    pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.slots.iter().flatten()
+    }
+
+    pub fn find(&self, token: &Token) -> Option<&Waiter> {
+        self.waiters().find(|waiter| waiter.token == *token)
+    }
+
+    pub fn first(&self) -> Option<&Waiter> {
+        self.waiters().min_by_key(|waiter| waiter.ticket)
+    }
+
+    /// The one right before a ticket.
+    pub fn ahead_of(&self, ticket: u64) -> Option<&Waiter> {
+        self.waiters().filter(|waiter| waiter.ticket < ticket).max_by_key(|waiter| waiter.ticket)
+    }
+
+    /// A ticket behind all others, and not before `now`.
+    pub fn next_ticket(&self, now: u64) -> u64 {
+        self.waiters().map(|waiter| waiter.ticket + 1).max().unwrap_or(0).max(now)
+    }
+
+    /// Puts a waiter in line, or writes it anew.
+    pub fn put(&mut self, place: &Place, waiter: Waiter) -> Result<(), Fault> {
+        self.file(place)?;
+        let written =
+            waiter.written().ok_or_else(|| Fault::new(Kind::Broken, "the token is too long to wait with", ""))?;
+        let own = |slot: &Option<Waiter>| slot.as_ref().is_some_and(|other| other.token == waiter.token);
+        let at = self.slots.iter().position(own).or_else(|| self.slots.iter().position(Option::is_none));
+        let at = at.unwrap_or(self.slots.len());
+        self.write(at, &written)?;
+        if at == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[at] = Some(waiter);
+        Ok(())
+    }
+
+    pub fn remove(&mut self, token: &Token) -> Result<(), Fault> {
+        let own = |slot: &Option<Waiter>| slot.as_ref().is_some_and(|other| other.token == *token);
+        let Some(at) = self.slots.iter().position(own) else { return Ok(()) };
+        self.slots[at] = None;
+        if self.slots.iter().all(Option::is_none) { self.clear() } else { self.write(at, &blank()) }
+    }
+
+    /// Nobody waits any more.
+    pub fn clear(&mut self) -> Result<(), Fault> {
+        self.slots.clear();
+        match &self.file {
+            Some(file) => file.set_len(0).map_err(|error| Fault::of(&self.path, &error)),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) -> Result<(), Fault> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let offset = u64::try_from(at * WAITER).unwrap_or(u64::MAX);
+        let written = self.file.as_ref().ok_or_else(gone).and_then(|file| file.write_all_at(bytes, offset));
+        written.map_err(|error| Fault::of(&self.path, &error))
+    }
+}
+
+fn blank() -> Vec<u8> {
+    let mut blank = vec![b' '; WAITER - 1];
+    blank.push(b'\n');
+    blank
+}
+
+fn slot(bytes: &[u8]) -> Result<Option<Waiter>, Flaw> {
+    if bytes == blank() { Ok(None) } else { Waiter::read(bytes).map(Some) }
+}

@@ -1,0 +1,181 @@
+//! Processes of this machine: which one a claim lives with, whether it still runs, and what it has
+//! left behind.
+//!
+//! To say wrongly that a process has ended would let two have a lock. So whatever cannot be seen for
+//! certain is [`Life::Unseen`], and then the lease decides.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::{Pid, geteuid};
+
+use crate::lock::{HELD, Token};
+use crate::proc::{self, Stat};
+
+/// A process, told from every other of this boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    started: u64,
+    /// The pid namespace in which it has that pid, pid_namespaces(7).
+    space: u64,
+    uid: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Runs,
+    Ended,
+    Unseen,
+}
+
+/// What this process can see of others: those of its pid namespace, where /proc is that namespace's.
+#[derive(Clone, Copy)]
+pub struct Sight {
+    space: Option<u64>,
+}
+
+impl Sight {
+    pub fn new() -> Sight {
+        // A /proc of another namespace has us under another number.
+        let ours = fs::read_link("/proc/self").is_ok_and(|pid| pid.to_str() == Some(&std::process::id().to_string()));
+        let space = fs::metadata("/proc/self/ns/pid").ok().filter(|_| ours);
+        Sight { space: space.map(|space| space.ino()) }
+    }
+
+    /// Nothing for a process that has ended, or that we cannot see.
+    pub fn process(&self, pid: u32) -> Option<Process> {
+        let (pid, space) = (pid.cast_signed(), self.space?);
+        let started = Stat::of(pid)?.started;
+        let uid = fs::metadata(format!("/proc/{pid}")).map_or(geteuid().as_raw(), |process| process.uid());
+        Some(Process { pid, started, space, uid })
+    }
+
+    pub fn life(&self, process: &Process) -> Life {
+        if self.space != Some(process.space) {
+            return Life::Unseen;
+        }
+        // Asked first: it also tells of processes that /proc hides from us, proc(5), hidepid.
+        if kill(Pid::from_raw(process.pid), None) == Err(Errno::ESRCH) {
+            return Life::Ended;
+        }
+        match Stat::of(process.pid) {
+            Some(stat) if stat.started != process.started || stat.has_ended() => Life::Ended,
+            Some(_) => Life::Runs,
+            None => Life::Unseen,
+        }
+    }
+
+    /// A process that a claim's own process, which has ended, has left behind: it carries the claim's
+    /// token in its environment, or may do so, as far as we are let to see. One that has changed its
+    /// user or cleared its environment is not known.
+    pub fn left_behind(&self, claims: &Process, token: &Token) -> Option<i32> {
+        // Twice: in the middle of an execve(2) a process has no environment.
+        (0..2).find_map(|_| proc::pids().into_iter().flatten().find(|pid| may_carry(*pid, claims, token)))
+    }
+}
+
+fn may_carry(pid: i32, claims: &Process, token: &Token) -> bool {
+    // What has started before cannot have been left behind. Most processes end here.
+    if pid == std::process::id().cast_signed() || Stat::of(pid).is_none_or(|stat| stat.started < claims.started) {
+        return false;
+    }
+    match fs::read(format!("/proc/{pid}/environ")) {
+        Ok(environment) => environment.split(|byte| *byte == 0).any(|variable| holds(variable, token)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == claims.uid)
+        }
+        Err(_) => false,
+    }
+}
+
+/// Whether a variable is the one that carries the tokens of all runs around a process, this among them.
+fn holds(variable: &[u8], token: &Token) -> bool {
+    let Some(tokens) = variable.strip_prefix(HELD.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) else {
+        return false;
+    };
+    tokens.split(|byte| *byte == b' ').any(|held| held == token.as_str().as_bytes())
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}.{}", self.pid, self.started, self.space, self.uid)
+    }
+}
+
+impl FromStr for Process {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Process, ()> {
+        let mut numbers = text.split('.');
+        let mut next = || numbers.next().ok_or(());
+        let process = Process {
+            pid: next()?.parse().map_err(|_| ())?,
+            started: next()?.parse().map_err(|_| ())?,
+            space: next()?.parse().map_err(|_| ())?,
+            uid: next()?.parse().map_err(|_| ())?,
+        };
+        // 0 and below mean groups to kill(2).
+        if process.pid > 0 && next().is_err() { Ok(process) } else { Err(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::lock::Owner;
+
+    #[test]
+    fn a_process_is_known_until_it_ends() {
+        let sight = Sight::new();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = sight.process(child.id()).unwrap();
+        assert_eq!(process.to_string().parse(), Ok(process));
+        assert_eq!(sight.life(&process), Life::Runs);
+        assert_eq!(sight.life(&Process { started: process.started - 1, ..process }), Life::Ended, "a later one");
+        child.kill().unwrap();
+        // Not yet waited for, it is there and has ended.
+        while sight.life(&process) == Life::Runs {
+            std::thread::yield_now();
+        }
+        assert_eq!(sight.life(&process), Life::Ended);
+        child.wait().unwrap();
+        assert_eq!(sight.life(&process), Life::Ended);
+    }
+
+    #[test]
+    fn a_process_of_another_namespace_is_not_seen() {
+        let sight = Sight::new();
+        let process = sight.process(std::process::id()).unwrap();
+        assert_eq!(sight.life(&Process { space: process.space + 1, ..process }), Life::Unseen);
+        assert_eq!(Sight { space: None }.life(&process), Life::Unseen);
+    }
+
+    #[test]
+    fn what_was_left_behind_is_known_by_its_environment() {
+        let mint = || {
+            let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+            Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap()
+        };
+        let (ours, outer) = (mint(), mint());
+        let sight = Sight::new();
+        let claims = sight.process(std::process::id()).unwrap();
+        assert_eq!(sight.left_behind(&claims, &ours), None);
+        let held = format!("{} {}", outer.as_str(), ours.as_str());
+        let mut child = Command::new("sleep").arg("60").env(HELD, held).spawn().unwrap();
+        assert_eq!(sight.left_behind(&claims, &ours), Some(child.id().cast_signed()));
+        assert_eq!(sight.left_behind(&claims, &outer), Some(child.id().cast_signed()));
+        assert_eq!(sight.left_behind(&claims, &mint()), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(sight.left_behind(&claims, &ours), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! A stand in line: what a waiter has and listens to there.
+//!
+//! All but the first sleep until the one ahead has gone, whichever way it went, and the kernel wakes
+//! nobody else. The first watches the record, and the process that keeps the claim. A waiter that was
+//! stopped holds up those behind it only until they look by themselves, which is every two seconds.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+use rustix::fs::inotify;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::background::Background;
+use super::ticket;
+use crate::clock::Moment;
+use crate::limit::{Limit, Woken};
+use crate::say;
+use crate::wait::jittered;
+
+/// How often everybody looks.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How often the first looks where the kernel has no watch left for it, inotify(7), max_user_instances.
+const POLL: Duration = Duration::from_millis(50);
+
+pub struct Stand {
+    /// The line's file, as opened for this stand: what is locked by it goes with it.
+    file: Arc<File>,
+    ticket: u64,
+    /// The one ahead, and its going.
+    ahead: Option<(u64, Background)>,
+    record: Option<Ears>,
+    /// Readable when the process that keeps the claim has ended, pidfd_open(2).
+    keeper: Option<OwnedFd>,
+    look_at: Moment,
+}
+
+/// Hears every write to one file.
+struct Ears {
+    inotify: OwnedFd,
+    inode: u64,
+}
+
+/// What the one at the front has to watch.
+pub struct Front<'a> {
+    pub record: &'a File,
+    pub keeper: Option<i32>,
+    /// When the claim ends by itself.
+    pub until: Moment,
+}
+
+impl Stand {
+    /// Takes a ticket in a line that was opened for nothing else.
+    pub fn take(file: File, ticket: u64) -> io::Result<Stand> {
+        ticket::take(&file, ticket)?;
+        let file = Arc::new(file);
+        Ok(Stand { file, ticket, ahead: None, record: None, keeper: None, look_at: Moment::now() })
+    }
+
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// Whether it is in this file.
+    pub fn is_in(&self, file: &File) -> io::Result<bool> {
+        Ok(inode(&self.file)? == inode(file)?)
+    }
+
+    /// Settles what to listen to. To be called while the record is locked, so that no change comes
+    /// between what was found and this.
+    pub fn listen(&mut self, ahead: Option<u64>, front: Option<Front<'_>>) -> io::Result<()> {
+        self.look_at = Moment::now() + HEARTBEAT * 4 / 5 + jittered(HEARTBEAT / 5);
+        let awaited = self.ahead.as_ref().filter(|(_, gone)| !gone.has_ended()).map(|(ticket, _)| *ticket);
+        if awaited != ahead {
+            let wait = ahead.map(|ahead| Ok::<_, io::Error>((ahead, ticket::wait_for_end(&self.file, ahead)?)));
+            self.ahead = wait.transpose()?;
+        }
+        let Some(front) = front else {
+            (self.record, self.keeper) = (None, None);
+            return Ok(());
+        };
+        let inode = inode(front.record)?;
+        match self.record.as_ref().filter(|ears| ears.inode == inode) {
+            Some(ears) => ears.forget(),
+            None => self.record = Ears::open(front.record, inode),
+        }
+        self.keeper = front.keeper.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        self.look_at = self.look_at.min(front.until + Duration::from_millis(1));
+        if self.record.is_none() || (front.keeper.is_some() && self.keeper.is_none()) {
+            self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
+        }
+        Ok(())
+    }
+
+    /// Waits until something has changed, or it is time to look.
+    pub fn wait(&self, limit: Limit<'_>) -> Woken {
+        let ahead = self.ahead.iter().map(|(_, gone)| gone.fd());
+        let record = self.record.iter().map(|ears| ears.inotify.as_fd());
+        let keeper = self.keeper.iter().map(AsFd::as_fd);
+        let wanted: Vec<_> = ahead.chain(record).chain(keeper).map(|fd| (fd, PollFlags::POLLIN)).collect();
+        limit.rest(self.look_at, &wanted)
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        // By itself it would go only with the last wait that has the file open.
+        ticket::give_back(&self.file, self.ticket);
+    }
+}
+
+impl Ears {
+    fn open(file: &File, inode: u64) -> Option<Ears> {
+        let heard = || {
+            let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+            // By descriptor, so that it is the file that was read.
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            inotify::add_watch(&inotify, path, inotify::WatchFlags::MODIFY)?;
+            Ok::<_, rustix::io::Errno>(inotify)
+        };
+        match heard() {
+            Ok(inotify) => Some(Ears { inotify, inode }),
+            Err(error) => {
+                say::trace(format_args!("cannot watch the record ({error}): polling"));
+                None
+            }
+        }
+    }
+
+    /// What has been heard is known by now.
+    fn forget(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 512];
+        let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
+        while events.next().is_ok() {}
+    }
+}
+
+fn inode(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.ino())
+}

@@ -1,0 +1,53 @@
+//! Clearing away what is left of locks that nobody has used for a day, as a server's fences end.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::flock::Locked;
+use super::place::{Part, Place};
+use super::visit::{self, Machine};
+use crate::clock::{Moment, wall};
+
+/// As long as a server keeps a fence.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// So many files are looked at, beginning anywhere: whoever makes one file clears away as many as may
+/// have come meanwhile, and never has to look at all of a large directory.
+const AT_MOST: usize = 64;
+
+/// Removes some of what is left in a directory. What cannot be removed stays: it is in nobody's way.
+pub fn sweep(place: &Place, machine: &Machine) {
+    let files = place.files().unwrap_or_default();
+    let begin = getrandom::u32().map_or(0, |random| random as usize % files.len().max(1));
+    for path in files.iter().cycle().skip(begin).take(AT_MOST.min(files.len())) {
+        if is_old(path) && place.is_unfinished(path) {
+            let _ = fs::remove_file(path);
+        } else if is_old(path) && place.is_record(path) {
+            let _ = forget(place, machine, path);
+        }
+    }
+}
+
+fn is_old(path: &Path) -> bool {
+    let written = fs::symlink_metadata(path).and_then(|file| file.modified());
+    written.is_ok_and(|written| wall().duration_since(written).is_ok_and(|age| age > KEPT))
+}
+
+/// Removes the files of a lock that nobody has and nobody waits for. They are removed under its flock, and
+/// whoever waits for that sees that the file it has open is not the one with that name any more.
+fn forget(place: &Place, machine: &Machine, path: &Path) -> Option<()> {
+    let file = place.open_file(path).ok()??;
+    file.try_lock().ok()?;
+    let file = Locked(file.into());
+    let record = visit::record(&file.0, path).ok()?.ok()?;
+    let line = place.file(&record.key, Part::Line);
+    let this_boot = record.boot == machine.boot.id();
+    let held = record.claim.is_some_and(|claim| claim.until > machine.boot.micros(Moment::now()));
+    let waited_for = fs::metadata(&line).is_ok_and(|line| line.len() > 0);
+    if this_boot && (held || waited_for) || place.file(&record.key, Part::Record) != path || !place.is_at(&file.0, path)
+    {
+        return None;
+    }
+    let _ = fs::remove_file(line);
+    fs::remove_file(path).ok()
+}

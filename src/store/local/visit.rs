@@ -1,0 +1,315 @@
+//! One visit to a lock: its files read under their flock, and the rules by which it changes hands.
+//!
+//! Whoever visits may be killed at any instruction, and whatever was written until then must make
+//! sense. So the record is written first, and the line is put in order after it: who has the lock and
+//! still stands in line loses nothing and gains nothing by it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fault::{Fault, Flaw, shown};
+use super::flock::Locked;
+use super::line::Line;
+use super::place::{Part, Place};
+use super::process::{Life, Process, Sight};
+use super::record::{Claim, RECORD, Record, Waiter};
+use super::stand::{Front, Stand};
+use crate::clock::{Boot, Moment, wall};
+use crate::lock::{Fence, Token};
+use crate::store::{Kind, Manner};
+
+/// What there is to be known of this machine: its boot, and the processes that we see.
+pub struct Machine {
+    pub boot: Boot,
+    pub sight: Sight,
+}
+
+/// How long a lock is put aside for the next.
+const GRACE: Duration = Duration::from_secs(1);
+
+pub struct Visit<'a> {
+    machine: &'a Machine,
+    place: &'a Place,
+    path: PathBuf,
+    file: Locked,
+    pub(super) record: Record,
+    pub(super) line: Line,
+    /// Microseconds after boot.
+    pub(super) now: u64,
+    /// The process that keeps the claim alive.
+    keeper: Option<i32>,
+}
+
+/// A question for the lock.
+pub struct Ask<'a> {
+    pub token: &'a Token,
+    pub ttl: Duration,
+    pub manner: Manner,
+    /// The process that the claim is to live with.
+    pub process: Option<Process>,
+    /// Where the asker stands in line, if it does.
+    pub stand: &'a mut Option<Stand>,
+}
+
+impl<'a> Visit<'a> {
+    /// Reads what stands in a record that the caller has locked, and in its line. It is unlocked when
+    /// this is dropped.
+    pub fn begin(machine: &'a Machine, place: &'a Place, key: &str, file: Arc<File>) -> Result<Visit<'a>, Fault> {
+        let path = place.file(key, Part::Record);
+        let locked = Locked(file);
+        let record = record(&locked.0, &path)?.map_err(|flaw| Fault::flawed(&path, flaw))?;
+        if record.key != key {
+            let came = format!("{} is the record of another lock", shown(&path));
+            return Err(Fault::new(Kind::Misconfigured, came, "use another NAME"));
+        }
+        let line = Line::read(place, place.file(key, Part::Line))?;
+        let now = machine.boot.micros(Moment::now());
+        Ok(Visit { machine, place, path, file: locked, record, line, now, keeper: None })
+    }
+
+    /// Asks for the lock: the fence, if it is ours now.
+    pub fn acquire(&mut self, ask: &mut Ask<'_>) -> Result<Option<Fence>, Fault> {
+        self.begin_boot()?;
+        if self.held_with(ask.token) {
+            return self.claim(ask).map(Some);
+        }
+        self.pass_over()?;
+        if ask.manner == Manner::Queue {
+            self.stand_in_line(ask)?;
+        }
+        let first = self.first()?;
+        let ours = first.as_ref().is_none_or(|first| first.token == *ask.token);
+        // To look for what a dead process left takes a while; of those who wait, one is enough.
+        self.settle(ours || ask.manner != Manner::Queue)?;
+        match first {
+            _ if self.record.claim.is_some() => {}
+            Some(first) if !ours && ask.manner != Manner::Plain => self.reserve(&first)?,
+            _ => return self.grant(ask).map(Some),
+        }
+        match ask.stand {
+            Some(stand) if ask.manner == Manner::Queue => self.listen(stand).map(|()| None),
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts the end of the claim `ttl` from now; whether it was ours. Unbound, it no longer ends with
+    /// its process.
+    pub fn renew(&mut self, token: &Token, ttl: Duration, unbound: bool) -> Result<bool, Fault> {
+        if !self.held_with(token) {
+            self.settle(true)?;
+            return Ok(false);
+        }
+        let until = self.in_future(ttl);
+        if let Some(claim) = &mut self.record.claim {
+            claim.until = until;
+            if unbound {
+                claim.process = None;
+            }
+        }
+        self.write().map(|()| true)
+    }
+
+    /// Ends a claim, or a wait; whether the lock was ours. It goes to the next in line.
+    pub fn release(&mut self, token: &Token) -> Result<bool, Fault> {
+        self.pass_over()?;
+        self.line.remove(token)?;
+        let ours = self.held_with(token);
+        if ours {
+            self.record.claim = None;
+        } else {
+            self.settle(true)?;
+        }
+        match self.first()? {
+            Some(first) if self.record.claim.is_none() => self.reserve(&first)?,
+            _ if ours => self.write()?,
+            _ => {}
+        }
+        Ok(ours)
+    }
+
+    /// The token of whoever has it.
+    pub fn holder(&self) -> Option<&Token> {
+        self.record.claim.as_ref().map(|claim| &claim.token)
+    }
+
+    fn is_of_this_boot(&self) -> bool {
+        self.record.boot == self.machine.boot.id()
+    }
+
+    /// Of an earlier boot nobody is left, neither the holder nor those who waited.
+    fn begin_boot(&mut self) -> Result<(), Fault> {
+        if self.is_of_this_boot() {
+            return Ok(());
+        }
+        self.line.clear()?;
+        self.record.claim = None;
+        self.record.boot = self.machine.boot.id().to_owned();
+        self.write()
+    }
+
+    fn held_with(&self, token: &Token) -> bool {
+        let claim = self.record.claim.as_ref().filter(|claim| claim.token == *token && claim.until > self.now);
+        claim.is_some() && self.is_of_this_boot()
+    }
+
+    /// Sees who still has it: not one whose lease is over, nor one whose process has ended and has left
+    /// nothing behind, as far as that is looked for.
+    pub(super) fn settle(&mut self, thoroughly: bool) -> Result<(), Fault> {
+        let Some(claim) = &self.record.claim else { return Ok(()) };
+        let sight = self.machine.sight;
+        if claim.until <= self.now || !self.is_of_this_boot() {
+            self.record.claim = None;
+        } else if let Some(ticket) = claim.reserved {
+            if !self.line.lives(ticket)? {
+                self.record.claim = None;
+            }
+        } else if let Some(process) = claim.process {
+            self.keeper = Some(process.pid);
+            match sight.life(&process) {
+                Life::Runs => {}
+                Life::Ended if thoroughly => {
+                    self.keeper = sight.left_behind(&process, &claim.token);
+                    if self.keeper.is_none() {
+                        self.record.claim = None;
+                    }
+                }
+                Life::Unseen | Life::Ended => self.keeper = None,
+            }
+        }
+        Ok(())
+    }
+
+    /// Who did not come for what was put aside for it stands in nobody's way any more.
+    fn pass_over(&mut self) -> Result<(), Fault> {
+        let late = self.record.claim.as_ref().filter(|claim| claim.reserved.is_some() && claim.until <= self.now);
+        late.map(|late| late.token.clone()).map_or(Ok(()), |late| self.line.remove(&late))
+    }
+
+    /// The first in line that lives; the dead before it are dropped.
+    fn first(&mut self) -> Result<Option<Waiter>, Fault> {
+        while let Some(first) = self.line.first().cloned() {
+            if self.may_be_next(&first)? {
+                return Ok(Some(first));
+            }
+            self.line.remove(&first.token)?;
+        }
+        Ok(None)
+    }
+
+    /// The lock's owner may stand in line still: until it comes for it, or killed between two writes.
+    pub(super) fn may_be_next(&self, waiter: &Waiter) -> Result<bool, Fault> {
+        Ok(self.holder() != Some(&waiter.token) && self.line.lives(waiter.ticket)?)
+    }
+
+    fn stand_in_line(&mut self, ask: &mut Ask<'_>) -> Result<(), Fault> {
+        let broken = |error| Fault::of(&self.path, &error);
+        let file = self.line.file(self.place)?;
+        let stands = ask.stand.as_ref().map_or(Ok(false), |stand| stand.is_in(file)).map_err(broken)?;
+        if !stands {
+            let ticket = self.line.next_ticket(self.now);
+            *ask.stand = Some(Stand::take(self.line.opened_anew(self.place)?, ticket).map_err(broken)?);
+        }
+        // One that was passed over, since it did not come when it was called, has its old place again.
+        match ask.stand {
+            Some(stand) if self.line.find(ask.token).is_none() => {
+                let waiter = Waiter { ticket: stand.ticket(), token: ask.token.clone() };
+                self.line.put(self.place, waiter)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Settles what a waiter listens to: the one ahead, and at the front the lock.
+    fn listen(&mut self, stand: &mut Stand) -> Result<(), Fault> {
+        let mut ahead = None;
+        while let Some(waiter) = self.line.ahead_of(stand.ticket()).cloned() {
+            if self.may_be_next(&waiter)? {
+                ahead = Some(waiter.ticket);
+                break;
+            }
+            self.line.remove(&waiter.token)?;
+        }
+        let claim = self.record.claim.as_ref();
+        let until = self.machine.boot.moment(claim.map_or(self.now, |claim| claim.until));
+        let front = ahead.is_none().then_some(Front { record: &self.file.0, keeper: self.keeper, until });
+        // Ahead of the first is only who has yet to come for the lock.
+        let ahead = ahead.or(claim.and_then(|claim| claim.reserved));
+        stand.listen(ahead, front).map_err(|error| Fault::of(&self.path, &error))
+    }
+
+    fn grant(&mut self, ask: &Ask<'_>) -> Result<Fence, Fault> {
+        let until = self.in_future(ask.ttl);
+        let fence = self.change_hands(Claim {
+            token: ask.token.clone(),
+            granted: self.now,
+            until,
+            reserved: None,
+            process: ask.process,
+        })?;
+        self.line.remove(ask.token)?;
+        Ok(fence)
+    }
+
+    /// For a waiter, until it comes for it or its grace is over: nobody can get between. It wakes as
+    /// soon as this is written, and leaves the line itself, so nothing is left to do here that it would
+    /// have to wait for.
+    fn reserve(&mut self, waiter: &Waiter) -> Result<(), Fault> {
+        let until = self.in_future(GRACE);
+        self.change_hands(Claim {
+            token: waiter.token.clone(),
+            granted: self.now,
+            until,
+            reserved: Some(waiter.ticket),
+            process: None,
+        })?;
+        Ok(())
+    }
+
+    /// Already ours, or put aside for us.
+    fn claim(&mut self, ask: &Ask<'_>) -> Result<Fence, Fault> {
+        let (now, until) = (self.now, self.in_future(ask.ttl));
+        if let Some(claim) = &mut self.record.claim {
+            if claim.reserved.take().is_some() {
+                claim.granted = now;
+            }
+            (claim.until, claim.process) = (until, ask.process);
+        }
+        self.write()?;
+        self.line.remove(ask.token)?;
+        Ok(Fence(self.record.fence))
+    }
+
+    /// The fence rises with every change of owner; the wall clock is its floor, in case its record is lost.
+    fn change_hands(&mut self, claim: Claim) -> Result<Fence, Fault> {
+        let floor = wall().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
+        self.record.fence = (self.record.fence + 1).max(u64::try_from(floor).unwrap_or(0));
+        self.record.claim = Some(claim);
+        self.write()?;
+        Ok(Fence(self.record.fence))
+    }
+
+    fn in_future(&self, after: Duration) -> u64 {
+        self.now.saturating_add(u64::try_from(after.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn write(&self) -> Result<(), Fault> {
+        self.file.0.write_all_at(&written(&self.record)?, 0).map_err(|error| Fault::of(&self.path, &error))
+    }
+}
+
+/// What is to stand in a record.
+pub fn written(record: &Record) -> Result<Vec<u8>, Fault> {
+    let too_long = || Fault::new(Kind::Usage, "the prefix is too long for a file", "use a shorter --prefix");
+    record.written().ok_or_else(too_long)
+}
+
+/// What stands in a record that the caller has locked.
+pub fn record(file: &File, path: &Path) -> Result<Result<Record, Flaw>, Fault> {
+    // No file is read whole that is not ours: a byte more than a record has tells.
+    let mut bytes = [0; RECORD + 1];
+    let length = file.read_at(&mut bytes, 0).map_err(|error| Fault::of(path, &error))?;
+    Ok(Record::read(&bytes[..length]))
+}

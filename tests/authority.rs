@@ -1,0 +1,134 @@
+//! What is promised of a lock, whoever keeps it: told once, and held against every kind of authority.
+//!
+//! Nothing here looks at a lock but through nxlock itself. Where kinds may differ, a test asks for no more
+//! than all of them have to give: the lock of a `run` that was killed, for one, is free at the end of its
+//! lease at the latest, and in a `local:` directory at once.
+
+mod breaking;
+mod exclusion;
+mod lease;
+mod leaving;
+mod loss;
+mod names;
+mod nested;
+mod queue;
+mod refusal;
+mod run;
+mod standing;
+
+use crate::support::{Local, OverTcp, Redis};
+
+/// Makes a test of each promise for each kind. A promise that is not listed is dead code, and said to be.
+macro_rules! every_kind {
+    ({ $($kind:ident: $start:expr,)* } $promises:tt) => {
+        $(mod $kind {
+            use super::*;
+            every_kind!($start, $promises);
+        })*
+    };
+    ($start:expr, { $($file:ident { $($promise:ident)* })* }) => {
+        $($(#[test]
+        fn $promise() {
+            $file::$promise(&$start);
+        })*)*
+    };
+}
+
+every_kind! {
+    {
+        local: Local::start(),
+        redis_unix: Redis::start(),
+        redis_tcp: OverTcp::start(),
+    }
+    {
+        lease {
+            a_lock_is_taken_renewed_shown_and_given_back
+            a_renewal_may_also_shorten_what_is_left
+            a_token_is_an_argument_or_in_the_environment_or_on_stdin
+            a_lock_of_somebody_else_is_not_touched
+            a_lock_that_has_expired_is_said_to_have
+            releasing_twice_is_not_success_twice
+            a_lock_that_nobody_gave_back_ends_by_itself_and_not_before
+            a_lock_whose_token_cannot_be_printed_is_given_back
+        }
+        breaking {
+            a_lock_is_broken_by_the_id_that_status_shows
+            nobody_breaks_a_lock_whose_holder_has_changed
+            breaking_the_holders_lock_hands_it_to_the_next
+            a_refusal_says_how_to_break_the_lock
+            the_command_that_breaks_a_lock_is_right_for_an_odd_name
+            the_command_that_breaks_a_lock_is_right_for_a_prefix_given_as_an_option
+        }
+        refusal {
+            who_does_not_wait_is_refused_at_once
+            who_waits_for_so_long_is_refused_then
+            the_status_for_busy_can_be_chosen
+            a_refusal_names_the_holder
+            a_refusal_is_a_document_too
+            a_refusal_tells_how_many_wait
+            a_refusal_after_a_wait_names_the_holder_of_the_end
+        }
+        names {
+            whatever_the_name_it_can_be_taken_listed_and_given_back
+            locks_of_different_names_do_not_meet
+            status_is_1_if_any_that_was_asked_for_is_free
+            the_same_name_under_another_prefix_is_another_lock
+            under_any_prefix_those_who_wait_are_listed_with_their_lock_and_served
+        }
+        standing {
+            each_waiter_is_shown_with_its_place_and_who_it_is
+            since_when_a_lock_is_held_is_counted_from_its_grant
+        }
+        queue {
+            a_second_caller_waits_and_gets_it
+            twenty_are_served_in_the_order_of_their_coming
+            the_dead_in_line_cost_nothing_and_the_rest_keep_their_order
+            the_dead_in_line_keep_nobody_out
+            a_frozen_head_costs_its_grace_and_is_served_when_it_goes_on
+            while_a_lock_is_put_aside_for_a_waiter_nobody_else_gets_it
+            a_newcomer_does_not_overtake_when_a_lock_is_handed_on
+            a_newcomer_does_not_overtake_when_a_lease_ends
+            a_token_that_is_given_back_hands_the_lock_to_the_next
+            without_the_queue_one_waits_and_is_not_in_line
+            without_the_queue_a_line_that_was_there_before_is_served_afterwards
+        }
+        leaving {
+            a_waiter_that_is_told_to_leave_leaves_by_that_signal
+            who_gives_up_leaves_the_line_at_once_and_the_others_move_up
+            who_has_waited_long_enough_leaves_the_line
+            one_told_to_leave_while_the_lock_is_put_aside_for_it_passes_it_on
+        }
+        run {
+            a_job_longer_than_its_lease_keeps_its_lock
+            the_shortest_lease_is_kept_as_well
+            a_command_told_to_stop_gives_its_lock_to_the_next
+            a_command_that_cannot_be_started_does_not_keep_the_name
+            a_run_that_is_killed_keeps_its_lock_no_longer_than_its_lease
+            a_name_stays_locked_for_at_least_as_long_as_asked_for
+            at_least_may_be_longer_than_the_lease
+            a_command_that_took_longer_than_at_least_frees_the_name_at_once
+        }
+        loss {
+            a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_have_ended
+            a_command_told_to_stop_may_clean_up_and_still_it_is_76
+            a_loss_may_be_put_up_with
+            a_loss_found_only_at_the_end_is_a_loss
+            the_lock_of_the_next_one_survives_our_late_release
+            nothing_of_the_tree_runs_on_when_we_wake_up_after_the_lease
+        }
+        exclusion {
+            two_hundred_at_once_lose_no_update
+            callers_who_come_again_and_again_lose_no_update
+            fences_rise_however_a_grant_ends
+            fences_rise_in_the_order_of_the_grants
+        }
+        nested {
+            asking_again_within_a_run_fails_at_once
+            the_status_for_it_can_be_chosen_too
+            another_name_within_a_run_works
+            two_levels_down_both_names_are_known
+            a_program_is_told_that_it_is_nested
+            what_stands_in_the_variable_is_believed_only_if_it_holds_the_lock
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A lock taken from its holder by somebody who has looked.
+
+use std::time::Duration;
+
+use crate::support::line::{Turn, acquire, holder_id, is_free, line_is, release, standing};
+use crate::support::{Authority, Nxlock, eventually, now};
+
+pub fn a_lock_is_broken_by_the_id_that_status_shows(authority: &impl Authority) {
+    let token = acquire(authority, "1m");
+    let id = holder_id(authority);
+    authority.nxlock(["release", "job", "--break", &id]).run().exits(0);
+    assert!(is_free(authority));
+    authority.nxlock(["release", "job", "--break", &id]).run().exits(76).says("free");
+    authority.nxlock(["release", "job", &token]).run().exits(76);
+    authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76);
+}
+
+pub fn nobody_breaks_a_lock_whose_holder_has_changed(authority: &impl Authority) {
+    let before = acquire(authority, "1m");
+    let seen = holder_id(authority);
+    release(authority, &before);
+    let token = acquire(authority, "1m");
+    authority.nxlock(["release", "job", "--break", &seen]).run().exits(76).says("has changed");
+    authority.nxlock(["release", "job", "--break", "aaaaaaaa"]).run().exits(76);
+    release(authority, &token);
+}
+
+pub fn breaking_the_holders_lock_hands_it_to_the_next(authority: &impl Authority) {
+    let mut holder = Turn::had(authority, &["-t", "6s"]);
+    let mut first = Turn::queued(authority, &[]);
+    let mut second = Turn::queued(authority, &[]);
+    let id = holder_id(authority);
+    // A waiter's is no holder's.
+    let waiters = standing(authority)["queue"][0]["id"].as_str().unwrap().to_owned();
+    authority.nxlock(["release", "job", "--break", &waiters]).run().exits(76);
+    let told = now();
+    authority.nxlock(["release", "job", "--break", &id]).run().exits(0).says("broke \"job\"");
+    first.up();
+    // By the end of the lease it would have come too.
+    assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
+    line_is(authority, &[second.pid()]);
+    // Seen again, it is another's.
+    authority.nxlock(["release", "job", "--break", &id]).run().exits(76).says("the holder has changed");
+    eventually("the holder notices", || holder.running.has_ended());
+    holder.running.finish().exits(76);
+    first.leaves();
+    second.up();
+    second.leaves();
+}
+
+/// What a refusal says to do.
+#[track_caller]
+fn told_by_the_refused(call: Nxlock) -> String {
+    let refused = call.run().exits(75);
+    let told = refused.stderr.lines().find_map(|line| line.trim_start().strip_prefix("break "));
+    told.unwrap_or_else(|| panic!("it does not say how to break it:\n{}", refused.both())).trim().to_owned()
+}
+
+pub fn a_refusal_says_how_to_break_the_lock(authority: &impl Authority) {
+    let holder = Turn::had(authority, &["-t", "3s"]);
+    let told = told_by_the_refused(authority.nxlock(["run", "job", "-n", "--", "true"]));
+    assert!(told.contains("release job --break"), "{told}");
+    // And that does it.
+    authority.sh(&told, &[]).run().exits(0);
+    assert!(is_free(authority));
+    holder.running.finish().exits(76);
+}
+
+pub fn the_command_that_breaks_a_lock_is_right_for_an_odd_name(authority: &impl Authority) {
+    for name in ["two words", "it's", "$(false) `false`", "a;b", "*", "-x", "--help"] {
+        authority.nxlock(["acquire", "--ttl", "1m", "--", name]).run().exits(0);
+        let told = told_by_the_refused(authority.nxlock(["run", "-n", "--", name, "true"]));
+        authority.sh(&told, &[]).run().exits(0);
+        authority.nxlock(["status", "--", name]).run().exits(1);
+    }
+}
+
+pub fn the_command_that_breaks_a_lock_is_right_for_a_prefix_given_as_an_option(authority: &impl Authority) {
+    authority.nxlock(["acquire", "job", "--ttl", "1m", "--prefix", "team:"]).run().exits(0);
+    // One of the same name in another place is not to be taken for it.
+    let other = acquire(authority, "1m");
+    let told = told_by_the_refused(authority.nxlock(["run", "job", "-n", "--prefix", "team:", "true"]));
+    authority.sh(&told, &[]).run().exits(0);
+    authority.nxlock(["status", "job", "--prefix", "team:"]).run().exits(1);
+    release(authority, &other);
+}

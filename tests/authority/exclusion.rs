@@ -1,0 +1,88 @@
+//! No two at once, however many try; and each of them later than the one before.
+
+use std::path::Path;
+
+use crate::support::line::{break_it, is_free, release};
+use crate::support::{Authority, Nxlock, Running, eventually, text_of};
+
+/// Nothing but the lock protects it.
+const INCREMENT: &str = "read n < \"$COUNTER\"; echo $((n + 1)) > \"$COUNTER\"";
+
+/// Sees all of them through, as long as somebody gets on: the machine may be slow.
+#[track_caller]
+fn counted(counter: &Path, callers: Vec<Running>, total: usize) {
+    let count = || text_of(counter).trim().parse().unwrap_or(0);
+    let mut seen = 0;
+    while seen < total {
+        eventually("another one has had its turn", || count() > seen);
+        seen = count();
+    }
+    for caller in callers {
+        caller.finish().exits(0).says_nothing();
+    }
+    assert_eq!(text_of(counter), format!("{total}\n"));
+}
+
+pub fn two_hundred_at_once_lose_no_update(authority: &impl Authority) {
+    let counter = authority.directory().join("counter");
+    std::fs::write(&counter, "0\n").unwrap();
+    let start = |_| authority.nxlock(["-q", "run", "counter", "-c", INCREMENT]).env("COUNTER", &counter).start();
+    counted(&counter, (0..200).map(start).collect(), 200);
+}
+
+pub fn callers_who_come_again_and_again_lose_no_update(authority: &impl Authority) {
+    let counter = authority.directory().join("counter");
+    std::fs::write(&counter, "0\n").unwrap();
+    let script = r#"for i in 1 2 3 4 5 6 7 8; do nxlock -q run counter "$@" || exit; done"#;
+    let start = |who: usize| {
+        let options = if who.is_multiple_of(3) { &["--no-queue", "-c", INCREMENT][..] } else { &["-c", INCREMENT] };
+        authority.sh(script, options).env("COUNTER", &counter).start()
+    };
+    counted(&counter, (0..12).map(start).collect(), 12 * 8);
+}
+
+pub fn fences_rise_however_a_grant_ends(authority: &impl Authority) {
+    let mut fences = Vec::new();
+    for options in [&[][..], &["--no-queue"]] {
+        for end in ["given back", "broken", "expired"] {
+            let ttl = if end == "expired" { "100ms" } else { "1m" };
+            let words = ["--json", "acquire", "job", "--ttl", ttl];
+            let granted = authority.nxlock(words.iter().chain(options).copied()).run().exits(0).json();
+            fences.push(granted["fence"].as_u64().expect("every grant has a fence"));
+            match end {
+                "given back" => release(authority, granted["token"].as_str().unwrap()),
+                "broken" => break_it(authority),
+                _ => eventually("the lock ends by itself", || is_free(authority)),
+            }
+        }
+        let words = ["run", "job"].iter().chain(options).chain(&["-c", "echo $NXLOCK_FENCE"]).copied();
+        fences.push(authority.nxlock(words).run().exits(0).text().trim().parse().expect("a fence"));
+    }
+    assert!(fences.is_sorted_by(|before, after| before < after), "{fences:?}");
+}
+
+pub fn fences_rise_in_the_order_of_the_grants(authority: &impl Authority) {
+    let log = authority.directory().join("log");
+    let run = |options: &[&'static str]| {
+        let words = ["-q", "run", "job"].iter().chain(options).chain(&["-c", "echo $NXLOCK_FENCE >> \"$LOG\""]);
+        authority.nxlock(words.copied())
+    };
+    let acquire = r#"
+        vars=$(nxlock -q acquire job --ttl 1m --export) && eval "$vars" || exit
+        echo $NXLOCK_FENCE >> "$LOG"
+        nxlock release job"#;
+    let call = |who: usize| -> Nxlock {
+        match who % 3 {
+            0 => run(&[]),
+            1 => run(&["--no-queue"]),
+            _ => authority.sh(acquire, &[]),
+        }
+    };
+    let callers: Vec<Running> = (0..30).map(|who| call(who).env("LOG", &log).start()).collect();
+    for caller in callers {
+        caller.finish().exits(0).says_nothing();
+    }
+    let fences: Vec<u64> = text_of(&log).lines().map(|line| line.parse().expect("a fence")).collect();
+    assert_eq!(fences.len(), 30);
+    assert!(fences.is_sorted_by(|before, after| before < after), "{fences:?}");
+}

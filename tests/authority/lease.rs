@@ -1,0 +1,104 @@
+//! A lock that is taken, kept and given back by its token.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::line::{acquire, is_free, lease_left, release, standing};
+use crate::support::{Authority, eventually, now};
+
+pub fn a_lock_is_taken_renewed_shown_and_given_back(authority: &impl Authority) {
+    let token = authority.nxlock(["acquire", "job", "--ttl", "20s"]).run().exits(0).says_nothing().token();
+    let seen = standing(authority);
+    assert_eq!((&seen["name"], &seen["key"], &seen["state"]), (&"job".into(), &"lock:job".into(), &"held".into()));
+    assert!((1..=20_000).contains(&seen["ttl_ms"].as_u64().unwrap()), "{seen}");
+    authority.nxlock(["status", "job"]).run().exits(0).says_nothing();
+    authority.nxlock(["renew", "job", &token, "--ttl", "10m"]).run().exits(0).says_nothing().prints("");
+    let left = lease_left(authority);
+    let fresh = Duration::from_secs(20)..=Duration::from_secs(600);
+    assert!(fresh.contains(&left), "a renewal puts the expiry a full ttl from now: {left:?}");
+    authority.nxlock(["release", "job", &token]).run().exits(0).says_nothing().prints("");
+    authority.nxlock(["status", "job"]).run().exits(1).says_nothing();
+    let seen = standing(authority);
+    assert_eq!((&seen["state"], &seen["holder"], &seen["ttl_ms"]), (&"free".into(), &Value::Null, &Value::Null));
+    assert_eq!(authority.nxlock(["--json", "status"]).run().exits(0).json(), Value::Array(vec![]));
+}
+
+pub fn a_renewal_may_also_shorten_what_is_left(authority: &impl Authority) {
+    let token = acquire(authority, "10m");
+    authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(0);
+    assert!(lease_left(authority) <= Duration::from_secs(60));
+    authority.nxlock(["renew", "job", &token, "--ttl", "100ms"]).run().exits(0);
+    eventually("the lock ends by itself", || is_free(authority));
+}
+
+pub fn a_token_is_an_argument_or_in_the_environment_or_on_stdin(authority: &impl Authority) {
+    let token = acquire(authority, "1m");
+    authority.nxlock(["renew", "job", "--ttl", "1m"]).env("NXLOCK_TOKEN", &token).run().exits(0);
+    authority.nxlock(["release", "job"]).env("NXLOCK_TOKEN", &token).run().exits(0);
+    let token = acquire(authority, "1m");
+    authority.nxlock(["renew", "job", "-", "--ttl", "1m"]).stdin(token.as_bytes()).run().exits(0);
+    authority.nxlock(["release", "job", "-"]).stdin(format!("{token}\n").as_bytes()).run().exits(0);
+    let token = acquire(authority, "1m");
+    // What was typed goes before what the environment says.
+    authority.nxlock(["release", "job", &token]).env("NXLOCK_TOKEN", "nx1:somebody:elses").run().exits(0);
+}
+
+pub fn a_lock_of_somebody_else_is_not_touched(authority: &impl Authority) {
+    let mine = acquire(authority, "1m");
+    release(authority, &mine);
+    let theirs = acquire(authority, "1m");
+    let before = standing(authority);
+    authority.nxlock(["renew", "job", &mine, "--ttl", "1h"]).run().exits(76).says("with this token").says("pid");
+    authority.nxlock(["release", "job", &mine]).run().exits(76).says("with this token").never_says(&theirs);
+    authority.nxlock(["release", "job", "no token of ours"]).run().exits(76);
+    let after = standing(authority);
+    assert_eq!((&after["holder"]["id"], &after["fence"]), (&before["holder"]["id"], &before["fence"]), "{after}");
+    assert!(lease_left(authority) <= Duration::from_secs(60));
+    release(authority, &theirs);
+}
+
+pub fn a_lock_that_has_expired_is_said_to_have(authority: &impl Authority) {
+    let token = acquire(authority, "100ms");
+    eventually("the lock ends by itself", || is_free(authority));
+    authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76).says("expired");
+    authority.nxlock(["release", "job", &token]).run().exits(76).says("expired");
+    assert!(is_free(authority), "a renewal does not bring a lock back");
+    // Nor once it is another's.
+    let next = acquire(authority, "1m");
+    authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76);
+    release(authority, &next);
+}
+
+pub fn releasing_twice_is_not_success_twice(authority: &impl Authority) {
+    let token = acquire(authority, "1m");
+    release(authority, &token);
+    authority.nxlock(["release", "job", &token]).run().exits(76);
+}
+
+pub fn a_lock_that_nobody_gave_back_ends_by_itself_and_not_before(authority: &impl Authority) {
+    let began = now();
+    acquire(authority, "1s");
+    // Each waits for the one before.
+    acquire(authority, "1s");
+    authority.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    let took = began.elapsed();
+    // Less a hundredth: nobody's clock is exact.
+    assert!((Duration::from_millis(1980)..Duration::from_secs(6)).contains(&took), "{took:?}");
+}
+
+pub fn a_lock_whose_token_cannot_be_printed_is_given_back(authority: &impl Authority) {
+    for options in [&[][..], &["--json"], &["--export"]] {
+        let call = || authority.nxlock(["acquire", "job", "--ttl", "1m"].iter().chain(options).copied());
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        call().stdout_to(full).run().exits(70).says("given back");
+        assert!(is_free(authority), "{options:?}: /dev/full");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        call().stdout_to(writer).run().exits(70).says("given back");
+        assert!(is_free(authority), "{options:?}: a closed pipe");
+    }
+    authority.sh("exec nxlock acquire job --ttl 1m >&-", &[]).run().exits(70);
+    assert!(is_free(authority), "no stdout at all");
+}

@@ -1,0 +1,84 @@
+//! The lock goes while the command runs: somebody has broken it, or we slept for too long.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::line::{acquire, break_it, is_free, release, standing};
+use crate::support::{Authority, Job, eventually, state_of, wall};
+
+pub fn a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_have_ended(authority: &impl Authority) {
+    let mut job = Job::start(authority, &["-t", "3s", "--kill-after", "500ms"]);
+    break_it(authority);
+    // It may have been renewed until now.
+    let end = wall() + Duration::from_secs(3);
+    let new_owners = acquire(authority, "10m");
+    let before = standing(authority);
+    eventually("it ends", || job.running.has_ended());
+    job.is_gone_before(end);
+    job.running.finish().exits(76).says("lost").never_says(&new_owners);
+    let after = standing(authority);
+    assert_eq!((&after["holder"]["id"], &after["fence"]), (&before["holder"]["id"], &before["fence"]));
+    assert!(after["ttl_ms"].as_u64() > Some(500_000), "its expiry is untouched too: {after}");
+    release(authority, &new_owners);
+}
+
+pub fn a_command_told_to_stop_may_clean_up_and_still_it_is_76(authority: &impl Authority) {
+    let script = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 300 & wait; done";
+    let mut running = authority.nxlock(["run", "job", "-t", "3s", "-c", script]).start();
+    running.line("up");
+    break_it(authority);
+    running.finish().exits(76).prints("up\ncleaned\n");
+}
+
+pub fn a_loss_may_be_put_up_with(authority: &impl Authority) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let script = "trap 'echo disturbed' TERM; echo up; read x; exit 5";
+    let options = ["run", "job", "-t", "3s", "--on-lost", "continue", "-c", script];
+    let mut running = authority.nxlock(options).stdin_from(reader).start();
+    running.line("up");
+    break_it(authority);
+    let new_owners = acquire(authority, "10m");
+    running.says("runs on");
+    drop(writer);
+    // Whatever the command returned: it did not run under the lock.
+    let done = running.finish().exits(76).prints("up\n");
+    assert_eq!(done.stderr.matches("runs on").count(), 1, "{}", done.stderr);
+    release(authority, &new_owners);
+}
+
+pub fn a_loss_found_only_at_the_end_is_a_loss(authority: &impl Authority) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = authority.nxlock(["run", "job", "-t", "10m", "-c", "echo up; read x; exit 0"]);
+    let mut running = call.stdin_from(reader).start();
+    running.line("up");
+    break_it(authority);
+    let new_owners = acquire(authority, "10m");
+    drop(writer);
+    running.finish().exits(76).says("lost");
+    release(authority, &new_owners);
+}
+
+pub fn the_lock_of_the_next_one_survives_our_late_release(authority: &impl Authority) {
+    // A holds, its lease ends while it is stopped, B takes over; A wakes up and ends.
+    let mut a = authority.nxlock(["run", "job", "-t", "1s", "-c", "echo up; exec sleep 300"]).start();
+    a.line("up");
+    a.signal(Signal::SIGSTOP);
+    eventually("it is stopped", || state_of(a.pid()) == Some('T'));
+    let b = acquire(authority, "10m");
+    a.signal(Signal::SIGCONT);
+    a.finish().exits(76).says("lost");
+    release(authority, &b);
+}
+
+pub fn nothing_of_the_tree_runs_on_when_we_wake_up_after_the_lease(authority: &impl Authority) {
+    // Ctrl-Z and a long lunch: the whole tree is stopped with us, and continued only to end.
+    let mut job = Job::start(authority, &["-t", "1s", "--kill-after", "50ms"]);
+    job.running.signal(Signal::SIGTSTP);
+    eventually("nxlock is stopped", || state_of(job.running.pid()) == Some('T'));
+    eventually("the lease has ended", || is_free(authority));
+    job.running.signal(Signal::SIGCONT);
+    eventually("it ends", || job.running.has_ended());
+    assert_eq!(job.running.descendants(), [0; 0]);
+    job.running.finish().exits(76);
+}

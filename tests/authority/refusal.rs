@@ -1,0 +1,102 @@
+//! Somebody else has it: who is refused, when, and what they are told.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::Authority;
+use crate::support::line::{Turn, queue, release, standing};
+
+pub fn who_does_not_wait_is_refused_at_once(authority: &impl Authority) {
+    let holder = Turn::had(authority, &[]);
+    for refusal in [&["-n"][..], &["--no-wait"], &["-w", "0"], &["-w", "0s"], &["--wait=0ms"], &["-n", "--no-queue"]] {
+        let args = ["run", "job"].iter().chain(refusal).chain(&["--", "echo", "ran"]).copied();
+        let done = authority.nxlock(args).run().exits(75).prints("").says("held by somebody else");
+        done.within(Duration::from_secs(1));
+        let args = ["acquire", "job", "--ttl", "1m"].iter().chain(refusal).copied();
+        authority.nxlock(args).run().exits(75).prints("");
+    }
+    assert!(queue(authority).is_empty(), "none of them stands in line");
+    holder.leaves();
+}
+
+pub fn who_waits_for_so_long_is_refused_then(authority: &impl Authority) {
+    let holder = Turn::had(authority, &[]);
+    for options in [&["-w", "700ms"][..], &["-w", "700ms", "--no-queue"]] {
+        let args = ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied();
+        let done = authority.nxlock(args).run().exits(75).prints("");
+        assert!(done.took >= Duration::from_millis(700), "gave up after {:?}", done.took);
+        done.within(Duration::from_millis(1200)).says("waited");
+    }
+    holder.leaves();
+}
+
+pub fn the_status_for_busy_can_be_chosen(authority: &impl Authority) {
+    let holder = Turn::had(authority, &[]);
+    for status in [0, 1, 75, 255] {
+        let number = status.to_string();
+        authority.nxlock(["run", "job", "-n", "-E", &number, "--", "echo", "ran"]).run().exits(status).prints("");
+        let long = format!("--conflict-exit-code={number}");
+        authority.nxlock(["acquire", "job", "--ttl", "1m", "-n", &long]).run().exits(status).prints("");
+    }
+    authority.nxlock(["run", "job", "-w", "700ms", "-E", "3", "--", "echo", "ran"]).run().exits(3).prints("");
+    holder.leaves();
+    authority.nxlock(["run", "job", "-n", "-E", "3", "--", "true"]).run().exits(0);
+}
+
+fn host() -> String {
+    nix::unistd::gethostname().unwrap().into_string().unwrap()
+}
+
+pub fn a_refusal_names_the_holder(authority: &impl Authority) {
+    let holder = Turn::had(authority, &["--reason", "the monthly report"]);
+    let refused = authority.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75).says("lease").says("since");
+    refused.says("the monthly report").says(&format!("@{}, pid {}", host(), holder.pid()));
+    holder.leaves();
+}
+
+pub fn a_refusal_is_a_document_too(authority: &impl Authority) {
+    let holder = Turn::had(authority, &["--reason", "the monthly report"]);
+    let seen = standing(authority);
+    let to_acquire = authority.nxlock(["--json", "acquire", "job", "--ttl", "1m", "-n"]).run().exits(75);
+    // The stdout of `run` is its command's.
+    let to_run = authority.nxlock(["--json", "run", "job", "-w", "700ms", "--", "true"]).run().exits(75).prints("");
+    for document in [to_acquire.json(), serde_json::from_str(&to_run.stderr).unwrap()] {
+        let told = &document["holder"];
+        assert_eq!((&document["outcome"], &document["state"]), (&"held".into(), &"held".into()), "{document}");
+        assert_eq!((&told["id"], &told["pid"]), (&seen["holder"]["id"], &Value::from(holder.pid())), "{document}");
+        assert_eq!((&told["reason"], &told["host"]), (&"the monthly report".into(), &host().into()), "{document}");
+        assert_eq!((&document["fence"], &document["nested"]), (&seen["fence"], &false.into()), "{document}");
+        assert!((1..=30_000).contains(&document["ttl_ms"].as_u64().unwrap()), "{document}");
+    }
+    holder.leaves();
+}
+
+pub fn a_refusal_tells_how_many_wait(authority: &impl Authority) {
+    let holder = Turn::had(authority, &[]);
+    let line = [Turn::queued(authority, &[]), Turn::queued(authority, &[])];
+    authority.nxlock(["run", "job", "-n", "true"]).run().exits(75).says("2 others wait");
+    let acquire = ["--json", "acquire", "job", "--ttl", "1m"];
+    // Itself is none of the others, even if it stands in line.
+    for options in [&["-n"][..], &["-w", "700ms"]] {
+        let refused = authority.nxlock(acquire.iter().chain(options).copied()).run().exits(75).json();
+        assert_eq!(refused["queue_length"], 2, "{refused}");
+    }
+    holder.leaves();
+    for mut turn in line {
+        turn.up();
+        turn.leaves();
+    }
+}
+
+pub fn a_refusal_after_a_wait_names_the_holder_of_the_end(authority: &impl Authority) {
+    let first = authority.nxlock(["acquire", "job", "--ttl", "1m", "--reason", "the first"]).run().exits(0).token();
+    let mut second = Turn::queued(authority, &["--reason", "the second"]);
+    let waiter = Turn::queued(authority, &["-w", "4s"]);
+    release(authority, &first);
+    second.up();
+    let refused = waiter.running.finish().exits(75).prints("");
+    let block = refused.stderr.split_once("held by somebody else").expect("a refusal").1;
+    assert!(block.contains("the second") && !block.contains("the first"), "{}", refused.stderr);
+    second.leaves();
+}

@@ -1,0 +1,81 @@
+//! A lock around a command: kept while it runs, and given back when it has ended.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::line::{Turn, is_free};
+use crate::support::{Authority, Running, eventually, is_alive, now, text_of};
+
+pub fn a_job_longer_than_its_lease_keeps_its_lock(authority: &impl Authority) {
+    let log = authority.directory().join("log");
+    let script = "echo in >> \"$LOG\"; sleep 1.5; echo out >> \"$LOG\"";
+    let start = |_| authority.nxlock(["-q", "run", "job", "-t", "1s", "-c", script]).env("LOG", &log).start();
+    let contenders: Vec<Running> = (0..2).map(start).collect();
+    for contender in contenders {
+        contender.finish().exits(0).says_nothing();
+    }
+    assert_eq!(text_of(&log), "in\nout\n".repeat(2));
+}
+
+pub fn the_shortest_lease_is_kept_as_well(authority: &impl Authority) {
+    // Where the machine keeps it from running for the better part of its lease, it stops the command, and
+    // is right to.
+    eventually("it is kept for a second", || {
+        let done = authority.nxlock(["-q", "run", "job", "-t", "100ms", "-c", "sleep 1; echo through"]).run();
+        if done.status.code() == Some(76) {
+            return false;
+        }
+        done.exits(0).prints("through\n");
+        true
+    });
+}
+
+pub fn a_command_told_to_stop_gives_its_lock_to_the_next(authority: &impl Authority) {
+    let mut holder = authority.nxlock(["run", "job", "-t", "10m", "-c", "echo pid $$; exec sleep 300"]).start();
+    let pid: i32 = holder.line("pid ").parse().unwrap();
+    let mut next = Turn::queued(authority, &[]);
+    holder.signal(Signal::SIGTERM);
+    next.up();
+    assert!(!is_alive(pid), "the command is gone by then");
+    holder.finish().exits(143);
+    next.leaves();
+}
+
+pub fn a_command_that_cannot_be_started_does_not_keep_the_name(authority: &impl Authority) {
+    authority.nxlock(["run", "job", "--at-least", "1m", "--", "/no/such/command"]).run().exits(127);
+    assert!(is_free(authority));
+}
+
+pub fn a_run_that_is_killed_keeps_its_lock_no_longer_than_its_lease(authority: &impl Authority) {
+    let mut holder = authority.nxlock(["run", "job", "-t", "1s", "-c", "echo pid $$; exec sleep 300"]).start();
+    let pid: i32 = holder.line("pid ").parse().unwrap();
+    let mut next = Turn::queued(authority, &[]);
+    let killed = now();
+    holder.signal(Signal::SIGKILL);
+    next.up();
+    assert!(killed.elapsed() < Duration::from_secs(1) * 3, "{:?}", killed.elapsed());
+    eventually("its command is gone too", || !is_alive(pid));
+    next.leaves();
+}
+
+pub fn a_name_stays_locked_for_at_least_as_long_as_asked_for(authority: &impl Authority) {
+    let began = now();
+    authority.nxlock(["run", "job", "--at-least", "1s", "-c", "exit 3"]).run().exits(3).says_nothing();
+    let refused = authority.nxlock(["run", "job", "-n", "--", "true"]).run().status.code() == Some(75);
+    assert!(refused || began.elapsed() >= Duration::from_secs(1), "given back at once");
+    authority.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
+}
+
+pub fn at_least_may_be_longer_than_the_lease(authority: &impl Authority) {
+    let began = now();
+    authority.nxlock(["run", "job", "-t", "300ms", "--at-least", "1s", "--", "true"]).run().exits(0);
+    authority.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
+}
+
+pub fn a_command_that_took_longer_than_at_least_frees_the_name_at_once(authority: &impl Authority) {
+    authority.nxlock(["run", "job", "--at-least", "100ms", "--", "sleep", "0.2"]).run().exits(0);
+    assert!(is_free(authority));
+}

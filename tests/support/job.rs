@@ -1,0 +1,44 @@
+//! A command under a lock that does not want to go.
+//!
+//! It is a tree. Each of its processes that is deaf to TERM leaves a pulse in a file: its last beat tells,
+//! by the clock of the file system and not by when somebody looked, until when something of the tree was
+//! alive.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::{Authority, Running};
+
+/// A child, and a daemon of a session of its own, forked twice and deaf to TERM, HUP and INT.
+const TREE: &str = r#"
+    sleep 300 &
+    ( setsid sh -c 'trap "" TERM HUP INT; echo up; while :; do echo beat >> "$PULSE"; sleep 0.02; done' & )
+    wait"#;
+
+/// A tree under a lock, and what has to be known of it.
+pub struct Job {
+    pub running: Running,
+    pulse: PathBuf,
+}
+
+impl Job {
+    pub fn start(authority: &impl Authority, options: &[&str]) -> Job {
+        let pulse = authority.directory().join("pulse");
+        let args = ["run", "job"].iter().chain(options).chain(&["-c", TREE]).copied();
+        let mut running = authority.nxlock(args).env("PULSE", &pulse).start();
+        running.line("up");
+        Job { running, pulse }
+    }
+
+    fn last_beat(&self) -> SystemTime {
+        std::fs::metadata(&self.pulse).and_then(|file| file.modified()).expect("it has a pulse")
+    }
+
+    #[track_caller]
+    pub fn is_gone_before(&self, end: SystemTime) {
+        assert_eq!(self.running.descendants(), [0; 0], "all of it is gone when nxlock has ended");
+        let beat = self.last_beat();
+        let late = beat.duration_since(end).unwrap_or_default();
+        assert!(late.is_zero(), "something of it was alive {late:?} after the lease could have ended");
+    }
+}
