@@ -214,7 +214,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -c -s -q -v -h -V --ttl --wait --no-wait --no-queue --conflict-exit-code --reason --shell --at-least --time-limit --kill-after --on-lost --server --prefix --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -c -s -q -v -h -V --ttl --wait --no-wait --no-queue --conflict-exit-code --reason --shell --at-least --time-limit --kill-after --on-lost --descendants --server --prefix --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -270,6 +270,10 @@ _nxlock() {
                     ;;
                 --on-lost)
                     COMPREPLY=($(compgen -W "stop continue" -- "${cur}"))
+                    return 0
+                    ;;
+                --descendants)
+                    COMPREPLY=($(compgen -W "leave wait stop" -- "${cur}"))
                     return 0
                     ;;
                 --server)

@@ -50,6 +50,9 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l time-limit -d 'Sto
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l kill-after -d 'How long a stopped command has between TERM and KILL' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l on-lost -d 'What to do when the lock is lost while the command runs' -r -f -a "stop\t'Stop the command and everything it started'
 continue\t'Say so, and let it run on without the lock'"
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l descendants -d 'What to do about processes that outlive a command which ended by itself' -r -f -a "leave\t'Give the lock back at once, and let them run on without it'
+wait\t'Keep the lock until they are gone'
+stop\t'Stop them, then give the lock back'"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l server-timeout -d 'Bound on one connect and on one reply' -r

@@ -157,6 +157,10 @@ pub struct Run {
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLost::Stop, help_heading = "The command")]
     pub on_lost: OnLost,
 
+    /// What to do about processes that outlive a command which ended by itself.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Descendants::Leave, help_heading = "The command")]
+    pub descendants: Descendants,
+
     /// The command and its arguments, passed on byte for byte.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -169,6 +173,16 @@ pub enum OnLost {
     Stop,
     /// Say so, and let it run on without the lock
     Continue,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Descendants {
+    /// Give the lock back at once, and let them run on without it
+    Leave,
+    /// Keep the lock until they are gone
+    Wait,
+    /// Stop them, then give the lock back
+    Stop,
 }
 
 /// Take a lock and print its token.

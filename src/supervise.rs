@@ -5,6 +5,7 @@
 //! reaps and signals, so no signal goes to a process that has been reaped. Knows nothing of stores.
 
 mod child;
+mod margin;
 mod tree;
 
 use std::io;
@@ -15,7 +16,7 @@ use nix::sys::signal::Signal;
 
 pub use child::{Terminal, spawn};
 
-use crate::cli::OnLost;
+use crate::cli::{Descendants, OnLost};
 use crate::clock::Moment;
 use crate::inbox::Arrival;
 use crate::keeper::{Keeper, Kept};
@@ -33,6 +34,7 @@ pub struct Rules {
     pub kill_after: Duration,
     pub time_limit: Option<Duration>,
     pub on_lost: OnLost,
+    pub descendants: Descendants,
 }
 
 /// How it went.
@@ -54,6 +56,8 @@ pub enum Lost {
 
 enum Phase {
     Running,
+    /// The command has ended; what it has left behind is waited for.
+    Outlived,
     /// Told to stop; what is left at this moment is killed.
     Stopping {
         kill_at: Moment,
@@ -136,8 +140,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The command's ending, once nothing is left to be done about it. One that ends by itself may
-    /// leave something running; of one that was stopped everything has to be gone.
+    /// The command's ending, once nothing is left to be done about it. What one that ends by itself
+    /// leaves behind is left, waited for or stopped; of one that was stopped everything has to be gone.
     fn finished(&mut self) -> Option<Ending> {
         loop {
             match self.tree.reap() {
@@ -148,14 +152,18 @@ impl<'a> Supervisor<'a> {
             }
         }
         let ending = self.ending?;
-        if !matches!(self.phase, Phase::Running) {
-            return None;
+        match (&self.phase, self.rules.descendants) {
+            (Phase::Stopping { .. } | Phase::Killing { .. }, _) => {}
+            (_, Descendants::Stop) => self.stop(Signal::SIGTERM),
+            _ if self.asked_to_end => self.stop(Signal::SIGTERM),
+            (_, Descendants::Leave) => return Some(ending),
+            (Phase::Running, Descendants::Wait) => {
+                say::trace(format_args!("the command has ended: waiting for what it has left behind"));
+                self.phase = Phase::Outlived;
+            }
+            (Phase::Outlived, Descendants::Wait) => {}
         }
-        if self.asked_to_end {
-            self.stop(Signal::SIGTERM);
-            return None;
-        }
-        Some(ending)
+        None
     }
 
     fn notice(&mut self, notice: Notice) {
@@ -177,6 +185,8 @@ impl<'a> Supervisor<'a> {
             (_, Source::Terminal) => {
                 if matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
                     self.typed = Some(signal);
+                    // What a shell has started in the background does not hear it.
+                    self.asked_to_end |= self.ending.is_some();
                 }
             }
             (Signal::SIGTERM, Source::Process) => {
@@ -232,7 +242,7 @@ impl<'a> Supervisor<'a> {
         self.tree.signal_all(signal);
         // One that is stopped would not see it.
         self.tree.signal_all(Signal::SIGCONT);
-        if let Phase::Running = self.phase {
+        if let Phase::Running | Phase::Outlived = self.phase {
             self.phase = Phase::Stopping { kill_at: Moment::now() + self.rules.kill_after };
         }
     }
@@ -244,14 +254,14 @@ impl<'a> Supervisor<'a> {
         }
         if self.time_limit.passed() {
             self.time_limit = Moment::NEVER;
-            if matches!(self.phase, Phase::Running) {
+            if matches!(self.phase, Phase::Running | Phase::Outlived) {
                 say::warn(format_args!("the time limit is reached: stopping the command"));
                 self.timed_out = true;
                 self.stop(Signal::SIGTERM);
             }
         }
         let killing = match self.phase {
-            Phase::Running => false,
+            Phase::Running | Phase::Outlived => false,
             Phase::Stopping { kill_at } => kill_at.min(self.last_call()).passed(),
             Phase::Killing { again } => again.passed(),
         };
@@ -267,7 +277,7 @@ impl<'a> Supervisor<'a> {
     fn next_deadline(&self) -> Moment {
         let stop_at = if self.lost.is_some() { Moment::NEVER } else { self.stop_at() };
         let kill = match self.phase {
-            Phase::Running => Moment::NEVER,
+            Phase::Running | Phase::Outlived => Moment::NEVER,
             Phase::Stopping { kill_at } => kill_at.min(self.last_call()),
             Phase::Killing { again } => again,
         };
@@ -276,13 +286,13 @@ impl<'a> Supervisor<'a> {
 
     /// When a command whose lease has not been renewed is told to stop.
     fn stop_at(&self) -> Moment {
-        self.until - stop_margin(self.rules.ttl, self.rules.kill_after)
+        self.until - margin::stop(self.rules.ttl, self.rules.kill_after)
     }
 
     /// When whatever is left must be killed, to be gone before the lease can have ended.
     fn last_call(&self) -> Moment {
         match self.rules.on_lost {
-            OnLost::Stop => self.until - kill_margin(self.rules.ttl, self.rules.kill_after),
+            OnLost::Stop => self.until - margin::kill(self.rules.ttl, self.rules.kill_after),
             OnLost::Continue => Moment::NEVER,
         }
     }
@@ -291,54 +301,10 @@ impl<'a> Supervisor<'a> {
 /// What is forked while it is killed is found in the next round.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
 
-/// How long before the end of the lease a command is told to stop: a fifth of the ttl, or as long
-/// as the command is to have, but no more than a quarter, so that a server may be gone for a while.
-fn stop_margin(ttl: Ttl, kill_after: Duration) -> Duration {
-    let ttl = ttl.get();
-    let fifth = (ttl / 5).clamp(Duration::from_millis(200), Duration::from_secs(10));
-    let asked_for = (kill_after + Duration::from_millis(100)).min(ttl / 4);
-    fifth.max(asked_for).min(ttl / 3)
-}
-
-/// How long before the end of the lease what is left is killed: time enough to be gone.
-fn kill_margin(ttl: Ttl, kill_after: Duration) -> Duration {
-    let guard = (ttl.get() / 100).max(Duration::from_millis(50));
-    guard.min(stop_margin(ttl, kill_after) / 2)
-}
-
 /// Stops us as the terminal would have.
 fn suspend() {
     say::trace(format_args!("suspended: nothing is renewed until SIGCONT"));
     // SAFETY: raise(3) on ourselves; stopping takes effect before it returns.
     unsafe { libc::raise(libc::SIGSTOP) };
     say::trace(format_args!("resumed"));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn margins(ttl_ms: u64, kill_after_ms: u64) -> (u128, u128) {
-        let ttl = Ttl::at_least(Duration::from_millis(ttl_ms));
-        let kill_after = Duration::from_millis(kill_after_ms);
-        (stop_margin(ttl, kill_after).as_millis(), kill_margin(ttl, kill_after).as_millis())
-    }
-
-    #[test]
-    fn the_default_lease_leaves_the_command_its_five_seconds() {
-        assert_eq!(margins(30_000, 5_000), (6_000, 300));
-    }
-
-    #[test]
-    fn a_longer_grace_begins_earlier_as_far_as_a_quarter_of_the_lease() {
-        assert_eq!(margins(60_000, 12_000), (12_100, 600));
-        assert_eq!(margins(60_000, 40_000), (15_000, 600));
-        assert_eq!(margins(3_000, 5_000), (750, 50));
-    }
-
-    #[test]
-    fn even_the_shortest_lease_leaves_time_to_renew_and_to_kill() {
-        assert_eq!(margins(100, 5_000), (33, 16));
-        assert_eq!(margins(500, 0), (166, 50));
-    }
 }

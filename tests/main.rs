@@ -6,6 +6,8 @@
 mod authority;
 /// How the verbs are called: what has to be given to them, and where their answers go.
 mod calls;
+/// What outlives a command that has ended by itself.
+mod descendants;
 /// What stands in a Redis server: the key and its value, the fence, and what others have put there.
 mod keys;
 /// Without scripts, on servers that compare by commands of their own.

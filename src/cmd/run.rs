@@ -42,8 +42,13 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         };
     say::trace(format_args!("started the command, pid {}", child.id()));
     let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout).context("cannot keep the lock")?;
-    let rules =
-        Rules { ttl: asked.ttl, kill_after: asked.kill_after, time_limit: asked.time_limit, on_lost: asked.on_lost };
+    let rules = Rules {
+        ttl: asked.ttl,
+        kill_after: asked.kill_after,
+        time_limit: asked.time_limit,
+        on_lost: asked.on_lost,
+        descendants: asked.descendants,
+    };
     let supervisor = Supervisor::new(&asked.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
     say::while_a_command_runs(true);
     let outcome = supervisor.run();

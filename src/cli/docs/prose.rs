@@ -16,7 +16,8 @@ that obtained it was sent, on a clock that goes on while the machine sleeps, and
 clocks that differ. If it could not be renewed in time, the command and everything that descends from it is \
 stopped before that moment, whether or not the server answers.
 What is stopped is gone before the lock is given back.  So the next holder does not meet the last one's \
-leftovers. A command that ends by itself may leave something running in the background; that is not waited for.
+leftovers. What a command that ends by itself leaves \
+running is let go, unless --descendants says that it is to be waited for or stopped.
 Nothing is guessed.  Busy, lost, unreachable, refused and misconfigured are five outcomes with five exit \
 statuses. What could not be found out is never taken for `free`, `held` or success. A request whose reply was lost \
 is asked again with the same token, and is granted to the same claim.

@@ -1,0 +1,49 @@
+//! How long before the end of a lease something has to happen, so that what runs under it is gone by then.
+
+use std::time::Duration;
+
+use crate::lock::Ttl;
+
+/// How long before the end of the lease a command is told to stop: a fifth of the ttl, or as long
+/// as the command is to have, but no more than a quarter, so that a server may be gone for a while.
+pub fn stop(ttl: Ttl, kill_after: Duration) -> Duration {
+    let ttl = ttl.get();
+    let fifth = (ttl / 5).clamp(Duration::from_millis(200), Duration::from_secs(10));
+    let asked_for = (kill_after + Duration::from_millis(100)).min(ttl / 4);
+    fifth.max(asked_for).min(ttl / 3)
+}
+
+/// How long before the end of the lease what is left is killed: time enough to be gone.
+pub fn kill(ttl: Ttl, kill_after: Duration) -> Duration {
+    let guard = (ttl.get() / 100).max(Duration::from_millis(50));
+    guard.min(stop(ttl, kill_after) / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn margins(ttl_ms: u64, kill_after_ms: u64) -> (u128, u128) {
+        let ttl = Ttl::at_least(Duration::from_millis(ttl_ms));
+        let kill_after = Duration::from_millis(kill_after_ms);
+        (stop(ttl, kill_after).as_millis(), kill(ttl, kill_after).as_millis())
+    }
+
+    #[test]
+    fn the_default_lease_leaves_the_command_its_five_seconds() {
+        assert_eq!(margins(30_000, 5_000), (6_000, 300));
+    }
+
+    #[test]
+    fn a_longer_grace_begins_earlier_as_far_as_a_quarter_of_the_lease() {
+        assert_eq!(margins(60_000, 12_000), (12_100, 600));
+        assert_eq!(margins(60_000, 40_000), (15_000, 600));
+        assert_eq!(margins(3_000, 5_000), (750, 50));
+    }
+
+    #[test]
+    fn even_the_shortest_lease_leaves_time_to_renew_and_to_kill() {
+        assert_eq!(margins(100, 5_000), (33, 16));
+        assert_eq!(margins(500, 0), (166, 50));
+    }
+}

@@ -1,0 +1,137 @@
+//! What outlives a command that has ended by itself: left, waited for, or stopped.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::line::{break_it, is_free};
+use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive};
+
+/// Leaves behind a process in a session of its own, whose parent is gone, and ends with 3. It beats for
+/// as long as there is no file `$STOP`, and hears no TERM if `$DEAF` is set.
+const LEAVES: &str = r#"( setsid sh -c '[ -z "$DEAF" ] || trap "" TERM HUP INT
+    echo left $$; : > "$STOP.up"; while [ ! -e "$STOP" ]; do sleep 0.02; done; echo gone' & )
+    while [ ! -e "$STOP.up" ]; do sleep 0.02; done; exit 3"#;
+
+struct Left<'a, A: Authority> {
+    authority: &'a A,
+    running: Running,
+    pid: i32,
+}
+
+fn left_by<'a, A: Authority>(authority: &'a A, options: &[&str], deaf: &str) -> Left<'a, A> {
+    let args = ["run", "job", "--ttl", "1s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
+    let call = authority.nxlock(args).env("STOP", authority.directory().join("stop")).env("DEAF", deaf);
+    let mut running = call.start();
+    let pid = running.line("left ").parse().unwrap();
+    Left { authority, running, pid }
+}
+
+impl<A: Authority> Left<'_, A> {
+    fn is_let_go(&self) {
+        std::fs::write(self.authority.directory().join("stop"), "").unwrap();
+    }
+
+    /// It goes on for longer than the lease, and the lock is kept.
+    fn is_waited_for(&mut self) {
+        let held = || !is_free(self.authority);
+        let lasted = crate::support::now();
+        eventually("more than a lease goes by", || {
+            assert!(held() && is_alive(self.pid), "the lock was not kept");
+            lasted.elapsed() > Duration::from_millis(1500)
+        });
+        assert!(!self.running.has_ended());
+    }
+}
+
+#[test]
+fn by_default_it_is_left_and_the_lock_goes_at_once() {
+    for options in [&[][..], &["--descendants", "leave"]] {
+        let redis = Redis::start();
+        let mut left = left_by(&redis, options, "");
+        eventually("the command has ended", || left.running.has_ended());
+        assert!(is_free(&redis) && is_alive(left.pid));
+        left.running.finish().exits(3).says_nothing();
+    }
+}
+
+fn a_lock_is_kept_until_the_last_has_gone(authority: &impl Authority) {
+    let mut left = left_by(authority, &["--descendants", "wait"], "");
+    left.is_waited_for();
+    left.is_let_go();
+    left.running.finish().exits(3).says_nothing();
+    assert!(is_free(authority) && !is_alive(left.pid));
+}
+
+#[test]
+fn waited_for_it_keeps_the_lock_which_is_renewed() {
+    a_lock_is_kept_until_the_last_has_gone(&Redis::start());
+    a_lock_is_kept_until_the_last_has_gone(&Local::start());
+}
+
+#[test]
+fn nothing_is_waited_for_where_nothing_is_left() {
+    let redis = Redis::start();
+    for what in ["wait", "stop"] {
+        redis.nxlock(["run", "job", "--descendants", what, "-c", "sleep 0 & exit 4"]).run().exits(4).says_nothing();
+    }
+}
+
+#[test]
+fn stopped_it_is_gone_before_the_next_starts_and_the_status_is_the_commands_own() {
+    let redis = Redis::start();
+    let left = left_by(&redis, &["--descendants", "stop"], "");
+    left.running.finish().exits(3).says_nothing();
+    assert!(is_free(&redis) && !is_alive(left.pid));
+}
+
+#[test]
+fn what_is_deaf_to_term_is_killed() {
+    let redis = Redis::start();
+    let left = left_by(&redis, &["--descendants", "stop", "--kill-after", "200ms"], "1");
+    left.running.finish().exits(3);
+    assert!(is_free(&redis) && !is_alive(left.pid));
+}
+
+#[test]
+fn a_time_limit_is_for_what_is_waited_for_too() {
+    let redis = Redis::start();
+    let left = left_by(&redis, &["--descendants", "wait", "--time-limit", "300ms"], "");
+    left.running.finish().exits(124).says("time limit");
+    assert!(is_free(&redis) && !is_alive(left.pid));
+}
+
+#[test]
+fn told_to_stop_while_it_waits_it_stops_what_is_left() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let redis = Redis::start();
+        let mut left = left_by(&redis, &["--descendants", "wait"], "1");
+        left.is_waited_for();
+        left.running.signal(signal);
+        left.running.finish().exits(3);
+        assert!(is_free(&redis) && !is_alive(left.pid), "{signal}");
+    }
+}
+
+#[test]
+fn a_lock_that_is_lost_meanwhile_stops_it() {
+    let redis = Redis::start();
+    let mut left = left_by(&redis, &["--descendants", "wait"], "1");
+    left.is_waited_for();
+    break_it(&redis);
+    left.running.finish().exits(76).says("lost");
+    assert!(!is_alive(left.pid));
+}
+
+#[test]
+fn at_a_terminal_ctrl_c_ends_the_wait() {
+    let redis = Redis::start();
+    // What a shell without job control starts in the background ignores INT.
+    let script = "sleep 300 & echo left $!; exit 3";
+    let call = redis.nxlock(["run", "job", "--descendants", "wait", "-v", "-c", script]);
+    let mut terminal = Terminal::start(call);
+    terminal.shows("waiting for what it has left behind");
+    terminal.types("\x03");
+    terminal.exits(3);
+    assert!(is_free(&redis));
+}
