@@ -4,8 +4,10 @@
 //! machine sleeps, as the server's clock does; `std::time::Instant` stops then. The wall clock is
 //! only ever told to people.
 
+use std::fs;
 use std::io;
 use std::ops::{Add, Sub};
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
@@ -70,13 +72,25 @@ pub struct Boot {
 
 impl Boot {
     /// # Errors
-    /// Where there is no /proc, random(4).
+    /// Where there is no /proc, random(4); and while a process has left one time namespace and is not
+    /// in the next, since then nothing tells how far its clock is ahead.
     pub fn this() -> io::Result<Boot> {
         let text = |path| Ok::<_, io::Error>(String::from_utf8_lossy(&proc::short(path)?).trim_end().to_owned());
         let id = text("/proc/sys/kernel/random/boot_id")?;
         // Not there in kernels without time namespaces.
         let offsets = text("/proc/self/timens_offsets").unwrap_or_default();
-        Ok(Boot { id, ahead: ahead(&offsets).unwrap_or(0) })
+        let ahead = ahead(&offsets).unwrap_or(0);
+        let namespace = |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino());
+        if ahead != 0 && namespace("time")? != namespace("time_for_children")? {
+            return Err(io::Error::other("this process is between two time namespaces"));
+        }
+        Ok(Boot { id, ahead })
+    }
+
+    /// Whether this process counts from the machine's boot itself. What /proc tells of times is by the
+    /// clock of whoever reads it.
+    pub fn is_told_by_our_clock(&self) -> bool {
+        self.ahead == 0
     }
 
     pub fn id(&self) -> &str {

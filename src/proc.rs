@@ -21,6 +21,11 @@ pub struct Stat {
     pub parent: i32,
     /// In clock ticks after boot: with the pid, what no two processes of one boot share.
     pub started: u64,
+    /// Nothing for a kernel thread, and for a process that has given up its memory since it ends.
+    pub memory: u64,
+    /// Where the environment begins and ends; both nothing in the middle of an execve(2), and to who may
+    /// not look.
+    pub environment: (u64, u64),
 }
 
 impl Stat {
@@ -38,6 +43,8 @@ impl Stat {
             state: field(3)?.chars().next()?,
             parent: field(4)?.parse().ok()?,
             started: field(22)?.parse().ok()?,
+            memory: field(23)?.parse().ok()?,
+            environment: (field(50)?.parse().ok()?, field(51)?.parse().ok()?),
         })
     }
 
@@ -45,6 +52,22 @@ impl Stat {
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
+}
+
+/// Whether this process sees those that /proc shows under the same numbers as it knows them: not if it
+/// is in a pid namespace below that of /proc.
+pub fn is_ours() -> bool {
+    let status = short("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    numbers.split_ascii_whitespace().eq([std::process::id().to_string()])
+}
+
+/// Whether /proc keeps processes from us that are there: the mount option `hidepid`, proc(5).
+pub fn hides() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let own = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/proc"));
+    own.filter_map(|line| line.split_once("hidepid=")).any(|(_, how)| !how.starts_with('0') && !how.starts_with("off"))
 }
 
 /// Every process that is to be seen.
@@ -58,9 +81,11 @@ mod tests {
 
     #[test]
     fn the_fields_are_found_behind_any_name() {
-        let rest = "7 12 12 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 123456 99 0";
+        let rest = "7 12 12 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 123456 99 0 1 \
+                    0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 1 2 3 4 5 600 601 0";
         let stat = Stat::read(format!("12 (a) b) (c) S {rest}").as_bytes()).unwrap();
         assert_eq!((stat.state, stat.parent, stat.started), ('S', 7, 123_456));
+        assert_eq!((stat.memory, stat.environment), (99, (600, 601)));
         let odd = [b"12 (\xff\n) Z ".as_slice(), rest.as_bytes()].concat();
         assert!(Stat::read(&odd).unwrap().has_ended());
         assert!(Stat::read(b"").is_none());

@@ -26,6 +26,7 @@ use std::time::Duration;
 pub use place::Directory;
 
 use fault::{Fault, Flaw};
+use flock::Patience;
 use place::{Part, Place};
 use process::Sight;
 use record::Record;
@@ -45,6 +46,7 @@ pub struct Local {
     grounds: Option<Grounds>,
     /// The record that was last used, by its key.
     open: Option<(String, Arc<File>)>,
+    patience: Patience,
     stand: Option<Stand>,
     /// When it is worth asking again, for who does not stand in line.
     look_at: Moment,
@@ -59,14 +61,25 @@ struct Grounds {
 impl Local {
     pub fn new(directory: Directory, prefix: Prefix, timeout: Duration) -> Local {
         let look_at = Moment::now();
-        Local { directory, prefix, timeout, grounds: None, open: None, stand: None, look_at }
+        Local {
+            directory,
+            prefix,
+            timeout,
+            grounds: None,
+            open: None,
+            patience: Patience::default(),
+            stand: None,
+            look_at,
+        }
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
         if self.grounds.is_none() {
             let place = Place::open(&self.directory)?;
             let no_boot = |error| Fault::of("/proc/sys/kernel/random/boot_id".as_ref(), &error);
-            let machine = Machine { boot: Boot::this().map_err(no_boot)?, sight: Sight::new() };
+            let boot = Boot::this().map_err(no_boot)?;
+            let sight = Sight::new(&boot);
+            let machine = Machine { boot, sight };
             self.grounds = Some(Grounds { place, machine });
         }
         Ok(())
@@ -82,11 +95,11 @@ impl Local {
         act: impl FnOnce(&mut Visit<'_>, Sight, &mut Option<Stand>) -> Result<T, Fault>,
     ) -> Result<Option<T>, Fault> {
         self.prepare()?;
-        let Local { grounds: Some(grounds), open, stand, timeout, .. } = self else {
+        let Local { grounds: Some(grounds), open, patience, stand, timeout, .. } = self else {
             return Err(Fault::new(Kind::Broken, "not prepared", ""));
         };
         let limit = limit.no_later_than(Moment::now() + *timeout);
-        let Some(file) = locked(grounds, open, key, make, limit)? else { return Ok(None) };
+        let Some(file) = locked(grounds, open, patience, key, make, limit)? else { return Ok(None) };
         let mut visit = Visit::begin(&grounds.machine, &grounds.place, key, file)?;
         act(&mut visit, grounds.machine.sight, stand).map(Some)
     }
@@ -122,6 +135,7 @@ impl Local {
 fn locked(
     grounds: &Grounds,
     open: &mut Option<(String, Arc<File>)>,
+    patience: &mut Patience,
     key: &str,
     make: bool,
     limit: Limit<'_>,
@@ -140,16 +154,20 @@ fn locked(
                 None => return Ok(None),
             },
         };
-        lock(&file, &path, limit)?;
+        lock(&file, &path, patience, limit)?;
         if grounds.place.is_at(&file, &path) {
             *open = Some((key.to_owned(), Arc::clone(&file)));
             return Ok(Some(file));
         }
+        if limit.until.passed() {
+            let came = format!("{} is removed again and again", fault::shown(&path));
+            return Err(Fault::new(Kind::Unreachable, came, "see who does"));
+        }
     }
 }
 
-fn lock(file: &Arc<File>, path: &Path, limit: Limit<'_>) -> Result<(), Fault> {
-    match flock::lock(file, limit).map_err(|error| Fault::of(path, &error))? {
+fn lock(file: &Arc<File>, path: &Path, patience: &mut Patience, limit: Limit<'_>) -> Result<(), Fault> {
+    match patience.lock(file, limit).map_err(|error| Fault::of(path, &error))? {
         Woken::Ready => Ok(()),
         Woken::Bell => Err(Fault::new(Kind::Unreachable, "interrupted", "")),
         Woken::TimeUp => {
@@ -161,9 +179,9 @@ fn lock(file: &Arc<File>, path: &Path, limit: Limit<'_>) -> Result<(), Fault> {
 
 /// The key of a record, if somebody claims it. A record without a claim is what is left of a lock, and
 /// keeps its fence; another program's file is no lock.
-fn listed_key(place: &Place, path: &Path, limit: Limit<'_>) -> Result<Option<String>, Fault> {
+fn listed_key(place: &Place, path: &Path, patience: &mut Patience, limit: Limit<'_>) -> Result<Option<String>, Fault> {
     let Some(file) = place.open_file(path)?.map(Arc::new) else { return Ok(None) };
-    lock(&file, path, limit)?;
+    lock(&file, path, patience, limit)?;
     match visit::record(&file, path)? {
         Ok(record) => Ok(record.claim.map(|_| record.key)),
         Err(Flaw::Foreign) => Ok(None),
@@ -241,10 +259,12 @@ impl Store for Local {
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble> {
         let prefix = self.prefix.as_str().to_owned();
         let listed = self.prepare().and_then(|()| {
-            let Local { grounds: Some(Grounds { place, .. }), timeout, .. } = self else { return Ok(Vec::new()) };
+            let Local { grounds: Some(Grounds { place, .. }), patience, timeout, .. } = self else {
+                return Ok(Vec::new());
+            };
             let mut names = Vec::new();
             for path in place.files()?.into_iter().filter(|path| place.is_record(path)) {
-                let key = listed_key(place, &path, limit.no_later_than(Moment::now() + *timeout))?;
+                let key = listed_key(place, &path, patience, limit.no_later_than(Moment::now() + *timeout))?;
                 names.extend(key.and_then(|key| key.strip_prefix(&prefix)?.parse::<LockName>().ok()));
             }
             names.sort();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::fault::Fault;
+use super::record;
 use super::visit::Visit;
 use crate::clock::wall;
 use crate::lock::{Fence, Holder, Occupancy, State, Token};
@@ -32,10 +33,18 @@ impl Visit<'_> {
 
     /// Where a waiter stands in line.
     pub fn place_of(&self, token: &Token) -> Place {
-        let waiting = || self.line.waiters().filter(|waiter| self.holder() != Some(&waiter.token));
-        let ours = waiting().find(|waiter| waiter.token == *token).map(|waiter| waiter.ticket);
-        let ahead = |ticket| waiting().filter(|waiter| waiter.ticket < ticket).count();
-        Place { position: ours.map_or(0, |ticket| ahead(ticket) + 1), length: waiting().count() }
+        let ours = self.waiting().find(|waiter| waiter.token == *token);
+        Place { position: ours.map_or(0, |ours| self.position(ours.ticket)), length: self.waiting().count() }
+    }
+
+    /// The position of a ticket, from 1.
+    pub fn position(&self, ticket: u64) -> usize {
+        self.waiting().filter(|waiter| waiter.ticket < ticket).count() + 1
+    }
+
+    /// All in line but who has the lock already, as far as was found.
+    fn waiting(&self) -> impl Iterator<Item = &record::Waiter> {
+        self.line.waiters().filter(|waiter| self.holder() != Some(&waiter.token))
     }
 
     /// Who has it, as it was found or is now.

@@ -38,6 +38,13 @@ impl Fault {
             _ if error.raw_os_error() == Some(libc::ELOOP) => {
                 (Kind::Misconfigured, "no symbolic link is followed there: remove it")
             }
+            // Not even a file: what open(2) says of directories and sockets.
+            _ if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
+                (Kind::Misconfigured, "remove it, or use another NAME")
+            }
+            _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) => {
+                (Kind::Unwilling, "see the limits of processes and files (ulimit -a)")
+            }
             io::ErrorKind::NotFound
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::AlreadyExists

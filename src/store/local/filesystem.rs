@@ -12,7 +12,7 @@ use super::fault::{Fault, shown};
 use crate::store::Kind;
 
 /// Numbers of statfs(2) and of the kernel's sources.
-const NETWORK: [(u32, &str); 16] = [
+const NETWORK: [(u32, &str); 17] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
     (0xff53_4d42, "CIFS"),
@@ -29,11 +29,25 @@ const NETWORK: [(u32, &str); 16] = [
     (0x4750_4653, "GPFS"),
     (0x2003_0528, "OrangeFS"),
     (0x786f_4256, "VirtualBox"),
+    (0x1983_0326, "BeeGFS"),
 ];
 
 /// What many file systems share; /proc/self/mountinfo has the rest of the name.
 const FUSE: u32 = 0x6573_5546;
-const NETWORK_FUSE: [&str; 8] = ["sshfs", "glusterfs", "s3fs", "rclone", "davfs", "ceph", "curlftpfs", "gcsfuse"];
+const NETWORK_FUSE: [&str; 12] = [
+    "virtiofs",
+    "fuse.sshfs",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.davfs",
+    "fuse.ceph",
+    "fuse.curlftpfs",
+    "fuse.gcsfuse",
+    "fuse.gvfsd-fuse",
+    "fuse.juicefs",
+    "fuse.vmhgfs-fuse",
+];
 
 /// # Errors
 /// If it is known to be one that more than this machine can write to.
@@ -62,7 +76,7 @@ fn network_fuse(mounts: &str, device: u64) -> Option<&str> {
     let number = format!("{}:{}", nix::libc::major(device), nix::libc::minor(device));
     let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
     let kind = mount.split_once(" - ")?.1.split(' ').next()?;
-    NETWORK_FUSE.iter().any(|name| kind.strip_prefix("fuse.") == Some(name)).then_some(kind)
+    NETWORK_FUSE.contains(&kind).then_some(kind)
 }
 
 #[cfg(test)]

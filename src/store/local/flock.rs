@@ -9,24 +9,43 @@ use nix::poll::PollFlags;
 use super::background::Background;
 use crate::limit::{Limit, Woken};
 
-/// Locks a file for ourselves alone, if that comes before the limit. Given up, the file must not be
-/// kept: the lock may still come, and goes with the last that has the file open.
-///
-/// # Errors
-/// As flock(2).
-pub fn lock(file: &Arc<File>, limit: Limit<'_>) -> io::Result<Woken> {
-    match file.try_lock() {
-        Ok(()) => return Ok(Woken::Ready),
-        Err(TryLockError::WouldBlock) => {}
-        Err(TryLockError::Error(error)) => return Err(error),
-    }
-    let theirs = Arc::clone(file);
-    // Whether it failed shows below: then the file is still not ours.
-    let waiting = Background::begin(move || _ = theirs.lock())?;
-    match limit.wait_for(&[(waiting.fd(), PollFlags::POLLIN)])? {
-        // To lock again what is locked through the same open file changes nothing.
-        Woken::Ready => file.try_lock().map(|()| Woken::Ready).map_err(io::Error::from),
-        woken => Ok(woken),
+/// Waits for files to be unlocked by others.
+#[derive(Default)]
+pub struct Patience {
+    /// A wait that was given up and goes on: there is never more than one.
+    stuck: Option<Background>,
+}
+
+impl Patience {
+    /// Locks a file for ourselves alone, if that comes before the limit. Given up, the file must not be
+    /// kept: the lock may still come, and goes with the last that has the file open.
+    ///
+    /// # Errors
+    /// As flock(2).
+    pub fn lock(&mut self, file: &Arc<File>, limit: Limit<'_>) -> io::Result<Woken> {
+        if let Some(stuck) = &self.stuck {
+            let woken = limit.wait_for(&[(stuck.fd(), PollFlags::POLLIN)])?;
+            if woken != Woken::Ready {
+                return Ok(woken);
+            }
+            self.stuck = None;
+        }
+        match file.try_lock() {
+            Ok(()) => return Ok(Woken::Ready),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let theirs = Arc::clone(file);
+        // Whether it failed shows below: then the file is still not ours.
+        let waiting = Background::begin(move || _ = theirs.lock())?;
+        match limit.wait_for(&[(waiting.fd(), PollFlags::POLLIN)])? {
+            // To lock again what is locked through the same open file changes nothing.
+            Woken::Ready => file.try_lock().map(|()| Woken::Ready).map_err(io::Error::from),
+            woken => {
+                self.stuck = Some(waiting);
+                Ok(woken)
+            }
+        }
     }
 }
 

@@ -20,6 +20,9 @@ pub struct Line {
     slots: Vec<Option<Waiter>>,
 }
 
+/// More than can be waiting on one machine.
+const AT_MOST: usize = 1 << 16;
+
 impl Line {
     pub fn read(place: &Place, path: PathBuf) -> Result<Line, Fault> {
         let mut line = Line { file: None, slots: Vec::new(), path };
@@ -27,6 +30,9 @@ impl Line {
             let file = line.file.insert(file);
             let failed = |error| Fault::of(&line.path, &error);
             let length = usize::try_from(file.metadata().map_err(failed)?.len()).unwrap_or(usize::MAX);
+            if length > AT_MOST * WAITER {
+                return Err(Fault::flawed(&line.path, Flaw::Damaged));
+            }
             let mut bytes = vec![0; length];
             file.read_exact_at(&mut bytes, 0).map_err(failed)?;
             let slots = bytes.chunks(WAITER).map(slot).collect::<Result<_, _>>();

@@ -129,7 +129,8 @@ impl Place {
     }
 
     pub fn is_record(&self, path: &Path) -> bool {
-        path.extension().is_some_and(|extension| extension == "lock")
+        let is_file = || fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        path.extension().is_some_and(|extension| extension == "lock") && is_file()
     }
 
     /// Of somebody who was killed while making a file.
@@ -178,12 +179,13 @@ impl Place {
 
     fn fill(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        if self.owner.is_none() {
-            // Whoever made the directory group-writable meant its group; if it is not ours to give,
-            // the other bits decide.
-            let _ = fchown(&file, None, Some(self.group));
+        let mut mode = self.mode;
+        // Whoever made the directory group-writable meant its group. If it is not ours to give, the file
+        // has ours, which was not meant.
+        if self.owner.is_none() && fchown(&file, None, Some(self.group)).is_err() {
+            mode &= !0o060;
         }
-        file.set_permissions(PermissionsExt::from_mode(self.mode))?;
+        file.set_permissions(PermissionsExt::from_mode(mode))?;
         file.write_all(content)?;
         // Else a power cut could leave it empty, which would look like damage.
         file.sync_all()
@@ -191,10 +193,14 @@ impl Place {
 }
 
 fn make(path: &Path, own: bool) -> io::Result<()> {
-    let made = if own { DirBuilder::new().mode(0o700).create(path) } else { fs::create_dir_all(path) };
-    match made {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+    if !own {
+        return fs::create_dir_all(path);
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        // Whatever the umask has taken away.
+        Ok(()) => fs::set_permissions(path, PermissionsExt::from_mode(0o700)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -202,8 +208,8 @@ fn is_private(path: &Path, found: &Metadata) -> Result<(), Fault> {
     if found.uid() != geteuid().as_raw() {
         return Err(belongs_to_another(path, found));
     }
-    if found.permissions().mode() & 0o7777 != 0o700 {
-        let mode = found.permissions().mode() & 0o7777;
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
         let came = format!("{} has the mode {mode:04o}, so that others could meddle", shown(path));
         return Err(Fault::new(Kind::Misconfigured, came, "see what lies there, then: chmod 700"));
     }

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::{Pid, geteuid};
 
+use crate::clock::Boot;
 use crate::lock::{HELD, Token};
 use crate::proc::{self, Stat};
 
@@ -34,17 +35,26 @@ pub enum Life {
     Unseen,
 }
 
-/// What this process can see of others: those of its pid namespace, where /proc is that namespace's.
+/// What this process can see of others: those of its pid namespace, where /proc is that namespace's, and
+/// where it counts time as they do.
 #[derive(Clone, Copy)]
 pub struct Sight {
     space: Option<u64>,
 }
 
+/// What a claim's process has left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Nothing,
+    /// This process, and perhaps others.
+    Process(i32),
+    /// There may be something that we cannot see.
+    Unknown,
+}
+
 impl Sight {
-    pub fn new() -> Sight {
-        // A /proc of another namespace has us under another number.
-        let ours = fs::read_link("/proc/self").is_ok_and(|pid| pid.to_str() == Some(&std::process::id().to_string()));
-        let space = fs::metadata("/proc/self/ns/pid").ok().filter(|_| ours);
+    pub fn new(boot: &Boot) -> Sight {
+        let space = fs::metadata("/proc/self/ns/pid").ok().filter(|_| proc::is_ours() && boot.is_told_by_our_clock());
         Sight { space: space.map(|space| space.ino()) }
     }
 
@@ -60,7 +70,7 @@ impl Sight {
         if self.space != Some(process.space) {
             return Life::Unseen;
         }
-        // Asked first: it also tells of processes that /proc hides from us, proc(5), hidepid.
+        // Asked first: it also tells of processes that /proc hides from us.
         if kill(Pid::from_raw(process.pid), None) == Err(Errno::ESRCH) {
             return Life::Ended;
         }
@@ -71,27 +81,52 @@ impl Sight {
         }
     }
 
-    /// A process that a claim's own process, which has ended, has left behind: it carries the claim's
-    /// token in its environment, or may do so, as far as we are let to see. One that has changed its
-    /// user or cleared its environment is not known.
-    pub fn left_behind(&self, claims: &Process, token: &Token) -> Option<i32> {
-        // Twice: in the middle of an execve(2) a process has no environment.
-        (0..2).find_map(|_| proc::pids().into_iter().flatten().find(|pid| may_carry(*pid, claims, token)))
+    /// What a claim's own process, which has ended, has left behind: whatever carries the claim's token
+    /// in its environment, or may do so, as far as we are let to see. One that has changed its user, or
+    /// has cleared or overwritten its environment, is not known.
+    pub fn left_behind(&self, claims: &Process, token: &Token) -> Left {
+        if !geteuid().is_root() && proc::hides() {
+            return Left::Unknown;
+        }
+        // Twice: one may be born where the first look has been, of one that is gone when it comes there.
+        let seen = (0..2).find_map(|_| proc::pids().into_iter().flatten().find(|pid| may_carry(*pid, claims, token)));
+        seen.map_or(Left::Nothing, Left::Process)
     }
 }
 
 fn may_carry(pid: i32, claims: &Process, token: &Token) -> bool {
-    // What has started before cannot have been left behind. Most processes end here.
-    if pid == std::process::id().cast_signed() || Stat::of(pid).is_none_or(|stat| stat.started < claims.started) {
+    if pid == std::process::id().cast_signed() {
         return false;
     }
-    match fs::read(format!("/proc/{pid}/environ")) {
-        Ok(environment) => environment.split(|byte| *byte == 0).any(|variable| holds(variable, token)),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == claims.uid)
+    // In the middle of an execve(2) there is no environment to be read. That does not last; where it
+    // does, we do not know.
+    for _ in 0..AGAIN {
+        let Some(stat) = Stat::of(pid) else { return false };
+        // What has started before cannot have been left behind. Most processes end here.
+        if stat.started < claims.started || stat.has_ended() || stat.memory == 0 {
+            return false;
         }
-        Err(_) => false,
+        match fs::read(format!("/proc/{pid}/environ")) {
+            Ok(environment) if !environment.is_empty() => {
+                return environment.split(|byte| *byte == 0).any(|variable| holds(variable, token));
+            }
+            Ok(_) if is_empty(stat.environment) => return false,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == claims.uid);
+            }
+            Err(_) => return false,
+        }
     }
+    true
+}
+
+/// How often a process is looked at that has no environment just now.
+const AGAIN: u32 = 50;
+
+/// There is one, with nothing in it.
+fn is_empty((begin, end): (u64, u64)) -> bool {
+    begin == end && begin != 0
 }
 
 /// Whether a variable is the one that carries the tokens of all runs around a process, this among them.
@@ -135,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_process_is_known_until_it_ends() {
-        let sight = Sight::new();
+        let sight = Sight::new(&Boot::this().unwrap());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = sight.process(child.id()).unwrap();
         assert_eq!(process.to_string().parse(), Ok(process));
@@ -153,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_process_of_another_namespace_is_not_seen() {
-        let sight = Sight::new();
+        let sight = Sight::new(&Boot::this().unwrap());
         let process = sight.process(std::process::id()).unwrap();
         assert_eq!(sight.life(&Process { space: process.space + 1, ..process }), Life::Unseen);
         assert_eq!(Sight { space: None }.life(&process), Life::Unseen);
@@ -166,16 +201,16 @@ mod tests {
             Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap()
         };
         let (ours, outer) = (mint(), mint());
-        let sight = Sight::new();
+        let sight = Sight::new(&Boot::this().unwrap());
         let claims = sight.process(std::process::id()).unwrap();
-        assert_eq!(sight.left_behind(&claims, &ours), None);
+        assert_eq!(sight.left_behind(&claims, &ours), Left::Nothing);
         let held = format!("{} {}", outer.as_str(), ours.as_str());
         let mut child = Command::new("sleep").arg("60").env(HELD, held).spawn().unwrap();
-        assert_eq!(sight.left_behind(&claims, &ours), Some(child.id().cast_signed()));
-        assert_eq!(sight.left_behind(&claims, &outer), Some(child.id().cast_signed()));
-        assert_eq!(sight.left_behind(&claims, &mint()), None);
+        assert_eq!(sight.left_behind(&claims, &ours), Left::Process(child.id().cast_signed()));
+        assert_eq!(sight.left_behind(&claims, &outer), Left::Process(child.id().cast_signed()));
+        assert_eq!(sight.left_behind(&claims, &mint()), Left::Nothing);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(sight.left_behind(&claims, &ours), None);
+        assert_eq!(sight.left_behind(&claims, &ours), Left::Nothing);
     }
 }

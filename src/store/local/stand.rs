@@ -2,7 +2,8 @@
 //!
 //! All but the first sleep until the one ahead has gone, whichever way it went, and the kernel wakes
 //! nobody else. The first watches the record, and the process that keeps the claim. A waiter that was
-//! stopped holds up those behind it only until they look by themselves, which is every two seconds.
+//! stopped holds up the next one only until that looks by itself: at the front every two seconds, further
+//! back less often, since to look costs more the longer the line is.
 
 use std::fs::File;
 use std::io;
@@ -23,8 +24,10 @@ use crate::limit::{Limit, Woken};
 use crate::say;
 use crate::wait::jittered;
 
-/// How often everybody looks.
+/// How often those at the front look.
 const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Every so many places further back, as long again.
+const FURTHER_BACK: usize = 4;
 /// How often the first looks where the kernel has no watch left for it, inotify(7), max_user_instances.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -71,14 +74,18 @@ impl Stand {
         Ok(inode(&self.file)? == inode(file)?)
     }
 
-    /// Settles what to listen to. To be called while the record is locked, so that no change comes
+    /// Settles what to listen to at a `position` from 1. To be called while the record is locked, so that no change comes
     /// between what was found and this.
-    pub fn listen(&mut self, ahead: Option<u64>, front: Option<Front<'_>>) -> io::Result<()> {
-        self.look_at = Moment::now() + HEARTBEAT * 4 / 5 + jittered(HEARTBEAT / 5);
+    pub fn listen(&mut self, position: usize, ahead: Option<u64>, front: Option<Front<'_>>) -> io::Result<()> {
+        let heartbeat = HEARTBEAT * u32::try_from(1 + position / FURTHER_BACK).unwrap_or(u32::MAX);
+        self.look_at = Moment::now() + heartbeat * 4 / 5 + jittered(heartbeat / 5);
         let awaited = self.ahead.as_ref().filter(|(_, gone)| !gone.has_ended()).map(|(ticket, _)| *ticket);
         if awaited != ahead {
-            let wait = ahead.map(|ahead| Ok::<_, io::Error>((ahead, ticket::wait_for_end(&self.file, ahead)?)));
-            self.ahead = wait.transpose()?;
+            self.ahead = ahead.and_then(|ahead| Some((ahead, ticket::wait_for_end(&self.file, ahead).ok()?)));
+        }
+        if ahead.is_some() && self.ahead.is_none() {
+            say::trace(format_args!("cannot be woken by the one ahead (too many processes or files): polling"));
+            self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         let Some(front) = front else {
             (self.record, self.keeper) = (None, None);

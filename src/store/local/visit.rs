@@ -14,7 +14,7 @@ use super::fault::{Fault, Flaw, shown};
 use super::flock::Locked;
 use super::line::Line;
 use super::place::{Part, Place};
-use super::process::{Life, Process, Sight};
+use super::process::{Left, Life, Process, Sight};
 use super::record::{Claim, RECORD, Record, Waiter};
 use super::stand::{Front, Stand};
 use crate::clock::{Boot, Moment, wall};
@@ -77,10 +77,12 @@ impl<'a> Visit<'a> {
             return self.claim(ask).map(Some);
         }
         self.pass_over()?;
-        if ask.manner == Manner::Queue {
+        let mut first = self.first()?;
+        // Whoever finds it free with nobody waiting needs no place, and a full disk has none.
+        if ask.manner == Manner::Queue && (first.is_some() || !self.is_free()?) {
             self.stand_in_line(ask)?;
+            first = self.first()?;
         }
-        let first = self.first()?;
         let ours = first.as_ref().is_none_or(|first| first.token == *ask.token);
         // To look for what a dead process left takes a while; of those who wait, one is enough.
         self.settle(ours || ask.manner != Manner::Queue)?;
@@ -155,6 +157,11 @@ impl<'a> Visit<'a> {
         claim.is_some() && self.is_of_this_boot()
     }
 
+    fn is_free(&mut self) -> Result<bool, Fault> {
+        self.settle(true)?;
+        Ok(self.record.claim.is_none())
+    }
+
     /// Sees who still has it: not one whose lease is over, nor one whose process has ended and has left
     /// nothing behind, as far as that is looked for.
     pub(super) fn settle(&mut self, thoroughly: bool) -> Result<(), Fault> {
@@ -171,8 +178,9 @@ impl<'a> Visit<'a> {
             match sight.life(&process) {
                 Life::Runs => {}
                 Life::Ended if thoroughly => {
-                    self.keeper = sight.left_behind(&process, &claim.token);
-                    if self.keeper.is_none() {
+                    let left = sight.left_behind(&process, &claim.token);
+                    self.keeper = if let Left::Process(pid) = left { Some(pid) } else { None };
+                    if left == Left::Nothing {
                         self.record.claim = None;
                     }
                 }
@@ -184,8 +192,10 @@ impl<'a> Visit<'a> {
 
     /// Who did not come for what was put aside for it stands in nobody's way any more.
     fn pass_over(&mut self) -> Result<(), Fault> {
-        let late = self.record.claim.as_ref().filter(|claim| claim.reserved.is_some() && claim.until <= self.now);
-        late.map(|late| late.token.clone()).map_or(Ok(()), |late| self.line.remove(&late))
+        match self.record.claim.take_if(|claim| claim.reserved.is_some() && claim.until <= self.now) {
+            Some(late) => self.line.remove(&late.token),
+            None => Ok(()),
+        }
     }
 
     /// The first in line that lives; the dead before it are dropped.
@@ -237,7 +247,8 @@ impl<'a> Visit<'a> {
         let front = ahead.is_none().then_some(Front { record: &self.file.0, keeper: self.keeper, until });
         // Ahead of the first is only who has yet to come for the lock.
         let ahead = ahead.or(claim.and_then(|claim| claim.reserved));
-        stand.listen(ahead, front).map_err(|error| Fault::of(&self.path, &error))
+        let position = self.position(stand.ticket());
+        stand.listen(position, ahead, front).map_err(|error| Fault::of(&self.path, &error))
     }
 
     fn grant(&mut self, ask: &Ask<'_>) -> Result<Fence, Fault> {
