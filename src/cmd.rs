@@ -30,6 +30,7 @@ pub fn perform(cli: &Cli) -> Report {
         Verb::Release(release) => release::release(everywhere, release),
         Verb::Status(status) => status::status(everywhere, status),
     };
+    say::urgent(false);
     report.unwrap_or_else(|error| Report::Failed(trouble(error)))
 }
 
@@ -106,7 +107,10 @@ fn wait_for(
 ) -> anyhow::Result<Result<Lease, Report>> {
     let mut waiting = Waiting::new(&hold.name);
     let waited = wait::for_grant(store, hold, ttl, patience(asked, everywhere), &enclosing(), signals, &mut waiting);
-    waiting.end(matches!(waited, Ok(Waited::Granted(_))));
+    let granted = matches!(waited, Ok(Waited::Granted(_)));
+    // From here on time runs against a lease.
+    say::urgent(granted);
+    waiting.end(granted);
     Ok(match waited? {
         Waited::Granted(lease) => Ok(lease),
         Waited::Interrupted(signal) => Err(Report::Interrupted(signal)),

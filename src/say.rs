@@ -145,23 +145,27 @@ fn message(event: &str, style: Style, what: fmt::Arguments<'_>) {
     }
 }
 
-/// Whether a command runs: then nothing may hold us up.
+/// Whether a lease runs: then nothing may hold us up.
 static URGENT: AtomicBool = AtomicBool::new(false);
 
-/// While a command runs, what stderr does not take at once is not said: a full pipe, or a terminal
-/// stopped by Ctrl-S, must not keep us from stopping the command in time.
-pub fn while_a_command_runs(urgent: bool) {
+/// While it is urgent, what stderr does not take at once is not said: a full pipe, or a terminal stopped
+/// by Ctrl-S, must not keep us from starting the command in time, or from stopping it.
+pub fn urgent(urgent: bool) {
     URGENT.store(urgent, Ordering::SeqCst);
 }
 
 /// All of a line in one write, so that lines of several processes do not mix. Nobody can be told
 /// that stderr does not take it.
 fn line(what: fmt::Arguments<'_>) {
+    put(&format!("{what}\n"), anstream::stderr().lock());
+}
+
+/// Writes to stderr, by a writer of it; while it is urgent, only if that does not hold us up.
+fn put(text: &str, mut writer: impl Write) {
     let stderr = io::stderr();
     let writable = || Limit::until(Moment::now()).wait_for(&[(stderr.as_fd(), PollFlags::POLLOUT)]);
     if URGENT.load(Ordering::SeqCst) && writable().is_ok_and(|woken| woken == Woken::TimeUp) {
         return;
     }
-    let text = format!("{what}\n");
-    let _ = anstream::stderr().lock().write_all(text.as_bytes());
+    let _ = writer.write_all(text.as_bytes());
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-pub use child::{Terminal, spawn};
+pub use child::{Terminal, Unborn, spawn};
 
 use crate::cli::{Descendants, OnLost};
 use crate::clock::Moment;
@@ -198,7 +198,7 @@ impl<'a> Supervisor<'a> {
                 self.asked_to_end = true;
                 self.tree.signal_all(signal);
             }
-            (Signal::SIGCONT, Source::Process) => _ = self.tree.signal_all(signal),
+            (Signal::SIGCONT, Source::Process) => self.wake(),
             (_, Source::Process) => self.tree.signal_command(signal),
         }
     }
@@ -241,9 +241,17 @@ impl<'a> Supervisor<'a> {
     fn stop(&mut self, signal: Signal) {
         self.tree.signal_all(signal);
         // One that is stopped would not see it.
-        self.tree.signal_all(Signal::SIGCONT);
+        self.wake();
         if let Phase::Running | Phase::Outlived = self.phase {
             self.phase = Phase::Stopping { kill_at: Moment::now() + self.rules.kill_after };
+        }
+    }
+
+    /// Continues what is stopped; but not what is to be killed at once. It needs no waking for that, and
+    /// would go on until then, when its lease may be over.
+    fn wake(&self) {
+        if !self.last_call().passed() {
+            self.tree.signal_all(Signal::SIGCONT);
         }
     }
 

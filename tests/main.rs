@@ -8,6 +8,8 @@ mod authority;
 mod calls;
 /// What outlives a command that has ended by itself.
 mod descendants;
+/// What a network and an ailing server do to a lock, one fault at a time.
+mod faults;
 /// What stands in a Redis server: the key and its value, the fence, and what others have put there.
 mod keys;
 /// Without scripts, on servers that compare by commands of their own.

@@ -1,9 +1,12 @@
 //! What tests are told in: servers, callers, terminals, faults.
 
+mod ailing;
 mod authority;
+pub mod clock;
 mod fake;
 mod job;
 pub mod line;
+mod network;
 mod nxlock;
 mod proxy;
 mod pty;
@@ -16,7 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 pub use authority::{Authority, Local, OverTcp};
 pub use fake::Fake;
 pub use job::Job;
-pub use nxlock::{Done, Nxlock, Running, program};
+pub use network::{Condition, Network, Way};
+pub use nxlock::{Done, Nxlock, Running, hear_signals, program};
 pub use proxy::{Fate, Proxy};
 pub use pty::Terminal;
 pub use redis::{Redis, unused_port};
@@ -38,6 +42,12 @@ pub fn wall() -> SystemTime {
 #[expect(clippy::disallowed_methods, reason = "the one pause, between two looks at a fact")]
 fn pause() {
     std::thread::sleep(Duration::from_millis(3));
+}
+
+/// How long a fault lasts: the one thing that is waited for by time, because it is made of it.
+#[expect(clippy::disallowed_methods, reason = "a fault that lasts")]
+pub fn lasts(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 /// Waits until something is there.

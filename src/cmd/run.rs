@@ -9,11 +9,12 @@ use anyhow::Context;
 use super::{claim, enclosing, give_back, give_up_if_asked, open, wait_for};
 use crate::cli::{Everywhere, Run};
 use crate::keeper::{GivenBack, Keeper};
-use crate::lock::{HELD, Hold, Lease, Ttl};
+use crate::lock::{HELD, Hold, Lease, LockName, Ttl};
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
 use crate::say;
 use crate::signals::Signals;
-use crate::supervise::{self, Lost, Outcome, Rules, Supervisor};
+use crate::store::{Kind, Trouble};
+use crate::supervise::{self, Lost, Outcome, Rules, Supervisor, Unborn};
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let mut store = open(everywhere)?;
@@ -31,15 +32,20 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         return Ok(interrupted);
     }
     let (program, args) = command(asked);
-    let (child, terminal) =
-        match supervise::spawn(&program, &args, &environment(&lock, &hold, lease, asked.ttl), signals.inherited()) {
-            Ok(born) => born,
-            Err(error) => {
-                give_back(&mut *store, &hold, timeout);
-                let missing = error.kind() == io::ErrorKind::NotFound;
-                return Ok(Report::NotRun(NotRun { lock, command: program, missing, error }));
-            }
-        };
+    let environment = environment(&lock, &hold, lease, asked.ttl);
+    let (child, terminal) = match supervise::spawn(&program, &args, &environment, signals.inherited(), lease.until) {
+        Ok(born) => born,
+        Err(unborn) => {
+            give_back(&mut *store, &hold, timeout);
+            return match unborn {
+                Unborn::TooLate => Err(too_late(&asked.name).into()),
+                Unborn::Failed(error) => {
+                    let missing = error.kind() == io::ErrorKind::NotFound;
+                    Ok(Report::NotRun(NotRun { lock, command: program, missing, error }))
+                }
+            };
+        }
+    };
     say::trace(format_args!("started the command, pid {}", child.id()));
     let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout).context("cannot keep the lock")?;
     let rules = Rules {
@@ -50,13 +56,21 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         descendants: asked.descendants,
     };
     let supervisor = Supervisor::new(&asked.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
-    say::while_a_command_runs(true);
     let outcome = supervisor.run();
-    say::while_a_command_runs(false);
     let outcome = outcome.context("cannot watch the command")?;
     say::trace(format_args!("the command has ended: {}", say::ending(&outcome.ending)));
     let rest = asked.at_least.map_or(Duration::ZERO, |least| (lease.granted + least).remaining());
     Ok(Report::Ran(end(lock, outcome, keeper, rest)))
+}
+
+/// We were held up between the grant and the start: stopped, or the whole machine was.
+fn too_late(name: &LockName) -> Trouble {
+    Trouble {
+        kind: Kind::Unreachable,
+        tried: format!("cannot use the lock \"{name}\""),
+        came: "it was granted, and its lease had ended before the command could be started".into(),
+        remedy: "see what stopped nxlock meanwhile, or use a longer --ttl".into(),
+    }
 }
 
 /// The program and its arguments, byte for byte.

@@ -1,10 +1,10 @@
 //! The line that tells what is waited for: redrawn in place on a terminal, sparse in a log.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use super::text::{cut, held_by_after, process, span};
-use super::{Level, line, voice};
+use super::{Level, line, put, voice};
 use crate::clock::Moment;
 use crate::lock::{LockName, Occupancy};
 use crate::store::{Place, Trouble};
@@ -138,7 +138,7 @@ impl Waiting {
         // The last column is left empty: writing it may wrap the line.
         let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
         // Not through anstream, which takes escapes out where colours are unwanted.
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        put(&text, std::io::stderr());
         self.drawn = true;
         self.redraw_at = Moment::now() + REDRAW_EVERY;
     }
@@ -146,7 +146,7 @@ impl Waiting {
     /// The wait is over. On a terminal nothing of it remains.
     pub fn end(&mut self, granted: bool) {
         if self.drawn {
-            let _ = std::io::stderr().write_all(b"\r\x1b[K");
+            put("\r\x1b[K", std::io::stderr());
             self.drawn = false;
         }
         if self.form == Form::Log && self.told.is_some() && granted {

@@ -6,12 +6,14 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
+use nix::errno::Errno;
 use nix::libc;
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 
 use nix::unistd::{getpid, getsid};
 
+use crate::clock::Moment;
 use crate::inherited;
 use crate::report::Ending;
 
@@ -32,17 +34,41 @@ impl Terminal {
     }
 }
 
-/// Starts the command, with `mask` as its signal mask. To be called from the main thread: the parent-death signal is bound to the
-/// thread that forked, prctl(2).
+/// Why a command was not started.
+pub enum Unborn {
+    /// Its lease had ended before it could be.
+    TooLate,
+    /// As execve(2).
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Unborn {
+    fn from(error: io::Error) -> Unborn {
+        if error.raw_os_error() == Some(TOO_LATE) { Unborn::TooLate } else { Unborn::Failed(error) }
+    }
+}
+
+impl From<Errno> for Unborn {
+    fn from(errno: Errno) -> Unborn {
+        Unborn::Failed(errno.into())
+    }
+}
+
+/// What a child tells of a lease that has ended: nothing else on its way says that.
+const TOO_LATE: i32 = libc::ETIME;
+
+/// Starts the command, with `mask` as its signal mask, unless `until` has passed. To be called from the
+/// main thread: the parent-death signal is bound to the thread that forked, prctl(2).
 ///
 /// # Errors
-/// As execve(2).
+/// If it could not be started, or not in time.
 pub fn spawn(
     program: &OsString,
     args: &[OsString],
     environment: &[(&str, Option<String>)],
     mask: SigSet,
-) -> io::Result<(Child, Terminal)> {
+    until: Moment,
+) -> Result<(Child, Terminal), Unborn> {
     // What loses its parent comes to us instead of to init, so that all of it can be found.
     prctl::set_child_subreaper(true)?;
     let terminal = Terminal::find();
@@ -59,8 +85,8 @@ pub fn spawn(
     }
     let parent = std::process::id();
     let pipe_ignored = inherited::pipe_ignored();
-    // SAFETY: between fork and exec only sigprocmask(2), sigaction(2), prctl(2), getppid(2) and kill(2) are
-    // which are async-signal-safe.
+    // SAFETY: between fork and exec only sigprocmask(2), sigaction(2), prctl(2), clock_gettime(2),
+    // getppid(2) and kill(2) are called, which are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
             mask.thread_set_mask()?;
@@ -68,6 +94,10 @@ pub fn spawn(
                 signal(Signal::SIGPIPE, SigHandler::SigIgn)?;
             }
             prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // Whatever has held us up since the lock was granted: nothing begins without it.
+            if until.passed() {
+                return Err(io::Error::from_raw_os_error(TOO_LATE));
+            }
             // Had we died before that, nobody would tell.
             if libc::getppid().cast_unsigned() != parent {
                 libc::raise(libc::SIGKILL);
@@ -91,5 +121,20 @@ pub fn ending(status: ExitStatus, typed: Option<Signal>) -> Ending {
             Ending::Killed { signal, from_terminal: typed.is_some_and(|typed| typed as i32 == signal) }
         }
         (None, None) => Ending::Status(u8::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn nothing_begins_when_its_lease_has_ended() {
+        let spawn = |until| spawn(&"true".into(), &[], &[], SigSet::empty(), until);
+        assert!(matches!(spawn(Moment::now()), Err(Unborn::TooLate)));
+        let (mut child, _) = spawn(Moment::now() + Duration::from_secs(60)).unwrap_or_else(|_| panic!("it starts"));
+        assert!(child.wait().unwrap().success());
     }
 }

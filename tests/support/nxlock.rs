@@ -26,6 +26,7 @@ pub struct Nxlock {
     pub(super) command: Command,
     mark: String,
     stdout: Option<Stdio>,
+    stderr: Option<Stdio>,
 }
 
 impl Nxlock {
@@ -40,7 +41,7 @@ impl Nxlock {
         let mut command = Command::new(program);
         command.args(args.into_iter().map(Into::into)).env_clear().env("PATH", path()).env(MARK, &mark);
         command.stdin(Stdio::null());
-        Nxlock { command, mark, stdout: None }
+        Nxlock { command, mark, stdout: None, stderr: None }
     }
 
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Nxlock {
@@ -70,6 +71,11 @@ impl Nxlock {
         self
     }
 
+    pub fn stderr_to(mut self, stderr: impl Into<Stdio>) -> Nxlock {
+        self.stderr = Some(stderr.into());
+        self
+    }
+
     /// Starts it in a session of its own, so that a terminal of whoever runs the tests is not ours.
     pub fn start(mut self) -> Running {
         // Files, not pipes: a process that is left behind does not keep a file from its end.
@@ -77,7 +83,7 @@ impl Nxlock {
         let stderr = tempfile::tempfile().expect("a temporary file");
         let copy = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
         self.command.stdout(self.stdout.take().unwrap_or_else(|| copy(&stdout)));
-        self.command.stderr(copy(&stderr));
+        self.command.stderr(self.stderr.take().unwrap_or_else(|| copy(&stderr)));
         // SAFETY: setsid(2), sigaction(2) and prctl(2) are async-signal-safe.
         unsafe {
             self.command.pre_exec(|| {

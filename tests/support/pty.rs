@@ -14,7 +14,8 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 
-use super::nxlock::{clear_away, hear_signals};
+use super::hear_signals;
+use super::nxlock::clear_away;
 use super::{LIMIT, Nxlock, now, pause};
 
 /// A program in the foreground of a terminal of its own, all three streams on it.

@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use redis::{Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
 use tempfile::TempDir;
 
+use super::clock::Clock;
 use super::{Nxlock, eventually, eventually_some, pause, state_of};
 
 /// Listens on a Unix socket in a directory of its own, and on a TCP port if asked to. Killed when
@@ -23,6 +24,7 @@ pub struct Redis {
     port: Option<u16>,
     process: Option<Child>,
     password: Option<String>,
+    clock: Option<Clock>,
     inspected: AtomicBool,
 }
 
@@ -60,11 +62,20 @@ impl Redis {
         redis
     }
 
+    /// With a clock of its own, fast by so many parts per million.
+    pub fn with_clock(fast: i64, options: &[&str]) -> Redis {
+        let mut redis = Redis::at(None, options);
+        redis.clock = Some(Clock::in_directory(redis.directory.path(), fast));
+        redis.boot().expect("redis-server starts");
+        redis
+    }
+
     fn at(port: Option<u16>, options: &[&str]) -> Redis {
         let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the server");
         std::fs::create_dir(directory.path().join("data")).expect("and one for its data");
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        Redis { directory, options, port, process: None, password: None, inspected: AtomicBool::new(true) }
+        let inspected = AtomicBool::new(true);
+        Redis { directory, options, port, process: None, password: None, clock: None, inspected }
     }
 
     fn boot(&mut self) -> io::Result<()> {
@@ -73,6 +84,9 @@ impl Redis {
         command.arg("--unixsocket").arg(self.socket());
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
         command.arg("--dir").arg(self.data());
+        if let Some(clock) = &self.clock {
+            command.envs(clock.environment());
+        }
         command.args(&self.options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: prctl(2) is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
@@ -115,6 +129,11 @@ impl Redis {
     /// A place for the files of a test.
     pub fn directory(&self) -> PathBuf {
         self.directory.path().to_owned()
+    }
+
+    /// Its clock, if it was given one.
+    pub fn clock(&self) -> &Clock {
+        self.clock.as_ref().expect("a server with a clock of its own")
     }
 
     pub fn url(&self) -> String {
@@ -209,6 +228,13 @@ impl Redis {
     pub fn restart(&mut self) {
         self.kill();
         self.boot().expect("redis-server starts again");
+    }
+
+    /// The same, with options that the next restart no longer has.
+    pub fn restart_once_with(&mut self, options: &[&str]) {
+        let before = self.options.clone();
+        self.restart_with(options);
+        self.options = before;
     }
 
     pub fn restart_with(&mut self, options: &[&str]) {

@@ -1,0 +1,182 @@
+//! One place where locks live, who contends for them, and what happens to it, all at once.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::contender;
+use crate::ground::{Ground, OneMachine, Server, everything_but_forgetting};
+use crate::observer;
+use crate::outsider;
+use crate::process::gone_within;
+use crate::record::{Ailment, Journal, On, Record, boot_clock, nanos};
+use crate::seed::Seed;
+use crate::support::{Redis, lasts};
+
+pub struct Spec {
+    name: &'static str,
+    ground: Box<dyn Ground>,
+    names: Vec<&'static str>,
+    contenders: u64,
+    outsiders: u64,
+    /// How many of a hundred lose their network while they will not stop, and have to be killed in time.
+    severed: u64,
+}
+
+impl Spec {
+    /// Nothing befalls the server: what goes on is between processes. Here is most to do.
+    pub fn bare() -> Spec {
+        let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
+        Spec {
+            name: "bare",
+            ground: Box::new(server),
+            names: vec!["hot", "mild"],
+            contenders: 7,
+            outsiders: 1,
+            severed: 0,
+        }
+    }
+
+    /// A server that suffers everything and forgets nothing, by a clock that is as fast as is allowed for.
+    pub fn lasting() -> Spec {
+        let redis = Redis::with_clock(9_000, &["--appendonly", "yes", "--appendfsync", "always"]);
+        let server = Server::new(redis, &everything_but_forgetting(), (20, 300));
+        let names = vec!["hot", "mild", "cold"];
+        Spec { name: "lasting", ground: Box::new(server), names, contenders: 7, outsiders: 0, severed: 0 }
+    }
+
+    /// A server that forgets: there, and only there, two may overlap for a while.
+    pub fn forgetful() -> Spec {
+        use Ailment::{Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward};
+        let ailments = [Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward];
+        let server = Server::new(Redis::with_clock(0, &[]), &ailments, (200, 1200));
+        Spec {
+            name: "forgetful",
+            ground: Box::new(server),
+            names: vec!["hot", "mild"],
+            contenders: 5,
+            outsiders: 1,
+            severed: 0,
+        }
+    }
+
+    /// A server by whose clock leases end as early as is allowed for, and holders that hear nothing of it.
+    pub fn drifting() -> Spec {
+        let server = Server::new(Redis::with_clock(9_900, &[]), &[Ailment::ScriptsForgotten], (100, 500));
+        let names = vec!["hot", "mild", "cold"];
+        Spec { name: "drifting", ground: Box::new(server), names, contenders: 4, outsiders: 0, severed: 50 }
+    }
+
+    /// No server: a directory of this machine.
+    pub fn serverless() -> Spec {
+        let ground = Box::new(OneMachine::new());
+        Spec { name: "serverless", ground, names: vec!["hot", "mild"], contenders: 7, outsiders: 0, severed: 0 }
+    }
+}
+
+/// What all who take part in an arena know.
+pub struct Shared<'a> {
+    pub journal: &'a Journal,
+    pub names: Vec<String>,
+    pub near: String,
+    pub far: Option<String>,
+    pub socket: Option<PathBuf>,
+    pub severed: u64,
+    pub directory: PathBuf,
+    /// A variable that everything started here carries.
+    pub mark: String,
+    over: &'a AtomicBool,
+}
+
+impl Shared<'_> {
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+pub struct Arena {
+    spec: Spec,
+    seed: Seed,
+    directory: TempDir,
+}
+
+impl Arena {
+    pub fn open(spec: Spec, seed: Seed) -> Arena {
+        let directory = tempfile::Builder::new().prefix("nxc").tempdir().expect("a directory for the arena");
+        Arena { spec, seed, directory }
+    }
+
+    pub fn run(self, duration: Duration) -> Record {
+        let Arena { spec, seed, directory } = self;
+        let Spec { name: arena, mut ground, names, contenders, outsiders, severed } = spec;
+        let journal = Journal::at(&directory.path().join("log"));
+        std::fs::write(&journal.log, "").expect("a log");
+        let over = AtomicBool::new(false);
+        let everybody_left = AtomicBool::new(false);
+        let shared = Shared {
+            journal: &journal,
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            near: ground.near(),
+            far: ground.far(),
+            socket: ground.socket(),
+            severed,
+            directory: directory.path().to_owned(),
+            mark: format!("CHAOS_ARENA={}-{arena}", std::process::id()),
+            over: &over,
+        };
+        let began = boot_clock();
+        let mut injector = seed.branch(0);
+        let sights = thread::scope(|scope| {
+            let (shared, everybody_left, seed) = (&shared, &everybody_left, &seed);
+            let observer = scope.spawn(move || {
+                let enough = || everybody_left.load(Ordering::Relaxed);
+                shared.socket.as_ref().map_or(Vec::new(), |socket| observer::watch(shared, socket, enough))
+            });
+            scope.spawn(move || feel_the_pulse(shared.journal, everybody_left));
+            let mut others = Vec::new();
+            for n in 1..=contenders {
+                others.push(scope.spawn(move || contender::contend(shared, seed.branch(n))));
+            }
+            if let Some(socket) = &shared.socket {
+                for n in 1..=outsiders {
+                    others.push(scope.spawn(move || outsider::contend(shared, socket, seed.branch(1000 + n))));
+                }
+            }
+            while boot_clock() < began + nanos(duration) {
+                ground.suffers(&mut injector, &shared.names, shared.journal);
+            }
+            over.store(true, Ordering::Relaxed);
+            for other in others {
+                other.join().expect("it ends well");
+            }
+            everybody_left.store(true, Ordering::Relaxed);
+            observer.join().expect("it ends well")
+        });
+        let ended = boot_clock();
+        let names = shared.names.clone();
+        // Whoever was waiting for a script that was killed goes on until it finds that out.
+        let processes = gone_within(&shared.mark, Duration::from_secs(15));
+        let mut left: Vec<String> = processes.iter().map(|pid| format!("process {pid}")).collect();
+        left.extend(ground.left());
+        let (attempts, stamps, faults) = journal.close();
+        Record { arena, names, began, ended, attempts, stamps, faults, sights, left }
+    }
+}
+
+/// Finds out when the machine lets nobody run, by not being run.
+fn feel_the_pulse(journal: &Journal, enough: &AtomicBool) {
+    const BEAT: Duration = Duration::from_millis(2);
+    const MISSED: Duration = Duration::from_millis(30);
+    let mut last = boot_clock();
+    while !enough.load(Ordering::Relaxed) {
+        lasts(BEAT);
+        let now = boot_clock();
+        if now - last > nanos(MISSED) {
+            journal.befell(Ailment::Stalled, On::All, last);
+        }
+        last = now;
+    }
+}

@@ -1,0 +1,159 @@
+//! What no record may show, and what excuses it.
+//!
+//! Excuses are the contract's, and each is for somebody, from a moment to a moment:
+//!
+//! - Leases that ended before their time (deleted, overwritten, flushed, a server that came back empty,
+//!   a server's clock set forward): who had one goes on until it finds out. A renewal is sent every
+//!   third of the ttl; then the command is told to stop, and one that will not is killed after
+//!   `--kill-after`. Whatever else goes wrong meanwhile, the command is gone at the end of the lease
+//!   that nxlock believes in, which is no later than a ttl after the lock was lost: only a renewal that
+//!   finds the lock in place makes it longer.
+//! - nxlock stopped without its command: nobody is there to stop that, until it is continued.
+//! - The whole machine stopped: the instant between its resuming and ours.
+//!
+//! Nothing else excuses anything: not a server that hangs, dies and remembers, is full, read-only or
+//! loading, not a network, not a kill, not a freeze of nxlock with its command.
+
+mod line;
+mod overlap;
+#[cfg(test)]
+mod tests;
+mod waits;
+
+use crate::record::{Ailment, Fault, Manner, Nanos, On, Record, Who, Word};
+
+pub use waits::longest as longest_wait_for_a_free_lock;
+
+const MS: Nanos = 1_000_000;
+/// How late a process may be that has nothing to wait for, on a busy machine.
+const LATE: Nanos = 500 * MS;
+/// How long it may take until one that was continued has stopped its command.
+const WAKING: Nanos = 100 * MS;
+
+/// Something that must not be.
+#[derive(Debug)]
+pub struct Violation {
+    pub what: String,
+    pub name: Option<usize>,
+    pub who: Vec<Who>,
+    pub from: Nanos,
+    pub to: Nanos,
+}
+
+/// What was done under one grant.
+#[derive(Debug, Clone)]
+pub struct Section {
+    pub who: Who,
+    pub name: usize,
+    pub fence: Option<u64>,
+    /// Of its stamps, in order: the first is its entry.
+    pub stamps: Vec<Nanos>,
+}
+
+impl Section {
+    pub fn entered(&self) -> Nanos {
+        self.stamps[0]
+    }
+
+    pub fn last(&self) -> Nanos {
+        *self.stamps.last().expect("it has entered")
+    }
+}
+
+pub fn check(record: &Record) -> Vec<Violation> {
+    let sections = sections(record);
+    let mut found = overlap::check(record, &sections).violations;
+    found.extend(line::check(record, &sections));
+    found.extend(waits::check(record, &sections));
+    found.extend(endings(record));
+    found.sort_by_key(|violation| violation.from);
+    found
+}
+
+/// How many overlaps were excused, and the longest.
+pub fn excused(record: &Record) -> (usize, Nanos) {
+    let excused = overlap::check(record, &sections(record)).excused;
+    (excused.len(), excused.into_iter().max().unwrap_or(0))
+}
+
+/// In the order of their entries.
+pub fn sections(record: &Record) -> Vec<Section> {
+    let mut all: Vec<Option<Section>> = vec![None; record.attempts.len()];
+    for stamp in &record.stamps {
+        match (&mut all[stamp.who], stamp.word) {
+            (empty @ None, Word::Enter(fence)) => {
+                let name = record.attempts[stamp.who].name;
+                *empty = Some(Section { who: stamp.who, name, fence, stamps: vec![stamp.at] });
+            }
+            (Some(section), Word::Beat | Word::Leave) => section.stamps.push(stamp.at),
+            (section, word) => panic!("{word:?} of c{} after {section:?}", stamp.who),
+        }
+    }
+    let mut sections: Vec<Section> = all.into_iter().flatten().collect();
+    sections.sort_by_key(Section::entered);
+    sections
+}
+
+/// From when to when somebody may do what another's grant forbids, and why.
+pub fn allowances(record: &Record, section: &Section) -> Vec<(Nanos, Nanos)> {
+    let attempt = &record.attempts[section.who];
+    // What it lost it can have been granted again; then it is its own as if nothing had been. But a clock
+    // that is set forward may take a lease only later.
+    let regained = |fault: &Fault| {
+        let its = crate::record::Whose::Of(section.who);
+        let seen = |sight: &&crate::record::Sight| sight.name == section.name && sight.whose == its;
+        let again = record.sights.iter().filter(seen).any(|sight| sight.last.before > fault.to);
+        again && fault.ailment != Ailment::SetForward
+    };
+    let allowed = |fault: &Fault| match (fault.ailment, fault.on) {
+        (Ailment::FrozenAlone, On::Attempt(who)) if who == section.who => Some((fault.from, fault.to + WAKING)),
+        (Ailment::Stalled, _) => Some((fault.from, fault.to + WAKING)),
+        (ailment, on) if ailment.forgets() && on != On::Attempt(section.who) => {
+            let touches = on == On::All || on == On::Name(section.name);
+            let before = attempt.asked <= fault.to;
+            (touches && before && !regained(fault)).then(|| (fault.from, fault.to + notice(record, section, fault)))
+        }
+        _ => None,
+    };
+    let near =
+        |fault: &&Fault| fault.to + 2 * attempt.ttl.max(WAKING) >= section.entered() && fault.from <= section.last();
+    record.faults.iter().filter(near).filter_map(allowed).collect()
+}
+
+/// How long after it was lost a lock may still be used.
+fn notice(record: &Record, section: &Section, lost: &Fault) -> Nanos {
+    let attempt = &record.attempts[section.who];
+    let prompt = attempt.ttl / 3 + attempt.dawdles + LATE;
+    let meanwhile = |fault: &&Fault| {
+        let theirs = fault.on == On::All && fault.ailment.disturbs_all() || fault.on == On::Attempt(section.who);
+        theirs && **fault != *lost && fault.to >= lost.from && fault.from <= lost.to + prompt
+    };
+    let undisturbed = attempt.near && attempt.manner == Manner::Run && !record.faults.iter().any(|f| meanwhile(&f));
+    if undisturbed { prompt.min(attempt.ttl) } else { attempt.ttl }
+}
+
+/// Nobody fails in a way that nothing explains, nobody stays, and nothing is left.
+fn endings(record: &Record) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (who, attempt) in record.attempts.iter().enumerate() {
+        let ended = attempt.ended.as_ref();
+        let at = ended.map_or(attempt.asked, |(at, _)| *at);
+        let violation = |what| Violation { what, name: Some(attempt.name), who: vec![who], from: at, to: at };
+        // A script that was killed, and tests that run as scripts, have numbers of their own.
+        let explained = ["0", "69", "75", "76", "124", "129", "130", "137", "143"];
+        match ended {
+            None => found.push(violation(format!("c{who} has waited for ever"))),
+            Some((_, how)) if attempt.manner == Manner::Run && !how.starts_with("signal") => {
+                if !explained.contains(&how.as_str()) {
+                    found.push(violation(format!("c{who} exited with {how}")));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    for left in &record.left {
+        let what = format!("left behind: {left}");
+        found.push(Violation { what, name: None, who: Vec::new(), from: record.ended, to: record.ended });
+    }
+    found
+}

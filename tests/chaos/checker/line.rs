@@ -1,0 +1,81 @@
+//! First come, first served: nobody in line is overtaken by one who came later and stands in line too.
+
+use std::collections::HashMap;
+
+use super::{LATE, Section, Violation};
+use crate::record::{Ailment, Nanos, On, Record, Sight, Who, Whose};
+
+/// Whoever is called and does not come in time loses its turn. That time is no longer than the ttl.
+const HAS_TIME: Nanos = LATE;
+
+pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for name in 0..record.names.len() {
+        let sections: Vec<&Section> = sections.iter().filter(|section| section.name == name).collect();
+        let sights: Vec<&Sight> = record.sights.iter().filter(|sight| sight.name == name).collect();
+        found.extend(overtaken(record, &sections, &sights));
+    }
+    found
+}
+
+/// When somebody was seen in line first and last, by the looks.
+struct Place {
+    first: Nanos,
+    last: Nanos,
+}
+
+fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<Violation> {
+    let mut places: HashMap<Who, Place> = HashMap::new();
+    // Who was seen right behind or further behind whom, and when last.
+    let mut behind: HashMap<(Who, Who), Nanos> = HashMap::new();
+    for sight in sights {
+        for (at, who) in sight.line.iter().enumerate() {
+            let place = places.entry(*who).or_insert(Place { first: sight.first.after, last: sight.last.after });
+            place.last = sight.last.after;
+            for later in &sight.line[at + 1..] {
+                behind.insert((*who, *later), sight.last.before);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for (n, &served) in sections.iter().enumerate() {
+        let Some(place) = places.get(&served.who) else { continue };
+        let attempt = &record.attempts[served.who];
+        if !attempt.near || attempt.ttl < HAS_TIME {
+            continue;
+        }
+        // Those who entered while it stood there, or after.
+        let before = sections[..n].iter().rev().take_while(|other| other.entered() >= place.first);
+        for &other in before {
+            let theirs = &record.attempts[other.who];
+            let since =
+                behind.get(&(served.who, other.who)).copied().or((theirs.asked > place.first).then_some(theirs.asked));
+            let Some(since) = since.filter(|_| theirs.queued) else { continue };
+            if other.entered() < since || excused(record, sights, served, since, other.entered()) {
+                continue;
+            }
+            let what = format!(
+                "c{} came to {} after c{} and was served before it",
+                other.who, record.names[other.name], served.who
+            );
+            let who = vec![served.who, other.who];
+            found.push(Violation { what, name: Some(other.name), who, from: since, to: other.entered() });
+        }
+    }
+    found
+}
+
+/// It could not come, or was not in line for a while, or it had been called.
+fn excused(record: &Record, sights: &[&Sight], served: &Section, since: Nanos, until: Nanos) -> bool {
+    let struck = record.faults.iter().any(|fault| {
+        let theirs = match fault.on {
+            On::All => fault.ailment.disturbs_all() || fault.ailment.forgets() || fault.ailment == Ailment::SetBack,
+            On::Name(name) => name == served.name,
+            On::Attempt(who) => who == served.who,
+        };
+        // Whoever has lost its connection, or its place in line, needs time to come back.
+        theirs && fault.from <= until && fault.to + 4 * LATE + 2 * LATE >= since
+    });
+    let called = sights.iter().any(|sight| sight.whose == Whose::Of(served.who) && sight.first.before <= until);
+    struck || called
+}

@@ -1,0 +1,111 @@
+//! No two at once; nobody after its lease; fences in the order of the grants.
+
+use super::{Section, Violation, allowances};
+use crate::record::{Nanos, Record, Sight, Whose};
+
+#[derive(Default)]
+pub struct Overlaps {
+    pub violations: Vec<Violation>,
+    /// How long each lasted that was excused.
+    pub excused: Vec<Nanos>,
+}
+
+pub fn check(record: &Record, sections: &[Section]) -> Overlaps {
+    let mut found = Overlaps::default();
+    for name in 0..record.names.len() {
+        let sections: Vec<&Section> = sections.iter().filter(|section| section.name == name).collect();
+        overlaps(record, &sections, &mut found);
+        fences(record, &sections, &mut found);
+        let sights: Vec<&Sight> = record.sights.iter().filter(|sight| sight.name == name).collect();
+        outlived(record, &sections, &sights, &mut found);
+    }
+    found
+}
+
+/// Whether somebody may do something at each of these moments.
+fn allowed(record: &Record, section: &Section, moments: &[Nanos]) -> bool {
+    let allowances = allowances(record, section);
+    moments.iter().all(|at| allowances.iter().any(|(from, to)| (from..=to).contains(&at)))
+}
+
+fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
+    // Those that have not left when the next one enters; it is mostly none.
+    let mut inside: Vec<&Section> = Vec::new();
+    for &newcomer in sections {
+        inside.retain(|section| section.last() >= newcomer.entered());
+        for &other in &inside {
+            let to = other.last().min(newcomer.last());
+            let goes_on_beside = |old: &Section, new: &Section| {
+                let beside: Vec<Nanos> = old.stamps.iter().copied().filter(|at| *at >= new.entered()).collect();
+                allowed(record, old, &beside)
+            };
+            // Whose grant was the earlier one had lost it; of an outsider's nobody knows when it was.
+            let excused = match (other.fence, newcomer.fence) {
+                (Some(theirs), Some(fence)) if fence < theirs => goes_on_beside(newcomer, other),
+                (Some(_), Some(_)) => goes_on_beside(other, newcomer),
+                _ => goes_on_beside(other, newcomer) || goes_on_beside(newcomer, other),
+            };
+            if excused {
+                found.excused.push(to - newcomer.entered());
+                continue;
+            }
+            let what = format!(
+                "c{} and c{} overlap by {:.3} ms in {}",
+                other.who,
+                newcomer.who,
+                (to - newcomer.entered()) as f64 / 1e6,
+                record.names[other.name]
+            );
+            let who = vec![other.who, newcomer.who];
+            found.violations.push(Violation { what, name: Some(other.name), who, from: newcomer.entered(), to });
+        }
+        inside.push(newcomer);
+    }
+}
+
+fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
+    let mut highest: Option<(&Section, u64)> = None;
+    for &section in sections {
+        let Some(fence) = section.fence else { continue };
+        match highest {
+            Some((before, high)) if fence <= high => {
+                // Granted before the other, it may have come to enter only after.
+                if fence < high && allowed(record, section, &[section.entered()]) {
+                    continue;
+                }
+                let what = format!(
+                    "c{} entered {} with fence {fence}, after c{} with {high}",
+                    section.who, record.names[section.name], before.who
+                );
+                let who = vec![before.who, section.who];
+                let at = section.entered();
+                found.violations.push(Violation { what, name: Some(section.name), who, from: at, to: at });
+            }
+            _ => highest = Some((section, fence)),
+        }
+    }
+}
+
+/// Whoever has entered has the lock; what it does after the lock was seen to be not its own is done
+/// without it.
+fn outlived(record: &Record, sections: &[&Section], sights: &[&Sight], found: &mut Overlaps) {
+    for section in sections {
+        let first = sights.partition_point(|sight| sight.last.before <= section.entered());
+        let Some(seen) = sights[first..].iter().find(|sight| sight.whose != Whose::Of(section.who)) else { continue };
+        // Of a sight that began before the entry only its end is known to be later.
+        let lost_by = if seen.first.before >= section.entered() { seen.first.after } else { seen.last.after };
+        let after: Vec<Nanos> = section.stamps.iter().copied().filter(|at| *at > lost_by).collect();
+        if after.is_empty() || allowed(record, section, &after) {
+            continue;
+        }
+        let what = format!(
+            "c{} went on in {} for {:.3} ms after it was seen that the lock was {:?}",
+            section.who,
+            record.names[section.name],
+            (section.last() - lost_by) as f64 / 1e6,
+            seen.whose
+        );
+        let who = vec![section.who];
+        found.violations.push(Violation { what, name: Some(section.name), who, from: lost_by, to: section.last() });
+    }
+}

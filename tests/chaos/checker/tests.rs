@@ -1,0 +1,362 @@
+//! Records written by hand: each kind of violation is found, and each excuse excuses what it should and
+//! nothing else.
+
+use super::{MS, check};
+use crate::record::{Ailment, Attempt, Fault, Look, Manner, Nanos, On, Record, Sight, Stamp, Who, Whose, Word};
+
+/// A lock `job`, an hour after the machine's boot; all times are ms since then.
+const BEGAN: Nanos = 3_600_000 * MS;
+
+fn at(ms: u64) -> Nanos {
+    BEGAN + ms * MS
+}
+
+struct Scene(Record);
+
+impl Scene {
+    fn new() -> Scene {
+        Scene(Record {
+            arena: "by hand",
+            names: vec!["job".into()],
+            began: BEGAN,
+            ended: at(60_000),
+            attempts: Vec::new(),
+            stamps: Vec::new(),
+            faults: Vec::new(),
+            sights: Vec::new(),
+            left: Vec::new(),
+        })
+    }
+
+    /// Someone who asks then, with a ttl of 3 s, and ends then.
+    fn asks(&mut self, asked: u64, ended: u64) -> Who {
+        self.0.attempts.push(Attempt {
+            name: 0,
+            manner: Manner::Run,
+            ttl: 3_000 * MS,
+            queued: true,
+            near: true,
+            dawdles: 0,
+            asked: at(asked),
+            ended: Some((at(ended), "0".into())),
+        });
+        self.0.attempts.len() - 1
+    }
+
+    /// And is inside meanwhile, with a stamp each 10 ms.
+    fn inside(&mut self, asked: u64, from: u64, to: u64, fence: u64) -> Who {
+        let who = self.asks(asked, to + 5);
+        self.0.stamps.push(Stamp { at: at(from), who, word: Word::Enter(Some(fence)) });
+        for beat in (from + 10..to).step_by(10) {
+            self.0.stamps.push(Stamp { at: at(beat), who, word: Word::Beat });
+        }
+        self.0.stamps.push(Stamp { at: at(to), who, word: Word::Leave });
+        who
+    }
+
+    fn befalls(&mut self, ailment: Ailment, on: On, from: u64, to: u64) {
+        self.0.faults.push(Fault { ailment, on, from: at(from), to: at(to) });
+    }
+
+    fn seen(&mut self, whose: Whose, line: &[Who], from: u64, to: u64) {
+        let look = |ms| Look { before: at(ms), after: at(ms) + MS };
+        self.0.sights.push(Sight { name: 0, whose, line: line.to_vec(), first: look(from), last: look(to) });
+    }
+
+    #[track_caller]
+    fn shows(mut self, violations: &[&str]) {
+        self.0.stamps.sort_by_key(|stamp| stamp.at);
+        let found: Vec<String> = check(&self.0).into_iter().map(|violation| violation.what).collect();
+        let as_expected = found.len() == violations.len() && found.iter().zip(violations).all(|(f, v)| f.contains(v));
+        assert!(as_expected, "found {found:#?}, and not {violations:#?}");
+    }
+}
+
+/// Two of whom the second enters 100 ms before the first leaves, at 5000 ms.
+fn overlapping() -> (Scene, Who) {
+    let mut scene = Scene::new();
+    let old = scene.inside(0, 100, 5_000, 1);
+    scene.inside(0, 4_900, 5_300, 2);
+    (scene, old)
+}
+
+const FOUND: &[&str] = &["overlap by 100.000 ms"];
+
+#[test]
+fn one_after_the_other_is_as_it_should_be() {
+    let mut scene = Scene::new();
+    scene.inside(0, 100, 200, 1);
+    scene.inside(0, 201, 300, 2);
+    scene.shows(&[]);
+}
+
+#[test]
+fn two_at_once_are_found() {
+    overlapping().0.shows(FOUND);
+}
+
+#[test]
+fn one_within_a_long_one_is_found_though_others_came_between() {
+    let mut scene = Scene::new();
+    scene.inside(0, 100, 900, 1);
+    scene.inside(0, 200, 300, 2);
+    scene.inside(0, 400, 500, 3);
+    scene.shows(&["overlap", "overlap"]);
+}
+
+#[test]
+fn other_names_are_other_locks() {
+    let (mut scene, old) = overlapping();
+    scene.0.names.push("other".into());
+    scene.0.attempts[old].name = 1;
+    scene.shows(&[]);
+}
+
+#[test]
+fn whoever_had_a_lock_that_was_forgotten_has_a_third_of_its_ttl_to_notice() {
+    // And half a second, to be late.
+    for (forgotten, found) in [(3_600, &[][..]), (3_400, FOUND)] {
+        for ailment in [Ailment::Flushed, Ailment::Emptied, Ailment::SetForward] {
+            let (mut scene, _) = overlapping();
+            scene.befalls(ailment, On::All, forgotten - 50, forgotten);
+            scene.shows(found);
+        }
+        for ailment in [Ailment::Deleted, Ailment::Overwritten] {
+            let (mut scene, _) = overlapping();
+            scene.befalls(ailment, On::Name(0), forgotten - 50, forgotten);
+            scene.shows(found);
+        }
+    }
+}
+
+#[test]
+fn one_that_will_not_stop_is_killed_after_its_grace() {
+    let (mut scene, old) = overlapping();
+    scene.0.attempts[old].dawdles = 300 * MS;
+    scene.befalls(Ailment::Flushed, On::All, 3_300, 3_300);
+    scene.shows(&[]);
+}
+
+#[test]
+fn one_that_cannot_find_out_has_its_whole_ttl_and_no_more() {
+    for (forgotten, found) in [(2_010, &[][..]), (1_990, FOUND)] {
+        let (mut scene, old) = overlapping();
+        scene.0.attempts[old].near = false;
+        scene.befalls(Ailment::Flushed, On::All, forgotten, forgotten);
+        scene.shows(found);
+        let (mut scene, _) = overlapping();
+        scene.befalls(Ailment::Flushed, On::All, forgotten, forgotten);
+        scene.befalls(Ailment::Hung, On::All, forgotten + 100, 4_000);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn forgetting_excuses_nobody_who_asked_later() {
+    let mut scene = Scene::new();
+    scene.befalls(Ailment::Flushed, On::All, 50, 60);
+    scene.inside(100, 200, 400, 1);
+    scene.inside(100, 300, 500, 2);
+    scene.shows(&["overlap"]);
+}
+
+#[test]
+fn forgetting_excuses_nobody_who_was_granted_it_again() {
+    let (mut scene, old) = overlapping();
+    scene.befalls(Ailment::Flushed, On::All, 4_000, 4_010);
+    scene.seen(Whose::Of(old), &[], 4_100, 4_890);
+    scene.shows(FOUND);
+}
+
+#[test]
+fn one_that_had_it_before_an_outsider_may_come_to_enter_only_after() {
+    for (asked, found) in [(0, &[][..]), (150, &["overlap by 50.000 ms"])] {
+        let mut scene = Scene::new();
+        scene.befalls(Ailment::Flushed, On::All, 100, 110);
+        scene.inside(120, 200, 300, 0);
+        scene.0.stamps[0].word = Word::Enter(None);
+        scene.inside(asked, 250, 400, 1);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn a_clock_set_forward_takes_a_lease_before_its_time_though_not_at_once() {
+    let mut scene = Scene::new();
+    let who = scene.inside(0, 100, 2_000, 1);
+    scene.0.attempts[who].near = false;
+    scene.befalls(Ailment::SetForward, On::All, 500, 500);
+    scene.seen(Whose::Of(who), &[], 90, 1_500);
+    scene.seen(Whose::Nobodys, &[], 1_510, 2_500);
+    scene.shows(&[]);
+}
+
+#[test]
+fn forgetting_another_name_excuses_nothing() {
+    let (mut scene, _) = overlapping();
+    scene.0.names.push("other".into());
+    scene.befalls(Ailment::Deleted, On::Name(1), 4_000, 4_000);
+    scene.shows(FOUND);
+}
+
+#[test]
+fn nxlock_frozen_alone_is_excused_until_it_has_woken() {
+    for (thawed, found) in [(4_950, &[][..]), (4_850, FOUND)] {
+        let (mut scene, old) = overlapping();
+        scene.befalls(Ailment::FrozenAlone, On::Attempt(old), 1_000, thawed);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn another_ones_freeze_excuses_nothing() {
+    let (mut scene, _) = overlapping();
+    scene.befalls(Ailment::FrozenAlone, On::Attempt(1), 1_000, 5_000);
+    scene.shows(FOUND);
+}
+
+#[test]
+fn nothing_else_that_befalls_anybody_is_an_excuse() {
+    use Ailment::{
+        Cancelled, CommandKilled, Down, FrozenWithCommand, Hung, Killed, Loading, OutOfMemory, ReadOnly,
+        ScriptsForgotten, SetBack, Suspended,
+    };
+    for ailment in [Killed, CommandKilled, FrozenWithCommand, Suspended, Cancelled] {
+        let (mut scene, old) = overlapping();
+        scene.befalls(ailment, On::Attempt(old), 1_000, 5_000);
+        scene.shows(FOUND);
+    }
+    for ailment in [Hung, Down, Loading, ReadOnly, OutOfMemory, ScriptsForgotten, SetBack] {
+        let (mut scene, _) = overlapping();
+        scene.befalls(ailment, On::All, 1_000, 5_000);
+        scene.shows(FOUND);
+    }
+}
+
+#[test]
+fn fences_that_fall_or_stand_still_are_found() {
+    for second in [6, 7] {
+        let mut scene = Scene::new();
+        scene.inside(0, 100, 200, 7);
+        scene.inside(0, 300, 400, second);
+        scene.shows(&["with fence"]);
+    }
+}
+
+#[test]
+fn one_that_goes_on_after_its_lock_was_seen_to_be_gone_is_found() {
+    let mut scene = Scene::new();
+    let who = scene.inside(0, 100, 500, 1);
+    scene.seen(Whose::Of(who), &[], 90, 300);
+    scene.seen(Whose::Nobodys, &[], 310, 900);
+    scene.shows(&["went on in job for 189.000 ms"]);
+}
+
+#[test]
+fn one_that_goes_on_after_its_lock_was_seen_to_be_deleted_is_excused_for_as_long() {
+    let mut scene = Scene::new();
+    let who = scene.inside(0, 100, 500, 1);
+    scene.befalls(Ailment::Deleted, On::Name(0), 305, 305);
+    scene.seen(Whose::Of(who), &[], 90, 300);
+    scene.seen(Whose::Nobodys, &[], 310, 900);
+    scene.shows(&[]);
+}
+
+#[test]
+fn a_reservation_that_lapsed_before_the_grant_is_nothing() {
+    let mut scene = Scene::new();
+    let who = scene.inside(0, 200, 300, 1);
+    scene.seen(Whose::Of(who), &[], 50, 100);
+    scene.seen(Whose::Nobodys, &[], 110, 150);
+    scene.seen(Whose::Of(who), &[], 198, 302);
+    scene.shows(&[]);
+}
+
+/// One that stands in line from 110 ms and is served at 900, after another at 500.
+fn overtaking(asked: u64, in_line: bool) -> (Scene, Who) {
+    let mut scene = Scene::new();
+    let other = scene.inside(asked, 500, 600, 1);
+    let served = scene.inside(0, 900, 1_000, 2);
+    let line = if in_line { vec![served, other] } else { vec![served] };
+    scene.seen(Whose::Strange, &line, 110, 490);
+    (scene, served)
+}
+
+const OVERTAKEN: &[&str] = &["was served before it"];
+
+#[test]
+fn a_newcomer_that_is_served_first_is_found() {
+    overtaking(400, false).0.shows(OVERTAKEN);
+}
+
+#[test]
+fn one_that_stood_behind_and_is_served_first_is_found() {
+    overtaking(50, true).0.shows(OVERTAKEN);
+}
+
+#[test]
+fn one_that_may_have_come_first_is_not() {
+    overtaking(100, false).0.shows(&[]);
+}
+
+#[test]
+fn one_that_does_not_stand_in_line_may_be_served_first() {
+    let (mut scene, _) = overtaking(400, false);
+    scene.0.attempts[0].queued = false;
+    scene.shows(&[]);
+}
+
+#[test]
+fn one_that_was_called_and_did_not_come_has_lost_its_turn() {
+    let (mut scene, served) = overtaking(300, false);
+    scene.seen(Whose::Of(served), &[], 491, 495);
+    scene.shows(&[]);
+}
+
+#[test]
+fn one_that_could_not_come_may_be_overtaken() {
+    for (ailment, on) in [(Ailment::FrozenAlone, On::Attempt(1)), (Ailment::Flushed, On::All), (Ailment::Hung, On::All)]
+    {
+        let (mut scene, _) = overtaking(400, false);
+        scene.befalls(ailment, on, 450, 460);
+        scene.shows(&[]);
+    }
+}
+
+#[test]
+fn a_lock_that_stays_free_while_somebody_waits_is_found() {
+    for (until, found) in [(3_300, &[][..]), (3_500, &["job was free for 3.000 s"])] {
+        let mut scene = Scene::new();
+        scene.inside(0, until, until + 10, 1);
+        scene.seen(Whose::Nobodys, &[], 10, until);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn whoever_is_frozen_or_without_a_server_does_not_wait() {
+    for (ailment, on) in [(Ailment::FrozenAlone, On::Attempt(0)), (Ailment::Down, On::All)] {
+        let mut scene = Scene::new();
+        scene.inside(0, 9_000, 9_010, 1);
+        scene.befalls(ailment, on, 2_000, 6_000);
+        scene.seen(Whose::Nobodys, &[], 10, 8_990);
+        scene.shows(&[]);
+    }
+}
+
+#[test]
+fn one_that_never_ends_or_ends_in_an_unknown_way_is_found() {
+    let mut scene = Scene::new();
+    let stuck = scene.asks(0, 0);
+    scene.0.attempts[stuck].ended = None;
+    let broken = scene.asks(0, 10);
+    scene.0.attempts[broken].ended = Some((at(10), "70".into()));
+    scene.shows(&["c0 has waited for ever", "c1 exited with 70"]);
+}
+
+#[test]
+fn what_is_left_behind_is_found() {
+    let mut scene = Scene::new();
+    scene.0.left.push("lock:job".into());
+    scene.shows(&["left behind: lock:job"]);
+}

@@ -1,0 +1,192 @@
+//! Where the locks of an arena live, and what can befall it. A place without a server has neither a
+//! network nor outsiders, and nothing befalls it but what befalls the processes that use it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::record::{Ailment, Journal, On, boot_clock};
+use crate::seed::Seed;
+use crate::support::{Authority, Condition, Local, Network, Redis, Way, eventually, lasts};
+
+pub trait Ground: Send {
+    /// What `--server` is told.
+    fn near(&self) -> String;
+
+    /// The same, with a network between that can be ill.
+    fn far(&self) -> Option<String>;
+
+    /// For plain clients, and for who looks at the keys.
+    fn socket(&self) -> Option<PathBuf>;
+
+    /// Waits, and lets something befall it, which is over when this returns.
+    fn suffers(&mut self, seed: &mut Seed, names: &[String], journal: &Journal);
+
+    /// What is still there when everybody has gone, though it should not be or does not end by itself.
+    fn left(&mut self) -> Vec<String>;
+}
+
+/// A redis-server of one's own.
+pub struct Server {
+    pub redis: Redis,
+    network: Network,
+    ailments: Vec<Ailment>,
+    /// Between two of them.
+    pause: (u64, u64),
+}
+
+impl Server {
+    pub fn new(redis: Redis, ailments: &[Ailment], pause: (u64, u64)) -> Server {
+        // What is left behind is looked at here, and what ends by itself may stay.
+        redis.leave_as_it_is();
+        let network = Network::to(&redis);
+        Server { redis, network, ailments: ailments.to_vec(), pause }
+    }
+
+    fn has_network(&self) -> bool {
+        self.ailments.iter().any(|ailment| matches!(ailment, Ailment::Network(..)))
+    }
+}
+
+/// What a server may suffer that keeps an append-only file, and its network: it forgets nothing.
+pub fn everything_but_forgetting() -> Vec<Ailment> {
+    use Ailment::{Down, Hung, Loading, OutOfMemory, ReadOnly, ScriptsForgotten, SetBack};
+    let millis = Duration::from_millis;
+    let network = |condition| [Way::There, Way::Back].map(|way| Ailment::Network(way, condition));
+    let conditions = [
+        Condition::Delayed(millis(30)),
+        Condition::Delayed(millis(400)),
+        Condition::Delayed(millis(1400)),
+        Condition::Trickling(Duration::from_micros(100)),
+        Condition::BlackHoled,
+        Condition::Cut,
+    ];
+    let server = [Hung, Hung, Down, Loading, ReadOnly, OutOfMemory, ScriptsForgotten, SetBack];
+    server.into_iter().chain(conditions.into_iter().flat_map(network)).collect()
+}
+
+impl Ground for Server {
+    fn near(&self) -> String {
+        self.redis.url()
+    }
+
+    fn far(&self) -> Option<String> {
+        self.has_network().then(|| format!("unix://{}", self.network.socket().display()))
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        Some(self.redis.socket())
+    }
+
+    fn suffers(&mut self, seed: &mut Seed, names: &[String], journal: &Journal) {
+        lasts(seed.millis(self.pause.0, self.pause.1));
+        let ailment = seed.one_of(&self.ailments);
+        let name = usize::try_from(seed.between(0, names.len() as u64)).expect("it fits");
+        let key = format!("lock:{}", names[name]);
+        let on = match ailment {
+            Ailment::Deleted | Ailment::Overwritten => On::Name(name),
+            _ => On::All,
+        };
+        // Mostly for less than a lease, and sometimes for longer than most.
+        let long = if seed.percent(75) { seed.millis(10, 400) } else { seed.millis(400, 1300) };
+        let from = boot_clock();
+        match ailment {
+            Ailment::Hung => {
+                self.redis.hang();
+                lasts(long);
+                self.redis.resume();
+            }
+            Ailment::Down | Ailment::Emptied => {
+                self.redis.kill();
+                lasts(long / 2);
+                self.redis.restart();
+            }
+            Ailment::Loading => {
+                self.redis.restarts_loading(long / 2);
+                self.redis.has_loaded();
+            }
+            Ailment::ReadOnly => {
+                self.redis.becomes_read_only();
+                lasts(long);
+                self.redis.is_writable_again();
+            }
+            Ailment::OutOfMemory => {
+                self.redis.runs_out_of_memory();
+                lasts(long);
+                self.redis.has_memory_again();
+            }
+            Ailment::ScriptsForgotten => self.redis.ask::<()>(&["SCRIPT", "FLUSH"]),
+            Ailment::SetForward => self.redis.clock().is_set_forward(seed.millis(300, 6000)),
+            Ailment::SetBack => self.redis.clock().is_set_back(seed.millis(50, 500)),
+            Ailment::Flushed => self.redis.ask::<()>(&["FLUSHALL"]),
+            Ailment::Deleted => _ = self.redis.ask::<i64>(&["DEL", &key]),
+            Ailment::Overwritten => self.redis.put(&key, b"somebody else's", Some(seed.between(50, 400))),
+            Ailment::Network(way, condition) => {
+                self.network.is(way, condition);
+                lasts(long);
+                self.network.clears();
+            }
+            Ailment::Killed
+            | Ailment::CommandKilled
+            | Ailment::FrozenAlone
+            | Ailment::FrozenWithCommand
+            | Ailment::Suspended
+            | Ailment::Cancelled
+            | Ailment::Severed
+            | Ailment::Stalled => unreachable!("{ailment:?} befalls processes"),
+        }
+        journal.befell(ailment, on, from);
+    }
+
+    fn left(&mut self) -> Vec<String> {
+        // Whoever was killed with a lock has left it to its lease.
+        eventually("the leases of the dead have ended", || {
+            self.redis.ask::<Vec<String>>(&["KEYS", "lock:*"]).is_empty()
+        });
+        let keys: Vec<String> = self.redis.ask(&["KEYS", "*"]);
+        // Who was killed in line is forgotten with the line.
+        let ends = |key: &String| {
+            let limit = if key.ends_with(":fence") { 86_400_000 } else { 24_000 };
+            (1..=limit + 10_000).contains(&self.redis.pttl(key))
+        };
+        let ours = |key: &String| [":fence", ":queue", ":waiters"].iter().any(|end| key.ends_with(end));
+        keys.into_iter().filter(|key| !(ours(key) && ends(key))).collect()
+    }
+}
+
+/// A directory: nothing befalls it but what befalls the processes that use it.
+pub struct OneMachine(Local);
+
+impl OneMachine {
+    pub fn new() -> OneMachine {
+        OneMachine(Local::start())
+    }
+}
+
+impl Ground for OneMachine {
+    fn near(&self) -> String {
+        self.0.url()
+    }
+
+    fn far(&self) -> Option<String> {
+        None
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn suffers(&mut self, seed: &mut Seed, _names: &[String], _journal: &Journal) {
+        lasts(seed.millis(100, 500));
+    }
+
+    fn left(&mut self) -> Vec<String> {
+        let locks = || self.0.nxlock(["--json", "status"]).run().json().as_array().cloned().unwrap_or_default();
+        // Of a token that a script was given before it was killed nobody knows but its lease.
+        eventually("the leases of the dead have ended", || locks().is_empty());
+        // What is in the directory then is the fences' alone: nobody stands in line.
+        let files = std::fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
+        let lines = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "line"));
+        let waited_for = lines.filter(|line| line.metadata().is_ok_and(|found| found.len() > 0));
+        waited_for.map(|line| line.path().display().to_string()).collect()
+    }
+}

@@ -1,0 +1,145 @@
+//! A process that can be frozen, killed and waited for. Only who waits for it signals it, so that no
+//! signal goes to another that has its number.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, setsid};
+
+use crate::support::{hear_signals, lasts, state_of};
+
+pub struct Process {
+    child: Child,
+    /// Readable when it has ended, pidfd_open(2).
+    end: OwnedFd,
+}
+
+impl Process {
+    pub fn start(mut command: Command) -> Process {
+        // SAFETY: setsid(2), sigaction(2) and prctl(2) are async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                setsid()?;
+                hear_signals()?;
+                Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
+            });
+        }
+        let child = command.spawn().expect("it starts");
+        // SAFETY: the process is ours and not waited for; what comes back is a new descriptor.
+        let end = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor"))
+        };
+        Process { child, end }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let mut poll = libc::pollfd { fd: self.end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
+        // SAFETY: one pollfd, as said.
+        unsafe { libc::poll(&mut poll, 1, millis) };
+        self.child.try_wait().expect("it is ours to wait for")
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.pid()), signal);
+    }
+
+    /// Stops it, and what it has started; gives what it has started.
+    pub fn freezes_with_its_command(&self) -> Vec<i32> {
+        self.signal(Signal::SIGSTOP);
+        let mut frozen = descendants(self.pid());
+        frozen.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
+        // One that was being started while we looked.
+        for pid in descendants(self.pid()) {
+            if !frozen.contains(&pid) {
+                signal(pid, Signal::SIGSTOP);
+                frozen.push(pid);
+            }
+        }
+        frozen
+    }
+
+    /// Continues it. It is its business what becomes of its command; only one that was stopped before
+    /// it had become the command, of which it cannot know yet, needs help, later.
+    pub fn thaws_before(&mut self, command: &[i32]) -> Option<ExitStatus> {
+        self.signal(Signal::SIGCONT);
+        let ended = self.ends_within(Duration::from_millis(300));
+        if ended.is_none() && descendants(self.pid()).iter().any(|pid| command.contains(pid)) {
+            for pid in command.iter().filter(|pid| state_of(**pid) == Some('T')) {
+                signal(*pid, Signal::SIGCONT);
+            }
+        }
+        ended
+    }
+
+    /// What it has started, directly.
+    pub fn children(&self) -> Vec<i32> {
+        children(self.pid())
+    }
+}
+
+pub fn signal(pid: i32, signal: Signal) {
+    let _ = kill(Pid::from_raw(pid), signal);
+}
+
+pub fn told(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code.to_string(),
+        (None, signal) => format!("signal {}", signal.unwrap_or_default()),
+    }
+}
+
+fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = children(pid);
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children(*pid));
+        next += 1;
+    }
+    found
+}
+
+/// By the main thread, which is the only one that starts any.
+fn children(pid: i32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Every process that carries a mark in its environment.
+pub fn marked(mark: &str) -> Vec<i32> {
+    let processes = fs::read_dir("/proc").expect("there is a /proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let carries = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    pids.filter(carries).collect()
+}
+
+/// Waits until nothing carries the mark; what still does after so long is given, and killed.
+pub fn gone_within(mark: &str, limit: Duration) -> Vec<i32> {
+    let pause = Duration::from_millis(20);
+    let mut waited = Duration::ZERO;
+    loop {
+        let left = marked(mark);
+        if left.is_empty() || waited > limit {
+            left.iter().for_each(|pid| signal(*pid, Signal::SIGKILL));
+            return left;
+        }
+        lasts(pause);
+        waited += pause;
+    }
+}

@@ -1,0 +1,120 @@
+//! A violation, told so that it can be understood: what everybody did about that time.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::checker::{self, Violation};
+use crate::record::{Ailment, Manner, Nanos, On, Record, Stamp, Whose, Word};
+
+/// So much before and after is told; of those whom it is about, everything that befell them.
+const AROUND: Nanos = 250_000_000;
+const LINES: usize = 120;
+
+pub fn summary(record: &Record) -> String {
+    let sections = checker::sections(record);
+    let mut faults: BTreeMap<String, usize> = BTreeMap::new();
+    for fault in &record.faults {
+        let kind = match fault.ailment {
+            Ailment::Network(way, condition) => format!("network {way:?} {condition:?}"),
+            ailment => format!("{ailment:?}"),
+        };
+        *faults.entry(kind).or_default() += 1;
+    }
+    let stalls = faults.remove("Stalled").unwrap_or(0);
+    let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
+    for attempt in &record.attempts {
+        *ends.entry(attempt.ended.as_ref().map_or("never", |(_, how)| how)).or_default() += 1;
+    }
+    let by = |manner| sections.iter().filter(|section| record.attempts[section.who].manner == manner).count();
+    let excused = checker::excused(record);
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "arena {}: {:.1} s, {} attempts, {} grants ({} run, {} script, {} plain), {} faults, {} stalls of the machine",
+        record.arena,
+        seconds(record.ended - record.began),
+        record.attempts.len(),
+        sections.len(),
+        by(Manner::Run),
+        by(Manner::Script),
+        by(Manner::Outsider),
+        faults.values().sum::<usize>(),
+        stalls,
+    );
+    let _ = writeln!(text, "  faults: {faults:?}");
+    let _ = writeln!(text, "  attempts ended: {ends:?}");
+    let _ = writeln!(text, "  overlaps excused: {}; the longest, {:.3} s", excused.0, seconds(excused.1));
+    let free = checker::longest_wait_for_a_free_lock(record);
+    let _ = write!(text, "  longest wait for a lock that was free: {:.3} s", seconds(free));
+    text
+}
+
+fn seconds(nanos: Nanos) -> f64 {
+    nanos as f64 / 1e9
+}
+
+pub fn tell(record: &Record, violation: &Violation) -> String {
+    let (from, to) = (violation.from.saturating_sub(AROUND), violation.to + AROUND);
+    let about = |name: usize| violation.name.is_none_or(|about| about == name);
+    let mut lines: Vec<(Nanos, String)> = Vec::new();
+    let concerned: Vec<String> = violation.who.iter().map(|who| format!("c{who}")).collect();
+    let concerns = |line: &str| {
+        let mut words = line.split(' ');
+        !line.contains("seen:") && words.any(|word| concerned.iter().any(|who| who == word))
+    };
+    for (who, attempt) in record.attempts.iter().enumerate().filter(|(_, attempt)| about(attempt.name)) {
+        let how = format!(
+            "{:?}, ttl {} ms{}{}{}",
+            attempt.manner,
+            attempt.ttl / 1_000_000,
+            if attempt.queued { "" } else { ", not in line" },
+            if attempt.near { "" } else { ", over the network" },
+            if attempt.dawdles > 0 { ", will not stop" } else { "" },
+        );
+        lines.push((attempt.asked, format!("c{who} asks for {}: {how}", record.names[attempt.name])));
+        if let Some((at, how)) = &attempt.ended {
+            lines.push((*at, format!("c{who} has ended: {how}")));
+        }
+    }
+    // Of those whom it is about, the first beat and the last of each run of them.
+    let stamps = record.stamps.iter().filter(|stamp| about(record.attempts[stamp.who].name));
+    let stamps: Vec<&Stamp> = stamps.filter(|stamp| (from..=to).contains(&stamp.at)).collect();
+    for (n, stamp) in stamps.iter().enumerate() {
+        let same =
+            |other: Option<&&Stamp>| other.is_some_and(|other| (other.who, other.word) == (stamp.who, Word::Beat));
+        let between = same(n.checked_sub(1).and_then(|before| stamps.get(before))) && same(stamps.get(n + 1));
+        if stamp.word != Word::Beat || violation.who.contains(&stamp.who) && !between {
+            lines.push((stamp.at, stamp.to_string()));
+        }
+    }
+    for fault in &record.faults {
+        let whom = match fault.on {
+            On::All => String::new(),
+            On::Name(name) if about(name) => format!(" {}", record.names[name]),
+            On::Attempt(who) if about(record.attempts[who].name) => format!(" c{who}"),
+            On::Name(_) | On::Attempt(_) => continue,
+        };
+        lines.push((fault.from, format!("    fault begins: {:?}{whom}", fault.ailment)));
+        lines.push((fault.to, format!("    fault is over: {:?}{whom}", fault.ailment)));
+    }
+    for sight in record.sights.iter().filter(|sight| about(sight.name)) {
+        let whose = match sight.whose {
+            Whose::Nobodys => "nobody's".to_owned(),
+            Whose::Of(who) => format!("c{who}'s"),
+            Whose::Strange => "a stranger's".to_owned(),
+        };
+        let seen = format!("      seen: {} is {whose}, in line {:?}", record.names[sight.name], sight.line);
+        lines.push((sight.first.after, seen));
+    }
+    lines.retain(|(at, line)| (from..=to).contains(at) || concerns(line));
+    lines.sort();
+    let mut text = format!("VIOLATION in {}: {}\n", record.arena, violation.what);
+    let dropped = lines.len().saturating_sub(LINES);
+    for (at, line) in lines.iter().take(LINES) {
+        let _ = writeln!(text, "  {:>12.6}  {line}", (*at as f64 - record.began as f64) / 1e9);
+    }
+    if dropped > 0 {
+        let _ = writeln!(text, "  ... and {dropped} more lines");
+    }
+    text
+}

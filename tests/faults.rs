@@ -1,0 +1,218 @@
+//! What a network and an ailing server do to a lock, one fault at a time.
+
+use std::io::{PipeWriter, Write};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::line::{Turn, is_renewed};
+use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, state_of, text_of};
+
+const WAYS: [Way; 2] = [Way::There, Way::Back];
+
+#[test]
+fn what_comes_late_is_waited_for() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    let by = Duration::from_millis(200);
+    for way in WAYS {
+        network.clears();
+        network.is(way, Condition::Delayed(by));
+        let done = network.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+        // To take it, and to give it back.
+        assert!(done.took >= by * 2, "{way:?}: {:?}", done.took);
+    }
+}
+
+#[test]
+fn what_comes_a_byte_at_a_time_is_understood() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    for way in WAYS {
+        network.clears();
+        network.is(way, Condition::Trickling(Duration::from_micros(20)));
+        network.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    }
+}
+
+#[test]
+fn a_request_that_is_cut_off_before_it_arrives_has_changed_nothing() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    network.is(Way::There, Condition::Cut);
+    network.nxlock(["run", "job", "--server-timeout", "500ms", "--", "echo", "ran"]).run().exits(69).prints("");
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn a_request_whose_reply_is_cut_off_was_granted_and_is_granted_again() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    network.is(Way::Back, Condition::Cut);
+    let acquire = network.nxlock(["acquire", "job", "--ttl", "1m", "--server-timeout", "15s"]).start();
+    eventually("it is granted, and nobody is told", || redis.exists("lock:job"));
+    let (value, fence) = (redis.value("lock:job"), redis.value("{lock:job}:fence"));
+    network.clears();
+    assert_eq!(Some(acquire.finish().exits(0).token()), value);
+    assert_eq!(redis.value("{lock:job}:fence"), fence, "it is the same grant");
+    redis.delete("lock:job");
+}
+
+#[test]
+fn requests_into_a_black_hole_are_no_answer_and_take_nothing() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    network.is(Way::There, Condition::BlackHoled);
+    network.nxlock(["run", "job", "--server-timeout", "500ms", "--", "echo", "ran"]).run().exits(69).prints("");
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn what_was_granted_into_a_black_hole_is_given_back() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    network.is(Way::Back, Condition::BlackHoled);
+    network.nxlock(["run", "job", "--server-timeout", "500ms", "--", "echo", "ran"]).run().exits(69).prints("");
+    eventually("nobody has it", || redis.exists("{lock:job}:fence") && !redis.exists("lock:job"));
+}
+
+#[test]
+fn a_read_only_server_is_waited_for_and_grants_nothing() {
+    let redis = Redis::start();
+    redis.becomes_read_only();
+    redis.nxlock(["run", "job", "-n", "--server-timeout", "300ms", "--", "echo", "ran"]).run().exits(69).prints("");
+    let mut waiter = redis.nxlock(["run", "job", "--", "echo", "ran"]).start();
+    waiter.says("READONLY");
+    redis.is_writable_again();
+    waiter.finish().exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_server_without_memory_keeps_its_locks_and_takes_them_back() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "1s"]);
+    redis.runs_out_of_memory();
+    is_renewed(&redis);
+    holder.leaves();
+    assert!(!redis.exists("lock:job"));
+    let mut waiter = redis.nxlock(["run", "job", "--", "echo", "ran"]).start();
+    waiter.says("OOM");
+    redis.has_memory_again();
+    waiter.finish().exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_server_that_is_loading_is_waited_for_by_holder_and_waiter() {
+    let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let holder = Turn::had(&redis, &["-t", "1m"]);
+    let mut waiter = Turn::queued(&redis, &[]);
+    redis.restarts_loading(Duration::from_millis(1500));
+    waiter.running.says("LOADING");
+    redis.has_loaded();
+    assert!(!waiter.is_up());
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
+fn when_a_server_is_told_that_it_is_later_the_holder_stops() {
+    let redis = Redis::with_clock(0, &[]);
+    let mut holder = Turn::had(&redis, &["-t", "3s"]);
+    redis.clock().is_set_forward(Duration::from_secs(60));
+    eventually("it ends", || holder.running.has_ended());
+    holder.running.finish().exits(76);
+    assert!(!redis.exists("lock:job"));
+}
+
+#[test]
+fn when_a_server_is_told_that_it_is_earlier_the_next_renewal_sets_the_lease_right() {
+    let redis = Redis::with_clock(0, &[]);
+    let holder = Turn::had(&redis, &["-t", "3s"]);
+    redis.clock().is_set_back(Duration::from_secs(60));
+    assert!(redis.pttl("lock:job") > 50_000);
+    eventually("the lease is what it should be", || redis.pttl("lock:job") <= 3_000);
+    holder.leaves();
+}
+
+#[test]
+fn a_command_that_will_not_stop_is_gone_before_its_lease_ends_by_a_clock_one_percent_fast() {
+    let redis = Redis::with_clock(10_000, &[]);
+    let network = Network::to(&redis);
+    let pid = redis.directory().join("pid");
+    let script = "trap '' TERM; echo $$ > \"$PID\"; while :; do sleep 1; done";
+    let job = network.nxlock(["run", "job", "-t", "3s", "-c", script]).env("PID", &pid).start();
+    eventually("it runs", || text_of(&pid).ends_with('\n'));
+    let command: i32 = text_of(&pid).trim().parse().unwrap();
+    network.is(Way::There, Condition::BlackHoled);
+    // Asked for after it is seen that the command lives: the lease of a living command runs.
+    eventually("the command is gone", || {
+        let lived = is_alive(command);
+        assert!(!lived || redis.exists("lock:job") || !is_alive(command), "it has outlived its lease");
+        !lived
+    });
+    job.finish().exits(76);
+    eventually("the lease has ended", || !redis.exists("lock:job"));
+}
+
+#[test]
+fn a_kill_9_of_us_leaves_what_the_command_had_started_and_the_next_one_a_higher_fence() {
+    let redis = Redis::start();
+    let script = "sleep 300 & echo \"pids $$ $! $NXLOCK_FENCE\"; wait";
+    let mut job = redis.nxlock(["run", "job", "-t", "500ms", "-c", script]).start();
+    let told = job.line("pids ");
+    let told: Vec<u64> = told.split(' ').map(|number| number.parse().unwrap()).collect();
+    let [command, started] = [told[0], told[1]].map(|pid| i32::try_from(pid).unwrap());
+    job.signal(Signal::SIGKILL);
+    eventually("the command is gone", || !is_alive(command));
+    let next = redis.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).text();
+    // As is documented: nobody is left to stop it, and only who looks at the fence is safe from it.
+    assert!(is_alive(started));
+    assert!(next.trim().parse::<u64>().unwrap() > told[2]);
+}
+
+#[test]
+fn a_command_frozen_with_us_beyond_its_lease_does_nothing_more() {
+    let redis = Redis::start();
+    let log = redis.directory().join("log");
+    // Deaf to TERM, and busy: it uses every moment that it is given.
+    let script = "trap '' TERM; echo up; while :; do echo beat >> \"$LOG\"; done";
+    let mut job = redis.nxlock(["run", "job", "-t", "500ms", "-c", script]).env("LOG", &log).start();
+    job.line("up");
+    job.signal(Signal::SIGSTOP);
+    eventually("it is stopped", || state_of(job.pid()) == Some('T'));
+    for pid in job.descendants() {
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        eventually("its command is stopped too", || state_of(pid) == Some('T'));
+    }
+    eventually("the lease has ended", || !redis.exists("lock:job"));
+    let beats = std::fs::metadata(&log).unwrap().len();
+    job.signal(Signal::SIGCONT);
+    job.finish().exits(76);
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), beats, "it went on after its lease had ended");
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_hold_up_a_command_whose_lease_runs() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = redis.nxlock(["run", "job", "-t", "500ms", "--", "echo", "up"]);
+    let waiter = Turn::of(call.stderr_to(writer.try_clone().unwrap())).in_line(&redis);
+    fill(&writer);
+    holder.leaves();
+    // It would say that the wait is over, and has to go without.
+    waiter.running.finish().exits(0).prints("up\n");
+    drop(reader);
+}
+
+/// Writes until nothing more goes in.
+fn fill(pipe: &PipeWriter) {
+    let flags = OFlag::from_bits_truncate(fcntl(pipe, FcntlArg::F_GETFL).unwrap());
+    fcntl(pipe, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
+    while (&mut &*pipe).write(&[b'.'; 4096]).is_ok() {}
+    while (&mut &*pipe).write(b".").is_ok() {}
+    fcntl(pipe, FcntlArg::F_SETFL(flags)).unwrap();
+}
