@@ -1,7 +1,9 @@
 //! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
 //!
-//! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs` and `places.rs`.
+//! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs` and
+//! `faults.rs`.
 
+mod faults;
 mod places;
 mod prose;
 mod roff;
@@ -55,6 +57,18 @@ fn the_manual_pages_are_what_the_command_line_says() {
         let name = verb.map_or_else(|| "nxlock".to_owned(), |verb| format!("nxlock-{verb}"));
         agrees(&format!("man/{name}.1"), &page(&name, verb, sections, help));
     }
+}
+
+#[test]
+fn the_page_on_faults_is_what_people_wrote() {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut text = format!(".TH NXLOCK 7 \"\" \"nxlock {version}\" \"nxlock manual\"\n");
+    text += ".SH NAME\nnxlock \\- what its locks promise, and what becomes of that when something fails\n";
+    for (heading, body) in faults::NXLOCK_7 {
+        text += &format!(".SH {heading:?}\n{}", roff::prose(body));
+    }
+    text += &format!(".SH \"SEE ALSO\"\n{}", see_also(""));
+    agrees("man/nxlock.7", &roff::finished(&text));
 }
 
 /// A verb that is new has a page.
@@ -174,8 +188,10 @@ fn synopsis(root: &Command, verb: Option<&str>) -> String {
 fn see_also(name: &str) -> String {
     let ours = PAGES.iter().map(|(verb, ..)| verb.map_or_else(|| "nxlock".to_owned(), |verb| format!("nxlock-{verb}")));
     let others = ["flock", "redis-cli", "timeout"].map(str::to_owned);
-    let all = ours.filter(|page| page != name).chain(others);
-    all.map(|page| format!(".BR {} (1)", roff::escaped(&page))).collect::<Vec<_>>().join(",\n") + "\n"
+    let all = ours.filter(|page| page != name).chain(others).map(|page| (page, 1));
+    let faults = [("nxlock".to_owned(), 7)].into_iter().filter(|_| name == "nxlock" || name == "nxlock-run");
+    let line = |(page, section): (String, u8)| format!(".BR {} ({section})", roff::escaped(&page));
+    all.chain(faults).map(line).collect::<Vec<_>>().join(",\n") + "\n"
 }
 
 /// As far as a number can be seen in a list: each that a verb can end with is there, and nothing else.
