@@ -66,8 +66,8 @@ impl Spec {
     /// A server by whose clock leases end as early as is allowed for, and holders that hear nothing of it.
     pub fn drifting() -> Spec {
         let server = Server::new(Redis::with_clock(9_900, &[]), &[Ailment::ScriptsForgotten], (100, 500));
-        let names = vec!["hot", "mild", "cold"];
-        Spec { name: "drifting", ground: Box::new(server), names, contenders: 4, outsiders: 0, severed: 50 }
+        let names = vec!["hot", "mild", "cool", "cold", "icy", "still"];
+        Spec { name: "drifting", ground: Box::new(server), names, contenders: 8, outsiders: 0, severed: 50 }
     }
 
     /// No server: a directory of this machine.

@@ -26,7 +26,7 @@ enum Kind {
     /// The command hears TERM, and its child does not.
     Tree,
     Script,
-    /// Deaf, for longer than its lease, over a network of its own that is severed.
+    /// Deaf, for longer than its lease, over a slow network of its own that is severed.
     Severed,
     /// Under the shortest lease there is. Such a one has no time for a slow machine, so little is done.
     Shortest,
@@ -143,7 +143,7 @@ fn plan(seed: &mut Seed, ttl: Duration, kind: Kind) -> Plan {
 fn severed(seed: &mut Seed, ttl: Duration) -> Plan {
     Plan {
         ailment: Ailment::Severed,
-        after: seed.millis(5, 5 + u64::try_from(ttl.as_millis()).expect("it fits")),
+        after: ttl.mul_f64(seed.between(25, 130) as f64 / 100.0),
         lasts: ttl * 3,
     }
 }
@@ -161,6 +161,11 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         ended: None,
     });
     let own = (choice.kind == Kind::Severed).then(|| Network::to_socket(shared.socket.as_ref().expect("a server")));
+    if let Some(own) = &own {
+        // A lease that is counted from the answer is then believed in for too long, and still each renewal
+        // comes in the time that it is given.
+        own.is(Way::Back, Condition::Delayed(choice.ttl / 8));
+    }
     let mut process = Process::start(call(shared, choice, who, own.as_ref()));
     let ended = choice.plan.and_then(|plan| befall(shared, who, &mut process, plan, own.as_ref()));
     match ended.or_else(|| process.ends_within(STUCK)) {
