@@ -3,26 +3,24 @@
 //! Warnings, what happens (`--verbose`), and the line that tells what is waited for. Nothing said
 //! here is an answer; those are `render`'s.
 
+mod scribe;
 mod text;
 mod waiting;
 
 use std::fmt;
-use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
-use nix::poll::PollFlags;
 use serde_json::{Value, json};
 
 use crate::cli::{Everywhere, When};
 use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
 use crate::lock::LockName;
 use crate::report::Ending;
 use crate::supervise::Lost;
+use scribe::Text;
 
+pub use scribe::urgent;
 pub use text::{clean, escaped, instant, now_whose, plain, process, span, state, state_word, who};
 pub use waiting::Waiting;
 
@@ -145,27 +143,8 @@ fn message(event: &str, style: Style, what: fmt::Arguments<'_>) {
     }
 }
 
-/// Whether a lease runs: then nothing may hold us up.
-static URGENT: AtomicBool = AtomicBool::new(false);
-
-/// While it is urgent, what stderr does not take at once is not said: a full pipe, or a terminal stopped
-/// by Ctrl-S, must not keep us from starting the command in time, or from stopping it.
-pub fn urgent(urgent: bool) {
-    URGENT.store(urgent, Ordering::SeqCst);
-}
-
 /// All of a line in one write, so that lines of several processes do not mix. Nobody can be told
 /// that stderr does not take it.
 fn line(what: fmt::Arguments<'_>) {
-    put(&format!("{what}\n"), anstream::stderr().lock());
-}
-
-/// Writes to stderr, by a writer of it; while it is urgent, only if that does not hold us up.
-fn put(text: &str, mut writer: impl Write) {
-    let stderr = io::stderr();
-    let writable = || Limit::until(Moment::now()).wait_for(&[(stderr.as_fd(), PollFlags::POLLOUT)]);
-    if URGENT.load(Ordering::SeqCst) && writable().is_ok_and(|woken| woken == Woken::TimeUp) {
-        return;
-    }
-    let _ = writer.write_all(text.as_bytes());
+    scribe::put(Text::Styled(format!("{what}\n")));
 }

@@ -3,8 +3,9 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use super::scribe::{Text, put};
 use super::text::{cut, held_by_after, process, span};
-use super::{Level, line, put, voice};
+use super::{Level, line, voice};
 use crate::clock::Moment;
 use crate::lock::{LockName, Occupancy};
 use crate::store::{Place, Trouble};
@@ -138,7 +139,7 @@ impl Waiting {
         // The last column is left empty: writing it may wrap the line.
         let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
         // Not through anstream, which takes escapes out where colours are unwanted.
-        put(&text, std::io::stderr());
+        put(Text::Raw(text));
         self.drawn = true;
         self.redraw_at = Moment::now() + REDRAW_EVERY;
     }
@@ -146,7 +147,7 @@ impl Waiting {
     /// The wait is over. On a terminal nothing of it remains.
     pub fn end(&mut self, granted: bool) {
         if self.drawn {
-            put("\r\x1b[K", std::io::stderr());
+            put(Text::Raw("\r\x1b[K".into()));
             self.drawn = false;
         }
         if self.form == Form::Log && self.told.is_some() && granted {

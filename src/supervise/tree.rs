@@ -5,6 +5,7 @@
 //! the command's tree, and when we have no child left it is gone.
 
 use std::collections::HashMap;
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
@@ -62,6 +63,10 @@ impl Tree {
     /// Signals the command and everything it started. Tells whether any of it is out of reach:
     /// running as another user.
     pub fn signal_all(&self, signal: Signal) -> bool {
+        let out_of_reach = |pid: &&Pid| kill(**pid, signal) == Err(Errno::EPERM);
+        // Those that are found at once first: on a busy machine it takes long to look at all processes.
+        let near = children_of_all();
+        let refused = near.iter().filter(out_of_reach).count();
         let Some(all) = descendants() else {
             // Without /proc there is still the group.
             if self.terminal == Terminal::Absent {
@@ -70,8 +75,28 @@ impl Tree {
             self.signal_command(signal);
             return false;
         };
-        all.into_iter().filter(|pid| kill(*pid, signal) == Err(Errno::EPERM)).count() > 0
+        let rest: Vec<Pid> = all.into_iter().filter(|pid| !near.contains(pid)).collect();
+        refused + rest.iter().filter(out_of_reach).count() > 0
     }
+}
+
+/// Descendants as the kernel lists them by parent, proc_pid_children(5). That is quick, and may miss some
+/// that come or go meanwhile; and not every kernel has it.
+fn children_of_all() -> Vec<Pid> {
+    let mut found = vec![std::process::id().cast_signed()];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        let children: Vec<i32> = lists.flat_map(|list| pids_in(&list)).collect();
+        found.extend(children);
+        next += 1;
+    }
+    found.into_iter().skip(1).map(Pid::from_raw).collect()
+}
+
+fn pids_in(list: &str) -> Vec<i32> {
+    list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Every process that descends from this one, parents before children; none of them is another's,
@@ -102,6 +127,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
         assert!(descendants().unwrap().contains(&pid));
+        assert!(children_of_all().contains(&pid));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -127,13 +127,18 @@ impl Arena {
             mark: format!("CHAOS_ARENA={}-{arena}", std::process::id()),
             over: &over,
         };
+        let files = ground.files();
         let began = boot_clock();
         let mut injector = seed.branch(0);
         let sights = thread::scope(|scope| {
-            let (shared, everybody_left, seed) = (&shared, &everybody_left, &seed);
+            let (shared, everybody_left, seed, files) = (&shared, &everybody_left, &seed, files.as_ref());
             let observer = scope.spawn(move || {
                 let enough = || everybody_left.load(Ordering::Relaxed);
-                shared.socket.as_ref().map_or(Vec::new(), |socket| observer::watch(shared, socket, enough))
+                match (&shared.socket, files) {
+                    (Some(socket), _) => observer::watch(shared, observer::at_server(shared, socket), enough),
+                    (None, Some(files)) => observer::watch(shared, observer::at_directory(shared, files), enough),
+                    (None, None) => Vec::new(),
+                }
             });
             scope.spawn(move || feel_the_pulse(shared.journal, everybody_left));
             let mut others = Vec::new();

@@ -141,11 +141,7 @@ fn plan(seed: &mut Seed, ttl: Duration, kind: Kind) -> Plan {
 }
 
 fn severed(seed: &mut Seed, ttl: Duration) -> Plan {
-    Plan {
-        ailment: Ailment::Severed,
-        after: ttl.mul_f64(seed.between(25, 130) as f64 / 100.0),
-        lasts: ttl * 3,
-    }
+    Plan { ailment: Ailment::Severed, after: ttl.mul_f64(seed.between(25, 130) as f64 / 100.0), lasts: ttl * 3 }
 }
 
 fn attempt(shared: &Shared<'_>, choice: &Choice) {

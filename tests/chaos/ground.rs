@@ -18,6 +18,11 @@ pub trait Ground: Send {
     /// For plain clients, and for who looks at the keys.
     fn socket(&self) -> Option<PathBuf>;
 
+    /// The files, for who looks at them where there are no keys.
+    fn files(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// Waits, and lets something befall it, which is over when this returns.
     fn suffers(&mut self, seed: &mut Seed, names: &[String], journal: &Journal);
 
@@ -173,6 +178,10 @@ impl Ground for OneMachine {
 
     fn socket(&self) -> Option<PathBuf> {
         None
+    }
+
+    fn files(&self) -> Option<PathBuf> {
+        Some(self.0.directory().join("locks"))
     }
 
     fn suffers(&mut self, seed: &mut Seed, _names: &[String], _journal: &Journal) {

@@ -1,5 +1,6 @@
-//! Looks at the keys all the time: whose each lock is, and who stands in line.
+//! Looks at the keys, or the files, all the time: whose each lock is, and who stands in line.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisResult};
 
 use crate::arena::Shared;
 use crate::record::{Look, Sight, Who, Whose, boot_clock};
-use crate::support::lasts;
+use crate::support::{is_alive, lasts};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(4);
@@ -16,20 +17,18 @@ pub fn connected(socket: &Path) -> RedisResult<Connection> {
     redis::Client::open(ConnectionAddr::Unix(socket.to_owned()).into_connection_info()?)?.get_connection()
 }
 
-/// Until `enough`.
-pub fn watch(shared: &Shared<'_>, socket: &Path, enough: impl Fn() -> bool) -> Vec<Sight> {
+/// Whose a lock was, and who stood in line for it.
+type Standing = (Whose, Vec<Who>);
+
+/// How all locks of an arena stood at one moment; nothing if that could not be found out.
+type Seen = Option<(Look, Vec<Standing>)>;
+
+/// Looks until `enough`.
+pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Vec<Sight> {
     let mut past = Vec::new();
     let mut now: Vec<Option<Sight>> = shared.names.iter().map(|_| None).collect();
-    let mut connection = None;
     while !enough() {
-        let seen = match connection.take().map_or_else(|| connected(socket), Ok) {
-            Ok(mut open) => {
-                let seen = look(shared, &mut open);
-                connection = seen.is_ok().then_some(open);
-                seen.ok()
-            }
-            Err(_) => None,
-        };
+        let seen = look();
         for (name, current) in now.iter_mut().enumerate() {
             let Some((look, all)) = &seen else {
                 // Nobody knows what was between.
@@ -52,9 +51,18 @@ pub fn watch(shared: &Shared<'_>, socket: &Path, enough: impl Fn() -> bool) -> V
     past
 }
 
-type Standing = (Whose, Vec<Who>);
+/// Looks at the keys of a server.
+pub fn at_server<'a>(shared: &'a Shared<'_>, socket: &'a Path) -> impl FnMut() -> Seen + 'a {
+    let mut connection = None;
+    move || {
+        let mut open = connection.take().map_or_else(|| connected(socket), Ok).ok()?;
+        let seen = ask(shared, &mut open).ok()?;
+        connection = Some(open);
+        Some(seen)
+    }
+}
 
-fn look(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<Standing>)> {
+fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<Standing>)> {
     let mut ask = redis::pipe();
     // All at the same moment.
     ask.atomic();
@@ -72,6 +80,47 @@ fn look(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, 
         Ok((whose, line.iter().filter_map(|token| who(token)).collect()))
     };
     Ok((look, replies.chunks(2).map(standing).collect::<RedisResult<Vec<Standing>>>()?))
+}
+
+/// Looks at the files of a directory.
+pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnMut() -> Seen + 'a {
+    move || {
+        let before = boot_clock();
+        let standing = |name: &String| {
+            let path = directory.join(format!("lock:{name}.lock"));
+            // Before anybody has asked there is none.
+            let Ok(record) = File::open(path) else { return Some((Whose::Nobodys, Vec::new())) };
+            record.lock_shared().ok()?;
+            let text = std::io::read_to_string(&record).ok()?;
+            let line = std::fs::read_to_string(directory.join(format!("lock:{name}.line"))).unwrap_or_default();
+            Some((whose(&text), in_order(&line)))
+        };
+        let all = shared.names.iter().map(standing).collect::<Option<Vec<Standing>>>()?;
+        Some((Look { before, after: boot_clock() }, all))
+    }
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.split_ascii_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// A claim whose lease is over, or whose process has ended, is nobody's any more.
+fn whose(record: &str) -> Whose {
+    let Some(token) = field(record, "token") else { return Whose::Nobodys };
+    let until = field(record, "until_us").and_then(|until| until.parse::<u64>().ok()).unwrap_or(0);
+    let process = field(record, "process").and_then(|process| process.split('.').next()?.parse().ok());
+    match process {
+        _ if until * 1000 < boot_clock() => Whose::Nobodys,
+        Some(process) if !is_alive(process) => Whose::Nobodys,
+        _ => who(token).map_or(Whose::Strange, Whose::Of),
+    }
+}
+
+fn in_order(line: &str) -> Vec<Who> {
+    let ticket = |waiter: &&str| field(waiter, "ticket").and_then(|ticket| ticket.parse::<u64>().ok());
+    let mut waiters: Vec<&str> = line.lines().filter(|waiter| ticket(waiter).is_some()).collect();
+    waiters.sort_by_key(ticket);
+    waiters.into_iter().filter_map(|waiter| who(field(waiter, "token")?)).collect()
 }
 
 /// Everybody says it in their reason, which is the end of a token.
