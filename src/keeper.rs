@@ -5,6 +5,7 @@
 //! what it finds and decides nothing: what a lost lease means is the supervisor's to know.
 
 use std::io;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -37,18 +38,16 @@ pub enum GivenBack {
 pub struct Keeper(Work);
 
 enum Work {
-    /// No renewal has been due yet.
+    /// No renewal has been due yet, or there is no thread to be had.
     Resting {
         watch: Watch,
-        first: Moment,
+        next: Moment,
         alarm: Alarm,
     },
     Renewing {
         orders: Postbox<Order>,
         reports: Inbox<Report>,
     },
-    /// The thread could not be started: nothing is left to keep the lock with.
-    Failed,
 }
 
 enum Order {
@@ -72,46 +71,63 @@ fn apart(ttl: Ttl) -> Duration {
 }
 
 impl Keeper {
-    /// # Errors
-    /// As timerfd_create(2).
     pub fn new(
         store: Box<dyn Store>,
         hold: Hold,
         ttl: Ttl,
         lease: Lease,
         server_timeout: Duration,
-    ) -> io::Result<Keeper> {
+        alarm: Alarm,
+    ) -> Keeper {
         let watch = Watch { store, hold, ttl, until: lease.until, server_timeout };
-        Ok(Keeper(Work::Resting { watch, first: lease.asked + apart(ttl), alarm: Alarm::new()? }))
+        Keeper(Work::Resting { watch, next: lease.asked + apart(ttl), alarm })
     }
 
     /// Waits for news of the lock, for one of `also` to become readable, or for `until`.
     ///
     /// # Errors
-    /// As poll(2), and as pthread_create(3) where the first renewal is due.
+    /// As poll(2).
     pub fn next(&mut self, until: Moment, also: Fds<'_>) -> io::Result<Arrival<Kept>> {
-        if let Work::Resting { watch, first, alarm } = &self.0 {
+        if let Work::Resting { watch, next, alarm } = &self.0 {
             // A connection that ends tells at once of a server that went away, and of what it forgot.
-            match alarm.wait(watch.store.lifeline(), also, until.min(*first))? {
+            match alarm.wait(watch.store.lifeline(), also, until.min(*next))? {
                 Ready::Also => return Ok(Arrival::Readable),
-                Ready::Nothing if !first.passed() => return Ok(Arrival::Time),
-                Ready::Own | Ready::Nothing => self.begin_renewing()?,
+                Ready::Nothing if !next.passed() => return Ok(Arrival::Time),
+                Ready::Own | Ready::Nothing => {}
+            }
+            if let Err(error) = self.begin_renewing() {
+                say::trace(format_args!("renewing without a thread: {}", say::plain(&error)));
             }
         }
-        let Work::Renewing { reports, .. } = &mut self.0 else { return Ok(Arrival::Time) };
-        Ok(match reports.next(until, also)? {
-            Arrival::Letter(Report::Kept(kept)) => Arrival::Letter(kept),
-            Arrival::Readable => Arrival::Readable,
-            Arrival::Letter(Report::GivenBack(_)) | Arrival::Time => Arrival::Time,
-        })
+        match &mut self.0 {
+            // Better late for a signal than without a lock.
+            Work::Resting { watch, next, .. } => {
+                let kept;
+                (kept, *next) = watch.renew(until);
+                Ok(Arrival::Letter(kept))
+            }
+            Work::Renewing { reports, .. } => Ok(match reports.next(until, also)? {
+                Arrival::Letter(Report::Kept(kept)) => Arrival::Letter(kept),
+                Arrival::Readable => Arrival::Readable,
+                Arrival::Letter(Report::GivenBack(_)) | Arrival::Time => Arrival::Time,
+            }),
+        }
     }
 
+    /// # Errors
+    /// If there is no thread to be had (RLIMIT_NPROC), or no descriptors (RLIMIT_NOFILE). Nothing is
+    /// changed then.
     fn begin_renewing(&mut self) -> io::Result<()> {
-        if let Work::Resting { watch, .. } = std::mem::replace(&mut self.0, Work::Failed) {
-            let (inbox, orders) = Inbox::open()?;
-            let (reports, post) = Inbox::open()?;
-            deaf(|| thread::Builder::new().name("keeper".into()).spawn(move || watch.keep(inbox, &post)))?;
-            self.0 = Work::Renewing { orders, reports };
+        let (inbox, orders) = Inbox::open()?;
+        let (reports, post) = Inbox::open()?;
+        // Whoever is to be signalled is looked for in /proc, which takes two.
+        let _spare = (Alarm::new()?, Alarm::new()?);
+        let (give, given) = channel::<Watch>();
+        let keep = move || given.recv().map_or((), |watch| watch.keep(inbox, &post));
+        deaf(|| thread::Builder::new().name("keeper".into()).spawn(keep))?;
+        // Given away only when there is somebody to take it.
+        if let Work::Resting { watch, .. } = std::mem::replace(&mut self.0, Work::Renewing { orders, reports }) {
+            let _ = give.send(watch);
         }
         Ok(())
     }
@@ -133,9 +149,6 @@ impl Keeper {
                         }
                     }
                 }
-            }
-            Work::Failed => {
-                GivenBack::Unconfirmed(Trouble::of_ours("cannot give the lock back", &"no thread to do it"))
             }
         }
     }
@@ -160,15 +173,15 @@ impl Watch {
                 Ok(Arrival::Readable | Arrival::Time) | Err(_) => {}
             }
             let kept;
-            (kept, next) = self.renew();
+            (kept, next) = self.renew(Moment::NEVER);
             reports.send(Report::Kept(kept));
         }
     }
 
-    /// Renews once; what came of it, and when to renew again.
-    fn renew(&mut self) -> (Kept, Moment) {
+    /// Renews once, trying no longer than `until`; what came of it, and when to renew again.
+    fn renew(&mut self, until: Moment) -> (Kept, Moment) {
         let asked = Moment::now();
-        match self.store.renew(&self.hold, self.ttl, Limit::until(asked + self.attempt())) {
+        match self.store.renew(&self.hold, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
             Ok(Renewed::Until(until)) => {
                 say::trace(format_args!("renewed for {}", say::span(self.ttl.get())));
                 self.until = until;

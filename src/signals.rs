@@ -31,6 +31,10 @@ const COMMAND: [Signal; 7] = [
     Signal::SIGTSTP,
     Signal::SIGCHLD,
 ];
+/// What writing to a file that may not grow, or to a terminal from the background, would bring us. Blocked,
+/// the one write fails and the other does not stop us: what we say must not keep us from what we do.
+const FULL: Signal = Signal::SIGXFSZ;
+const BACKGROUND: Signal = Signal::SIGTTOU;
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +49,15 @@ pub enum Source {
     Terminal,
     /// A process, by kill(2): perhaps to us alone.
     Process,
+    /// Either, while we still waited for the lock: no command was there to have it.
+    Wait,
 }
 
 pub struct Signals {
     arrivals: SignalFd,
     ctrl_c: Option<CtrlC>,
+    /// Whether there was a wait.
+    has_waited: bool,
     /// What was blocked before us: the command is to find it so.
     inherited: SigSet,
 }
@@ -67,10 +75,11 @@ impl Signals {
     /// As pthread_sigmask(3) and signalfd(2).
     pub fn listen() -> anyhow::Result<Signals> {
         let stop: SigSet = heard(STOP);
-        let inherited = stop.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot handle signals")?;
+        let blocked: SigSet = stop.iter().chain([FULL]).collect();
+        let inherited = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot handle signals")?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let arrivals = SignalFd::with_flags(&stop, flags).context("cannot handle signals")?;
-        Ok(Signals { arrivals, ctrl_c: None, inherited })
+        Ok(Signals { arrivals, ctrl_c: None, has_waited: false, inherited })
     }
 
     /// From here on Ctrl-C ends us at the second time, even if the main thread does not get to it.
@@ -78,8 +87,10 @@ impl Signals {
     /// # Errors
     /// As sigaction(2), socketpair(2) and pthread_create(3).
     pub fn begin_waiting(&mut self) -> anyhow::Result<()> {
+        // What did not work the first time is not tried, and told, again and again.
+        let is_first = !std::mem::replace(&mut self.has_waited, true);
         // ctrlc would make a Ctrl-C heard that our caller does not want us to hear.
-        if self.ctrl_c.is_none() && !is_ignored(Signal::SIGINT) {
+        if is_first && !is_ignored(Signal::SIGINT) {
             self.ctrl_c = Some(CtrlC::listen().context("cannot handle Ctrl-C")?);
             SigSet::from(Signal::SIGINT).thread_unblock().context("cannot handle Ctrl-C")?;
         }
@@ -95,7 +106,8 @@ impl Signals {
         // SAFETY: SIG_DFL runs no code of ours.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
         let all = heard(STOP.into_iter().chain(COMMAND));
-        all.thread_block().context("cannot handle signals")?;
+        let blocked: SigSet = all.iter().chain([BACKGROUND]).collect();
+        blocked.thread_block().context("cannot handle signals")?;
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
 
@@ -113,7 +125,7 @@ impl Signals {
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         if self.ctrl_c.as_mut().is_some_and(CtrlC::take) {
-            notices.push(Notice { signal: Signal::SIGINT, source: Source::Terminal });
+            notices.push(Notice { signal: Signal::SIGINT, source: Source::Wait });
         }
         while let Ok(Some(info)) = self.arrivals.read_signal() {
             let number = info.ssi_signo.cast_signed();

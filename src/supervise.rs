@@ -11,8 +11,7 @@ mod tree;
 use std::io;
 use std::time::Duration;
 
-use nix::libc;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal, raise};
 
 pub use child::{Terminal, Unborn, spawn};
 
@@ -70,6 +69,7 @@ enum Phase {
 
 pub struct Supervisor<'a> {
     name: &'a LockName,
+    terminal: Terminal,
     tree: Tree,
     rules: Rules,
     signals: &'a mut Signals,
@@ -101,6 +101,7 @@ impl<'a> Supervisor<'a> {
         let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
         Supervisor {
             name,
+            terminal,
             tree: Tree::of(child, terminal),
             rules,
             signals,
@@ -174,10 +175,18 @@ impl<'a> Supervisor<'a> {
                 if source == Source::Process {
                     self.tree.signal_all(signal);
                 }
-                suspend();
+                suspend(self.terminal);
             }
-            // The terminal is gone. Who leads its session is alone in being told.
+            // The terminal is gone. Who leads its session is alone in being told: by HUP, and by CONT
+            // for what is stopped.
             (Signal::SIGHUP, Source::Terminal) if child::leads_session() => {
+                self.asked_to_end = true;
+                self.tree.signal_all(signal);
+                self.wake();
+            }
+            // Heard only now that the command runs, which has not had it.
+            (_, Source::Wait) => {
+                self.typed = Some(signal);
                 self.asked_to_end = true;
                 self.tree.signal_all(signal);
             }
@@ -309,10 +318,20 @@ impl<'a> Supervisor<'a> {
 /// What is forked while it is killed is found in the next round.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
 
-/// Stops us as the terminal would have.
-fn suspend() {
+/// Stops us as the command is stopped.
+fn suspend(terminal: Terminal) {
     say::trace(format_args!("suspended: nothing is renewed until SIGCONT"));
-    // SAFETY: raise(3) on ourselves; stopping takes effect before it returns.
-    unsafe { libc::raise(libc::SIGSTOP) };
+    let signal = match terminal {
+        // Where nobody is there to continue it, a group does not stop at TSTP: the first program of a
+        // window, or of `ssh -t`. We would alone if this were STOP, and for ever.
+        Terminal::Present => Signal::SIGTSTP,
+        // Ours may be such a group, and the command's is not: we are there.
+        Terminal::Absent => Signal::SIGSTOP,
+    };
+    let mask = SigSet::from(signal);
+    let _ = mask.thread_unblock();
+    // Stopping takes effect before it returns.
+    let _ = raise(signal);
+    let _ = mask.thread_block();
     say::trace(format_args!("resumed"));
 }

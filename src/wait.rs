@@ -170,6 +170,8 @@ impl Attempt<'_> {
         if !trouble.may_pass() {
             return Err(trouble);
         }
+        // A "not now" is an answer too: who says it is there.
+        self.met |= trouble.kind == Kind::Unwilling && self.patience.wait != Wait::Not;
         let until = self.put_up_with(&trouble);
         if until.passed() {
             // A last try that time ran out on tells less than the one before it.

@@ -8,12 +8,16 @@ mod authority;
 mod calls;
 /// What outlives a command that has ended by itself.
 mod descendants;
+/// Supervision's edges: odd callers, odd commands, odd moments.
+mod edges;
 /// What a network and an ailing server do to a lock, one fault at a time.
 mod faults;
 /// What stands in a Redis server: the key and its value, the fence, and what others have put there.
 mod keys;
 /// Without scripts, on servers that compare by commands of their own.
 mod ladder;
+/// What is promised of a directory alone: its files, its users, and what the kernel tells of processes.
+mod local;
 /// The lock goes while the command runs: deleted, overwritten, or the server is gone.
 mod loss;
 /// Plain `SET NX` clients on the same key, and ourselves as one of them.

@@ -168,7 +168,7 @@ fn what_others_have_written_reaches_no_terminal_raw() {
             for options in [&[][..], &["-v"], &["--json"]] {
                 for verb in [
                     &["run", "job", "-n", "true"][..],
-                    &["acquire", "job", "--ttl", "1m", "-w", "60ms"],
+                    &["acquire", "job", "--ttl", "1m", "-w", "600ms"],
                     &["release", "job", "x"],
                     &["renew", "job", "x", "--ttl", "1m"],
                     &["release", "job", "--break", "bbbbbbbb"],

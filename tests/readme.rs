@@ -106,7 +106,7 @@ fn kind(word: &str) -> &'static str {
     match word {
         _ if word.contains('@') => "user@host",
         _ if word.len() == 24 && word.ends_with('Z') => "instant",
-        _ if is_number && digits == word && word.len() > 3 => "fence or pid",
+        _ if is_number && digits == word && word.len() > 2 => "fence or pid",
         _ if is_number && matches!(&word[digits.len()..], "ms" | "s" | "m" | "h") => "span",
         _ if word.len() == 8 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) => "id",
         _ => "",

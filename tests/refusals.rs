@@ -228,7 +228,7 @@ fn a_hanging_server_holds_nobody_longer_than_the_server_timeout() {
         &["status"],
     ] {
         let call = redis.nxlock(verb.to_vec()).env("NXLOCK_SERVER_TIMEOUT", "500ms");
-        let done = refused(call).exits(69).says("no answer within 500ms");
+        let done = refused(call).exits(69).says("no answer within");
         assert!(done.took >= Duration::from_millis(490), "{verb:?} gave up after {:?}", done.took);
         done.within(Duration::from_secs(1));
     }

@@ -10,7 +10,9 @@ mod network;
 mod nxlock;
 mod proxy;
 mod pty;
+pub mod record;
 mod redis;
+mod root;
 
 use std::fs;
 use std::path::Path;
@@ -24,6 +26,7 @@ pub use nxlock::{Done, Nxlock, Running, hear_signals, program};
 pub use proxy::{Fate, Proxy};
 pub use pty::Terminal;
 pub use redis::{Redis, unused_port};
+pub use root::{Mounted, User, may_unshare, we_are_root};
 
 /// How long a fact may take to come true on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(20);

@@ -8,6 +8,7 @@ use anyhow::Context;
 
 use super::{claim, enclosing, give_back, give_up_if_asked, open, wait_for};
 use crate::cli::{Everywhere, Run};
+use crate::inbox::Alarm;
 use crate::keeper::{GivenBack, Keeper};
 use crate::lock::{HELD, Hold, Lease, LockName, Ttl};
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
@@ -27,7 +28,15 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         Err(report) => return Ok(report),
     };
     say::trace(format_args!("got \"{}\"", lock.name));
-    signals.begin_command()?;
+    // All that may be lacking is had before the command is: what runs must be kept, and stopped.
+    let alarm = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
+    let alarm = match alarm {
+        Ok(alarm) => alarm,
+        Err(error) => {
+            give_back(&mut *store, &hold, timeout);
+            return Err(error);
+        }
+    };
     if let Some(interrupted) = give_up_if_asked(&mut *store, &hold, timeout, &mut signals) {
         return Ok(interrupted);
     }
@@ -47,7 +56,7 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         }
     };
     say::trace(format_args!("started the command, pid {}", child.id()));
-    let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout).context("cannot keep the lock")?;
+    let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout, alarm);
     let rules = Rules {
         ttl: asked.ttl,
         kill_after: asked.kill_after,

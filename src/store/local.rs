@@ -52,7 +52,7 @@ pub struct Local {
     look_at: Moment,
 }
 
-/// What has to be found out once.
+/// What all visits stand on.
 struct Grounds {
     place: Place,
     machine: Machine,
@@ -74,8 +74,11 @@ impl Local {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        if self.grounds.is_none() {
-            let place = Place::open(&self.directory)?;
+        // Each time: it may have been removed, and be somebody else's since.
+        let place = Place::open(&self.directory)?;
+        if let Some(grounds) = &mut self.grounds {
+            grounds.place = place;
+        } else {
             let no_boot = |error| Fault::of("/proc/sys/kernel/random/boot_id".as_ref(), &error);
             let boot = Boot::this().map_err(no_boot)?;
             let sight = Sight::new(&boot);
@@ -154,7 +157,16 @@ fn locked(
                 None => return Ok(None),
             },
         };
-        lock(&file, &path, patience, limit)?;
+        let before = grounds.place.written(key);
+        lock(&file, &path, patience, limit).map_err(|fault| match grounds.place.written(key) == before {
+            true => fault,
+            // Somebody else got on meanwhile: it hangs nowhere, and there are many.
+            false => Fault::new(
+                Kind::Unwilling,
+                format!("{} is in use by so many that our turn has not come", fault::shown(&path)),
+                "wait, or use a longer --server-timeout",
+            ),
+        })?;
         if grounds.place.is_at(&file, &path) {
             *open = Some((key.to_owned(), Arc::clone(&file)));
             return Ok(Some(file));

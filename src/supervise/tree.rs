@@ -26,7 +26,7 @@ pub struct Tree {
 pub enum Reaped {
     /// The command itself.
     Command(ExitStatus),
-    /// Something it started, which had become our child.
+    /// Something it started, which had become our child; or one that asked to be traced, and has stopped.
     Other,
     /// Nothing has ended, and something is left.
     NoneYet,
@@ -44,6 +44,8 @@ impl Tree {
         // SAFETY: waitpid(2) writes to `status` only. nix's does not know real-time signals.
         match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
             0 => Reaped::NoneYet,
+            // Stops are told unasked of who called ptrace(2) with PTRACE_TRACEME; it has not ended.
+            pid if pid > 0 && libc::WIFSTOPPED(status) => Reaped::Other,
             pid if pid == self.command.as_raw() => {
                 self.command_reaped = true;
                 Reaped::Command(ExitStatus::from_raw(status))
@@ -64,19 +66,25 @@ impl Tree {
     /// running as another user.
     pub fn signal_all(&self, signal: Signal) -> bool {
         let out_of_reach = |pid: &&Pid| kill(**pid, signal) == Err(Errno::EPERM);
+        if !proc::is_ours() {
+            return self.signal_group(signal);
+        }
         // Those that are found at once first: on a busy machine it takes long to look at all processes.
         let near = children_of_all();
         let refused = near.iter().filter(out_of_reach).count();
-        let Some(all) = descendants() else {
-            // Without /proc there is still the group.
-            if self.terminal == Terminal::Absent {
-                return killpg(self.command, signal) == Err(Errno::EPERM);
-            }
-            self.signal_command(signal);
-            return false;
-        };
+        let Some(all) = descendants() else { return self.signal_group(signal) };
         let rest: Vec<Pid> = all.into_iter().filter(|pid| !near.contains(pid)).collect();
         refused + rest.iter().filter(out_of_reach).count() > 0
+    }
+
+    /// What there is to do without /proc, or with one that has other numbers than kill(2) for the same
+    /// processes.
+    fn signal_group(&self, signal: Signal) -> bool {
+        if self.terminal == Terminal::Absent {
+            return killpg(self.command, signal) == Err(Errno::EPERM);
+        }
+        self.signal_command(signal);
+        false
     }
 }
 
@@ -100,7 +108,7 @@ fn pids_in(list: &str) -> Vec<i32> {
 }
 
 /// Every process that descends from this one, parents before children; none of them is another's,
-/// since pids are not given out again within the time it takes to signal them.
+/// since pids are not given out again within the time it takes to signal them. Nothing without /proc.
 fn descendants() -> Option<Vec<Pid>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for pid in proc::pids()? {

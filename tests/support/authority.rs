@@ -38,11 +38,21 @@ impl Local {
     pub fn start() -> Local {
         Local(tempfile::Builder::new().prefix("nx").tempdir().expect("a directory"))
     }
+
+    /// Where the locks lie.
+    pub fn locks(&self) -> PathBuf {
+        self.0.path().join("locks")
+    }
+
+    /// A file of the lock `job`: its `lock` or its `line`.
+    pub fn file(&self, part: &str) -> PathBuf {
+        self.locks().join(format!("lock:job.{part}"))
+    }
 }
 
 impl Authority for Local {
     fn url(&self) -> String {
-        format!("local:{}", self.0.path().join("locks").display())
+        format!("local:{}", self.locks().display())
     }
 
     fn directory(&self) -> PathBuf {

@@ -49,6 +49,16 @@ impl Nxlock {
         self
     }
 
+    /// The same by another program that calls it, as nice(1) does. To be said before what its stdin is.
+    pub fn under<I: IntoIterator<Item: Into<OsString>>>(self, words: I) -> Nxlock {
+        let mut words = words.into_iter().map(Into::into);
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words).arg(self.command.get_program()).args(self.command.get_args());
+        let named = self.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        command.env_clear().envs(named).stdin(Stdio::null());
+        Nxlock { command, ..self }
+    }
+
     pub fn in_directory(mut self, directory: &std::path::Path) -> Nxlock {
         self.command.current_dir(directory);
         self

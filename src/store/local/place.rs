@@ -6,6 +6,7 @@ use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::libc;
 use nix::unistd::geteuid;
@@ -32,6 +33,8 @@ pub struct Place {
     owner: Option<u32>,
     /// Who may write in it may write its files.
     mode: u32,
+    /// Whose it is itself.
+    user: u32,
     group: u32,
 }
 
@@ -110,6 +113,7 @@ impl Place {
             path,
             owner: own.then(|| geteuid().as_raw()),
             mode: file_mode(found.permissions().mode()),
+            user: found.uid(),
             group: found.gid(),
         })
     }
@@ -120,6 +124,11 @@ impl Place {
             Part::Line => "line",
         };
         self.path.join(format!("{}.{extension}", file_name(key)))
+    }
+
+    /// When the files of a lock were last written.
+    pub fn written(&self, key: &str) -> [Option<SystemTime>; 2] {
+        [Part::Record, Part::Line].map(|part| fs::metadata(self.file(key, part)).and_then(|file| file.modified()).ok())
     }
 
     /// All there is, in no order.
@@ -180,10 +189,16 @@ impl Place {
     fn fill(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let mut mode = self.mode;
-        // Whoever made the directory group-writable meant its group. If it is not ours to give, the file
-        // has ours, which was not meant.
-        if self.owner.is_none() && fchown(&file, None, Some(self.group)).is_err() {
-            mode &= !0o060;
+        if self.owner.is_none() {
+            // Root may write anywhere, and is not to lock out those whose directory it is.
+            if geteuid().is_root() {
+                let _ = fchown(&file, Some(self.user), None);
+            }
+            // Whoever made the directory group-writable meant its group. If it is not ours to give, the file
+            // has ours, which was not meant; but where everybody may write, so may ours.
+            if fchown(&file, None, Some(self.group)).is_err() && mode & 0o006 == 0 {
+                mode &= !0o060;
+            }
         }
         file.set_permissions(PermissionsExt::from_mode(mode))?;
         file.write_all(content)?;

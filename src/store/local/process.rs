@@ -23,9 +23,15 @@ use crate::proc::{self, Stat};
 pub struct Process {
     pub pid: i32,
     started: u64,
-    /// The pid namespace in which it has that pid, pid_namespaces(7).
-    space: u64,
+    space: Space,
     uid: u32,
+}
+
+/// The namespaces in which a pid and a uid mean what they say: pid_namespaces(7), user_namespaces(7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Space {
+    pids: u64,
+    users: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +41,12 @@ pub enum Life {
     Unseen,
 }
 
-/// What this process can see of others: those of its pid namespace, where /proc is that namespace's, and
-/// where it counts time as they do.
+/// What this process can see of others: those of its namespaces, where /proc is that of its pids, and
+/// where it counts time as they do. Of processes outside its user namespace not even the superuser of it
+/// may read the environment, and it sees other users than they are.
 #[derive(Clone, Copy)]
 pub struct Sight {
-    space: Option<u64>,
+    space: Option<Space>,
 }
 
 /// What a claim's process has left behind.
@@ -54,8 +61,9 @@ pub enum Left {
 
 impl Sight {
     pub fn new(boot: &Boot) -> Sight {
-        let space = fs::metadata("/proc/self/ns/pid").ok().filter(|_| proc::is_ours() && boot.is_told_by_our_clock());
-        Sight { space: space.map(|space| space.ino()) }
+        let number = |namespace: &str| Some(fs::metadata(format!("/proc/self/ns/{namespace}")).ok()?.ino());
+        let space = || Some(Space { pids: number("pid")?, users: number("user")? });
+        Sight { space: space().filter(|_| proc::is_ours() && boot.is_told_by_our_clock()) }
     }
 
     /// Nothing for a process that has ended, or that we cannot see.
@@ -139,7 +147,7 @@ fn holds(variable: &[u8], token: &Token) -> bool {
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}.{}", self.pid, self.started, self.space, self.uid)
+        write!(f, "{}.{}.{}.{}.{}", self.pid, self.started, self.space.pids, self.space.users, self.uid)
     }
 }
 
@@ -152,7 +160,7 @@ impl FromStr for Process {
         let process = Process {
             pid: next()?.parse().map_err(|_| ())?,
             started: next()?.parse().map_err(|_| ())?,
-            space: next()?.parse().map_err(|_| ())?,
+            space: Space { pids: next()?.parse().map_err(|_| ())?, users: next()?.parse().map_err(|_| ())? },
             uid: next()?.parse().map_err(|_| ())?,
         };
         // 0 and below mean groups to kill(2).
@@ -190,7 +198,10 @@ mod tests {
     fn a_process_of_another_namespace_is_not_seen() {
         let sight = Sight::new(&Boot::this().unwrap());
         let process = sight.process(std::process::id()).unwrap();
-        assert_eq!(sight.life(&Process { space: process.space + 1, ..process }), Life::Unseen);
+        let Space { pids, users } = process.space;
+        for space in [Space { pids: pids + 1, users }, Space { pids, users: users + 1 }] {
+            assert_eq!(sight.life(&Process { space, ..process }), Life::Unseen);
+        }
         assert_eq!(Sight { space: None }.life(&process), Life::Unseen);
     }
 

@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_longest_that_there_can_be_fit_and_are_read_back() {
-        let process = Some(format!("4194304.{0}.{0}.{1}", u64::MAX, u32::MAX).parse().unwrap());
+        let process = Some(format!("4194304.{0}.{0}.{0}.{1}", u64::MAX, u32::MAX).parse().unwrap());
         let claim =
             |reserved| Some(Claim { token: longest_token(), granted: u64::MAX, until: u64::MAX, reserved, process });
         for (claim, key) in [(None, "a b=c%"), (claim(Some(u64::MAX)), "short"), (claim(None), &"日".repeat(100))] {

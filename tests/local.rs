@@ -1,0 +1,89 @@
+//! What is promised of a directory alone: its files, its users, and what the kernel tells of processes.
+//!
+//! What holds for every kind of authority stands in `authority`. Some of this needs root, to be other users
+//! and to make namespaces and file systems: who is not root checks what is left of it without.
+
+mod boot;
+mod crowd;
+mod idle;
+mod killed;
+mod namespaces;
+mod place;
+mod records;
+mod removed;
+mod room;
+mod shared;
+mod stuck;
+mod sweep;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::{Authority, Local, Nxlock, Running, eventually, eventually_some, is_alive, text_of};
+
+/// One that gives its callers time: hundreds at once take a while on a machine that has other things to do.
+struct Patient(Local);
+
+impl Authority for Patient {
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.0.directory()
+    }
+
+    fn lead(&self, call: Nxlock) -> Nxlock {
+        self.0.lead(call).env("NXLOCK_SERVER_TIMEOUT", "1m")
+    }
+}
+
+/// The arguments of a run that has to be refused.
+fn refused_to_run<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied().collect()
+}
+
+#[track_caller]
+fn is_killed(running: &mut Running) {
+    running.signal(Signal::SIGKILL);
+    eventually("it is dead", || running.has_ended());
+}
+
+#[track_caller]
+fn pid_is_killed(pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    eventually("it is dead", || !is_alive(pid));
+}
+
+/// The nxlock that a call has started by way of another program.
+#[track_caller]
+fn nxlock_of(running: &Running) -> i32 {
+    eventually_some("nxlock is there", || {
+        running.descendants().into_iter().find(|pid| text_of(Path::new(&format!("/proc/{pid}/comm"))) == "nxlock\n")
+    })
+}
+
+/// Does it again until it once takes less than `bound`: what is slow every time is not slow by accident.
+#[track_caller]
+fn takes_less_than(bound: Duration, what: &str, mut once: impl FnMut() -> Duration) {
+    let mut took = Vec::new();
+    for _ in 0..8 {
+        took.push(once());
+        if took.last().is_some_and(|took| *took < bound) {
+            return;
+        }
+    }
+    panic!("never in less than {bound:?}: {what}: {took:?}");
+}
+
+/// Sees a crowd through as long as somebody gets on: the machine may be slow.
+#[track_caller]
+fn as_long_as_it_goes_on(log: &Path, mut is_over: impl FnMut() -> bool) {
+    while !is_over() {
+        let seen = text_of(log).len();
+        eventually("another one has had its turn", || is_over() || text_of(log).len() > seen);
+    }
+}

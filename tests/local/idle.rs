@@ -1,0 +1,86 @@
+//! Who waits sleeps, and is woken by the kernel.
+
+use std::fs;
+use std::time::Duration;
+
+use super::{Patient, as_long_as_it_goes_on};
+use crate::support::line::{Turn, break_it, queue, turn};
+use crate::support::{Authority, Local, eventually, may_unshare, now, text_of};
+
+const WAITERS: usize = 300;
+
+/// What all threads of a process have had of a processor so far, in nanoseconds, as proc(5) has it.
+fn spent(pid: i32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let told = threads.map(|thread| text_of(&thread.path().join("schedstat")));
+    told.filter_map(|told| told.split(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn three_hundred_idle_waiters_cost_nothing_and_are_served_in_order() {
+    let local = Patient(Local::start());
+    let log = local.directory().join("log");
+    let holder = Turn::had(&local, &["--ttl", "1h"]);
+    let script = r#"
+        n=0
+        while [ $n -lt $WAITERS ]; do
+            nxlock -q run job -c 'echo $PPID >> "$LOG"' || echo "a run has ended with $?" &
+            n=$((n + 1))
+        done
+        wait"#;
+    let call = local.sh(script, &[]).env("LOG", &log).env("WAITERS", WAITERS.to_string());
+    let mut waiters = call.start();
+    let mut line = Vec::new();
+    let mut length = 0;
+    while length < WAITERS {
+        eventually("another one has come", || {
+            line = queue(&local);
+            line.len() > length
+        });
+        length = line.len();
+    }
+    let total = || line.iter().map(|pid| spent(*pid)).sum::<u64>();
+    assert!(total() > 0, "what they spend can be told");
+    let measured = |over: Duration| {
+        let (before, began) = (total(), now());
+        eventually("a while goes by", || began.elapsed() > over);
+        Duration::from_nanos(total() - before)
+    };
+    // The last of them may still be about to lie down.
+    eventually("all sleep", || measured(Duration::from_millis(200)) < Duration::from_millis(20));
+    let cost = measured(Duration::from_secs(3));
+    assert!(cost < Duration::from_millis(300), "they had {cost:?} of a processor in three seconds");
+
+    holder.leaves();
+    as_long_as_it_goes_on(&log, || waiters.has_ended());
+    waiters.finish().exits(0).prints("");
+    let served: Vec<i32> = text_of(&log).lines().map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(served, line);
+}
+
+/// Where no user namespace may be made, nothing of this can be checked: the limit is everybody's, or a
+/// user's as a whole.
+#[test]
+fn without_a_watch_of_the_kernels_waiters_are_served_as_well() {
+    let options = ["--user", "--map-root-user"];
+    if !may_unshare(&options) {
+        return;
+    }
+    let local = Local::start();
+    let none = r#"echo 0 > /proc/sys/user/max_inotify_instances && exec "$@""#;
+    let words = [&["unshare"], &options[..], &["sh", "-c", none, "sh"]].concat();
+    let without = |options| Turn::of(local.nxlock(turn(options)).under(words.iter().copied())).in_line(&local);
+    let mut holder = Turn::had(&local, &["--ttl", "1h"]);
+    let mut first = without(&["-v"]);
+    let mut second = without(&["-v"]);
+    first.running.says("cannot watch the record");
+    // Whether it is given back or broken.
+    holder.is_told();
+    first.up();
+    holder.leaves();
+    second.running.says("cannot watch the record");
+    break_it(&local);
+    second.up();
+    first.running.finish().exits(76);
+    second.leaves();
+}

@@ -1,0 +1,230 @@
+//! Who sees less of the processes of this machine than others: what cannot be seen is never taken for ended.
+//!
+//! Root may make any namespace. Others may make those below a user namespace of their own, where the
+//! system lets them; where it does not, only that is checked which holds without them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use super::{is_killed, nxlock_of, pid_is_killed, refused_to_run};
+use crate::support::line::{Turn, acquire, break_it, is_free, is_renewed, lease_left, line_is, release, turn};
+use crate::support::{Authority, Local, Nxlock, User, eventually, is_alive, may_unshare, we_are_root};
+
+/// What a call is started by, for it to be in a namespace of its own.
+type Space = Vec<&'static str>;
+
+/// Nothing where they may not be made.
+fn space(options: &[&'static str]) -> Option<Space> {
+    // Root needs no user namespace, and has most to lose in one.
+    let as_user = if we_are_root() { &[][..] } else { &["--user", "--map-current-user"] };
+    let options = [as_user, options].concat();
+    may_unshare(&options).then(|| [&["unshare"], &options[..], &["--"]].concat())
+}
+
+fn pids() -> Option<Space> {
+    space(&["--pid", "--fork", "--mount-proc"])
+}
+
+/// Where the clock is ahead by a quarter of an hour.
+fn times() -> Option<Space> {
+    space(&["--time", "--boottime", "1000", "--fork"])
+}
+
+fn within(space: &Space, call: Nxlock) -> Nxlock {
+    call.under(space.iter().copied())
+}
+
+/// Has the lock from within, by the process that it gives.
+fn had_within(local: &Local, space: &Space, options: &[&str]) -> (Turn, i32) {
+    let mut turn = Turn::of(within(space, local.nxlock(turn(options))));
+    turn.up();
+    let pid = nxlock_of(&turn.running);
+    (turn, pid)
+}
+
+/// Whether who asks is the one within or the holder is.
+fn living_holders_are_not_taken_for_dead(space: &Space) {
+    let local = Local::start();
+    let (holder, _) = had_within(&local, space, &["--ttl", "1s"]);
+    // Its lease ends but for it.
+    is_renewed(&local);
+    local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
+    let waiter = Turn::queued(&local, &["--ttl", "1s"]);
+    is_renewed(&local);
+    line_is(&local, &[waiter.pid()]);
+    assert!(!waiter.is_up());
+    holder.leaves();
+    // Now the other way round.
+    let mut holder = waiter;
+    holder.up();
+    is_renewed(&local);
+    within(space, local.nxlock(refused_to_run(&["-n"]))).run().exits(75).prints("");
+    let mut waiter = Turn::of(within(space, local.nxlock(turn(&[]))));
+    waiter.running.says("waiting for");
+    is_renewed(&local);
+    assert!(!waiter.is_up());
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+}
+
+/// Its lease decides.
+fn a_killed_holder_is_waited_for_until_its_lease_ends(space: &Space) {
+    let local = Local::start();
+    let (_holder, pid) = had_within(&local, space, &["--ttl", "1h"]);
+    pid_is_killed(pid);
+    local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
+    assert!(!is_free(&local));
+    break_it(&local);
+    let (_holder, pid) = had_within(&local, space, &["--ttl", "2s"]);
+    let waiter = Turn::queued(&local, &[]);
+    pid_is_killed(pid);
+    waiter.leaves();
+    // And seen from within.
+    let mut holder = Turn::had(&local, &["--ttl", "1h"]);
+    is_killed(&mut holder.running);
+    within(space, local.nxlock(refused_to_run(&["-n"]))).run().exits(75).prints("");
+    eventually("those outside see that it is free", || is_free(&local));
+}
+
+#[test]
+fn a_holder_of_another_pid_namespace_is_held_to_its_lease() {
+    let Some(space) = pids() else { return };
+    living_holders_are_not_taken_for_dead(&space);
+    a_killed_holder_is_waited_for_until_its_lease_ends(&space);
+}
+
+#[test]
+fn a_pid_namespace_with_the_proc_of_another_sees_nobody() {
+    let Some(space) = space(&["--pid", "--fork"]) else { return };
+    living_holders_are_not_taken_for_dead(&space);
+}
+
+#[test]
+fn those_of_one_pid_namespace_see_each_other() {
+    let Some(space) = pids() else { return };
+    let local = Local::start();
+    let script = r#"nxlock run job -t 1h -- sh -c 'kill -9 $PPID; exec sleep 600' 2> /dev/null
+        exec nxlock run job -w 15s -- echo ran"#;
+    within(&space, local.sh(script, &[])).run().exits(0).prints("ran\n");
+}
+
+#[test]
+fn those_whose_clocks_are_apart_agree_on_who_holds_it() {
+    let Some(space) = times() else { return };
+    living_holders_are_not_taken_for_dead(&space);
+}
+
+#[test]
+fn those_whose_clocks_are_apart_agree_on_when_a_lease_ends() {
+    let Some(space) = times() else { return };
+    let local = Local::start();
+    let whole = Duration::from_secs(3500)..=Duration::from_secs(3600);
+    let token = within(&space, local.nxlock(["acquire", "job", "--ttl", "1h"])).run().exits(0).token();
+    assert!(whole.contains(&lease_left(&local)), "{:?}", lease_left(&local));
+    local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
+    let mut waiter = Turn::queued(&local, &[]);
+    // Renewed from outside, it ends for both.
+    local.nxlock(["renew", "job", &token, "--ttl", "300ms"]).run().exits(0);
+    waiter.up();
+    waiter.leaves();
+
+    let token = acquire(&local, "1h");
+    let seen = within(&space, local.nxlock(["--json", "status", "job"])).run().exits(0).json();
+    let left = Duration::from_millis(seen[0]["ttl_ms"].as_u64().unwrap());
+    assert!(whole.contains(&left), "{left:?}");
+    let mut waiter = Turn::of(within(&space, local.nxlock(turn(&[]))));
+    waiter.running.says("waiting for");
+    within(&space, local.nxlock(["renew", "job", &token, "--ttl", "300ms"])).run().exits(0);
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
+fn what_was_left_behind_is_not_overlooked_from_within_a_user_namespace() {
+    // There nobody may read the environment of those outside, and they seem to be other users.
+    let options = ["--user", "--map-root-user"];
+    if !may_unshare(&options) {
+        return;
+    }
+    let local = Local::start();
+    fs::create_dir(local.locks()).unwrap();
+    fs::set_permissions(local.locks(), PermissionsExt::from_mode(0o1777)).unwrap();
+    let user = we_are_root().then(|| User::visiting(&local));
+    let as_user = |args: &[&str]| match &user {
+        Some(user) => user.nxlock(&local, args.iter().copied()),
+        None => local.nxlock(args.iter().copied()),
+    };
+    let apart = |args: &[&str]| {
+        let words = ["unshare"].iter().chain(&options).copied();
+        match &user {
+            // First the user, then the namespace.
+            Some(user) => {
+                let words =
+                    words.skip(1).chain(["sh", "-c", r#"exec "$NXLOCK" "$@""#, "sh"]).chain(args.iter().copied());
+                user.by(&local, "unshare", words)
+            }
+            None => local.nxlock(args.iter().copied()).under(words),
+        }
+    };
+    let leaves = "( setsid sh -c 'echo left $$; exec sleep 600' & ); exec sleep 600";
+    let mut holder = as_user(&["run", "job", "--ttl", "1h", "-c", leaves]).start();
+    let left: i32 = holder.line("left ").parse().unwrap();
+    is_killed(&mut holder);
+    apart(&refused_to_run(&["-n"])).run().exits(75).prints("");
+    assert!(is_alive(left));
+    pid_is_killed(left);
+    // Those outside see that nothing is left.
+    as_user(&["run", "job", "-w", "15s", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    // And the other way round.
+    let mut holder = apart(&["run", "job", "--ttl", "1h", "-c", leaves]).start();
+    let left: i32 = holder.line("left ").parse().unwrap();
+    is_killed(&mut holder);
+    as_user(&refused_to_run(&["-n"])).run().exits(75).prints("");
+    assert!(is_alive(left));
+    break_it(&local);
+}
+
+/// To hide processes takes root, and two users to hide them from each other.
+#[test]
+fn where_processes_are_hidden_a_killed_holder_is_waited_for_until_its_lease_ends() {
+    if !we_are_root() || !may_unshare(&["--mount"]) {
+        return;
+    }
+    let hide = r#"mount -t proc -o hidepid=2 proc /proc && exec "$@""#;
+    let local = Local::start();
+    fs::create_dir(local.locks()).unwrap();
+    fs::set_permissions(local.locks(), PermissionsExt::from_mode(0o1777)).unwrap();
+    let (one, other) = (User::visiting(&local), User::visiting(&local));
+    let blind = |args: Vec<&str>| other.nxlock(&local, args).under(["unshare", "--mount", "sh", "-c", hide, "sh"]);
+
+    let mut holder = Turn::of(one.nxlock(&local, turn(&["--ttl", "1s"])));
+    holder.up();
+    is_renewed(&local);
+    blind(refused_to_run(&["-n"])).run().exits(75).prints("");
+    holder.leaves();
+
+    let leaves = "( setsid sh -c 'echo left $$; exec sleep 600' & ); exec sleep 600";
+    for ttl in ["1h", "2s"] {
+        let mut holder = one.nxlock(&local, ["run", "job", "--ttl", ttl, "-c", leaves]).start();
+        let left = holder.line("left ").parse().unwrap();
+        let mut waiter = Turn::of(blind(turn(&[])));
+        waiter.running.says("waiting for");
+        is_killed(&mut holder);
+        if ttl == "1h" {
+            blind(refused_to_run(&["-n"])).run().exits(75).prints("");
+            pid_is_killed(left);
+            blind(refused_to_run(&["-n"])).run().exits(75).prints("");
+            assert!(!waiter.is_up());
+            // Who may see them sees that there are none.
+            assert!(is_free(&local));
+            drop(waiter);
+        } else {
+            waiter.up();
+            waiter.leaves();
+        }
+    }
+    let token = acquire(&local, "1m");
+    release(&local, &token);
+}

@@ -1,0 +1,215 @@
+//! Files that are not what nxlock would have written, or no files at all: a clear error, and untouched.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::support::line::{Turn, acquire, holder_id, release};
+use crate::support::record::{newer, with};
+use crate::support::{Authority, Local};
+
+/// A lock that is held by a token.
+struct Held {
+    local: Local,
+    token: String,
+    id: String,
+}
+
+impl Held {
+    fn start() -> Held {
+        let local = Local::start();
+        let token = acquire(&local, "1h");
+        let id = holder_id(&local);
+        Held { local, token, id }
+    }
+
+    /// Whoever asks for this lock is told of `file` that it is `why`.
+    #[track_caller]
+    fn nobody_can_tell(&self, file: &Path, why: &str, remedy: &str) {
+        let verbs = [
+            &["run", "job", "-n", "--", "echo", "ran"][..],
+            &["run", "job", "--", "echo", "ran"],
+            &["run", "job", "--no-queue", "--", "echo", "ran"],
+            &["acquire", "job", "--ttl", "1m"],
+            &["renew", "job", &self.token, "--ttl", "1m"],
+            &["release", "job", &self.token],
+            &["release", "job", "--break", &self.id],
+            &["status", "job"],
+        ];
+        let file = file.display().to_string();
+        for verb in verbs {
+            let done = self.local.nxlock(verb.iter().copied()).run().exits(78).never_says("ran\n");
+            done.says(&file).says(why).says(remedy).never_says("is held by");
+        }
+    }
+
+    #[track_caller]
+    fn goes_back(self) {
+        release(&self.local, &self.token);
+    }
+}
+
+#[test]
+fn what_is_no_file_is_no_record() {
+    for part in ["lock", "line"] {
+        let held = Held::start();
+        let path = held.local.file(part);
+        let aside = held.local.directory().join("aside");
+        let kept = fs::read(&path).ok();
+        if kept.is_some() {
+            fs::rename(&path, &aside).unwrap();
+        }
+        let refused = |why: &str| {
+            let before = fs::symlink_metadata(&path).unwrap();
+            held.nobody_can_tell(&path, why, "remove it");
+            let after = fs::symlink_metadata(&path).unwrap();
+            let same = (before.ino(), before.file_type(), before.mtime(), before.mtime_nsec());
+            assert_eq!(same, (after.ino(), after.file_type(), after.mtime(), after.mtime_nsec()));
+        };
+
+        // To a good record, to another file, to nothing.
+        let elsewhere = held.local.directory().join("elsewhere");
+        fs::write(&elsewhere, "not to be touched").unwrap();
+        for behind in [aside.clone(), elsewhere.clone(), held.local.directory().join("nothing")] {
+            symlink(&behind, &path).unwrap();
+            refused("symbolic link");
+            fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(fs::read(&aside).ok(), kept);
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"not to be touched");
+        assert!(!held.local.directory().join("nothing").exists());
+
+        fs::create_dir(&path).unwrap();
+        refused("is a directory");
+        fs::remove_dir(&path).unwrap();
+
+        mkfifo(&path, Mode::from_bits_truncate(0o666)).unwrap();
+        refused("is not a file");
+        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_fifo());
+        fs::remove_file(&path).unwrap();
+
+        let listener = UnixListener::bind(&path).unwrap();
+        refused("");
+        drop(listener);
+        fs::remove_file(&path).unwrap();
+
+        if kept.is_some() {
+            fs::rename(&aside, &path).unwrap();
+        }
+        held.goes_back();
+    }
+}
+
+/// What a file may have come to, and what is said of it.
+type Damage = (&'static str, Vec<u8>, &'static str, &'static str);
+
+/// By accident, by somebody else, or by a later version.
+fn damages(good: &[u8], line: usize) -> Vec<Damage> {
+    let damaged = |what, bytes: Vec<u8>| (what, bytes, "is damaged", "remove it when nothing runs under this lock");
+    let foreign = |what, bytes: &[u8]| (what, bytes.to_vec(), "is not a record of nxlock", "another NAME or directory");
+    let flipped = |at: usize| {
+        let mut bytes = good.to_vec();
+        bytes[at] ^= 4;
+        bytes
+    };
+    let later = [&newer(&good[..line]), &good[line..]].concat();
+    vec![
+        damaged("a digit", flipped(100)),
+        damaged("the padding", flipped(line - 30)),
+        damaged("the end", flipped(line - 1)),
+        damaged("half of it", good[..line / 2].to_vec()),
+        damaged("without its end", good[..good.len() - 1].to_vec()),
+        damaged("zeros", vec![0; good.len()]),
+        damaged("appended to", [good, &good[..line - 1]].concat()),
+        foreign("another program's", b"127.0.0.1 localhost\n"),
+        foreign("the kind", &flipped(0)),
+        ("later", later, "was written by a newer nxlock", "use that version here too"),
+        ("later still", b"nxlock-lock 3 {\"a\": 1}\n".to_vec(), "was written by a newer nxlock", "use that version"),
+    ]
+}
+
+#[test]
+fn a_record_that_cannot_be_understood_is_left_as_it_is() {
+    let held = Held::start();
+    let path = held.local.file("lock");
+    let good = fs::read(&path).unwrap();
+    let mut damages = damages(&good, good.len());
+    damages.push(("empty", Vec::new(), "is damaged", "remove it when nothing runs under this lock"));
+    damages.push(("another lock's", with(&good, &[("key", "lock:other")]), "another lock", "use another NAME"));
+    for (what, bytes, why, remedy) in damages {
+        fs::write(&path, &bytes).unwrap();
+        held.nobody_can_tell(&path, why, remedy);
+        assert!(fs::read(&path).unwrap() == bytes, "{what}: it is another now");
+        // Of other locks all can be told.
+        held.local.nxlock(["run", "another", "-n", "--", "true"]).run().exits(0);
+    }
+    fs::write(&path, &good).unwrap();
+    held.goes_back();
+}
+
+#[test]
+fn a_line_that_cannot_be_understood_is_left_as_it_is() {
+    let local = Local::start();
+    let held = Held { token: acquire(&local, "1h"), id: holder_id(&local), local };
+    let waiters = [Turn::queued(&held.local, &[]), Turn::queued(&held.local, &[])];
+    let (path, record) = (held.local.file("line"), held.local.file("lock"));
+    let good = fs::read(&path).unwrap();
+    drop(waiters);
+    let before = fs::read(&record).unwrap();
+    for (what, bytes, why, remedy) in damages(&good, good.len() / 2) {
+        let bytes = if what == "later still" { b"nxlock-waiter 3 {}\n".to_vec() } else { bytes };
+        fs::write(&path, &bytes).unwrap();
+        held.nobody_can_tell(&path, why, remedy);
+        assert!(fs::read(&path).unwrap() == bytes, "{what}: it is another now");
+        assert!(fs::read(&record).unwrap() == before, "{what}: the record is another now");
+    }
+    fs::write(&path, &good).unwrap();
+    held.goes_back();
+}
+
+#[test]
+fn a_record_that_is_damaged_while_somebody_waits_ends_the_wait() {
+    let held = Held::start();
+    let waiter = Turn::queued(&held.local, &[]);
+    let path = held.local.file("lock");
+    let good = fs::read(&path).unwrap();
+    // Locked, or the waiter would look while it is half written.
+    let locked = File::open(&path).unwrap();
+    locked.lock().unwrap();
+    fs::write(&path, "127.0.0.1 localhost\n").unwrap();
+    drop(locked);
+    waiter.running.finish().exits(78).prints("").says("is not a record of nxlock");
+    assert_eq!(fs::read(&path).unwrap(), b"127.0.0.1 localhost\n");
+    fs::write(&path, &good).unwrap();
+    held.goes_back();
+}
+
+#[test]
+fn all_locks_are_listed_whatever_else_lies_there() {
+    let held = Held::start();
+    let locks = held.local.locks();
+    let at = |name: &str| locks.join(name);
+    fs::write(at("hosts.lock"), "127.0.0.1 localhost\n").unwrap();
+    fs::write(at("notes"), "").unwrap();
+    fs::create_dir(at("directory.lock")).unwrap();
+    symlink(held.local.file("lock"), at("lock:link.lock")).unwrap();
+    symlink("nothing", at("dangling.lock")).unwrap();
+    mkfifo(&at("fifo.lock"), Mode::from_bits_truncate(0o600)).unwrap();
+    let listener = UnixListener::bind(at("socket.lock")).unwrap();
+    let listed = || held.local.nxlock(["--json", "status"]).run().exits(0).json();
+    assert_eq!(listed().as_array().map(Vec::len), Some(1));
+    assert_eq!(listed()[0]["name"], "job");
+    // But what is nxlock's and cannot be read might be a lock that is held.
+    let good = fs::read(held.local.file("lock")).unwrap();
+    for (bytes, why) in [(newer(&good), "newer"), (good[..100].to_vec(), "damaged"), (Vec::new(), "damaged")] {
+        fs::write(at("lock:b.lock"), bytes).unwrap();
+        held.local.nxlock(["status"]).run().exits(78).says("lock:b.lock").says(why);
+    }
+    fs::remove_file(at("lock:b.lock")).unwrap();
+    drop(listener);
+    held.goes_back();
+}

@@ -1,0 +1,84 @@
+//! File systems that are full, or cannot be written to. To mount one takes root: others check only what
+//! an own directory without the right to write does.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+
+use super::refused_to_run;
+use crate::support::line::{Turn, acquire, release};
+use crate::support::{Authority, Mounted, may_unshare, we_are_root};
+
+fn may_mount() -> bool {
+    we_are_root() && may_unshare(&["--mount"])
+}
+
+/// Writes until there is no room left.
+fn fill(mounted: &Mounted) {
+    let mut file = File::create(mounted.path().join("fill")).unwrap();
+    let full = std::iter::repeat_with(|| file.write_all(&[b'x'; 512])).find_map(Result::err).unwrap();
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+}
+
+#[test]
+fn on_a_full_disk_who_waits_is_served_although_it_cannot_stand_in_line() {
+    if !may_mount() {
+        return;
+    }
+    let mounted = Mounted::start();
+    let mut holder = Turn::had(&mounted, &["--ttl", "3s"]);
+    fill(&mounted);
+    let mut waiter = Turn::of(mounted.nxlock(crate::support::line::turn(&["-v"])));
+    waiter.running.says("lock:job.line: no space left on device");
+    // What is held is renewed, shown and given back without more room.
+    crate::support::line::is_renewed(&mounted);
+    mounted.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
+    assert!(!waiter.is_up());
+    holder.is_told();
+    waiter.up();
+    holder.leaves();
+    waiter.leaves();
+    let token = acquire(&mounted, "1m");
+    release(&mounted, &token);
+}
+
+#[test]
+fn on_a_full_disk_a_new_lock_is_refused_until_there_is_room() {
+    if !may_mount() {
+        return;
+    }
+    let mounted = Mounted::start();
+    fill(&mounted);
+    let options = ["--server-timeout", "300ms"];
+    let done = mounted.nxlock(options.iter().copied().chain(refused_to_run(&["-n"]))).run();
+    done.exits(69).prints("").says("no space left on device").says("make room there");
+    let mut waiting = mounted.nxlock(["-v", "run", "job", "--", "echo", "ran"]).start();
+    waiting.says("no space left on device");
+    fs::remove_file(mounted.path().join("fill")).unwrap();
+    waiting.finish().exits(0).prints("ran\n");
+    let left: Vec<_> = fs::read_dir(mounted.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock:job.lock"], "nothing unfinished is left behind");
+}
+
+#[test]
+fn what_cannot_be_written_to_is_refused() {
+    if !may_mount() {
+        return;
+    }
+    let mounted = Mounted::start();
+    let token = acquire(&mounted, "1h");
+    mounted.remount("ro");
+    let verbs = [
+        &refused_to_run(&["-n"])[..],
+        &refused_to_run(&[]),
+        &["run", "new", "-n", "--", "true"],
+        &["acquire", "job", "--ttl", "1m"],
+        &["renew", "job", &token, "--ttl", "1m"],
+        &["release", "job", &token],
+    ];
+    for verb in verbs {
+        let done = mounted.nxlock(verb.iter().copied()).run().exits(78).never_says("ran\n");
+        done.says("read-only file system").says("a directory that can be written to");
+    }
+    mounted.remount("rw");
+    release(&mounted, &token);
+}
