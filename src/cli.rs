@@ -303,7 +303,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err(format!("a bare number has no unit: write {bare}s, {bare}ms or {bare}m"));
     }
     if bare.split(|c: char| !c.is_ascii_alphabetic()).any(|unit| unit == "M") {
-        return Err(format!("`M` would be months: write {} for minutes", bare.replace('M', "m")));
+        return Err(format!("`M` would be months: write {} for minutes", bare.replace('M', "m").escape_debug()));
     }
     let duration = humantime::parse_duration(bare).map_err(|e| format!("{e}: write 90s, 1m30s, 500ms or 2h"))?;
     if duration > Ttl::MAX {
@@ -335,6 +335,7 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert!(duration("5M").unwrap_err().contains("5m"));
+        assert!(!duration("5M\u{1b}[31m").unwrap_err().contains('\u{1b}'));
         for bad in ["", "-5s", "1m30", "forever", "99999y"] {
             assert!(duration(bad).is_err(), "{bad:?}");
         }

@@ -109,10 +109,10 @@ impl Boot {
 }
 
 /// The offset of CLOCK_BOOTTIME in `/proc/PID/timens_offsets`: seconds and nanoseconds.
-fn ahead(offsets: &str) -> Option<i64> {
+pub fn ahead(offsets: &str) -> Option<i64> {
     let mut fields = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_ascii_whitespace();
     let mut number = || fields.next()?.parse::<i64>().ok();
-    Some(number()? * 1_000_000 + number()? / 1000)
+    number()?.checked_mul(1_000_000)?.checked_add(number()? / 1000)
 }
 
 /// The wall clock, for people.
@@ -135,6 +135,7 @@ mod tests {
     #[test]
     fn processes_whose_clocks_are_apart_agree_on_a_moment() {
         assert_eq!(ahead("monotonic           0         0\nboottime        86400  5000000\n"), Some(86_400_005_000));
+        assert_eq!(ahead("boottime 9223372036854775807 0\n"), None, "farther than can be counted");
         let apart = Boot { id: String::new(), ahead: -3_000_000 };
         let together = Boot { id: String::new(), ahead: 0 };
         let moment = Moment(Duration::from_secs(10));

@@ -108,9 +108,9 @@ fn wait_for(
     let mut waiting = Waiting::new(&hold.name);
     let waited = wait::for_grant(store, hold, ttl, patience(asked, everywhere), &enclosing(), signals, &mut waiting);
     let granted = matches!(waited, Ok(Waited::Granted(_)));
+    waiting.end(granted);
     // From here on time runs against a lease.
     say::urgent(granted);
-    waiting.end(granted);
     Ok(match waited? {
         Waited::Granted(lease) => Ok(lease),
         Waited::Interrupted(signal) => Err(Report::Interrupted(signal)),

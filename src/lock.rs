@@ -37,9 +37,10 @@ impl FromStr for LockName {
     }
 }
 
+/// For people: a name that a server lists is anybody's, and may hold what would fool a terminal.
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&crate::say::clean(&self.0))
     }
 }
 
@@ -54,7 +55,7 @@ impl Prefix {
 
     /// The key of a lock.
     pub fn key(&self, name: &LockName) -> String {
-        format!("{}{name}", self.0)
+        format!("{}{}", self.0, name.0)
     }
 }
 
@@ -266,6 +267,13 @@ mod tests {
         for bad in ["", "a{b", "a}b", "a\nb", "\u{7f}", &"x".repeat(201)] {
             assert!(LockName::from_str(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_name_is_shown_without_what_could_fool_a_terminal() {
+        let name = LockName::from_str("a\u{202e}b").unwrap();
+        assert_eq!(name.to_string(), "a\\u{202e}b");
+        assert_eq!(Prefix::from_str("lock:").unwrap().key(&name), "lock:a\u{202e}b");
     }
 
     #[test]

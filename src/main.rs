@@ -7,6 +7,8 @@ mod cli;
 mod clock;
 mod cmd;
 mod exit;
+#[cfg(fuzzing)]
+pub mod fuzzed;
 mod inbox;
 mod inherited;
 mod keeper;
@@ -31,7 +33,7 @@ use crate::exit::Exit;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(usage) => return render::usage(&usage).code(),
+        Err(usage) => return render::usage(usage).code(),
     };
     say::begin(&cli.everywhere, matches!(cli.verb, Verb::Run(_)));
     let report = cmd::perform(&cli);

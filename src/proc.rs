@@ -35,7 +35,7 @@ impl Stat {
     }
 
     /// The name stands in parentheses and may hold anything; the fields after it are counted from 3.
-    fn read(stat: &[u8]) -> Option<Stat> {
+    pub fn read(stat: &[u8]) -> Option<Stat> {
         let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
         let fields: Vec<&str> = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3);
@@ -58,14 +58,22 @@ impl Stat {
 /// is in a pid namespace below that of /proc.
 pub fn is_ours() -> bool {
     let status = short("/proc/self/status").unwrap_or_default();
-    let status = String::from_utf8_lossy(&status);
+    number_is(std::process::id(), &String::from_utf8_lossy(&status))
+}
+
+/// Whether a process has this number and no other, by its `/proc/PID/status`.
+pub fn number_is(pid: u32, status: &str) -> bool {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-    numbers.split_ascii_whitespace().eq([std::process::id().to_string()])
+    numbers.split_ascii_whitespace().eq([pid.to_string()])
 }
 
 /// Whether /proc keeps processes from us that are there: the mount option `hidepid`, proc(5).
 pub fn hides() -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    hidden_by(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// Whether the mount of /proc among these has the option.
+pub fn hidden_by(mounts: &str) -> bool {
     let own = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/proc"));
     own.filter_map(|line| line.split_once("hidepid=")).any(|(_, how)| !how.starts_with('0') && !how.starts_with("off"))
 }

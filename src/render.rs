@@ -6,17 +6,36 @@ mod json;
 
 use std::io::{self, Write};
 
+use clap::error::{ContextKind, ContextValue};
+
 use crate::exit::{self, Exit};
 use crate::inherited;
 use crate::report::Report;
 use crate::say;
 
 /// Shows help where it was asked for, and what is wrong with a command line.
-pub fn usage(error: &clap::Error) -> Exit {
+pub fn usage(error: clap::Error) -> Exit {
     let wrong = error.use_stderr();
     // Nobody is left to tell if it cannot be written.
-    let _ = error.print();
+    let _ = harmless(error).print();
     Exit::Status(if wrong { exit::USAGE } else { 0 })
+}
+
+/// clap repeats words as they came, and a script may have them from anywhere.
+pub fn harmless(mut error: clap::Error) -> clap::Error {
+    let cleaned = |(kind, value): (ContextKind, &ContextValue)| match value {
+        ContextValue::String(text) => Some((kind, say::clean(text))).filter(|(_, cleaned)| cleaned != text),
+        _ => None,
+    };
+    let words: Vec<_> = error.context().filter_map(cleaned).collect();
+    if !words.is_empty() {
+        // It would be a tip on how to write the same word.
+        error.remove(ContextKind::Suggested);
+    }
+    for (kind, word) in words {
+        error.insert(kind, ContextValue::String(word));
+    }
+    error
 }
 
 /// Says on stderr what stdout did not take.
@@ -50,4 +69,37 @@ pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
         human::stderr(report);
     }
     Ok(())
+}
+
+/// What stdout would be given, in the form that is asked for; what stderr would be, [`say::heard`] has.
+#[cfg(fuzzing)]
+pub fn shown(report: &Report, as_json: bool) -> String {
+    if as_json {
+        return json::document(report).map(|document| say::escaped(&document)).unwrap_or_default();
+    }
+    human::stderr(report);
+    human::stdout(report).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_refused_word_is_repeated_without_what_could_fool_a_terminal() {
+        for words in [
+            ["-t\u{1b}[2J", "n"],
+            ["--on-lost=\u{202e}", "n"],
+            ["--\u{9b}A", "n"],
+            ["-\u{1b}c", "n"],
+            ["-tM\u{7}", "n"],
+        ] {
+            let line = ["nxlock", "run"].into_iter().chain(words).chain(["true"]);
+            let said = harmless(Cli::try_parse_from(line).unwrap_err()).render().to_string();
+            assert!(!said.contains(['\u{1b}', '\u{202e}', '\u{9b}', '\u{7}']), "{said:?}");
+        }
+    }
 }

@@ -3,6 +3,8 @@
 //! Warnings, what happens (`--verbose`), and the line that tells what is waited for. Nothing said
 //! here is an answer; those are `render`'s.
 
+#[cfg(fuzzing)]
+pub mod heard;
 mod scribe;
 mod text;
 mod waiting;
@@ -21,7 +23,7 @@ use crate::supervise::Lost;
 use scribe::Text;
 
 pub use scribe::urgent;
-pub use text::{clean, escaped, instant, now_whose, plain, process, span, state, state_word, who};
+pub use text::{clean, escaped, instant, may_fool, now_whose, plain, process, span, state, state_word, who};
 pub use waiting::Waiting;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

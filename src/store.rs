@@ -23,6 +23,8 @@ use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Owner, Prefix, State, Ttl};
 use crate::wait::jittered;
 
+#[cfg(fuzzing)]
+pub use local::files;
 pub use target::Target;
 
 /// One authority over locks. A value of this speaks to it from one thread.

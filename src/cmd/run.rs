@@ -95,7 +95,7 @@ fn command(asked: &Run) -> (OsString, Vec<OsString>) {
 fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static str, Option<String>); 6] {
     let held = enclosing().into_iter().chain([hold.token.clone()]);
     [
-        ("NXLOCK_NAME", Some(lock.name.to_string())),
+        ("NXLOCK_NAME", Some(lock.name.as_str().to_owned())),
         ("NXLOCK_KEY", Some(lock.key.clone())),
         ("NXLOCK_TOKEN", Some(hold.token.as_str().to_owned())),
         ("NXLOCK_FENCE", lease.fence.map(|fence| fence.0.to_string())),

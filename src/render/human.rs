@@ -173,7 +173,7 @@ fn cells(name: &LockName, occupancy: &Occupancy) -> [String; 8] {
     let holder = occupancy.holder.as_ref();
     let free = occupancy.state == State::Free;
     [
-        clean(name.as_str()),
+        name.to_string(),
         say::state_word(&occupancy.state).replace('_', " "),
         holder.map_or_else(dash, |holder| say::process(&holder.owner)),
         holder.map_or_else(dash, |holder| holder.id.to_string()),

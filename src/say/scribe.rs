@@ -5,12 +5,17 @@
 //! a thread of its own writes, and nobody waits for it but at the end, and not for long.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use nix::poll::PollFlags;
+
+use crate::clock::Moment;
+use crate::limit::{Limit, Woken};
 use crate::signals::deaf;
 
 /// What is to be written.
@@ -55,6 +60,16 @@ pub fn put(text: Text) {
     }
 }
 
+/// Writes if stderr takes it at once, and before anything else goes on: what a waiter shows has to be gone
+/// when its command begins.
+pub fn offer(text: &Text) {
+    let stderr = std::io::stderr();
+    let now = Limit::until(Moment::now());
+    if now.wait_for(&[(stderr.as_fd(), PollFlags::POLLOUT)]).is_ok_and(|woken| woken == Woken::Ready) {
+        write(text);
+    }
+}
+
 fn begin() -> Option<Sender<Errand>> {
     let (scribe, errands) = channel();
     deaf(|| thread::Builder::new().name("stderr".into()).spawn(move || run(&errands))).ok()?;
@@ -70,6 +85,13 @@ fn run(errands: &Receiver<Errand>) {
     }
 }
 
+#[cfg(fuzzing)]
+fn write(text: &Text) {
+    let (Text::Styled(text) | Text::Raw(text)) = text;
+    super::heard::put(text);
+}
+
+#[cfg(not(fuzzing))]
 fn write(text: &Text) {
     let _ = match text {
         Text::Styled(text) => anstream::stderr().lock().write_all(text.as_bytes()),

@@ -17,7 +17,7 @@ pub fn clean(text: &str) -> String {
             cleaned.push('…');
             break;
         }
-        if c.is_control() || is_format(c) {
+        if may_fool(c) {
             cleaned.extend(c.escape_unicode());
         } else {
             cleaned.push(c);
@@ -31,7 +31,7 @@ pub fn clean(text: &str) -> String {
 pub fn escaped(document: &Value) -> String {
     let mut escaped = String::new();
     for c in document.to_string().chars() {
-        if c.is_control() || is_format(c) {
+        if may_fool(c) {
             let units = c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
             escaped.push_str(&units);
         } else {
@@ -41,11 +41,18 @@ pub fn escaped(document: &Value) -> String {
     escaped
 }
 
+/// Whether it could move a cursor, hide or reorder words.
+pub fn may_fool(c: char) -> bool {
+    c.is_control() || is_format(c)
+}
+
 /// Invisible characters that change how their neighbours look: Unicode's bidirectional controls,
 /// joiners, tags and the like (general category Cf, and the line separators).
 fn is_format(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
+        | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The beginning of a text that fits into so many columns.
@@ -161,6 +168,7 @@ mod tests {
     fn what_could_fool_a_terminal_is_escaped() {
         assert_eq!(clean("a\u{1b}[31mb\r\n\u{202e}c\u{9b}"), "a\\u{1b}[31mb\\u{d}\\u{a}\\u{202e}c\\u{9b}");
         assert_eq!(clean("naïve 日本"), "naïve 日本");
+        assert_eq!(clean("\u{600}a\u{1d173}"), "\\u{600}a\\u{1d173}", "every character that Unicode calls a format");
         assert!(clean(&"x".repeat(10_000)).len() < 400);
     }
 

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::scribe::{Text, put};
+use super::scribe::{Text, offer};
 use super::text::{cut, held_by_after, process, span};
 use super::{Level, line, voice};
 use crate::clock::Moment;
@@ -122,6 +122,12 @@ impl Waiting {
         format!("waiting for \"{}\": {place}waited {}{what}", self.name, self.waited())
     }
 
+    /// What a terminal would be shown.
+    #[cfg(fuzzing)]
+    pub fn live(&self) -> String {
+        self.live_text()
+    }
+
     fn waited(&self) -> String {
         span(whole(self.began.elapsed()))
     }
@@ -139,7 +145,7 @@ impl Waiting {
         // The last column is left empty: writing it may wrap the line.
         let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
         // Not through anstream, which takes escapes out where colours are unwanted.
-        put(Text::Raw(text));
+        offer(&Text::Raw(text));
         self.drawn = true;
         self.redraw_at = Moment::now() + REDRAW_EVERY;
     }
@@ -147,11 +153,12 @@ impl Waiting {
     /// The wait is over. On a terminal nothing of it remains.
     pub fn end(&mut self, granted: bool) {
         if self.drawn {
-            put(Text::Raw("\r\x1b[K".into()));
+            offer(&Text::Raw("\r\x1b[K".into()));
             self.drawn = false;
         }
         if self.form == Form::Log && self.told.is_some() && granted {
-            line(format_args!("nxlock: got \"{}\" after {}", self.name, span(whole(self.began.elapsed()))));
+            let waited = span(whole(self.began.elapsed()));
+            offer(&Text::Styled(format!("nxlock: got \"{}\" after {waited}\n", self.name)));
         }
     }
 }

@@ -37,6 +37,12 @@ enum Stream {
     Unix(UnixStream),
 }
 
+/// More than any reply of ours has: a queue of a hundred thousand takes half of it.
+const LONGEST: usize = 64 << 20;
+/// So much is read without a look at the clock: who has always more to say would keep us from it, and the
+/// parser reads a long line anew with every piece.
+const UNTIMED: usize = 1 << 20;
+
 /// Why there is no reply.
 #[derive(Debug)]
 pub enum Fault {
@@ -102,7 +108,7 @@ impl Link {
     /// Waits for one reply. After a fault the connection may still be written to, but what it says
     /// can no longer be told apart.
     pub fn receive(&mut self, limit: Limit<'_>) -> Result<Value, Fault> {
-        let mut source = Source { stream: &mut self.stream, limit, fault: None };
+        let mut source = Source { stream: &mut self.stream, limit, room: LONGEST, fault: None };
         match self.parser.parse_value(&mut source) {
             Ok(value) => Ok(value),
             Err(error) => Err(source.fault.take().unwrap_or_else(|| match error.is_io_error() {
@@ -143,11 +149,21 @@ fn greetings(endpoint: &Endpoint) -> Vec<Cmd> {
 struct Source<'a> {
     stream: &'a mut Stream,
     limit: Limit<'a>,
+    /// How much may come still, before it fills all memory.
+    room: usize,
     fault: Option<Fault>,
 }
 
 impl Read for Source<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.room == 0 {
+            self.fault = Some(Fault::Garbled("its reply does not end".into()));
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if LONGEST - self.room > UNTIMED && self.limit.until.passed() {
+            self.fault = Some(Fault::TimeUp);
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         loop {
             match self.stream.read(buffer) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -162,7 +178,10 @@ impl Read for Source<'_> {
                     self.fault = Some(Fault::Ended(io::Error::new(e.kind(), e.to_string())));
                     return Err(e);
                 }
-                Ok(n) => return Ok(n),
+                Ok(n) => {
+                    self.room = self.room.saturating_sub(n);
+                    return Ok(n);
+                }
             }
         }
     }
@@ -253,5 +272,35 @@ fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, F
         Arrival::Letter(addresses) => Ok(addresses?),
         Arrival::Readable => Err(Fault::Bell),
         Arrival::Time => Err(Fault::TimeUp),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What becomes of a reply that begins like this and does not end.
+    fn endless(beginning: &'static [u8], limit: Duration) -> Fault {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let talker = thread::spawn(move || {
+            let begun = theirs.write_all(beginning);
+            begun.and_then(|()| (0..).try_for_each(|_| theirs.write_all(&[b'x'; 1 << 16])))
+        });
+        let mut link = Link { stream: Stream::Unix(ours), parser: Parser::new() };
+        let fault = link.receive(Limit::until(Moment::now() + limit)).unwrap_err();
+        drop(link);
+        assert!(talker.join().unwrap().is_err());
+        fault
+    }
+
+    #[test]
+    fn a_reply_without_end_is_given_up() {
+        let fault = endless(b"$9000000000000000000\r\n", Duration::from_secs(60));
+        assert!(matches!(fault, Fault::Garbled(_)), "{fault:?}");
+        let fault = endless(b"+", Duration::ZERO);
+        assert!(matches!(fault, Fault::TimeUp), "{fault:?}");
     }
 }

@@ -1,8 +1,10 @@
 //! What a URL of a Redis server says: parsing and printing, no I/O. A password goes in and never out.
 
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
 /// One Redis server, and who we are there.
@@ -25,6 +27,9 @@ pub struct Login {
     pub user: Option<String>,
     pub password: String,
 }
+
+/// What of a path cannot stand in a URL as it is.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'?').add(b'#').add(b',').add(b'@').add(b'\\');
 
 /// How its server is reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,8 +54,9 @@ impl Endpoint {
             Scheme::Unix => ("redis+unix", &["db", "user", "pass"]),
         };
         let url = redis::parse_redis_url(&format!("{word}://{rest}")).ok_or("it cannot be parsed")?;
-        if let Some((key, _)) = url.query_pairs().find(|(key, _)| !known.contains(&key.as_ref())) {
-            return Err(format!("nothing is known of `?{}=`", key.escape_debug()));
+        // Not repeated either: behind a `?` in a password stands the rest of it.
+        if url.query_pairs().any(|(key, _)| !known.contains(&key.as_ref())) {
+            return Err("nothing is known of what stands behind its `?`: write %3F in a password".into());
         }
         if url.fragment().is_some() {
             return Err("there is a `#` in it: write %23 in a password".into());
@@ -100,7 +106,7 @@ impl fmt::Display for Endpoint {
                 Ok(())
             }
             Address::Unix(path) => {
-                write!(f, "unix://{}", path.display())?;
+                write!(f, "unix://{}", percent_encode(path.as_os_str().as_bytes(), ESCAPED))?;
                 if self.db != 0 {
                     write!(f, "?db={}", self.db)?;
                 }

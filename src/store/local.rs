@@ -25,6 +25,15 @@ use std::time::Duration;
 
 pub use place::Directory;
 
+/// What stands in files, for the fuzz targets.
+#[cfg(fuzzing)]
+pub mod files {
+    pub use super::entry::sum;
+    pub use super::filesystem::network_fuse;
+    pub use super::process::Process;
+    pub use super::record::{Record, Waiter};
+}
+
 use fault::{Fault, Flaw};
 use flock::Patience;
 use place::{Part, Place};
@@ -287,5 +296,31 @@ impl Store for Local {
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::lock::{Owner, Token};
+
+    #[test]
+    fn a_fence_at_its_end_does_not_go_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = Directory::At(directory.path().into());
+        let name: LockName = "deploy".parse().unwrap();
+        let prefix: Prefix = "lock:".parse().unwrap();
+        let key = prefix.key(&name);
+        let place = Place::open(&at).unwrap_or_else(|fault| panic!("{}", fault.came));
+        let record = Record { fence: u64::MAX, ..Record::new(&key, Boot::this().unwrap().id()) };
+        std::fs::write(place.file(&key, Part::Record), record.written().unwrap()).unwrap();
+        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+        let hold = Hold { name, token: Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap(), lives_with: None };
+        let mut local = Local::new(at, prefix, Duration::from_secs(60));
+        let limit = Limit::until(Moment::now() + Duration::from_secs(60));
+        let acquired = local.acquire(&hold, Ttl::at_least(Duration::from_secs(60)), Manner::Once, limit).unwrap();
+        assert!(matches!(acquired, Acquired::Granted(Lease { fence: Some(fence), .. }) if fence.0 == u64::MAX));
     }
 }

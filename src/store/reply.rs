@@ -52,7 +52,7 @@ impl<'a> What<'a> {
         let (kind, came, remedy) = match unexpected {
             Unexpected::Error { code, text } => {
                 let (kind, remedy) = meaning(&code);
-                let clue = if text.contains(&code) { String::new() } else { format!("{code}: ") };
+                let clue = if text.contains(&code) { String::new() } else { format!("{}: ", say::clean(&code)) };
                 (kind, format!("{clue}the server says \"{}\"", say::clean(&text)), remedy)
             }
             Unexpected::Shape => {
@@ -201,11 +201,12 @@ pub struct Queued {
 pub fn queued(fields: &[Value]) -> Option<Queued> {
     let [position, length, ticket, used] = fields else { return None };
     let count = |value| integer(value).and_then(|n| usize::try_from(n).ok());
-    Some(Queued {
-        place: Place { position: count(position)?, length: count(length)? },
-        ticket: text(ticket)?.to_owned(),
-        channel_used: integer(used)? == 1,
-    })
+    let place = Place { position: count(position)?, length: count(length)? };
+    // Nobody stands behind the end of a queue.
+    if place.position > place.length {
+        return None;
+    }
+    Some(Queued { place, ticket: text(ticket)?.to_owned(), channel_used: integer(used)? == 1 })
 }
 
 /// `token, ticket, token, ticket ...`: a ticket is the server's microsecond of the enqueuing.
@@ -223,4 +224,31 @@ pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
 /// Microseconds since 1970, by the server's clock.
 fn instant(value: &Value) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(value)?).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Target;
+
+    #[test]
+    fn a_servers_error_code_is_shown_without_what_could_fool_a_terminal() {
+        let Ok(Target::Redis(endpoint)) = Target::choose(Some("redis://h"), None) else { panic!("a server") };
+        let what = What { verb: "look", name: None };
+        let error = redis::parse_redis_value(b"-\x1b[31mE\x0b\r\n").unwrap();
+        let trouble = what.misunderstood(&endpoint, unexpected(&error));
+        assert!(!trouble.to_string().contains(char::is_control), "{trouble:?}");
+    }
+
+    #[test]
+    fn a_place_behind_the_end_of_a_queue_makes_no_sense() {
+        let place = |position, length| {
+            let ticket = Value::BulkString(b"1".to_vec());
+            queued(&[Value::Int(position), Value::Int(length), ticket, Value::Int(1)]).map(|queued| queued.place)
+        };
+        assert_eq!(place(2, 3), Some(Place { position: 2, length: 3 }));
+        assert_eq!(place(0, 0), Some(Place { position: 0, length: 0 }));
+        assert_eq!(place(1, 0), None);
+        assert_eq!(place(1, -1), None);
+    }
 }

@@ -46,17 +46,19 @@ impl Target {
         {
             return Directory::named(path).map(Target::Local);
         }
-        let (scheme, rest) = text.split_once("://").ok_or("it is not a URL")?;
+        let (scheme, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("it is not a URL")?;
         let scheme = match scheme.to_ascii_lowercase().replacen("valkey", "redis", 1).as_str() {
             "redis" => Scheme::Tcp,
             "redis+unix" | "unix" => Scheme::Unix,
-            _ => {
-                let scheme = scheme.escape_debug();
-                return Err(format!("the scheme `{scheme}` is not one of redis, redis+unix, unix, local"));
-            }
+            _ => return Err(format!("the scheme `{scheme}` is not one of redis, redis+unix, unix, local")),
         };
         Endpoint::parse(scheme, rest).map(Target::Redis)
     }
+}
+
+/// What may be repeated. Anything else that stands there is no scheme, and perhaps a password.
+fn is_scheme(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
 }
 
 fn none_named() -> Trouble {
@@ -110,12 +112,19 @@ mod tests {
             ("unix:///run/r.sock", "unix:///run/r.sock"),
             ("redis+unix:///run/r.sock?db=2", "unix:///run/r.sock?db=2"),
             ("valkey+unix:///run/r.sock?user=bob&pass=s3cret", "unix:///run/r.sock"),
+            ("unix:///a%20b%1B%25", "unix:///a%20b%1B%25"),
             ("local:", "local:"),
             ("LOCAL:/var/lib/my locks", "local:/var/lib/my locks"),
             ("local:///srv/locks", "local:/srv/locks"),
         ] {
             assert_eq!(shown(url), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn a_long_directory_is_shown_whole_since_it_is_typed_again() {
+        let url = format!("local:/{}", "d".repeat(1000));
+        assert_eq!(shown(&url), url);
     }
 
     #[test]
@@ -126,6 +135,8 @@ mod tests {
             "redis://s3cret@h",
             "redis://:s3cret#x@h",
             "redis://h?password=s3cret",
+            "redis://bob:12?s3cret@h",
+            ":s3cret@h://",
             "redis://h/s3cret",
             "redis://h/-1",
             "redis://a redis://b",
@@ -135,6 +146,7 @@ mod tests {
             "unix://relative",
             "local",
             "local:relative",
+            "local:/s3cret\u{202e}",
             "local://host/path",
         ] {
             let text = shown(url);

@@ -36,7 +36,7 @@ fn what_is_no_whole_path_is_refused() {
         ("local:./locks", "whole path"),
         ("local:~/locks", "whole path"),
         ("local://host/locks", "another machine"),
-        ("local:/tmp/a\u{7}b", "control character"),
+        ("local:/tmp/a\u{7}b", "control"),
     ];
     for (url, why) in refusals {
         let call = local.nxlock(["-s", url].iter().chain(&refused_to_run(&["-n"])).copied());

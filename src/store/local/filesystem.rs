@@ -72,7 +72,7 @@ pub fn keeps_locks(path: &Path) -> Result<(), Fault> {
 }
 
 /// What a mount of FUSE is known as, if it is one of a network. Fields as proc_pid_mountinfo(5).
-fn network_fuse(mounts: &str, device: u64) -> Option<&str> {
+pub fn network_fuse(mounts: &str, device: u64) -> Option<&str> {
     let number = format!("{}:{}", nix::libc::major(device), nix::libc::minor(device));
     let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
     let kind = mount.split_once(" - ")?.1.split(' ').next()?;

@@ -82,7 +82,7 @@ impl Line {
 
     /// A ticket behind all others, and not before `now`.
     pub fn next_ticket(&self, now: u64) -> u64 {
-        self.waiters().map(|waiter| waiter.ticket + 1).max().unwrap_or(0).max(now)
+        self.waiters().map(|waiter| waiter.ticket.saturating_add(1)).max().unwrap_or(0).max(now)
     }
 
     /// Puts a waiter in line, or writes it anew.
@@ -133,4 +133,16 @@ fn blank() -> Vec<u8> {
 
 fn slot(bytes: &[u8]) -> Result<Option<Waiter>, Flaw> {
     if bytes == blank() { Ok(None) } else { Waiter::read(bytes).map(Some) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_the_last_number_there_is_no_other() {
+        let waiter = Waiter { ticket: u64::MAX, token: "t".parse().unwrap() };
+        let line = Line { path: PathBuf::new(), file: None, slots: vec![None, Some(waiter)] };
+        assert_eq!(line.next_ticket(1), u64::MAX);
+    }
 }

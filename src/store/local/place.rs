@@ -14,6 +14,7 @@ use nix::unistd::geteuid;
 use super::entry::sum;
 use super::fault::{Fault, shown};
 use super::filesystem;
+use crate::say;
 use crate::store::Kind;
 
 /// Which directory.
@@ -60,7 +61,8 @@ impl Directory {
     pub fn named(path: &str) -> Result<Directory, String> {
         let inner = path.trim_start_matches('/');
         match path.len() - inner.len() {
-            _ if path.contains(char::is_control) => Err("there is a control character in its path".into()),
+            // It is shown as it is, to be typed again.
+            _ if path.contains(say::may_fool) => Err("there is a control or format character in its path".into()),
             0 if path.is_empty() => Ok(Directory::OfUser),
             0 => Err("behind `local:` there must be the whole path of a directory, or nothing".into()),
             2 => Err("locks of another machine cannot be reached by `local:`: write local:/path".into()),
@@ -80,7 +82,7 @@ impl fmt::Display for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Directory::OfUser => f.write_str("local:"),
-            Directory::At(path) => write!(f, "local:{}", shown(path)),
+            Directory::At(path) => write!(f, "local:{}", path.display()),
         }
     }
 }

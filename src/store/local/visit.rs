@@ -296,7 +296,7 @@ impl<'a> Visit<'a> {
     /// The fence rises with every change of owner; the wall clock is its floor, in case its record is lost.
     fn change_hands(&mut self, claim: Claim) -> Result<Fence, Fault> {
         let floor = wall().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
-        self.record.fence = (self.record.fence + 1).max(u64::try_from(floor).unwrap_or(0));
+        self.record.fence = self.record.fence.saturating_add(1).max(u64::try_from(floor).unwrap_or(0));
         self.record.claim = Some(claim);
         self.write()?;
         Ok(Fence(self.record.fence))

@@ -1,0 +1,69 @@
+//! What must be true of any text that people or programs are given.
+
+#![allow(dead_code)]
+
+use nxlock::fuzzed::{Report, heard, shown};
+
+/// General categories Cf, Zl and Zp of Unicode 16, from its DerivedGeneralCategory.txt and not from the
+/// program.
+const FORMAT: [(u32, u32); 20] = [
+    (0xad, 0xad),
+    (0x600, 0x605),
+    (0x61c, 0x61c),
+    (0x6dd, 0x6dd),
+    (0x70f, 0x70f),
+    (0x890, 0x891),
+    (0x8e2, 0x8e2),
+    (0x180e, 0x180e),
+    (0x200b, 0x200f),
+    (0x2028, 0x202e),
+    (0x2060, 0x2064),
+    (0x2066, 0x206f),
+    (0xfeff, 0xfeff),
+    (0xfff9, 0xfffb),
+    (0x110bd, 0x110bd),
+    (0x110cd, 0x110cd),
+    (0x13430, 0x1343f),
+    (0x1bca0, 0x1bca3),
+    (0x1d173, 0x1d17a),
+    (0xe0001, 0xe007f),
+];
+
+/// The styles of our own messages, which anstream takes out where they are unwanted.
+const STYLES: [&str; 5] = ["\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"];
+
+/// Nothing in it moves a cursor, hides words or puts them in another order.
+pub fn harmless(text: &str) {
+    for c in text.chars().filter(|c| *c != '\n') {
+        let format = !c.is_ascii() && FORMAT.iter().any(|(first, last)| (*first..=*last).contains(&u32::from(c)));
+        assert!(!c.is_control() && !format, "{c:?} in {text:?}");
+    }
+}
+
+pub fn harmless_line(text: &str) {
+    harmless(text);
+    assert!(!text.contains('\n'), "{text:?}");
+}
+
+/// All that is said of a report to people, without styles.
+pub fn human(report: &Report) -> String {
+    heard::take();
+    let text = shown(report, false) + &said();
+    harmless(&text);
+    text
+}
+
+/// What was said on stderr meanwhile, without styles.
+pub fn said() -> String {
+    let text = STYLES.iter().fold(heard::take(), |text, style| text.replace(style, ""));
+    harmless(&text);
+    text
+}
+
+/// The document that programs are given, which is also safe to look at.
+pub fn json(report: &Report) -> serde_json::Value {
+    let text = shown(report, true);
+    harmless_line(&text);
+    assert!(text.is_ascii() || !text.chars().any(char::is_control));
+    serde_json::from_str(&text).expect("a document")
+}

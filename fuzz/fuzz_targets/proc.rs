@@ -1,0 +1,31 @@
+//! What /proc tells: a process gives itself any name, and whoever mounts, any option.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nxlock::fuzzed::{Stat, ahead, files, hidden_by, number_is};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(stat) = Stat::read(bytes) {
+        // The name stands before the last parenthesis, and nothing in it counts.
+        let after = bytes.iter().rposition(|byte| *byte == b')').expect("a name");
+        let named = [b"1 (x) (".as_slice(), &[0xff, b'\n', b')'], &bytes[after + 1..]].concat();
+        let same = Stat::read(&named).expect("the same under another name");
+        assert_eq!((stat.state, stat.parent, stat.started), (same.state, same.parent, same.started));
+        assert_eq!((stat.memory, stat.environment), (same.memory, same.environment));
+        let _ = stat.has_ended();
+    }
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(micros) = ahead(&text) {
+        assert!(text.contains("boottime"), "{micros}");
+    }
+    if number_is(7, &text) {
+        assert!(text.contains("NSpid:"));
+    }
+    if hidden_by(&text) {
+        assert!(text.contains("hidepid="));
+    }
+    for device in [0, 48, u64::MAX] {
+        assert!(files::network_fuse(&text, device).is_none_or(|kind| text.contains(kind)));
+    }
+});

@@ -1,0 +1,147 @@
+//! The files of a lock that is kept on this machine.
+
+#![no_main]
+
+mod oracle;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+
+use libfuzzer_sys::fuzz_target;
+use nxlock::fuzzed::files::{Process, Record, Waiter, sum};
+use nxlock::fuzzed::{
+    Acquired, Busy, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Owner, Prefix, Refused, Released, Renewed,
+    Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Wanted, open,
+};
+
+/// A directory with the files of one lock.
+struct Ground {
+    target: Target,
+    record: PathBuf,
+    line: PathBuf,
+}
+
+static GROUND: LazyLock<Ground> = LazyLock::new(|| {
+    let directory = std::env::temp_dir().join(format!("nxlock-fuzz-{}", std::process::id()));
+    let target = Target::choose(Some(&format!("local:{}", directory.display())), None).ok().expect("a directory");
+    let hold = hold();
+    let granted = store(&target).acquire(&hold, Ttl::at_least(Duration::ZERO), Manner::Once, limit());
+    assert!(granted.is_ok());
+    let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
+    let line = record.with_extension("line");
+    Ground { target, record, line }
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    // As it is, and with the checksum and the boot that it would need to be believed.
+    for bytes in [bytes.to_vec(), sealed(bytes)] {
+        reads_back(&bytes);
+        let half = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+        fs::write(&GROUND.record, &bytes[..half]).expect("a record");
+        fs::write(&GROUND.line, &bytes[half..]).expect("a line");
+        visited();
+    }
+});
+
+fn reads_back(bytes: &[u8]) {
+    if let Ok(record) = Record::read(bytes) {
+        if let Some(written) = record.written() {
+            assert_eq!(Record::read(&written), Ok(record.clone()));
+            assert_eq!(record.written(), Some(written));
+        } else {
+            assert!(bytes.len() > 600);
+        }
+    }
+    if let Ok(waiter) = Waiter::read(bytes)
+        && let Some(written) = waiter.written()
+    {
+        assert_eq!(Waiter::read(&written), Ok(waiter));
+    }
+    if let Ok(text) = str::from_utf8(bytes)
+        && let Ok(process) = text.parse::<Process>()
+    {
+        assert_eq!(process.to_string().parse(), Ok(process));
+        assert!(process.pid > 0);
+    }
+}
+
+/// Each line with its checksum, padded as it has to be; `@boot` stands for this boot.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    static BOOT: LazyLock<String> =
+        LazyLock::new(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot").trim().to_owned());
+    let text = String::from_utf8_lossy(bytes).replace("@boot", &BOOT);
+    let mut all = Vec::new();
+    for line in text.lines() {
+        let size = if line.starts_with("nxlock-lock") { 2048 } else { 512 };
+        let mut line = line.to_owned();
+        line += &format!(" sum={:016x}", sum(line.as_bytes()));
+        let room = size - (line.len() + 1) % size;
+        line += &" ".repeat(room % size);
+        all.extend(line.into_bytes());
+        all.push(b'\n');
+    }
+    all
+}
+
+/// Whatever stands there, each verb comes to an end, and what it says is harmless.
+fn visited() {
+    let hold = hold();
+    let ttl = Ttl::at_least(Duration::from_secs(1));
+    let mut reports = Vec::new();
+    let lock = || Named::new(&hold.name, &"lock:".parse().expect("a prefix"));
+    let mut store = store(&GROUND.target);
+    match store.names(limit()) {
+        Ok(names) => assert!(names.len() <= 2),
+        Err(trouble) => reports.push(Report::Failed(trouble)),
+    }
+    reports.push(match store.inspect(&hold.name, limit()) {
+        Ok(standing) => Report::Status(StatusRows { rows: vec![Row { lock: lock(), standing }], named: true }),
+        Err(trouble) => Report::Failed(trouble),
+    });
+    let not_yours = |wanted, occupancy| Report::NotYours(NotYours { lock: lock(), wanted, occupancy });
+    match store.renew(&hold, ttl, limit()) {
+        Ok(Renewed::NotYours(occupancy)) => reports.push(not_yours(Wanted::Renew, occupancy)),
+        Ok(Renewed::Until(_)) => {}
+        Err(trouble) => reports.push(Report::Failed(trouble)),
+    }
+    for manner in [Manner::Once, Manner::Queue] {
+        match store.acquire(&hold, ttl, manner, limit()) {
+            Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
+            Ok(Acquired::Held(occupancy, place)) => {
+                let refused = Refused { occupancy, place, waited: Duration::ZERO, nested: false };
+                reports.push(Report::Busy(Busy {
+                    lock: lock(),
+                    refused,
+                    options: String::new(),
+                    conflict_exit_code: None,
+                }));
+            }
+            Err(trouble) => reports.push(Report::Failed(trouble)),
+        }
+    }
+    match store.release(&hold, limit()) {
+        Ok(Released::NotYours(occupancy)) => reports.push(not_yours(Wanted::Release, occupancy)),
+        Ok(Released::Done) => {}
+        Err(trouble) => reports.push(Report::Failed(trouble)),
+    }
+    for report in &reports {
+        oracle::human(report);
+        oracle::json(report);
+    }
+}
+
+fn hold() -> Hold {
+    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+    let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
+    Hold { name: "deploy".parse::<LockName>().expect("a name"), token, lives_with: None }
+}
+
+fn store(target: &Target) -> Box<dyn Store> {
+    open(target.clone(), "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5))
+}
+
+fn limit() -> Limit<'static> {
+    Limit::until(Moment::now() + Duration::from_secs(5))
+}

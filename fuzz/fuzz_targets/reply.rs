@@ -1,0 +1,153 @@
+//! What a server answers: the bytes of one connection after another, separated by a line `--`. The first
+//! byte says what is asked for.
+
+#![no_main]
+
+mod oracle;
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixListener;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use clap::Parser;
+use libfuzzer_sys::fuzz_target;
+use nxlock::fuzzed::{
+    Acquired, Busy, Cli, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Occupancy, Owner, Prefix, Refused,
+    Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Waiting, Wanted, begin, open,
+};
+
+/// What the next connections are told.
+static ANSWERS: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
+
+/// A server that says what it is told to, whatever it is asked, and then no more.
+static SERVER: LazyLock<Target> = LazyLock::new(|| {
+    begin(&Cli::try_parse_from(["nxlock", "-v", "status"]).expect("a command line").everywhere, false);
+    let path = std::env::temp_dir().join(format!("nxlock-fuzz-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).expect("a socket");
+    thread::spawn(move || {
+        // Kept open for a while: a closed door is another answer.
+        let mut open = VecDeque::new();
+        for mut stream in listener.incoming().flatten() {
+            let answer = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let _ = stream.write_all(&answer.unwrap_or_default());
+            let _ = stream.shutdown(Shutdown::Write);
+            open.push_back(stream);
+            open.truncate(8);
+            if open.len() == 8 {
+                open.pop_front();
+            }
+        }
+    });
+    Target::choose(Some(&format!("unix://{}", path.display())), None).ok().expect("a server")
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((verb, answers)) = bytes.split_first() else { return };
+    // What does not fit into the socket would have to wait for a reader.
+    if answers.len() > 64 * 1024 {
+        return;
+    }
+    let target = SERVER.clone();
+    *ANSWERS.lock().unwrap_or_else(PoisonError::into_inner) = split(answers);
+    let mut store = open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5));
+    let name: LockName = "deploy".parse().expect("a name");
+    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+    let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
+    let random = token.random_part().to_owned();
+    let hold = Hold { name, token, lives_with: None };
+    let report = asked(*verb, &mut *store, &hold);
+    let mut texts = vec![oracle::said()];
+    if let Some(report) = report {
+        texts.push(oracle::human(&report));
+        texts.push(oracle::json(&report).to_string());
+        if let Report::Failed(trouble) = &report {
+            let mut waiting = Waiting::new(&hold.name);
+            waiting.trouble(trouble);
+            oracle::harmless(&waiting.live());
+            texts.push(oracle::said());
+        }
+    }
+    assert!(texts.iter().all(|text| !text.contains(&random)), "{texts:?}");
+});
+
+fn split(mut answers: &[u8]) -> VecDeque<Vec<u8>> {
+    const BETWEEN: &[u8] = b"\n--\n";
+    let mut all = VecDeque::new();
+    while let Some(at) = answers.windows(BETWEEN.len()).position(|window| window == BETWEEN) {
+        all.push_back(answers[..at].to_vec());
+        answers = &answers[at + BETWEEN.len()..];
+    }
+    all.push_back(answers.to_vec());
+    all
+}
+
+fn asked(verb: u8, store: &mut dyn Store, hold: &Hold) -> Option<Report> {
+    let ttl = Ttl::at_least(Duration::from_secs(30));
+    let report = match verb {
+        b'o' => acquire(store, hold, Manner::Once),
+        b'q' => acquire(store, hold, Manner::Queue),
+        b'p' => acquire(store, hold, Manner::Plain),
+        b'w' => store.renew(hold, ttl, limit()).map(|renewed| match renewed {
+            Renewed::Until(_) => None,
+            Renewed::NotYours(occupancy) => Some(not_yours(hold, Wanted::Renew, occupancy)),
+        }),
+        b'r' => store.release(hold, limit()).map(|released| rebuff(hold, Wanted::Release, released)),
+        b'b' => {
+            let id = "abcdefgh".parse().expect("an id");
+            store.take_away(&hold.name, &id, limit()).map(|released| rebuff(hold, Wanted::Break, released))
+        }
+        b'n' => listed(store),
+        _ => store.inspect(&hold.name, limit()).map(|standing| {
+            let lock = named(&hold.name);
+            Some(Report::Status(StatusRows { rows: vec![Row { lock, standing }], named: true }))
+        }),
+    };
+    report.unwrap_or_else(|trouble| Some(Report::Failed(trouble)))
+}
+
+fn acquire(store: &mut dyn Store, hold: &Hold, manner: Manner) -> Result<Option<Report>, Trouble> {
+    let acquired = store.acquire(hold, Ttl::at_least(Duration::from_secs(30)), manner, limit())?;
+    let Acquired::Held(occupancy, place) = acquired else { return Ok(None) };
+    store.pause(Limit::until(Moment::now()));
+    let mut waiting = Waiting::new(&hold.name);
+    waiting.held(&occupancy, place);
+    oracle::harmless(&waiting.live());
+    oracle::said();
+    let refused = Refused { occupancy, place, waited: Duration::from_secs(2), nested: false };
+    let lock = named(&hold.name);
+    Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))
+}
+
+/// All names that the server tells, and how the first ones stand.
+fn listed(store: &mut dyn Store) -> Result<Option<Report>, Trouble> {
+    let mut rows = Vec::new();
+    for name in store.names(limit())?.into_iter().take(4) {
+        let standing = store.inspect(&name, limit())?;
+        rows.push(Row { lock: named(&name), standing });
+    }
+    Ok(Some(Report::Status(StatusRows { rows, named: false })))
+}
+
+fn rebuff(hold: &Hold, wanted: Wanted, released: Released) -> Option<Report> {
+    match released {
+        Released::Done => None,
+        Released::NotYours(occupancy) => Some(not_yours(hold, wanted, occupancy)),
+    }
+}
+
+fn not_yours(hold: &Hold, wanted: Wanted, occupancy: Occupancy) -> Report {
+    Report::NotYours(NotYours { lock: named(&hold.name), wanted, occupancy })
+}
+
+fn named(name: &LockName) -> Named {
+    Named::new(name, &"lock:".parse().expect("a prefix"))
+}
+
+fn limit() -> Limit<'static> {
+    Limit::until(Moment::now() + Duration::from_secs(5))
+}

@@ -1,0 +1,99 @@
+//! A key's value, which any program may have written, and what is shown of it.
+
+#![no_main]
+
+mod oracle;
+
+use std::time::{Duration, SystemTime};
+
+use libfuzzer_sys::fuzz_target;
+use nxlock::fuzzed::{
+    Busy, Fence, LockName, Lost, Named, NotYours, Occupancy, Owner, Place, Prefix, Refused, Report, Row, Standing,
+    StatusRows, Token, Waiter, Waiting, Wanted, lost_how,
+};
+use serde_json::Value;
+
+fuzz_target!(|value: &[u8]| {
+    minted(value);
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    let granted = Fence(1_799_999_999_000_000);
+    let ends = Some(Duration::from_millis(u64::MAX));
+    for (ttl, fence) in [(None, None), (Some(Duration::ZERO), Some(granted)), (ends, Some(Fence(u64::MAX)))] {
+        told(value, Occupancy::of_value(value, ttl, fence, now), now);
+    }
+});
+
+fn told(value: &[u8], occupancy: Occupancy, now: SystemTime) {
+    let prefix: Prefix = "lock:".parse().expect("a prefix");
+    let name: LockName = "deploy".parse().expect("a name");
+    let lock = || Named::new(&name, &prefix);
+    let place = Place { position: 2, length: 3 };
+    let queue = Token::read(value).into_iter().map(|told| Waiter {
+        position: 1,
+        id: told.id,
+        owner: told.owner,
+        waiting: now.duration_since(told.born).unwrap_or_default(),
+        reason: told.reason,
+    });
+    let standing = Standing { occupancy: occupancy.clone(), queue: queue.collect() };
+    let refused = Refused { occupancy: occupancy.clone(), place, waited: Duration::from_secs(1), nested: false };
+    let reports = [
+        Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
+        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, occupancy: occupancy.clone() }),
+        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Break, occupancy: occupancy.clone() }),
+        Report::Status(StatusRows { rows: vec![Row { lock: lock(), standing }], named: true }),
+    ];
+    let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
+    texts.push(lost_how(&Lost::Taken(occupancy.clone())));
+    let mut waiting = Waiting::new(&name);
+    waiting.held(&occupancy, place);
+    texts.push(oracle::said());
+    texts.push(waiting.live());
+    for report in &reports {
+        let document = oracle::json(report);
+        let holder = document.get("holder").unwrap_or(&document[0]["holder"]);
+        same_holder(holder, &occupancy);
+        texts.push(document.to_string());
+    }
+    texts[4..7].iter().for_each(|line| oracle::harmless(line));
+    unrevealed(value, &occupancy, &texts);
+}
+
+/// A document carries what the holder said as it was.
+fn same_holder(document: &Value, occupancy: &Occupancy) {
+    let Some(holder) = &occupancy.holder else { return assert!(document.is_null(), "{document}") };
+    assert_eq!(document["user"], holder.owner.user);
+    assert_eq!(document["host"], holder.owner.host);
+    assert_eq!(document["pid"], holder.owner.pid);
+    assert_eq!(document["reason"].as_str(), holder.reason.as_deref());
+    assert_eq!(document["id"], holder.id.as_str());
+}
+
+/// Nobody learns the random part of a token, unless its owner has written it elsewhere too.
+fn unrevealed(value: &[u8], occupancy: &Occupancy, texts: &[String]) {
+    let (Some(holder), Ok(text)) = (&occupancy.holder, str::from_utf8(value)) else { return };
+    let random = text.split(':').nth(1).expect("a token has a random part");
+    assert_eq!(random.len(), 26);
+    let Owner { user, host, .. } = &holder.owner;
+    let elsewhere = [Some(user.as_str()), Some(host), holder.reason.as_deref()];
+    if !elsewhere.iter().flatten().any(|field| field.contains(random)) {
+        assert!(texts.iter().all(|text| !text.contains(random)), "{texts:?}");
+    }
+}
+
+/// A token tells what went into it, as far as it fits.
+fn minted(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut parts = text.splitn(3, '\n');
+    let mut part = || parts.next().unwrap_or_default().to_owned();
+    let owner = Owner { user: part(), host: part(), pid: u32::try_from(bytes.len()).unwrap_or(0) };
+    let reason = part();
+    let born = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_000_000_123);
+    let token = Token::mint(&owner, Some(&reason), born).expect("a token");
+    assert!(token.as_str().len() <= 256 && token.as_str().bytes().all(|byte| byte.is_ascii_graphic()));
+    let told = Token::read(token.as_str().as_bytes()).expect("it reads back");
+    assert!(owner.user.starts_with(&told.owner.user) && owner.host.starts_with(&told.owner.host));
+    assert!(reason.starts_with(told.reason.as_deref().unwrap_or_default()));
+    assert_eq!((told.owner.pid, told.born), (owner.pid, born));
+    assert_eq!(token.as_str().parse::<Token>().as_ref(), Ok(&token));
+}

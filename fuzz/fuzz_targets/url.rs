@@ -1,0 +1,67 @@
+//! A server's URL, from a command line, an environment or a file.
+
+#![no_main]
+
+mod oracle;
+
+use libfuzzer_sys::fuzz_target;
+use nxlock::fuzzed::{Report, Target};
+
+/// Stands for a password wherever one is put; no URL of the corpus has it.
+const SECRET: &str = "s3cr3tpw";
+
+fuzz_target!(|bytes: &[u8]| {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.as_ref();
+    for chosen in [Target::choose(Some(text), None), Target::choose(None, Some(text))] {
+        match chosen {
+            Ok(target) => accepted(&target),
+            Err(trouble) => _ = oracle::human(&Report::Failed(trouble)),
+        }
+    }
+    let (front, back) = text.split_once('\n').unwrap_or(("", text));
+    if text.contains(SECRET) {
+        return;
+    }
+    for scheme in ["redis", "unix", "redis+unix"] {
+        concealed(&format!("{scheme}://{front}:{SECRET}@{back}"));
+        concealed(&format!("{scheme}://{front}:12?{SECRET}@{back}"));
+        concealed(&format!("{scheme}://{front}:12#{SECRET}@{back}"));
+        concealed(&format!("{scheme}://{front}?pass={SECRET}&{back}"));
+        concealed(&format!("{scheme}://{front}?{back}&pass={SECRET}"));
+    }
+});
+
+/// It is shown so that it can be typed again, and means the same then. A login is not shown whole.
+fn accepted(target: &Target) {
+    let shown = target.to_string();
+    oracle::harmless_line(&shown);
+    if matches!(target, Target::Redis(endpoint) if endpoint.login.as_ref().is_some_and(|login| login.user.is_some())) {
+        return;
+    }
+    let again = match Target::choose(Some(&shown), None) {
+        Ok(again) => again,
+        Err(trouble) => panic!("{shown:?}: {trouble}"),
+    };
+    assert_eq!(again.to_string(), shown);
+    match (target, &again) {
+        (Target::Redis(one), Target::Redis(other)) => assert_eq!((&one.address, one.db), (&other.address, other.db)),
+        (Target::Local(_), Target::Local(_)) => {}
+        _ => panic!("{shown:?} is of another kind"),
+    }
+}
+
+/// No message repeats a password, not even one that was not taken for one.
+fn concealed(url: &str) {
+    let text = match Target::choose(Some(url), None) {
+        // A path is shown, and what stands in it is no password.
+        Ok(Target::Redis(endpoint))
+            if endpoint.login.is_some() && !format!("{:?}", endpoint.address).contains(SECRET) =>
+        {
+            Target::Redis(endpoint).to_string()
+        }
+        Ok(_) => return,
+        Err(trouble) => oracle::human(&Report::Failed(trouble)),
+    };
+    assert!(!text.contains(SECRET), "{url:?}: {text}");
+}

@@ -1,0 +1,71 @@
+//! What is written on a command line, in an environment or in a file: durations, names, ids, tokens.
+
+#![no_main]
+
+mod oracle;
+
+use std::time::Duration;
+
+use clap::Parser;
+use libfuzzer_sys::fuzz_target;
+use nxlock::fuzzed::{Cli, HolderId, LockName, Prefix, Token, Ttl, duration, harmless};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    // A caller would cut it there.
+    if text.contains('\0') {
+        return;
+    }
+    if let Some(duration) = taken(duration(text)) {
+        assert!(duration <= Ttl::MAX);
+        let written = humantime::format_duration(duration).to_string();
+        assert_eq!(nxlock::fuzzed::duration(&written), Ok(duration), "{written}");
+    }
+    if let Some(ttl) = taken(text.parse::<Ttl>()) {
+        assert!((Ttl::MIN..=Ttl::MAX).contains(&ttl.get()));
+        assert_eq!(duration(text), Ok(ttl.get()));
+        assert_eq!(Duration::from_millis(ttl.millis()).as_millis(), ttl.get().as_millis());
+    }
+    if let Some(name) = taken(text.parse::<LockName>()) {
+        assert!(name.as_str() == text && (1..=200).contains(&text.len()) && is_of_a_key(text));
+    }
+    if let Some(prefix) = taken(text.parse::<Prefix>()) {
+        assert!(prefix.as_str() == text && is_of_a_key(text));
+    }
+    if let Some(id) = taken(text.parse::<HolderId>()) {
+        assert!(id.as_str() == text && text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    }
+    if let Some(token) = taken(text.parse::<Token>()) {
+        assert!(token.as_str() == text && text.len() <= 1024 && !text.chars().any(char::is_control));
+    }
+    let lines: Vec<&str> = ["nxlock"].into_iter().chain(text.lines()).collect();
+    typed(&lines);
+    // One of many places, since a command line takes long to take apart.
+    match text.len() % 4 {
+        0 => typed(&["nxlock", "run", text, "true"]),
+        1 => typed(&["nxlock", "release", "name", "--break", text]),
+        2 => typed(&["nxlock", text, "name"]),
+        _ => {
+            let options =
+                ["--ttl", "--wait", "--kill-after", "--at-least", "--server-timeout", "--prefix", "-E", "--on-lost"];
+            let option = options[text.len() / 4 % options.len()];
+            typed(&["nxlock", "run", &format!("{option}={text}"), "name", "true"]);
+        }
+    }
+});
+
+/// What is wrong with a word is said in one harmless line.
+fn taken<T>(parsed: Result<T, String>) -> Option<T> {
+    parsed.inspect_err(|why| oracle::harmless_line(why)).ok()
+}
+
+fn is_of_a_key(text: &str) -> bool {
+    !text.chars().any(|c| c.is_control() || c == '{' || c == '}')
+}
+
+/// A whole command line is taken or refused.
+fn typed(words: &[&str]) {
+    if let Err(error) = Cli::try_parse_from(words) {
+        oracle::harmless(&harmless(error).render().to_string());
+    }
+}
