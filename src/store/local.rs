@@ -57,6 +57,8 @@ pub struct Local {
     open: Option<(String, Arc<File>)>,
     patience: Patience,
     stand: Option<Stand>,
+    /// The one that we had before the lock was ours.
+    former: Option<Stand>,
     /// When it is worth asking again, for who does not stand in line.
     look_at: Moment,
 }
@@ -78,6 +80,7 @@ impl Local {
             open: None,
             patience: Patience::default(),
             stand: None,
+            former: None,
             look_at,
         }
     }
@@ -230,7 +233,10 @@ impl Store for Local {
         let acquired = acquired.map_err(|fault| self.trouble("acquire", Some(&hold.name), fault))?;
         match &acquired {
             // After the record is unlocked: the one behind wakes.
-            Acquired::Granted(_) => self.stand = None,
+            Acquired::Granted(_) => {
+                self.former = self.stand.take();
+                self.former.iter().for_each(Stand::leave);
+            }
             Acquired::Held(occupancy, _) => self.look_at = Moment::now() + poll_pause(occupancy),
         }
         Ok(acquired)

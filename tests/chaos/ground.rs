@@ -195,7 +195,8 @@ impl Ground for OneMachine {
         // What is in the directory then is the fences' alone: nobody stands in line.
         let files = std::fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
         let lines = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "line"));
-        let waited_for = lines.filter(|line| line.metadata().is_ok_and(|found| found.len() > 0));
+        let waited_for =
+            lines.filter(|line| std::fs::read_to_string(line.path()).is_ok_and(|text| text.contains("ticket=")));
         waited_for.map(|line| line.path().display().to_string()).collect()
     }
 }

@@ -20,6 +20,8 @@ pub struct Line {
     slots: Vec<Option<Waiter>>,
 }
 
+/// So many fit into a page.
+const SHORT: usize = 4096 / WAITER;
 /// More than can be waiting on one machine.
 const AT_MOST: usize = 1 << 16;
 
@@ -105,16 +107,23 @@ impl Line {
         let own = |slot: &Option<Waiter>| slot.as_ref().is_some_and(|other| other.token == *token);
         let Some(at) = self.slots.iter().position(own) else { return Ok(()) };
         self.slots[at] = None;
-        if self.slots.iter().all(Option::is_none) { self.clear() } else { self.write(at, &blank()) }
+        // A short file is left as long as it is: to shorten it would cost more than to read it.
+        let is_last = self.slots.len() > SHORT && self.slots.iter().all(Option::is_none);
+        if is_last { self.clear() } else { self.write(at, &blank()) }
     }
 
     /// Nobody waits any more.
     pub fn clear(&mut self) -> Result<(), Fault> {
-        self.slots.clear();
-        match &self.file {
-            Some(file) => file.set_len(0).map_err(|error| Fault::of(&self.path, &error)),
-            None => Ok(()),
+        if self.slots.is_empty() {
+            return Ok(());
         }
+        // Never to nothing: what is written to a file after that, ext4 writes to the disk when it is
+        // closed, and the next one waits for it (ext4(5), auto_da_alloc).
+        self.write(0, &blank())?;
+        self.slots = vec![None];
+        let length = u64::try_from(WAITER).unwrap_or(u64::MAX);
+        let shortened = self.file.as_ref().map_or(Ok(()), |file| file.set_len(length));
+        shortened.map_err(|error| Fault::of(&self.path, &error))
     }
 
     fn write(&self, at: usize, bytes: &[u8]) -> Result<(), Fault> {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::flock::Locked;
+use super::line::Line;
 use super::place::{Part, Place};
 use super::visit::{self, Machine};
 use crate::clock::{Moment, wall};
@@ -43,7 +44,7 @@ fn forget(place: &Place, machine: &Machine, path: &Path) -> Option<()> {
     let line = place.file(&record.key, Part::Line);
     let this_boot = record.boot == machine.boot.id();
     let held = record.claim.is_some_and(|claim| claim.until > machine.boot.micros(Moment::now()));
-    let waited_for = fs::metadata(&line).is_ok_and(|line| line.len() > 0);
+    let waited_for = Line::read(place, line.clone()).map_or(true, |line| line.first().is_some());
     if this_boot && (held || waited_for) || place.file(&record.key, Part::Record) != path || !place.is_at(&file.0, path)
     {
         return None;
