@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use super::{is_killed, pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::line::{Turn, acquire, break_it, is_free, line_is, queue, release, standing, turn};
-use crate::support::{Authority, Local, Running, eventually, is_alive, now};
+use crate::support::{Authority, Local, Running, eventually, is_alive, now, text_of};
 
 /// Long after the limit of every wait here.
 const LONG: [&str; 2] = ["--ttl", "1h"];
@@ -166,5 +166,5 @@ fn a_waiter_that_is_killed_leaves_nothing_in_the_line() {
         waiter.up();
         waiter.leaves();
     }
-    assert_eq!(std::fs::metadata(local.file("line")).unwrap().len(), 0, "nobody stands in it");
+    assert_eq!(text_of(&local.file("line")).trim(), "", "somebody stands in it");
 }
