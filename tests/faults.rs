@@ -143,7 +143,7 @@ fn a_command_that_will_not_stop_is_gone_before_its_lease_ends_by_a_clock_one_per
     let network = Network::to(&redis);
     let pid = redis.directory().join("pid");
     let script = "trap '' TERM; echo $$ > \"$PID\"; while :; do sleep 1; done";
-    let job = network.nxlock(["run", "job", "-t", "3s", "-c", script]).env("PID", &pid).start();
+    let job = network.nxlock(["run", "job", "-t", "10s", "-c", script]).env("PID", &pid).start();
     eventually("it runs", || text_of(&pid).ends_with('\n'));
     let command: i32 = text_of(&pid).trim().parse().unwrap();
     network.is(Way::There, Condition::BlackHoled);

@@ -1,11 +1,10 @@
 //! What a visit to a lock tells of it: nothing is changed by asking.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::fault::Fault;
 use super::record;
 use super::visit::Visit;
-use crate::clock::wall;
 use crate::lock::{Fence, Holder, Occupancy, State, Token};
 use crate::store::{Place, Standing, Waiter};
 
@@ -55,7 +54,7 @@ impl Visit<'_> {
         let holder = Token::read(claim.token.as_str().as_bytes()).map(|told| Holder {
             id: told.id,
             owner: told.owner,
-            since: wall().checked_sub(held).unwrap_or(told.born),
+            since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(claim.since)).unwrap_or(told.born),
             held,
             reason: told.reason,
         });

@@ -32,6 +32,8 @@ pub struct Claim {
     pub token: Token,
     pub granted: u64,
     pub until: u64,
+    /// When it was granted by the wall clock, for people: milliseconds after 1970.
+    pub since: u64,
     /// The ticket of the waiter that it is put aside for, until that comes for it.
     pub reserved: Option<u64>,
     /// The process that the claim lives with, if it is not for the lease alone to end it.
@@ -62,6 +64,7 @@ impl Record {
                 ("reserved_for", or_dash(claim.reserved.as_ref())),
                 ("granted_us", claim.granted.to_string()),
                 ("until_us", claim.until.to_string()),
+                ("since_ms", claim.since.to_string()),
                 ("process", or_dash(claim.process.as_ref())),
                 ("token", claim.token.as_str().to_owned()),
             ]),
@@ -78,6 +81,7 @@ impl Record {
                 token: entry.parsed("token")?,
                 granted: entry.parsed("granted_us")?,
                 until: entry.parsed("until_us")?,
+                since: entry.parsed("since_ms")?,
                 reserved: entry.optional("reserved_for")?,
                 process: entry.optional("process")?,
             }),
@@ -115,8 +119,16 @@ mod tests {
     #[test]
     fn the_longest_that_there_can_be_fit_and_are_read_back() {
         let process = Some(format!("4194304.{0}.{0}.{0}.{1}", u64::MAX, u32::MAX).parse().unwrap());
-        let claim =
-            |reserved| Some(Claim { token: longest_token(), granted: u64::MAX, until: u64::MAX, reserved, process });
+        let claim = |reserved| {
+            Some(Claim {
+                token: longest_token(),
+                granted: u64::MAX,
+                until: u64::MAX,
+                since: u64::MAX,
+                reserved,
+                process,
+            })
+        };
         for (claim, key) in [(None, "a b=c%"), (claim(Some(u64::MAX)), "short"), (claim(None), &"日".repeat(100))] {
             let record = Record { key: key.to_owned(), fence: u64::MAX, boot: "b".repeat(36), claim };
             let written = record.written().unwrap();

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::fault::{Fault, Flaw, shown};
 use super::flock::Locked;
@@ -257,6 +257,7 @@ impl<'a> Visit<'a> {
             token: ask.token.clone(),
             granted: self.now,
             until,
+            since: millis_of_wall(),
             reserved: None,
             process: ask.process,
         })?;
@@ -273,6 +274,7 @@ impl<'a> Visit<'a> {
             token: waiter.token.clone(),
             granted: self.now,
             until,
+            since: millis_of_wall(),
             reserved: Some(waiter.ticket),
             process: None,
         })?;
@@ -284,7 +286,7 @@ impl<'a> Visit<'a> {
         let (now, until) = (self.now, self.in_future(ask.ttl));
         if let Some(claim) = &mut self.record.claim {
             if claim.reserved.take().is_some() {
-                claim.granted = now;
+                (claim.granted, claim.since) = (now, millis_of_wall());
             }
             (claim.until, claim.process) = (until, ask.process);
         }
@@ -295,7 +297,7 @@ impl<'a> Visit<'a> {
 
     /// The fence rises with every change of owner; the wall clock is its floor, in case its record is lost.
     fn change_hands(&mut self, claim: Claim) -> Result<Fence, Fault> {
-        let floor = wall().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
+        let floor = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
         self.record.fence = self.record.fence.saturating_add(1).max(u64::try_from(floor).unwrap_or(0));
         self.record.claim = Some(claim);
         self.write()?;
@@ -309,6 +311,11 @@ impl<'a> Visit<'a> {
     fn write(&self) -> Result<(), Fault> {
         self.file.0.write_all_at(&written(&self.record)?, 0).map_err(|error| Fault::of(&self.path, &error))
     }
+}
+
+fn millis_of_wall() -> u64 {
+    let since = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What is to stand in a record.
