@@ -20,7 +20,7 @@ struct Left<'a, A: Authority> {
 }
 
 fn left_by<'a, A: Authority>(authority: &'a A, options: &[&str], deaf: &str) -> Left<'a, A> {
-    let args = ["run", "job", "--ttl", "1s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
+    let args = ["run", "job", "--ttl", "3s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
     let call = authority.nxlock(args).env("STOP", authority.directory().join("stop")).env("DEAF", deaf);
     let mut running = call.start();
     let pid = running.line("left ").parse().unwrap();
@@ -38,7 +38,7 @@ impl<A: Authority> Left<'_, A> {
         let lasted = crate::support::now();
         eventually("more than a lease goes by", || {
             assert!(held() && is_alive(self.pid), "the lock was not kept");
-            lasted.elapsed() > Duration::from_millis(1500)
+            lasted.elapsed() > Duration::from_millis(3500)
         });
         assert!(!self.running.has_ended());
     }

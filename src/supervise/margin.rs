@@ -13,9 +13,10 @@ pub fn stop(ttl: Ttl, kill_after: Duration) -> Duration {
     fifth.max(asked_for).min(ttl / 3)
 }
 
-/// How long before the end of the lease what is left is killed: time enough to be gone.
+/// How long before the end of the lease what is left is killed: time enough to be gone, where ten others want
+/// the same processor, both for us to be woken and for who is killed to end.
 pub fn kill(ttl: Ttl, kill_after: Duration) -> Duration {
-    let guard = (ttl.get() / 100).max(Duration::from_millis(50));
+    let guard = (ttl.get() / 100).max(Duration::from_millis(100));
     guard.min(stop(ttl, kill_after) / 2)
 }
 
@@ -38,12 +39,12 @@ mod tests {
     fn a_longer_grace_begins_earlier_as_far_as_a_quarter_of_the_lease() {
         assert_eq!(margins(60_000, 12_000), (12_100, 600));
         assert_eq!(margins(60_000, 40_000), (15_000, 600));
-        assert_eq!(margins(3_000, 5_000), (750, 50));
+        assert_eq!(margins(3_000, 5_000), (750, 100));
     }
 
     #[test]
     fn even_the_shortest_lease_leaves_time_to_renew_and_to_kill() {
         assert_eq!(margins(100, 5_000), (33, 16));
-        assert_eq!(margins(500, 0), (166, 50));
+        assert_eq!(margins(500, 0), (166, 83));
     }
 }
