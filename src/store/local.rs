@@ -169,16 +169,18 @@ fn locked(
                 None => return Ok(None),
             },
         };
-        let before = grounds.place.written(key);
-        lock(&file, &path, patience, limit).map_err(|fault| match grounds.place.written(key) == before {
-            true => fault,
-            // Somebody else got on meanwhile: it hangs nowhere, and there are many.
-            false => Fault::new(
-                Kind::Unwilling,
-                format!("{} is in use by so many that our turn has not come", fault::shown(&path)),
-                "wait, or use a longer --server-timeout",
-            ),
-        })?;
+        if !patience.try_lock(&file).map_err(|error| Fault::of(&path, &error))? {
+            let before = grounds.place.written(key);
+            lock(&file, &path, patience, limit).map_err(|fault| match grounds.place.written(key) == before {
+                true => fault,
+                // Somebody else got on meanwhile: it hangs nowhere, and there are many.
+                false => Fault::new(
+                    Kind::Unwilling,
+                    format!("{} is in use by so many that our turn has not come", fault::shown(&path)),
+                    "wait, or use a longer --server-timeout",
+                ),
+            })?;
+        }
         if grounds.place.is_at(&file, &path) {
             *open = Some((key.to_owned(), Arc::clone(&file)));
             return Ok(Some(file));

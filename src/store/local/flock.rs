@@ -17,6 +17,22 @@ pub struct Patience {
 }
 
 impl Patience {
+    /// Locks a file for ourselves alone, if nobody else has it locked.
+    ///
+    /// # Errors
+    /// As flock(2).
+    pub fn try_lock(&self, file: &File) -> io::Result<bool> {
+        // Of a wait that goes on, only its end tells whose the file is.
+        if self.stuck.is_some() {
+            return Ok(false);
+        }
+        match file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     /// Locks a file for ourselves alone, if that comes before the limit. Given up, the file must not be
     /// kept: the lock may still come, and goes with the last that has the file open.
     ///
@@ -30,10 +46,8 @@ impl Patience {
             }
             self.stuck = None;
         }
-        match file.try_lock() {
-            Ok(()) => return Ok(Woken::Ready),
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(error),
+        if self.try_lock(file)? {
+            return Ok(Woken::Ready);
         }
         let theirs = Arc::clone(file);
         // Whether it failed shows below: then the file is still not ours.
