@@ -17,7 +17,7 @@ use crate::lock::{HELD, Hold, Lease, LockName, Owner, Token, Ttl};
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{self, Kind, Store, Target, Trouble};
+use crate::store::{self, Access, Kind, Store, Target, Trouble};
 use crate::wait::{self, Patience, Queueing, Wait, Waited};
 
 /// Does what was asked for.
@@ -56,8 +56,13 @@ fn trouble(error: anyhow::Error) -> Trouble {
 fn open(everywhere: &Everywhere) -> Result<Box<dyn Store>, Trouble> {
     // An unset variable and one that is no UTF-8 both name no server.
     let redis_url = std::env::var("REDIS_URL").ok();
-    let target = Target::choose(everywhere.server.as_deref(), redis_url.as_deref())?;
+    let target = Target::choose(everywhere.server.as_deref(), redis_url.as_deref(), &access())?;
     Ok(store::open(target, everywhere.prefix.clone(), everywhere.server_timeout))
+}
+
+/// Who we are and whom we trust.
+fn access() -> Access {
+    Access::default()
 }
 
 /// What was said on the command line, and not in the environment, of where the locks are. Without a
@@ -68,7 +73,7 @@ fn options(everywhere: &Everywhere) -> String {
     };
     let mut options = String::new();
     if let Some(server) = said(everywhere.server.clone(), "NXLOCK_SERVER")
-        && let Ok(target) = Target::choose(Some(&server), None)
+        && let Ok(target) = Target::choose(Some(&server), None, &Access::default())
     {
         options += &format!(" -s {}", shlex::try_quote(&target.to_string()).unwrap_or_default());
     }

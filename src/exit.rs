@@ -42,7 +42,7 @@ impl From<&Report> for Exit {
                 Ending::Killed { signal, .. } => killed_by(signal),
             },
             Report::Failed(trouble) => match trouble.kind {
-                Kind::Unreachable | Kind::Unwilling => 69,
+                Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => 69,
                 Kind::Usage => USAGE,
                 Kind::Broken => 70,
                 Kind::Refused => 77,

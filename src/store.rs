@@ -3,13 +3,17 @@
 //! An answer is a value; an error means that the truth is unknown, and nothing may turn "I could
 //! not find out" into "free", "held" or success.
 
+mod access;
 pub mod connect;
+mod dial;
 mod endpoint;
 mod ladder;
 mod line;
 mod local;
 mod reply;
+mod route;
 mod script;
+mod secure;
 mod server;
 mod target;
 mod wire;
@@ -23,6 +27,7 @@ use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Owner, Prefix, State, Ttl};
 use crate::wait::jittered;
 
+pub use access::Access;
 #[cfg(fuzzing)]
 pub use local::files;
 pub use target::Target;
@@ -137,6 +142,8 @@ pub enum Kind {
     Unreachable,
     /// A "not now": asking again later may help.
     Unwilling,
+    /// There is an answer, and it is not one to rely on: a certificate that nobody we trust vouches for.
+    Untrusted,
     /// A "no" that stays no: wrong password, no permission.
     Refused,
     /// Something that was set up wrongly: no server named, a bad URL.
@@ -172,7 +179,7 @@ impl std::error::Error for Trouble {}
 /// Opens the store that a target names. Nothing is asked of it yet.
 pub fn open(target: Target, prefix: Prefix, timeout: Duration) -> Box<dyn Store> {
     match target {
-        Target::Redis(endpoint) => Box::new(server::Server::new(endpoint, prefix, timeout)),
+        Target::Redis(route) => Box::new(server::Server::new(route, prefix, timeout)),
         Target::Local(directory) => Box::new(local::Local::new(directory, prefix, timeout)),
     }
 }

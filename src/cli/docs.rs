@@ -251,8 +251,15 @@ mod exit_statuses {
         let mut all = BTreeSet::from(["0".to_owned(), "1".to_owned()]);
         for (verb, _, help) in PAGES {
             let Some(verb) = verb else { continue };
-            let kinds =
-                [Kind::Unreachable, Kind::Unwilling, Kind::Refused, Kind::Misconfigured, Kind::Usage, Kind::Broken];
+            let kinds = [
+                Kind::Unreachable,
+                Kind::Unwilling,
+                Kind::Untrusted,
+                Kind::Refused,
+                Kind::Misconfigured,
+                Kind::Usage,
+                Kind::Broken,
+            ];
             let failed = kinds.map(|kind| Report::Failed(Trouble { kind, ..Trouble::of_ours("", &"") }));
             let mut numbers: BTreeSet<_> = match verb {
                 // Its 0 is among its command's own.

@@ -151,7 +151,7 @@ fn lost(lost: &Lost) -> Value {
 
 fn failed(trouble: &Trouble) -> Value {
     let kind = match trouble.kind {
-        Kind::Unreachable | Kind::Unwilling => "unreachable",
+        Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => "unreachable",
         Kind::Refused => "refused",
         Kind::Misconfigured | Kind::WrongType => "misconfigured",
         Kind::Usage => "usage",

@@ -1,33 +1,30 @@
-//! From an address to a live connection: the only file that knows sockets.
+//! From an address to a live connection, and what is said over it.
 //!
 //! A `Link` carries requests and replies in RESP2, packed and parsed by the redis crate. The sockets
 //! are ours and never block, so that every wait has one limit, whatever it waits for: the crate's
 //! own connection counts its time-outs once per address and per reply, and cannot be interrupted.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::thread;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, UnixAddr, connect, getsockopt, socket,
-    sockopt,
-};
 use redis::{Cmd, Parser, Value, cmd};
 
-use super::endpoint::{Address, Endpoint};
+use super::Kind;
+use super::dial::{self, ready};
+use super::endpoint::{Address, Endpoint, Login};
+use super::secure::{self, Secure};
 use crate::clock::Moment;
-use crate::inbox::{Arrival, Inbox};
 use crate::limit::{Limit, Woken};
 use crate::say;
-use crate::signals::deaf;
 
 /// A connection with at most one request under way.
 pub struct Link {
+    /// Whom it leads to.
+    pub peer: Endpoint,
     stream: Stream,
     parser: Parser,
 }
@@ -35,6 +32,7 @@ pub struct Link {
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<Secure>),
 }
 
 /// More than any reply of ours has: a queue of a hundred thousand takes half of it.
@@ -55,6 +53,12 @@ pub enum Fault {
     Garbled(String),
     /// The server refused to hear us at all.
     Greeting(Value),
+    /// What is wrong is known better than by any of these.
+    Told {
+        kind: Kind,
+        came: String,
+        remedy: &'static str,
+    },
 }
 
 impl From<io::Error> for Fault {
@@ -73,16 +77,17 @@ impl Link {
     /// Connects, to the first of a host's addresses that answers, and says who we are where that is
     /// needed: nothing is sent to a server without password for its first database.
     pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Link, Fault> {
-        let stream = match &endpoint.address {
-            Address::Unix(path) => Stream::Unix(dial_unix(path, limit)?),
-            Address::Tcp { host, port } => Stream::Tcp(dial_host(host, *port, limit)?),
+        let stream = match (&endpoint.address, &endpoint.entry.trust) {
+            (Address::Unix(path), _) => Stream::Unix(dial::unix(path, limit)?),
+            (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host, *port, limit)?),
+            (Address::Tcp { host, port }, Some(trust)) => {
+                let socket = dial::host(host, *port, limit)?;
+                Stream::Tls(Box::new(Secure::begin(socket, host, trust, limit)?))
+            }
         };
-        let mut link = Link { stream, parser: Parser::new() };
+        let mut link = Link { peer: endpoint.clone(), stream, parser: Parser::new() };
         let greetings = greetings(endpoint);
-        let packed = greetings.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
-        link.send(&packed, limit)?;
-        for _ in &greetings {
-            let reply = link.receive(limit)?;
+        for reply in link.converse(&greetings, limit)? {
             if let Value::ServerError(_) = reply {
                 return Err(Fault::Greeting(reply));
             }
@@ -91,18 +96,38 @@ impl Link {
         Ok(link)
     }
 
+    /// Sends requests in one go, and waits for as many replies.
+    pub fn converse(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
+        if let Err(fault) = self.send(&packed, limit) {
+            // A server that closes the door at once may have said why.
+            if let Fault::Ended(_) = fault
+                && let Ok(said @ Value::ServerError(_)) = self.receive(limit)
+            {
+                return Ok(vec![said; requests.len()]);
+            }
+            return Err(fault);
+        }
+        requests.iter().map(|_| self.receive(limit)).collect()
+    }
+
     /// Sends a packed request.
     pub fn send(&mut self, mut request: &[u8], limit: Limit<'_>) -> Result<(), Fault> {
-        while !request.is_empty() {
-            match self.stream.write(request) {
-                Ok(0) => return Err(Fault::Ended(io::ErrorKind::WriteZero.into())),
-                Ok(n) => request = &request[n..],
+        loop {
+            // An empty rest may still have to leave.
+            let sent = match request.is_empty() {
+                true => self.stream.flush().map(|()| None),
+                false => self.stream.write(request).map(Some),
+            };
+            match sent {
+                Ok(None) => return Ok(()),
+                Ok(Some(0)) => return Err(Fault::Ended(io::ErrorKind::WriteZero.into())),
+                Ok(Some(n)) => request = &request[n..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready(self.fd(), PollFlags::POLLOUT, limit)?,
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(secure::fault(e)),
             }
         }
-        Ok(())
     }
 
     /// Waits for one reply. After a fault the connection may still be written to, but what it says
@@ -131,18 +156,22 @@ impl Link {
 }
 
 fn greetings(endpoint: &Endpoint) -> Vec<Cmd> {
+    let entry = &endpoint.entry;
     let mut greetings = Vec::new();
-    if let Some(login) = &endpoint.login {
-        let mut auth = cmd("AUTH");
-        auth.arg(&login.user).arg(&login.password);
-        greetings.push(auth);
-    }
-    if endpoint.db != 0 {
+    greetings.extend(entry.login.as_ref().map(auth));
+    if entry.db != 0 {
         let mut select = cmd("SELECT");
-        select.arg(endpoint.db);
+        select.arg(entry.db);
         greetings.push(select);
     }
     greetings
+}
+
+/// Redis command AUTH.
+pub fn auth(login: &Login) -> Cmd {
+    let mut auth = cmd("AUTH");
+    auth.arg(&login.user).arg(login.password.reveal());
+    auth
 }
 
 /// Reads with a limit. The parser knows only I/O errors, so the fault is kept aside.
@@ -175,8 +204,9 @@ impl Read for Source<'_> {
                     }
                 }
                 Err(e) => {
-                    self.fault = Some(Fault::Ended(io::Error::new(e.kind(), e.to_string())));
-                    return Err(e);
+                    let kind = e.kind();
+                    self.fault = Some(secure::fault(e));
+                    return Err(kind.into());
                 }
                 Ok(n) => {
                     self.room = self.room.saturating_sub(n);
@@ -192,6 +222,7 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tls(secure) => secure.socket().as_fd(),
         }
     }
 
@@ -199,6 +230,7 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.read(buffer),
             Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tls(secure) => secure.read(buffer),
         }
     }
 
@@ -206,80 +238,25 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.write(bytes),
             Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tls(secure) => secure.write(bytes),
         }
     }
-}
 
-fn ready(fd: BorrowedFd<'_>, what: PollFlags, limit: Limit<'_>) -> Result<(), Fault> {
-    match limit.wait_for(&[(fd, what)])? {
-        Woken::Ready => Ok(()),
-        Woken::Bell => Err(Fault::Bell),
-        Woken::TimeUp => Err(Fault::TimeUp),
-    }
-}
-
-fn dial_unix(path: &Path, limit: Limit<'_>) -> Result<UnixStream, Fault> {
-    dial(AddressFamily::Unix, &UnixAddr::new(path)?, limit).map(UnixStream::from)
-}
-
-fn dial_host(host: &str, port: u16, limit: Limit<'_>) -> Result<TcpStream, Fault> {
-    let mut last = Fault::Ended(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for address in resolve(host, port, limit)? {
-        let dialled = match address {
-            SocketAddr::V4(address) => dial(AddressFamily::Inet, &SockaddrIn::from(address), limit),
-            SocketAddr::V6(address) => dial(AddressFamily::Inet6, &SockaddrIn6::from(address), limit),
-        };
-        match dialled {
-            Ok(socket) => {
-                let stream = TcpStream::from(socket);
-                // Requests are single small writes: waiting to fill a segment would only delay them.
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(fault @ (Fault::Bell | Fault::TimeUp)) => return Err(fault),
-            Err(fault) => last = fault,
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
+            Stream::Tls(secure) => secure.flush(),
         }
-    }
-    Err(last)
-}
-
-fn dial(family: AddressFamily, address: &impl SockaddrLike, limit: Limit<'_>) -> Result<OwnedFd, Fault> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family, SockType::Stream, flags, None)?;
-    match connect(socket.as_raw_fd(), address) {
-        Ok(()) => return Ok(socket),
-        Err(Errno::EINPROGRESS) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    ready(socket.as_fd(), PollFlags::POLLOUT, limit)?;
-    match getsockopt(&socket, sockopt::SocketError)? {
-        0 => Ok(socket),
-        errno => Err(io::Error::from_raw_os_error(errno).into()),
-    }
-}
-
-/// Looks a name up. getaddrinfo(3) knows no limit, so a thread of its own waits for it; one that is
-/// given up ends with its answer.
-fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, Fault> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    let (mut inbox, postbox) = Inbox::open()?;
-    let host = host.to_owned();
-    let look_up = move || postbox.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
-    deaf(|| thread::Builder::new().name("name lookup".into()).spawn(look_up))?;
-    match inbox.next(limit.until, limit.bells)? {
-        Arrival::Letter(addresses) => Ok(addresses?),
-        Arrival::Readable => Err(Fault::Bell),
-        Arrival::Time => Err(Fault::TimeUp),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
+    use crate::store::endpoint::Entry;
 
     /// What becomes of a reply that begins like this and does not end.
     fn endless(beginning: &'static [u8], limit: Duration) -> Fault {
@@ -289,7 +266,8 @@ mod tests {
             let begun = theirs.write_all(beginning);
             begun.and_then(|()| (0..).try_for_each(|_| theirs.write_all(&[b'x'; 1 << 16])))
         });
-        let mut link = Link { stream: Stream::Unix(ours), parser: Parser::new() };
+        let peer = Endpoint { address: Address::Unix("s".into()), entry: Entry::default() };
+        let mut link = Link { peer, stream: Stream::Unix(ours), parser: Parser::new() };
         let fault = link.receive(Limit::until(Moment::now() + limit)).unwrap_err();
         drop(link);
         assert!(talker.join().unwrap().is_err());

@@ -3,16 +3,28 @@
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode, utf8_percent_encode};
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
-/// One Redis server, and who we are there.
+use super::access::{Access, Secret};
+use super::secure::Trust;
+
+/// One Redis server, and how we are let in.
 #[derive(Clone)]
 pub struct Endpoint {
     pub address: Address,
+    pub entry: Entry,
+}
+
+/// What is the same for all servers that keep each other's data.
+#[derive(Clone, Default)]
+pub struct Entry {
     pub login: Option<Login>,
     pub db: i64,
+    /// By whom a server must be vouched for, where it is spoken to by TLS.
+    pub trust: Option<Arc<Trust>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,32 +37,38 @@ pub enum Address {
 #[derive(Clone)]
 pub struct Login {
     pub user: Option<String>,
-    pub password: String,
+    pub password: Secret,
 }
 
 /// What of a path cannot stand in a URL as it is.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'?').add(b'#').add(b',').add(b'@').add(b'\\');
+/// What of a user or a master's name cannot.
+const ESCAPED_WORD: &AsciiSet = &ESCAPED.add(b'/').add(b':');
 
-/// How its server is reached.
+/// Where a server listens that is not said to listen elsewhere.
+pub const PORT: u16 = 6379;
+
+/// How a server is reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     Tcp,
+    Tls,
     Unix,
 }
 
 impl Endpoint {
-    /// What stands behind `scheme://`.
+    /// What stands behind `scheme://`. `port` is where it listens unless told otherwise.
     ///
     /// # Errors
     /// What is wrong with it, without repeating any of it.
-    pub fn parse(scheme: Scheme, rest: &str) -> Result<Endpoint, String> {
+    pub fn parse(scheme: Scheme, rest: &str, port: u16, access: &Access) -> Result<Endpoint, String> {
         // White space and commas separate servers in a variable; in a user or password a comma is one.
         let behind_login = rest.rsplit('@').next().unwrap_or(rest);
         if rest.contains(|c: char| c.is_whitespace() || c.is_control()) || behind_login.contains(',') {
             return Err("it names several servers, and only one can be used".into());
         }
         let (word, known): (_, &[&str]) = match scheme {
-            Scheme::Tcp => ("redis", &[]),
+            Scheme::Tcp | Scheme::Tls => ("redis", &[]),
             Scheme::Unix => ("redis+unix", &["db", "user", "pass"]),
         };
         let url = redis::parse_redis_url(&format!("{word}://{rest}")).ok_or("it cannot be parsed")?;
@@ -61,13 +79,12 @@ impl Endpoint {
         if url.fragment().is_some() {
             return Err("there is a `#` in it: write %23 in a password".into());
         }
-        if scheme == Scheme::Tcp && !url.username().is_empty() && url.password().is_none() {
-            return Err("it has a user and no password: write redis://:PASSWORD@host for a password alone".into());
-        }
+        let named_port = url.port();
         let info = url.into_connection_info().map_err(|e| reason(&e))?;
         let address = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                Address::Tcp { host: host.trim_matches(['[', ']']).to_owned(), port: *port }
+            ConnectionAddr::Tcp(host, _) => {
+                let host = host.trim_matches(['[', ']']).to_owned();
+                Address::Tcp { host, port: named_port.unwrap_or(port) }
             }
             ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
             _ => return Err("it names a server that cannot be reached from here".into()),
@@ -76,10 +93,12 @@ impl Endpoint {
         if settings.db() < 0 {
             return Err(format!("there is no database {}", settings.db()));
         }
-        let login = settings
-            .password()
-            .map(|password| Login { user: settings.username().map(str::to_owned), password: password.to_owned() });
-        Ok(Endpoint { address, login, db: settings.db() })
+        let login = access.login(settings.username(), settings.password());
+        if login.is_none() && settings.username().is_some() {
+            return Err("it has a user and no password: write redis://:PASSWORD@host for a password alone".into());
+        }
+        let trust = (scheme == Scheme::Tls).then(|| access.trust());
+        Ok(Endpoint { address, entry: Entry { login, db: settings.db(), trust } })
     }
 }
 
@@ -89,29 +108,47 @@ fn reason(error: &redis::RedisError) -> String {
     text.split(" - ").next().unwrap_or(&text).to_owned()
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "{}", percent_encode(path.as_os_str().as_bytes(), ESCAPED)),
+        }
+    }
+}
+
+impl Entry {
+    /// How a URL begins that leads here.
+    pub fn scheme(&self) -> &'static str {
+        if self.trust.is_some() { "rediss" } else { "redis" }
+    }
+
+    /// The user, as it stands before a host.
+    pub fn user(&self) -> String {
+        let user = self.login.as_ref().and_then(|login| login.user.as_deref());
+        user.map(|user| format!("{}@", escaped(user))).unwrap_or_default()
+    }
+
+    /// The database, as it stands at the end of a URL.
+    pub fn path(&self) -> String {
+        if self.db == 0 { String::new() } else { format!("/{}", self.db) }
+    }
+}
+
+/// A word as it can stand anywhere in a URL.
+pub fn escaped(word: &str) -> String {
+    utf8_percent_encode(word, ESCAPED_WORD).to_string()
+}
+
 /// Without the password.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = self.login.as_ref().and_then(|login| login.user.as_deref());
-        match &self.address {
-            Address::Tcp { host, port } => {
-                f.write_str("redis://")?;
-                if let Some(user) = user {
-                    write!(f, "{}@", user.escape_debug())?;
-                }
-                if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }?;
-                if self.db != 0 {
-                    write!(f, "/{}", self.db)?;
-                }
-                Ok(())
-            }
-            Address::Unix(path) => {
-                write!(f, "unix://{}", percent_encode(path.as_os_str().as_bytes(), ESCAPED))?;
-                if self.db != 0 {
-                    write!(f, "?db={}", self.db)?;
-                }
-                Ok(())
-            }
+        let Endpoint { address, entry } = self;
+        match address {
+            Address::Tcp { .. } => write!(f, "{}://{}{address}{}", entry.scheme(), entry.user(), entry.path()),
+            Address::Unix(_) if entry.db == 0 => write!(f, "unix://{address}"),
+            Address::Unix(_) => write!(f, "unix://{address}?db={}", entry.db),
         }
     }
 }
@@ -120,10 +157,26 @@ impl fmt::Display for Endpoint {
 mod tests {
     use super::*;
 
+    fn login(url: &str, access: &Access) -> Option<(Option<String>, String)> {
+        let endpoint = Endpoint::parse(Scheme::Tcp, url, PORT, access).unwrap();
+        endpoint.entry.login.map(|login| (login.user, login.password.reveal().to_owned()))
+    }
+
     #[test]
     fn the_password_and_user_are_percent_decoded() {
-        let endpoint = Endpoint::parse(Scheme::Tcp, "u%40x:p%2Fq@h").unwrap();
-        let login = endpoint.login.unwrap();
-        assert_eq!((login.user.as_deref(), login.password.as_str()), (Some("u@x"), "p/q"));
+        let expected = Some((Some("u@x".to_owned()), "p/q".to_owned()));
+        assert_eq!(login("u%40x:p%2Fq@h", &Access::default()), expected);
+    }
+
+    #[test]
+    fn a_password_of_a_file_goes_before_that_of_the_url_and_that_before_the_last_resort() {
+        let secret = |text: &str| Some(Secret::new(text.into()));
+        let access = |password, fallback| Access { password, fallback, ..Access::default() };
+        let found = |url, access| login(url, &access).map(|(_, password)| password);
+        assert_eq!(found(":url@h", access(secret("file"), secret("last"))).as_deref(), Some("file"));
+        assert_eq!(found(":url@h", access(None, secret("last"))).as_deref(), Some("url"));
+        assert_eq!(found("h", access(None, secret("last"))).as_deref(), Some("last"));
+        assert_eq!(login("bob@h", &access(None, secret("last"))), Some((Some("bob".into()), "last".into())));
+        assert!(Endpoint::parse(Scheme::Tcp, "bob@h", PORT, &Access::default()).is_err());
     }
 }

@@ -49,6 +49,9 @@ impl Line {
 
     /// Sees to it that we can be called, before we stand in line: a call before that would be lost.
     pub fn listen(&mut self, endpoint: &Endpoint, limit: Limit<'_>) -> Result<(), Fault> {
+        if self.listens_to().is_some_and(|ear| ear.address != endpoint.address) {
+            self.ears = Ears::Unopened;
+        }
         if let Ears::Unopened = self.ears {
             let mut link = Link::open(endpoint, limit)?;
             link.send(&cmd("SUBSCRIBE").arg(&self.channel).get_packed_command(), limit)?;
@@ -62,6 +65,14 @@ impl Line {
             };
         }
         Ok(())
+    }
+
+    /// The server that can call us, if one can.
+    pub fn listens_to(&self) -> Option<&Endpoint> {
+        match &self.ears {
+            Ears::Open(link) => Some(&link.peer),
+            Ears::Unopened | Ears::Deaf => None,
+        }
     }
 
     /// Where we want to be called; empty where we cannot be.

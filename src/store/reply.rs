@@ -1,13 +1,13 @@
 //! What a server's replies mean, and their absence: answers of our scripts, and errors, sorted by
 //! what can be done about them.
 
+use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
 use redis::Value;
 
 use super::connect::Fault;
-use super::endpoint::Endpoint;
 use super::{Kind, Place, Trouble, Waiter};
 use crate::lock::{Fence, LockName, Occupancy, State, Token};
 use crate::say;
@@ -33,39 +33,52 @@ impl<'a> What<'a> {
     }
 
     /// What no reply means.
-    pub fn unanswered(&self, endpoint: &Endpoint, waited: Duration, fault: Fault) -> Trouble {
-        let (came, remedy) = match fault {
-            Fault::Greeting(reply) => return self.misunderstood(endpoint, unexpected(&reply)),
-            Fault::TimeUp => (
-                format!("no answer within {}", say::span(waited)),
-                "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
-            ),
-            Fault::Bell => ("interrupted".to_owned(), ""),
-            Fault::Ended(error) => (say::plain(&error), remedy(&error)),
-            Fault::Garbled(came) => (came, "see whether the port is that of a Redis server without TLS"),
-        };
-        Trouble { kind: Kind::Unreachable, tried: self.tried(endpoint), came, remedy: remedy.to_owned() }
+    pub fn unanswered(&self, at: &dyn fmt::Display, waited: Duration, fault: Fault) -> Trouble {
+        let (kind, came, remedy) = told(fault, waited);
+        Trouble { kind, tried: self.tried(at), came, remedy: remedy.to_owned() }
     }
 
     /// What a reply means that is not an answer.
-    pub fn misunderstood(&self, endpoint: &Endpoint, unexpected: Unexpected) -> Trouble {
-        let (kind, came, remedy) = match unexpected {
-            Unexpected::Error { code, text } => {
-                let (kind, remedy) = meaning(&code);
-                let clue = if text.contains(&code) { String::new() } else { format!("{}: ", say::clean(&code)) };
-                (kind, format!("{clue}the server says \"{}\"", say::clean(&text)), remedy)
-            }
-            Unexpected::Shape => {
-                (Kind::Broken, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
-            }
-        };
-        Trouble { kind, tried: self.tried(endpoint), came, remedy: remedy.to_owned() }
+    pub fn misunderstood(&self, at: &dyn fmt::Display, unexpected: Unexpected) -> Trouble {
+        let (kind, came, remedy) = understood(unexpected);
+        Trouble { kind, tried: self.tried(at), came, remedy: remedy.to_owned() }
     }
 
-    fn tried(&self, endpoint: &Endpoint) -> String {
+    fn tried(&self, at: &dyn fmt::Display) -> String {
         match self.name {
-            Some(name) => format!("cannot {} \"{name}\" at {endpoint}", self.verb),
-            None => format!("cannot {} at {endpoint}", self.verb),
+            Some(name) => format!("cannot {} \"{name}\" at {at}", self.verb),
+            None => format!("cannot {} at {at}", self.verb),
+        }
+    }
+}
+
+/// What can be done about a fault, what came, and what to do.
+pub fn told(fault: Fault, waited: Duration) -> (Kind, String, &'static str) {
+    let (came, remedy) = match fault {
+        Fault::Greeting(reply) => return understood(unexpected(&reply)),
+        Fault::Told { kind, came, remedy } => return (kind, came, remedy),
+        Fault::TimeUp => (
+            format!("no answer within {}", say::span(waited)),
+            "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
+        ),
+        Fault::Bell => ("interrupted".to_owned(), ""),
+        Fault::Ended(error) => (say::plain(&error), remedy(&error)),
+        Fault::Garbled(came) => {
+            (came, "see whether the port is that of a Redis server, and without TLS: rediss:// is with it")
+        }
+    };
+    (Kind::Unreachable, came, remedy)
+}
+
+fn understood(unexpected: Unexpected) -> (Kind, String, &'static str) {
+    match unexpected {
+        Unexpected::Error { code, text } => {
+            let (kind, remedy) = meaning(&code);
+            let clue = if text.contains(&code) { String::new() } else { format!("{}: ", say::clean(&code)) };
+            (kind, format!("{clue}the server says \"{}\"", say::clean(&text)), remedy)
+        }
+        Unexpected::Shape => {
+            (Kind::Broken, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
         }
     }
 }
@@ -117,19 +130,23 @@ pub fn denies_scripts(unexpected: &Unexpected) -> bool {
     (code == "NOPERM" && text.contains("'eval'")) || (text.contains("unknown command") && text.contains("eval"))
 }
 
-const READ_URL: &str = "check the user and password in the URL";
+const READ_URL: &str = "check the user and password: --password-file, the URL, REDISCLI_AUTH";
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
 /// Error codes that say what can be done about them.
-const CODES: [(&str, Kind, &str); 16] = [
-    ("NOAUTH", Kind::Refused, "put the password in the URL: redis://:PASSWORD@host or redis://USER:PASSWORD@host"),
+const CODES: [(&str, Kind, &str); 20] = [
+    ("NOAUTH", Kind::Refused, "give the password by --password-file, or in the URL: redis://[USER]:PASSWORD@host"),
     ("WRONGPASS", Kind::Refused, READ_URL),
     ("NOPERM", Kind::Refused, READ_ACL),
-    ("NOPASS", Kind::Refused, "it wants no password: take it out of the URL"),
+    ("NOPASS", Kind::Refused, "it wants no password: take it out of the URL, and REDISCLI_AUTH out of the environment"),
     ("NODB", Kind::Misconfigured, "it has fewer databases than the URL names: see `databases` in its configuration"),
     ("READONLY", Kind::Unwilling, "this is a replica: name the master"),
     ("LOADING", Kind::Unwilling, "it is reading its data set after a start: try again soon"),
     ("MASTERDOWN", Kind::Unwilling, "this is a replica that lost its master: name the master"),
+    ("MOVED", Kind::Misconfigured, "this is one node of a cluster: write redis+cluster:// instead of redis://"),
+    ("ASK", Kind::Misconfigured, "this is one node of a cluster: write redis+cluster:// instead of redis://"),
+    ("CROSSSLOT", Kind::Misconfigured, "the key does not let what belongs to it be in its slot: choose another"),
+    ("EXECABORT", Kind::Unwilling, "try again soon"),
     ("CLUSTERDOWN", Kind::Unwilling, "see CLUSTER INFO there"),
     ("TRYAGAIN", Kind::Unwilling, "the cluster is moving the key: try again soon"),
     ("MISCONF", Kind::Unwilling, "it refuses writes because it cannot save them: see its log and its disk"),
@@ -229,14 +246,12 @@ fn instant(value: &Value) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Target;
 
     #[test]
     fn a_servers_error_code_is_shown_without_what_could_fool_a_terminal() {
-        let Ok(Target::Redis(endpoint)) = Target::choose(Some("redis://h"), None) else { panic!("a server") };
         let what = What { verb: "look", name: None };
         let error = redis::parse_redis_value(b"-\x1b[31mE\x0b\r\n").unwrap();
-        let trouble = what.misunderstood(&endpoint, unexpected(&error));
+        let trouble = what.misunderstood(&"redis://h", unexpected(&error));
         assert!(!trouble.to_string().contains(char::is_control), "{trouble:?}");
     }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::connect::Fault;
-use super::endpoint::Endpoint;
 use super::ladder::{self, Ladder, Obstacle};
 use super::line::{self, Line};
 use super::reply::{self, Unexpected, What};
+use super::route::Route;
 use super::script::Script;
 use super::wire::Wire;
 use super::{Acquired, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
@@ -32,8 +32,8 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(endpoint: Endpoint, prefix: Prefix, timeout: Duration) -> Server {
-        let wire = Wire::new(endpoint, timeout);
+    pub fn new(route: impl Into<Route>, prefix: Prefix, timeout: Duration) -> Server {
+        let wire = Wire::new(route.into(), timeout);
         Server { wire, prefix, ladder: None, line: None, look_at: Moment::now(), round_trip: Duration::ZERO }
     }
 
@@ -47,13 +47,14 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Vec<Value>, Trouble> {
         let command = self.packed(script, what.name, args);
+        self.turn_to(what);
         let reply = self.wire.ask(&command, limit).map_err(|fault| self.unanswered(what, fault))?;
         reply::array(reply).map_err(|unexpected| {
             if self.ladder.is_none() && reply::denies_scripts(&unexpected) {
-                say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire.endpoint));
+                say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire));
                 self.ladder = Some(Ladder::default());
             }
-            what.misunderstood(&self.wire.endpoint, unexpected)
+            what.misunderstood(&self.wire, unexpected)
         })
     }
 
@@ -70,16 +71,23 @@ impl Server {
                 return answer;
             }
         }
+        self.turn_to(what);
         let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
         let ladder = self.ladder.get_or_insert_default();
         by_ladder(ladder, &mut self.wire, &key).map_err(|obstacle| match obstacle {
             Obstacle::Fault(fault) => self.unanswered(what, fault),
-            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire.endpoint, unexpected),
+            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire, unexpected),
         })
     }
 
+    fn turn_to(&mut self, what: &What<'_>) {
+        if let Some(name) = what.name {
+            self.wire.turn_to(&self.prefix.key(name));
+        }
+    }
+
     fn unanswered(&self, what: &What<'_>, fault: Fault) -> Trouble {
-        what.unanswered(&self.wire.endpoint, self.wire.began.elapsed().min(self.wire.timeout), fault)
+        what.unanswered(&self.wire, self.wire.began.elapsed().min(self.wire.timeout), fault)
     }
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
@@ -95,7 +103,7 @@ impl Server {
     }
 
     fn senseless(&self, what: &What<'_>) -> Trouble {
-        what.misunderstood(&self.wire.endpoint, Unexpected::Shape)
+        what.misunderstood(&self.wire, Unexpected::Shape)
     }
 
     /// Who has a lock and who waits for it, and the key's value where it is text.
@@ -153,24 +161,29 @@ impl Server {
         manner: Manner,
         limit: Limit<'_>,
     ) -> Result<Acquired, Trouble> {
-        let (word, channel, ticket) = match manner {
-            Manner::Once => ("once", String::new(), String::new()),
-            Manner::Plain => ("plain", String::new(), String::new()),
-            Manner::Queue => {
-                let line = self.line.get_or_insert_with(|| Line::new(channel_of(&self.prefix, hold)));
-                let listening = line.listen(&self.wire.endpoint, self.wire.within(limit));
-                let (channel, ticket) = (line.channel().to_owned(), line.ticket().to_owned());
-                listening.map_err(|fault| self.unanswered(what, fault))?;
-                ("queue", channel, ticket)
-            }
-        };
         let grace = self.grace(ttl);
         let millis = |duration: Duration| duration.as_millis().to_string();
         let (ttl_ms, lease_ms, grace_ms) = (millis(ttl.get()), millis(line::LEASE), millis(grace));
-        let args = [hold.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket];
-        // Before the request leaves: the server's count begins later than ours.
-        let asked = Moment::now();
-        let answer = self.script(what, Script::Acquire, &args, limit)?;
+        let mut hops = 0;
+        let (asked, answer) = loop {
+            let (word, channel, ticket) = match manner {
+                Manner::Once => ("once", String::new(), String::new()),
+                Manner::Plain => ("plain", String::new(), String::new()),
+                Manner::Queue => {
+                    let (channel, ticket) = self.listen(what, hold, limit)?;
+                    ("queue", channel, ticket)
+                }
+            };
+            let args = [hold.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket];
+            // Before the request leaves: the server's count begins later than ours.
+            let asked = Moment::now();
+            let answer = self.script(what, Script::Acquire, &args, limit)?;
+            hops += 1;
+            // Answered by another server than the one that we listen to: it could not call us.
+            if manner != Manner::Queue || self.is_within_earshot() || is_grant(&answer) || hops == HOPS {
+                break (asked, answer);
+            }
+        };
         self.round_trip = asked.elapsed();
         match answer.as_slice() {
             [Value::Int(1), fence] => Ok(Acquired::Granted(self.granted(reply::fence(fence), ttl, asked))),
@@ -188,10 +201,35 @@ impl Server {
         }
     }
 
+    /// Sees to it that we can be called by the server that is about to be asked: on which channel, and our
+    /// ticket there.
+    fn listen(&mut self, what: &What<'_>, hold: &Hold, limit: Limit<'_>) -> Result<(String, String), Trouble> {
+        self.turn_to(what);
+        let node = self.wire.reach(limit).map_err(|fault| self.unanswered(what, fault))?;
+        let line = self.line.get_or_insert_with(|| Line::new(channel_of(&self.prefix, hold)));
+        let listening = line.listen(&node, self.wire.within(limit));
+        let heard = (line.channel().to_owned(), line.ticket().to_owned());
+        listening.map_err(|fault| self.unanswered(what, fault))?;
+        Ok(heard)
+    }
+
+    /// Whether the server that has answered last is the one that we listen to, if to any.
+    fn is_within_earshot(&self) -> bool {
+        let ear = self.line.as_ref().and_then(Line::listens_to);
+        ear.zip(self.wire.answered()).is_none_or(|(ear, answered)| ear.address == answered.address)
+    }
+
     fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {
         self.line = None;
         Lease { fence, asked, granted: Moment::now(), until: ttl.believed_until(asked) }
     }
+}
+
+/// So often a queue is looked for that moves from one server to another.
+const HOPS: usize = 3;
+
+fn is_grant(answer: &[Value]) -> bool {
+    matches!(answer.first(), Some(Value::Int(1)))
 }
 
 /// Something else than a lock has taken the key's place: then it is nobody's lock.
@@ -268,22 +306,27 @@ impl Store for Server {
         let prefix = self.prefix.as_str().to_owned();
         let pattern = format!("{}*", glob_escaped(&prefix));
         let mut names = Vec::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut scan = cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-            let reply = self.wire.ask(&scan, limit).map_err(|fault| self.unanswered(&what, fault))?;
-            let page = reply::array(reply).map_err(|unexpected| what.misunderstood(&self.wire.endpoint, unexpected))?;
-            let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&what)) };
-            let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.strip_prefix(&prefix));
-            // A key whose rest is no name is no lock: our own fences, for one, begin with a brace.
-            names.extend(keys.filter_map(|name| name.parse::<LockName>().ok()));
-            cursor = reply::text(next).ok_or_else(|| self.senseless(&what))?.to_owned();
-            if cursor == "0" {
-                break;
+        let shards = self.wire.shards(limit).map_err(|fault| self.unanswered(&what, fault))?;
+        // Without shards there is one server to ask.
+        for shard in shards.iter().map(Some).chain(shards.is_empty().then_some(None)) {
+            shard.into_iter().for_each(|shard| self.wire.turn_to_shard(shard));
+            let mut cursor = "0".to_owned();
+            loop {
+                let mut scan = cmd("SCAN");
+                scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
+                let reply = self.wire.ask(&scan, limit).map_err(|fault| self.unanswered(&what, fault))?;
+                let page = reply::array(reply).map_err(|unexpected| what.misunderstood(&self.wire, unexpected))?;
+                let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&what)) };
+                let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.strip_prefix(&prefix));
+                // A key whose rest is no name is no lock: our own fences, for one, begin with a brace.
+                names.extend(keys.filter_map(|name| name.parse::<LockName>().ok()));
+                cursor = reply::text(next).ok_or_else(|| self.senseless(&what))?.to_owned();
+                if cursor == "0" {
+                    break;
+                }
             }
         }
-        // SCAN may give a key twice.
+        // SCAN may give a key twice, and so may two servers of which one hands its keys to the other.
         names.sort();
         names.dedup();
         Ok(names)

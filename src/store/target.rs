@@ -2,14 +2,18 @@
 
 use std::fmt;
 
-use super::endpoint::{Endpoint, Scheme};
+use percent_encoding::percent_decode_str;
+
+use super::access::Access;
+use super::endpoint::{self, Address, Endpoint, Entry, Scheme};
 use super::local::Directory;
+use super::route::{Cluster, Route, SENTINEL_PORT, Sentinels};
 use super::{Kind, Trouble};
 
 /// Where locks live.
 #[derive(Clone)]
 pub enum Target {
-    Redis(Endpoint),
+    Redis(Route),
     /// This machine, without a server.
     Local(Directory),
 }
@@ -23,7 +27,8 @@ enum Named {
     RedisUrl,
 }
 
-const FORMS: &str = "write redis://[user:password@]host[:port][/db], unix:///path/to/socket[?db=N], local: or \
+const FORMS: &str = "write redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path/to/socket[?db=N], \
+                     redis+sentinel://host,host/master-name[/db], redis+cluster://host,host, local: or \
                      local:/path/to/directory";
 
 impl Target {
@@ -31,29 +36,85 @@ impl Target {
     ///
     /// # Errors
     /// None named, or a URL that says nothing we understand.
-    pub fn choose(server: Option<&str>, redis_url: Option<&str>) -> Result<Target, Trouble> {
+    pub fn choose(server: Option<&str>, redis_url: Option<&str>, access: &Access) -> Result<Target, Trouble> {
         let named =
             |text: Option<&str>, by| text.filter(|text| !text.trim().is_empty()).map(|text| (text.to_owned(), by));
         let Some((url, by)) = named(server, Named::Server).or_else(|| named(redis_url, Named::RedisUrl)) else {
             return Err(none_named());
         };
-        Target::parse(url.trim()).map_err(|came| misconfigured(by, came))
+        Target::parse(url.trim(), access).map_err(|came| misconfigured(by, came))
     }
 
-    fn parse(text: &str) -> Result<Target, String> {
+    fn parse(text: &str, access: &Access) -> Result<Target, String> {
         if let Some((scheme, path)) = text.split_once(':')
             && scheme.eq_ignore_ascii_case("local")
         {
             return Directory::named(path).map(Target::Local);
         }
         let (scheme, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("it is not a URL")?;
-        let scheme = match scheme.to_ascii_lowercase().replacen("valkey", "redis", 1).as_str() {
-            "redis" => Scheme::Tcp,
-            "redis+unix" | "unix" => Scheme::Unix,
-            _ => return Err(format!("the scheme `{scheme}` is not one of redis, redis+unix, unix, local")),
+        let known = scheme.to_ascii_lowercase().replacen("valkey", "redis", 1);
+        let one = |scheme| Endpoint::parse(scheme, rest, endpoint::PORT, access).map(Route::Straight);
+        let route = match known.replacen("rediss", "redis+tls", 1).as_str() {
+            "redis" => one(Scheme::Tcp)?,
+            "redis+tls" => one(Scheme::Tls)?,
+            "redis+unix" | "unix" => one(Scheme::Unix)?,
+            "redis+sentinel" => sentinels(Scheme::Tcp, rest, access)?,
+            "redis+tls+sentinel" => sentinels(Scheme::Tls, rest, access)?,
+            "redis+cluster" => cluster(Scheme::Tcp, rest, access)?,
+            "redis+tls+cluster" => cluster(Scheme::Tls, rest, access)?,
+            _ => {
+                let schemes = "redis, rediss, redis+unix, unix, redis+sentinel, redis+cluster, local";
+                return Err(format!("the scheme `{scheme}` is not one of {schemes}"));
+            }
         };
-        Endpoint::parse(scheme, rest).map(Target::Redis)
+        Ok(Target::Redis(route))
     }
+}
+
+/// `[user:password@]host,host/master-name[/db]`
+fn sentinels(scheme: Scheme, rest: &str, access: &Access) -> Result<Route, String> {
+    let (hosts, entry, path) = several(scheme, rest, SENTINEL_PORT, access)?;
+    let (name, db) = path.split_once('/').unwrap_or((path, ""));
+    let name = percent_decode_str(name).decode_utf8().map_err(|_| "the master's name is not UTF-8")?;
+    if name.is_empty() {
+        return Err("behind the sentinels there must be the name of a master: host,host/NAME".into());
+    }
+    let db = match db {
+        "" => 0,
+        db => db
+            .parse()
+            .ok()
+            .filter(|db| *db >= 0)
+            .ok_or("behind the master's name there must be a database, or nothing")?,
+    };
+    Ok(Route::Sentinel(Sentinels::new(hosts, name.into_owned(), Entry { db, ..entry })))
+}
+
+/// `[user:password@]host,host`
+fn cluster(scheme: Scheme, rest: &str, access: &Access) -> Result<Route, String> {
+    let (hosts, entry, path) = several(scheme, rest, endpoint::PORT, access)?;
+    if !matches!(path, "" | "0") {
+        return Err("a cluster has database 0 alone".into());
+    }
+    Ok(Route::Cluster(Cluster::new(hosts, entry)))
+}
+
+/// Servers that are let in by the same login, and what stands behind them.
+fn several<'a>(
+    scheme: Scheme,
+    rest: &'a str,
+    port: u16,
+    access: &Access,
+) -> Result<(Vec<Address>, Entry, &'a str), String> {
+    let (login, behind) = rest.rsplit_once('@').map_or(("", rest), |(login, behind)| (&rest[..=login.len()], behind));
+    let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
+    if path.contains(['?', '#', ',']) || path.contains(char::is_whitespace) || path.contains(char::is_control) {
+        return Err("behind its hosts there stands what is not understood".into());
+    }
+    let endpoints = hosts.split(',').map(|host| Endpoint::parse(scheme, &format!("{login}{host}"), port, access));
+    let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+    let entry = endpoints.first().map(|endpoint| endpoint.entry.clone()).unwrap_or_default();
+    Ok((endpoints.into_iter().map(|endpoint| endpoint.address).collect(), entry, path))
 }
 
 /// What may be repeated. Anything else that stands there is no scheme, and perhaps a password.
@@ -86,7 +147,7 @@ fn misconfigured(by: Named, came: String) -> Trouble {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Redis(endpoint) => endpoint.fmt(f),
+            Target::Redis(route) => route.fmt(f),
             Target::Local(directory) => directory.fmt(f),
         }
     }
@@ -97,7 +158,7 @@ mod tests {
     use super::*;
 
     fn shown(url: &str) -> String {
-        Target::parse(url).map_or_else(|came| format!("! {came}"), |target| target.to_string())
+        Target::parse(url, &Access::default()).map_or_else(|came| format!("! {came}"), |target| target.to_string())
     }
 
     #[test]
@@ -113,6 +174,12 @@ mod tests {
             ("redis+unix:///run/r.sock?db=2", "unix:///run/r.sock?db=2"),
             ("valkey+unix:///run/r.sock?user=bob&pass=s3cret", "unix:///run/r.sock"),
             ("unix:///a%20b%1B%25", "unix:///a%20b%1B%25"),
+            ("rediss://h/2", "rediss://h:6379/2"),
+            ("valkeys://bob:s3cret@h", "rediss://bob@h:6379"),
+            ("redis+sentinel://b,a:1/main", "redis+sentinel://a:1,b:26379/main"),
+            ("rediss+sentinel://:s3cret@[::1],b/my%20main/3", "rediss+sentinel://[::1]:26379,b:26379/my%20main/3"),
+            ("redis+cluster://bob:s3cret@a,b:7001/0", "redis+cluster://bob@a:6379,b:7001"),
+            ("valkeys+cluster://a", "rediss+cluster://a:6379"),
             ("local:", "local:"),
             ("LOCAL:/var/lib/my locks", "local:/var/lib/my locks"),
             ("local:///srv/locks", "local:/srv/locks"),
@@ -144,6 +211,14 @@ mod tests {
             "redis://:s3cret@a:1,b:2",
             "redis://",
             "unix://relative",
+            "redis+sentinel://a,b",
+            "redis+sentinel://a,b/main/s3cret",
+            "redis+sentinel://a,,b/main",
+            "redis+sentinel://a b/main",
+            "redis+sentinel://a/main?s3cret",
+            "redis+cluster://a/1",
+            "redis+cluster://s3cret@a",
+            "rediss+unix:///s",
             "local",
             "local:relative",
             "local:/s3cret\u{202e}",
@@ -158,9 +233,9 @@ mod tests {
     #[test]
     fn an_empty_name_is_no_name() {
         for (server, redis_url) in [(None, None), (Some(""), None), (Some(" "), Some(""))] {
-            let trouble = Target::choose(server, redis_url).map(|_| ()).unwrap_err();
+            let trouble = Target::choose(server, redis_url, &Access::default()).map(|_| ()).unwrap_err();
             assert_eq!(trouble.kind, Kind::Misconfigured);
         }
-        assert!(Target::choose(Some(""), Some("redis://h")).is_ok());
+        assert!(Target::choose(Some(""), Some("redis://h"), &Access::default()).is_ok());
     }
 }

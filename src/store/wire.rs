@@ -1,37 +1,76 @@
-//! Requests and their replies, over one connection that is opened when it is needed, and anew when
-//! it has ended. Knows nothing of locks.
+//! Requests and their replies, over connections that are opened when they are needed, and anew when they have
+//! ended. Knows nothing of locks.
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Value, cmd};
 
+use super::Kind;
 use super::connect::{Fault, Link};
 use super::endpoint::Endpoint;
+use super::route::{Heard, Route};
 use crate::clock::Moment;
 use crate::limit::Limit;
 
 pub struct Wire {
-    pub endpoint: Endpoint,
+    route: Route,
     /// Bound on one connect and on one reply.
     pub timeout: Duration,
     /// When the last conversation began.
     pub began: Moment,
-    link: Option<Link>,
+    /// Whom it was with.
+    with: Option<Endpoint>,
+    /// Connections without a request under way; that of the last conversation comes last.
+    idle: Vec<Link>,
     /// A connection with a request outstanding that nobody waits for any more: what is sent on it
     /// is executed after that request.
     spent: Option<Link>,
 }
 
+/// So often we let ourselves be sent to another server before there is an answer.
+const HOPS: usize = 5;
+
 impl Wire {
-    pub fn new(endpoint: Endpoint, timeout: Duration) -> Wire {
-        Wire { endpoint, timeout, began: Moment::now(), link: None, spent: None }
+    pub fn new(route: Route, timeout: Duration) -> Wire {
+        Wire { route, timeout, began: Moment::now(), with: None, idle: Vec::new(), spent: None }
     }
 
     /// A limit, cut to what one connect or one reply may take.
     pub fn within<'a>(&self, limit: Limit<'a>) -> Limit<'a> {
         limit.no_later_than(Moment::now() + self.timeout)
+    }
+
+    /// What is asked next is about this key.
+    pub fn turn_to(&mut self, key: &str) {
+        self.route.turn_to(key);
+    }
+
+    /// What is asked next is asked of this server.
+    pub fn turn_to_shard(&mut self, shard: &Endpoint) {
+        self.route.turn_to_shard(shard);
+    }
+
+    /// All servers that have keys, each with its own; none where there is only one to ask.
+    pub fn shards(&mut self, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
+        self.began = Moment::now();
+        let limit = self.within(limit);
+        self.route.shards(&mut self.idle, limit)
+    }
+
+    /// The server that the next request goes to, as far as can be told before: connected to.
+    pub fn reach(&mut self, limit: Limit<'_>) -> Result<Endpoint, Fault> {
+        let link = self.link(limit)?;
+        let peer = link.peer.clone();
+        self.idle.push(link);
+        Ok(peer)
+    }
+
+    /// The server that has answered last.
+    pub fn answered(&self) -> Option<&Endpoint> {
+        self.idle.last().map(|link| &link.peer)
     }
 
     /// One request, one reply.
@@ -43,47 +82,66 @@ impl Wire {
     /// Several requests in one go; as many replies.
     pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
         self.began = Moment::now();
-        // One that the server has closed while it lay idle is of no use.
-        let link = match self.link.take().filter(Link::is_quiet) {
-            Some(link) => link,
-            None => Link::open(&self.endpoint, self.within(limit))?,
-        };
-        self.converse(link, requests, limit)
+        for _ in 0..HOPS {
+            let link = self.link(limit)?;
+            let peer = link.peer.clone();
+            let replies = self.converse(link, requests, limit)?;
+            match replies.first().map_or(Heard::Answer, |reply| self.route.hear(&peer, reply)) {
+                Heard::Answer => return Ok(replies),
+                Heard::Astray => {
+                    self.idle.clear();
+                    return Ok(replies);
+                }
+                Heard::Moved => {}
+                Heard::Ask(there) => return self.ask_there(&there, requests, limit),
+            }
+        }
+        Err(Fault::Told {
+            kind: Kind::Unwilling,
+            came: "its servers send us from one to another without end".into(),
+            remedy: "see CLUSTER INFO there, on each",
+        })
     }
 
     /// The same, but only on the connection of the last request, whose state at the server matters.
     pub fn ask_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
         let gone = || Fault::Ended(io::Error::new(io::ErrorKind::NotConnected, "the connection was closed"));
-        let link = self.link.take().ok_or_else(gone)?;
+        let link = self.idle.pop().ok_or_else(gone)?;
         self.converse(link, requests, limit)
     }
 
-    fn converse(&mut self, mut link: Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+    /// Asks a server that is about to have the key, which has to be said before each request (Redis command
+    /// ASKING).
+    fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+        let link = Link::open(there, self.within(limit))?;
+        let requests: Vec<Cmd> = requests.iter().flat_map(|request| [cmd("ASKING"), request.clone()]).collect();
+        let replies = self.converse(link, &requests, limit)?;
+        Ok(replies.into_iter().skip(1).step_by(2).collect())
+    }
+
+    fn link(&mut self, limit: Limit<'_>) -> Result<Link, Fault> {
         let limit = self.within(limit);
-        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
-        if let Err(fault) = link.send(&packed, limit) {
-            // A server that closes the door at once may have said why.
-            if let Fault::Ended(_) = fault
-                && let Ok(said @ Value::ServerError(_)) = link.receive(limit)
-            {
-                return Ok(vec![said; requests.len()]);
-            }
-            return Err(fault);
+        let link = self.route.link(&mut self.idle, limit)?;
+        if self.route.may_turn() {
+            self.with = Some(link.peer.clone());
         }
-        let mut replies = Vec::with_capacity(requests.len());
-        for _ in requests {
-            match link.receive(limit) {
-                Ok(reply) => replies.push(reply),
-                Err(fault) => {
-                    if matches!(fault, Fault::TimeUp | Fault::Bell) {
-                        self.spent = Some(link);
-                    }
-                    return Err(fault);
+        Ok(link)
+    }
+
+    fn converse(&mut self, mut link: Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+        match link.converse(requests, self.within(limit)) {
+            Ok(replies) => {
+                self.idle.push(link);
+                Ok(replies)
+            }
+            Err(fault) => {
+                self.route.lost(&link.peer);
+                if matches!(fault, Fault::TimeUp | Fault::Bell) {
+                    self.spent = Some(link);
                 }
+                Err(fault)
             }
         }
-        self.link = Some(link);
-        Ok(replies)
     }
 
     /// Sends a request behind one that was given up, so that it cannot be executed before it. Nobody
@@ -97,6 +155,16 @@ impl Wire {
 
     /// Readable when the connection has ended.
     pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().map(Link::fd)
+        self.idle.last().map(Link::fd)
+    }
+}
+
+/// Who is asked, and which server that was last, where it may be another each time. Without the password.
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.with {
+            Some(peer) => write!(f, "{} ({})", self.route, peer.address),
+            None => self.route.fmt(f),
+        }
     }
 }

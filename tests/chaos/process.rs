@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 
-use crate::support::{hear_signals, lasts, state_of};
+use crate::support::{hear_signals, lasts, program};
 
 pub struct Process {
     child: Child,
@@ -73,16 +74,13 @@ impl Process {
     }
 
     /// Continues it. It is its business what becomes of its command; only one that was stopped before
-    /// it had become the command, of which it cannot know yet, needs help, later.
+    /// it had become the command, of which it cannot know yet, needs help.
     pub fn thaws_before(&mut self, command: &[i32]) -> Option<ExitStatus> {
         self.signal(Signal::SIGCONT);
-        let ended = self.ends_within(Duration::from_millis(300));
-        if ended.is_none() && descendants(self.pid()).iter().any(|pid| command.contains(pid)) {
-            for pid in command.iter().filter(|pid| state_of(**pid) == Some('T')) {
-                signal(*pid, Signal::SIGCONT);
-            }
-        }
-        ended
+        let is_no_command_yet =
+            |pid: &&i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(program()));
+        command.iter().filter(is_no_command_yet).for_each(|pid| signal(*pid, Signal::SIGCONT));
+        self.ends_within(Duration::from_millis(300))
     }
 
     /// What it has started, directly.

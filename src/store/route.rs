@@ -1,0 +1,124 @@
+//! Which server is to be asked about a key, however the servers are arranged; and what to do when it turns out
+//! to be another. Knows nothing of locks.
+
+mod cluster;
+mod sentinel;
+
+use std::fmt;
+
+use redis::Value;
+
+pub use cluster::Cluster;
+pub use sentinel::{PORT as SENTINEL_PORT, Sentinels};
+
+use super::connect::{Fault, Link};
+use super::endpoint::Endpoint;
+use crate::limit::Limit;
+
+/// The way to the server that is to be asked.
+#[derive(Clone)]
+pub enum Route {
+    /// Always the same.
+    Straight(Endpoint),
+    /// The master that Sentinel names.
+    Sentinel(Sentinels),
+    /// The node of a cluster that has the key's slot.
+    Cluster(Cluster),
+}
+
+/// What a reply tells of the way it came.
+pub enum Heard {
+    /// It is an answer.
+    Answer,
+    /// It is one of a server that is not, or not any more, the one to ask: next time another may be.
+    Astray,
+    /// Nothing was done: somebody else is to be asked, from now on.
+    Moved,
+    /// Nothing was done: somebody else is to be asked, this time.
+    Ask(Endpoint),
+}
+
+impl From<Endpoint> for Route {
+    fn from(endpoint: Endpoint) -> Route {
+        Route::Straight(endpoint)
+    }
+}
+
+impl Route {
+    /// A connection to the server that is to be asked: one of those that lie idle, or a new one.
+    pub fn link(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
+        match self {
+            Route::Straight(endpoint) => match take(idle, |_| true) {
+                Some(link) => Ok(link),
+                None => Link::open(endpoint, limit),
+            },
+            Route::Sentinel(sentinels) => match take(idle, |_| true) {
+                Some(link) => Ok(link),
+                None => sentinels.open_master(limit),
+            },
+            Route::Cluster(cluster) => cluster.link(idle, limit),
+        }
+    }
+
+    /// What is asked next is about this key.
+    pub fn turn_to(&mut self, key: &str) {
+        if let Route::Cluster(cluster) = self {
+            cluster.turn_to(key);
+        }
+    }
+
+    /// Takes note of what a server said.
+    pub fn hear(&mut self, from: &Endpoint, reply: &Value) -> Heard {
+        let Value::ServerError(error) = reply else { return Heard::Answer };
+        match (self, error.code()) {
+            (Route::Cluster(cluster), code) => cluster.hear(from, code, error.details().unwrap_or_default()),
+            // Another may have its name, or be the sentinels' master, when it is connected to next.
+            (_, "READONLY" | "MASTERDOWN") => Heard::Astray,
+            _ => Heard::Answer,
+        }
+    }
+
+    /// Takes note that a server could not be talked to.
+    pub fn lost(&mut self, peer: &Endpoint) {
+        if let Route::Cluster(cluster) = self {
+            cluster.lost(peer);
+        }
+    }
+
+    /// All servers that have keys, each with its own; none where there is only one to ask.
+    pub fn shards(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
+        match self {
+            Route::Straight(_) | Route::Sentinel(_) => Ok(Vec::new()),
+            Route::Cluster(cluster) => cluster.masters(idle, limit),
+        }
+    }
+
+    /// What is asked next is asked of this server.
+    pub fn turn_to_shard(&mut self, shard: &Endpoint) {
+        if let Route::Cluster(cluster) = self {
+            cluster.turn_to_node(shard);
+        }
+    }
+
+    /// Whether the server that is asked may be another one each time.
+    pub fn may_turn(&self) -> bool {
+        !matches!(self, Route::Straight(_))
+    }
+}
+
+/// One of the idle connections, if it is of use. One that the server has closed meanwhile is not.
+fn take(idle: &mut Vec<Link>, fits: impl Fn(&Link) -> bool) -> Option<Link> {
+    let at = idle.iter().rposition(fits)?;
+    Some(idle.remove(at)).filter(Link::is_quiet)
+}
+
+/// Without the password.
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Route::Straight(endpoint) => endpoint.fmt(f),
+            Route::Sentinel(sentinels) => sentinels.fmt(f),
+            Route::Cluster(cluster) => cluster.fmt(f),
+        }
+    }
+}

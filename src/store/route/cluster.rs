@@ -1,0 +1,260 @@
+//! The node of a Redis Cluster that has a key's slot (Redis Cluster specification): asked wherever we are let in,
+//! and then where we are sent.
+
+use std::fmt;
+
+use crc16::{State, XMODEM};
+use redis::{Value, cmd};
+
+use super::{Heard, take};
+use crate::clock::Moment;
+use crate::limit::Limit;
+use crate::say;
+use crate::store::Kind;
+use crate::store::connect::{Fault, Link};
+use crate::store::endpoint::{Address, Endpoint, Entry};
+use crate::store::reply;
+
+const SLOTS: u16 = 16384;
+
+#[derive(Clone)]
+pub struct Cluster {
+    /// As the URL has it.
+    seeds: Vec<Address>,
+    /// All that are known, the one that is most likely to answer first.
+    nodes: Vec<Address>,
+    entry: Entry,
+    /// Who has which slots, as far as we were told; the latest word comes first.
+    told: Vec<(u16, u16, Address)>,
+    whom: Whom,
+}
+
+/// Whom the next question is for.
+#[derive(Clone)]
+enum Whom {
+    Slot(u16),
+    Node(Address),
+}
+
+impl Cluster {
+    pub fn new(seeds: Vec<Address>, entry: Entry) -> Cluster {
+        Cluster { nodes: seeds.clone(), seeds, entry, told: Vec::new(), whom: Whom::Slot(0) }
+    }
+
+    pub fn turn_to(&mut self, key: &str) {
+        self.whom = Whom::Slot(slot(key.as_bytes()));
+    }
+
+    pub fn turn_to_node(&mut self, node: &Endpoint) {
+        self.whom = Whom::Node(node.address.clone());
+    }
+
+    pub fn link(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
+        let whom = match &self.whom {
+            Whom::Node(node) => Some(node.clone()),
+            Whom::Slot(slot) => self.owner(*slot).cloned(),
+        };
+        match whom {
+            Some(node) => self.link_to(&node, idle, limit),
+            None => self.any(idle, limit),
+        }
+    }
+
+    fn owner(&self, slot: u16) -> Option<&Address> {
+        self.told.iter().find(|(from, to, _)| (*from..=*to).contains(&slot)).map(|(.., node)| node)
+    }
+
+    fn link_to(&mut self, node: &Address, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
+        if let Some(link) = take(idle, |link| link.peer.address == *node) {
+            return Ok(link);
+        }
+        let endpoint = Endpoint { address: node.clone(), entry: self.entry.clone() };
+        let asked = Moment::now();
+        Link::open(&endpoint, limit).map_err(|fault| {
+            self.lost(&endpoint);
+            if let Fault::Bell = fault {
+                return fault;
+            }
+            let (kind, came, remedy) = reply::told(fault, asked.elapsed());
+            Fault::Told { kind, came: format!("its node {node}: {came}"), remedy }
+        })
+    }
+
+    /// Somebody who can tell us where to go. Each node is given its share of the time, so that one that hangs
+    /// leaves enough for the others.
+    fn any(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
+        if let Some(link) = take(idle, |_| true) {
+            return Ok(link);
+        }
+        let mut silent = Vec::new();
+        let mut worst = Kind::Unreachable;
+        for node in self.nodes.clone() {
+            let left = self.nodes.len() - silent.len() + 1;
+            let share = limit.until.remaining() / u32::try_from(left).unwrap_or(u32::MAX);
+            let endpoint = Endpoint { address: node.clone(), entry: self.entry.clone() };
+            let asked = Moment::now();
+            match Link::open(&endpoint, limit.no_later_than(asked + share)) {
+                Ok(link) => {
+                    self.prefer(&node);
+                    return Ok(link);
+                }
+                Err(Fault::Bell) => return Err(Fault::Bell),
+                Err(fault) => {
+                    let (kind, came, _) = reply::told(fault, asked.elapsed());
+                    if kind != Kind::Unreachable {
+                        worst = kind;
+                    }
+                    silent.push(format!("{node}: {came}"));
+                }
+            }
+        }
+        Err(Fault::Told {
+            kind: worst,
+            came: format!("no node of it answers: {}", silent.join("; ")),
+            remedy: "see whether they run, and whether the addresses are right",
+        })
+    }
+
+    fn prefer(&mut self, node: &Address) {
+        self.nodes.retain(|known| known != node);
+        self.nodes.insert(0, node.clone());
+    }
+
+    /// What an error means for the way.
+    pub fn hear(&mut self, from: &Endpoint, code: &str, details: &str) -> Heard {
+        match (code, redirection(from, details)) {
+            ("MOVED", Some((slot, node))) => {
+                say::trace(format_args!("{} sends us to {node}", from.address));
+                self.told.retain(|(first, last, _)| (*first, *last) != (slot, slot));
+                self.told.insert(0, (slot, slot, node.clone()));
+                if !self.nodes.contains(&node) {
+                    self.nodes.push(node);
+                }
+                Heard::Moved
+            }
+            ("ASK", Some((_, node))) => Heard::Ask(Endpoint { address: node, entry: self.entry.clone() }),
+            // What it knows of the cluster may be out of date, or it was cut off from it.
+            ("CLUSTERDOWN" | "READONLY" | "MASTERDOWN", _) => {
+                self.lost(from);
+                Heard::Astray
+            }
+            _ => Heard::Answer,
+        }
+    }
+
+    /// Whatever was told of a node that does not answer is to be asked for anew, and elsewhere.
+    pub fn lost(&mut self, node: &Endpoint) {
+        self.told.retain(|(.., known)| *known != node.address);
+        if let Some(at) = self.nodes.iter().position(|known| *known == node.address) {
+            let node = self.nodes.remove(at);
+            self.nodes.push(node);
+        }
+    }
+
+    /// All that have slots (Redis command CLUSTER SLOTS).
+    pub fn masters(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
+        let mut link = self.any(idle, limit)?;
+        let mut question = cmd("CLUSTER");
+        question.arg("SLOTS");
+        let said = link.converse(&[question], limit)?.pop().unwrap_or(Value::Nil);
+        let ranges = match &said {
+            Value::Array(ranges) => ranges,
+            Value::ServerError(_) => return Err(Fault::Greeting(said)),
+            _ => return Err(Fault::Garbled("it is not a node of a cluster".into())),
+        };
+        let told = ranges.iter().map(|range| owned(&link.peer, range)).collect::<Option<Vec<_>>>();
+        let told = told.ok_or_else(|| Fault::Garbled("it tells of its slots what makes no sense".into()))?;
+        let covered: usize = told.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum();
+        if covered < usize::from(SLOTS) {
+            return Err(Fault::Told {
+                kind: Kind::Unwilling,
+                came: format!("{} of its {SLOTS} slots are nobody's", usize::from(SLOTS) - covered),
+                remedy: "see CLUSTER INFO there",
+            });
+        }
+        let mut masters: Vec<Address> = Vec::new();
+        for (.., node) in &told {
+            if !masters.contains(node) {
+                masters.push(node.clone());
+            }
+        }
+        self.nodes.extend(masters.iter().filter(|node| !self.nodes.contains(node)).cloned().collect::<Vec<_>>());
+        self.told = told;
+        idle.push(link);
+        Ok(masters.into_iter().map(|address| Endpoint { address, entry: self.entry.clone() }).collect())
+    }
+}
+
+/// `SLOT HOST:PORT`, as MOVED and ASK tell it. Without a host it is that of who says so.
+fn redirection(from: &Endpoint, details: &str) -> Option<(u16, Address)> {
+    let mut words = details.split_whitespace();
+    let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    Some((slot, node(from, host, port.parse().ok()?)?))
+}
+
+/// `from, to, [host, port, ...], ...`: a range of slots and its master.
+fn owned(from: &Endpoint, range: &Value) -> Option<(u16, u16, Address)> {
+    let Value::Array(range) = range else { return None };
+    let [first, last, Value::Array(master), ..] = range.as_slice() else { return None };
+    let number = |value| reply::integer(value).and_then(|n| u16::try_from(n).ok());
+    let [host, port, ..] = master.as_slice() else { return None };
+    let host = reply::text(host).unwrap_or_default();
+    Some((number(first)?, number(last)?, node(from, host, number(port)?)?))
+}
+
+fn node(from: &Endpoint, host: &str, port: u16) -> Option<Address> {
+    match (host, &from.address) {
+        ("" | "?", Address::Tcp { host, .. }) => Some(Address::Tcp { host: host.clone(), port }),
+        ("" | "?", Address::Unix(_)) => None,
+        _ if host.contains(say::may_fool) => None,
+        _ => Some(Address::Tcp { host: host.to_owned(), port }),
+    }
+}
+
+/// Which slot a key is in: by what stands between its first `{` and the next `}`, if anything does.
+fn slot(key: &[u8]) -> u16 {
+    let tag = || {
+        let open = key.iter().position(|byte| *byte == b'{')? + 1;
+        let length = key[open..].iter().position(|byte| *byte == b'}')?;
+        (length > 0).then(|| &key[open..open + length])
+    };
+    State::<XMODEM>::calculate(tag().unwrap_or(key)) % SLOTS
+}
+
+/// Without the password.
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seeds: Vec<_> = self.seeds.iter().map(ToString::to_string).collect();
+        write!(f, "{}+cluster://{}{}", self.entry.scheme(), self.entry.user(), seeds.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.into(), port }
+    }
+
+    #[test]
+    fn a_key_and_what_belongs_to_it_are_in_one_slot() {
+        // As CLUSTER KEYSLOT has them.
+        assert_eq!(slot(b"123456789"), 12739);
+        assert_eq!(slot(b"lock:deploy"), slot(b"{lock:deploy}:queue"));
+        assert_eq!(slot(b"{}x"), State::<XMODEM>::calculate(b"{}x") % SLOTS);
+        assert_eq!(slot(b"a{b"), State::<XMODEM>::calculate(b"a{b") % SLOTS);
+    }
+
+    #[test]
+    fn a_redirection_is_followed_to_any_kind_of_host_and_to_no_nonsense() {
+        let from = Endpoint { address: at("here", 7000), entry: Entry::default() };
+        assert_eq!(redirection(&from, "3999 127.0.0.1:6381"), Some((3999, at("127.0.0.1", 6381))));
+        assert_eq!(redirection(&from, "3999 ::1:6381"), Some((3999, at("::1", 6381))));
+        assert_eq!(redirection(&from, "3999 :6381"), Some((3999, at("here", 6381))));
+        for nonsense in ["", "3999", "16384 h:1", "x h:1", "1 h:x", "1 h", "1 a\u{1b}[2J:1"] {
+            assert_eq!(redirection(&from, nonsense), None, "{nonsense}");
+        }
+    }
+}
