@@ -112,7 +112,7 @@ fn the_documents_of_run_go_to_stderr_one_a_line() {
     redis.delete("lock:job");
 
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut running = call(&["-t", "600ms", "-c", "echo up; read x"]).stdin_from(reader).start();
+    let mut running = call(&["-t", "2s", "-c", "echo up; read x"]).stdin_from(reader).start();
     running.line("up");
     redis.delete("lock:job");
     let done = running.finish().exits(76);

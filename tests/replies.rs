@@ -113,7 +113,7 @@ fn a_lost_reply_to_a_renewal_does_not_disturb_the_command() {
         let proxy = Proxy::to(&redis, move |n| if n == 2 || n == 4 { fate } else { Fate::Delivered });
         let (reader, writer) = std::io::pipe().unwrap();
         let script = "trap 'echo disturbed' TERM HUP INT CONT; echo up; read x; exit 5";
-        let call = proxy.nxlock(["run", "job", "-t", "1500ms", "-c", script]).stdin_from(reader);
+        let call = proxy.nxlock(["run", "job", "-t", "4500ms", "-c", script]).stdin_from(reader);
         let mut running = call.start();
         running.line("up");
         eventually("it has been renewed a few times", || proxy.requests() >= 7 || running.has_ended());

@@ -89,6 +89,9 @@ fn remedy(error: &io::Error) -> &'static str {
             "see whether it runs, and whether the address is right"
         }
         io::ErrorKind::PermissionDenied => "see the permissions of the socket",
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "see the server's log, and whether its port is one with TLS: rediss:// is for that"
+        }
         _ => "see the server's log",
     }
 }

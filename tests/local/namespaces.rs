@@ -46,11 +46,11 @@ fn had_within(local: &Local, space: &Space, options: &[&str]) -> (Turn, i32) {
 /// Whether who asks is the one within or the holder is.
 fn living_holders_are_not_taken_for_dead(space: &Space) {
     let local = Local::start();
-    let (holder, _) = had_within(&local, space, &["--ttl", "1s"]);
+    let (holder, _) = had_within(&local, space, &["--ttl", "3s"]);
     // Its lease ends but for it.
     is_renewed(&local);
     local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
-    let waiter = Turn::queued(&local, &["--ttl", "1s"]);
+    let waiter = Turn::queued(&local, &["--ttl", "3s"]);
     is_renewed(&local);
     line_is(&local, &[waiter.pid()]);
     assert!(!waiter.is_up());
@@ -199,7 +199,7 @@ fn where_processes_are_hidden_a_killed_holder_is_waited_for_until_its_lease_ends
     let (one, other) = (User::visiting(&local), User::visiting(&local));
     let blind = |args: Vec<&str>| other.nxlock(&local, args).under(["unshare", "--mount", "sh", "-c", hide, "sh"]);
 
-    let mut holder = Turn::of(one.nxlock(&local, turn(&["--ttl", "1s"])));
+    let mut holder = Turn::of(one.nxlock(&local, turn(&["--ttl", "3s"])));
     holder.up();
     is_renewed(&local);
     blind(refused_to_run(&["-n"])).run().exits(75).prints("");
