@@ -39,17 +39,32 @@ impl Stats {
 
 impl Server {
     pub fn start() -> Server {
-        // Between our finding a port and the server's taking it somebody else may: then another.
-        (0..20).find_map(|_| Server::try_start()).expect("redis-server starts")
+        Server::with(&[])
     }
 
-    fn try_start() -> Option<Server> {
+    /// With options as redis-server takes them on its command line.
+    pub fn with(options: &[String]) -> Server {
+        // Between our finding a port and the server's taking it somebody else may: then another.
+        let keeping = ["--save", "", "--appendonly", "no"].map(str::to_owned);
+        (0..20).find_map(|_| Server::try_start(&[&keeping, options].concat())).expect("redis-server starts")
+    }
+
+    /// Watching over others, without keys of its own.
+    pub fn as_sentinel() -> Server {
+        (0..20).find_map(|_| Server::try_start(&["--sentinel".to_owned()])).expect("redis-server starts as a sentinel")
+    }
+
+    fn try_start(options: &[String]) -> Option<Server> {
         let unused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = unused.expect("a port").port();
         let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the server");
+        // A sentinel has to have one, and writes to it.
+        let file = directory.path().join("conf");
+        std::fs::write(&file, "").expect("a file for its configuration");
         let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.arg(file).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
         command.arg("--dir").arg(directory.path()).arg("--unixsocket").arg(directory.path().join("s"));
+        command.args(options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: prctl(2) is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
