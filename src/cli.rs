@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod docs;
+mod everywhere;
 pub mod text;
 
 use std::ffi::OsString;
@@ -13,7 +14,9 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::lock::{HolderId, LockName, Prefix, Ttl};
+use crate::lock::{HolderId, LockName, Ttl};
+
+pub use everywhere::{DEFAULT_PREFIX, Everywhere, When, given};
 
 /// flock(1) for a fleet: run a command under a lock kept in Redis.
 ///
@@ -33,69 +36,6 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// Options of every verb, accepted on either side of it.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Options of every verb")]
-pub struct Everywhere {
-    /// Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local:
-    /// for this machine alone.
-    ///
-    /// There is no default. `local:/path` is a directory of your choice. Without this option NXLOCK_SERVER is asked, then REDIS_URL. `redis:`
-    /// may be written `valkey:`. A password in argv can be read by every user of this machine:
-    /// prefer the environment.
-    #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]
-    pub server: Option<String>,
-
-    /// What stands before NAME in the key.
-    #[arg(
-        long,
-        global = true,
-        value_name = "P",
-        env = "NXLOCK_PREFIX",
-        default_value = DEFAULT_PREFIX,
-        hide_env_values = true
-    )]
-    pub prefix: Prefix,
-
-    /// Bound on one connect and on one reply.
-    #[arg(
-        long,
-        global = true,
-        value_name = "D",
-        env = "NXLOCK_SERVER_TIMEOUT",
-        default_value = "2s",
-        hide_env_values = true
-    )]
-    #[arg(value_parser = positive)]
-    pub server_timeout: Duration,
-
-    /// Give the answer as one JSON document.
-    #[arg(long, global = true)]
-    pub json: bool,
-
-    /// Say nothing but errors.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
-
-    /// Say what happens, with times.
-    #[arg(short, long, global = true)]
-    pub verbose: bool,
-
-    /// Colour messages: auto (if they go to a terminal), always, or never.
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
-    #[arg(hide_possible_values = true)]
-    pub color: When,
-}
-
-pub const DEFAULT_PREFIX: &str = "lock:";
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum When {
-    Auto,
-    Always,
-    Never,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     // Described where their options are: a text here would hide the one there.
@@ -104,6 +44,7 @@ pub enum Verb {
     Renew(Renew),
     Release(Release),
     Status(Status),
+    Check(Check),
 }
 
 /// Hold a lock around a command.
@@ -234,6 +175,10 @@ pub struct Patience {
     /// Shown to others in `status` and in their "held by" message.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
+
+    /// Take the lock only once N replicas of the server have it.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub min_replicas: u32,
 }
 
 /// Put a lock's expiry a full ttl from now.
@@ -292,6 +237,16 @@ pub struct Status {
     #[arg(value_name = "NAME", action = ArgAction::Append, value_hint = ValueHint::Other)]
     pub names: Vec<LockName>,
 }
+
+/// Find out whether the server is fit to keep locks.
+///
+/// Shows which settings are in force and where they come from; then tries a lock of its own at the server, with a
+/// waiter, and looks at what endangers locks there. Nothing is left behind but a fence that ends by itself, and
+/// that only where it may not be deleted.
+#[derive(Debug, Args)]
+#[command(after_long_help = text::CHECK_HELP)]
+#[command(override_usage = "nxlock check [OPTIONS]")]
+pub struct Check {}
 
 /// A length of time as humantime writes it.
 ///

@@ -1,34 +1,42 @@
 //! A verb becomes a report, one file a verb; none prints.
 
 mod acquire;
+mod check;
 mod release;
 mod renew;
 mod run;
 mod status;
 
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Verb};
+use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Verb, given};
 use crate::clock::{Moment, wall};
+use crate::config::Settings;
 use crate::lock::{HELD, Hold, Lease, LockName, Owner, Token, Ttl};
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{self, Access, Kind, Store, Target, Trouble};
+use crate::store::{self, Access, Kind, Store, Target, TlsFiles, Trouble};
 use crate::wait::{self, Patience, Queueing, Wait, Waited};
 
 /// Does what was asked for.
-pub fn perform(cli: &Cli) -> Report {
+pub fn perform(cli: &Cli, settings: Result<Settings, Trouble>) -> Report {
     let everywhere = &cli.everywhere;
+    let settings = match settings {
+        Ok(settings) => settings,
+        Err(trouble) => return Report::Failed(trouble),
+    };
     let report = match &cli.verb {
         Verb::Run(run) => run::run(everywhere, run),
         Verb::Acquire(acquire) => acquire::acquire(everywhere, acquire),
         Verb::Renew(renew) => renew::renew(everywhere, renew),
         Verb::Release(release) => release::release(everywhere, release),
         Verb::Status(status) => status::status(everywhere, status),
+        Verb::Check(_) => Ok(check::check(everywhere, settings)),
     };
     say::urgent(false);
     report.unwrap_or_else(|error| Report::Failed(trouble(error)))
@@ -53,16 +61,26 @@ fn trouble(error: anyhow::Error) -> Trouble {
     })
 }
 
-fn open(everywhere: &Everywhere) -> Result<Box<dyn Store>, Trouble> {
+fn open(everywhere: &Everywhere, min_replicas: u32) -> Result<Box<dyn Store>, Trouble> {
     // An unset variable and one that is no UTF-8 both name no server.
     let redis_url = std::env::var("REDIS_URL").ok();
-    let target = Target::choose(everywhere.server.as_deref(), redis_url.as_deref(), &access())?;
-    Ok(store::open(target, everywhere.prefix.clone(), everywhere.server_timeout))
-}
-
-/// Who we are and whom we trust.
-fn access() -> Access {
-    Access::default()
+    let server = everywhere.server.as_deref().filter(|url| !url.trim().is_empty());
+    let wants_login = server.or(redis_url.as_deref()).is_some_and(|url| store::here(url).is_none());
+    let password_file = given(everywhere.password_file.as_ref()).filter(|_| wants_login);
+    let file = |file: &Option<PathBuf>| given(file.as_ref()).cloned();
+    let tls =
+        TlsFiles { ca: file(&everywhere.tls_ca), cert: file(&everywhere.tls_cert), key: file(&everywhere.tls_key) };
+    let access = Access::gather(password_file.map(PathBuf::as_path), tls)?;
+    let target = Target::choose(server, redis_url.as_deref(), &access)?;
+    if min_replicas > 0 && !target.has_replicas() {
+        return Err(Trouble {
+            kind: Kind::Usage,
+            tried: format!("--min-replicas {min_replicas} makes no sense with {target}"),
+            came: "nothing is replicated there".into(),
+            remedy: "leave it out, or name a server that has replicas".into(),
+        });
+    }
+    Ok(store::open(target, everywhere.prefix.clone(), everywhere.server_timeout, min_replicas))
 }
 
 /// What was said on the command line, and not in the environment, of where the locks are. Without a
@@ -73,13 +91,25 @@ fn options(everywhere: &Everywhere) -> String {
     };
     let mut options = String::new();
     if let Some(server) = said(everywhere.server.clone(), "NXLOCK_SERVER")
-        && let Ok(target) = Target::choose(Some(&server), None, &Access::default())
+        && let Some(server) = Target::shown(&server)
     {
-        options += &format!(" -s {}", shlex::try_quote(&target.to_string()).unwrap_or_default());
+        options += &format!(" -s {}", shlex::try_quote(&server).unwrap_or_default());
     }
     let prefix = everywhere.prefix.as_str().to_owned();
     if let Some(prefix) = said(Some(prefix), "NXLOCK_PREFIX").filter(|prefix| prefix != DEFAULT_PREFIX) {
         options += &format!(" --prefix {}", shlex::try_quote(&prefix).unwrap_or_default());
+    }
+    let files = [
+        ("password-file", "NXLOCK_PASSWORD_FILE", &everywhere.password_file),
+        ("tls-ca", "NXLOCK_TLS_CA", &everywhere.tls_ca),
+        ("tls-cert", "NXLOCK_TLS_CERT", &everywhere.tls_cert),
+        ("tls-key", "NXLOCK_TLS_KEY", &everywhere.tls_key),
+    ];
+    for (option, variable, file) in files {
+        let file = given(file.as_ref()).map(|file| file.to_string_lossy().into_owned());
+        if let Some(file) = said(file, variable) {
+            options += &format!(" --{option} {}", shlex::try_quote(&say::clean(&file)).unwrap_or_default());
+        }
     }
     options
 }

@@ -26,6 +26,10 @@ impl From<&Report> for Exit {
         Exit::Status(match report {
             Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) => 0,
             Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.standing.is_free())),
+            Report::Checked(checked) => match checked.obstacle() {
+                Some(kind) => of(kind),
+                None => u8::from(checked.warnings() > 0),
+            },
             Report::Busy(busy) => busy.conflict_exit_code.unwrap_or(75),
             Report::NotYours(_) => 76,
             Report::Interrupted(signal) => return Exit::Signal(*signal),
@@ -41,14 +45,18 @@ impl From<&Report> for Exit {
                 },
                 Ending::Killed { signal, .. } => killed_by(signal),
             },
-            Report::Failed(trouble) => match trouble.kind {
-                Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => 69,
-                Kind::Usage => USAGE,
-                Kind::Broken => 70,
-                Kind::Refused => 77,
-                Kind::Misconfigured | Kind::WrongType => 78,
-            },
+            Report::Failed(trouble) => of(trouble.kind),
         })
+    }
+}
+
+fn of(kind: Kind) -> u8 {
+    match kind {
+        Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => 69,
+        Kind::Usage => USAGE,
+        Kind::Broken => 70,
+        Kind::Refused => 77,
+        Kind::Misconfigured | Kind::WrongType => 78,
     }
 }
 

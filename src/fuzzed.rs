@@ -9,6 +9,8 @@ pub use crate::render::{harmless, shown};
 pub use crate::report::{Busy, Named, NotYours, Report, Row, StatusRows, Wanted};
 pub use crate::say::{Waiting, begin, heard, lost_how};
 pub use crate::store::files;
-pub use crate::store::{Acquired, Manner, Place, Released, Renewed, Standing, Store, Target, Trouble, Waiter, open};
+pub use crate::store::{
+    Access, Acquired, Manner, Place, Released, Renewed, Standing, Store, Target, Trouble, Waiter, open,
+};
 pub use crate::supervise::Lost;
 pub use crate::wait::Refused;

@@ -6,6 +6,7 @@ compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, s
 mod cli;
 mod clock;
 mod cmd;
+mod config;
 mod exit;
 #[cfg(fuzzing)]
 pub mod fuzzed;
@@ -25,18 +26,17 @@ mod wait;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::cli::{Cli, Verb};
+use crate::cli::Verb;
+use crate::config::Asked;
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let Asked { cli, settings } = match config::asked() {
+        Ok(asked) => asked,
         Err(usage) => return render::usage(usage).code(),
     };
     say::begin(&cli.everywhere, matches!(cli.verb, Verb::Run(_)));
-    let report = cmd::perform(&cli);
+    let report = cmd::perform(&cli, settings);
     let mut exit = Exit::from(&report);
     if let Err(error) = render::show(&report, cli.everywhere.json)
         && let Some(failure) = cmd::unshown(report, &error, &cli.everywhere)

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::config::Setting;
 use crate::lock::{Fence, Hold, LockName, Occupancy, Prefix, Ttl};
-use crate::store::{Standing, Store, Trouble};
+use crate::store::{Finding, Kind, Standing, Store, Trouble, Verdict};
 use crate::supervise::Lost;
 use crate::wait::Refused;
 
@@ -19,6 +20,7 @@ pub enum Report {
     Released(Released),
     NotYours(NotYours),
     Status(StatusRows),
+    Checked(Checked),
     Ran(Ran),
     NotRun(NotRun),
     /// A wait ended by a signal; nothing was started and nothing is held.
@@ -99,6 +101,36 @@ pub struct StatusRows {
 pub struct Row {
     pub lock: Named,
     pub standing: Standing,
+}
+
+/// What is set, and what was found of it.
+pub struct Checked {
+    pub settings: Vec<Setting>,
+    pub servers: Vec<CheckedServer>,
+}
+
+pub struct CheckedServer {
+    /// None where no server is named.
+    pub url: Option<String>,
+    pub findings: Vec<Finding>,
+}
+
+impl Checked {
+    fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.servers.iter().flat_map(|server| &server.findings)
+    }
+
+    /// What the first obstacle comes to, if there is one.
+    pub fn obstacle(&self) -> Option<Kind> {
+        self.findings().find_map(|finding| match finding.verdict {
+            Verdict::Obstacle(kind, _) => Some(kind),
+            Verdict::Fine | Verdict::Warning(_) => None,
+        })
+    }
+
+    pub fn warnings(&self) -> usize {
+        self.findings().filter(|finding| matches!(finding.verdict, Verdict::Warning(_))).count()
+    }
 }
 
 /// A command that came to its end.

@@ -44,8 +44,8 @@ struct Voice {
 static VOICE: OnceLock<Voice> = OnceLock::new();
 
 const DEFAULT: Voice = Voice { level: Level::Normal, json: false, is_run: false, began: Moment::NEVER };
-const BAD: Style = AnsiColor::Red.on_default().bold();
-const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+pub const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
 const PLAIN: Style = Style::new();
 pub const FAINT: Style = Style::new().dimmed();
 

@@ -7,6 +7,7 @@ mod access;
 pub mod connect;
 mod dial;
 mod endpoint;
+mod examine;
 mod ladder;
 mod line;
 mod local;
@@ -27,10 +28,11 @@ use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Owner, Prefix, State, Ttl};
 use crate::wait::jittered;
 
-pub use access::Access;
+pub use access::{Access, TlsFiles};
+pub use examine::{Examination, Examined, Finding, Verdict};
 #[cfg(fuzzing)]
 pub use local::files;
-pub use target::Target;
+pub use target::{Target, here};
 
 /// One authority over locks. A value of this speaks to it from one thread.
 pub trait Store: Send {
@@ -62,6 +64,13 @@ pub trait Store: Send {
 
     /// The names of all locks that exist, in order.
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble>;
+
+    /// Looks at whatever could endanger locks there, and tries one. `limit` is for meeting the authority; after
+    /// that each question has the store's own bound on a reply.
+    ///
+    /// # Errors
+    /// If there is nobody to be met. What cannot be found out later is a finding.
+    fn examine(&mut self, limit: Limit<'_>) -> Result<Examination, Trouble>;
 
     /// Readable when the connection to the authority has ended, where there is one.
     fn lifeline(&self) -> Option<BorrowedFd<'_>>;
@@ -142,7 +151,8 @@ pub enum Kind {
     Unreachable,
     /// A "not now": asking again later may help.
     Unwilling,
-    /// There is an answer, and it is not one to rely on: a certificate that nobody we trust vouches for.
+    /// There is an answer, and it is not one to rely on: a certificate that nobody we trust vouches for, a grant
+    /// that too few replicas have.
     Untrusted,
     /// A "no" that stays no: wrong password, no permission.
     Refused,
@@ -177,9 +187,11 @@ impl fmt::Display for Trouble {
 impl std::error::Error for Trouble {}
 
 /// Opens the store that a target names. Nothing is asked of it yet.
-pub fn open(target: Target, prefix: Prefix, timeout: Duration) -> Box<dyn Store> {
+///
+/// A grant counts only once so many replicas of a server have it.
+pub fn open(target: Target, prefix: Prefix, timeout: Duration, min_replicas: u32) -> Box<dyn Store> {
     match target {
-        Target::Redis(route) => Box::new(server::Server::new(route, prefix, timeout)),
+        Target::Redis(route) => Box::new(server::Server::new(route, prefix, timeout, min_replicas)),
         Target::Local(directory) => Box::new(local::Local::new(directory, prefix, timeout)),
     }
 }

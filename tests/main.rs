@@ -6,6 +6,10 @@
 mod authority;
 /// How the verbs are called: what has to be given to them, and where their answers go.
 mod calls;
+/// `check`: what endangers locks is found, each thing on a server that has it.
+mod check;
+/// Configuration files: what counts before what, and what is said of mistakes.
+mod config;
 /// What outlives a command that has ended by itself.
 mod descendants;
 /// Supervision's edges: odd callers, odd commands, odd moments.

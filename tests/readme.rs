@@ -218,6 +218,26 @@ fn a_stretch_of_a_script_is_guarded() {
 }
 
 #[test]
+fn a_configuration_is_heard_and_checked() {
+    let [file] = under("Configuration", "toml");
+    let [text] = under("Configuration", "console");
+    let redis = Redis::start();
+    let directory = workplace();
+    fs::write(directory.path().join("config.toml"), &file).unwrap();
+    fs::write(directory.path().join("password"), "s3cret").unwrap();
+    let call = Nxlock::new(["--config", "config.toml", "--json", "-s", "local:/tmp", "check"]);
+    let settings = call.in_directory(directory.path()).run().exits(0).json();
+    let listed = settings["settings"].as_array().unwrap().iter().map(|setting| setting["name"].as_str().unwrap());
+    let listed: BTreeSet<_> = listed.collect();
+    for key in file.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key) {
+        assert!(listed.contains(key), "{key}: {settings}");
+    }
+    let (script, printed) = transcript(&text);
+    let printed = printed.replace("redis://cache:6379", &redis.url());
+    reads_alike(&printed, &shell(&redis, directory.path(), &script).run().exits(1).text());
+}
+
+#[test]
 fn what_it_installs_is_there() {
     let [commands] = under("Install", "sh");
     let home = tempfile::tempdir().unwrap();
@@ -259,6 +279,8 @@ fn every_block_is_one_that_is_run() {
         ("CI", "yaml"),
         ("A stretch of a shell script", "sh"),
         ("At a terminal", "console"),
+        ("Configuration", "toml"),
+        ("Configuration", "console"),
         // This is how this is run.
         ("Tests", "sh"),
     ];

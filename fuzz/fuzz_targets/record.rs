@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Process, Record, Waiter, sum};
 use nxlock::fuzzed::{
-    Acquired, Busy, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Owner, Prefix, Refused, Released, Renewed,
+    Access,     Acquired, Busy, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Owner, Prefix, Refused, Released, Renewed,
     Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Wanted, open,
 };
 
@@ -25,7 +25,7 @@ struct Ground {
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let directory = std::env::temp_dir().join(format!("nxlock-fuzz-{}", std::process::id()));
-    let target = Target::choose(Some(&format!("local:{}", directory.display())), None).ok().expect("a directory");
+    let target = Target::choose(Some(&format!("local:{}", directory.display())), None, &Access::default()).ok().expect("a directory");
     let hold = hold();
     let granted = store(&target).acquire(&hold, Ttl::at_least(Duration::ZERO), Manner::Once, limit());
     assert!(granted.is_ok());
@@ -139,9 +139,9 @@ fn hold() -> Hold {
 }
 
 fn store(target: &Target) -> Box<dyn Store> {
-    open(target.clone(), "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5))
+    open(target.clone(), "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), 0)
 }
 
 fn limit() -> Limit<'static> {
-    Limit::until(Moment::now() + Duration::from_secs(5))
+    Limit::until(Moment::now() + Duration::from_secs(5), 0)
 }

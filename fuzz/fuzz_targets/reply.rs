@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    Acquired, Busy, Cli, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Occupancy, Owner, Prefix, Refused,
+    Access,     Acquired, Busy, Cli, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Occupancy, Owner, Prefix, Refused,
     Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Waiting, Wanted, begin, open,
 };
 
@@ -43,7 +43,7 @@ static SERVER: LazyLock<Target> = LazyLock::new(|| {
             }
         }
     });
-    Target::choose(Some(&format!("unix://{}", path.display())), None).ok().expect("a server")
+    Target::choose(Some(&format!("unix://{}", path.display())), None, &Access::default()).ok().expect("a server")
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -54,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let target = SERVER.clone();
     *ANSWERS.lock().unwrap_or_else(PoisonError::into_inner) = split(answers);
-    let mut store = open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5));
+    let mut store = open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), 0);
     let name: LockName = "deploy".parse().expect("a name");
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
@@ -149,5 +149,5 @@ fn named(name: &LockName) -> Named {
 }
 
 fn limit() -> Limit<'static> {
-    Limit::until(Moment::now() + Duration::from_secs(5))
+    Limit::until(Moment::now() + Duration::from_secs(5), 0)
 }

@@ -5,7 +5,7 @@
 mod oracle;
 
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::{Report, Target};
+use nxlock::fuzzed::{Access, Report, Target};
 
 /// Stands for a password wherever one is put; no URL of the corpus has it.
 const SECRET: &str = "s3cr3tpw";
@@ -13,7 +13,7 @@ const SECRET: &str = "s3cr3tpw";
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
     let text = text.as_ref();
-    for chosen in [Target::choose(Some(text), None), Target::choose(None, Some(text))] {
+    for chosen in [Target::choose(Some(text), None, &Access::default()), Target::choose(None, Some(text), &Access::default())] {
         match chosen {
             Ok(target) => accepted(&target),
             Err(trouble) => _ = oracle::human(&Report::Failed(trouble)),
@@ -39,7 +39,7 @@ fn accepted(target: &Target) {
     if matches!(target, Target::Redis(endpoint) if endpoint.login.as_ref().is_some_and(|login| login.user.is_some())) {
         return;
     }
-    let again = match Target::choose(Some(&shown), None) {
+    let again = match Target::choose(Some(&shown), None, &Access::default()) {
         Ok(again) => again,
         Err(trouble) => panic!("{shown:?}: {trouble}"),
     };
@@ -53,7 +53,7 @@ fn accepted(target: &Target) {
 
 /// No message repeats a password, not even one that was not taken for one.
 fn concealed(url: &str) {
-    let text = match Target::choose(Some(url), None) {
+    let text = match Target::choose(Some(url), None, &Access::default()) {
         // A path is shown, and what stands in it is no password.
         Ok(Target::Redis(endpoint))
             if endpoint.login.is_some() && !format!("{:?}", endpoint.address).contains(SECRET) =>

@@ -27,13 +27,14 @@ const SCRIPTS: [(Shell, &str); 3] = [
 ];
 
 /// A page's verb, or none; its sections behind EXIT STATUS; what `--help` ends with.
-const PAGES: [(Option<&str>, &[Section], &str); 6] = [
+const PAGES: [(Option<&str>, &[Section], &str); 7] = [
     (None, &prose::NXLOCK, text::AFTER_HELP),
     (Some("run"), &prose::RUN, text::RUN_HELP),
     (Some("acquire"), &prose::ACQUIRE, text::ACQUIRE_HELP),
     (Some("renew"), &prose::RENEW, text::RENEW_HELP),
     (Some("release"), &prose::RELEASE, text::RELEASE_HELP),
     (Some("status"), &prose::STATUS, text::STATUS_HELP),
+    (Some("check"), &prose::CHECK, text::CHECK_HELP),
 ];
 
 #[test]
@@ -202,8 +203,8 @@ mod exit_statuses {
     use super::*;
     use crate::exit::Exit;
     use crate::lock::{Occupancy, Prefix};
-    use crate::report::{Busy, Ending, Named, NotRun, NotYours, Ran, Released, Report, Wanted};
-    use crate::store::{Kind, Place, Trouble};
+    use crate::report::{Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Released, Report, Wanted};
+    use crate::store::{Finding, Kind, Place, Trouble};
     use crate::supervise::Lost;
     use crate::wait::Refused;
 
@@ -218,6 +219,11 @@ mod exit_statuses {
     fn not_run(missing: bool) -> Report {
         let error = io::Error::other("");
         Report::NotRun(NotRun { lock: lock(), command: "x".into(), missing, error })
+    }
+
+    fn checked() -> Report {
+        let findings = vec![Finding::warning("x", "", "")];
+        Report::Checked(Checked { settings: Vec::new(), servers: vec![CheckedServer { url: None, findings }] })
     }
 
     /// What a verb may have to report, beside its own failures.
@@ -235,6 +241,7 @@ mod exit_statuses {
                 vec![busy(), lost, ran(true, None), not_run(true), not_run(false)]
             }
             "acquire" => vec![busy()],
+            "check" => vec![checked()],
             _ => vec![not_yours()],
         }
     }

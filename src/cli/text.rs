@@ -7,7 +7,7 @@
 pub const AFTER_HELP: &str = "\
 Exit status:
   0         Done. `run`: the command's own 0
-  1         `status`: a lock that was named is free
+  1         `status`: a lock that was named is free. `check`: warnings
   64        Usage: the command line makes no sense
   69        The server cannot be reached, does not answer in time, or is not
             willing to just now
@@ -17,8 +17,8 @@ Exit status:
   76        Not, or no longer, your lock. `run`: lost while the command ran,
             whatever the command returned
   77        The server refuses: wrong password, no permission
-  78        Configuration: no server named, a bad URL, a key of another type,
-            a damaged local record
+  78        Configuration: no server named, a bad URL or configuration file,
+            a key of another type, a damaged local record
   124       `run`: the time limit was reached
   126, 127  `run`: the command cannot be executed, or is not there
   other     `run`: the command's own status; 128+N if signal N killed it
@@ -47,8 +47,8 @@ Exit status:
   76        The lock was lost while the command ran, whatever the command
             returned
   77        The server refuses: wrong password, no permission
-  78        Configuration: no server named, a bad URL, a key of another type,
-            a damaged local record
+  78        Configuration: no server named, a bad URL or configuration file,
+            a key of another type, a damaged local record
   124       The time limit was reached
   126, 127  The command cannot be executed, or is not there
   other     The command's own status; 128+N if signal N killed it
@@ -76,8 +76,8 @@ Exit status:
   75  Held by somebody else: not waited for, or not granted in time (-E
       chooses another number)
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL, a key of another type,
-      a damaged local record
+  78  Configuration: no server named, a bad URL or configuration file,
+      a key of another type, a damaged local record
 
 Examples:
   Guard a stretch of a script:
@@ -102,7 +102,8 @@ Exit status:
   70  A failure of nxlock's own
   76  Not, or no longer, your lock; nothing was touched
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL, a damaged local record
+  78  Configuration: no server named, a bad URL or configuration file,
+      a damaged local record
 
 Examples:
   Between two steps of a script that set NXLOCK_TOKEN by `acquire --export`:
@@ -121,7 +122,8 @@ Exit status:
   76  Not, or no longer, your lock; with --break, the holder has changed.
       Nothing was touched
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL, a damaged local record
+  78  Configuration: no server named, a bad URL or configuration file,
+      a damaged local record
 
 Examples:
   In a script that set NXLOCK_TOKEN by `acquire --export`:
@@ -142,7 +144,8 @@ Exit status:
       to just now: it is not known who holds what
   70  A failure of nxlock's own
   77  The server refuses: wrong password, no permission
-  78  Configuration: no server named, a bad URL, a damaged local record
+  78  Configuration: no server named, a bad URL or configuration file,
+      a damaged local record
 
 Examples:
   Every lock under the prefix:
@@ -153,3 +156,25 @@ Examples:
 
   Holder and reason, for a program:
       nxlock --json status deploy | jq -r '.[0].holder | .host, .reason'";
+
+pub const CHECK_HELP: &str = "\
+Exit status:
+  0   The server is fit to keep locks
+  1   It is, and something there endangers them: see the warnings
+  64  Usage: the command line makes no sense
+  69  The server cannot be reached, does not answer in time, or is not willing
+      to just now
+  70  A failure of nxlock's own
+  77  The server refuses: wrong password, no permission
+  78  Configuration: no server named, a bad URL or configuration file,
+      a server that is too old
+
+Examples:
+  Whether a host that is new is set up well:
+      nxlock check
+
+  What a cron job would be told, with its environment:
+      env -i HOME=\"$HOME\" PATH=/usr/bin:/bin nxlock check
+
+  The warnings and obstacles alone, for a program:
+      nxlock --json check | jq '.servers[].findings[] | select(.remedy)'";

@@ -12,7 +12,7 @@ use crate::store::Trouble;
 use crate::wait;
 
 pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Report> {
-    let mut store = open(everywhere)?;
+    let mut store = open(everywhere, asked.patience.min_replicas)?;
     let hold = claim(&asked.name, asked.patience.reason.as_deref(), None)?;
     let mut signals = Signals::listen()?;
     let lease = match wait_for(&mut *store, &hold, asked.ttl, &asked.patience, everywhere, &mut signals)? {

@@ -9,7 +9,7 @@ use crate::store::{Kind, Released as Answer, Trouble};
 use crate::wait;
 
 pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Report> {
-    let mut store = open(everywhere)?;
+    let mut store = open(everywhere, 0)?;
     let lock = Named::new(&asked.name, &everywhere.prefix);
     let timeout = everywhere.server_timeout;
     let (wanted, insisted) = match (&asked.break_id, &asked.token) {

@@ -8,7 +8,7 @@ use crate::store::Renewed as Answer;
 use crate::wait;
 
 pub fn renew(everywhere: &Everywhere, asked: &Renew) -> anyhow::Result<Report> {
-    let mut store = open(everywhere)?;
+    let mut store = open(everywhere, 0)?;
     let hold = Hold { name: asked.name.clone(), token: token(&asked.token)?, lives_with: None };
     let lock = Named::new(&asked.name, &everywhere.prefix);
     let answer = wait::insist(everywhere.server_timeout, |limit| store.renew(&hold, asked.ttl, limit)).answer?;

@@ -18,7 +18,7 @@ use crate::store::{Kind, Trouble};
 use crate::supervise::{self, Lost, Outcome, Rules, Supervisor, Unborn};
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
-    let mut store = open(everywhere)?;
+    let mut store = open(everywhere, asked.patience.min_replicas)?;
     let hold = claim(&asked.name, asked.patience.reason.as_deref(), Some(std::process::id()))?;
     let lock = Named::new(&asked.name, &everywhere.prefix);
     let timeout = everywhere.server_timeout;

@@ -6,7 +6,7 @@ use crate::report::{Named, Report, Row, StatusRows};
 use crate::wait;
 
 pub fn status(everywhere: &Everywhere, asked: &Status) -> anyhow::Result<Report> {
-    let mut store = open(everywhere)?;
+    let mut store = open(everywhere, 0)?;
     let timeout = everywhere.server_timeout;
     let named = !asked.names.is_empty();
     let names = if named { asked.names.clone() } else { wait::insist(timeout, |limit| store.names(limit)).answer? };

@@ -1,5 +1,7 @@
 //! For people: the answer on stdout, everything else on stderr.
 
+mod check;
+
 use std::fmt::Write;
 
 use unicode_width::UnicodeWidthStr;
@@ -14,13 +16,14 @@ pub fn stdout(report: &Report) -> Option<String> {
     match report {
         Report::Acquired(acquired) => Some(token(acquired)),
         Report::Status(status) => Some(table(&status.rows)),
+        Report::Checked(checked) => Some(check::told(checked)),
         _ => None,
     }
 }
 
 pub fn stderr(report: &Report) {
     match report {
-        Report::Acquired(_) | Report::Status(_) | Report::Interrupted(_) => {}
+        Report::Acquired(_) | Report::Status(_) | Report::Checked(_) | Report::Interrupted(_) => {}
         Report::Renewed(renewed) => {
             say::trace(format_args!("renewed \"{}\" for {}", renewed.lock.name, span(renewed.ttl.get())));
         }
@@ -153,10 +156,15 @@ fn table(rows: &[Row]) -> String {
         lines.push(cells(&row.lock.name, &row.standing.occupancy));
         lines.extend(row.standing.queue.iter().map(waiter_cells));
     }
+    aligned(&lines)
+}
+
+/// Lines of cells, each column as wide as its widest cell.
+fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
     let width = |column: usize| lines.iter().map(|cells| cells[column].width()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..8).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     let mut text = String::new();
-    for cells in &lines {
+    for cells in lines {
         let line: String = cells
             .iter()
             .zip(&widths)

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use crate::config::{Origin, Setting, shown};
 use crate::lock::{Fence, Holder, Legacy, Occupancy, State};
-use crate::report::{Ending, Named, Ran, Report, Row, Wanted};
+use crate::report::{Checked, CheckedServer, Ending, Named, Ran, Report, Row, Wanted};
 use crate::say;
-use crate::store::{Kind, Trouble, Waiter};
+use crate::store::{Finding, Kind, Trouble, Verdict, Waiter};
 use crate::supervise::Lost;
 use crate::wait::Refused;
 
@@ -47,6 +48,7 @@ pub fn document(report: &Report) -> Option<Value> {
             )
         }
         Report::Status(status) => status.rows.iter().map(row).collect(),
+        Report::Checked(checked) => check(checked),
         Report::Ran(ran) => outcome("ended", &ran.lock, ended(ran)),
         Report::NotRun(not_run) => outcome(
             "not_run",
@@ -118,6 +120,49 @@ fn row(row: &Row) -> Value {
         ("warnings", seen.warning().into_iter().collect()),
     ];
     object(name.into_iter().chain(occupancy(seen)).chain(rest))
+}
+
+fn check(checked: &Checked) -> Value {
+    let outcome = match (checked.obstacle(), checked.warnings()) {
+        (Some(_), _) => "unfit",
+        (None, 0) => "fit",
+        (None, _) => "fit_with_warnings",
+    };
+    json!({
+        "outcome": outcome,
+        "settings": checked.settings.iter().map(setting).collect::<Value>(),
+        "servers": checked.servers.iter().map(server).collect::<Value>(),
+    })
+}
+
+fn setting(setting: &Setting) -> Value {
+    let (origin, variable, place) = match &setting.origin {
+        Origin::Flag => ("flag", None, None),
+        Origin::Environment(variable) => ("environment", Some(variable), None),
+        Origin::File(place) => ("file", None, Some(place)),
+        Origin::Default => ("default", None, None),
+    };
+    json!({
+        "name": setting.name,
+        "value": setting.value,
+        "origin": origin,
+        "variable": variable,
+        "file": place.map(|place| shown(&place.path)),
+        "line": place.map(|place| place.line),
+    })
+}
+
+fn server(server: &CheckedServer) -> Value {
+    json!({ "url": server.url, "findings": server.findings.iter().map(finding).collect::<Value>() })
+}
+
+fn finding(finding: &Finding) -> Value {
+    let (verdict, remedy) = match &finding.verdict {
+        Verdict::Fine => ("fine", None),
+        Verdict::Warning(remedy) => ("warning", Some(remedy)),
+        Verdict::Obstacle(_, remedy) => ("obstacle", Some(remedy)),
+    };
+    json!({ "topic": finding.topic, "found": finding.found, "verdict": verdict, "remedy": remedy })
 }
 
 fn legacy(legacy: Legacy) -> Value {

@@ -1,44 +1,128 @@
-//! What a URL need not say: who we are, and whom we trust. The same for every server that is asked.
+//! Who we are at a server, and whom we trust there: passwords and where they come from. Knows no server.
 
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::endpoint::Login;
-use super::secure::{TlsFiles, Trust};
+use super::secure::Trust;
+use super::{Kind, Trouble};
+use crate::say;
 
-/// A password. It goes out to a server, and nowhere else: there is nothing to show it by.
+/// What nobody is to see: it can neither be printed nor be formatted for debugging.
 #[derive(Clone)]
 pub struct Secret(String);
 
-/// How we prove who we are, and how a server does.
+impl Secret {
+    /// Nothing, if there is nothing to keep.
+    pub fn of(text: String) -> Option<Secret> {
+        (!text.is_empty()).then_some(Secret(text))
+    }
+
+    /// For the server alone.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+/// How a server is to be met.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Goes before a password in the URL.
+    /// Goes before the one in a URL.
     pub password: Option<Secret>,
     /// For a URL without one.
     pub fallback: Option<Secret>,
     pub tls: TlsFiles,
 }
 
-impl Secret {
-    pub fn new(text: String) -> Secret {
-        Secret(text)
+/// Files in PEM (RFC 7468) that TLS goes by.
+#[derive(Clone, Default)]
+pub struct TlsFiles {
+    /// Who may vouch for a server, instead of the system's roots.
+    pub ca: Option<PathBuf>,
+    /// Who we are, where a server asks for it.
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+/// More than any password.
+const LONGEST: u64 = 64 * 1024;
+
+impl Access {
+    /// Reads the password file, where one is named, and the environment.
+    ///
+    /// # Errors
+    /// If a file is named and there is no password to be had from it.
+    pub fn gather(password_file: Option<&Path>, tls: TlsFiles) -> Result<Access, Trouble> {
+        let password = password_file.map(read).transpose()?;
+        // One that is no UTF-8 could not be sent as it was meant.
+        let fallback = std::env::var("REDISCLI_AUTH").ok().and_then(Secret::of);
+        Ok(Access { password, fallback, tls })
     }
 
-    /// As AUTH takes it.
-    pub fn reveal(&self) -> &str {
-        &self.0
+    /// Who we are at a server whose URL says this much.
+    pub fn login(&self, user: Option<&str>, password: Option<&str>) -> Option<Login> {
+        Some(Login { user: user.map(str::to_owned), password: self.password_beside(password)? })
+    }
+
+    /// Whom we trust there.
+    pub fn trust(&self) -> Arc<Trust> {
+        Arc::new(Trust::new(self.tls.clone()))
+    }
+
+    /// The password for a server whose URL has this one.
+    fn password_beside(&self, of_url: Option<&str>) -> Option<Secret> {
+        let of_url = || of_url.map(str::to_owned).and_then(Secret::of);
+        self.password.clone().or_else(of_url).or_else(|| self.fallback.clone())
     }
 }
 
-impl Access {
-    /// Who we are at a server whose URL says this much.
-    pub fn login(&self, user: Option<&str>, password: Option<&str>) -> Option<Login> {
-        let in_url = password.map(|password| Secret::new(password.to_owned()));
-        let password = self.password.clone().or(in_url).or_else(|| self.fallback.clone())?;
-        Some(Login { user: user.map(str::to_owned), password })
+fn read(path: &Path) -> Result<Secret, Trouble> {
+    let shown = say::clean(&path.to_string_lossy());
+    let wrong = |came: String, remedy: &str| Trouble {
+        kind: Kind::Misconfigured,
+        tried: format!("cannot take the password from {shown}"),
+        came,
+        remedy: remedy.into(),
+    };
+    let (text, mode) =
+        contents(path).map_err(|e| wrong(say::plain(&e), "see --password-file, NXLOCK_PASSWORD_FILE"))?;
+    if mode & 0o077 != 0 {
+        let quoted = shlex::try_quote(&shown).unwrap_or_default();
+        say::warn(format_args!("others may read the password in {shown}: chmod 600 {quoted}"));
     }
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    Secret::of(line.to_owned()).ok_or_else(|| wrong("its first line is empty".into(), "write the password there"))
+}
 
-    pub fn trust(&self) -> Arc<Trust> {
-        Arc::new(Trust::new(self.tls.clone()))
+/// What a file holds and, of a file and not a pipe, who may read it.
+fn contents(path: &Path) -> io::Result<(String, u32)> {
+    let file = File::open(path)?;
+    let found: fs::Metadata = file.metadata()?;
+    let mode = if found.is_file() { found.permissions().mode() } else { 0 };
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok((text, mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_goes_before_the_url_and_that_before_the_variable() {
+        let secret = |text: &str| Secret::of(text.into());
+        let order = |password, fallback, of_url| {
+            let access = Access { password, fallback, tls: TlsFiles::default() };
+            access.password_beside(of_url).map(|secret| secret.reveal().to_owned())
+        };
+        assert_eq!(order(secret("file"), secret("variable"), Some("url")).as_deref(), Some("file"));
+        assert_eq!(order(None, secret("variable"), Some("url")).as_deref(), Some("url"));
+        assert_eq!(order(None, secret("variable"), None).as_deref(), Some("variable"));
+        assert_eq!(order(None, secret("variable"), Some("")).as_deref(), Some("variable"));
+        assert_eq!(order(None, None, None), None);
     }
 }

@@ -95,7 +95,9 @@ impl Endpoint {
         }
         let login = access.login(settings.username(), settings.password());
         if login.is_none() && settings.username().is_some() {
-            return Err("it has a user and no password: write redis://:PASSWORD@host for a password alone".into());
+            return Err("it has a user, and there is no password: write redis://:PASSWORD@host for a password \
+                        alone, or give it by --password-file or REDISCLI_AUTH"
+                .into());
         }
         let trust = (scheme == Scheme::Tls).then(|| access.trust());
         Ok(Endpoint { address, entry: Entry { login, db: settings.db(), trust } })
@@ -169,14 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn a_password_of_a_file_goes_before_that_of_the_url_and_that_before_the_last_resort() {
-        let secret = |text: &str| Some(Secret::new(text.into()));
-        let access = |password, fallback| Access { password, fallback, ..Access::default() };
-        let found = |url, access| login(url, &access).map(|(_, password)| password);
-        assert_eq!(found(":url@h", access(secret("file"), secret("last"))).as_deref(), Some("file"));
-        assert_eq!(found(":url@h", access(None, secret("last"))).as_deref(), Some("url"));
-        assert_eq!(found("h", access(None, secret("last"))).as_deref(), Some("last"));
-        assert_eq!(login("bob@h", &access(None, secret("last"))), Some((Some("bob".into()), "last".into())));
-        assert!(Endpoint::parse(Scheme::Tcp, "bob@h", PORT, &Access::default()).is_err());
+    fn a_user_in_the_url_and_a_password_from_elsewhere_are_one_login() {
+        let access = Access { fallback: Secret::of("pw".into()), ..Access::default() };
+        for (scheme, rest) in [(Scheme::Tcp, "bob@h"), (Scheme::Unix, "/s?user=bob")] {
+            let login = Endpoint::parse(scheme, rest, PORT, &access).ok().and_then(|endpoint| endpoint.entry.login);
+            assert_eq!(login.as_ref().map(|login| login.password.reveal()), Some("pw"));
+            assert_eq!(login.and_then(|login| login.user).as_deref(), Some("bob"));
+            assert!(Endpoint::parse(scheme, rest, PORT, &Access::default()).is_err_and(|came| !came.contains("bob")));
+        }
     }
 }

@@ -83,6 +83,11 @@ impl Line {
         }
     }
 
+    /// Whether we are told when to look again.
+    pub fn hears(&self) -> bool {
+        matches!(self.ears, Ears::Open(_))
+    }
+
     pub fn ticket(&self) -> &str {
         &self.ticket
     }

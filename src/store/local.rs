@@ -5,6 +5,7 @@
 mod account;
 mod background;
 mod entry;
+mod examine;
 mod fault;
 mod filesystem;
 mod flock;
@@ -42,7 +43,7 @@ use record::Record;
 use stand::Stand;
 use visit::{Ask, Machine, Visit};
 
-use super::{Acquired, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
+use super::{Acquired, Examination, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
 use crate::clock::{Boot, Moment};
 use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Prefix, Ttl};
@@ -300,6 +301,11 @@ impl Store for Local {
             Ok(names)
         });
         listed.map_err(|fault| self.trouble("list the locks", None, fault))
+    }
+
+    fn examine(&mut self, _: Limit<'_>) -> Result<Examination, Trouble> {
+        let findings = examine::examine(self).map_err(|fault| self.trouble("keep locks", None, fault))?;
+        Ok(Examination::of(&self.directory, findings))
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

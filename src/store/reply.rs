@@ -44,7 +44,7 @@ impl<'a> What<'a> {
         Trouble { kind, tried: self.tried(at), came, remedy: remedy.to_owned() }
     }
 
-    fn tried(&self, at: &dyn fmt::Display) -> String {
+    pub fn tried(&self, at: &dyn fmt::Display) -> String {
         match self.name {
             Some(name) => format!("cannot {} \"{name}\" at {at}", self.verb),
             None => format!("cannot {} at {at}", self.verb),
@@ -133,15 +133,19 @@ pub fn denies_scripts(unexpected: &Unexpected) -> bool {
     (code == "NOPERM" && text.contains("'eval'")) || (text.contains("unknown command") && text.contains("eval"))
 }
 
-const READ_URL: &str = "check the user and password: --password-file, the URL, REDISCLI_AUTH";
+const READ_URL: &str = "check the user and password: in the URL, --password-file or REDISCLI_AUTH";
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
 /// Error codes that say what can be done about them.
 const CODES: [(&str, Kind, &str); 20] = [
-    ("NOAUTH", Kind::Refused, "give the password by --password-file, or in the URL: redis://[USER]:PASSWORD@host"),
+    (
+        "NOAUTH",
+        Kind::Refused,
+        "put the password in the URL: redis://:PASSWORD@host or redis://USER:PASSWORD@host; or use --password-file or REDISCLI_AUTH",
+    ),
     ("WRONGPASS", Kind::Refused, READ_URL),
     ("NOPERM", Kind::Refused, READ_ACL),
-    ("NOPASS", Kind::Refused, "it wants no password: take it out of the URL, and REDISCLI_AUTH out of the environment"),
+    ("NOPASS", Kind::Refused, "it wants no password: take it out of the URL, --password-file or REDISCLI_AUTH"),
     ("NODB", Kind::Misconfigured, "it has fewer databases than the URL names: see `databases` in its configuration"),
     ("READONLY", Kind::Unwilling, "this is a replica: name the master"),
     ("LOADING", Kind::Unwilling, "it is reading its data set after a start: try again soon"),

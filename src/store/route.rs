@@ -12,7 +12,7 @@ pub use cluster::Cluster;
 pub use sentinel::{PORT as SENTINEL_PORT, Sentinels};
 
 use super::connect::{Fault, Link};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Entry};
 use crate::limit::Limit;
 
 /// The way to the server that is to be asked.
@@ -97,6 +97,15 @@ impl Route {
     pub fn turn_to_shard(&mut self, shard: &Endpoint) {
         if let Route::Cluster(cluster) = self {
             cluster.turn_to_node(shard);
+        }
+    }
+
+    /// How we are let in.
+    pub fn entry(&self) -> &Entry {
+        match self {
+            Route::Straight(endpoint) => &endpoint.entry,
+            Route::Sentinel(sentinels) => sentinels.entry(),
+            Route::Cluster(cluster) => cluster.entry(),
         }
     }
 

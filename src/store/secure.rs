@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use nix::poll::PollFlags;
@@ -15,19 +15,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
 use super::Kind;
+use super::access::TlsFiles;
 use super::connect::Fault;
 use super::dial::ready;
 use crate::limit::Limit;
-
-/// Files in PEM (RFC 7468) that TLS goes by.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Who may vouch for a server, instead of the system's roots.
-    pub ca: Option<PathBuf>,
-    /// Who we are, where a server asks for it.
-    pub certificate: Option<PathBuf>,
-    pub key: Option<PathBuf>,
-}
 
 /// Whom we trust and who we are. The files are read when the first connection needs them.
 pub struct Trust {
@@ -53,7 +44,7 @@ impl Trust {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| said(&error))?.with_root_certificates(self.roots()?);
-        let settings = match (&self.files.certificate, &self.files.key) {
+        let settings = match (&self.files.cert, &self.files.key) {
             (Some(certificate), Some(key)) => {
                 let unusable = |error: rustls::Error| misconfigured(certificate, "--tls-cert", &error);
                 builder.with_client_auth_cert(chain(certificate, "--tls-cert")?, private(key)?).map_err(unusable)?

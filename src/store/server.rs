@@ -1,5 +1,10 @@
 //! One Redis authority, however it is reached: its keys, its scripts, its answers.
 
+mod examine;
+mod info;
+mod replicas;
+mod rights;
+
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -12,7 +17,7 @@ use super::reply::{self, Unexpected, What};
 use super::route::Route;
 use super::script::Script;
 use super::wire::Wire;
-use super::{Acquired, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
+use super::{Acquired, Examination, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
 use crate::lock::{Fence, Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Ttl};
@@ -29,12 +34,22 @@ pub struct Server {
     look_at: Moment,
     /// What the last request took: how long we must be given to claim a lock.
     round_trip: Duration,
+    /// So many replicas must have a grant.
+    min_replicas: u32,
 }
 
 impl Server {
-    pub fn new(route: impl Into<Route>, prefix: Prefix, timeout: Duration) -> Server {
+    pub fn new(route: impl Into<Route>, prefix: Prefix, timeout: Duration, min_replicas: u32) -> Server {
         let wire = Wire::new(route.into(), timeout);
-        Server { wire, prefix, ladder: None, line: None, look_at: Moment::now(), round_trip: Duration::ZERO }
+        Server {
+            wire,
+            prefix,
+            ladder: None,
+            line: None,
+            look_at: Moment::now(),
+            round_trip: Duration::ZERO,
+            min_replicas,
+        }
     }
 
     /// One request, one reply. The whole text of a script is always sent: one round trip whatever
@@ -248,8 +263,9 @@ impl Store for Server {
             |server| server.acquire_by_script(&what, hold, ttl, manner, limit),
             |ladder, wire, key| ladder.acquire(wire, key, hold, ttl, limit),
         )?;
-        if let Acquired::Held(occupancy, _) = &acquired {
-            self.look_at = Moment::now() + poll_pause(occupancy);
+        match &acquired {
+            Acquired::Granted(_) => self.replicated(&what, hold, ttl, limit)?,
+            Acquired::Held(occupancy, _) => self.look_at = Moment::now() + poll_pause(occupancy),
         }
         Ok(acquired)
     }
@@ -330,6 +346,11 @@ impl Store for Server {
         names.sort();
         names.dedup();
         Ok(names)
+    }
+
+    fn examine(&mut self, limit: Limit<'_>) -> Result<Examination, Trouble> {
+        let findings = examine::examine(self, limit)?;
+        Ok(Examination::of(&self.wire, findings))
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

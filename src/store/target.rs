@@ -4,7 +4,7 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::access::Access;
+use super::access::{Access, Secret};
 use super::endpoint::{self, Address, Endpoint, Entry, Scheme};
 use super::local::Directory;
 use super::route::{Cluster, Route, SENTINEL_PORT, Sentinels};
@@ -45,10 +45,28 @@ impl Target {
         Target::parse(url.trim(), access).map_err(|came| misconfigured(by, came))
     }
 
+    /// Whether there can be servers that copy what this one does.
+    pub fn has_replicas(&self) -> bool {
+        match self {
+            Target::Redis(_) => true,
+            Target::Local(_) => false,
+        }
+    }
+
+    /// A URL, or several, as they may be shown; nothing of what cannot be understood.
+    pub fn shown(urls: &str) -> Option<String> {
+        // Whatever is missing in them, it is not to be seen.
+        let access = Access { fallback: Secret::of("any".into()), ..Access::default() };
+        let shown = |url| Target::parse(url, &access).map(|target| target.to_string());
+        if let Ok(url) = shown(urls.trim()) {
+            return Some(url);
+        }
+        let all: Result<Vec<_>, _> = urls.split_whitespace().map(shown).collect();
+        all.ok().map(|urls| urls.join(" "))
+    }
+
     fn parse(text: &str, access: &Access) -> Result<Target, String> {
-        if let Some((scheme, path)) = text.split_once(':')
-            && scheme.eq_ignore_ascii_case("local")
-        {
+        if let Some(path) = here(text) {
             return Directory::named(path).map(Target::Local);
         }
         let (scheme, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("it is not a URL")?;
@@ -117,6 +135,11 @@ fn several<'a>(
     Ok((endpoints.into_iter().map(|endpoint| endpoint.address).collect(), entry, path))
 }
 
+/// What stands behind `local:`, which wants no password from anybody.
+pub fn here(url: &str) -> Option<&str> {
+    url.trim().split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("local")).map(|(_, path)| path)
+}
+
 /// What may be repeated. Anything else that stands there is no scheme, and perhaps a password.
 fn is_scheme(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
@@ -137,7 +160,7 @@ fn none_named() -> Trouble {
 /// The URL itself is not repeated: it may hold a password in any of its parts.
 fn misconfigured(by: Named, came: String) -> Trouble {
     let by = match by {
-        Named::Server => "--server (or NXLOCK_SERVER)",
+        Named::Server => "--server (or NXLOCK_SERVER, or a configuration file)",
         Named::RedisUrl => "REDIS_URL",
     };
     Trouble { kind: Kind::Misconfigured, tried: format!("the URL in {by} cannot be used"), came, remedy: FORMS.into() }

@@ -38,6 +38,10 @@ impl Wire {
         Wire { route, timeout, began: Moment::now(), with: None, idle: Vec::new(), spent: None }
     }
 
+    pub fn route(&self) -> &Route {
+        &self.route
+    }
+
     /// A limit, cut to what one connect or one reply may take.
     pub fn within<'a>(&self, limit: Limit<'a>) -> Limit<'a> {
         limit.no_later_than(Moment::now() + self.timeout)

@@ -24,6 +24,25 @@ pub fn may_unshare(options: &[&str]) -> bool {
     unshare.status().expect("there is unshare(1)").success()
 }
 
+impl Nxlock {
+    /// On a machine that has this configuration, and nothing else in its /etc: only the call sees it.
+    pub fn on_machine_with(self, configuration: &Path) -> Nxlock {
+        let script = r#"mount -t tmpfs none /etc && mkdir /etc/nxlock && cp -r "$1" /etc/nxlock/config.toml && shift && exec "$@""#;
+        let words = ["sh", "-c", script, "sh"].map(OsString::from).into_iter();
+        let unshare = if we_are_root() { &["unshare", "--mount"][..] } else { &["unshare", "-r", "--mount"] };
+        self.under(unshare.iter().map(OsString::from).chain(words).chain([configuration.into()]))
+    }
+
+    /// By a user to whom the permissions of files mean something: root is one, without two of its capabilities.
+    pub fn minding_permissions(self) -> Nxlock {
+        let words: &[&str] = match we_are_root() {
+            true => &["setpriv", "--bounding-set=-dac_override,-dac_read_search"],
+            false => &["env"],
+        };
+        self.under(words)
+    }
+}
+
 /// A user whom nobody else is, with a group that is nobody else's. Only root can act as one.
 pub struct User {
     id: u32,

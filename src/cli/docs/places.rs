@@ -1,22 +1,40 @@
 //! What the manual says of the places where locks live, in the form that `prose.rs` describes.
 
 pub const SERVERS: &str = "\
-Where the locks live is a URL, given by --server or the environment. There is no default: two hosts \
+Where the locks live is a URL, given by --server, the environment or a configuration file. There is no default: two hosts \
 that each lock in a place of their own would both run.
 
 redis://[[user]:password@]host[:port][/db]  A server over TCP. The port is 6379 and the database 0 \
-unless told otherwise.
+unless told otherwise. A user's password may come from elsewhere: see CONFIGURATION.
+rediss://...  The same by TLS.
 unix:///path[?db=N][&user=U][&pass=P]  The same by a Unix socket. `redis+unix:` is another name of it.
+redis+sentinel://[[user]:password@]host[:port][,host[:port]].../MASTER[/db]  The master that these sentinels name. The port is 26379 \
+unless told otherwise. rediss+sentinel: speaks to them and to the master by TLS.
+redis+cluster://[[user]:password@]host[:port][,host[:port]]...  A Redis Cluster, of which these are some nodes. rediss+cluster: is by TLS.
 local:, local:/path/to/directory  This machine alone, without a server: see LOCAL LOCKS.
 
 `redis:` may be written `valkey:`. In a password every character but letters, digits and \
-`-._~` is best written as `%` and two hexadecimal digits. TLS is not offered yet: on a network that is \
-not yours, use a tunnel.
+`-._~` is best written as `%` and two hexadecimal digits. On a network that is not yours, use TLS.
 
 The server must be a master: Redis 6.2 or later, or one that behaves like it. It needs `maxmemory-policy noeviction`, or enough \
 memory: a server that evicts keys evicts locks. Where EVAL is not known or not permitted, nxlock compares by other means \
 (WATCH and MULTI, or SET IFEQ and DELEX where they are known), but there is no queue and no fence: every waiter polls. Where \
 channels are not permitted, there is a queue, and its waiters poll.";
+
+pub const REACHING: &str = "\
+TLS  The server's certificate must be of an authority in --tls-ca, or else among the system's, and be made out to the host that the URL names; there is no \
+way around that. The system's are where SSL_CERT_FILE or SSL_CERT_DIR says, or where OpenSSL looks. --tls-cert and --tls-key are shown to a server that \
+asks for a client's certificate; an encrypted key is of no use. What cannot be trusted is an error (69) at once.
+Sentinel  With each new connection the sentinels are asked for the master, one after the other until one answers, and the master is asked whether it is one. \
+A server that is lost, or that turns out to be a replica, is asked for anew, while waiting and while a command runs: after a failover a holder whose lock was \
+replicated goes on, and one whose lock was not is told so, and its command stopped. Who waits is served by the new master, in the order of their \
+tickets. One sentinel that hangs costs its share of --server-timeout. The password is for the master; a sentinel is given it only if it asks for one.
+Cluster  A lock and what belongs to it share one slot, and the node that has it is found by its redirections. Waiters listen to that node, and move with the slot. While a slot is being \
+moved, its locks are renewed, but may neither be taken nor given back; that is waited for. \
+`status` without names asks every master. There are no databases but 0.
+Replicas  --min-replicas N asks the master to WAIT until N replicas have a grant; if they have not within half of --server-timeout (and a quarter of the ttl), the lock is given back, \
+and it is an error (69). It makes a lock that is lost in a failover less likely, and not impossible: a replica that has it need not be the one that is promoted. \
+`min-replicas-to-write` in the server's configuration stops a master that was cut off from granting any.";
 
 pub const LOCAL: &str = "\
 With `local:` a directory keeps the locks, and there is no server: with the same options, answers and exit statuses, \
@@ -44,6 +62,38 @@ a long one ends in a checksum. They are text, to be read and not to be changed. 
 nxlock is left as it is, and is an error (78) that names the file. Files of locks that nobody has used for a day are removed when others \
 are made.";
 
+pub const CONFIGURATION: &str = "\
+What is the same for every call, or for every host, can stand in a file. Of the command line, the environment, the user's \
+file and the machine's, the first that says something of an option is heard. Where there is no HOME, as under some cron daemons, and where \
+HOME is a directory that this user may not look into, there is only the machine's. --config and NXLOCK_CONFIG name a file \
+that is read in the place of both, and must be there.
+
+The file is TOML. Its keys are the long names of options, without tables; durations and texts are strings, numbers and `true` are written as \
+such. For every verb: server (a string, or an array of them), prefix, password-file, tls-ca, tls-cert, tls-key, server-timeout, json, quiet, \
+verbose, color. For `run` and `acquire`: wait, no-wait, no-queue, conflict-exit-code, reason, min-replicas. For `run`: ttl, at-least, \
+time-limit, kill-after, on-lost, descendants. A relative path is relative to the file's directory. A variable that is empty counts as \
+unset, except NXLOCK_PREFIX.
+
+    # /etc/nxlock/config.toml
+    server = \"redis://nxlock@cache:6379\"
+    password-file = \"password\"        # /etc/nxlock/password
+    server-timeout = \"5s\"
+    wait = \"10m\"
+    min-replicas = 1
+
+An option that was given says no to its opposite in a file: -n to `wait`, --wait to `no-wait`, -v to `quiet`, -q to `verbose`, \
+--export to `json`; NXLOCK_SERVER and REDIS_URL to `server`. A file that cannot be read, a key that is not known and a value \
+that is not admitted are errors (78) of every verb, since locks might be somewhere else than it says. `nxlock check` shows what is in force, \
+and where from.
+
+The password is the first line of the file that --password-file names, or else what the URL has, or else REDISCLI_AUTH. \
+If others may read that file, there is a warning.";
+
+pub const FILES: &str = "\
+$XDG_CONFIG_HOME/nxlock/config.toml, ~/.config/nxlock/config.toml  The user's configuration: the second where XDG_CONFIG_HOME is not set.
+/etc/nxlock/config.toml  The machine's configuration.
+/tmp/nxlock-UID  The locks of `local:`.";
+
 pub const KEYS: &str = "\
 lock:NAME  The lock: a string whose value is the holder's token, with an expiry. --prefix replaces \
 `lock:`. The key alone decides. A program that uses plain `SET lock:NAME VALUE NX PX TTL` on it excludes \
@@ -64,6 +114,10 @@ run, acquire, release  `~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +
 +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe`; and `+type` for --break
 renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`
 status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
+Sentinel  `+role` at the master; at a sentinel with users, `+sentinel|get-master-addr-by-name`
+Cluster  `+readwrite`; and `+cluster|slots` for `status` without names
+--min-replicas  `+wait`
+check  All of these; and `+info +config|get` to be told of all that endangers locks
 
 A user for all of them:
 

@@ -3,7 +3,7 @@
 //! A term, two spaces and a text are an item of a list; what is set in by four spaces stands as it
 //! is; the rest is paragraphs.
 
-use super::places::{KEYS, LOCAL, PERMISSIONS, SERVERS};
+use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS};
 
 /// A section's heading and its text.
 pub type Section = (&'static str, &'static str);
@@ -77,8 +77,13 @@ most half of that time). With the defaults, `--ttl 30s` and `--kill-after 5s`, t
 const ENV_SERVER: &str = "\
 NXLOCK_SERVER  Where the locks live, if --server is not given.
 REDIS_URL  The same, if NXLOCK_SERVER is not set or is empty.
+NXLOCK_CONFIG  What --config gives.
 NXLOCK_PREFIX  What --prefix gives.
 NXLOCK_SERVER_TIMEOUT  What --server-timeout gives.
+NXLOCK_PASSWORD_FILE  What --password-file gives.
+REDISCLI_AUTH  The server's password itself, if there is none by --password-file or in the URL.
+NXLOCK_TLS_CA, NXLOCK_TLS_CERT, NXLOCK_TLS_KEY  What --tls-ca, --tls-cert and --tls-key give.
+XDG_CONFIG_HOME, HOME  Where the user's configuration is: see CONFIGURATION in nxlock(1).
 NO_COLOR, CLICOLOR_FORCE  Never, or always, colour messages, if --color is `auto`.";
 
 const ENV_TOKEN: &str = "\
@@ -95,8 +100,8 @@ NXLOCK_TTL_MS  The ttl in milliseconds.
 NXLOCK_HELD  The tokens of this run and of those that it is a part of. Who asks for a lock that one of them holds would wait for \
 itself, and is refused at once with exit status 75.
 
-A password in NXLOCK_SERVER or REDIS_URL is thus inherited as well; a command that is not to see it can be \
-run through `env -u NXLOCK_SERVER`.";
+A password in NXLOCK_SERVER, REDIS_URL or REDISCLI_AUTH is thus inherited as well; a command that is not to see it can be \
+run through `env -u NXLOCK_SERVER`, or the password kept in a file: --password-file.";
 
 const JSON_COMMON: &str = "\
 With --json the answer is one document on one line. Names stay as they are; there may be more of them in a later version. What \
@@ -140,14 +145,16 @@ Durations are written with a unit: `90s`, `1m30s`, `500ms`, `2h`.
 
 Options of every verb stand on either side of it.
 
-A command line is visible to every user of a machine. Give a URL with a password by NXLOCK_SERVER or \
-REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock shows neither in any message.
+A command line is visible to every user of a machine. Give a password by --password-file, REDISCLI_AUTH, or a URL in \
+NXLOCK_SERVER or REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock shows neither in any message.
 
 nxlock runs on Linux alone.";
 
-pub const NXLOCK: [Section; 12] = [
+pub const NXLOCK: [Section; 15] = [
     ("SERVERS", SERVERS),
+    ("", REACHING),
     ("LOCAL LOCKS", LOCAL),
+    ("CONFIGURATION", CONFIGURATION),
     ("KEYS", KEYS),
     ("GUARANTEES", GUARANTEES),
     ("LIMITS", LIMITS),
@@ -157,6 +164,7 @@ pub const NXLOCK: [Section; 12] = [
     ("JSON", JSON_COMMON),
     ("", "Each verb's document is in its manual page."),
     ("PERMISSIONS", PERMISSIONS),
+    ("FILES", FILES),
     ("NOTES", NOTES),
 ];
 
@@ -278,4 +286,42 @@ legacy  Null for now.
 warnings  An array, empty for now.",
     ),
     ("", JSON_HOLDER),
+];
+
+const CHECKED: &str = "\
+The first table has the settings: the server, the prefix, --server-timeout, and whatever is not as it is built in, of every \
+verb, with the option, variable, or file and line that it comes from. Secrets are not shown.
+
+Then comes what was found at each server, with a verdict: `fine`; `warning`, something that endangers locks, and how to mend \
+it; `obstacle`, something for want of which there are no locks. Of a Redis server:
+
+server  Its kind and version.
+round trip  How long a question takes.
+role  Whether it is a master, and whether its replicas have heard of it lately.
+persistence  What a restart or a crash forgets.
+memory  Whether keys are evicted to make room.
+clock  Whether the server's clock and this machine's are a second apart. Leases do not depend on it, but shown times do.
+permissions, scripts  What an access control list lacks, with the line that mends it. Each refusal stands in ACL LOG there.
+locks, waiters  A lock `nxlock-check-...` under the prefix, taken, renewed, waited for, handed over and given back, by \
+the same means as always.
+
+Of `local:`, the directory, the file system, the boot that leases are counted from, and a lock as above.
+
+INFO and CONFIG GET are asked for as well; who may not use them is told less. A server that hangs or goes away meanwhile is told \
+with what was found out before.";
+
+pub const CHECK: [Section; 5] = [
+    ("FINDINGS", CHECKED),
+    ("ENVIRONMENT", ENV_SERVER),
+    ("JSON", JSON_COMMON),
+    (
+        "",
+        "\
+outcome  `fit`, `fit_with_warnings` (exit status 1) or `unfit`.
+settings  An array of one object for each: `name`; `value`, null where there is none or it is secret; `origin`, which is `flag`, \
+`environment`, `file` or `default`; `variable`, `file` and `line`, null where they do not apply.
+servers  An array of one object for each: `url`, null if none is named, and `findings`, each with `topic`, `found`, \
+`verdict` (`fine`, `warning` or `obstacle`) and `remedy`, null where all is fine.",
+    ),
+    ("", "A configuration file that makes no sense is an error, before anything is looked at."),
 ];

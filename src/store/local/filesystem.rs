@@ -73,10 +73,20 @@ pub fn keeps_locks(path: &Path) -> Result<(), Fault> {
 
 /// What a mount of FUSE is known as, if it is one of a network. Fields as proc_pid_mountinfo(5).
 pub fn network_fuse(mounts: &str, device: u64) -> Option<&str> {
+    mounted_as(mounts, device).filter(|kind| NETWORK_FUSE.contains(kind))
+}
+
+/// What the file system is called that a path is on; nothing where /proc does not tell.
+pub fn name(path: &Path) -> Option<String> {
+    let device = fs::metadata(path).ok()?.dev();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounted_as(&mounts, device).map(str::to_owned)
+}
+
+fn mounted_as(mounts: &str, device: u64) -> Option<&str> {
     let number = format!("{}:{}", nix::libc::major(device), nix::libc::minor(device));
     let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
-    let kind = mount.split_once(" - ")?.1.split(' ').next()?;
-    NETWORK_FUSE.contains(&kind).then_some(kind)
+    mount.split_once(" - ")?.1.split(' ').next()
 }
 
 #[cfg(test)]

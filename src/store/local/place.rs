@@ -128,6 +128,10 @@ impl Place {
         self.path.join(format!("{}.{extension}", file_name(key)))
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// When the files of a lock were last written.
     pub fn written(&self, key: &str) -> [Option<SystemTime>; 2] {
         [Part::Record, Part::Line].map(|part| fs::metadata(self.file(key, part)).and_then(|file| file.modified()).ok())

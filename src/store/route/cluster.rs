@@ -41,6 +41,10 @@ impl Cluster {
         Cluster { nodes: seeds.clone(), seeds, entry, told: Vec::new(), whom: Whom::Slot(0) }
     }
 
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
     pub fn turn_to(&mut self, key: &str) {
         self.whom = Whom::Slot(slot(key.as_bytes()));
     }

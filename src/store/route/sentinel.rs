@@ -29,6 +29,10 @@ impl Sentinels {
         Sentinels { sentinels, master, entry }
     }
 
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
     /// A connection to the master.
     pub fn open_master(&mut self, limit: Limit<'_>) -> Result<Link, Fault> {
         let address = self.find(limit)?;

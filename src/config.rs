@@ -1,0 +1,142 @@
+//! What was asked for: the command line, completed by the environment and by what configuration files say.
+//!
+//! The files' values become the defaults of the command line's own options, and it is read a second time: so
+//! there is one definition of an option (`cli.rs`), and one order. Knows nothing of what the values mean.
+
+mod file;
+mod keys;
+mod settings;
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::Resettable;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+
+use crate::cli::{Cli, given};
+use crate::store::Trouble;
+use file::Entry;
+use keys::Scope;
+
+pub use file::shown;
+pub use settings::{Origin, Setting, Settings};
+
+/// What was asked for, and whether the files that complete it can be made sense of.
+pub struct Asked {
+    pub cli: Cli,
+    /// Told only to who asks for them: `check`.
+    pub settings: Result<Settings, Trouble>,
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// If it makes no sense, or is for help: for clap to say.
+pub fn asked() -> Result<Asked, clap::Error> {
+    let mut matches = Cli::command().try_get_matches()?;
+    let named = given(matches.get_one::<PathBuf>("config")).cloned();
+    let entries = match entries(named.as_deref()) {
+        Ok(entries) => entries,
+        Err(trouble) => return Ok(Asked { cli: cli(&mut matches)?, settings: Err(trouble) }),
+    };
+    let counted: Vec<Entry> = entries.into_iter().filter(|entry| counts(entry, &matches)).collect();
+    if !counted.is_empty() {
+        matches = with_defaults(&counted).try_get_matches()?;
+    }
+    let told = matches.subcommand_name() == Some("check");
+    let settings = if told { Settings::of(&Cli::command(), &matches, &counted) } else { Settings::default() };
+    let cli = cli(&mut matches)?;
+    match lone_half(&cli) {
+        None => Ok(Asked { cli, settings: Ok(settings) }),
+        Some((lone, lacking)) => {
+            let came = format!("it is of no use without {lacking}");
+            match counted.iter().find(|entry| entry.key == lone) {
+                Some(entry) => Ok(Asked { cli, settings: Err(entry.place.trouble(lone, came)) }),
+                None => Err(Cli::command().error(
+                    clap::error::ErrorKind::MissingRequiredArgument,
+                    format!("--{lone} needs --{lacking} beside it"),
+                )),
+            }
+        }
+    }
+}
+
+fn cli(matches: &mut ArgMatches) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches_mut(matches).map_err(|error| error.format(&mut Cli::command()))
+}
+
+/// What the files say, once for each option: the first to say something of it is heard.
+fn entries(named: Option<&Path>) -> Result<Vec<Entry>, Trouble> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let files = file::found(named)?;
+    if files.is_empty() {
+        return Ok(entries);
+    }
+    let command = Cli::command();
+    for file in files {
+        let later = file.entries(&command)?;
+        let unheard = |entry: &Entry| !entries.iter().any(|first| first.key == entry.key || first.excludes(entry));
+        let later: Vec<_> = later.into_iter().filter(unheard).collect();
+        entries.extend(later);
+    }
+    Ok(entries)
+}
+
+/// Whether an entry is to be heard beside what was typed and what is in the environment.
+fn counts(entry: &Entry, matches: &ArgMatches) -> bool {
+    let contrary = keys::rivals(entry.key).any(|rival| !entry.is_off() && was_given(rival, matches));
+    let named_otherwise = entry.key == "server" && !is_blank("REDIS_URL");
+    !contrary && !named_otherwise && !was_given(entry.key, matches)
+}
+
+/// On the command line, or by a variable that is not empty.
+fn was_given(key: &str, matches: &ArgMatches) -> bool {
+    let id = keys::id(key);
+    let of = |matches: &ArgMatches| matches.try_contains_id(&id).is_ok().then(|| matches.value_source(&id)).flatten();
+    match of(matches).or_else(|| matches.subcommand().and_then(|(_, matches)| of(matches))) {
+        Some(ValueSource::CommandLine) => true,
+        // An empty prefix is a prefix.
+        Some(ValueSource::EnvVariable) => key == "prefix" || !is_blank(&variable_of(key)),
+        _ => false,
+    }
+}
+
+fn variable_of(key: &str) -> String {
+    format!("NXLOCK_{}", keys::id(key).to_uppercase())
+}
+
+fn is_blank(variable: &str) -> bool {
+    std::env::var_os(variable).is_none_or(|value| value.to_string_lossy().trim().is_empty())
+}
+
+/// The command line, with what the files say as its defaults.
+fn with_defaults(entries: &[Entry]) -> Command {
+    entries.iter().fold(Cli::command(), |command, entry| {
+        let id = keys::id(entry.key);
+        let set = |option: Arg| {
+            // One that is empty would go before its default.
+            let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
+            option.default_value(entry.value.clone())
+        };
+        let of = |verb: &'static str, command: Command| command.mut_subcommand(verb, |verb| verb.mut_arg(&id, set));
+        match entry.scope {
+            Scope::Everywhere => command.mut_arg(&id, set),
+            Scope::RunAndAcquire => of("acquire", of("run", command)),
+            Scope::Run => of("run", command),
+        }
+    })
+}
+
+fn was_set_empty(option: &Arg) -> bool {
+    option.get_env().is_some_and(|name| is_blank(&name.to_string_lossy()))
+}
+
+/// A certificate without its key, or a key without its certificate, and what is lacking.
+fn lone_half(cli: &Cli) -> Option<(&'static str, &'static str)> {
+    let options = &cli.everywhere;
+    match (given(options.tls_cert.as_ref()), given(options.tls_key.as_ref())) {
+        (Some(_), None) => Some(("tls-cert", "tls-key")),
+        (None, Some(_)) => Some(("tls-key", "tls-cert")),
+        _ => None,
+    }
+}

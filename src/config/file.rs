@@ -1,0 +1,214 @@
+//! A configuration file: found, read, and taken apart into what it says of which option, and where. Knows
+//! nothing of the command line's own values.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{self, KEYS, Scope, Shape};
+use crate::say;
+use crate::store::{Kind, Trouble};
+
+/// Of this machine; the user's own goes before it.
+const OF_THE_MACHINE: &str = "/etc/nxlock/config.toml";
+/// More than anybody has to say.
+const LONGEST: u64 = 1 << 20;
+
+/// What a file says of an option.
+#[derive(Clone)]
+pub struct Entry {
+    pub key: &'static str,
+    pub scope: Scope,
+    pub value: String,
+    pub place: Place,
+}
+
+#[derive(Clone)]
+pub struct Place {
+    pub path: PathBuf,
+    /// From 1.
+    pub line: usize,
+}
+
+/// A file, as it stands.
+pub struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+/// The files that there are, the one that counts most first: the one that was named, or else the user's and the
+/// machine's.
+///
+/// # Errors
+/// If one is there and cannot be read: what it says may be where the locks are.
+pub fn found(named: Option<&Path>) -> Result<Vec<Source>, Trouble> {
+    if let Some(path) = named {
+        return read(path).map(|text| vec![Source { path: path.to_owned(), text }]).map_err(|e| unreadable(path, &e));
+    }
+    let mut files = Vec::new();
+    if let Some(path) = of_the_user() {
+        match read(&path) {
+            Ok(text) => files.push(Source { path, text }),
+            Err(error) if is_absent(&error) => {}
+            // A HOME that we may not look into is somebody else's, as after su(1).
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && fs::symlink_metadata(&path).is_err() => {}
+            Err(error) => return Err(unreadable(&path, &error)),
+        }
+    }
+    let path = Path::new(OF_THE_MACHINE);
+    match read(path) {
+        Ok(text) => files.push(Source { path: path.to_owned(), text }),
+        Err(error) if is_absent(&error) => {}
+        Err(error) => return Err(unreadable(path, &error)),
+    }
+    Ok(files)
+}
+
+/// Nowhere, under cron of a user without a home. What is relative there is nothing, as the XDG Base Directory
+/// Specification has it.
+fn of_the_user() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(directory.join("nxlock/config.toml"))
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(io::Error::other("it is longer than 1 MiB"));
+    }
+    // TOML has none; editors of other systems do.
+    Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Trouble {
+    Trouble {
+        kind: Kind::Misconfigured,
+        tried: format!("cannot read the configuration in {}", shown(path)),
+        came: say::plain(error),
+        remedy: "make it readable for this user, or name another: --config FILE".into(),
+    }
+}
+
+pub fn shown(path: &Path) -> String {
+    say::clean(&path.to_string_lossy())
+}
+
+impl Place {
+    /// What is wrong there, with which key.
+    pub fn trouble(&self, key: &str, came: String) -> Trouble {
+        let key = if key.is_empty() { String::new() } else { format!(": {}", say::clean(key)) };
+        let tried = format!("{}:{}{key}", shown(&self.path), self.line);
+        Trouble { kind: Kind::Misconfigured, tried, came, remedy: String::new() }
+    }
+}
+
+impl Source {
+    /// What it says, in the order in which it stands.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn entries(&self, command: &Command) -> Result<Vec<Entry>, Trouble> {
+        let table = DeTable::parse(&self.text).map_err(|error| {
+            // Its own Display would show the line, and what stands there may be a password.
+            let place = self.place(error.span().unwrap_or_default());
+            let first = error.message().lines().next().unwrap_or_default();
+            place.trouble("", format!("it is not TOML: {}", say::clean(first)))
+        })?;
+        let mut pairs: Vec<_> = table.get_ref().iter().collect();
+        pairs.sort_by_key(|(key, _)| key.span().start);
+        let mut entries: Vec<Entry> = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            let place = self.place(key.span());
+            let name: &str = key.get_ref().as_ref();
+            let entry = self.entry(command, name, value, &place).map_err(|came| place.trouble(name, came))?;
+            if let Some(other) = entries.iter().find(|other| other.excludes(&entry)) {
+                let came = format!("it makes no sense beside `{}` in line {}", other.key, other.place.line);
+                return Err(place.trouble(name, came));
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    fn entry(
+        &self,
+        command: &Command,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        place: &Place,
+    ) -> Result<Entry, String> {
+        let value = value.get_ref();
+        if let DeValue::Table(_) = value {
+            return Err("it is a table, and there are none: every key stands for itself, as in `ttl = \"30s\"`".into());
+        }
+        let known = KEYS.iter().find(|(key, _)| *key == name);
+        let Some(&(key, scope)) = known else { return Err(keys::misplaced(command, name)) };
+        let option = keys::option(command, key, scope).ok_or("there is no such option")?;
+        let shape = keys::shape(key, option);
+        let mut text = text(shape, value)?;
+        if shape == Shape::Path && !text.is_empty() {
+            let beside = self.path.parent().unwrap_or(Path::new(""));
+            text = beside.join(text).to_string_lossy().into_owned();
+        }
+        if shape != Shape::Flag {
+            keys::admit(option, &text).map_err(|why| say::clean(&why))?;
+        }
+        Ok(Entry { key, scope, value: text, place: place.clone() })
+    }
+
+    fn place(&self, span: Range<usize>) -> Place {
+        let before = self.text.get(..span.start).unwrap_or(&self.text);
+        Place { path: self.path.clone(), line: before.matches('\n').count() + 1 }
+    }
+}
+
+impl Entry {
+    /// A flag that is off says nothing against anything.
+    pub fn is_off(&self) -> bool {
+        self.value == "false" && self.key != "prefix" && self.key != "reason"
+    }
+
+    /// Whether the two cannot both be meant.
+    pub fn excludes(&self, other: &Entry) -> bool {
+        !self.is_off() && !other.is_off() && keys::rivals(self.key).any(|rival| rival == other.key)
+    }
+}
+
+/// A value as the command line would have it.
+fn text(shape: Shape, value: &DeValue<'_>) -> Result<String, String> {
+    let wanted = match (shape, value) {
+        (Shape::Flag, DeValue::Boolean(on)) => return Ok(on.to_string()),
+        (Shape::Flag, _) => "true or false",
+        (Shape::Number | Shape::Span, DeValue::Integer(number)) => {
+            let number = i64::from_str_radix(number.as_str(), number.radix());
+            return number.map(|number| number.to_string()).map_err(|_| "the number is too large".into());
+        }
+        (Shape::Number, _) => "a number",
+        (Shape::Span, DeValue::Float(number)) => return Ok(number.as_str().to_owned()),
+        (_, DeValue::String(text)) => return Ok(text.to_string()),
+        (Shape::Texts, DeValue::Array(elements)) => {
+            let texts = elements.iter().map(|element| element.get_ref().as_str());
+            return match texts.collect::<Option<Vec<_>>>() {
+                // As a variable has them.
+                Some(texts) if !texts.is_empty() => Ok(texts.join(" ")),
+                _ => Err("a string is wanted, or an array of strings".into()),
+            };
+        }
+        (Shape::Texts, _) => "a string, or an array of strings,",
+        (Shape::Span, _) => "a string, as \"30s\",",
+        (Shape::Path | Shape::Text, _) => "a string",
+    };
+    let article = if value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
+    Err(format!("{wanted} is wanted, and it is {article} {}", value.type_str()))
+}

@@ -1,0 +1,370 @@
+//! `check`: what endangers locks is found, each thing on a server that has it, and nothing is left behind.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::support::{Condition, Done, Network, Nxlock, Redis, Way, eventually, unused_port};
+
+/// What nobody has anything against.
+const SAFE: [&str; 2] = ["--appendonly", "yes"];
+const ENOUGH: &str = "~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem \
+                      +zrange +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe +info +config|get +ping";
+
+#[track_caller]
+fn finding(done: &Done, topic: &str) -> Value {
+    let document = done.json();
+    let servers = document["servers"].as_array().unwrap_or_else(|| panic!("{}", done.both()));
+    let mut findings = servers.iter().flat_map(|server| server["findings"].as_array().unwrap());
+    findings.find(|finding| finding["topic"] == topic).cloned().unwrap_or(Value::Null)
+}
+
+/// A finding has this verdict and says this, and so does the table for people.
+#[track_caller]
+fn finds(done: &Done, topic: &str, verdict: &str, found: &str, remedy: &str) {
+    let finding = finding(done, topic);
+    assert_eq!(finding["verdict"], verdict, "{topic}:\n{}", done.both());
+    assert!(finding["found"].as_str().unwrap().contains(found), "{finding}");
+    match verdict {
+        "fine" => assert!(finding["remedy"].is_null(), "{finding}"),
+        _ => assert!(finding["remedy"].as_str().unwrap().contains(remedy), "{finding}"),
+    }
+}
+
+fn check(redis: &Redis) -> Done {
+    redis.nxlock(["--json", "check"]).run()
+}
+
+fn user(redis: &Redis, rules: &str) -> Done {
+    let words = ["ACL", "SETUSER", "bob", "reset", "on", ">pw"].into_iter().chain(rules.split_whitespace());
+    redis.ask::<()>(&words.collect::<Vec<_>>());
+    Nxlock::new(["--json", "check"]).env("NXLOCK_SERVER", format!("{}?user=bob&pass=pw", redis.url())).run()
+}
+
+fn keys(redis: &Redis) -> Vec<String> {
+    redis.ask(&["KEYS", "*"])
+}
+
+#[test]
+fn a_good_server_is_fit_and_nothing_is_left_there() {
+    let redis = Redis::with(&SAFE);
+    let done = check(&redis).exits(0).says_nothing();
+    assert_eq!(done.json()["outcome"], "fit");
+    assert_eq!(done.json()["servers"][0]["url"], redis.url());
+    finds(&done, "server", "fine", "Redis ", "");
+    finds(&done, "round trip", "fine", "the median of 5", "");
+    finds(&done, "role", "fine", "master, without replicas", "");
+    finds(&done, "persistence", "fine", "everysec", "");
+    finds(&done, "memory", "fine", "nothing is evicted", "");
+    finds(&done, "clock", "fine", "within 1s", "");
+    finds(&done, "permissions", "fine", "every verb", "");
+    finds(&done, "locks", "fine", "taken with a fence, renewed, handed over", "");
+    finds(&done, "waiters", "fine", "are called", "");
+    assert_eq!(keys(&redis), Vec::<String>::new());
+    eventually("nobody listens any more", || redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty());
+    let told = redis.nxlock(["check"]).run().exits(0).says_nothing().text();
+    assert!(told.contains(&format!("\n{}\n  fine  ", redis.url())), "{told}");
+    assert!(told.ends_with("\n\nfit to keep locks\n"), "{told}");
+    // The locks of others are not touched.
+    let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    check(&redis).exits(0);
+    assert_eq!(redis.value("lock:job"), Some(token));
+    redis.delete("lock:job");
+}
+
+#[test]
+fn its_document_has_its_fields() {
+    let redis = Redis::with(&SAFE);
+    let document = check(&redis).json();
+    let names = |value: &Value| {
+        let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        names.sort();
+        names.join(" ")
+    };
+    assert_eq!(names(&document), "outcome servers settings");
+    for setting in document["settings"].as_array().unwrap() {
+        assert_eq!(names(setting), "file line name origin value variable");
+    }
+    assert_eq!(names(&document["servers"][0]), "findings url");
+    for finding in document["servers"][0]["findings"].as_array().unwrap() {
+        assert_eq!(names(finding), "found remedy topic verdict");
+    }
+}
+
+#[test]
+fn where_each_setting_comes_from_is_told_and_no_secret() {
+    let redis = Redis::with_password("s3cret");
+    let told = Nxlock::new(["check", "--server-timeout", "9s", "--color=never"])
+        .env("REDIS_URL", format!("{}?pass=s3cret", redis.url()))
+        .env("NXLOCK_PREFIX", "p:")
+        .run()
+        .exits(1)
+        .never_says("s3cret");
+    let words: Vec<String> =
+        told.text().lines().take(6).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(words[0], "SETTING VALUE FROM");
+    assert_eq!(words[1], format!("server {} environment REDIS_URL", redis.url()));
+    assert_eq!(words[2], "password (set) environment REDIS_URL");
+    assert_eq!(words[3], "prefix p: environment NXLOCK_PREFIX");
+    assert_eq!(words[4], "server-timeout 9s flag");
+    assert_eq!(words[5], "color never flag");
+    assert_eq!(keys(&redis), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_restart_forgets_is_a_warning() {
+    let redis = Redis::start();
+    let done = check(&redis).exits(1);
+    assert_eq!(done.json()["outcome"], "fit_with_warnings");
+    finds(&done, "persistence", "warning", "a restart forgets all locks", "CONFIG SET appendonly yes");
+    let told = redis.nxlock(["check"]).run().exits(1).text();
+    assert!(
+        told.contains("  warning   persistence  ") && told.ends_with("fit to keep locks, with 1 warning\n"),
+        "{told}"
+    );
+    let redis = Redis::with(&["--save", "3600 1"]);
+    finds(&check(&redis).exits(0), "persistence", "fine", "snapshots", "");
+    let redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    finds(&check(&redis).exits(0), "persistence", "fine", "always", "");
+    let redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "no"]);
+    finds(&check(&redis).exits(1), "persistence", "warning", "half a minute", "appendfsync everysec");
+}
+
+#[test]
+fn eviction_is_a_warning() {
+    let redis = Redis::with(&SAFE);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    finds(&check(&redis).exits(0), "memory", "fine", "noeviction", "");
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        redis.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        finds(&check(&redis).exits(1), "memory", "warning", policy, "maxmemory-policy noeviction");
+    }
+}
+
+#[test]
+fn a_replica_is_an_obstacle_that_names_the_master() {
+    let master = Redis::on_tcp(&SAFE);
+    let replica = Redis::with(&SAFE);
+    replica.ask::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    eventually("the replica is in step", || {
+        master.ask::<String>(&["INFO", "replication"]).contains("state=online")
+            && replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
+    });
+    let done = check(&replica).exits(69);
+    let named = format!("redis://127.0.0.1:{}", master.port());
+    finds(&done, "role", "obstacle", "a replica of 127.0.0.1", &named);
+    finds(&done, "permissions", "fine", "", "");
+    assert_eq!((done.json()["outcome"].as_str(), finding(&done, "locks")), (Some("unfit"), Value::Null));
+    finds(&check(&master).exits(0), "role", "fine", "with 1 replica", "");
+    // As many as are asked for must be there.
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("c");
+    for (wanted, status) in [(1, 0), (2, 69)] {
+        fs::write(&config, format!("min-replicas = {wanted}\n")).unwrap();
+        let done = master.nxlock(["--json", "check"]).env("NXLOCK_CONFIG", &config).run().exits(status);
+        if wanted == 2 {
+            finds(&done, "role", "obstacle", "with min-replicas 2 no grant counts", "--min-replicas");
+        }
+    }
+    // A replica that hangs is seen, and no grant counts on it.
+    replica.hang();
+    eventually("the replica is late", || {
+        master.ask::<String>(&["INFO", "replication"]).lines().any(|line| {
+            line.rsplit_once("lag=").and_then(|(_, lag)| lag.trim().parse().ok()).is_some_and(|lag: u64| lag > 10)
+        })
+    });
+    finds(&check(&master).exits(1), "role", "warning", "was last heard of", "INFO replication");
+    replica.resume();
+    replica.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+}
+
+#[test]
+fn what_a_user_needs_and_nothing_more_is_enough() {
+    let redis = Redis::with(&SAFE);
+    let done = user(&redis, ENOUGH).exits(0);
+    assert_eq!(done.json()["outcome"], "fit");
+    let denied = redis.ask::<Vec<redis::Value>>(&["ACL", "LOG"]);
+    assert!(denied.is_empty(), "{denied:?}");
+    assert_eq!(keys(&redis), Vec::<String>::new());
+}
+
+#[test]
+fn each_permission_that_is_missing_is_named_with_the_line_that_mends_it() {
+    let redis = Redis::with(&SAFE);
+    let vital = "get set del time pttl pexpire zadd zrem zrange zrank zscore zcard hget hset hdel";
+    for command in vital.split(' ') {
+        let done = user(&redis, &format!("{ENOUGH} -{command}")).exits(77);
+        finds(
+            &done,
+            "permissions",
+            "obstacle",
+            &format!("missing: +{command}"),
+            &format!("ACL SETUSER bob +{command}"),
+        );
+        assert_eq!(keys(&redis), Vec::<String>::new(), "{command}");
+    }
+    let done = user(&redis, &ENOUGH.replace("~{lock:*}:* ", "").replace("+time", "")).exits(77);
+    finds(&done, "permissions", "obstacle", "missing: ~{lock:*}:* +time", "ACL SETUSER bob ~{lock:*}:* +time");
+    let done = user(&redis, &ENOUGH.replace("~lock:* ", "")).exits(77);
+    finds(&done, "permissions", "obstacle", "missing: ~lock:*", "ACL SETUSER bob ~lock:*");
+    for command in ["type", "scan"] {
+        let done = user(&redis, &format!("{ENOUGH} -{command}")).exits(1);
+        finds(&done, "permissions", "warning", &format!("+{command}"), &format!("ACL SETUSER bob +{command}"));
+        finds(&done, "locks", "fine", "handed over", "");
+    }
+}
+
+#[test]
+fn who_follows_what_it_says_gets_there() {
+    let redis = Redis::with(&SAFE);
+    let mut done = user(&redis, "resetchannels").exits(77);
+    for _ in 0..5 {
+        let document = done.json();
+        let findings = document["servers"][0]["findings"].as_array().unwrap().clone();
+        for remedy in findings.iter().filter_map(|finding| finding["remedy"].as_str()) {
+            let rules = remedy.strip_prefix("ACL SETUSER bob ").unwrap_or_else(|| panic!("{remedy}"));
+            let words = ["ACL", "SETUSER", "bob"].into_iter().chain(rules.split_whitespace());
+            redis.ask::<()>(&words.collect::<Vec<_>>());
+        }
+        let url = format!("{}?user=bob&pass=pw", redis.url());
+        done = Nxlock::new(["--json", "check"]).env("NXLOCK_SERVER", url).run();
+    }
+    assert_eq!(done.exits(0).json()["outcome"], "fit");
+}
+
+#[test]
+fn without_channels_waiters_poll_which_is_a_warning() {
+    let redis = Redis::with(&SAFE);
+    for (rules, missing) in [
+        (ENOUGH.replace("&lock:*", "resetchannels"), "&lock:*"),
+        (format!("{ENOUGH} -subscribe"), "+subscribe"),
+        (format!("{ENOUGH} -publish"), "+publish"),
+    ] {
+        let done = user(&redis, &rules).exits(1);
+        finds(&done, "waiters", "warning", "the first polls", &format!("ACL SETUSER bob {missing}"));
+        finds(&done, "locks", "fine", "handed over", "");
+    }
+}
+
+#[test]
+fn without_scripts_there_is_neither_queue_nor_fence_which_is_a_warning() {
+    let redis = Redis::with(&SAFE);
+    let ladder = "~lock:* +ping +info +config|get +get +set +del +pttl +pexpire +type +scan +watch +multi +exec";
+    let done = user(&redis, ladder).exits(1);
+    finds(&done, "scripts", "warning", "no queue and no fence", "ACL SETUSER bob +eval ");
+    finds(&done, "locks", "fine", "taken without a fence", "");
+    assert_eq!(finding(&done, "waiters"), Value::Null);
+    for command in ["watch", "multi", "exec"] {
+        let done = user(&redis, &format!("{ladder} -{command}")).exits(77);
+        finds(&done, "permissions", "obstacle", &format!("missing: +{command}"), &format!("+{command}"));
+    }
+    let renamed = Redis::with(&["--appendonly", "yes", "--rename-command", "EVAL", ""]);
+    finds(&check(&renamed).exits(1), "scripts", "warning", "no queue and no fence", "");
+}
+
+#[test]
+fn what_may_not_be_looked_at_is_a_warning() {
+    let redis = Redis::with(&SAFE);
+    let done = user(&redis, &ENOUGH.replace("+info", "")).exits(1);
+    finds(&done, "server", "warning", "not permitted to look", "ACL SETUSER bob +info");
+    finds(&done, "locks", "fine", "", "");
+    redis.ask::<()>(&["CONFIG", "SET", "appendonly", "no"]);
+    let done = user(&redis, &ENOUGH.replace("+config|get", "")).exits(1);
+    finds(&done, "persistence", "warning", "does not tell", "+config|get");
+    user(&redis, &ENOUGH.replace("+ping", "")).exits(1);
+}
+
+#[test]
+fn a_clock_that_is_apart_is_a_warning_and_no_more() {
+    let redis = Redis::with_clock(0, &SAFE);
+    finds(&check(&redis).exits(0), "clock", "fine", "", "");
+    redis.clock().is_set_forward(std::time::Duration::from_secs(3600));
+    let done = check(&redis).exits(1);
+    finds(&done, "clock", "warning", "leases are not affected", "timedatectl");
+    assert!(finding(&done, "clock")["found"].as_str().unwrap().contains("ahead of"), "{}", done.both());
+}
+
+#[test]
+fn each_obstacle_has_its_status_and_settings_are_told_all_the_same() {
+    let nowhere = format!("redis://127.0.0.1:{}", unused_port());
+    let told = |call: Nxlock, status: i32, outcome: &str| {
+        let done = call.env("NXLOCK_SERVER_TIMEOUT", "200ms").run().exits(status).says_nothing();
+        assert_eq!(done.json()["outcome"], "unfit");
+        let finding = finding(&done, "server");
+        assert_eq!(finding["verdict"], "obstacle", "{}", done.both());
+        assert!(finding["found"].as_str().unwrap().contains(outcome), "{finding}");
+        assert!(done.json()["settings"].as_array().unwrap().len() >= 3);
+    };
+    let call = |url: &str| Nxlock::new(["--json", "check"]).env("NXLOCK_SERVER", url);
+    told(call(&nowhere), 69, "refused");
+    told(call("unix:///no/such/socket"), 69, "no such file");
+    told(call(""), 78, "no lock server is named");
+    told(call("http://h"), 78, "cannot be used");
+    let secured = Redis::with_password("s3cret");
+    told(call(&secured.url()), 77, "NOAUTH");
+    told(call(&format!("{}?pass=wrong", secured.url())), 77, "WRONGPASS");
+    told(call(&format!("{}?pass=s3cret&db=99", secured.url())), 78, "out of range");
+    let hanging = Redis::start();
+    hanging.hang();
+    told(call(&hanging.url()), 69, "no answer within");
+    hanging.resume();
+}
+
+#[test]
+fn a_server_that_goes_away_meanwhile_is_told_with_what_was_found_before() {
+    let redis = Redis::with(&SAFE);
+    let network = Network::to(&redis);
+    network.is(Way::Back, Condition::Delayed(std::time::Duration::from_millis(400)));
+    let mut call = network.nxlock(["-v", "--json", "check", "--server-timeout", "2s"]).start();
+    call.says("connected to");
+    // It has been met, and is asked about itself.
+    eventually("it is asked", || redis.ask::<String>(&["INFO", "commandstats"]).contains("cmdstat_time:"));
+    network.is(Way::Back, Condition::BlackHoled);
+    let done = call.finish().exits(69);
+    assert_eq!(done.json()["outcome"], "unfit");
+    finds(&done, "server", "fine", "Redis ", "");
+    finds(&done, "answers", "obstacle", "no answer within", "");
+    redis.leave_as_it_is();
+}
+
+#[test]
+fn a_full_server_is_an_obstacle() {
+    let redis = Redis::with(&SAFE);
+    redis.runs_out_of_memory();
+    let done = check(&redis).exits(69);
+    finds(&done, "locks", "obstacle", "OOM", "out of memory");
+    redis.has_memory_again();
+}
+
+#[test]
+fn a_directory_is_looked_at_and_left_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    fs::set_permissions(path, Permissions::from_mode(0o700)).unwrap();
+    let url = format!("local:{}", path.display());
+    let call = || Nxlock::new(["--json", "check", "-s", &url]).run();
+    let done = call().exits(0);
+    finds(&done, "directory", "fine", "mode 0700", "");
+    finds(&done, "file system", "fine", "", "");
+    finds(&done, "boot", "fine", fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim(), "");
+    finds(&done, "locks", "fine", "handed over", "");
+    assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+    fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+    finds(&call().exits(1), "directory", "warning", "everybody may remove", "chmod +t");
+    fs::set_permissions(path, Permissions::from_mode(0o1777)).unwrap();
+    finds(&call().exits(0), "directory", "fine", "mode 1777", "");
+    fs::set_permissions(path, Permissions::from_mode(0o500)).unwrap();
+    let done = Nxlock::new(["--json", "check", "-s", &url]).minding_permissions().run().exits(77);
+    finds(&done, "locks", "obstacle", "permission denied", "who may write");
+    let file = path.join("file");
+    fs::set_permissions(path, Permissions::from_mode(0o700)).unwrap();
+    fs::write(&file, "").unwrap();
+    let done = Nxlock::new(["--json", "check", "-s", &format!("local:{}", file.display())]).run().exits(78);
+    finds(&done, "server", "obstacle", "is not a directory", "local:/path");
+}
+
+#[test]
+fn it_takes_no_names() {
+    Nxlock::new(["check", "job"]).run().exits(64).says("job");
+}

@@ -1,0 +1,113 @@
+//! Passwords from files and variables, and that none is ever shown.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::Home;
+use crate::support::{Nxlock, Redis};
+
+#[test]
+fn a_password_comes_from_a_file_then_the_url_then_a_variable() {
+    let redis = Redis::with_password("s3cret");
+    let home = Home::new();
+    let (right, wrong) = (home.file("right", "s3cret\nand more\n"), home.file("wrong", "other"));
+    let (right, wrong) = (right.to_str().unwrap(), wrong.to_str().unwrap());
+    let url = redis.url();
+    let call = |server: &str, args: &[&str]| {
+        home.call(["status"].into_iter().chain(args.iter().copied())).env("NXLOCK_SERVER", server)
+    };
+    call(&url, &["--password-file", right]).run().exits(0).says_nothing();
+    call(&url, &[]).env("NXLOCK_PASSWORD_FILE", right).run().exits(0).says_nothing();
+    call(&url, &[]).env("REDISCLI_AUTH", "s3cret").run().exits(0).says_nothing();
+    call(&format!("{url}?pass=wrong"), &["--password-file", right]).run().exits(0);
+    call(&format!("{url}?pass=s3cret"), &["--password-file", wrong]).run().exits(77);
+    call(&format!("{url}?pass=s3cret"), &[]).env("REDISCLI_AUTH", "wrong").run().exits(0);
+    call(&format!("{url}?pass=wrong"), &[]).env("REDISCLI_AUTH", "s3cret").run().exits(77);
+    call(&url, &["--password-file", right]).env("NXLOCK_PASSWORD_FILE", wrong).run().exits(0);
+    call(&url, &[]).env("NXLOCK_PASSWORD_FILE", "").env("REDISCLI_AUTH", "").run().exits(77);
+    let configured = Home::configured(&format!("server = {url:?}\npassword-file = {right:?}\n"));
+    configured.call(["status"]).run().exits(0).says_nothing();
+    configured.call(["status"]).env("NXLOCK_PASSWORD_FILE", wrong).run().exits(77);
+    configured.call(["status"]).env("NXLOCK_PASSWORD_FILE", "").run().exits(0);
+}
+
+#[test]
+fn a_user_in_the_url_logs_in_with_a_password_from_elsewhere() {
+    let redis = Redis::on_tcp(&[]);
+    redis.ask::<()>(&["ACL", "SETUSER", "bob", "on", ">s3cret", "~*", "&*", "+@all"]);
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "off"]);
+    redis.leave_as_it_is();
+    let home = Home::new();
+    let file = home.file("password", "s3cret\r\n");
+    let tcp = format!("redis://bob@127.0.0.1:{}", redis.port());
+    let unix = format!("{}?user=bob", redis.url());
+    for url in [&tcp, &unix] {
+        let call = || home.call(["run", "job", "--", "true"]).env("NXLOCK_SERVER", url);
+        call().env("REDISCLI_AUTH", "s3cret").run().exits(0).says_nothing();
+        call().env("NXLOCK_PASSWORD_FILE", &file).run().exits(0).says_nothing();
+        call().run().exits(78).says("there is no password");
+    }
+}
+
+#[test]
+fn a_password_file_is_one_line_that_nobody_else_reads() {
+    let redis = Redis::with_password("s3 cret");
+    let home = Home::new();
+    let status = |file: &Path| redis_status(&redis, file);
+    for text in ["s3 cret", "s3 cret\n", "s3 cret\r\n", "s3 cret\nnot this\n"] {
+        status(&home.file("good", text)).run().exits(0).says_nothing();
+    }
+    for text in ["", "\n", "\r\n", "\ns3 cret\n"] {
+        let file = home.file("empty", text);
+        status(&file).run().exits(78).says(file.to_str().unwrap()).says("empty").never_says("s3 cret");
+    }
+    let open = home.file("open", "s3 cret\n");
+    for mode in [0o640, 0o604, 0o644] {
+        fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
+        let warned = status(&open).run().exits(0).says(&format!("chmod 600 {}", open.display()));
+        warned.never_says("s3 cret");
+    }
+    let closed = home.file("closed", "s3 cret\n");
+    fs::set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
+    status(&closed).minding_permissions().run().exits(78).says("permission denied").says(closed.to_str().unwrap());
+    status(Path::new("/no/such/file")).run().exits(78).says("/no/such/file").says("no such file");
+    // Who locks on this machine alone needs none.
+    home.call(["-s", "local:/tmp", "status", "--password-file", "/no/such/file"]).run().exits(0);
+}
+
+fn redis_status(redis: &Redis, file: &Path) -> Nxlock {
+    Nxlock::new(["status"]).env("NXLOCK_SERVER", redis.url()).env("NXLOCK_PASSWORD_FILE", file)
+}
+
+#[test]
+fn no_password_is_shown_wherever_it_comes_from() {
+    let redis = Redis::on_tcp(&["--requirepass", "s3cret"]);
+    redis.leave_as_it_is();
+    let home = Home::new();
+    let file = home.file("password", "s3cret\n");
+    let url = format!("redis://127.0.0.1:{}", redis.port());
+    let with = format!("redis://:s3cret@127.0.0.1:{}", redis.port());
+    let config = home.file("nx.toml", format!("server = {with:?}\n"));
+    let config = config.to_str().unwrap();
+    for options in [&[][..], &["-v"], &["--json"], &["-v", "--json"]] {
+        for verb in [&["check"][..], &["run", "job", "-n", "--", "true"], &["status", "--no-such-option"]] {
+            let args = || options.iter().chain(verb).copied();
+            for call in [
+                home.call(args()).env("NXLOCK_SERVER", &url).env("REDISCLI_AUTH", "s3cret"),
+                home.call(args()).env("NXLOCK_SERVER", &url).env("NXLOCK_PASSWORD_FILE", &file),
+                home.call(args()).env("REDIS_URL", &with),
+                home.call(["--config", config].into_iter().chain(args())),
+                home.call(["-s", &with].into_iter().chain(args())),
+            ] {
+                call.run().never_says("s3cret");
+            }
+        }
+    }
+    // Nor handed to anybody: who is refused is told how to break the lock without it.
+    let token = home.call(["--config", config, "acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    let done =
+        home.call(["-s", &url, "run", "job", "-n", "--", "true"]).env("NXLOCK_PASSWORD_FILE", &file).run().exits(75);
+    done.never_says("s3cret").says(&format!("nxlock -s {url} release job --break"));
+    home.call(["--config", config, "release", "job", &token]).run().exits(0);
+}
