@@ -16,7 +16,10 @@ mod refusal;
 mod run;
 mod standing;
 
-use crate::support::{Local, OverTcp, Redis};
+use crate::support::{Cluster, Local, OverTcp, Pool, Redis, Secure, Sentinels};
+
+/// It takes seconds until one is up.
+static CLUSTERS: Pool<Cluster> = Pool::of(Cluster::of_masters);
 
 /// Makes a test of each promise for each kind. A promise that is not listed is dead code, and said to be.
 macro_rules! every_kind {
@@ -39,6 +42,10 @@ every_kind! {
         local: Local::start(),
         redis_unix: Redis::start(),
         redis_tcp: OverTcp::start(),
+        redis_tls: Secure::start(),
+        redis_mutual_tls: Secure::mutual(),
+        sentinel: Sentinels::of_one(),
+        cluster: CLUSTERS.lend(),
     }
     {
         lease {

@@ -8,6 +8,8 @@ mod authority;
 mod calls;
 /// `check`: what endangers locks is found, each thing on a server that has it.
 mod check;
+/// A cluster: who has a slot, who has it next, and what becomes of those who hold and wait in between.
+mod cluster;
 /// Configuration files: what counts before what, and what is said of mistakes.
 mod config;
 /// What outlives a command that has ended by itself.
@@ -40,6 +42,8 @@ mod refusals;
 mod replies;
 /// The command cannot tell that we are there.
 mod run;
+/// Masters that sentinels name: asking them, and going on when they name another.
+mod sentinel;
 /// Naming a server, logging in, and keeping the password to ourselves.
 mod servers;
 /// Signals to us while a command runs, without a terminal.
@@ -51,6 +55,8 @@ mod stopping;
 mod support;
 /// At a terminal: Ctrl-C, Ctrl-Z, reading, resizing.
 mod terminal;
+/// Over TLS: whose certificate is believed, and what is said of one that is not.
+mod tls;
 /// Waiting while the server hangs or is away, and what is said of a wait.
 mod waiting;
 /// What happens to a server while many wait: scripts or everything forgotten, a restart.

@@ -26,7 +26,7 @@ fn a_missing_password_is_asked_for() {
     let redis = Redis::with_password("right");
     for verb in [&["run", "job", "echo", "ran"][..], &["status"], &["release", "job", "x"]] {
         let call = Nxlock::new(verb.to_vec()).env("NXLOCK_SERVER", redis.url());
-        refused(call).exits(77).says("NOAUTH").says("give the password by --password-file");
+        refused(call).exits(77).says("NOAUTH").says("put the password in the URL");
     }
 }
 

@@ -2,31 +2,42 @@
 
 mod ailing;
 mod authority;
+pub mod certificates;
 pub mod clock;
+mod cluster;
 mod fake;
 mod job;
+mod lasting;
 pub mod line;
 mod network;
 mod nxlock;
+mod ports;
 mod proxy;
 mod pty;
 pub mod record;
 mod redis;
+mod replication;
 mod root;
+mod secure;
+mod sentinels;
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use authority::{Authority, Local, OverTcp};
+pub use cluster::Cluster;
 pub use fake::Fake;
 pub use job::Job;
+pub use lasting::Pool;
 pub use network::{Condition, Network, Way};
 pub use nxlock::{Done, Nxlock, Running, hear_signals, program};
 pub use proxy::{Fate, Proxy};
 pub use pty::Terminal;
 pub use redis::{Redis, unused_port};
 pub use root::{Mounted, User, may_unshare, we_are_root};
+pub use secure::Secure;
+pub use sentinels::{MASTER, Sentinels};
 
 /// How long a fact may take to come true on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(20);

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Process, Record, Waiter, sum};
 use nxlock::fuzzed::{
-    Access,     Acquired, Busy, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Owner, Prefix, Refused, Released, Renewed,
-    Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Wanted, open,
+    Access, Acquired, Busy, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Owner, Prefix, Refused, Released,
+    Renewed, Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Wanted, open,
 };
 
 /// A directory with the files of one lock.
@@ -25,7 +25,9 @@ struct Ground {
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let directory = std::env::temp_dir().join(format!("nxlock-fuzz-{}", std::process::id()));
-    let target = Target::choose(Some(&format!("local:{}", directory.display())), None, &Access::default()).ok().expect("a directory");
+    let target = Target::choose(Some(&format!("local:{}", directory.display())), None, &Access::default())
+        .ok()
+        .expect("a directory");
     let hold = hold();
     let granted = store(&target).acquire(&hold, Ttl::at_least(Duration::ZERO), Manner::Once, limit());
     assert!(granted.is_ok());

@@ -16,8 +16,9 @@ use std::time::{Duration, SystemTime};
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    Access,     Acquired, Busy, Cli, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Occupancy, Owner, Prefix, Refused,
-    Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Waiting, Wanted, begin, open,
+    Access, Acquired, Busy, Cli, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Occupancy, Owner, Prefix,
+    Refused, Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Waiting, Wanted, begin,
+    open,
 };
 
 /// What the next connections are told.

@@ -13,7 +13,9 @@ const SECRET: &str = "s3cr3tpw";
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
     let text = text.as_ref();
-    for chosen in [Target::choose(Some(text), None, &Access::default()), Target::choose(None, Some(text), &Access::default())] {
+    for chosen in
+        [Target::choose(Some(text), None, &Access::default()), Target::choose(None, Some(text), &Access::default())]
+    {
         match chosen {
             Ok(target) => accepted(&target),
             Err(trouble) => _ = oracle::human(&Report::Failed(trouble)),

@@ -114,6 +114,8 @@ pub fn unexpected(reply: &Value) -> Unexpected {
     let code = match (error.code(), known) {
         ("ERR", Some((code, ..))) => code,
         ("ERR", None) if details.contains("can't run this command") => "NOPERM",
+        // Valkey 8.
+        ("ERR", None) if details.starts_with("ACL failure in script") => "NOPERM",
         ("ERR", None) if details.contains("max number of clients") => "MAXCLIENTS",
         // What a server says that does not even let a long request in.
         ("ERR", None) if details.contains("unauthenticated") => "NOAUTH",
@@ -122,7 +124,10 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         (code, _) => code,
     };
     // Where in which script is of no use to anybody here.
-    let said = details.split(" script: ").next().unwrap_or(details);
+    let said = match details.rsplit_once(" script: ") {
+        Some((said, place)) if place.contains(", on @") => said,
+        _ => details,
+    };
     Unexpected::Error { code: code.to_owned(), text: format!("{} {said}", error.code()).trim_end().to_owned() }
 }
 

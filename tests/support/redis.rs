@@ -3,8 +3,9 @@
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::prctl;
@@ -14,6 +15,7 @@ use redis::{Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Redi
 use tempfile::TempDir;
 
 use super::clock::Clock;
+use super::lasting::Swept;
 use super::{Nxlock, eventually, eventually_some, pause, state_of};
 
 /// Listens on a Unix socket in a directory of its own, and on a TCP port if asked to. Killed when
@@ -25,6 +27,8 @@ pub struct Redis {
     process: Option<Child>,
     password: Option<String>,
     clock: Option<Clock>,
+    /// As a sentinel is told everything: in a file that it rewrites.
+    configuration: Option<PathBuf>,
     inspected: AtomicBool,
 }
 
@@ -42,16 +46,46 @@ impl Redis {
 
     pub fn on_tcp(options: &[&str]) -> Redis {
         // Between our finding a port and the server's taking it somebody else may: then another.
-        eventually_some("a redis-server has a port", || {
-            let mut redis = Redis::at(Some(unused_port()), options);
-            match redis.boot() {
-                Ok(()) => Some(redis),
-                Err(_) => {
-                    redis.leave_as_it_is();
-                    None
-                }
-            }
-        })
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        eventually_some("a redis-server has a port", || Redis::on_port(unused_port(), &options).ok())
+    }
+
+    /// On a port that was chosen for it. Fails if somebody else has that.
+    pub(super) fn on_port(port: u16, options: &[String]) -> io::Result<Redis> {
+        Redis::booted(Redis::at(Some(port), &options.iter().map(String::as_str).collect::<Vec<_>>()))
+    }
+
+    /// Not for keys, but to watch over those who keep them.
+    pub(super) fn as_sentinel(port: u16, configuration: &str) -> io::Result<Redis> {
+        let mut redis = Redis::at(Some(port), &[]);
+        let file = redis.data().join("sentinel.conf");
+        let of_its_own = format!(
+            "bind 127.0.0.1\nunixsocket {}\ndir {}\nlogfile {}\n",
+            redis.socket().display(),
+            redis.data().display(),
+            redis.data().join("log").display()
+        );
+        std::fs::write(&file, of_its_own + configuration)?;
+        redis.configuration = Some(file);
+        Redis::booted(redis)
+    }
+
+    /// One node of a cluster, who knows the others as its file has them.
+    pub(super) fn of_a_cluster(port: u16, options: &[String], nodes: &str) -> io::Result<Redis> {
+        // It may live as long as we do, and then nobody is left to drop its directory.
+        static PLACE: LazyLock<Swept> = LazyLock::new(|| Swept::make("nxc"));
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let redis = Redis::within(PLACE.path(), Some(port), &options);
+        std::fs::write(redis.data().join("nodes.conf"), nodes)?;
+        Redis::booted(redis)
+    }
+
+    fn booted(mut redis: Redis) -> io::Result<Redis> {
+        let booted = redis.boot();
+        if booted.is_err() || redis.configuration.is_some() {
+            redis.leave_as_it_is();
+        }
+        booted.map(|()| redis)
     }
 
     /// With a password for everybody.
@@ -71,19 +105,27 @@ impl Redis {
     }
 
     fn at(port: Option<u16>, options: &[&str]) -> Redis {
-        let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the server");
+        Redis::within(&std::env::temp_dir(), port, options)
+    }
+
+    fn within(place: &Path, port: Option<u16>, options: &[&str]) -> Redis {
+        let directory = tempfile::Builder::new().prefix("nx").tempdir_in(place).expect("a directory for the server");
         std::fs::create_dir(directory.path().join("data")).expect("and one for its data");
         let options = options.iter().map(|&option| option.to_owned()).collect();
         let inspected = AtomicBool::new(true);
-        Redis { directory, options, port, process: None, password: None, clock: None, inspected }
+        Redis { directory, options, port, process: None, password: None, clock: None, configuration: None, inspected }
     }
 
     fn boot(&mut self) -> io::Result<()> {
         let mut command = Command::new("redis-server");
-        command.args(["--port", &self.port.unwrap_or(0).to_string(), "--bind", "127.0.0.1"]);
-        command.arg("--unixsocket").arg(self.socket());
-        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
-        command.arg("--dir").arg(self.data());
+        if let Some(file) = &self.configuration {
+            command.arg(file).arg("--sentinel");
+        } else {
+            command.args(["--port", &self.port.unwrap_or(0).to_string(), "--bind", "127.0.0.1"]);
+            command.arg("--unixsocket").arg(self.socket());
+            command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+            command.arg("--dir").arg(self.data());
+        }
         if let Some(clock) = &self.clock {
             command.envs(clock.environment());
         }
@@ -210,6 +252,10 @@ impl Redis {
         eventually("the server is stopped", || state_of(self.pid().as_raw()) == Some('T'));
     }
 
+    pub fn is_hanging(&self) -> bool {
+        self.process.is_some() && state_of(self.pid().as_raw()) == Some('T')
+    }
+
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -257,11 +303,14 @@ impl Redis {
     }
 
     /// What is left in any database that does not end by itself or is no fence.
-    fn litter(&self) -> Vec<String> {
+    pub(super) fn litter(&self) -> Vec<String> {
         let mut connection = self.connection().expect("the server answers");
         let mut litter = Vec::new();
-        for database in 0..16 {
-            redis::cmd("SELECT").arg(database).exec(&mut connection).expect("there are 16 databases");
+        // 16 of them; in a cluster there is only one.
+        for database in 0.. {
+            if redis::cmd("SELECT").arg(database).exec(&mut connection).is_err() {
+                break;
+            }
             let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
             for key in keys {
                 let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("pttl");
@@ -290,7 +339,7 @@ impl Drop for Redis {
     }
 }
 
-fn info(socket: &std::path::Path, password: Option<&str>) -> redis::ConnectionInfo {
+fn info(socket: &Path, password: Option<&str>) -> redis::ConnectionInfo {
     let settings = RedisConnectionInfo::default();
     let settings = match password {
         Some(password) => settings.set_password(password),

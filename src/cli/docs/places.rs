@@ -115,13 +115,13 @@ run, acquire, release  `~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +
 renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`
 status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
 Sentinel  `+role` at the master; at a sentinel with users, `+sentinel|get-master-addr-by-name`
-Cluster  `+readwrite`; and `+cluster|slots` for `status` without names
+Cluster  `+cluster|slots +asking`
 --min-replicas  `+wait`
 check  All of these; and `+info +config|get` to be told of all that endangers locks
 
 A user for all of them:
 
-    ACL SETUSER nxlock on >PASSWORD ~lock:* ~{lock:*}:* &lock:*
+    ACL SETUSER nxlock on >PASSWORD ~lock:* ~{lock:*}:* resetchannels &lock:*
         +eval +get +set +del +time +pttl +pexpire +type +scan
         +zadd +zrem +zrange +zrank +zscore +zcard +hget +hset +hdel
         +publish +pubsub|numsub +subscribe

@@ -58,9 +58,21 @@ impl Cluster {
             Whom::Node(node) => Some(node.clone()),
             Whom::Slot(slot) => self.owner(*slot).cloned(),
         };
-        match whom {
-            Some(node) => self.link_to(&node, idle, limit),
-            None => self.any(idle, limit),
+        if let Some(node) = whom {
+            return self.link_to(&node, idle, limit);
+        }
+        let link = self.any(idle, limit)?;
+        // Who let us in may have told us who it is.
+        let owner = match &self.whom {
+            Whom::Slot(slot) => self.owner(*slot).filter(|owner| **owner != link.peer.address).cloned(),
+            Whom::Node(_) => None,
+        };
+        match owner {
+            None => Ok(link),
+            Some(owner) => {
+                idle.push(link);
+                self.link_to(&owner, idle, limit)
+            }
         }
     }
 
@@ -97,8 +109,9 @@ impl Cluster {
             let share = limit.until.remaining() / u32::try_from(left).unwrap_or(u32::MAX);
             let endpoint = Endpoint { address: node.clone(), entry: self.entry.clone() };
             let asked = Moment::now();
-            match Link::open(&endpoint, limit.no_later_than(asked + share)) {
-                Ok(link) => {
+            let limit = limit.no_later_than(asked + share);
+            match Link::open(&endpoint, limit).and_then(|mut link| Ok((self.learn(&mut link, limit)?, link))) {
+                Ok((_, link)) => {
                     self.prefer(&node);
                     return Ok(link);
                 }
@@ -155,20 +168,11 @@ impl Cluster {
         }
     }
 
-    /// All that have slots (Redis command CLUSTER SLOTS).
+    /// All that have slots.
     pub fn masters(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
         let mut link = self.any(idle, limit)?;
-        let mut question = cmd("CLUSTER");
-        question.arg("SLOTS");
-        let said = link.converse(&[question], limit)?.pop().unwrap_or(Value::Nil);
-        let ranges = match &said {
-            Value::Array(ranges) => ranges,
-            Value::ServerError(_) => return Err(Fault::Greeting(said)),
-            _ => return Err(Fault::Garbled("it is not a node of a cluster".into())),
-        };
-        let told = ranges.iter().map(|range| owned(&link.peer, range)).collect::<Option<Vec<_>>>();
-        let told = told.ok_or_else(|| Fault::Garbled("it tells of its slots what makes no sense".into()))?;
-        let covered: usize = told.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum();
+        let covered = self.learn(&mut link, limit)?;
+        idle.push(link);
         if covered < usize::from(SLOTS) {
             return Err(Fault::Told {
                 kind: Kind::Unwilling,
@@ -177,15 +181,40 @@ impl Cluster {
             });
         }
         let mut masters: Vec<Address> = Vec::new();
-        for (.., node) in &told {
+        for (.., node) in &self.told {
             if !masters.contains(node) {
                 masters.push(node.clone());
             }
         }
-        self.nodes.extend(masters.iter().filter(|node| !self.nodes.contains(node)).cloned().collect::<Vec<_>>());
-        self.told = told;
-        idle.push(link);
         Ok(masters.into_iter().map(|address| Endpoint { address, entry: self.entry.clone() }).collect())
+    }
+
+    /// Has a node tell who has which slots (Redis command CLUSTER SLOTS); how many have somebody. A server that
+    /// is none of a cluster would take every key for its own: two of them as seeds, and two would hold one lock.
+    fn learn(&mut self, link: &mut Link, limit: Limit<'_>) -> Result<usize, Fault> {
+        let mut question = cmd("CLUSTER");
+        question.arg("SLOTS");
+        let said = link.converse(&[question], limit)?.pop().unwrap_or(Value::Nil);
+        let ranges = match &said {
+            Value::Array(ranges) => ranges,
+            Value::ServerError(error) if error.details().is_some_and(|said| said.contains("support disabled")) => {
+                return Err(Fault::Told {
+                    kind: Kind::Misconfigured,
+                    came: "it is no node of a cluster".into(),
+                    remedy: "write redis:// for a server of its own",
+                });
+            }
+            Value::ServerError(_) => return Err(Fault::Greeting(said)),
+            _ => return Err(Fault::Garbled("it is no node of a cluster".into())),
+        };
+        let told = ranges.iter().map(|range| owned(&link.peer, range)).collect::<Option<Vec<_>>>();
+        self.told = told.ok_or_else(|| Fault::Garbled("it tells of its slots what makes no sense".into()))?;
+        for (.., node) in &self.told {
+            if !self.nodes.contains(node) {
+                self.nodes.push(node.clone());
+            }
+        }
+        Ok(self.told.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum())
     }
 }
 

@@ -58,6 +58,7 @@ impl Sentinels {
     /// that hangs leaves enough for the others and the master.
     fn find(&mut self, limit: Limit<'_>) -> Result<Address, Fault> {
         let mut silent = Vec::new();
+        let mut worst = Kind::Unreachable;
         for (at, sentinel) in self.sentinels.iter().enumerate() {
             let share = limit.until.remaining() / u32::try_from(self.sentinels.len() - at + 1).unwrap_or(u32::MAX);
             let asked = Moment::now();
@@ -69,7 +70,13 @@ impl Sentinels {
                 }
                 Ok(None) => {}
                 Err(Fault::Bell) => return Err(Fault::Bell),
-                Err(fault) => silent.push(format!("{}: {}", sentinel, reply::told(fault, asked.elapsed()).1)),
+                Err(fault) => {
+                    let (kind, came, _) = reply::told(fault, asked.elapsed());
+                    if kind != Kind::Unreachable {
+                        worst = kind;
+                    }
+                    silent.push(format!("{sentinel}: {came}"));
+                }
             }
         }
         if silent.is_empty() {
@@ -80,7 +87,7 @@ impl Sentinels {
             });
         }
         Err(Fault::Told {
-            kind: Kind::Unreachable,
+            kind: worst,
             came: format!("no sentinel tells where the master is: {}", silent.join("; ")),
             remedy: "see whether they run, and whether the addresses are right",
         })
@@ -111,7 +118,9 @@ impl Sentinels {
                 }
                 _ => Err(Fault::Garbled("it names no address".into())),
             },
-            Value::ServerError(_) => Err(Fault::Greeting(said)),
+            Value::ServerError(error) if !error.details().is_some_and(|said| said.contains("unknown command")) => {
+                Err(Fault::Greeting(said))
+            }
             _ => Err(Fault::Garbled("it is not a sentinel".into())),
         }
     }

@@ -1,0 +1,175 @@
+//! Which sentinels are asked, what they say, and whether it is so.
+
+use std::time::Duration;
+
+use crate::support::line::{Turn, is_renewed};
+use crate::support::{Authority, Done, MASTER, Nxlock, Redis, Sentinels, eventually, unused_port};
+
+/// Not waiting, by this URL.
+fn attempt(group: &Sentinels, url: &str, timeout: &str) -> Done {
+    let args = ["run", "job", "-n", "--server-timeout", timeout, "--", "echo", "ran"];
+    group.nxlock(args).env("NXLOCK_SERVER", url).run().never_says("held by").never_says("panicked")
+}
+
+fn url(hosts: &str) -> String {
+    format!("redis+sentinel://{hosts}/{MASTER}")
+}
+
+#[test]
+fn the_lock_lies_on_the_master_that_they_name_in_the_database_of_the_url() {
+    let group = Sentinels::of_one();
+    let token = group.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    assert_eq!(group.master().value("lock:job"), Some(token.clone()));
+    let elsewhere = format!("{}/3", group.url());
+    group.nxlock(["status", "job"]).env("NXLOCK_SERVER", &elsewhere).run().exits(1);
+    group.nxlock(["release", "job", &token]).run().exits(0);
+    let call = group.nxlock(["run", "job", "-c", "nxlock status job"]).env("NXLOCK_SERVER", &elsewhere);
+    call.run().exits(0).says_nothing();
+    for scheme in ["valkey+sentinel", "REDIS+SENTINEL"] {
+        attempt(&group, &format!("{scheme}://{}/{MASTER}", group.hosts()), "2s").exits(0).prints("ran\n");
+    }
+}
+
+#[test]
+fn one_sentinel_that_answers_is_enough() {
+    let mut group = Sentinels::of_three();
+    // One is gone, one hangs: it may not have all the time that there is.
+    group.sentinels[0].kill();
+    group.sentinels[1].hang();
+    let done = attempt(&group, &group.url(), "6s").exits(0).prints("ran\n");
+    assert!(done.took < Duration::from_secs(6), "{:?}", done.took);
+    for args in [&["status", "job"][..], &["status"]] {
+        let done = group.nxlock(args.iter().chain(&["--server-timeout", "6s"]).copied()).run();
+        assert!(matches!(done.status.code(), Some(0 | 1)), "{}", done.both());
+        assert!(done.took < Duration::from_secs(6), "{args:?}: {:?}", done.took);
+    }
+    group.sentinels[1].resume();
+}
+
+#[test]
+fn one_sentinel_whose_name_is_unknown_is_passed_over() {
+    let group = Sentinels::of_one();
+    let hosts = format!("no-such-host.invalid:26379,{}", group.hosts());
+    attempt(&group, &url(&hosts), "10s").exits(0).prints("ran\n");
+}
+
+#[test]
+fn without_any_sentinel_nobody_knows() {
+    let mut group = Sentinels::of_one();
+    // They hang, and nobody waits for longer than for a server that does.
+    group.sentinels[0].hang();
+    for wait in [&["-n"][..], &["-w", "1m"], &[]] {
+        let args = ["run", "job", "--server-timeout", "500ms"].iter().chain(wait).chain(&["--", "echo", "ran"]);
+        group.nxlock(args.copied()).run().exits(69).prints("").within(Duration::from_secs(1));
+    }
+    group.sentinels[0].resume();
+    group.sentinels[0].kill();
+    let hosts = format!("{},127.0.0.1:{}", group.hosts(), unused_port());
+    let done = attempt(&group, &url(&hosts), "500ms").exits(69).prints("").says("sentinel");
+    done.within(Duration::from_secs(1));
+    group.nxlock(["status", "--server-timeout", "500ms"]).run().exits(69).says("sentinel");
+}
+
+#[test]
+fn a_master_that_they_do_not_know_is_a_mistake_in_the_url() {
+    let group = Sentinels::of_three();
+    let other = format!("redis+sentinel://{}/other", group.hosts());
+    for wait in [&["-n"][..], &["-w", "1m"], &[]] {
+        let args = ["run", "job", "--server-timeout", "20s"].iter().chain(wait).chain(&["--", "echo", "ran"]);
+        let call = group.nxlock(args.copied()).env("NXLOCK_SERVER", &other);
+        call.run().exits(78).prints("").says("other").says("entinel").within(Duration::from_secs(3));
+    }
+    for verb in [&["status"][..], &["status", "job"], &["release", "job", "x"], &["renew", "job", "x", "--ttl", "1s"]] {
+        group.nxlock(verb.iter().copied()).env("NXLOCK_SERVER", &other).run().exits(78);
+    }
+    // Those who do not know it are not all.
+    let one = Sentinels::of_one();
+    group.sentinels.iter().for_each(|sentinel| sentinel.ask::<()>(&["SENTINEL", "REMOVE", MASTER]));
+    let hosts = format!("{},{}", group.hosts(), one.hosts());
+    attempt(&one, &url(&hosts), "6s").exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_server_that_is_no_sentinel_is_said_to_be_that() {
+    let redis = Redis::on_tcp(&[]);
+    let url = url(&format!("127.0.0.1:{}", redis.port()));
+    let call = Nxlock::new(["status", "--server-timeout", "500ms"]).env("NXLOCK_SERVER", url);
+    call.run().exits(69).prints("").says("it is not a sentinel");
+}
+
+#[test]
+fn a_server_that_they_name_and_that_is_no_master_keeps_no_locks() {
+    let group = Sentinels::of_one();
+    let server = &group.servers[0];
+    // As when a failover is under way: they name it still, or it does not know yet.
+    server.becomes_read_only();
+    attempt(&group, &group.url(), "500ms").exits(69).prints("").within(Duration::from_secs(1));
+    let mut waiter = Turn::of(group.nxlock(crate::support::line::turn(&["-w", "1m"])));
+    waiter.running.says("waiting");
+    server.is_writable_again();
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
+fn sentinels_that_are_gone_disturb_neither_who_holds_nor_who_waits() {
+    let mut group = Sentinels::of_three();
+    let holder = Turn::had(&group, &["-t", "6s"]);
+    let mut waiter = Turn::queued(&group, &[]);
+    let url = format!("redis://127.0.0.1:{}", group.servers[0].port());
+    for sentinel in &mut group.sentinels {
+        sentinel.kill();
+    }
+    let direct = Direct { url, group: &group };
+    is_renewed(&direct);
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+}
+
+/// The master itself, asked without sentinels.
+struct Direct<'a> {
+    url: String,
+    group: &'a Sentinels,
+}
+
+impl Authority for Direct<'_> {
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn directory(&self) -> std::path::PathBuf {
+        self.group.directory()
+    }
+}
+
+#[test]
+fn the_password_of_the_url_is_that_of_the_master() {
+    let group = Sentinels::of_one();
+    let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
+                  +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe +role";
+    let words = ["ACL", "SETUSER", "deploy", "on", ">s3cret"].into_iter().chain(listed.split_whitespace());
+    group.servers[0].ask::<()>(&words.collect::<Vec<_>>());
+    group.servers[0].ask::<()>(&["ACL", "SETUSER", "default", "off"]);
+    let url = format!("redis+sentinel://deploy:s3cret@{}/{MASTER}", group.hosts());
+    let with_login = |args: &[&'static str]| group.nxlock(args.iter().copied()).env("NXLOCK_SERVER", &url);
+    let mut holder = Turn::of(with_login(&crate::support::line::turn(&["-t", "6s"])));
+    holder.up();
+    let mut waiter = Turn::of(with_login(&crate::support::line::turn(&[])));
+    eventually("it stands in line", || {
+        let seen = with_login(&["--json", "status", "job"]).run().exits(0).json();
+        seen[0]["queue"].as_array().is_some_and(|queue| queue.len() == 1)
+    });
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+    for args in [&["status"][..], &["-v", "run", "job", "-n", "--", "true"]] {
+        with_login(args).run().exits(0).never_says("s3cret");
+    }
+    attempt(&group, &group.url(), "500ms").exits(77).says("NOAUTH");
+    attempt(&group, &url.replace("s3cret", "wr0ng"), "500ms").exits(77).never_says("wr0ng");
+    // Sentinels may want one as well: then it is the same.
+    group.sentinels[0].ask::<()>(&["ACL", "SETUSER", "deploy", "on", ">s3cret", "+@all"]);
+    group.sentinels[0].ask::<()>(&["ACL", "SETUSER", "watcher", "on", "nopass", "+@all"]);
+    attempt(&group, &url, "2s").exits(0).prints("ran\n");
+}

@@ -1,0 +1,124 @@
+//! What is made once and lasts as long as the tests do: directories, and servers that tests use one after
+//! the other because it takes seconds to start them.
+
+use std::io::PipeWriter;
+use std::ops::Deref;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, mpsc};
+use std::thread;
+
+use nix::unistd::setsid;
+use tempfile::TempDir;
+
+use super::{Authority, Nxlock};
+
+/// A directory that is swept when this process has ended, however that came.
+pub struct Swept {
+    path: PathBuf,
+    /// Outlives us.
+    _sweeper: Child,
+    /// Its end tells the sweeper that we are gone.
+    _until_our_end: PipeWriter,
+}
+
+impl Swept {
+    pub fn make(prefix: &str) -> Swept {
+        let directory = tempfile::Builder::new().prefix(prefix).tempdir().expect("a directory");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut sweeper = Command::new("sh");
+        sweeper.args(["-c", "read gone; rm -rf \"$0\""]).arg(directory.path());
+        sweeper.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        // Of a session of its own, lest a Ctrl-C for the tests be for it too.
+        // SAFETY: setsid(2) is async-signal-safe.
+        unsafe { sweeper.pre_exec(|| Ok(setsid().map(drop)?)) };
+        let sweeper = sweeper.spawn().expect("a shell");
+        Swept { path: directory.keep(), _sweeper: sweeper, _until_our_end: writer }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Makes something in a thread that does not end: what servers are started there are not killed as
+/// orphans before the process ends.
+fn in_a_thread_that_stays<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> T {
+    let (made, taken) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = made.send(make());
+        loop {
+            thread::park();
+        }
+    });
+    taken.recv().expect("it can be made")
+}
+
+/// What is lent to one test after the other, and never to two at once.
+pub struct Pool<T> {
+    idle: Mutex<Vec<T>>,
+    make: fn() -> T,
+}
+
+/// Servers that can be given to the next test as if they were new.
+pub trait Reusable: Send + 'static {
+    /// Forgets everything that a test did, and complains of what it should not have left.
+    fn is_as_new(&self) -> Result<(), String>;
+}
+
+impl<T: Reusable> Pool<T> {
+    pub const fn of(make: fn() -> T) -> Pool<T> {
+        Pool { idle: Mutex::new(Vec::new()), make }
+    }
+
+    pub fn lend(&'static self) -> Lent<T> {
+        let idle = self.idle.lock().expect("nobody has panicked with it").pop();
+        let lent = idle.unwrap_or_else(|| in_a_thread_that_stays(self.make));
+        let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the test");
+        Lent { lent: Some(lent), directory, pool: self }
+    }
+}
+
+/// Given back when dropped; unless the test has failed, in whose state nobody else should have it.
+pub struct Lent<T: Reusable> {
+    lent: Option<T>,
+    directory: TempDir,
+    pool: &'static Pool<T>,
+}
+
+impl<T: Reusable> Deref for Lent<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.lent.as_ref().expect("it is taken away only when this is dropped")
+    }
+}
+
+impl<T: Reusable> Drop for Lent<T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
+        let lent = self.lent.take().expect("it is there");
+        match lent.is_as_new() {
+            Ok(()) => self.pool.idle.lock().expect("nobody has panicked with it").push(lent),
+            Err(complaint) => panic!("{complaint}"),
+        }
+    }
+}
+
+impl<T: Reusable + Authority> Authority for Lent<T> {
+    fn url(&self) -> String {
+        (**self).url()
+    }
+
+    /// The one thing that each test has for itself.
+    fn directory(&self) -> PathBuf {
+        self.directory.path().to_owned()
+    }
+
+    fn lead(&self, call: Nxlock) -> Nxlock {
+        (**self).lead(call)
+    }
+}

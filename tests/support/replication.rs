@@ -1,0 +1,51 @@
+//! Masters and replicas, whoever watches over them.
+
+use super::{Redis, eventually};
+
+/// Who a replica says it is. Without it, it is refused.
+pub const REPLICA: [&str; 4] = ["--masteruser", "replica", "--masterauth", "a replica's"];
+
+/// How a master knows it.
+const MASTER: [&str; 7] = ["--user", "replica", "on", ">a replica's", "+psync", "+replconf", "+ping"];
+
+/// What every server needs that may be a master or a replica.
+pub fn replicated() -> Vec<String> {
+    let at_once = ["--repl-diskless-sync-delay", "0", "--repl-diskless-sync", "yes"];
+    [&REPLICA[..], &MASTER, &at_once].concat().into_iter().map(str::to_owned).collect()
+}
+
+impl Redis {
+    pub fn is_master(&self) -> bool {
+        self.try_ask::<String>(&["INFO", "replication"]).is_ok_and(|info| info.contains("role:master"))
+    }
+
+    pub fn is_in_step(&self) -> bool {
+        self.try_ask::<String>(&["INFO", "replication"]).is_ok_and(|info| info.contains("master_link_status:up"))
+    }
+
+    fn replicas(&self) -> usize {
+        let info: String = self.ask(&["INFO", "replication"]);
+        let count = info.lines().find_map(|line| line.strip_prefix("connected_slaves:"));
+        count.and_then(|count| count.trim().parse().ok()).expect("a master knows its replicas")
+    }
+
+    /// What is written from now on reaches no replica.
+    pub fn cuts_its_replicas_off(&self) {
+        self.ask::<()>(&["ACL", "SETUSER", "replica", "off"]);
+        self.ask::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
+        eventually("the replicas are cut off", || self.replicas() == 0);
+    }
+
+    /// Waits until all that was written has reached so many of them.
+    pub fn has_told(&self, replicas: usize) {
+        // A connection waits for what it has written itself, and for all that was written before.
+        let mut connection = self.connection().expect("connected");
+        let mut told = redis::pipe();
+        told.cmd("SET").arg("{lock:job}:told").arg("x").ignore().cmd("DEL").arg("{lock:job}:told").ignore();
+        told.exec(&mut connection).expect("written");
+        eventually("the replicas have everything", || {
+            let heard: usize = redis::cmd("WAIT").arg(replicas).arg(100).query(&mut connection).expect("it counts");
+            heard >= replicas
+        });
+    }
+}

@@ -1,0 +1,190 @@
+//! A master, its replicas, and the sentinels that watch over them and name the next master.
+
+use std::path::PathBuf;
+
+use super::certificates::certificates;
+use super::ports::steady_port;
+use super::replication::replicated;
+use super::secure::tls_options;
+use super::{Authority, Nxlock, Redis, eventually, eventually_some};
+
+/// The name of what they watch.
+pub const MASTER: &str = "main";
+
+pub struct Sentinels {
+    /// The first of them begins as the master.
+    pub servers: Vec<Redis>,
+    pub sentinels: Vec<Redis>,
+    secure: bool,
+}
+
+impl Sentinels {
+    /// One that watches one: nothing is there to fail over to.
+    pub fn of_one() -> Sentinels {
+        Sentinels::start(1, 1, false)
+    }
+
+    /// Three that watch over a master and two replicas, and are slow to believe that it is down.
+    pub fn of_three() -> Sentinels {
+        Sentinels::start(3, 3, false)
+    }
+
+    /// The same, and whoever speaks to any of them speaks TLS.
+    pub fn secure() -> Sentinels {
+        Sentinels::start(3, 3, true)
+    }
+
+    fn start(servers: usize, sentinels: usize, secure: bool) -> Sentinels {
+        let mut group = Sentinels { servers: Vec::new(), sentinels: Vec::new(), secure };
+        for _ in 0..servers {
+            let server = group.server();
+            group.servers.push(server);
+        }
+        let watched = group.sentinel_configurations(sentinels);
+        for (port, configuration) in watched {
+            let sentinel = Redis::as_sentinel(port, &configuration).expect("a sentinel starts");
+            group.sentinels.push(sentinel);
+        }
+        group.is_complete();
+        group
+    }
+
+    fn server(&self) -> Redis {
+        eventually_some("a redis-server has a port", || {
+            let port = steady_port();
+            let mut options = replicated();
+            if let Some(master) = self.servers.first() {
+                options.extend(["--replicaof", "127.0.0.1", &master.port().to_string()].map(str::to_owned));
+            }
+            if self.secure {
+                options.extend(tls_options(port, &certificates().server()));
+                options.extend(["--tls-replication", "yes", "--tls-auth-clients", "no"].map(str::to_owned));
+            }
+            let server = Redis::on_port(port, &options).ok()?;
+            // Which of them is the master in the end, and has to be looked at, they do not know.
+            server.leave_as_it_is();
+            Some(server)
+        })
+    }
+
+    /// They know each other and the replicas from the start: to find out takes them seconds.
+    fn sentinel_configurations(&self, n: usize) -> Vec<(u16, String)> {
+        let ports: Vec<u16> = (0..n).map(|_| steady_port()).collect();
+        let id = |who: usize| format!("{who:040x}");
+        let configuration = |who: usize| {
+            let mut lines = vec![
+                if self.secure { "port 0".to_owned() } else { format!("port {}", ports[who]) },
+                format!("sentinel myid {}", id(who + 1)),
+                format!("sentinel monitor {MASTER} 127.0.0.1 {} {}", self.servers[0].port(), n / 2 + 1),
+                // On a busy machine a master that lives does not answer for a while.
+                format!("sentinel down-after-milliseconds {MASTER} 60000"),
+                "sentinel announce-ip 127.0.0.1".to_owned(),
+                format!("sentinel announce-port {}", ports[who]),
+            ];
+            for replica in &self.servers[1..] {
+                lines.push(format!("sentinel known-replica {MASTER} 127.0.0.1 {}", replica.port()));
+            }
+            for (other, port) in ports.iter().enumerate().filter(|(other, _)| *other != who) {
+                lines.push(format!("sentinel known-sentinel {MASTER} 127.0.0.1 {port} {}", id(other + 1)));
+            }
+            if self.secure {
+                let options = tls_options(ports[who], &certificates().server());
+                let options = options[2..].chunks(2).map(|pair| pair.join(" ").replacen("--", "", 1));
+                lines.extend(options);
+                lines.extend(["tls-replication yes", "tls-auth-clients no"].map(str::to_owned));
+            }
+            (ports[who], lines.join("\n") + "\n")
+        };
+        (0..n).map(configuration).collect()
+    }
+
+    /// Every replica has everything, and every sentinel sees all the others.
+    fn is_complete(&self) {
+        for replica in &self.servers[1..] {
+            eventually("the replica is in step", || replica.is_in_step());
+        }
+        for sentinel in &self.sentinels {
+            eventually("they are enough to fail over", || {
+                let seen = sentinel.try_ask::<String>(&["SENTINEL", "CKQUORUM", MASTER]);
+                seen.is_ok_and(|seen| seen.starts_with(&format!("OK {} ", self.sentinels.len())))
+            });
+            eventually("the sentinel knows the replicas", || {
+                let seen: Vec<redis::Value> = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER]);
+                let linked = format!("{seen:?}").matches("\"slave\"").count();
+                linked >= self.servers.len() - 1
+            });
+        }
+    }
+
+    pub fn hosts(&self) -> String {
+        let hosts: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port())).collect();
+        hosts.join(",")
+    }
+
+    /// Where they say that the master is.
+    pub fn named_master(&self) -> Option<usize> {
+        self.sentinels.iter().filter(|sentinel| !sentinel.is_hanging()).find_map(|sentinel| {
+            let told = sentinel.try_ask::<(String, String)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
+            self.servers.iter().position(|server| server.port().to_string() == told.1)
+        })
+    }
+
+    pub fn master(&self) -> &Redis {
+        &self.servers[self.named_master().expect("a sentinel knows the master")]
+    }
+
+    /// From now on a master that does not answer for a second is down.
+    pub fn lose_patience(&self) {
+        for sentinel in &self.sentinels {
+            sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "down-after-milliseconds", "1000"]);
+            sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "failover-timeout", "3000"]);
+        }
+    }
+
+    /// As an administrator does it, with the old master up; it becomes a replica.
+    pub fn fail_over(&self) {
+        let before = self.named_master().expect("a master");
+        eventually("a sentinel begins to fail over", || {
+            self.sentinels.iter().any(|one| one.try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_ok())
+        });
+        self.have_another_than(before);
+        // As the sentinels do it, some ten seconds later.
+        let port = self.master().port().to_string();
+        self.servers[before].ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+        self.servers[before].ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+
+    /// Waits until all that answer name another master, which is one.
+    pub fn have_another_than(&self, before: usize) {
+        eventually("there is another master", || {
+            let named = self.named_master();
+            named.is_some_and(|at| at != before && self.servers[at].is_master())
+        });
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let masters = self.servers.iter().filter(|server| server.is_master());
+            let litter: Vec<String> = masters.flat_map(Redis::litter).collect();
+            assert!(litter.is_empty(), "left behind at the master: {litter:?}");
+        }
+    }
+}
+
+impl Authority for Sentinels {
+    fn url(&self) -> String {
+        let scheme = if self.secure { "rediss+sentinel" } else { "redis+sentinel" };
+        format!("{scheme}://{}/{MASTER}", self.hosts())
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.servers[0].directory()
+    }
+
+    fn lead(&self, call: Nxlock) -> Nxlock {
+        let call = call.env("NXLOCK_SERVER", self.url());
+        if self.secure { call.env("SSL_CERT_FILE", certificates().authority()) } else { call }
+    }
+}
