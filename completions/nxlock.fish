@@ -24,7 +24,7 @@ function __fish_nxlock_using_subcommand
     contains -- $cmd[1] $argv
 end
 
-complete -c nxlock -n "__fish_nxlock_needs_command" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
+complete -c nxlock -n "__fish_nxlock_needs_command" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_needs_command" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_needs_command" -l config -d 'Read the configuration from FILE, and from no other' -r -F
 complete -c nxlock -n "__fish_nxlock_needs_command" -l password-file -d 'Take the server\'s password from the first line of FILE' -r -F
@@ -60,7 +60,7 @@ continue\t'Say so, and let it run on without the lock'"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l descendants -d 'What to do about processes that outlive a command which ended by itself' -r -f -a "leave\t'Give the lock back at once, and let them run on without it'
 wait\t'Keep the lock until they are gone'
 stop\t'Stop them, then give the lock back'"
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l config -d 'Read the configuration from FILE, and from no other' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l password-file -d 'Take the server\'s password from the first line of FILE' -r -F
@@ -83,7 +83,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N, 0 to 255, instead of 75 when somebody else has the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Shown to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Take the lock only once N replicas of the server have it' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l config -d 'Read the configuration from FILE, and from no other' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l password-file -d 'Take the server\'s password from the first line of FILE' -r -F
@@ -103,7 +103,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s v -l verbose -
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s t -l ttl -d 'How long the lock is needed from now. Not less than 100ms' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l config -d 'Read the configuration from FILE, and from no other' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l password-file -d 'Take the server\'s password from the first line of FILE' -r -F
@@ -120,7 +120,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s v -l verbose -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l config -d 'Read the configuration from FILE, and from no other' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l password-file -d 'Take the server\'s password from the first line of FILE' -r -F
@@ -136,7 +136,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s q -l quiet -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s V -l version -d 'Print version'
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l config -d 'Read the configuration from FILE, and from no other' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l password-file -d 'Take the server\'s password from the first line of FILE' -r -F
@@ -152,7 +152,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s q -l quiet -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s V -l version -d 'Print version'
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l config -d 'Read the configuration from FILE, and from no other' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l password-file -d 'Take the server\'s password from the first line of FILE' -r -F

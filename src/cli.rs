@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod docs;
 mod everywhere;
+pub mod servers;
 pub mod text;
 
 use std::ffi::OsString;

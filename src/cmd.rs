@@ -64,20 +64,21 @@ fn trouble(error: anyhow::Error) -> Trouble {
 fn open(everywhere: &Everywhere, min_replicas: u32) -> Result<Box<dyn Store>, Trouble> {
     // An unset variable and one that is no UTF-8 both name no server.
     let redis_url = std::env::var("REDIS_URL").ok();
-    let server = everywhere.server.as_deref().filter(|url| !url.trim().is_empty());
-    let wants_login = server.or(redis_url.as_deref()).is_some_and(|url| store::here(url).is_none());
+    let servers: Vec<&str> = everywhere.servers().collect();
+    let asked = servers.iter().copied().chain(redis_url.as_deref().filter(|_| servers.is_empty()));
+    let wants_login = asked.map(store::here).any(|here| here.is_none());
     let password_file = given(everywhere.password_file.as_ref()).filter(|_| wants_login);
     let file = |file: &Option<PathBuf>| given(file.as_ref()).cloned();
     let tls =
         TlsFiles { ca: file(&everywhere.tls_ca), cert: file(&everywhere.tls_cert), key: file(&everywhere.tls_key) };
     let access = Access::gather(password_file.map(PathBuf::as_path), tls)?;
-    let target = Target::choose(server, redis_url.as_deref(), &access)?;
+    let target = Target::choose(servers, redis_url.as_deref(), &access)?;
     if min_replicas > 0 && !target.has_replicas() {
         return Err(Trouble {
             kind: Kind::Usage,
             tried: format!("--min-replicas {min_replicas} makes no sense with {target}"),
-            came: "nothing is replicated there".into(),
-            remedy: "leave it out, or name a server that has replicas".into(),
+            came: "there is no one master whose replicas could have a lock".into(),
+            remedy: "leave it out, or name one server that has replicas".into(),
         });
     }
     Ok(store::open(target, everywhere.prefix.clone(), everywhere.server_timeout, min_replicas))
@@ -90,9 +91,10 @@ fn options(everywhere: &Everywhere) -> String {
         value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))
     };
     let mut options = String::new();
-    if let Some(server) = said(everywhere.server.clone(), "NXLOCK_SERVER")
-        && let Some(server) = Target::shown(&server)
-    {
+    // The variable is one value, whatever number of servers it names.
+    let by_variable =
+        everywhere.server.len() == 1 && said(everywhere.server.first().cloned(), "NXLOCK_SERVER").is_none();
+    for server in Target::shown(everywhere.servers()).filter(|_| !by_variable).into_iter().flatten() {
         options += &format!(" -s {}", shlex::try_quote(&server).unwrap_or_default());
     }
     let prefix = everywhere.prefix.as_str().to_owned();

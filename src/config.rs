@@ -7,13 +7,14 @@ mod file;
 mod keys;
 mod settings;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::builder::Resettable;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use crate::cli::{Cli, given};
+use crate::cli::{Cli, given, servers};
 use crate::store::Trouble;
 use file::Entry;
 use keys::Scope;
@@ -33,19 +34,20 @@ pub struct Asked {
 /// # Errors
 /// If it makes no sense, or is for help: for clap to say.
 pub fn asked() -> Result<Asked, clap::Error> {
-    let mut matches = Cli::command().try_get_matches()?;
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let mut matches = Cli::command().try_get_matches_from(&words)?;
     let named = given(matches.get_one::<PathBuf>("config")).cloned();
     let entries = match entries(named.as_deref()) {
         Ok(entries) => entries,
-        Err(trouble) => return Ok(Asked { cli: cli(&mut matches)?, settings: Err(trouble) }),
+        Err(trouble) => return Ok(Asked { cli: cli(&mut matches, &words)?, settings: Err(trouble) }),
     };
     let counted: Vec<Entry> = entries.into_iter().filter(|entry| counts(entry, &matches)).collect();
     if !counted.is_empty() {
-        matches = with_defaults(&counted).try_get_matches()?;
+        matches = with_defaults(&counted).try_get_matches_from(&words)?;
     }
     let told = matches.subcommand_name() == Some("check");
     let settings = if told { Settings::of(&Cli::command(), &matches, &counted) } else { Settings::default() };
-    let cli = cli(&mut matches)?;
+    let cli = cli(&mut matches, &words)?;
     match lone_half(&cli) {
         None => Ok(Asked { cli, settings: Ok(settings) }),
         Some((lone, lacking)) => {
@@ -61,8 +63,12 @@ pub fn asked() -> Result<Asked, clap::Error> {
     }
 }
 
-fn cli(matches: &mut ArgMatches) -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches_mut(matches).map_err(|error| error.format(&mut Cli::command()))
+fn cli(matches: &mut ArgMatches, words: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut cli = Cli::from_arg_matches_mut(matches).map_err(|error| error.format(&mut Cli::command()))?;
+    if let Some(servers) = servers::on_both_sides(words) {
+        cli.everywhere.server = servers;
+    }
+    Ok(cli)
 }
 
 /// What the files say, once for each option: the first to say something of it is heard.

@@ -12,6 +12,7 @@ use crate::report::{Ending, Report};
 use crate::store::Kind;
 
 pub const USAGE: u8 = 64;
+const UNREACHABLE: u8 = 69;
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,7 @@ impl From<&Report> for Exit {
     fn from(report: &Report) -> Exit {
         Exit::Status(match report {
             Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) => 0,
+            Report::Status(rows) if rows.named && rows.rows.iter().any(|row| row.standing.is_unknown()) => UNREACHABLE,
             Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.standing.is_free())),
             Report::Checked(checked) => match checked.obstacle() {
                 Some(kind) => of(kind),
@@ -52,7 +54,7 @@ impl From<&Report> for Exit {
 
 fn of(kind: Kind) -> u8 {
     match kind {
-        Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => 69,
+        Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => UNREACHABLE,
         Kind::Usage => USAGE,
         Kind::Broken => 70,
         Kind::Refused => 77,

@@ -129,6 +129,14 @@ impl<T> Inbox<T> {
 }
 
 impl<T> Postbox<T> {
+    /// Another way into the same inbox.
+    ///
+    /// # Errors
+    /// As fcntl(2): there may be no descriptor left.
+    pub fn another(&self) -> io::Result<Postbox<T>> {
+        Ok(Postbox { letters: self.letters.clone(), bell: self.bell.try_clone()? })
+    }
+
     /// Posts a letter. One to an inbox that is gone is lost: nobody is left to read it.
     pub fn send(&self, letter: T) {
         if self.letters.send(letter).is_ok() {

@@ -177,6 +177,10 @@ pub enum State {
     NoExpiry,
     /// Not a string at all, so it cannot be a lock. Its type, as `TYPE` tells it.
     WrongType(String),
+    /// Of several servers, no majority agrees on a holder, nor that there is none.
+    Contested,
+    /// Those of several servers that do not answer could decide whose it is.
+    Unknown,
 }
 
 /// Who occupies a name just now.
@@ -230,6 +234,8 @@ impl Occupancy {
         match self.state {
             State::NoExpiry | State::Legacy => Some("it has no expiry: it does not end by itself"),
             State::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
+            State::Contested => Some("no holder has a majority of the servers"),
+            State::Unknown => Some("too few servers answer to tell whose it is"),
             State::Free | State::Held | State::Reserved | State::Foreign => None,
         }
     }

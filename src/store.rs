@@ -11,11 +11,13 @@ mod examine;
 mod ladder;
 mod line;
 mod local;
+mod quorum;
 mod reply;
 mod route;
 mod script;
 mod secure;
 mod server;
+mod several;
 mod target;
 mod wire;
 
@@ -130,6 +132,11 @@ impl Standing {
     pub fn is_free(&self) -> bool {
         self.occupancy.state == State::Free
     }
+
+    /// Whether it could not be found out.
+    pub fn is_unknown(&self) -> bool {
+        self.occupancy.state == State::Unknown
+    }
 }
 
 /// Why we could not find out.
@@ -192,6 +199,7 @@ impl std::error::Error for Trouble {}
 pub fn open(target: Target, prefix: Prefix, timeout: Duration, min_replicas: u32) -> Box<dyn Store> {
     match target {
         Target::Redis(route) => Box::new(server::Server::new(route, prefix, timeout, min_replicas)),
+        Target::Quorum(endpoints) => Box::new(quorum::Quorum::new(endpoints, prefix, timeout)),
         Target::Local(directory) => Box::new(local::Local::new(directory, prefix, timeout)),
     }
 }

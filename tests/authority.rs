@@ -16,17 +16,28 @@ mod refusal;
 mod run;
 mod standing;
 
-use crate::support::{Cluster, Local, OverTcp, Pool, Redis, Secure, Sentinels};
+use crate::support::{Cluster, Five, Local, OverTcp, Pool, Redis, Secure, Sentinels};
 
 /// It takes seconds until one is up.
 static CLUSTERS: Pool<Cluster> = Pool::of(Cluster::of_masters);
 
-/// Makes a test of each promise for each kind. A promise that is not listed is dead code, and said to be.
+/// Makes a test of each promise for each kind, and of those that need a line for the kinds that have one. A
+/// promise that is not listed is dead code, and said to be.
 macro_rules! every_kind {
-    ({ $($kind:ident: $start:expr,)* } $promises:tt) => {
+    (
+        with_a_line { $($kind:ident: $start:expr,)* }
+        without_a_line { $($lineless:ident: $begin:expr,)* }
+        each $promises:tt
+        of_the_line $queueing:tt
+    ) => {
         $(mod $kind {
             use super::*;
             every_kind!($start, $promises);
+            every_kind!($start, $queueing);
+        })*
+        $(mod $lineless {
+            use super::*;
+            every_kind!($begin, $promises);
         })*
     };
     ($start:expr, { $($file:ident { $($promise:ident)* })* }) => {
@@ -38,7 +49,7 @@ macro_rules! every_kind {
 }
 
 every_kind! {
-    {
+    with_a_line {
         local: Local::start(),
         redis_unix: Redis::start(),
         redis_tcp: OverTcp::start(),
@@ -47,7 +58,10 @@ every_kind! {
         sentinel: Sentinels::of_one(),
         cluster: CLUSTERS.lend(),
     }
-    {
+    without_a_line {
+        quorum: Five::start(),
+    }
+    each {
         lease {
             a_lock_is_taken_renewed_shown_and_given_back
             a_renewal_may_also_shorten_what_is_left
@@ -61,7 +75,6 @@ every_kind! {
         breaking {
             a_lock_is_broken_by_the_id_that_status_shows
             nobody_breaks_a_lock_whose_holder_has_changed
-            breaking_the_holders_lock_hands_it_to_the_next
             a_refusal_says_how_to_break_the_lock
             the_command_that_breaks_a_lock_is_right_for_an_odd_name
             the_command_that_breaks_a_lock_is_right_for_a_prefix_given_as_an_option
@@ -72,14 +85,57 @@ every_kind! {
             the_status_for_busy_can_be_chosen
             a_refusal_names_the_holder
             a_refusal_is_a_document_too
-            a_refusal_tells_how_many_wait
-            a_refusal_after_a_wait_names_the_holder_of_the_end
         }
         names {
             whatever_the_name_it_can_be_taken_listed_and_given_back
             locks_of_different_names_do_not_meet
             status_is_1_if_any_that_was_asked_for_is_free
             the_same_name_under_another_prefix_is_another_lock
+        }
+        run {
+            a_job_longer_than_its_lease_keeps_its_lock
+            the_shortest_lease_is_kept_as_well
+            a_command_told_to_stop_gives_its_lock_to_the_next
+            a_command_that_cannot_be_started_does_not_keep_the_name
+            a_run_that_is_killed_keeps_its_lock_no_longer_than_its_lease
+            a_name_stays_locked_for_at_least_as_long_as_asked_for
+            at_least_may_be_longer_than_the_lease
+            a_command_that_took_longer_than_at_least_frees_the_name_at_once
+        }
+        loss {
+            a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_have_ended
+            a_command_told_to_stop_may_clean_up_and_still_it_is_76
+            a_loss_may_be_put_up_with
+            a_loss_found_only_at_the_end_is_a_loss
+            the_lock_of_the_next_one_survives_our_late_release
+            nothing_of_the_tree_runs_on_when_we_wake_up_after_the_lease
+        }
+        exclusion {
+            callers_who_come_again_and_again_lose_no_update
+            fences_rise_however_a_grant_ends
+            fences_rise_in_the_order_of_the_grants
+        }
+        nested {
+            asking_again_within_a_run_fails_at_once
+            the_status_for_it_can_be_chosen_too
+            another_name_within_a_run_works
+            two_levels_down_both_names_are_known
+            a_program_is_told_that_it_is_nested
+            what_stands_in_the_variable_is_believed_only_if_it_holds_the_lock
+        }
+    }
+    of_the_line {
+        exclusion {
+            two_hundred_at_once_lose_no_update
+        }
+        breaking {
+            breaking_the_holders_lock_hands_it_to_the_next
+        }
+        refusal {
+            a_refusal_tells_how_many_wait
+            a_refusal_after_a_wait_names_the_holder_of_the_end
+        }
+        names {
             under_any_prefix_those_who_wait_are_listed_with_their_lock_and_served
         }
         standing {
@@ -104,38 +160,6 @@ every_kind! {
             who_gives_up_leaves_the_line_at_once_and_the_others_move_up
             who_has_waited_long_enough_leaves_the_line
             one_told_to_leave_while_the_lock_is_put_aside_for_it_passes_it_on
-        }
-        run {
-            a_job_longer_than_its_lease_keeps_its_lock
-            the_shortest_lease_is_kept_as_well
-            a_command_told_to_stop_gives_its_lock_to_the_next
-            a_command_that_cannot_be_started_does_not_keep_the_name
-            a_run_that_is_killed_keeps_its_lock_no_longer_than_its_lease
-            a_name_stays_locked_for_at_least_as_long_as_asked_for
-            at_least_may_be_longer_than_the_lease
-            a_command_that_took_longer_than_at_least_frees_the_name_at_once
-        }
-        loss {
-            a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_have_ended
-            a_command_told_to_stop_may_clean_up_and_still_it_is_76
-            a_loss_may_be_put_up_with
-            a_loss_found_only_at_the_end_is_a_loss
-            the_lock_of_the_next_one_survives_our_late_release
-            nothing_of_the_tree_runs_on_when_we_wake_up_after_the_lease
-        }
-        exclusion {
-            two_hundred_at_once_lose_no_update
-            callers_who_come_again_and_again_lose_no_update
-            fences_rise_however_a_grant_ends
-            fences_rise_in_the_order_of_the_grants
-        }
-        nested {
-            asking_again_within_a_run_fails_at_once
-            the_status_for_it_can_be_chosen_too
-            another_name_within_a_run_works
-            two_levels_down_both_names_are_known
-            a_program_is_told_that_it_is_nested
-            what_stands_in_the_variable_is_believed_only_if_it_holds_the_lock
         }
     }
 }

@@ -198,7 +198,7 @@ fn a_server_in_a_file_yields_to_either_variable_unless_that_is_empty() {
         .run()
         .exits(69);
     let several = Home::configured("server = ['redis://a', 'redis://b']\n");
-    several.call(["status"]).run().exits(78).says("several servers");
+    several.call(["status"]).run().exits(64).says("2 servers can't outvote each other");
 }
 
 #[test]

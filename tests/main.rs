@@ -34,6 +34,8 @@ mod output;
 mod permissions;
 /// What the queue is in a Redis server: what it costs, and what is kept of a waiter.
 mod queue;
+/// Several servers of which a majority decides.
+mod quorum;
 /// The README's examples do what it says.
 mod readme;
 /// A server that says no, or not now, or nothing: each its own status and message.

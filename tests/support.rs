@@ -25,7 +25,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-pub use authority::{Authority, Local, OverTcp};
+pub use authority::{Authority, Five, Local, OverTcp};
 pub use cluster::Cluster;
 pub use fake::Fake;
 pub use job::Job;

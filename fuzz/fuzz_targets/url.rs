@@ -38,7 +38,12 @@ fuzz_target!(|bytes: &[u8]| {
 fn accepted(target: &Target) {
     let shown = target.to_string();
     oracle::harmless_line(&shown);
-    if matches!(target, Target::Redis(endpoint) if endpoint.login.as_ref().is_some_and(|login| login.user.is_some())) {
+    let endpoints = match target {
+        Target::Redis(endpoint) => std::slice::from_ref(endpoint),
+        Target::Quorum(endpoints) => endpoints,
+        Target::Local(_) => &[],
+    };
+    if endpoints.iter().any(|endpoint| endpoint.login.as_ref().is_some_and(|login| login.user.is_some())) {
         return;
     }
     let again = match Target::choose(Some(&shown), None, &Access::default()) {
@@ -48,6 +53,7 @@ fn accepted(target: &Target) {
     assert_eq!(again.to_string(), shown);
     match (target, &again) {
         (Target::Redis(one), Target::Redis(other)) => assert_eq!((&one.address, one.db), (&other.address, other.db)),
+        (Target::Quorum(one), Target::Quorum(other)) => assert_eq!(one.len(), other.len()),
         (Target::Local(_), Target::Local(_)) => {}
         _ => panic!("{shown:?} is of another kind"),
     }

@@ -14,14 +14,14 @@ use crate::lock::Prefix;
 #[command(next_help_heading = "Options of every verb")]
 pub struct Everywhere {
     /// Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local:
-    /// for this machine alone.
+    /// for this machine alone. Repeated for three or more: a majority of them decides.
     ///
     /// There is no default. `rediss:` is by TLS, `redis+sentinel:` and `redis+cluster:` have several hosts. `local:/path` is a directory of your choice. Without this option NXLOCK_SERVER is asked, then REDIS_URL, then
     /// the configuration. `redis:`
     /// may be written `valkey:`. A password in argv can be read by every user of this machine:
     /// prefer the environment, or --password-file.
     #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]
-    pub server: Option<String>,
+    pub server: Vec<String>,
 
     /// What stands before NAME in the key.
     #[arg(
@@ -92,6 +92,13 @@ pub struct Everywhere {
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
     #[arg(hide_possible_values = true)]
     pub color: When,
+}
+
+impl Everywhere {
+    /// The servers that are named, each by a text that may name several.
+    pub fn servers(&self) -> impl Iterator<Item = &str> {
+        self.server.iter().map(String::as_str).filter(|text| !text.trim().is_empty())
+    }
 }
 
 pub const DEFAULT_PREFIX: &str = "lock:";

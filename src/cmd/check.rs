@@ -62,9 +62,9 @@ fn password(list: &[Setting], everywhere: &Everywhere) -> Option<Origin> {
         return origin("password-file");
     }
     let access = Access::default();
-    let target = Target::choose(everywhere.server.as_deref(), redis_url().as_deref(), &access);
-    if matches!(target, Ok(Target::Redis(route)) if route.entry().login.is_some()) {
-        let by_url = everywhere.server.as_deref().is_none_or(|url| url.trim().is_empty());
+    let target = Target::choose(everywhere.servers(), redis_url().as_deref(), &access);
+    if target.is_ok_and(|target| target.has_login()) {
+        let by_url = everywhere.servers().next().is_none();
         return if by_url { Some(Origin::Environment("REDIS_URL".into())) } else { origin("server") };
     }
     let variable = "REDISCLI_AUTH";
@@ -76,10 +76,11 @@ fn redis_url() -> Option<String> {
 }
 
 fn server_named(everywhere: &Everywhere) -> Option<String> {
-    everywhere.server.clone().filter(|url| !url.trim().is_empty()).or_else(redis_url)
+    let servers = everywhere.servers().collect::<Vec<_>>().join(" ");
+    Some(servers).filter(|servers| !servers.is_empty()).or_else(redis_url)
 }
 
 /// A URL without its password; nothing of one that cannot be understood, since anything in it may be one.
 fn shown(url: &str) -> String {
-    Target::shown(url).unwrap_or_else(|| "(a URL that cannot be used)".into())
+    Target::shown([url]).map(|urls| urls.join(" ")).unwrap_or_else(|| "(a URL that cannot be used)".into())
 }

@@ -95,6 +95,7 @@ fn details(busy: &Busy, occupancy: &Occupancy) -> String {
     }
     match occupancy.ttl {
         Some(ttl) => line("lease", format!("{} left unless it is renewed", span(ttl))),
+        None if occupancy.state == State::Contested => {}
         None => line("lease", "none: it does not end by itself".into()),
     }
     if let Some(reason) = occupancy.holder.as_ref().and_then(|holder| holder.reason.as_deref()) {
@@ -110,6 +111,7 @@ fn details(busy: &Busy, occupancy: &Occupancy) -> String {
             };
             line("break", format!("nxlock{options} release {which}"));
         }
+        None if occupancy.state == State::Contested => {}
         None => line("break", format!("redis-cli DEL {}", quoted(key))),
     }
     text
@@ -180,13 +182,15 @@ fn cells(name: &LockName, occupancy: &Occupancy) -> [String; 8] {
     let dash = || "-".to_owned();
     let holder = occupancy.holder.as_ref();
     let free = occupancy.state == State::Free;
+    // Where nobody is known to have it, no lease is known either.
+    let ends = !free && !matches!(occupancy.state, State::Contested | State::Unknown);
     [
         name.to_string(),
         say::state_word(&occupancy.state).replace('_', " "),
         holder.map_or_else(dash, |holder| say::process(&holder.owner)),
         holder.map_or_else(dash, |holder| holder.id.to_string()),
         holder.map_or_else(dash, |holder| span(holder.held)),
-        occupancy.ttl.map_or_else(|| if free { dash() } else { "no end".to_owned() }, span),
+        occupancy.ttl.map_or_else(|| if ends { "no end".to_owned() } else { dash() }, span),
         occupancy.fence.filter(|_| !free).map_or_else(dash, |fence| fence.0.to_string()),
         holder.and_then(|holder| holder.reason.as_deref()).map(clean).unwrap_or_default(),
     ]

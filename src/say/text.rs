@@ -126,6 +126,8 @@ pub fn held_by_after(occupancy: &Occupancy, since: Duration) -> String {
         (None, State::Legacy) => "held by an old SETNX client, without expiry".to_owned(),
         (None, State::NoExpiry) => "held by another program, without expiry".to_owned(),
         (None, State::WrongType(_)) => "taken by a key of another type".to_owned(),
+        (None, State::Contested) => "contested, without a holder that has a majority of the servers".to_owned(),
+        (None, State::Unknown) => "not known, since too few servers answer".to_owned(),
         (None, _) => "held by another program".to_owned(),
     }
 }
@@ -140,6 +142,8 @@ pub fn state_word(state: &State) -> &'static str {
         State::Legacy => "legacy",
         State::NoExpiry => "no_expiry",
         State::WrongType(_) => "wrong_type",
+        State::Contested => "contested",
+        State::Unknown => "unknown",
     }
 }
 

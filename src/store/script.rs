@@ -7,33 +7,37 @@ pub enum Script {
     Renew,
     Release,
     Inspect,
+    Raise,
 }
 
 const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.lua"));
 const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("release.lua"));
 const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
 const RENEW: &str = include_str!("renew.lua");
+const RAISE: &str = include_str!("raise.lua");
 
 static ACQUIRE_SENT: [u8; sent::<0>(ACQUIRE).1] = sent(ACQUIRE).0;
 static RELEASE_SENT: [u8; sent::<0>(RELEASE).1] = sent(RELEASE).0;
 static INSPECT_SENT: [u8; sent::<0>(INSPECT).1] = sent(INSPECT).0;
 static RENEW_SENT: [u8; sent::<0>(RENEW).1] = sent(RENEW).0;
+static RAISE_SENT: [u8; sent::<0>(RAISE).1] = sent(RAISE).0;
 
 impl Script {
-    /// The text, always the same, so that the server's cache holds four.
+    /// The text, always the same, so that the server's cache holds five at most.
     pub fn text(self) -> &'static [u8] {
         match self {
             Script::Acquire => &ACQUIRE_SENT,
             Script::Renew => &RENEW_SENT,
             Script::Release => &RELEASE_SENT,
             Script::Inspect => &INSPECT_SENT,
+            Script::Raise => &RAISE_SENT,
         }
     }
 
     /// What belongs to a lock beside its key, and is handed to the script.
     pub fn beside(self) -> &'static [&'static str] {
         match self {
-            Script::Renew => &["fence"],
+            Script::Renew | Script::Raise => &["fence"],
             Script::Acquire | Script::Release | Script::Inspect => &["queue", "waiters", "fence"],
         }
     }
@@ -73,9 +77,13 @@ mod tests {
 
     #[test]
     fn a_script_is_sent_without_its_comments_and_with_all_the_rest() {
-        for (script, source) in
-            [(Script::Acquire, ACQUIRE), (Script::Renew, RENEW), (Script::Release, RELEASE), (Script::Inspect, INSPECT)]
-        {
+        for (script, source) in [
+            (Script::Acquire, ACQUIRE),
+            (Script::Renew, RENEW),
+            (Script::Release, RELEASE),
+            (Script::Inspect, INSPECT),
+            (Script::Raise, RAISE),
+        ] {
             let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
             let expected: String = lines.flat_map(|line| [line, "\n"]).collect();
             assert_eq!(std::str::from_utf8(script.text()).unwrap(), expected);

@@ -4,6 +4,7 @@ mod examine;
 mod info;
 mod replicas;
 mod rights;
+mod voting;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -349,8 +350,7 @@ impl Store for Server {
     }
 
     fn examine(&mut self, limit: Limit<'_>) -> Result<Examination, Trouble> {
-        let findings = examine::examine(self, limit)?;
-        Ok(Examination::of(&self.wire, findings))
+        examine::examine(self, limit)
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

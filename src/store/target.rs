@@ -8,12 +8,14 @@ use super::access::{Access, Secret};
 use super::endpoint::{self, Address, Endpoint, Entry, Scheme};
 use super::local::Directory;
 use super::route::{Cluster, Route, SENTINEL_PORT, Sentinels};
-use super::{Kind, Trouble};
+use super::{Kind, Trouble, several};
 
 /// Where locks live.
 #[derive(Clone)]
 pub enum Target {
     Redis(Route),
+    /// Several masters that know nothing of each other: what a majority says counts.
+    Quorum(Vec<Endpoint>),
     /// This machine, without a server.
     Local(Directory),
 }
@@ -32,37 +34,61 @@ const FORMS: &str = "write redis://[user:password@]host[:port][/db], rediss:// f
                      local:/path/to/directory";
 
 impl Target {
-    /// The server that the command line or the environment names.
+    /// The server, or several, that the command line or the environment names.
     ///
     /// # Errors
-    /// None named, or a URL that says nothing we understand.
-    pub fn choose(server: Option<&str>, redis_url: Option<&str>, access: &Access) -> Result<Target, Trouble> {
-        let named =
-            |text: Option<&str>, by| text.filter(|text| !text.trim().is_empty()).map(|text| (text.to_owned(), by));
-        let Some((url, by)) = named(server, Named::Server).or_else(|| named(redis_url, Named::RedisUrl)) else {
+    /// None named, a URL that says nothing we understand, or servers that cannot be used together.
+    pub fn choose<'a>(
+        servers: impl IntoIterator<Item = &'a str>,
+        redis_url: Option<&str>,
+        access: &Access,
+    ) -> Result<Target, Trouble> {
+        let servers: Vec<&str> = servers.into_iter().flat_map(several::parted).collect();
+        if let [_, _, ..] = servers.as_slice() {
+            let targets = servers.into_iter().map(|url| Target::parse(url, access)).collect::<Result<_, _>>();
+            return targets.map_err(|came| misconfigured(Named::Server, came)).and_then(several::together);
+        }
+        let named = |text: Option<&str>, by| {
+            text.map(str::trim).filter(|text| !text.is_empty()).map(|text| (text.to_owned(), by))
+        };
+        let server = named(servers.first().copied(), Named::Server);
+        let Some((url, by)) = server.or_else(|| named(redis_url, Named::RedisUrl)) else {
             return Err(none_named());
         };
-        Target::parse(url.trim(), access).map_err(|came| misconfigured(by, came))
+        Target::parse(&url, access).map_err(|came| misconfigured(by, came))
+    }
+
+    /// Each of the servers, as it may be named again. Without the password.
+    pub fn servers(&self) -> Vec<String> {
+        match self {
+            Target::Quorum(endpoints) => endpoints.iter().map(ToString::to_string).collect(),
+            Target::Redis(_) | Target::Local(_) => vec![self.to_string()],
+        }
     }
 
     /// Whether there can be servers that copy what this one does.
     pub fn has_replicas(&self) -> bool {
         match self {
             Target::Redis(_) => true,
+            Target::Quorum(_) | Target::Local(_) => false,
+        }
+    }
+
+    /// Whether a URL says who we are.
+    pub fn has_login(&self) -> bool {
+        match self {
+            Target::Redis(route) => route.entry().login.is_some(),
+            Target::Quorum(endpoints) => endpoints.iter().any(|endpoint| endpoint.entry.login.is_some()),
             Target::Local(_) => false,
         }
     }
 
-    /// A URL, or several, as they may be shown; nothing of what cannot be understood.
-    pub fn shown(urls: &str) -> Option<String> {
+    /// The URLs, as they may be shown; nothing of what cannot be understood.
+    pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>) -> Option<Vec<String>> {
         // Whatever is missing in them, it is not to be seen.
         let access = Access { fallback: Secret::of("any".into()), ..Access::default() };
-        let shown = |url| Target::parse(url, &access).map(|target| target.to_string());
-        if let Ok(url) = shown(urls.trim()) {
-            return Some(url);
-        }
-        let all: Result<Vec<_>, _> = urls.split_whitespace().map(shown).collect();
-        all.ok().map(|urls| urls.join(" "))
+        let shown = |url| Target::parse(url, &access).map(|target| target.to_string()).ok();
+        urls.into_iter().flat_map(several::parted).map(shown).collect()
     }
 
     fn parse(text: &str, access: &Access) -> Result<Target, String> {
@@ -171,6 +197,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Redis(route) => route.fmt(f),
+            Target::Quorum(_) => f.write_str(&self.servers().join(" ")),
             Target::Local(directory) => directory.fmt(f),
         }
     }
@@ -259,6 +286,6 @@ mod tests {
             let trouble = Target::choose(server, redis_url, &Access::default()).map(|_| ()).unwrap_err();
             assert_eq!(trouble.kind, Kind::Misconfigured);
         }
-        assert!(Target::choose(Some(""), Some("redis://h"), &Access::default()).is_ok());
+        assert!(Target::choose(["", " "], Some("redis://h"), &Access::default()).is_ok());
     }
 }

@@ -66,6 +66,7 @@ impl Wire {
 
     /// The server that the next request goes to, as far as can be told before: connected to.
     pub fn reach(&mut self, limit: Limit<'_>) -> Result<Endpoint, Fault> {
+        self.began = Moment::now();
         let link = self.link(limit)?;
         let peer = link.peer.clone();
         self.idle.push(link);
@@ -75,6 +76,11 @@ impl Wire {
     /// The server that has answered last.
     pub fn answered(&self) -> Option<&Endpoint> {
         self.idle.last().map(|link| &link.peer)
+    }
+
+    /// Whether a request is outstanding that nobody waits for any more.
+    pub fn is_in_doubt(&self) -> bool {
+        self.spent.is_some()
     }
 
     /// One request, one reply.

@@ -34,7 +34,7 @@ pub fn the_shortest_lease_is_kept_as_well(authority: &impl Authority) {
 pub fn a_command_told_to_stop_gives_its_lock_to_the_next(authority: &impl Authority) {
     let mut holder = authority.nxlock(["run", "job", "-t", "10m", "-c", "echo pid $$; exec sleep 300"]).start();
     let pid: i32 = holder.line("pid ").parse().unwrap();
-    let mut next = Turn::queued(authority, &[]);
+    let mut next = Turn::waiting(authority, &[]);
     holder.signal(Signal::SIGTERM);
     next.up();
     assert!(!is_alive(pid), "the command is gone by then");
@@ -50,7 +50,7 @@ pub fn a_command_that_cannot_be_started_does_not_keep_the_name(authority: &impl 
 pub fn a_run_that_is_killed_keeps_its_lock_no_longer_than_its_lease(authority: &impl Authority) {
     let mut holder = authority.nxlock(["run", "job", "-t", "1s", "-c", "echo pid $$; exec sleep 300"]).start();
     let pid: i32 = holder.line("pid ").parse().unwrap();
-    let mut next = Turn::queued(authority, &[]);
+    let mut next = Turn::waiting(authority, &[]);
     let killed = now();
     holder.signal(Signal::SIGKILL);
     next.up();

@@ -102,3 +102,35 @@ impl Authority for OverTcp {
         self.0.directory()
     }
 }
+
+/// Five servers that know nothing of each other.
+pub struct Five([Redis; 5]);
+
+impl Five {
+    pub fn start() -> Five {
+        Five(std::array::from_fn(|_| Redis::start()))
+    }
+
+    pub fn each(&self) -> &[Redis; 5] {
+        &self.0
+    }
+
+    pub fn each_mut(&mut self) -> &mut [Redis; 5] {
+        &mut self.0
+    }
+
+    /// What the key of `job` holds, in each of them.
+    pub fn values(&self) -> Vec<Option<String>> {
+        self.0.iter().map(|redis| redis.value("lock:job")).collect()
+    }
+}
+
+impl Authority for Five {
+    fn url(&self) -> String {
+        self.0.each_ref().map(Redis::url).join(" ")
+    }
+
+    fn directory(&self) -> PathBuf {
+        Redis::directory(&self.0[0])
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{Authority, LIMIT, Nxlock, Running, eventually, eventually_some, now, state_of, text_of};
+use super::{Authority, Done, LIMIT, Nxlock, Running, eventually, eventually_some, now, state_of, text_of};
 
 /// Somebody who wants `job`, and keeps it until told to leave.
 pub struct Turn {
@@ -41,6 +41,14 @@ impl Turn {
         Turn::of(authority.nxlock(turn(options))).in_line(authority)
     }
 
+    /// Waits for it, in line or not.
+    #[track_caller]
+    pub fn waiting(authority: &impl Authority, options: &[&str]) -> Turn {
+        let mut turn = Turn::of(authority.nxlock(turn(options)));
+        turn.running.says("waiting for \"job\"");
+        turn
+    }
+
     #[track_caller]
     pub fn in_line(self, authority: &impl Authority) -> Turn {
         stands_in_line(authority, self.pid());
@@ -66,6 +74,15 @@ impl Turn {
     pub fn leaves(mut self) {
         self.is_told();
         self.running.finish().exits(0);
+    }
+
+    /// Waits for its end, without telling it.
+    #[track_caller]
+    pub fn finish(self) -> Done {
+        let Turn { running, until_dropped } = self;
+        let done = running.finish();
+        drop(until_dropped);
+        done
     }
 
     pub fn pid(&self) -> i32 {

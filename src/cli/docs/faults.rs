@@ -48,7 +48,8 @@ Several hosts think that they are the server.  That is what a failover of a divi
 const FENCING: &str = "\
 Where a moment of two at once costs no more than work done twice, none of this matters. Where it destroys something, the resource itself has to refuse whoever \
 is late, since it alone can tell. Each grant has a number, NXLOCK_FENCE, that is higher than that of every grant before it, \
-also across restarts, FLUSHALL and failovers, as long as the server's clock is not set back while it forgets. The holder gives it with every change, and the resource keeps \
+also across restarts, FLUSHALL and failovers, as long as the server's clock is not set back while it forgets. With several servers the number is written to a majority of them \
+before it is given, and rises as long as no majority forgets. The holder gives it with every change, and the resource keeps \
 the highest that it has seen and refuses a lower one.
 
 A file, replaced by a program that all use to write it (`store FILE < new`):
@@ -80,11 +81,25 @@ A test called chaos lets contenders loose on servers that hang, restart, forget 
 proves from what all of them wrote down that there was no overlap but those that this page tells of. Seven copies of nxlock that are broken \
 on purpose are found out by it.";
 
-pub const NXLOCK_7: [Section; 6] = [
+const SEVERAL: &str = "\
+Of what befalls one server, most is nothing where three or more vote (see SEVERAL SERVERS in nxlock(1)).
+
+A minority is down, hangs, or is cut off.  Nothing. Who was asked and hangs is told to forget it, behind the request that it has not answered.
+A majority is.  No lock is granted (69), and a holder is stopped before its lease ends. No overlap.
+One restarts empty while a lock is held.  It is told again at the next renewal, at most 10s later, and does not count as a vote in that round. Until then one server more that fails \
+or forgets may be one too many: with three servers the loss of two within that time lets two run, and the first is stopped at its next renewal.
+A majority restarts empty at once.  As with one server that forgets: two may run until the next renewal. `appendfsync always`, or staying away for as long as the longest ttl, \
+excludes it.
+A replica takes over from one of them.  As a restart without what the replica had not heard of.
+A clock jumps forward.  That server's vote ends early, as if it had forgotten.
+Two clients each reach a minority.  Neither is granted the lock, and both try again at random moments.";
+
+pub const NXLOCK_7: [Section; 7] = [
     ("DESCRIPTION", ABOUT),
     ("WHAT BEFALLS A HOLDER", HOLDER),
     ("WHAT BEFALLS A WAITER", WAITER),
     ("WHAT BEFALLS A SERVER", SERVER),
+    ("WHAT BEFALLS SEVERAL SERVERS", SEVERAL),
     ("FENCING", FENCING),
     ("HOW IT IS TESTED", TESTED),
 ];

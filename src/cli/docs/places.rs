@@ -12,6 +12,7 @@ redis+sentinel://[[user]:password@]host[:port][,host[:port]].../MASTER[/db]  The
 unless told otherwise. rediss+sentinel: speaks to them and to the master by TLS.
 redis+cluster://[[user]:password@]host[:port][,host[:port]]...  A Redis Cluster, of which these are some nodes. rediss+cluster: is by TLS.
 local:, local:/path/to/directory  This machine alone, without a server: see LOCAL LOCKS.
+three or more servers  Masters that know nothing of each other: see SEVERAL SERVERS.
 
 `redis:` may be written `valkey:`. In a password every character but letters, digits and \
 `-._~` is best written as `%` and two hexadecimal digits. On a network that is not yours, use TLS.
@@ -35,6 +36,28 @@ moved, its locks are renewed, but may neither be taken nor given back; that is w
 Replicas  --min-replicas N asks the master to WAIT until N replicas have a grant; if they have not within half of --server-timeout (and a quarter of the ttl), the lock is given back, \
 and it is an error (69). It makes a lock that is lost in a failover less likely, and not impossible: a replica that has it need not be the one that is promoted. \
 `min-replicas-to-write` in the server's configuration stops a master that was cut off from granting any.";
+
+pub const SEVERAL: &str = "\
+With three or more servers a lock is held by who has it in more than half of them (Redlock), so that it outlives the loss of the rest:
+
+    nxlock -s redis://a -s redis://b -s redis://c run deploy -- ./deploy.sh
+
+-s is repeated, or NXLOCK_SERVER has several URLs with white space or commas between them. An odd number is best: of four, one may be away, as of \
+three. Two are refused, since neither can outvote the other; so are several databases of one server, and a directory.
+
+All are asked at once. A minority that is down or hangs slows nothing; with a majority away no lock is granted, none is renewed, and the exit status is 69. \
+A server that lost the lock gets it again at the next renewal, but has no vote on that renewal.
+
+There is no queue with several servers: who waits asks again at random moments, within 200 ms and, while the same holder is seen, up to 1s, and --no-queue \
+means nothing more. Those who come at the same moment may split the votes; then they ask again, also with -n, for --server-timeout at most.
+
+The fence rises with every grant here as well: the highest number that the granting majority gives is written to a majority before the command starts.
+
+The servers must be masters on machines of their own, without replicas: a failover to a replica that has not heard of a lock counts as a vote twice, and voids \
+the whole argument. So does a server that comes back empty while a lock is held: let it write with `appendfsync always`, or keep \
+it away after a restart for as long as the longest ttl in use. A server's clock that jumps ends its vote early.
+
+`status` shows `contested` where no majority agrees, and `unknown` where those that do not answer could decide.";
 
 pub const LOCAL: &str = "\
 With `local:` a directory keeps the locks, and there is no server: with the same options, answers and exit statuses, \

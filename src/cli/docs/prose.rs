@@ -3,7 +3,7 @@
 //! A term, two spaces and a text are an item of a list; what is set in by four spaces stands as it
 //! is; the rest is paragraphs.
 
-use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS};
+use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS, SEVERAL};
 
 /// A section's heading and its text.
 pub type Section = (&'static str, &'static str);
@@ -23,7 +23,7 @@ statuses. What could not be found out is never taken for `free`, `held` or succe
 is asked again with the same token, and is granted to the same claim.
 First come, first served.  Waiters stand in line. Who gives the lock back puts it into the hands of the next that lives, so it \
 is never free in between; a waiter that was killed is passed over, and one that does not answer costs a short grace. The first in line \
-takes over at the end of the lease of a holder that died. -n yields to those who wait.
+takes over at the end of the lease of a holder that died. -n yields to those who wait. Only with several servers there is no line.
 The command cannot tell.  Arguments, stdin, stdout, stderr, terminal, directory, umask and exit status are \
 its own. nxlock adds a few variables to its environment and writes to stderr alone.
 Nothing is left behind.  Once a lock is free, only its fence counter stays, and that ends by itself.
@@ -43,6 +43,7 @@ A server may forget.  Redis replicates after it has answered, so a failover can 
 just before. So can a restart without persistence, FLUSHALL, eviction, and anybody with DEL. nxlock asks at once when its \
 connection ends, and otherwise finds out at the next renewal, which is every third of the ttl and at least every \
 10s; until then two may run.
+Several servers need to be apart.  What SEVERAL SERVERS asks of them is not checked.
 The server's clock counts.  Redis ends keys by its wall clock: a step forward ends leases early, and the \
 allowance above does not cover a step.
 nxlock itself may be killed.  On SIGKILL the kernel kills the command with it. It does not kill what the command \
@@ -75,7 +76,7 @@ whichever is earlier, and never more than a third. What is left of the command i
 most half of that time). With the defaults, `--ttl 30s` and `--kill-after 5s`, the command gets TERM 6 s before its lease ends and KILL 0.3 s before.";
 
 const ENV_SERVER: &str = "\
-NXLOCK_SERVER  Where the locks live, if --server is not given.
+NXLOCK_SERVER  Where the locks live, if --server is not given; several URLs are parted by white space or commas.
 REDIS_URL  The same, if NXLOCK_SERVER is not set or is empty.
 NXLOCK_CONFIG  What --config gives.
 NXLOCK_PREFIX  What --prefix gives.
@@ -126,7 +127,8 @@ reason  What --reason gave, or null.";
 
 const JSON_STATE: &str = "\
 state  `free`; `held`; `reserved`, put aside for the next in line, who has not taken it yet; `foreign`, a value that is not nxlock's; `legacy`, a bare number without expiry; `no_expiry`, a value \
-without expiry; `wrong_type`, a key that is not a string.
+without expiry; `wrong_type`, a key that is not a string; \
+of several servers, `contested`, where no majority agrees, and `unknown`, where those that do not answer could decide.
 holder  See below.
 ttl_ms  How long the lease still runs; null where the key has no expiry.
 fence  An integer, or null.";
@@ -150,9 +152,10 @@ NXLOCK_SERVER or REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock show
 
 nxlock runs on Linux alone.";
 
-pub const NXLOCK: [Section; 15] = [
+pub const NXLOCK: [Section; 16] = [
     ("SERVERS", SERVERS),
     ("", REACHING),
+    ("SEVERAL SERVERS", SEVERAL),
     ("LOCAL LOCKS", LOCAL),
     ("CONFIGURATION", CONFIGURATION),
     ("KEYS", KEYS),
@@ -283,7 +286,7 @@ name, key  The lock, and its key in the server.",
 queue  An array of one object for each that waits, in order: `position`, from 1; `id`, `host`, `user`, `pid` and `reason` as of a holder; \
 and `waiting_ms`.
 legacy  Null for now.
-warnings  An array, empty for now.",
+warnings  An array of what somebody who looks after the lock should know; empty if there is nothing.",
     ),
     ("", JSON_HOLDER),
 ];

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value, cmd};
 
-use super::super::examine::{Finding, Seen, Trial, finely, scratch_name, try_lock};
+use super::super::examine::{Examination, Examined, Finding, Seen, Trial, finely, scratch_name, try_lock};
 use super::super::line::Line;
 use super::super::reply::{self, What};
 use super::info::{Info, Saving};
@@ -22,14 +22,29 @@ const APART: Duration = Duration::from_secs(1);
 
 /// # Errors
 /// If the server is not to be met.
-pub fn examine(server: &mut Server, limit: Limit<'_>) -> Result<Vec<Finding>, Trouble> {
+pub fn examine(server: &mut Server, limit: Limit<'_>) -> Result<Examination, Trouble> {
     let met = meet(server, limit)?;
+    let what = What { verb: "check the servers", name: None };
+    let shards = server.wire.shards(patiently(server)).map_err(|fault| server.unanswered(&what, fault))?;
+    let name = scratch_name()?;
     let mut findings = Vec::new();
-    if let Err(trouble) = look_around(server, &mut findings) {
-        findings.push(Finding::of_trouble("answers", &trouble));
+    let mut masters = Vec::new();
+    if shards.is_empty() {
+        look_into(server, &mut findings);
+    }
+    for shard in shards {
+        server.wire.turn_to_shard(&shard);
+        let mut findings = Vec::new();
+        look_into(server, &mut findings);
+        masters.push(Examined { url: shard.to_string(), findings });
     }
     findings.insert(findings.len().min(1), met);
-    Ok(findings)
+    if let Err(trouble) = look_around(server, &name, &mut findings) {
+        findings.push(Finding::of_trouble("answers", &trouble));
+    }
+    let mut examination = Examination::of(&server.wire, findings);
+    examination.servers.extend(masters);
+    Ok(examination)
 }
 
 /// How long a question takes.
@@ -62,32 +77,56 @@ fn patiently(server: &Server) -> Limit<'static> {
     Limit::until(Moment::now() + server.wire.timeout)
 }
 
-fn look_around(server: &mut Server, findings: &mut Vec<Finding>) -> Result<(), Trouble> {
-    let name = scratch_name()?;
-    let mut can_write = true;
-    match tell(server, &cmd("INFO"))? {
-        Ok(answer) => {
-            let info = Info::new(reply::text(&answer).unwrap_or_default());
-            let saving = Saving { save: setting(server, "save")?, appendfsync: setting(server, "appendfsync")? };
-            can_write = !info.is_replica();
-            findings.push(info.version());
-            findings.push(info.role(server.min_replicas));
-            findings.push(info.persistence(&saving));
-            findings.push(info.memory());
+/// What it tells of itself.
+fn look_into(server: &mut Server, findings: &mut Vec<Finding>) {
+    match told(server) {
+        Ok((info, saving)) => {
+            findings.extend([info.version(), info.role(server.min_replicas), info.persistence(&saving), info.memory()]);
         }
-        Err(why) => {
+        Err(Silence::Refusal(why)) => {
             let found = format!("not permitted to look at its role, persistence and memory ({why})");
             findings.push(Finding::warning("server", found, acl(server, &["+info".into(), "+config|get".into()])));
         }
+        Err(Silence::Trouble(trouble)) => findings.push(Finding::of_trouble("answers", &trouble)),
     }
+}
+
+enum Silence {
+    /// In the server's own words.
+    Refusal(String),
+    Trouble(Trouble),
+}
+
+impl From<Trouble> for Silence {
+    fn from(trouble: Trouble) -> Silence {
+        Silence::Trouble(trouble)
+    }
+}
+
+fn told(server: &mut Server) -> Result<(Info, Saving), Silence> {
+    let answer = tell(server, &cmd("INFO"))?.map_err(Silence::Refusal)?;
+    let saving = Saving { save: setting(server, "save")?, appendfsync: setting(server, "appendfsync")? };
+    Ok((Info::new(reply::text(&answer).unwrap_or_default()), saving))
+}
+
+/// What it lets us do.
+fn look_around(server: &mut Server, name: &LockName, findings: &mut Vec<Finding>) -> Result<(), Trouble> {
     findings.extend(clock(server)?);
-    let rights = find_out(server, &name)?;
+    let rights = find_out(server, name)?;
     findings.extend(permissions(server, &rights));
     // Where something is missing, what was taken could perhaps not be given back.
-    if can_write && rights.vital.is_empty() {
-        locks(server, &name, &rights, findings);
+    if !is_replica(server)? && rights.vital.is_empty() {
+        locks(server, name, &rights, findings);
     }
     Ok(())
+}
+
+/// Where it does not tell, it is taken for none: a lock that is tried will show it.
+fn is_replica(server: &mut Server) -> Result<bool, Trouble> {
+    let mut question = cmd("INFO");
+    question.arg("replication");
+    let answer = tell(server, &question)?;
+    Ok(answer.is_ok_and(|answer| Info::new(reply::text(&answer).unwrap_or_default()).is_replica()))
 }
 
 /// An answer, or the server's words for why there is none.

@@ -1,0 +1,49 @@
+//! `--server` stands on either side of the verb, and several stand on both: clap alone would take those of
+//! the verb's side and drop the others, and a lock would be kept by fewer servers than were named.
+
+use std::ffi::OsString;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory};
+
+use super::Cli;
+
+const SERVER: &str = "server";
+
+/// All that were typed, if some were on either side of the verb.
+pub fn on_both_sides(words: &[OsString]) -> Option<Vec<String>> {
+    // A command's own words may look like it: then this is for nothing.
+    if words.iter().filter(|word| word.as_encoded_bytes().starts_with(b"-")).count() < 2 {
+        return None;
+    }
+    let command = Cli::command().mut_arg(SERVER, |server| server.global(false));
+    let server = command.get_arguments().find(|arg| arg.get_id() == SERVER)?.clone();
+    let command = command.mut_subcommands(|verb| verb.arg(server.clone()));
+    let matches = command.try_get_matches_from(words).ok()?;
+    let (_, verb) = matches.subcommand()?;
+    let (before, behind) = (typed(&matches)?, typed(verb)?);
+    Some([before, behind].concat())
+}
+
+fn typed(matches: &ArgMatches) -> Option<Vec<String>> {
+    let typed = matches.value_source(SERVER)? == ValueSource::CommandLine;
+    typed.then(|| matches.get_many(SERVER).unwrap_or_default().cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(line: &str) -> Option<Vec<String>> {
+        on_both_sides(&line.split(' ').map(Into::into).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn servers_on_both_sides_of_the_verb_are_all_meant() {
+        let all = Some(["a", "b", "c"].map(str::to_owned).to_vec());
+        assert_eq!(servers("nxlock -s a -s b status -s c"), all);
+        assert_eq!(servers("nxlock -s a run --server=b -sc name -- x -s d"), all);
+        assert_eq!(servers("nxlock run name -s a true -s b"), None);
+        assert_eq!(servers("nxlock -s a -s b run name -n true -s c"), None);
+    }
+}

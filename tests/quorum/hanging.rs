@@ -1,0 +1,69 @@
+use crate::quorum::nothing_is_left;
+use crate::support::line::{Turn, acquire};
+use crate::support::{Authority, Five, eventually};
+
+#[test]
+fn a_hanging_minority_does_not_slow_a_grant_and_is_undone_when_it_goes_on() {
+    let five = Five::start();
+    for hanging in [&[0][..], &[4], &[1, 2]] {
+        for at in hanging {
+            five.each()[*at].hang();
+        }
+        // A caller that waited for one that hangs would wait for longer than it is given here.
+        let call = ["--server-timeout", "30s", "run", "job", "--", "echo", "ran"];
+        five.nxlock(call).run().exits(0).prints("ran\n").says_nothing();
+        for at in hanging {
+            five.each()[*at].resume();
+        }
+        nothing_is_left(&five);
+    }
+}
+
+#[test]
+fn a_hanging_minority_does_not_keep_a_lease_from_being_renewed() {
+    let five = Five::start();
+    let holder = Turn::had(&five, &["-t", "4s", "--server-timeout", "30s"]);
+    five.each()[0].hang();
+    five.each()[1].hang();
+    for _ in 0..3 {
+        let mut before = five.each()[3].pttl("lock:job");
+        eventually("it is renewed", || {
+            let now = five.each()[3].pttl("lock:job");
+            std::mem::replace(&mut before, now) < now
+        });
+    }
+    // Nor from being given back.
+    holder.leaves();
+    five.each()[0].resume();
+    five.each()[1].resume();
+    nothing_is_left(&five);
+}
+
+#[test]
+fn what_a_hanging_majority_is_asked_for_is_undone_when_it_goes_on() {
+    let five = Five::start();
+    for at in [0, 1, 2] {
+        five.each()[at].hang();
+    }
+    let call = ["--server-timeout", "1s", "run", "job", "-n", "-t", "10m", "--", "echo", "ran"];
+    five.nxlock(call).run().exits(69).prints("").says("2 of 5 servers answered");
+    assert!(five.each()[3..].iter().all(|redis| !redis.exists("lock:job")));
+    for at in [0, 1, 2] {
+        five.each()[at].resume();
+    }
+    nothing_is_left(&five);
+}
+
+#[test]
+fn a_lock_that_is_given_back_while_some_hang_is_free_and_stays_so() {
+    let five = Five::start();
+    let token = acquire(&five, "10m");
+    five.each()[2].hang();
+    five.each()[3].hang();
+    five.nxlock(["--server-timeout", "30s", "release", "job", &token]).run().exits(0).says_nothing();
+    five.nxlock(["--server-timeout", "30s", "status", "job"]).run().exits(1);
+    five.nxlock(["--server-timeout", "30s", "run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    five.each()[2].resume();
+    five.each()[3].resume();
+    nothing_is_left(&five);
+}

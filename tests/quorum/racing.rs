@@ -1,0 +1,112 @@
+use std::path::Path;
+
+use crate::quorum::nothing_is_left;
+use crate::support::{Authority, Five, Running, eventually, text_of};
+
+/// Nothing but the lock protects it.
+const TURN: &str = r#"read n < "$COUNTER"; echo $((n + 1)) > "$COUNTER"; echo "$NXLOCK_FENCE" >> "$LOG""#;
+
+fn race(five: &Five, directory: &Path, callers: usize, turns: usize) -> Vec<Running> {
+    std::fs::write(directory.join("counter"), "0\n").unwrap();
+    let script = r#"i=0; while [ $i -lt "$1" ]; do nxlock -q run job -c "$2" || exit; i=$((i + 1)); done"#;
+    let start = |_| {
+        let call = five.sh(script, &[&turns.to_string(), TURN]).env("LOG", directory.join("log"));
+        call.env("COUNTER", directory.join("counter")).start()
+    };
+    (0..callers).map(start).collect()
+}
+
+/// All of them had all their turns, and none at the same time.
+#[track_caller]
+fn were_apart(directory: &Path, callers: Vec<Running>, total: usize) {
+    let count = || text_of(&directory.join("counter")).trim().parse().unwrap_or(0);
+    let mut seen = 0;
+    while seen < total {
+        eventually("another one has had its turn", || count() > seen);
+        seen = count();
+    }
+    for caller in callers {
+        caller.finish().exits(0).says_nothing();
+    }
+    assert_eq!(count(), total);
+    let log = text_of(&directory.join("log"));
+    let fences: Vec<u64> = log.lines().map(|line| line.parse().expect("a fence")).collect();
+    assert_eq!(fences.len(), total);
+    assert!(fences.is_sorted_by(|before, after| before < after), "{fences:?}");
+}
+
+#[test]
+fn of_two_and_of_ten_who_race_never_two_have_it() {
+    for (callers, turns) in [(2, 12), (10, 4)] {
+        let five = Five::start();
+        let racing = race(&five, &five.directory(), callers, turns);
+        were_apart(&five.directory(), racing, callers * turns);
+        nothing_is_left(&five);
+    }
+}
+
+#[test]
+fn they_race_on_while_a_minority_fails() {
+    let mut five = Five::start();
+    let racing = race(&five, &five.directory(), 4, 6);
+    five.each_mut()[4].kill();
+    five.each()[3].hang();
+    were_apart(&five.directory(), racing, 24);
+    five.each()[3].resume();
+}
+
+#[test]
+fn of_those_who_come_at_once_and_do_not_wait_one_has_it() {
+    let five = Five::start();
+    for _ in 0..5 {
+        let start = |_| five.nxlock(["-q", "run", "job", "-n", "-c", "echo won; read x; exit 0"]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let racing = (0..4).map(|_| start(()).stdin_from(reader.try_clone().unwrap()).start());
+        let mut racing: Vec<Running> = racing.collect();
+        let has_won = |running: &Running| running.stdout() == "won\n";
+        eventually("all but one are refused", || {
+            racing.iter_mut().filter_map(|running| running.has_ended().then_some(())).count() == 3
+        });
+        eventually("the last has it", || racing.iter().filter(|running| has_won(running)).count() == 1);
+        drop(writer);
+        for running in racing {
+            let status = if has_won(&running) { 0 } else { 75 };
+            running.finish().exits(status);
+        }
+    }
+}
+
+#[test]
+fn votes_that_are_split_are_cast_again_when_they_end() {
+    let five = Five::start();
+    for (at, value) in ["one", "one", "", "nx1:other", "nx1:other"].iter().enumerate() {
+        if !value.is_empty() {
+            five.each()[at].put("lock:job", value.as_bytes(), Some(2_000));
+        }
+    }
+    five.nxlock(["run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    nothing_is_left(&five);
+}
+
+#[test]
+fn a_fence_is_higher_than_any_before_it_whichever_majority_gives_it() {
+    let mut five = Five::start();
+    let fence = |five: &Five| -> u64 {
+        five.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).text().trim().parse().unwrap()
+    };
+    five.each_mut()[3].kill();
+    five.each_mut()[4].kill();
+    // One whose clock was ahead: what it gave, the others would not give for years.
+    let ahead = 4_000_000_000_000_000_u64;
+    five.each()[0].put("{lock:job}:fence", ahead.to_string().as_bytes(), Some(600_000));
+    let first = fence(&five);
+    assert!(first > ahead, "{first}");
+    five.each_mut()[3].restart();
+    five.each_mut()[4].restart();
+    five.each_mut()[0].kill();
+    let second = fence(&five);
+    assert!(second > first, "{first}, {second}");
+    // And one that has heard of none of them does not hide it.
+    five.each_mut()[1].kill();
+    assert!(fence(&five) > second);
+}

@@ -1,0 +1,119 @@
+use serde_json::Value;
+
+use crate::support::line::{acquire, release, standing};
+use crate::support::{Authority, Five, Nxlock};
+
+const MINUTE: u64 = 60_000;
+
+/// Tokens of two who are not there any more.
+fn tokens(five: &Five) -> [String; 2] {
+    [(); 2].map(|()| {
+        let token = acquire(five, "1m");
+        release(five, &token);
+        token
+    })
+}
+
+/// Puts into each of them what stands for it: a token and how many minutes are left, or nothing.
+fn put(five: &Five, held: [Option<(&str, u64)>; 5]) {
+    for (redis, value) in five.each().iter().zip(held) {
+        redis.ask::<i64>(&["DEL", "lock:job"]);
+        if let Some((token, minutes)) = value {
+            redis.put("lock:job", token.as_bytes(), Some(minutes * MINUTE));
+        }
+    }
+}
+
+#[track_caller]
+fn is_told(five: &Five, status: i32, state: &str) -> Value {
+    // Those that do not answer are not waited for: what is known does not depend on them.
+    five.nxlock(["--server-timeout", "1s", "status", "job"])
+        .run()
+        .exits(status)
+        .says_nothing()
+        .text()
+        .find(state)
+        .unwrap();
+    let told = five.nxlock(["--server-timeout", "1s", "--json", "status", "job"]).run().exits(status).json()[0].take();
+    assert_eq!(told["state"], state, "{told}");
+    told
+}
+
+#[test]
+fn it_is_held_by_whom_a_majority_shows_for_as_long_as_a_majority_does() {
+    let five = Five::start();
+    let [one, other] = tokens(&five);
+    put(&five, [Some((&one, 60)), Some((&other, 9)), Some((&one, 20)), Some((&one, 40)), None]);
+    let told = is_told(&five, 0, "held");
+    assert_eq!(told["holder"]["id"], one[4..12], "{told}");
+    let left = told["ttl_ms"].as_u64().unwrap();
+    assert!((19 * MINUTE..=20 * MINUTE).contains(&left), "{told}");
+    assert_eq!(told["warnings"], Value::Array(vec![]));
+    five.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75).says("held by somebody else").says(&one[4..12]);
+    put(&five, [None; 5]);
+}
+
+#[test]
+fn it_is_free_if_a_majority_shows_nothing() {
+    let five = Five::start();
+    let [one, other] = tokens(&five);
+    put(&five, [Some((&one, 60)), None, None, Some((&other, 40)), None]);
+    is_told(&five, 1, "free");
+    five.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    put(&five, [None; 5]);
+}
+
+#[test]
+fn it_is_contested_if_no_majority_agrees() {
+    let five = Five::start();
+    let [one, other] = tokens(&five);
+    put(&five, [Some((&one, 60)), Some((&one, 60)), Some((&other, 20)), None, Some((&other, 30))]);
+    let told = is_told(&five, 0, "contested");
+    assert_eq!((&told["holder"], told["warnings"].as_array().unwrap().len()), (&Value::Null, 1), "{told}");
+    // It is listed, too.
+    let listed = five.nxlock(["--json", "--server-timeout", "1s", "status"]).run().exits(0).json();
+    assert_eq!(listed[0]["state"], "contested");
+    let words = ["--server-timeout", "500ms", "acquire", "job", "--ttl", "1m", "-n"];
+    let refused = five.nxlock(words).run().exits(75).says("contested");
+    refused.never_says("redis-cli").never_says("does not end by itself");
+    let refused = five.nxlock(["--json"].iter().chain(&words).copied()).run().exits(75).json();
+    assert_eq!((&refused["state"], &refused["holder"]), (&"contested".into(), &Value::Null));
+    assert_eq!(five.values()[3], None, "what was granted there is given back");
+    put(&five, [None; 5]);
+}
+
+#[test]
+fn it_is_unknown_if_those_that_do_not_answer_could_decide() {
+    let mut five = Five::start();
+    let [one, other] = tokens(&five);
+    put(&five, [Some((&one, 60)), Some((&one, 60)), Some((&other, 60)), None, None]);
+    five.each_mut()[3].kill();
+    five.each_mut()[4].kill();
+    let told = is_told(&five, 69, "unknown");
+    assert_eq!((&told["holder"], &told["ttl_ms"]), (&Value::Null, &Value::Null), "{told}");
+    assert_eq!(told["warnings"].as_array().unwrap().len(), 1, "{told}");
+    // No name was asked for: the list is what could be found out.
+    five.nxlock(["status", "--server-timeout", "1s"]).run().exits(0);
+    // And it cannot be had.
+    let call = ["--server-timeout", "500ms", "run", "job", "-n", "--", "echo", "ran"];
+    five.nxlock(call).run().exits(69).prints("").says("3 of 5 servers answered");
+    five.each()[..3].iter().for_each(|redis| redis.delete("lock:job"));
+}
+
+#[test]
+fn a_claim_without_a_majority_can_be_broken_and_nothing_else_is_touched() {
+    let mut five = Five::start();
+    let [one, other] = tokens(&five);
+    put(&five, [Some((&one, 60)), Some((&one, 60)), Some((&other, 60)), None, None]);
+    let told: Nxlock = five.nxlock(["release", "job", "--break", &one[4..12]]);
+    told.run().exits(0).says("broke \"job\"");
+    assert_eq!(five.values(), [None, None, Some(other.clone()), None, None]);
+    assert_eq!(standing(&five)["state"], "free");
+    five.nxlock(["release", "job", "--break", &one[4..12]]).run().exits(76);
+    // A holder's lock, with a minority away.
+    put(&five, [Some((&other, 60)), Some((&other, 60)), Some((&other, 60)), None, None]);
+    five.each_mut()[3].kill();
+    five.each_mut()[4].kill();
+    five.nxlock(["release", "job", "--break", &other[4..12]]).run().exits(0);
+    assert!(five.each()[..3].iter().all(|redis| !redis.exists("lock:job")));
+}
