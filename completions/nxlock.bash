@@ -150,12 +150,19 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__acquire)
-            opts="-t -w -n -E -s -q -v -h -V --ttl --export --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -s -q -v -h -V --key --ttl --export --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --key)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 --ttl)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -185,6 +192,10 @@ _nxlock() {
                     return 0
                     ;;
                 --min-replicas)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --setnx-margin)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -400,12 +411,19 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__release)
-            opts="-s -q -v -h -V --break --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-s -q -v -h -V --key --break --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --key)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 --break)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -513,12 +531,19 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__renew)
-            opts="-t -s -q -v -h -V --ttl --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -s -q -v -h -V --key --ttl --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --key)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 --ttl)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -630,12 +655,19 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -c -s -q -v -h -V --ttl --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --shell --at-least --time-limit --kill-after --on-lost --descendants --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --shell --at-least --time-limit --kill-after --on-lost --descendants --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --key)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 --ttl)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -665,6 +697,10 @@ _nxlock() {
                     return 0
                     ;;
                 --min-replicas)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --setnx-margin)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -799,12 +835,19 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__status)
-            opts="-s -q -v -h -V --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-s -q -v -h -V --key --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --key)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 --server)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -46,11 +46,13 @@ complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "renew" -d 'Put a lock
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "release" -d 'Give a lock back, or break somebody else\'s'
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "status" -d 'Show who holds which lock'
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "check" -d 'Find out whether the server is fit to keep locks'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l key -d 'The exact key, without prefix, in place of NAME: for scripts that fixed it long ago' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s t -l ttl -d 'The lease: how long the lock outlives a holder that cannot renew it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s w -l wait -d 'Give up after D; 0 is the same as -n. Without either, wait for ever' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N, 0 to 255, instead of 75 when somebody else has the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Shown to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'Take the lock only once N replicas of the server have it' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-margin -d 'By how much such a time must have passed, by the server\'s clock, for --setnx-compat' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s c -l shell -d 'Run TEXT by `sh -c`; no further arguments' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l at-least -d 'Keep the name locked until D after it was granted, even if the command ends sooner' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l time-limit -d 'Stop the command after D, and exit with 124' -r
@@ -73,16 +75,19 @@ always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s n -l no-wait -d 'Do not wait'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-queue -d 'Do not queue: poll as a plain `SET NX` client does, on an equal footing with such clients'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-compat -d 'Share the key with clients that keep the time at which their lock ends in it (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l json -d 'Give the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s V -l version -d 'Print version'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l key -d 'The exact key, without prefix, in place of NAME: for scripts that fixed it long ago' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s t -l ttl -d 'How long the lock is needed; it ends by itself then. Not less than 100ms' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d 'Give up after D; 0 is the same as -n. Without either, wait for ever' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N, 0 to 255, instead of 75 when somebody else has the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Shown to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Take the lock only once N replicas of the server have it' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-margin -d 'By how much such a time must have passed, by the server\'s clock, for --setnx-compat' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l config -d 'Read the configuration from FILE, and from no other' -r -F
@@ -97,11 +102,13 @@ never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l export -d 'Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s n -l no-wait -d 'Do not wait'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l no-queue -d 'Do not queue: poll as a plain `SET NX` client does, on an equal footing with such clients'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-compat -d 'Share the key with clients that keep the time at which their lock ends in it (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l json -d 'Give the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s q -l quiet -d 'Say nothing but errors'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s V -l version -d 'Print version'
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l key -d 'The exact key, without prefix, in place of NAME: for scripts that fixed it long ago' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s t -l ttl -d 'How long the lock is needed from now. Not less than 100ms' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l prefix -d 'What stands before NAME in the key' -r
@@ -119,6 +126,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s q -l quiet -d 'S
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s V -l version -d 'Print version'
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l key -d 'The exact key, without prefix, in place of NAME: for scripts that fixed it long ago' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l prefix -d 'What stands before NAME in the key' -r
@@ -136,6 +144,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s q -l quiet -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s V -l version -d 'Print version'
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l key -d 'The exact key, without prefix, in place of NAME' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l config -d 'Read the configuration from FILE, and from no other' -r -F

@@ -5,9 +5,12 @@
 
 #[cfg(test)]
 mod docs;
+mod duration;
 mod everywhere;
-pub mod servers;
+mod servers;
+mod setnx;
 pub mod text;
+mod which;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,9 +18,13 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::lock::{HolderId, LockName, Ttl};
+use crate::lock::{HolderId, Key, LockName, Ttl};
 
+pub use duration::duration;
+use duration::positive;
 pub use everywhere::{DEFAULT_PREFIX, Everywhere, When, given};
+pub use setnx::Setnx;
+pub use which::Which;
 
 /// flock(1) for a fleet: run a command under a lock kept in Redis.
 ///
@@ -60,11 +67,12 @@ pub enum Verb {
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RUN_HELP)]
 #[command(group(ArgGroup::new("what").required(true).args(["shell", "command"])))]
-#[command(override_usage = "nxlock run [OPTIONS] NAME [--] COMMAND [ARG]...\n       nxlock run [OPTIONS] NAME -c TEXT")]
+#[command(
+    override_usage = "nxlock run [OPTIONS] NAME [--] COMMAND [ARG]...\n       nxlock run [OPTIONS] NAME -c TEXT\n       nxlock run [OPTIONS] --key KEY [--] COMMAND [ARG]..."
+)]
 pub struct Run {
-    /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
-    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
-    pub name: LockName,
+    #[command(flatten)]
+    pub which: Which,
 
     /// The lease: how long the lock outlives a holder that cannot renew it.
     ///
@@ -74,6 +82,9 @@ pub struct Run {
 
     #[command(flatten)]
     pub patience: Patience,
+
+    #[command(flatten)]
+    pub setnx: Setnx,
 
     /// Run TEXT by `sh -c`; no further arguments.
     #[arg(short = 'c', long, value_name = "TEXT", help_heading = "The command")]
@@ -134,11 +145,10 @@ pub enum Descendants {
 /// back.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::ACQUIRE_HELP)]
-#[command(override_usage = "nxlock acquire [OPTIONS] --ttl D NAME")]
+#[command(override_usage = "nxlock acquire [OPTIONS] --ttl D NAME\n       nxlock acquire [OPTIONS] --ttl D --key KEY")]
 pub struct Acquire {
-    /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
-    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
-    pub name: LockName,
+    #[command(flatten)]
+    pub which: Which,
 
     /// How long the lock is needed; it ends by itself then. Not less than 100ms.
     #[arg(short, long, value_name = "D")]
@@ -148,9 +158,12 @@ pub struct Acquire {
     #[arg(long, conflicts_with = "json")]
     pub export: bool,
 
-    // Last: its heading would be that of what follows.
+    // Last: their headings would be those of what follows.
     #[command(flatten)]
     pub patience: Patience,
+
+    #[command(flatten)]
+    pub setnx: Setnx,
 }
 
 /// How long to wait for a lock that somebody else has.
@@ -188,11 +201,12 @@ pub struct Patience {
 /// is 76.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RENEW_HELP)]
-#[command(override_usage = "nxlock renew [OPTIONS] --ttl D NAME [TOKEN]")]
+#[command(
+    override_usage = "nxlock renew [OPTIONS] --ttl D NAME [TOKEN]\n       nxlock renew [OPTIONS] --ttl D --key KEY [TOKEN]"
+)]
 pub struct Renew {
-    /// The lock, as it was acquired.
-    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
-    pub name: LockName,
+    #[command(flatten)]
+    pub which: Which,
 
     /// The token that `acquire` printed; `-` reads it from stdin.
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
@@ -209,11 +223,13 @@ pub struct Renew {
 /// is 76.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RELEASE_HELP)]
-#[command(override_usage = "nxlock release [OPTIONS] NAME [TOKEN]\n       nxlock release [OPTIONS] NAME --break ID")]
+#[command(
+    override_usage = "nxlock release [OPTIONS] NAME [TOKEN]\n       nxlock release [OPTIONS] NAME --break ID\n       \
+                            nxlock release [OPTIONS] --key KEY [TOKEN]"
+)]
 pub struct Release {
-    /// The lock, as it was acquired.
-    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
-    pub name: LockName,
+    #[command(flatten)]
+    pub which: Which,
 
     /// The token that `acquire` printed; `-` reads it from stdin.
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
@@ -232,11 +248,15 @@ pub struct Release {
 /// the prefix is listed.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::STATUS_HELP)]
-#[command(override_usage = "nxlock status [OPTIONS] [NAME]...")]
+#[command(override_usage = "nxlock status [OPTIONS] [NAME]...\n       nxlock status [OPTIONS] --key KEY")]
 pub struct Status {
     /// The locks to show.
     #[arg(value_name = "NAME", action = ArgAction::Append, value_hint = ValueHint::Other)]
     pub names: Vec<LockName>,
+
+    /// The exact key, without prefix, in place of NAME.
+    #[arg(long, value_name = "KEY", value_hint = ValueHint::Other, conflicts_with = "names")]
+    pub key: Option<Key>,
 }
 
 /// Find out whether the server is fit to keep locks.
@@ -248,52 +268,3 @@ pub struct Status {
 #[command(after_long_help = text::CHECK_HELP)]
 #[command(override_usage = "nxlock check [OPTIONS]")]
 pub struct Check {}
-
-/// A length of time as humantime writes it.
-///
-/// # Errors
-/// A bare number, a unit that could be mistaken for another, or more than [`Ttl::MAX`].
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let bare = text.trim();
-    if bare != "0" && !bare.is_empty() && bare.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-        return Err(format!("a bare number has no unit: write {bare}s, {bare}ms or {bare}m"));
-    }
-    if bare.split(|c: char| !c.is_ascii_alphabetic()).any(|unit| unit == "M") {
-        return Err(format!("`M` would be months: write {} for minutes", bare.replace('M', "m").escape_debug()));
-    }
-    let duration = humantime::parse_duration(bare).map_err(|e| format!("{e}: write 90s, 1m30s, 500ms or 2h"))?;
-    if duration > Ttl::MAX {
-        return Err("more than ten years".to_owned());
-    }
-    Ok(duration)
-}
-
-fn positive(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err("must be more than nothing".to_owned()),
-        duration => Ok(duration),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bare_number_is_refused_with_a_hint() {
-        assert_eq!(duration("300"), Err("a bare number has no unit: write 300s, 300ms or 300m".into()));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
-    }
-
-    #[test]
-    fn durations_are_humantime_without_the_trap_of_months() {
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
-        assert!(duration("5M").unwrap_err().contains("5m"));
-        assert!(!duration("5M\u{1b}[31m").unwrap_err().contains('\u{1b}'));
-        for bad in ["", "-5s", "1m30", "forever", "99999y"] {
-            assert!(duration(bad).is_err(), "{bad:?}");
-        }
-    }
-}

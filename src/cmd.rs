@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Verb, given};
+use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Setnx, Verb, Which, given};
 use crate::clock::{Moment, wall};
 use crate::config::Settings;
-use crate::lock::{HELD, Hold, Lease, LockName, Owner, Token, Ttl};
+use crate::lock::{BesideSetnx, HELD, Hold, Lease, Owner, Prefix, Token, Ttl};
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
@@ -61,7 +61,35 @@ fn trouble(error: anyhow::Error) -> Trouble {
     })
 }
 
-fn open(everywhere: &Everywhere, min_replicas: u32) -> Result<Box<dyn Store>, Trouble> {
+/// The lock that is meant, and what stands before its name in the key.
+fn meant(everywhere: &Everywhere, which: &Which) -> Result<(Named, Prefix), Trouble> {
+    match (&which.key, &which.name) {
+        (Some(key), _) => Ok((Named::by_key(key), Prefix::none())),
+        (None, Some(name)) => Ok((Named::new(name, &everywhere.prefix), everywhere.prefix.clone())),
+        (None, None) => Err(Trouble {
+            kind: Kind::Usage,
+            tried: "no lock is named".into(),
+            came: "there is neither NAME nor --key".into(),
+            remedy: "name one".into(),
+        }),
+    }
+}
+
+/// What a claim wants of those who keep it, beyond that.
+#[derive(Clone, Copy, Default)]
+struct Wants {
+    min_replicas: u32,
+    /// To share its key with old SETNX clients.
+    beside_setnx: bool,
+}
+
+impl Wants {
+    fn of(asked: &Asked, setnx: &Setnx) -> Wants {
+        Wants { min_replicas: asked.min_replicas, beside_setnx: setnx.setnx_compat }
+    }
+}
+
+fn open(everywhere: &Everywhere, prefix: Prefix, wants: Wants) -> Result<Box<dyn Store>, Trouble> {
     // An unset variable and one that is no UTF-8 both name no server.
     let redis_url = std::env::var("REDIS_URL").ok();
     let servers: Vec<&str> = everywhere.servers().collect();
@@ -73,20 +101,26 @@ fn open(everywhere: &Everywhere, min_replicas: u32) -> Result<Box<dyn Store>, Tr
         TlsFiles { ca: file(&everywhere.tls_ca), cert: file(&everywhere.tls_cert), key: file(&everywhere.tls_key) };
     let access = Access::gather(password_file.map(PathBuf::as_path), tls)?;
     let target = Target::choose(servers, redis_url.as_deref(), &access)?;
-    if min_replicas > 0 && !target.has_replicas() {
-        return Err(Trouble {
-            kind: Kind::Usage,
-            tried: format!("--min-replicas {min_replicas} makes no sense with {target}"),
-            came: "there is no one master whose replicas could have a lock".into(),
-            remedy: "leave it out, or name one server that has replicas".into(),
-        });
+    let senseless = |option: &str, came: &str, remedy: &str| Trouble {
+        kind: Kind::Usage,
+        tried: format!("{option} makes no sense with {target}"),
+        came: came.into(),
+        remedy: remedy.into(),
+    };
+    if wants.min_replicas > 0 && !target.is_one_master() {
+        let came = "there is no one master whose replicas could have a lock";
+        return Err(senseless("--min-replicas", came, "leave it out, or name one server that has replicas"));
     }
-    Ok(store::open(target, everywhere.prefix.clone(), everywhere.server_timeout, min_replicas))
+    if wants.beside_setnx && !target.is_one_master() {
+        let came = "no SETNX client keeps a lock there";
+        return Err(senseless("--setnx-compat", came, "leave it out, or name the server of those clients"));
+    }
+    Ok(store::open(target, prefix, everywhere.server_timeout, wants.min_replicas))
 }
 
 /// What was said on the command line, and not in the environment, of where the locks are. Without a
 /// password.
-fn options(everywhere: &Everywhere) -> String {
+fn options(everywhere: &Everywhere, lock: &Named) -> String {
     let said = |value: Option<String>, variable: &str| {
         value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))
     };
@@ -98,7 +132,8 @@ fn options(everywhere: &Everywhere) -> String {
         options += &format!(" -s {}", shlex::try_quote(&server).unwrap_or_default());
     }
     let prefix = everywhere.prefix.as_str().to_owned();
-    if let Some(prefix) = said(Some(prefix), "NXLOCK_PREFIX").filter(|prefix| prefix != DEFAULT_PREFIX) {
+    if let Some(prefix) = said(Some(prefix), "NXLOCK_PREFIX").filter(|prefix| prefix != DEFAULT_PREFIX && !lock.by_key)
+    {
         options += &format!(" --prefix {}", shlex::try_quote(&prefix).unwrap_or_default());
     }
     let files = [
@@ -117,9 +152,17 @@ fn options(everywhere: &Everywhere) -> String {
 }
 
 /// A new claim by this process, that may live with one.
-fn claim(name: &LockName, reason: Option<&str>, lives_with: Option<u32>) -> anyhow::Result<Hold> {
-    let token = Token::mint(&Owner::this_process(), reason, wall())?;
-    Ok(Hold { name: name.clone(), token, lives_with })
+fn claim(lock: &Named, asked: &Asked, setnx: &Setnx, lives_with: Option<u32>) -> anyhow::Result<Hold> {
+    let (owner, reason, now) = (Owner::this_process(), asked.reason.as_deref(), wall());
+    let name = lock.name.clone();
+    if !setnx.setnx_compat {
+        let token = Token::mint(&owner, reason, now)?;
+        return Ok(Hold { name, token, lives_with, beside_setnx: None });
+    }
+    let token = Token::mint_number()?;
+    let record = token.record(&owner, reason, now);
+    let beside_setnx = Some(BesideSetnx { margin: setnx.setnx_margin, record });
+    Ok(Hold { name, token, lives_with, beside_setnx })
 }
 
 fn patience(asked: &Asked, everywhere: &Everywhere) -> Patience {
@@ -136,7 +179,7 @@ fn patience(asked: &Asked, everywhere: &Everywhere) -> Patience {
 /// Waits for a lock; where there is no lease to go on with, the report.
 fn wait_for(
     store: &mut dyn Store,
-    hold: &Hold,
+    (lock, hold): (&Named, &Hold),
     ttl: Ttl,
     asked: &Asked,
     everywhere: &Everywhere,
@@ -149,12 +192,18 @@ fn wait_for(
     // From here on time runs against a lease.
     say::urgent(granted);
     Ok(match waited? {
-        Waited::Granted(lease) => Ok(lease),
+        Waited::Granted(lease) => {
+            if let Some(stale) = &lease.taken_over {
+                let since = say::validity(stale);
+                say::note(format_args!("took over \"{}\" from an old SETNX client: {since}", lock.name));
+            }
+            Ok(lease)
+        }
         Waited::Interrupted(signal) => Err(Report::Interrupted(signal)),
         Waited::Busy(refused) => Err(Report::Busy(Busy {
-            lock: Named::new(&hold.name, &everywhere.prefix),
+            lock: lock.clone(),
             refused,
-            options: options(everywhere),
+            options: options(everywhere, lock),
             conflict_exit_code: asked.conflict_exit_code,
         })),
     })

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::Resettable;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory};
 
-use crate::cli::{Cli, given, servers};
+use crate::cli::{Cli, Verb, given};
 use crate::store::Trouble;
 use file::Entry;
 use keys::Scope;
@@ -35,20 +35,19 @@ pub struct Asked {
 /// If it makes no sense, or is for help: for clap to say.
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let mut matches = Cli::command().try_get_matches_from(&words)?;
+    let (mut matches, mut cli) = Cli::read(&words, Cli::command)?;
     let named = given(matches.get_one::<PathBuf>("config")).cloned();
     let entries = match entries(named.as_deref()) {
         Ok(entries) => entries,
-        Err(trouble) => return Ok(Asked { cli: cli(&mut matches, &words)?, settings: Err(trouble) }),
+        Err(trouble) => return Ok(Asked { cli, settings: Err(trouble) }),
     };
     let counted: Vec<Entry> = entries.into_iter().filter(|entry| counts(entry, &matches)).collect();
     if !counted.is_empty() {
-        matches = with_defaults(&counted).try_get_matches_from(&words)?;
+        (matches, cli) = Cli::read(&words, || with_defaults(&counted))?;
     }
     let told = matches.subcommand_name() == Some("check");
     let settings = if told { Settings::of(&Cli::command(), &matches, &counted) } else { Settings::default() };
-    let cli = cli(&mut matches, &words)?;
-    match lone_half(&cli) {
+    match lone_half(&cli).or_else(|| lone_margin(&cli, &matches)) {
         None => Ok(Asked { cli, settings: Ok(settings) }),
         Some((lone, lacking)) => {
             let came = format!("it is of no use without {lacking}");
@@ -61,14 +60,6 @@ pub fn asked() -> Result<Asked, clap::Error> {
             }
         }
     }
-}
-
-fn cli(matches: &mut ArgMatches, words: &[OsString]) -> Result<Cli, clap::Error> {
-    let mut cli = Cli::from_arg_matches_mut(matches).map_err(|error| error.format(&mut Cli::command()))?;
-    if let Some(servers) = servers::on_both_sides(words) {
-        cli.everywhere.server = servers;
-    }
-    Ok(cli)
 }
 
 /// What the files say, once for each option: the first to say something of it is heard.
@@ -135,6 +126,16 @@ fn with_defaults(entries: &[Entry]) -> Command {
 
 fn was_set_empty(option: &Arg) -> bool {
     option.get_env().is_some_and(|name| is_blank(&name.to_string_lossy()))
+}
+
+/// A margin that was typed, and nothing that it is one of. A file may have it for whoever asks for the other.
+fn lone_margin(cli: &Cli, matches: &ArgMatches) -> Option<(&'static str, &'static str)> {
+    let setnx = match &cli.verb {
+        Verb::Run(run) => &run.setnx,
+        Verb::Acquire(acquire) => &acquire.setnx,
+        _ => return None,
+    };
+    (!setnx.setnx_compat && was_given("setnx-margin", matches)).then_some(("setnx-margin", "setnx-compat"))
 }
 
 /// A certificate without its key, or a key without its certificate, and what is lacking.

@@ -65,9 +65,14 @@ enum Report {
 /// missed.
 const AT_MOST_APART: Duration = Duration::from_secs(10);
 
+/// And this beside old `SETNX` clients: the time that one of them writes over ours when it has lost a race
+/// is at least a second ahead, and must not be believed to have passed.
+const AT_MOST_APART_BESIDE_SETNX: Duration = Duration::from_millis(500);
+
 /// A third of the ttl: two renewals may fail before the lease is in danger.
-fn apart(ttl: Ttl) -> Duration {
-    (ttl.get() / 3).min(AT_MOST_APART)
+fn apart(hold: &Hold, ttl: Ttl) -> Duration {
+    let at_most = if hold.token.is_beside_setnx() { AT_MOST_APART_BESIDE_SETNX } else { AT_MOST_APART };
+    (ttl.get() / 3).min(at_most)
 }
 
 impl Keeper {
@@ -79,8 +84,9 @@ impl Keeper {
         server_timeout: Duration,
         alarm: Alarm,
     ) -> Keeper {
-        let watch = Watch { store, hold, ttl, until: lease.until, server_timeout };
-        Keeper(Work::Resting { watch, next: lease.asked + apart(ttl), alarm })
+        let next = lease.asked + apart(&hold, ttl);
+        let watch = Watch { store, hold, ttl, until: lease.until, server_timeout, put_back: 0 };
+        Keeper(Work::Resting { watch, next, alarm })
     }
 
     /// Waits for news of the lock, for one of `also` to become readable, or for `until`.
@@ -161,6 +167,8 @@ struct Watch {
     ttl: Ttl,
     until: Moment,
     server_timeout: Duration,
+    /// How often a `SETNX` client had written over it.
+    put_back: u32,
 }
 
 impl Watch {
@@ -182,10 +190,14 @@ impl Watch {
     fn renew(&mut self, until: Moment) -> (Kept, Moment) {
         let asked = Moment::now();
         match self.store.renew(&self.hold, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
-            Ok(Renewed::Until(until)) => {
+            Ok(renewed @ (Renewed::Until(until) | Renewed::PutBack(until))) => {
                 say::trace(format_args!("renewed for {}", say::span(self.ttl.get())));
+                if let Renewed::PutBack(_) = renewed {
+                    self.put_back += 1;
+                    say::put_back(&self.hold.name, self.put_back);
+                }
                 self.until = until;
-                (Kept::Until(until), asked + apart(self.ttl))
+                (Kept::Until(until), asked + apart(&self.hold, self.ttl))
             }
             Ok(Renewed::NotYours(occupancy)) => (Kept::Lost(occupancy), Moment::NEVER),
             // Even a refusal is retried: a password or a permission may be about to change.
@@ -207,7 +219,7 @@ impl Watch {
         let insisted = insist(self.server_timeout, |limit| match order {
             Order::Release => store.release(hold, limit),
             Order::LetEnd(rest) => store.let_end(hold, *rest, limit).map(|renewed| match renewed {
-                Renewed::Until(_) => Released::Done,
+                Renewed::Until(_) | Renewed::PutBack(_) => Released::Done,
                 Renewed::NotYours(occupancy) => Released::NotYours(occupancy),
             }),
         });

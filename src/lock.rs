@@ -1,11 +1,15 @@
 //! The nouns of locking: names, leases, holders. No I/O, no clock but what it is handed.
 
+mod key;
+mod setnx;
 mod token;
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+pub use key::{Key, beside};
+pub use setnx::{BesideSetnx, Legacy};
 pub use token::{HELD, HolderId, Owner, Token};
 
 use crate::clock::Moment;
@@ -51,6 +55,11 @@ pub struct Prefix(String);
 impl Prefix {
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Nothing: the name is the key.
+    pub fn none() -> Prefix {
+        Prefix(String::new())
     }
 
     /// The key of a lock.
@@ -136,6 +145,8 @@ pub struct Hold {
     pub token: Token,
     /// The process that the claim ends with, where whoever keeps the lock can see it end.
     pub lives_with: Option<u32>,
+    /// If the key is shared with old `SETNX` clients.
+    pub beside_setnx: Option<BesideSetnx>,
 }
 
 /// A granted lock, and for how long we may believe it.
@@ -147,6 +158,8 @@ pub struct Lease {
     /// When the answer had come.
     pub granted: Moment,
     pub until: Moment,
+    /// What the old `SETNX` lock had said that was taken over.
+    pub taken_over: Option<Legacy>,
 }
 
 /// Who has a lock, for people to read: nothing decides by it.
@@ -193,30 +206,6 @@ pub struct Occupancy {
     pub fence: Option<Fence>,
     /// What the value of a [`State::Legacy`] lock says.
     pub legacy: Option<Legacy>,
-}
-
-/// When an old `SETNX` lock ends, as its value has it. Only its own kind of client goes by that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Legacy {
-    pub valid_until: SystemTime,
-    /// Past, by the server's clock.
-    pub stale: bool,
-}
-
-impl Legacy {
-    /// A bare number: seconds since 1970, perhaps with decimals, or milliseconds.
-    fn read(value: &[u8], now: SystemTime) -> Option<Legacy> {
-        let text = std::str::from_utf8(value).ok()?;
-        if !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-            return None;
-        }
-        let number: f64 = text.parse().ok()?;
-        // Seconds will have so many digits in thirty thousand years; milliseconds have had them since 2001.
-        let seconds = if number < 1e12 { number } else { number / 1000.0 };
-        let since = Duration::try_from_secs_f64(seconds).ok()?;
-        let valid_until = SystemTime::UNIX_EPOCH.checked_add(since)?;
-        Some(Legacy { valid_until, stale: valid_until < now })
-    }
 }
 
 impl Occupancy {

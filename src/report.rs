@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::config::Setting;
-use crate::lock::{Fence, Hold, LockName, Occupancy, Prefix, Ttl};
+use crate::lock::{Fence, Hold, Key, LockName, Occupancy, Prefix, Ttl};
 use crate::store::{Finding, Kind, Standing, Store, Trouble, Verdict};
 use crate::supervise::Lost;
 use crate::wait::Refused;
@@ -33,11 +33,17 @@ pub enum Report {
 pub struct Named {
     pub name: LockName,
     pub key: String,
+    /// The key was given, and is all the name there is.
+    pub by_key: bool,
 }
 
 impl Named {
     pub fn new(name: &LockName, prefix: &Prefix) -> Named {
-        Named { name: name.clone(), key: prefix.key(name) }
+        Named { name: name.clone(), key: prefix.key(name), by_key: false }
+    }
+
+    pub fn by_key(key: &Key) -> Named {
+        Named { by_key: true, ..Named::new(&key.name(), &Prefix::none()) }
     }
 }
 

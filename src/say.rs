@@ -23,7 +23,7 @@ use crate::supervise::Lost;
 use scribe::Text;
 
 pub use scribe::urgent;
-pub use text::{clean, escaped, instant, may_fool, now_whose, plain, process, span, state, state_word, who};
+pub use text::{clean, escaped, instant, may_fool, now_whose, plain, process, span, state, state_word, validity, who};
 pub use waiting::Waiting;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +115,12 @@ pub fn lost(name: &LockName, lost: &Lost, follows: &str) {
     } else {
         error(format_args!("\"{name}\" is lost: {how}; {follows}"));
     }
+}
+
+/// An old `SETNX` client had written over the lock, so often by now.
+pub fn put_back(name: &LockName, times: u32) {
+    let often = if times == 1 { String::new() } else { format!(" ({times} times by now)") };
+    warn(format_args!("an old SETNX client had written over \"{name}\" while it was held: put back{often}"));
 }
 
 pub fn lost_how(lost: &Lost) -> String {

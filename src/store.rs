@@ -104,6 +104,8 @@ pub struct Place {
 
 pub enum Renewed {
     Until(Moment),
+    /// The same, after an old `SETNX` client had written over it.
+    PutBack(Moment),
     NotYours(Occupancy),
 }
 

@@ -48,6 +48,8 @@ mod run;
 mod sentinel;
 /// Naming a server, logging in, and keeping the password to ourselves.
 mod servers;
+/// Keys that are shared with old `SETNX` clients.
+mod setnx;
 /// Signals to us while a command runs, without a terminal.
 mod signals;
 /// The line that a waiter shows, at a terminal and in a log.

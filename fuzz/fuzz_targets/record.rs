@@ -105,7 +105,7 @@ fn visited() {
     let not_yours = |wanted, occupancy| Report::NotYours(NotYours { lock: lock(), wanted, occupancy });
     match store.renew(&hold, ttl, limit()) {
         Ok(Renewed::NotYours(occupancy)) => reports.push(not_yours(Wanted::Renew, occupancy)),
-        Ok(Renewed::Until(_)) => {}
+        Ok(Renewed::Until(_) | Renewed::PutBack(_)) => {}
         Err(trouble) => reports.push(Report::Failed(trouble)),
     }
     for manner in [Manner::Once, Manner::Queue] {
@@ -137,7 +137,7 @@ fn visited() {
 fn hold() -> Hold {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
-    Hold { name: "deploy".parse::<LockName>().expect("a name"), token, lives_with: None }
+    Hold { name: "deploy".parse::<LockName>().expect("a name"), token, lives_with: None, beside_setnx: None }
 }
 
 fn store(target: &Target) -> Box<dyn Store> {

@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
     let random = token.random_part().to_owned();
-    let hold = Hold { name, token, lives_with: None };
+    let hold = Hold { name, token, lives_with: None, beside_setnx: None };
     let report = asked(*verb, &mut *store, &hold);
     let mut texts = vec![oracle::said()];
     if let Some(report) = report {
@@ -94,7 +94,7 @@ fn asked(verb: u8, store: &mut dyn Store, hold: &Hold) -> Option<Report> {
         b'q' => acquire(store, hold, Manner::Queue),
         b'p' => acquire(store, hold, Manner::Plain),
         b'w' => store.renew(hold, ttl, limit()).map(|renewed| match renewed {
-            Renewed::Until(_) => None,
+            Renewed::Until(_) | Renewed::PutBack(_) => None,
             Renewed::NotYours(occupancy) => Some(not_yours(hold, Wanted::Renew, occupancy)),
         }),
         b'r' => store.release(hold, limit()).map(|released| rebuff(hold, Wanted::Release, released)),

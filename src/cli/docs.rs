@@ -1,9 +1,10 @@
 //! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
 //!
-//! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs` and
-//! `faults.rs`.
+//! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs`,
+//! `old.rs` and `faults.rs`.
 
 mod faults;
+mod old;
 mod places;
 mod prose;
 mod roff;

@@ -4,19 +4,17 @@
 use std::ffi::OsString;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory};
-
-use super::Cli;
+use clap::{ArgMatches, Command};
 
 const SERVER: &str = "server";
 
 /// All that were typed, if some were on either side of the verb.
-pub fn on_both_sides(words: &[OsString]) -> Option<Vec<String>> {
+pub fn on_both_sides(words: &[OsString], definition: &dyn Fn() -> Command) -> Option<Vec<String>> {
     // A command's own words may look like it: then this is for nothing.
     if words.iter().filter(|word| word.as_encoded_bytes().starts_with(b"-")).count() < 2 {
         return None;
     }
-    let command = Cli::command().mut_arg(SERVER, |server| server.global(false));
+    let command = definition().mut_arg(SERVER, |server| server.global(false));
     let server = command.get_arguments().find(|arg| arg.get_id() == SERVER)?.clone();
     let command = command.mut_subcommands(|verb| verb.arg(server.clone()));
     let matches = command.try_get_matches_from(words).ok()?;
@@ -32,10 +30,13 @@ fn typed(matches: &ArgMatches) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::cli::Cli;
 
     fn servers(line: &str) -> Option<Vec<String>> {
-        on_both_sides(&line.split(' ').map(Into::into).collect::<Vec<_>>())
+        on_both_sides(&line.split(' ').map(Into::into).collect::<Vec<_>>(), &Cli::command)
     }
 
     #[test]

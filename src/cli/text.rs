@@ -64,7 +64,10 @@ Examples:
       nxlock run report --wait 10m --time-limit 1h -- ./report.sh
 
   A pipeline, and a word to those who find it locked:
-      nxlock run dump --reason 'before 4.2' -c './dump.sh | gzip > dump.gz'";
+      nxlock run dump --reason 'before 4.2' -c './dump.sh | gzip > dump.gz'
+
+  Beside scripts that still lock by SETNX and a time (OLD LOCKS in nxlock(1)):
+      nxlock run --setnx-compat --key lock.foo -- ./deploy.sh";
 
 pub const ACQUIRE_HELP: &str = "\
 Exit status:
@@ -155,7 +158,10 @@ Examples:
       nxlock -q status deploy > /dev/null && echo 'somebody deploys'
 
   Holder and reason, for a program:
-      nxlock --json status deploy | jq -r '.[0].holder | .host, .reason'";
+      nxlock --json status deploy | jq -r '.[0].holder | .host, .reason'
+
+  An old lock by its key:
+      nxlock status --key lock.foo";
 
 pub const CHECK_HELP: &str = "\
 Exit status:

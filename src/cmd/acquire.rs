@@ -3,19 +3,20 @@
 use std::io;
 use std::time::Duration;
 
-use super::{claim, give_up_if_asked, open, wait_for};
+use super::{Wants, claim, give_up_if_asked, meant, open, wait_for};
 use crate::cli::{Acquire, Everywhere};
-use crate::report::{Acquired, Named, Report, TokenForm};
+use crate::report::{Acquired, Report, TokenForm};
 use crate::say::span;
 use crate::signals::Signals;
 use crate::store::Trouble;
 use crate::wait;
 
 pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Report> {
-    let mut store = open(everywhere, asked.patience.min_replicas)?;
-    let hold = claim(&asked.name, asked.patience.reason.as_deref(), None)?;
+    let (lock, prefix) = meant(everywhere, &asked.which)?;
+    let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
+    let hold = claim(&lock, &asked.patience, &asked.setnx, None)?;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, &hold, asked.ttl, &asked.patience, everywhere, &mut signals)? {
+    let lease = match wait_for(&mut *store, (&lock, &hold), asked.ttl, &asked.patience, everywhere, &mut signals)? {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };
@@ -23,7 +24,7 @@ pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Repor
         return Ok(interrupted);
     }
     Ok(Report::Acquired(Acquired {
-        lock: Named::new(&asked.name, &everywhere.prefix),
+        lock,
         hold,
         store,
         fence: lease.fence,

@@ -1,6 +1,6 @@
 //! Whether all is set up so that locks can be kept: which settings are in force, and what the server is like.
 
-use super::open;
+use super::{Wants, open};
 use crate::cli::{Everywhere, given};
 use crate::config::{Origin, Setting, Settings};
 use crate::report::{Checked, CheckedServer, Report};
@@ -9,7 +9,8 @@ use crate::wait;
 
 pub fn check(everywhere: &Everywhere, settings: Settings) -> Report {
     let named = server_named(everywhere);
-    let servers = match open(everywhere, settings.min_replicas) {
+    let wants = Wants { min_replicas: settings.min_replicas, ..Wants::default() };
+    let servers = match open(everywhere, everywhere.prefix.clone(), wants) {
         Err(trouble) => vec![failed(named.as_deref().map(shown), &trouble)],
         Ok(mut store) => {
             let examined = wait::insist(everywhere.server_timeout, |limit| store.examine(limit)).answer;

@@ -1,21 +1,21 @@
 //! Give a lock back, or take it from a holder that was seen.
 
-use super::{open, token};
+use super::{Wants, meant, open, token};
 use crate::cli::{Everywhere, Release};
 use crate::lock::Hold;
-use crate::report::{Named, NotYours, Released, Report, Wanted};
+use crate::report::{NotYours, Released, Report, Wanted};
 use crate::say;
 use crate::store::{Kind, Released as Answer, Trouble};
 use crate::wait;
 
 pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Report> {
-    let mut store = open(everywhere, 0)?;
-    let lock = Named::new(&asked.name, &everywhere.prefix);
+    let (lock, prefix) = meant(everywhere, &asked.which)?;
+    let mut store = open(everywhere, prefix, Wants::default())?;
     let timeout = everywhere.server_timeout;
     let (wanted, insisted) = match (&asked.break_id, &asked.token) {
-        (Some(id), _) => (Wanted::Break, wait::insist(timeout, |limit| store.take_away(&asked.name, id, limit))),
+        (Some(id), _) => (Wanted::Break, wait::insist(timeout, |limit| store.take_away(&lock.name, id, limit))),
         (None, Some(given)) => {
-            let hold = Hold { name: asked.name.clone(), token: token(given)?, lives_with: None };
+            let hold = Hold { name: lock.name.clone(), token: token(given)?, lives_with: None, beside_setnx: None };
             (Wanted::Release, wait::insist(timeout, |limit| store.release(&hold, limit)))
         }
         (None, None) => return Err(no_token().into()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::{claim, enclosing, give_back, give_up_if_asked, open, wait_for};
+use super::{Wants, claim, enclosing, give_back, give_up_if_asked, meant, open, wait_for};
 use crate::cli::{Everywhere, Run};
 use crate::inbox::Alarm;
 use crate::keeper::{GivenBack, Keeper};
@@ -18,12 +18,12 @@ use crate::store::{Kind, Trouble};
 use crate::supervise::{self, Lost, Outcome, Rules, Supervisor, Unborn};
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
-    let mut store = open(everywhere, asked.patience.min_replicas)?;
-    let hold = claim(&asked.name, asked.patience.reason.as_deref(), Some(std::process::id()))?;
-    let lock = Named::new(&asked.name, &everywhere.prefix);
+    let (lock, prefix) = meant(everywhere, &asked.which)?;
+    let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
+    let hold = claim(&lock, &asked.patience, &asked.setnx, Some(std::process::id()))?;
     let timeout = everywhere.server_timeout;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, &hold, asked.ttl, &asked.patience, everywhere, &mut signals)? {
+    let lease = match wait_for(&mut *store, (&lock, &hold), asked.ttl, &asked.patience, everywhere, &mut signals)? {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };
@@ -47,7 +47,7 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         Err(unborn) => {
             give_back(&mut *store, &hold, timeout);
             return match unborn {
-                Unborn::TooLate => Err(too_late(&asked.name).into()),
+                Unborn::TooLate => Err(too_late(&lock.name).into()),
                 Unborn::Failed(error) => {
                     let missing = error.kind() == io::ErrorKind::NotFound;
                     Ok(Report::NotRun(NotRun { lock, command: program, missing, error }))
@@ -64,7 +64,7 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         on_lost: asked.on_lost,
         descendants: asked.descendants,
     };
-    let supervisor = Supervisor::new(&asked.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
+    let supervisor = Supervisor::new(&lock.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
     let outcome = supervisor.run();
     let outcome = outcome.context("cannot watch the command")?;
     say::trace(format_args!("the command has ended: {}", say::ending(&outcome.ending)));

@@ -19,7 +19,7 @@ pub enum Scope {
 }
 
 /// The long names of the options that may stand there.
-pub const KEYS: [(&str, Scope); 23] = [
+pub const KEYS: [(&str, Scope); 25] = [
     ("server", Scope::Everywhere),
     ("prefix", Scope::Everywhere),
     ("password-file", Scope::Everywhere),
@@ -35,6 +35,8 @@ pub const KEYS: [(&str, Scope); 23] = [
     ("no-wait", Scope::RunAndAcquire),
     ("no-queue", Scope::RunAndAcquire),
     ("conflict-exit-code", Scope::RunAndAcquire),
+    ("setnx-compat", Scope::RunAndAcquire),
+    ("setnx-margin", Scope::RunAndAcquire),
     ("reason", Scope::RunAndAcquire),
     ("min-replicas", Scope::RunAndAcquire),
     // Whoever acquires has to say how long.
@@ -149,7 +151,7 @@ mod tests {
     /// An option that is new has to be thought of here.
     #[test]
     fn each_option_may_stand_in_a_file_or_says_why_not() {
-        let only_typed = ["config", "shell", "export", "break", "help", "version"];
+        let only_typed = ["config", "key", "shell", "export", "break", "help", "version"];
         let command = Cli::command();
         let commands = std::iter::once(&command).chain(command.get_subcommands());
         let options: BTreeSet<_> = commands.flat_map(Command::get_arguments).filter_map(Arg::get_long).collect();

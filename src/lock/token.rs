@@ -1,7 +1,9 @@
 //! The value in the key: what it looks like, what it says, and what of it may be shown.
 //!
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields
-//! percent-encoded, 256 bytes at most. The random part decides; the rest is for people.
+//! percent-encoded, 256 bytes at most. The random part decides; the rest is for people. On a key that is
+//! shared with old `SETNX` clients the value is a bare number instead, and a record in that same format,
+//! with the number for its random part, lies beside it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +17,10 @@ const MAX_LEN: usize = 256;
 const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const RANDOM_LEN: usize = 26;
 const ID_LEN: usize = 8;
+/// Bare numbers begin here, and there are so many: 19 digits, the first from 4 to 8. In seconds and in
+/// milliseconds that is a time long after all clocks, and it fits into 64 bits with a sign.
+const FIRST_NUMBER: u64 = 4_000_000_000_000_000_000;
+const NUMBERS: u64 = 5_000_000_000_000_000_000;
 /// What may stand in a field as it is; the separators are not among it.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'+');
 
@@ -59,12 +65,42 @@ impl Token {
         // 26 places of 5 bits are 130: the last place has its lowest two bits empty.
         let place = |i: usize| if i < 25 { bits >> (123 - 5 * i) } else { bits << 2 };
         let random = (0..RANDOM_LEN).map(|i| char::from(BASE32[(place(i) & 31) as usize]));
-        let born = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
-        let mut text = format!("{VERSION}:{}", random.collect::<String>());
-        text += &format!(":{}@{}:{}:{born}:", field(&owner.user, 40), field(&owner.host, 80), owner.pid);
-        let room = MAX_LEN - text.len();
-        text += &field(reason.unwrap_or_default(), room);
-        Ok(Token(text))
+        Ok(Token(written(&random.collect::<String>(), owner, reason, now)))
+    }
+
+    /// A new token that is a bare number, which whoever reads values as times takes for one far in the
+    /// future.
+    ///
+    /// # Errors
+    /// As `mint`.
+    pub fn mint_number() -> anyhow::Result<Token> {
+        loop {
+            let random = getrandom::u64().context("no random bits for a token")?;
+            // As many times as they go into 64 bits, so that each is as likely as any other.
+            if random < u64::MAX / NUMBERS * NUMBERS {
+                return Ok(Token((FIRST_NUMBER + random % NUMBERS).to_string()));
+            }
+        }
+    }
+
+    /// Whether this is a value that `mint_number` may have made.
+    pub fn is_number(value: &[u8]) -> bool {
+        value.len() == 19 && (b'4'..=b'8').contains(&value[0]) && value.iter().all(u8::is_ascii_digit)
+    }
+
+    /// Whether the lock it is for is shared with old `SETNX` clients.
+    pub fn is_beside_setnx(&self) -> bool {
+        Token::is_number(self.0.as_bytes())
+    }
+
+    /// What a bare number cannot tell, to lie beside it.
+    pub fn record(&self, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
+        written(&self.0, owner, reason, now)
+    }
+
+    /// How a record begins that is of this token, and of no other.
+    pub fn record_begin(&self) -> String {
+        format!("{VERSION}:{}:", self.0)
     }
 
     pub fn as_str(&self) -> &str {
@@ -89,7 +125,8 @@ impl Token {
         let pid = next()?.parse().ok()?;
         let born = Duration::from_millis(next()?.parse().ok()?);
         let reason = unescaped(next()?);
-        if random.len() != RANDOM_LEN || !random.bytes().all(|b| BASE32.contains(&b)) {
+        let is_random = random.len() == RANDOM_LEN && random.bytes().all(|b| BASE32.contains(&b));
+        if !is_random && !Token::is_number(random.as_bytes()) {
             return None;
         }
         Some(Told {
@@ -99,6 +136,15 @@ impl Token {
             reason: Some(reason).filter(|reason| !reason.is_empty()),
         })
     }
+}
+
+fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
+    let born = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+    let mut text = format!("{VERSION}:{random}:{}@{}:", field(&owner.user, 40), field(&owner.host, 80));
+    text += &format!("{}:{born}:", owner.pid);
+    let room = MAX_LEN - text.len();
+    text += &field(reason.unwrap_or_default(), room);
+    text
 }
 
 /// A field, percent-encoded, cut to at most `room` bytes between characters.
@@ -147,7 +193,8 @@ impl FromStr for HolderId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.len() != ID_LEN || !text.bytes().all(|b| BASE32.contains(&b)) {
+        let number = text.bytes().all(|b| b.is_ascii_digit());
+        if text.len() != ID_LEN || !(number || text.bytes().all(|b| BASE32.contains(&b))) {
             return Err(format!("not a holder's id: {ID_LEN} characters, as `nxlock status` shows them"));
         }
         Ok(HolderId(text.to_owned()))
@@ -223,6 +270,26 @@ mod tests {
         for place in 4..4 + RANDOM_LEN {
             let first = many[0].as_str().as_bytes()[place];
             assert!(many.iter().any(|token| token.as_str().as_bytes()[place] != first), "place {place}");
+        }
+    }
+
+    #[test]
+    fn a_bare_number_is_in_the_far_future_for_any_parser_and_its_record_tells_the_rest() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_000_000_123);
+        for _ in 0..1000 {
+            let token = Token::mint_number().unwrap();
+            let number: i64 = token.as_str().parse().unwrap();
+            assert_eq!(token.as_str().len(), 19);
+            assert!(token.is_beside_setnx() && number / 1000 > 100 * 1_795_000_000, "{number}");
+            let record = token.record(&owner("al:ice", "web@3"), Some("why"), now);
+            assert!(record.starts_with(&token.record_begin()));
+            let told = Token::read(record.as_bytes()).unwrap();
+            assert_eq!(told.owner, owner("al:ice", "web@3"));
+            assert_eq!((told.id.as_str(), told.reason.as_deref()), (&token.as_str()[..8], Some("why")));
+            assert_eq!(HolderId::from_str(told.id.as_str()), Ok(told.id));
+        }
+        for other in ["1795000000", "9000000000000000000", "3999999999999999999", "400000000000000000x"] {
+            assert!(!Token::is_number(other.as_bytes()), "{other}");
         }
     }
 

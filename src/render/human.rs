@@ -86,7 +86,7 @@ fn refusal(busy: &Busy) -> String {
 
 /// The block under a refusal: who, since when, how long still, why, and how to break it.
 fn details(busy: &Busy, occupancy: &Occupancy) -> String {
-    let Busy { lock: Named { name, key }, options, .. } = busy;
+    let Busy { lock: Named { name, key, by_key }, options, .. } = busy;
     let mut text = String::new();
     let mut line = |label: &str, what: String| _ = write!(text, "\n  {FAINT}{label:<7}{FAINT:#} {what}");
     if let Some(holder) = &occupancy.holder {
@@ -98,6 +98,9 @@ fn details(busy: &Busy, occupancy: &Occupancy) -> String {
         None if occupancy.state == State::Contested => {}
         None => line("lease", "none: it does not end by itself".into()),
     }
+    if let Some(legacy) = &occupancy.legacy {
+        line("says", say::validity(legacy));
+    }
     if let Some(reason) = occupancy.holder.as_ref().and_then(|holder| holder.reason.as_deref()) {
         line("reason", clean(reason));
     }
@@ -106,6 +109,7 @@ fn details(busy: &Busy, occupancy: &Occupancy) -> String {
             let (quoted, id) = (quoted(name.as_str()), &holder.id);
             // One that begins with a dash would be taken for an option.
             let which = match name.as_str().starts_with('-') {
+                _ if *by_key => format!("--key={quoted} --break {id}"),
                 true => format!("--break {id} -- {quoted}"),
                 false => format!("{quoted} --break {id}"),
             };
@@ -192,7 +196,10 @@ fn cells(name: &LockName, occupancy: &Occupancy) -> [String; 8] {
         holder.map_or_else(dash, |holder| span(holder.held)),
         occupancy.ttl.map_or_else(|| if ends { "no end".to_owned() } else { dash() }, span),
         occupancy.fence.filter(|_| !free).map_or_else(dash, |fence| fence.0.to_string()),
-        holder.and_then(|holder| holder.reason.as_deref()).map(clean).unwrap_or_default(),
+        match &occupancy.legacy {
+            Some(legacy) => say::validity(legacy),
+            None => holder.and_then(|holder| holder.reason.as_deref()).map(clean).unwrap_or_default(),
+        },
     ]
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
-use crate::lock::{Holder, Occupancy, Owner, State};
+use crate::lock::{Holder, Legacy, Occupancy, Owner, State};
 
 /// Text from a server, made harmless: what could move a cursor, hide or reorder words is shown as
 /// an escape, and what is long is cut.
@@ -144,6 +144,15 @@ pub fn state_word(state: &State) -> &'static str {
         State::WrongType(_) => "wrong_type",
         State::Contested => "contested",
         State::Unknown => "unknown",
+    }
+}
+
+/// What an old `SETNX` lock says of itself, by the server's clock.
+pub fn validity(legacy: &Legacy) -> String {
+    match (instant(legacy.valid_until), legacy.stale) {
+        (never, _) if never.is_empty() => "valid for ever".to_owned(),
+        (since, true) => format!("stale since {since}"),
+        (until, false) => format!("valid until {until}"),
     }
 }
 

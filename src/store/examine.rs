@@ -103,7 +103,7 @@ pub fn try_lock<S: Store>(
     let hold = || {
         let token = Token::mint(&Owner::this_process(), Some("nxlock check"), wall());
         let token = token.map_err(|error| Trouble::of_ours("cannot make a token", &error))?;
-        Ok::<_, Trouble>(Hold { name: name.clone(), token, lives_with: None })
+        Ok::<_, Trouble>(Hold { name: name.clone(), token, lives_with: None, beside_setnx: None })
     };
     let (ours, others) = (hold()?, hold()?);
     let trial = go_through([first, second], [&ours, &others], &limit, seen);

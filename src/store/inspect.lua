@@ -4,7 +4,8 @@
 -- RETURNS {type, value, pttl, fence, now_us, reserved, queue}
 --   type      as TYPE says, 'none' if it is free;  value  '' if it is free or not a string
 --   reserved  1 while the lock is put aside for a waiter that has not claimed it yet, else 0
---   queue     {token, ticket, token, ticket ...}, in order, the first 1000, only the living
+--   queue     {token, ticket, token, ticket ...}, in order, the first 1000, only the living; for a token
+--             that is a bare number, what lies beside it and tells who it is
 --   all strings but reserved
 --
 -- Keeps: everything as it was. A waiter is left out if its lease is over, or if nobody listens on its
@@ -20,7 +21,8 @@ for i = 1, #queue, 2 do
   if w then
     local dumb = w.channel ~= '' and not listens(w.channel)
     heard = heard or (w.channel ~= '' and not dumb)
-    leased[#leased + 1] = { queue[i], queue[i + 1], dumb }
+    local told = string.match(redis.call('HGET', W, queue[i]), '\n(.*)')
+    leased[#leased + 1] = { told or queue[i], queue[i + 1], dumb }
   end
 end
 local alive = {}

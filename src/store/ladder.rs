@@ -63,7 +63,7 @@ impl Ladder {
         let asked = Moment::now();
         let granted = || {
             let until = ttl.believed_until(asked);
-            Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until })
+            Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None })
         };
         let [set, get, pttl] = three(wire.ask_all(&[set, get(key), pttl(key)], limit)?)?;
         if let Value::Okay = refuse_error(set)? {

@@ -225,8 +225,8 @@ impl Store for Local {
             let process = hold.lives_with.and_then(|pid| sight.process(pid));
             let mut ask = Ask { token: &hold.token, ttl: ttl.get(), manner, process, stand };
             if let Some(fence) = visit.acquire(&mut ask)? {
-                let lease =
-                    Lease { fence: Some(fence), asked, granted: Moment::now(), until: ttl.believed_until(asked) };
+                let (granted, until) = (Moment::now(), ttl.believed_until(asked));
+                let lease = Lease { fence: Some(fence), asked, granted, until, taken_over: None };
                 return Ok(Acquired::Granted(lease));
             }
             Ok(Acquired::Held(visit.occupancy(), visit.place_of(&hold.token)))
@@ -331,7 +331,12 @@ mod tests {
         let record = Record { fence: u64::MAX, ..Record::new(&key, Boot::this().unwrap().id()) };
         std::fs::write(place.file(&key, Part::Record), record.written().unwrap()).unwrap();
         let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
-        let hold = Hold { name, token: Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap(), lives_with: None };
+        let hold = Hold {
+            name,
+            token: Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap(),
+            lives_with: None,
+            beside_setnx: None,
+        };
         let mut local = Local::new(at, prefix, Duration::from_secs(60));
         let limit = Limit::until(Moment::now() + Duration::from_secs(60));
         let acquired = local.acquire(&hold, Ttl::at_least(Duration::from_secs(60)), Manner::Once, limit).unwrap();

@@ -5,6 +5,7 @@
 --   lock     string  the holder's token; nothing else decides who holds
 --   queue    zset    token -> ticket, a waiter's place in the order
 --   waiters  hash    token -> 1|lease deadline ms|grace ms|channel     (server clock; '' = it polls)
+--                    and on a new line who it is, where a token is a bare number (setnx.lua)
 --                    reserved -> token the lock was last put aside for; true only while lock == it
 --   fence    string  fence of the last change of owner, in decimal digits
 -- Words on a channel: g "it is yours, claim it", n "look again", t "do you hear me" (ignore it).
@@ -31,7 +32,7 @@ end
 -- A record of another version is good for its lease; how to reach its waiter we can't know.
 local function waiter(t)
   local version, lease, grace, channel =
-    string.match(redis.call('HGET', W, t) or '', '^(%d+)|(%d+)|(%d+)|?(.*)$')
+    string.match(redis.call('HGET', W, t) or '', '^(%d+)|(%d+)|(%d+)|?(%C*)')
   lease = tonumber(lease)
   if not lease or lease < now or lease > now + LEASE_MAX then return nil end
   if version ~= '1' then channel = '' end

@@ -97,7 +97,7 @@ impl Quorum {
             return match self.fence(hold, ttl, &votes, limit) {
                 Ok(fence) => {
                     let (granted, until) = (Moment::now(), ttl.believed_until(asked));
-                    Ok(Acquired::Granted(Lease { fence, asked, granted, until }))
+                    Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None }))
                 }
                 Err(trouble) => {
                     self.undo(hold, &votes);
@@ -247,7 +247,7 @@ impl Store for Quorum {
             };
         };
         // The whole value is compared again wherever it is deleted.
-        let hold = Hold { name: name.clone(), token, lives_with: None };
+        let hold = Hold { name: name.clone(), token, lives_with: None, beside_setnx: None };
         let votes = self.give_back(&hold, Whose::Anybodys, limit)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("break", Some(name), &votes));

@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::connect::Fault;
 use super::{Kind, Place, Trouble, Waiter};
-use crate::lock::{Fence, LockName, Occupancy, State, Token};
+use crate::lock::{Fence, Legacy, LockName, Occupancy, State, Token};
 use crate::say;
 
 /// A reply that is not what was asked for.
@@ -213,6 +213,11 @@ pub fn occupancy(fields: &[Value]) -> Option<Occupancy> {
     let now = instant(now)?;
     let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
     Some(Occupancy::of_value(bytes(value)?, ttl, fence, now))
+}
+
+/// The time in the value of an old lock that was taken over.
+pub fn stale(value: &Value) -> Option<Legacy> {
+    Legacy::read(bytes(value)?, SystemTime::UNIX_EPOCH).map(|legacy| Legacy { stale: true, ..legacy })
 }
 
 /// A key that cannot be a lock.

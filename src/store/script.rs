@@ -8,6 +8,10 @@ pub enum Script {
     Release,
     Inspect,
     Raise,
+    /// The same three, on a key that is shared with old `SETNX` clients: more to send, and for nobody else.
+    AcquireBesideSetnx,
+    RenewBesideSetnx,
+    ReleaseBesideSetnx,
 }
 
 const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.lua"));
@@ -15,15 +19,41 @@ const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("release.l
 const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
 const RENEW: &str = include_str!("renew.lua");
 const RAISE: &str = include_str!("raise.lua");
+const ACQUIRE_BESIDE_SETNX: &str = concat!(
+    include_str!("queue.lua"),
+    "local function ask()\n",
+    include_str!("acquire.lua"),
+    "end\n",
+    include_str!("setnx.lua"),
+    include_str!("setnx_acquire.lua")
+);
+const RENEW_BESIDE_SETNX: &str = concat!(
+    "local function ask()\n",
+    include_str!("renew.lua"),
+    "end\n",
+    include_str!("setnx.lua"),
+    include_str!("setnx_renew.lua")
+);
+const RELEASE_BESIDE_SETNX: &str = concat!(
+    include_str!("queue.lua"),
+    "local function ask()\n",
+    include_str!("release.lua"),
+    "end\n",
+    include_str!("setnx.lua"),
+    include_str!("setnx_release.lua")
+);
 
 static ACQUIRE_SENT: [u8; sent::<0>(ACQUIRE).1] = sent(ACQUIRE).0;
 static RELEASE_SENT: [u8; sent::<0>(RELEASE).1] = sent(RELEASE).0;
 static INSPECT_SENT: [u8; sent::<0>(INSPECT).1] = sent(INSPECT).0;
 static RENEW_SENT: [u8; sent::<0>(RENEW).1] = sent(RENEW).0;
 static RAISE_SENT: [u8; sent::<0>(RAISE).1] = sent(RAISE).0;
+static ACQUIRE_BESIDE_SETNX_SENT: [u8; sent::<0>(ACQUIRE_BESIDE_SETNX).1] = sent(ACQUIRE_BESIDE_SETNX).0;
+static RENEW_BESIDE_SETNX_SENT: [u8; sent::<0>(RENEW_BESIDE_SETNX).1] = sent(RENEW_BESIDE_SETNX).0;
+static RELEASE_BESIDE_SETNX_SENT: [u8; sent::<0>(RELEASE_BESIDE_SETNX).1] = sent(RELEASE_BESIDE_SETNX).0;
 
 impl Script {
-    /// The text, always the same, so that the server's cache holds five at most.
+    /// The text, always the same, so that the server's cache holds one of each.
     pub fn text(self) -> &'static [u8] {
         match self {
             Script::Acquire => &ACQUIRE_SENT,
@@ -31,6 +61,9 @@ impl Script {
             Script::Release => &RELEASE_SENT,
             Script::Inspect => &INSPECT_SENT,
             Script::Raise => &RAISE_SENT,
+            Script::AcquireBesideSetnx => &ACQUIRE_BESIDE_SETNX_SENT,
+            Script::RenewBesideSetnx => &RENEW_BESIDE_SETNX_SENT,
+            Script::ReleaseBesideSetnx => &RELEASE_BESIDE_SETNX_SENT,
         }
     }
 
@@ -38,7 +71,9 @@ impl Script {
     pub fn beside(self) -> &'static [&'static str] {
         match self {
             Script::Renew | Script::Raise => &["fence"],
+            Script::RenewBesideSetnx => &["fence", "holder"],
             Script::Acquire | Script::Release | Script::Inspect => &["queue", "waiters", "fence"],
+            Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
         }
     }
 }
@@ -83,6 +118,9 @@ mod tests {
             (Script::Release, RELEASE),
             (Script::Inspect, INSPECT),
             (Script::Raise, RAISE),
+            (Script::AcquireBesideSetnx, ACQUIRE_BESIDE_SETNX),
+            (Script::RenewBesideSetnx, RENEW_BESIDE_SETNX),
+            (Script::ReleaseBesideSetnx, RELEASE_BESIDE_SETNX),
         ] {
             let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
             let expected: String = lines.flat_map(|line| [line, "\n"]).collect();

@@ -66,8 +66,8 @@ impl Target {
         }
     }
 
-    /// Whether there can be servers that copy what this one does.
-    pub fn has_replicas(&self) -> bool {
+    /// Whether there is one master, that others know and copy.
+    pub fn is_one_master(&self) -> bool {
         match self {
             Target::Redis(_) => true,
             Target::Quorum(_) | Target::Local(_) => false,

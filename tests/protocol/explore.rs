@@ -19,7 +19,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::model::Manner::{Once, Plain, Queue};
 use crate::model::{Acquired, Ask, Manner, Model, Released, Renewed, Token, Word};
-use world::{ENDLESS, Fault, GRACE, Phase, Server, Setting, Step, TRUE, TTL, World};
+use crate::setnx::STALE;
+use world::{BESIDE_SETNX, ENDLESS, Fault, GRACE, Phase, Server, Setting, Step, TRUE, TTL, World};
 
 const ALL: &[Fault] = &[
     Fault::Crash,
@@ -30,6 +31,7 @@ const ALL: &[Fault] = &[
     Fault::ForeignDel,
     Fault::Flush,
 ];
+const BESIDE: &[Fault] = &[Fault::Crash, Fault::Freeze, Fault::LoseReply, Fault::ForeignDel, Fault::WriteOver];
 
 fn setting(manners: &[Manner], faults: &'static [Fault], at_most: u8) -> Setting {
     let manners = manners.to_vec();
@@ -134,8 +136,13 @@ fn urgent(world: &World) -> Option<Step> {
 }
 
 fn tidy(world: &World, setting: &Setting) -> Result<(), String> {
-    let left =
-        |m: &Model| m.lock.is_some() || !m.queue.is.is_empty() || !m.waiters.is.is_empty() || m.reserved.is_some();
+    let left = |m: &Model| {
+        m.value().is_some_and(|v| v != STALE)
+            || m.holder.is_some()
+            || !m.queue.is.is_empty()
+            || !m.waiters.is.is_empty()
+            || m.reserved.is_some()
+    };
     let mut later = world.model.clone();
     let frozen = world.clients.iter().any(|c| c.frozen);
     if world.faults > 0 || frozen {
@@ -287,4 +294,27 @@ fn a_queue_without_expiry_is_noticed() {
     }
     let crash = prompt(&[Queue, Queue], &[Fault::Crash], 2);
     fails(&Setting { server: Server { acquire, ..TRUE }, ..crash }, "stays behind");
+}
+
+fn beside_setnx(setting: Setting) -> Setting {
+    Setting { server: BESIDE_SETNX, ..setting }
+}
+
+#[test]
+fn what_a_setnx_client_writes_over_a_lock_lets_nobody_else_have_it() {
+    passes("two beside SETNX, any delay, one fault", &beside_setnx(setting(&[Queue, Queue], BESIDE, 1)));
+    passes("waiter and poller beside SETNX, any delay", &beside_setnx(setting(&[Queue, Plain], BESIDE, 1)));
+    passes("two beside SETNX, two faults", &beside_setnx(prompt(&[Queue, Queue], BESIDE, 2)));
+}
+
+#[test]
+fn a_take_over_that_asks_for_no_holder_is_noticed() {
+    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
+        let holder = model.holder.take();
+        let answer = model.acquire_beside_setnx(ask);
+        model.holder = model.holder.take().or(holder);
+        answer
+    }
+    let server = Server { acquire, ..BESIDE_SETNX };
+    fails(&Setting { server, ..setting(&[Queue, Queue], &[Fault::WriteOver], 1) }, "two hold");
 }

@@ -10,9 +10,14 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, cmd};
 
 use crate::model::{Acquired, Ask, Expiring, Inspected, Manner, Model, Released, Renewed, Token, Word};
+use crate::script::Script;
 use crate::server::{self, KEYS, Server, until, words};
+use crate::setnx::STALE;
 
 const OUTSIDER: Token = 99;
+/// So many share the key with SETNX clients.
+const BESIDE_SETNX: Token = 2;
+const HOLDER: &str = "{lock:x}:holder";
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -32,7 +37,10 @@ enum Event {
         expires: bool,
     },
     OutsiderDeletes,
+    /// By GETSET, a time that has passed; whether it is the one to own it, or has lost.
+    SetnxClientWrites,
     LockExpires,
+    HolderExpires,
     /// Rewrites a record: with a lease long over, far too long, or by another version of the program.
     Record {
         who: Token,
@@ -73,6 +81,8 @@ fn event() -> impl Strategy<Value = Event> {
         4 => who.clone().prop_map(Event::Unsubscribe),
         1 => any::<bool>().prop_map(|expires| Event::OutsiderSets { expires }),
         2 => Just(Event::OutsiderDeletes),
+        3 => Just(Event::SetnxClientWrites),
+        1 => Just(Event::HolderExpires),
         3 => Just(Event::LockExpires),
         2 => (who, lease).prop_map(|(who, lease)| Event::Record { who, lease }),
         1 => (1..=3usize).prop_map(Event::Lost),
@@ -94,7 +104,21 @@ struct Both<'a> {
 }
 
 fn name(token: Token) -> String {
-    if token == OUTSIDER { "outsider".into() } else { format!("nx1:{token}") }
+    match token {
+        OUTSIDER => "outsider".into(),
+        STALE => "1000000000".into(),
+        token if token <= BESIDE_SETNX => format!("400000000000000000{token}"),
+        token => format!("nx1:{token}"),
+    }
+}
+
+fn record(token: Token) -> String {
+    format!("nx1:{}:u@h:1:1:", name(token))
+}
+
+/// As INSPECT shows who waits.
+fn told(token: Token) -> String {
+    if token <= BESIDE_SETNX { record(token) } else { name(token) }
 }
 
 fn channel(token: Token) -> String {
@@ -113,6 +137,15 @@ impl Both<'_> {
             Event::Acquire { who, manner, ttl, grace, channel, remembers } => {
                 self.acquire(&Ask { token: who, ttl, manner, lease: 60_000, grace, channel, ticket: 0 }, remembers);
             }
+            Event::Renew(who) if who <= BESIDE_SETNX => {
+                let (stood, args) = (self.model.value(), [&name(who), "50000", &record(who)]);
+                let answer = server::beside_setnx(&mut self.real, Script::RenewBesideSetnx, &args);
+                let answer = words(answer.unwrap()).unwrap();
+                match self.model.renew_beside_setnx(who, 50_000) {
+                    Renewed::Yes => assert_eq!(answer, ["1", if stood == Some(STALE) { "1" } else { "0" }]),
+                    Renewed::NotOurs { value, pttl, fence } => self.not_ours(&answer, value, pttl, fence),
+                }
+            }
             Event::Renew(who) => {
                 let answer = words(server::renew(&mut self.real, &name(who), "50000").unwrap()).unwrap();
                 match self.model.renew(who, 50_000) {
@@ -121,8 +154,13 @@ impl Both<'_> {
                 }
             }
             Event::Release(who) => {
-                let answer = words(server::release(&mut self.real, &name(who)).unwrap()).unwrap();
-                match self.model.release(who) {
+                let beside = who <= BESIDE_SETNX;
+                let answer = match beside {
+                    true => server::beside_setnx(&mut self.real, Script::ReleaseBesideSetnx, &[&name(who)]),
+                    false => server::release(&mut self.real, &name(who)),
+                };
+                let answer = words(answer.unwrap()).unwrap();
+                match if beside { self.model.release_beside_setnx(who) } else { self.model.release(who) } {
                     Released::Free => assert_eq!(answer, ["1"]),
                     Released::Next(next) => assert_eq!(answer, ["2", &name(next)]),
                     Released::NotOurs { value, pttl, fence } => self.not_ours(&answer, value, pttl, fence),
@@ -154,6 +192,14 @@ impl Both<'_> {
             Event::OutsiderDeletes => {
                 self.send(&["DEL", KEYS[0]]);
                 self.model.lock = None;
+            }
+            Event::SetnxClientWrites => {
+                self.send(&["GETSET", KEYS[0], &name(STALE)]);
+                self.model.lock = Some(Expiring { is: STALE, until: None });
+            }
+            Event::HolderExpires => {
+                self.send(&["DEL", HOLDER]);
+                self.model.holder = None;
             }
             Event::LockExpires => {
                 self.send(&["PEXPIRE", KEYS[0], "1"]);
@@ -195,11 +241,23 @@ impl Both<'_> {
         };
         let heard = if ask.channel { channel(ask.token) } else { String::new() };
         let (ttl, lease, grace) = (ask.ttl.to_string(), ask.lease.to_string(), ask.grace.to_string());
-        let args = [&name(ask.token), &ttl, manner, &lease, &grace, &heard, &ticket.0.to_string()];
-        let answer = words(server::acquire(&mut self.real, args).unwrap()).unwrap();
-        match self.model.acquire(&Ask { ticket: ticket.1, ..ask.clone() }) {
+        let (token, ticket_sent) = (name(ask.token), ticket.0.to_string());
+        let args = [&token[..], &ttl, manner, &lease, &grace, &heard, &ticket_sent];
+        let (beside, stood) = (ask.token <= BESIDE_SETNX, (self.model.value(), self.model.holder.is_some()));
+        let answer = match beside {
+            true => {
+                let (margin, record) = ("5000".to_string(), record(ask.token));
+                let args: Vec<&str> = args.into_iter().chain([&margin[..], &record]).collect();
+                server::beside_setnx(&mut self.real, Script::AcquireBesideSetnx, &args)
+            }
+            false => server::acquire(&mut self.real, args),
+        };
+        let answer = words(answer.unwrap()).unwrap();
+        let ask = Ask { ticket: ticket.1, ..ask.clone() };
+        match if beside { self.model.acquire_beside_setnx(&ask) } else { self.model.acquire(&ask) } {
             Acquired::Granted { fence } => {
-                assert_eq!((answer.len(), &answer[0][..]), (2, "1"), "{answer:?}");
+                let taken_over = usize::from(beside && stood == (Some(STALE), false));
+                assert_eq!((answer.len(), &answer[0][..]), (2 + taken_over, "1"), "{answer:?}");
                 self.same_instant(&answer[1], fence);
             }
             Acquired::Busy { value, pttl, position, length, ticket, channel_used, fence } => {
@@ -226,7 +284,8 @@ impl Both<'_> {
             Lease::OtherVersion => (2, now + 50_000),
         };
         let channel = if record.channel { channel(who) } else { String::new() };
-        let text = format!("{version}|{lease}|{}|{channel}", record.grace);
+        let told = if who <= BESIDE_SETNX { format!("\n{}", self::record(who)) } else { String::new() };
+        let text = format!("{version}|{lease}|{}|{channel}{told}", record.grace);
         record.lease = lease;
         record.channel &= version == 1;
         self.send(&["HSET", KEYS[2], &name(who), &text]);
@@ -276,7 +335,7 @@ impl Both<'_> {
         same_expiry(&seen[2], pttl);
         self.same_instant(&seen[3], fence);
         let line: Vec<&[String]> = seen[6..].chunks(2).collect();
-        let order: Vec<String> = queue.iter().map(|w| name(w.0)).collect();
+        let order: Vec<String> = queue.iter().map(|w| told(w.0)).collect();
         assert_eq!(line.iter().map(|w| w[0].clone()).collect::<Vec<_>>(), order);
         for (&(_, ticket), real) in queue.iter().zip(line) {
             self.same_instant(&real[1], ticket);
@@ -291,6 +350,11 @@ impl Both<'_> {
                 Some(Some(until)) => until as i64 - self.model.now() as i64,
             },
         );
+        let holder: Option<String> = cmd("GET").arg(HOLDER).query(&mut self.real).unwrap();
+        assert_eq!(holder, self.model.holder.as_ref().map(|holder| record(holder.is)));
+        let left: i64 = cmd("PTTL").arg(HOLDER).query(&mut self.real).unwrap();
+        let until = self.model.holder.as_ref().and_then(|holder| holder.until);
+        same_expiry(&left.to_string(), until.map_or(-2, |until| until as i64 - self.model.now() as i64));
         let marker = self.model.reserved.map(|_| "reserved".to_string());
         let fields: BTreeSet<String> = self.model.waiters.is.keys().map(|t| name(*t)).chain(marker).collect();
         assert_eq!(cmd("HKEYS").arg(KEYS[2]).query::<BTreeSet<String>>(&mut self.real).unwrap(), fields);

@@ -15,3 +15,5 @@ mod model;
 mod script;
 /// A redis-server of one's own, and how the scripts are called.
 mod server;
+/// What the scripts do beside SETNX clients.
+mod setnx;

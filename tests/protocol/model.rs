@@ -97,6 +97,8 @@ pub struct Model {
     /// A field of the waiters' hash: whom the lock was last put aside for.
     pub reserved: Option<Token>,
     pub fence: Option<Expiring<u64>>,
+    /// Beside SETNX clients: whose lease is valid, whatever the lock holds.
+    pub holder: Option<Expiring<Token>>,
     /// Whose channel has a subscriber.
     pub listening: BTreeSet<Token>,
     /// What was said, and heard, since somebody last took it from here.
@@ -203,6 +205,7 @@ impl Model {
         let over = |until: Option<u64>| until.is_some_and(|until| until < now);
         self.lock.take_if(|lock| over(lock.until));
         self.fence.take_if(|fence| over(fence.until));
+        self.holder.take_if(|holder| over(holder.until));
         if over(self.queue.until) || self.queue.is.is_empty() {
             self.queue = Expiring::default();
         }
@@ -299,7 +302,7 @@ impl Model {
         self.expire();
     }
 
-    fn set_lock(&mut self, token: Token, ttl: u64) {
+    pub fn set_lock(&mut self, token: Token, ttl: u64) {
         self.lock = Some(Expiring { is: token, until: Some(self.now() + ttl) });
     }
 

@@ -127,6 +127,10 @@ pub fn renew(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult
     eval(connection, Script::Renew, &[token, ttl])
 }
 
+pub fn beside_setnx(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
+    eval(connection, script, args)
+}
+
 pub fn inspect(connection: &mut Connection) -> RedisResult<Value> {
     eval(connection, Script::Inspect, &[])
 }

@@ -93,7 +93,7 @@ that is read in the place of both, and must be there.
 
 The file is TOML. Its keys are the long names of options, without tables; durations and texts are strings, numbers and `true` are written as \
 such. For every verb: server (a string, or an array of them), prefix, password-file, tls-ca, tls-cert, tls-key, server-timeout, json, quiet, \
-verbose, color. For `run` and `acquire`: wait, no-wait, no-queue, conflict-exit-code, reason, min-replicas. For `run`: ttl, at-least, \
+verbose, color. For `run` and `acquire`: wait, no-wait, no-queue, conflict-exit-code, reason, min-replicas, setnx-compat, setnx-margin. For `run`: ttl, at-least, \
 time-limit, kill-after, on-lost, descendants. A relative path is relative to the file's directory. A variable that is empty counts as \
 unset, except NXLOCK_PREFIX.
 
@@ -125,6 +125,7 @@ nxlock and is excluded by it; whatever value the key has, it is held.
 ten times the ttl if that is longer, and then ends by itself.
 {lock:NAME}:queue, {lock:NAME}:waiters  Who waits, in order. They are there while somebody does, and end by themselves \
 if all waiters die. Losing them costs the waiters time, and never lets two have the lock.
+{lock:NAME}:holder  Who holds it, where --setnx-compat makes the token a bare number: the token, and what else a token tells. It is good only for the value that it names, and ends with the lock.
 lock:NAME:wake:ID  The channel on which a waiter is called.
 
 A token is `nx1:`, 26 random characters, and behind colons user and host, pid, time and reason. Whoever has it \

@@ -3,6 +3,7 @@
 //! A term, two spaces and a text are an item of a list; what is set in by four spaces stands as it
 //! is; the rest is paragraphs.
 
+use super::old::OLD_LOCKS;
 use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS, SEVERAL};
 
 /// A section's heading and its text.
@@ -152,7 +153,7 @@ NXLOCK_SERVER or REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock show
 
 nxlock runs on Linux alone.";
 
-pub const NXLOCK: [Section; 16] = [
+pub const NXLOCK: [Section; 17] = [
     ("SERVERS", SERVERS),
     ("", REACHING),
     ("SEVERAL SERVERS", SEVERAL),
@@ -161,6 +162,7 @@ pub const NXLOCK: [Section; 16] = [
     ("KEYS", KEYS),
     ("GUARANTEES", GUARANTEES),
     ("LIMITS", LIMITS),
+    ("OLD LOCKS", OLD_LOCKS),
     ("ENVIRONMENT", ENV_SERVER),
     ("", ENV_TOKEN),
     ("", "What a command finds in its environment is in nxlock-run(1)."),
@@ -285,7 +287,7 @@ name, key  The lock, and its key in the server.",
         "\
 queue  An array of one object for each that waits, in order: `position`, from 1; `id`, `host`, `user`, `pid` and `reason` as of a holder; \
 and `waiting_ms`.
-legacy  Null for now.
+legacy  What a `legacy` value says: `{valid_until, stale}`, stale if that is past by the server's clock; else null.
 warnings  An array of what somebody who looks after the lock should know; empty if there is nothing.",
     ),
     ("", JSON_HOLDER),

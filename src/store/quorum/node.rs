@@ -206,7 +206,7 @@ impl Node {
         let renewed = self.server.renew(hold, ttl, limit.no_later_than(self.reply_by(ttl)))?;
         self.round_trip = asked.elapsed();
         Ok(match renewed {
-            Renewed::Until(_) => Said::Extended,
+            Renewed::Until(_) | Renewed::PutBack(_) => Said::Extended,
             Renewed::NotYours(occupancy) => {
                 self.is_absent = occupancy.state == State::Free;
                 Said::NotYours(occupancy)

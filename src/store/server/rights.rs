@@ -6,7 +6,8 @@ use redis::{Cmd, Value, cmd};
 use super::super::connect::Link;
 use super::super::reply::{self, Unexpected};
 use super::super::wire::Wire;
-use super::{Fault, glob_escaped};
+use super::Fault;
+use super::listing::glob_escaped;
 use crate::limit::Limit;
 use crate::lock::{LockName, Prefix};
 

@@ -8,7 +8,8 @@ mod setting;
 mod suffering;
 
 use crate::model::{Acquired, Ask, Manner, Model, Renewed, Token, Word};
-pub use setting::{ENDLESS, FOREIGN, Fault, GRACE, Server, Setting, TRUE, TTL};
+use crate::setnx::STALE;
+pub use setting::{BESIDE_SETNX, ENDLESS, FOREIGN, Fault, GRACE, Server, Setting, TRUE, TTL};
 
 const START: u64 = 1000;
 const NEVER: u64 = u64::MAX;
@@ -175,6 +176,7 @@ impl World {
             suffers(Fault::ForeignSet, i == 0 && self.model.lock.is_none());
             suffers(Fault::ForeignDel, i == 0 && self.model.lock.is_some());
             suffers(Fault::Flush, i == 0);
+            suffers(Fault::WriteOver, i == 0 && self.model.value().is_some_and(|value| value < STALE));
             if c.frozen && running {
                 steps.push(Step::Thaw(i));
             }
@@ -238,7 +240,8 @@ impl World {
                         if (1..=setting.watchers).contains(&position) && pttl >= 0 {
                             look_in = look_in.min(pttl as u64 + position as u64);
                         }
-                        if !channel_used || value.is_none() || (position == 1 && value == Some(FOREIGN)) {
+                        if !channel_used || value.is_none() || (position == 1 && matches!(value, Some(FOREIGN | STALE)))
+                        {
                             look_in = 1;
                         }
                         Reply::Busy { look_in, ticket }
@@ -254,7 +257,10 @@ impl World {
                 Reply::Yes
             }
         };
-        let owner = self.model.value().filter(|owner| Some(*owner) != before && *owner != FOREIGN);
+        // What was put back has not changed hands.
+        let stays = |owner| before == Some(STALE) && in_line.holder.as_ref().map(|h| h.is) == Some(owner);
+        let new = |owner: &Token| *owner < STALE && Some(*owner) != before && !stays(*owner);
+        let owner = self.model.value().filter(new);
         if let Some(owner) = owner {
             self.changed_hands(owner, &in_line, owner == token && manner == Manner::Plain)?;
         }

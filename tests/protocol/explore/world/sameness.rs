@@ -20,6 +20,9 @@ impl World {
         if let Some(until) = m.lock.as_mut().and_then(|lock| lock.until.as_mut()) {
             *until = back(*until, 0);
         }
+        if let Some(until) = m.holder.as_mut().and_then(|holder| holder.until.as_mut()) {
+            *until = back(*until, 0);
+        }
         m.waiters.is.values_mut().for_each(|r| r.lease = back(r.lease, START - 1));
         m.now_us = START * 1000;
         if let Some(fence) = &mut m.fence {

@@ -18,6 +18,12 @@ pub struct Server {
 
 pub const TRUE: Server = Server { acquire: Model::acquire, release: Model::release, renew: Model::renew };
 
+pub const BESIDE_SETNX: Server = Server {
+    acquire: Model::acquire_beside_setnx,
+    release: Model::release_beside_setnx,
+    renew: Model::renew_beside_setnx,
+};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Crash,
@@ -27,6 +33,8 @@ pub enum Fault {
     ForeignSet,
     ForeignDel,
     Flush,
+    /// A SETNX client has lost by GETSET, and its clock is slow.
+    WriteOver,
 }
 
 #[derive(Clone)]

@@ -2,6 +2,7 @@
 
 use super::{Client, FOREIGN, Fault, Phase, Reply, Request, TTL, World};
 use crate::model::{Expiring, Model};
+use crate::setnx::STALE;
 
 impl World {
     pub(super) fn suffer(&mut self, fault: Fault, i: usize) {
@@ -18,6 +19,7 @@ impl World {
             Fault::LoseReply => (c.flight, c.look_at) = (None, now + 1),
             Fault::LoseMail => c.mail = false,
             Fault::ForeignSet => self.model.lock = Some(Expiring { is: FOREIGN, until: Some(now + TTL) }),
+            Fault::WriteOver => self.model.lock = Some(Expiring { is: STALE, until: None }),
             Fault::ForeignDel => {
                 self.model.lock = None;
                 self.void();

@@ -1,0 +1,112 @@
+//! A server's lock that is shared with old `SETNX` clients: what is sent for it, and what lies beside it.
+
+use redis::{Value, cmd};
+
+use super::Server;
+use crate::clock::Moment;
+use crate::limit::Limit;
+use crate::lock::{Hold, Occupancy, Token, Ttl, beside};
+use crate::store::reply::{self, Unexpected, What};
+use crate::store::script::Script;
+use crate::store::{Kind, Renewed, Trouble};
+
+/// What was last found beside a bare number: it does not change as long as the number does not.
+#[derive(Default)]
+pub struct Told(Option<(Value, Value)>);
+
+/// Which script serves a claim.
+pub fn script_for(plain: Script, token: &Token) -> Script {
+    match plain {
+        Script::Acquire if token.is_beside_setnx() => Script::AcquireBesideSetnx,
+        Script::Renew if token.is_beside_setnx() => Script::RenewBesideSetnx,
+        Script::Release if token.is_beside_setnx() => Script::ReleaseBesideSetnx,
+        plain => plain,
+    }
+}
+
+impl Server {
+    /// By script, or not at all: nothing else compares and replaces in one step what nobody holds.
+    pub(super) fn only_by_script<T>(
+        &mut self,
+        what: &What<'_>,
+        by_script: impl FnOnce(&mut Server) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        self.ladder = None;
+        let answer = by_script(self);
+        if self.ladder.take().is_none() {
+            return answer;
+        }
+        Err(Trouble {
+            kind: Kind::Misconfigured,
+            came: "the server does not run scripts for us, and beside SETNX clients nothing else is safe".into(),
+            remedy: "let it run them (PERMISSIONS in nxlock(1)), or do without --setnx-compat".into(),
+            ..what.misunderstood(&self.wire, Unexpected::Shape)
+        })
+    }
+
+    /// A lock's value; or, where that is a bare number of ours, what lies beside it and tells who it is.
+    pub(super) fn told(&mut self, what: &What<'_>, value: &Value, limit: Limit<'_>) -> Value {
+        let Some(number) = reply::text(value).filter(|text| Token::is_number(text.as_bytes())) else {
+            return value.clone();
+        };
+        if let Some((_, record)) = self.told.0.as_ref().filter(|(known, _)| known == value) {
+            return record.clone();
+        }
+        let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        // Without an answer it is somebody's whom we do not know, as it is without a record.
+        let Ok(record) = self.wire.ask(cmd("GET").arg(beside(&key, "holder")), limit) else { return value.clone() };
+        let its = number.parse::<Token>().is_ok_and(|token| {
+            reply::text(&record).is_some_and(|record| {
+                record.starts_with(&token.record_begin()) && Token::read(record.as_bytes()).is_some()
+            })
+        });
+        if !its {
+            return value.clone();
+        }
+        self.told = Told(Some((value.clone(), record.clone())));
+        record
+    }
+
+    /// Who occupies a name, as a script tells it; for one who shares the key with SETNX clients, as told beside.
+    pub(super) fn occupancy(
+        &mut self,
+        what: &What<'_>,
+        seen: &[Value],
+        limit: Limit<'_>,
+    ) -> Result<Occupancy, Trouble> {
+        let mut seen = seen.to_vec();
+        if let Some(value) = seen.first_mut() {
+            *value = self.told(what, value, limit);
+        }
+        reply::occupancy(&seen).ok_or_else(|| self.senseless(what))
+    }
+
+    pub(super) fn renew_beside_setnx(
+        &mut self,
+        what: &What<'_>,
+        hold: &Hold,
+        ttl: Ttl,
+        limit: Limit<'_>,
+    ) -> Result<Renewed, Trouble> {
+        let asked = Moment::now();
+        let record = match &hold.beside_setnx {
+            Some(beside) => beside.record.clone(),
+            None => hold.token.record_begin(),
+        };
+        let args = [hold.token.as_str(), &ttl.millis().to_string(), &record];
+        let answer = self.only_by_script(what, |server| server.script(what, Script::RenewBesideSetnx, &args, limit));
+        let answer = match answer {
+            Err(trouble) if trouble.kind == Kind::WrongType => {
+                return Ok(Renewed::NotYours(reply::wrong_type("another type")));
+            }
+            answer => answer?,
+        };
+        let until = ttl.believed_until(asked);
+        match answer.as_slice() {
+            [Value::Int(1), Value::Int(0)] => Ok(Renewed::Until(until)),
+            [Value::Int(1), Value::Int(1)] => Ok(Renewed::PutBack(until)),
+            [Value::Int(0), seen @ ..] => Ok(Renewed::NotYours(self.occupancy(what, seen, limit)?)),
+            _ => Err(self.senseless(what)),
+        }
+    }
+}

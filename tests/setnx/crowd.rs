@@ -1,0 +1,330 @@
+//! Many of theirs and many of ours, killed at random, and what they wrote down.
+//!
+//! What is checked is what is promised, and no more. With clocks that are near the server's: nobody is
+//! in at the same time as one of ours, as long as whoever it is keeps to its own time. With clocks that
+//! are anywhere: none of ours has taken what was valid by the server's clock, and no two of ours are in
+//! at the same time, unless one of theirs has deleted the first one's lock, or what stood over it. What theirs do to one another
+//! is not looked at, and what one whose clock is wrong does beside ours is only counted.
+//!
+//! `NXLOCK_SETNX_SECONDS` lengthens a run.
+
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use nix::sys::signal::Signal;
+
+use super::client::{Client, Replaced};
+use super::{beside, is_ours, stamp};
+use crate::support::{Redis, Running, eventually, lasts, now, text_of, wall};
+
+const OF_EACH: u32 = 10;
+const MARGIN: Duration = Duration::from_secs(2);
+
+#[test]
+fn near_clocks_let_nobody_in_beside_one_of_ours() {
+    let told = contend(300);
+    let mut wrong = Vec::new();
+    for (first, second) in overlaps(&told.sections) {
+        let theirs_is_late = [first, second].iter().any(|section| !section.ours && section.late);
+        if (first.ours || second.ours) && !theirs_is_late {
+            wrong.push(format!("{first:?} and {second:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", told.log);
+    let of_ours = told.deleted.iter().filter(|deleted| deleted.ours).count();
+    assert_eq!(of_ours, 0, "one of theirs has deleted a lock of ours");
+}
+
+#[test]
+fn wild_clocks_make_none_of_ours_take_what_is_valid() {
+    let told = contend(60_000);
+    let beside_another = overlaps(&told.sections).filter(|(first, second)| first.ours && second.ours);
+    // From grant to grant: which command starts to write first is another matter.
+    let excused = |(one, other): &(&Section, &Section)| {
+        let (first, second) = (one.fence.min(other.fence), one.fence.max(other.fence));
+        told.deleted.iter().any(|Deleted { micros, .. }| micros.start <= second && micros.end >= first)
+    };
+    let wrong: Vec<_> = beside_another.filter(|pair| !excused(pair)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", told.log);
+}
+
+/// What one did, from line to line of the log.
+#[derive(Debug)]
+struct Section {
+    who: String,
+    ours: bool,
+    from: usize,
+    to: usize,
+    /// When it was granted, by the server's clock, for one of ours; 0 for theirs.
+    fence: u64,
+    /// It was in for longer than it had the lock, as it believes itself.
+    late: bool,
+}
+
+struct Told {
+    log: String,
+    sections: Vec<Section>,
+    deleted: Vec<Deleted>,
+}
+
+/// From when to when one of theirs has deleted the key, and whether a value of ours was in it.
+struct Deleted {
+    micros: Range<u64>,
+    ours: bool,
+}
+
+fn overlaps(sections: &[Section]) -> impl Iterator<Item = (&Section, &Section)> {
+    let after = |n: usize| sections[n + 1..].iter();
+    let pairs = sections.iter().enumerate().flat_map(move |(n, first)| after(n).map(move |second| (first, second)));
+    pairs.filter(|(first, second)| first.from < second.to && second.from < first.to)
+}
+
+/// Everything that a run needs to know.
+struct Crowd<'a> {
+    redis: &'a Redis,
+    log: &'a Path,
+    over: AtomicBool,
+    calls: AtomicU32,
+    counts: [AtomicU32; 8],
+}
+
+#[derive(Clone, Copy)]
+enum Count {
+    OurKills,
+    OurLosses,
+    OurTimeouts,
+    TakenOver,
+    PutBack,
+    TheirCrashes,
+    TheirLosses,
+    TheirOvertakings,
+}
+
+impl Crowd<'_> {
+    fn count(&self, what: Count, n: usize) {
+        self.counts[what as usize].fetch_add(u32::try_from(n).unwrap(), Ordering::Relaxed);
+    }
+
+    fn counted(&self, what: Count) -> u32 {
+        self.counts[what as usize].load(Ordering::Relaxed)
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// One write, so that the order of the lines is that of what happened.
+    fn writes(&self, line: &str) {
+        File::options().append(true).open(self.log).unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+}
+
+/// The server is on this machine, and goes by the same clock.
+fn micros() -> u64 {
+    u64::try_from(wall().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros()).unwrap()
+}
+
+/// Decisions, that need not be good ones.
+struct Dice(u64);
+
+impl Dice {
+    fn of(who: u32) -> Dice {
+        let time = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
+        Dice(u64::try_from(time & u128::from(u32::MAX)).unwrap() * 2_654_435_761 + u64::from(who) * 40_503 + 1)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(to - from))
+    }
+}
+
+/// Lets them contend, theirs with clocks that differ from the server's by at most so many milliseconds.
+#[expect(clippy::print_stdout, reason = "what was done")]
+fn contend(clocks: i64) -> Told {
+    let lasting = std::env::var("NXLOCK_SETNX_SECONDS").map_or(6, |text| text.parse().expect("seconds"));
+    let redis = Redis::start();
+    redis.leave_as_it_is();
+    let log = redis.directory().join("log");
+    File::create(&log).unwrap();
+    redis.put(super::KEY, stamp(&redis, -60).as_bytes(), None);
+    let crowd = Crowd {
+        redis: &redis,
+        log: &log,
+        over: AtomicBool::new(false),
+        calls: AtomicU32::new(0),
+        counts: Default::default(),
+    };
+    std::thread::scope(|scope| {
+        let crowd = &crowd;
+        for n in 0..OF_EACH {
+            scope.spawn(move || ours(crowd, &mut Dice::of(100 + n)));
+        }
+        eventually("what was abandoned is taken over", || crowd.counted(Count::TakenOver) > 0);
+        for n in 0..OF_EACH {
+            scope.spawn(move || theirs(crowd, n, clocks));
+        }
+        let began = now();
+        // It has to come to something, however slow the machine is.
+        eventually("both kinds were in", || {
+            let text = text_of(&log);
+            text.contains("+ ours") && text.contains("+ theirs")
+        });
+        lasts(Duration::from_secs(lasting).saturating_sub(began.elapsed()));
+        crowd.over.store(true, Ordering::Relaxed);
+    });
+    let told = read(text_of(&log));
+    let of = |ours| told.sections.iter().filter(move |section| section.ours == ours).count();
+    let beside = overlaps(&told.sections).filter(|(first, second)| first.ours != second.ours).count();
+    let among = overlaps(&told.sections).filter(|(first, second)| !first.ours && !second.ours).count();
+    println!(
+        "{lasting} s, clocks within {clocks} ms. Ours: {} calls, {} in, {} killed, {} lost (76), {} out of time (75), \
+         {} taken over, {} put back. Theirs: {} in, {} crashed, {} of ours written over, {} locks of theirs taken, \
+         {} of ours deleted. Overlaps: {beside} of both kinds, {among} among theirs",
+        crowd.calls.load(Ordering::Relaxed),
+        of(true),
+        crowd.counted(Count::OurKills),
+        crowd.counted(Count::OurLosses),
+        crowd.counted(Count::OurTimeouts),
+        crowd.counted(Count::TakenOver),
+        crowd.counted(Count::PutBack),
+        of(false),
+        crowd.counted(Count::TheirCrashes),
+        crowd.counted(Count::TheirLosses),
+        crowd.counted(Count::TheirOvertakings),
+        told.deleted.iter().filter(|deleted| deleted.ours).count(),
+    );
+    told
+}
+
+/// One of theirs after another, each of whom may crash with the lock.
+fn theirs(crowd: &Crowd<'_>, n: u32, clocks: i64) {
+    let mut dice = Dice::of(n);
+    let mut round = 0;
+    while !crowd.is_over() {
+        round += 1;
+        let ahead = i64::try_from(dice.below(u64::try_from(2 * clocks).unwrap())).unwrap() - clocks;
+        let mut client = Client::of(crowd.redis, 3 + i64::try_from(dice.below(2)).unwrap(), ahead);
+        if !client.setnx() {
+            let found = client.get();
+            if found.is_some_and(|value| client.has_passed(&value)) {
+                // The moment that makes the race.
+                lasts(dice.millis(0, 30));
+                match client.getset() {
+                    Replaced::Owns => crowd.count(Count::TheirOvertakings, 1),
+                    Replaced::Lost(old) if is_ours(Some(&old)) => crowd.count(Count::TheirLosses, 1),
+                    Replaced::Lost(_) => {}
+                }
+            }
+        }
+        if client.left() > Duration::from_secs(1) {
+            crowd.writes(&format!("+ theirs-{n}-{round}"));
+            lasts(dice.millis(1, 20));
+            let late = if client.left().is_zero() { " late" } else { "" };
+            crowd.writes(&format!("- theirs-{n}-{round}{late}"));
+            if dice.below(40) == 0 {
+                crowd.count(Count::TheirCrashes, 1);
+                client.crashes();
+            } else {
+                let before = micros();
+                if let Some(value) = client.deletes() {
+                    let whose = if is_ours(Some(&value)) { "ours" } else { "theirs" };
+                    crowd.writes(&format!("deleted {whose} {before} {}", micros()));
+                }
+            }
+        }
+        lasts(dice.millis(20, 80));
+    }
+}
+
+/// One of ours after another, each of whom may be killed, before, while or after it has the lock.
+fn ours(crowd: &Crowd<'_>, dice: &mut Dice) {
+    while !crowd.is_over() {
+        let who = format!("ours-{}", crowd.calls.fetch_add(1, Ordering::Relaxed));
+        let length = format!("0.0{}", 10 + dice.below(40));
+        let script = r#"echo "+ $WHO $NXLOCK_FENCE" >> "$LOG"; sleep "$LENGTH"; echo "- $WHO" >> "$LOG""#;
+        let margin = format!("{}ms", MARGIN.as_millis());
+        let mut words = beside("run", &["-t", "3s", "-w", "10s", "--setnx-margin", &margin, "-c", script]);
+        if dice.below(4) == 0 {
+            words.insert(1, "--no-queue");
+        }
+        let call = crowd.redis.nxlock(words.iter().map(|&word| word.to_owned()));
+        let mut call = call.env("WHO", &who).env("LOG", crowd.log).env("LENGTH", &length).start();
+        let kill = (dice.below(20) == 0).then(|| now() + dice.millis(0, 1500));
+        eventually("it has ended, or is to be killed, or all is over", || {
+            call.has_ended() || crowd.is_over() || kill.is_some_and(|at| now() >= at)
+        });
+        ends(crowd, call, &who);
+    }
+}
+
+/// Writes down what came of a call, and what it cannot write itself any more.
+fn ends(crowd: &Crowd<'_>, mut call: Running, who: &str) {
+    if !call.has_ended() {
+        crowd.count(Count::OurKills, usize::from(!crowd.is_over()));
+        call.signal(Signal::SIGKILL);
+        eventually("all of it is gone", || call.has_ended() && shells(&call).is_empty());
+    }
+    let text = text_of(crowd.log);
+    let said = |sign: &str| text.lines().any(|line| line.split(' ').take(2).eq([sign, who]));
+    if said("+") && !said("-") {
+        crowd.writes(&format!("- {who}"));
+    }
+    let stderr = call.stderr();
+    crowd.count(Count::PutBack, stderr.matches("put back").count());
+    if let Some((_, since)) = stderr.split_once("stale since ") {
+        crowd.count(Count::TakenOver, 1);
+        let fence = text.lines().filter_map(|line| line.strip_prefix(&format!("+ {who} "))).next();
+        if let Some(fence) = fence {
+            let stale = humantime::parse_rfc3339(&since[..24]).unwrap() + MARGIN;
+            // The fence is the server's clock at the grant, or a little more.
+            let granted = SystemTime::UNIX_EPOCH + Duration::from_micros(fence.parse().unwrap());
+            assert!(granted >= stale, "{who} has taken at {granted:?} what was valid until {stale:?}:\n{stderr}");
+        }
+    }
+    match call.finish().status.code() {
+        Some(76) => crowd.count(Count::OurLosses, 1),
+        Some(75) => crowd.count(Count::OurTimeouts, 1),
+        Some(0) | None => {}
+        Some(other) => panic!("{who} has ended with {other}:\n{stderr}"),
+    }
+}
+
+/// What can still write: a shell's own sleep cannot.
+fn shells(call: &Running) -> Vec<i32> {
+    let is_shell = |pid: &i32| text_of(Path::new(&format!("/proc/{pid}/comm"))).trim() != "sleep";
+    call.descendants().into_iter().filter(is_shell).collect()
+}
+
+fn read(log: String) -> Told {
+    let (mut sections, mut deleted) = (Vec::<Section>::new(), Vec::new());
+    for (at, line) in log.lines().enumerate() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "+" => {
+                let ours = words[1].starts_with("ours");
+                let fence = words.get(2).map_or(0, |fence| fence.parse().unwrap());
+                sections.push(Section { who: words[1].into(), ours, from: at, to: usize::MAX, fence, late: false });
+            }
+            "-" => {
+                let section = sections.iter_mut().rev().find(|section| section.who == words[1]).expect("it was in");
+                (section.to, section.late) = (at, words.get(2) == Some(&"late"));
+            }
+            _ => {
+                let micros = words[2].parse().unwrap()..words[3].parse().unwrap();
+                deleted.push(Deleted { micros, ours: words[1] == "ours" });
+            }
+        }
+    }
+    Told { log, sections, deleted }
+}

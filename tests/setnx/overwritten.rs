@@ -1,0 +1,127 @@
+//! What a loser's `GETSET` does to a lock of ours, and what of it is undone.
+
+use super::{KEY, beside, had, is_ours, is_put_back, queued, stamp, standing};
+use crate::support::{Redis, eventually};
+
+/// As one does that had seen an old time before.
+fn loser(redis: &Redis, later: i64) -> String {
+    let time = stamp(redis, later);
+    let old: String = redis.ask(&["GETSET", KEY, &time]);
+    assert!(is_ours(Some(&old)), "{old}");
+    time
+}
+
+fn acquire(redis: &Redis, ttl: &str) -> String {
+    redis.nxlock(beside("acquire", &["--ttl", ttl])).run().exits(0).text().trim().to_owned()
+}
+
+#[test]
+fn a_run_puts_its_value_and_expiry_back_and_counts_it() {
+    let redis = Redis::start();
+    let mut turn = had(&redis, &["-t", "30s"]);
+    let ours = redis.value(KEY);
+    for _ in 0..3 {
+        loser(&redis, 10);
+        is_put_back(&redis);
+        assert_eq!(redis.value(KEY), ours);
+    }
+    turn.running.says("put back (3 times by now)");
+    turn.leaves();
+    assert_eq!(redis.value(KEY), None);
+}
+
+#[test]
+fn a_renewal_puts_it_back_once() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    loser(&redis, 10);
+    let call = || redis.nxlock(["renew", "--key", KEY, "--ttl", "20m"]).env("NXLOCK_TOKEN", &token).run().exits(0);
+    call().says("put back");
+    assert_eq!(redis.value(KEY).as_deref(), Some(token.as_str()));
+    assert!(redis.pttl(KEY) > 600_000 && redis.pttl("{lock.foo}:holder") > 600_000);
+    call().says_nothing();
+    redis.nxlock(["release", "--key", KEY, &token]).run().exits(0);
+    assert!(!redis.exists("{lock.foo}:holder"));
+}
+
+#[test]
+fn a_full_server_lets_it_be_put_back() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    loser(&redis, 10);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "10m"]).run().exits(0).says("put back");
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    redis.nxlock(["release", "--key", KEY, &token]).run().exits(0);
+}
+
+#[test]
+fn after_the_lease_has_ended_it_is_a_loss_like_any_other() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "2s");
+    let time = loser(&redis, 100);
+    eventually("the lease has ended", || !redis.exists("{lock.foo}:holder"));
+    redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "10m"]).run().exits(76).says("old SETNX client");
+    assert_eq!((redis.value(KEY), redis.pttl(KEY)), (Some(time), -1));
+    redis.delete(KEY);
+}
+
+#[test]
+fn what_is_deleted_or_is_no_time_is_a_loss_at_the_next_renewal() {
+    let redis = Redis::start();
+    let mut turn = had(&redis, &["-t", "30s"]);
+    redis.delete(KEY);
+    turn.running.says("\"lock.foo\" is lost: it had expired or was deleted");
+    turn.running.finish().exits(76);
+    assert!(!redis.exists("{lock.foo}:holder"));
+    let mut turn = had(&redis, &["-t", "30s"]);
+    redis.put(KEY, b"another program", Some(60_000));
+    turn.running.says("\"lock.foo\" is lost");
+    turn.running.finish().exits(76);
+    assert_eq!(redis.value(KEY).as_deref(), Some("another program"));
+    redis.delete(KEY);
+}
+
+#[test]
+fn giving_back_compares_as_ever() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    let time = loser(&redis, 100);
+    redis.nxlock(["release", "--key", KEY, &token]).run().exits(76);
+    assert_eq!(redis.value(KEY), Some(time));
+    assert!(!redis.exists("{lock.foo}:holder"), "who left says so");
+    redis.delete(KEY);
+}
+
+/// The loser's clock was slow: for everybody else its time has passed already.
+#[test]
+fn what_stands_over_a_lease_of_ours_is_not_taken_over_while_that_is_valid() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    let time = loser(&redis, -600);
+    for options in [&[][..], &["--no-queue"], &["--setnx-margin", "0s"]] {
+        redis.nxlock(beside("run", &[options, &["-n", "--", "echo", "ran"]].concat())).run().exits(75).prints("");
+    }
+    assert_eq!(redis.value(KEY), Some(time));
+    let waiter = queued(&redis, &[]);
+    redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "10m"]).run().exits(0);
+    assert_eq!(standing(&redis)["holder"]["id"], token[..8]);
+    assert!(!waiter.is_up());
+    redis.nxlock(["release", "--key", KEY, &token]).run().exits(0);
+    let mut waiter = waiter;
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
+fn a_holder_that_was_killed_and_written_over_is_followed_by_the_next() {
+    let redis = Redis::start();
+    let turn = had(&redis, &["-t", "3s"]);
+    turn.running.signal(nix::sys::signal::Signal::SIGKILL);
+    eventually("it is gone", || !crate::support::is_alive(turn.pid()));
+    loser(&redis, -600);
+    let mut next = queued(&redis, &[]);
+    next.up();
+    assert!(is_ours(redis.value(KEY).as_deref()));
+    next.leaves();
+}
