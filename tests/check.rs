@@ -1,5 +1,7 @@
 //! `check`: what endangers locks is found, each thing on a server that has it, and nothing is left behind.
 
+mod arranged;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 

@@ -40,6 +40,8 @@ mod quorum;
 mod readme;
 /// A server that says no, or not now, or nothing: each its own status and message.
 mod refusals;
+/// A grant that counts only once replicas have it.
+mod replicas;
 /// A reply that gets lost after the server has done what was asked.
 mod replies;
 /// The command cannot tell that we are there.
