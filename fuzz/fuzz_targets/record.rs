@@ -25,7 +25,7 @@ struct Ground {
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let directory = std::env::temp_dir().join(format!("nxlock-fuzz-{}", std::process::id()));
-    let target = Target::choose(Some(&format!("local:{}", directory.display())), None, &Access::default())
+    let target = Target::choose([format!("local:{}", directory.display()).as_str()], None, &Access::default())
         .ok()
         .expect("a directory");
     let hold = hold();
@@ -145,5 +145,5 @@ fn store(target: &Target) -> Box<dyn Store> {
 }
 
 fn limit() -> Limit<'static> {
-    Limit::until(Moment::now() + Duration::from_secs(5), 0)
+    Limit::until(Moment::now() + Duration::from_secs(5))
 }

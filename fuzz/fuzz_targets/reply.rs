@@ -44,7 +44,7 @@ static SERVER: LazyLock<Target> = LazyLock::new(|| {
             }
         }
     });
-    Target::choose(Some(&format!("unix://{}", path.display())), None, &Access::default()).ok().expect("a server")
+    Target::choose([format!("unix://{}", path.display()).as_str()], None, &Access::default()).ok().expect("a server")
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -150,5 +150,5 @@ fn named(name: &LockName) -> Named {
 }
 
 fn limit() -> Limit<'static> {
-    Limit::until(Moment::now() + Duration::from_secs(5), 0)
+    Limit::until(Moment::now() + Duration::from_secs(5))
 }
