@@ -184,8 +184,13 @@ impl Store for Quorum {
     fn acquire(&mut self, hold: &Hold, ttl: Ttl, _manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
         self.ours = Some(hold.token.clone());
         let give_up = limit.no_later_than(Moment::now() + self.timeout);
+        let mut before = None;
         loop {
-            let acquired = self.vote(hold, ttl, limit)?;
+            let acquired = match (self.vote(hold, ttl, limit), before) {
+                // A last ballot that time ran out on tells less than the one before it.
+                (Err(trouble), Some(held)) if trouble.may_pass() && limit.until.passed() => return Ok(held),
+                (acquired, _) => acquired?,
+            };
             let Acquired::Held(occupancy, _) = &acquired else { return Ok(acquired) };
             self.again.after(occupancy);
             // Several came at the same moment, and none of them has it: somebody is to, even if nobody waits.
@@ -193,6 +198,7 @@ impl Store for Quorum {
             if !is_split || give_up.rest(self.again.at, &[]) != Woken::Ready {
                 return Ok(acquired);
             }
+            before = Some(acquired);
         }
     }
 
