@@ -10,8 +10,8 @@ const SERVER: &str = "server";
 
 /// All that were typed, if some were on either side of the verb.
 pub fn on_both_sides(words: &[OsString], definition: &dyn Fn() -> Command) -> Option<Vec<String>> {
-    // A command's own words may look like it: then this is for nothing.
-    if words.iter().filter(|word| word.as_encoded_bytes().starts_with(b"-")).count() < 2 {
+    // To read the line again takes as long as all else before the lock is asked for.
+    if words.iter().filter(|word| may_name_one(word.as_encoded_bytes())).count() < 2 {
         return None;
     }
     let command = definition().mut_arg(SERVER, |server| server.global(false));
@@ -21,6 +21,11 @@ pub fn on_both_sides(words: &[OsString], definition: &dyn Fn() -> Command) -> Op
     let (_, verb) = matches.subcommand()?;
     let (before, behind) = (typed(&matches)?, typed(verb)?);
     Some([before, behind].concat())
+}
+
+/// By `--server`, or by an `s` among short options. A command's own words may look like it: then it is for nothing.
+fn may_name_one(word: &[u8]) -> bool {
+    word.starts_with(b"--server") || (word.starts_with(b"-") && !word.starts_with(b"--") && word.contains(&b's'))
 }
 
 fn typed(matches: &ArgMatches) -> Option<Vec<String>> {
@@ -44,6 +49,7 @@ mod tests {
         let all = Some(["a", "b", "c"].map(str::to_owned).to_vec());
         assert_eq!(servers("nxlock -s a -s b status -s c"), all);
         assert_eq!(servers("nxlock -s a run --server=b -sc name -- x -s d"), all);
+        assert_eq!(servers("nxlock -qs a run -ns b -s c name true"), all);
         assert_eq!(servers("nxlock run name -s a true -s b"), None);
         assert_eq!(servers("nxlock -s a -s b run name -n true -s c"), None);
     }
