@@ -16,7 +16,7 @@ pub fn stop(ttl: Ttl, kill_after: Duration) -> Duration {
 /// How long before the end of the lease what is left is killed: time enough to be gone, where ten others want
 /// the same processor, both for us to be woken and for who is killed to end.
 pub fn kill(ttl: Ttl, kill_after: Duration) -> Duration {
-    let guard = (ttl.get() / 100).max(Duration::from_millis(100));
+    let guard = (ttl.get() / 100).max(Duration::from_millis(250));
     guard.min(stop(ttl, kill_after) / 2)
 }
 
@@ -39,7 +39,7 @@ mod tests {
     fn a_longer_grace_begins_earlier_as_far_as_a_quarter_of_the_lease() {
         assert_eq!(margins(60_000, 12_000), (12_100, 600));
         assert_eq!(margins(60_000, 40_000), (15_000, 600));
-        assert_eq!(margins(3_000, 5_000), (750, 100));
+        assert_eq!(margins(3_000, 5_000), (750, 250));
     }
 
     #[test]

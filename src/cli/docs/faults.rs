@@ -19,7 +19,7 @@ one ttl later, and the first waiter has it about 3 ms after that. What the comma
 command that has changed its user: it may run beside the next holder. With `local:` the lock is free at once, when nothing is left that \
 carries its token.
 Nobody renews (server away, network cut, hanging).  The command is told to stop a fifth of the ttl before the lease ends, or --kill-after and \
-100ms if that is more, though never more than a third; what is left is killed a hundredth of the ttl before the end, at least 100ms. No overlap.
+100ms if that is more, though never more than a third; what is left is killed a hundredth of the ttl before the end, at least 250ms. No overlap.
 nxlock is stopped (SIGSTOP) while the command runs on.  Nothing is renewed, and nobody is there to stop the command: from the end of the lease \
 to the moment at which nxlock runs again two may run: only a fence helps.
 nxlock and its command are stopped together, or the machine sleeps.  When they continue, the clock has gone on, and what runs is killed before it \

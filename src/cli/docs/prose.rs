@@ -73,7 +73,7 @@ nohup(1), stays ignored. If a command dies of an INT or QUIT that was typed at t
 const LEASE: &str = "\
 A lease that cannot be renewed is tried again, each time on a new connection, until the command must be stopped: a fifth of \
 the ttl before the lease ends (at least 200ms, at most 10s), or --kill-after and 100ms before, but no more than a quarter of the ttl; \
-whichever is earlier, and never more than a third. What is left of the command is killed a hundredth of the ttl before the end (at least 100ms, at \
+whichever is earlier, and never more than a third. What is left of the command is killed a hundredth of the ttl before the end (at least 250ms, at \
 most half of that time). With the defaults, `--ttl 30s` and `--kill-after 5s`, the command gets TERM 6 s before its lease ends and KILL 0.3 s before.";
 
 const ENV_SERVER: &str = "\
