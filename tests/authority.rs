@@ -126,7 +126,7 @@ every_kind! {
     }
     of_the_line {
         exclusion {
-            two_hundred_at_once_lose_no_update
+            a_crowd_at_once_loses_no_update
         }
         breaking {
             breaking_the_holders_lock_hands_it_to_the_next

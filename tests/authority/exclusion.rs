@@ -23,11 +23,12 @@ fn counted(counter: &Path, callers: Vec<Running>, total: usize) {
     assert_eq!(text_of(counter), format!("{total}\n"));
 }
 
-pub fn two_hundred_at_once_lose_no_update(authority: &impl Authority) {
+pub fn a_crowd_at_once_loses_no_update(authority: &impl Authority) {
+    let crowd = authority.crowd();
     let counter = authority.directory().join("counter");
     std::fs::write(&counter, "0\n").unwrap();
     let start = |_| authority.nxlock(["-q", "run", "counter", "-c", INCREMENT]).env("COUNTER", &counter).start();
-    counted(&counter, (0..200).map(start).collect(), 200);
+    counted(&counter, (0..crowd).map(start).collect(), crowd);
 }
 
 pub fn callers_who_come_again_and_again_lose_no_update(authority: &impl Authority) {

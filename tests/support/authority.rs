@@ -16,6 +16,11 @@ pub trait Authority {
     /// A place for the files of a test.
     fn directory(&self) -> PathBuf;
 
+    /// How many can come at once and be served in good time.
+    fn crowd(&self) -> usize {
+        200
+    }
+
     /// Lets a call find it, by its environment.
     fn lead(&self, call: Nxlock) -> Nxlock {
         call.env("NXLOCK_SERVER", self.url())
