@@ -27,7 +27,9 @@ pub fn a_crowd_at_once_loses_no_update(authority: &impl Authority) {
     let crowd = authority.crowd();
     let counter = authority.directory().join("counter");
     std::fs::write(&counter, "0\n").unwrap();
-    let start = |_| authority.nxlock(["-q", "run", "counter", "-c", INCREMENT]).env("COUNTER", &counter).start();
+    // Who is first met by so many may take long to answer, where each has to be shaken hands with.
+    let words = ["-q", "run", "counter", "--server-timeout", "20s", "-c", INCREMENT];
+    let start = |_| authority.nxlock(words).env("COUNTER", &counter).start();
     counted(&counter, (0..crowd).map(start).collect(), crowd);
 }
 
