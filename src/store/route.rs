@@ -12,7 +12,9 @@ pub use cluster::Cluster;
 pub use sentinel::{PORT as SENTINEL_PORT, Sentinels};
 
 use super::connect::{Fault, Link};
-use super::endpoint::{Endpoint, Entry};
+use super::endpoint::{Address, Endpoint, Entry};
+use super::{Kind, reply};
+use crate::clock::Moment;
 use crate::limit::Limit;
 
 /// The way to the server that is to be asked.
@@ -119,6 +121,52 @@ impl Route {
 fn take(idle: &mut Vec<Link>, fits: impl Fn(&Link) -> bool) -> Option<Link> {
     let at = idle.iter().rposition(fits)?;
     Some(idle.remove(at)).filter(Link::is_quiet)
+}
+
+/// What several servers said, none of which told what it was asked.
+struct Silence {
+    kind: Kind,
+    /// Of those that failed: each, and how.
+    said: Vec<String>,
+}
+
+/// The first of several servers that tells what it is asked, and which of them it was. Each is given its share of
+/// the time, so that one that hangs leaves enough for the others and for what comes after.
+///
+/// # Errors
+/// If nobody wants to know any more.
+fn first_to_tell<T>(
+    servers: &[Address],
+    limit: Limit<'_>,
+    mut ask: impl FnMut(&Address, Limit<'_>) -> Result<Option<T>, Fault>,
+) -> Result<Result<(usize, T), Silence>, Fault> {
+    let mut silence = Silence { kind: Kind::Unreachable, said: Vec::new() };
+    for (at, server) in servers.iter().enumerate() {
+        let share = limit.until.remaining() / u32::try_from(servers.len() - at + 1).unwrap_or(u32::MAX);
+        let asked = Moment::now();
+        match ask(server, limit.no_later_than(asked + share)) {
+            Ok(Some(told)) => return Ok(Ok((at, told))),
+            Ok(None) => {}
+            Err(Fault::Bell) => return Err(Fault::Bell),
+            Err(fault) => {
+                let (kind, came, _) = reply::told(fault, asked.elapsed());
+                if kind != Kind::Unreachable {
+                    silence.kind = kind;
+                }
+                silence.said.push(format!("{server}: {came}"));
+            }
+        }
+    }
+    Ok(Err(silence))
+}
+
+/// A fault of a server that we were sent to by others, with its name.
+fn befell(fault: Fault, whom: &str, asked: Moment) -> Fault {
+    if let Fault::Bell = fault {
+        return fault;
+    }
+    let (kind, came, remedy) = reply::told(fault, asked.elapsed());
+    Fault::Told { kind, came: format!("{whom}: {came}"), remedy }
 }
 
 /// Without the password.

@@ -10,7 +10,7 @@ use redis::{Cmd, Value, cmd};
 
 use super::Kind;
 use super::connect::{Fault, Link};
-use super::endpoint::Endpoint;
+use super::endpoint::{Address, Endpoint};
 use super::route::{Heard, Route};
 use crate::clock::Moment;
 use crate::limit::Limit;
@@ -21,8 +21,8 @@ pub struct Wire {
     pub timeout: Duration,
     /// When the last conversation began.
     pub began: Moment,
-    /// Whom it was with.
-    with: Option<Endpoint>,
+    /// Whom it was with, where that may be another each time.
+    with: Option<Address>,
     /// Connections without a request under way; that of the last conversation comes last.
     idle: Vec<Link>,
     /// A connection with a request outstanding that nobody waits for any more: what is sent on it
@@ -94,9 +94,9 @@ impl Wire {
         self.began = Moment::now();
         for _ in 0..HOPS {
             let link = self.link(limit)?;
-            let peer = link.peer.clone();
             let replies = self.converse(link, requests, limit)?;
-            match replies.first().map_or(Heard::Answer, |reply| self.route.hear(&peer, reply)) {
+            let heard = replies.first().zip(self.idle.last()).map(|(reply, link)| self.route.hear(&link.peer, reply));
+            match heard.unwrap_or(Heard::Answer) {
                 Heard::Answer => return Ok(replies),
                 Heard::Astray => {
                     self.idle.clear();
@@ -133,7 +133,7 @@ impl Wire {
         let limit = self.within(limit);
         let link = self.route.link(&mut self.idle, limit)?;
         if self.route.may_turn() {
-            self.with = Some(link.peer.clone());
+            self.with = Some(link.peer.address.clone());
         }
         Ok(link)
     }
@@ -173,7 +173,7 @@ impl Wire {
 impl fmt::Display for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.with {
-            Some(peer) => write!(f, "{} ({})", self.route, peer.address),
+            Some(address) => write!(f, "{} ({address})", self.route),
             None => self.route.fmt(f),
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use crc16::{State, XMODEM};
 use redis::{Value, cmd};
 
-use super::{Heard, take};
+use super::{Heard, befell, first_to_tell, take};
 use crate::clock::Moment;
 use crate::limit::Limit;
 use crate::say;
@@ -88,48 +88,38 @@ impl Cluster {
         let asked = Moment::now();
         Link::open(&endpoint, limit).map_err(|fault| {
             self.lost(&endpoint);
-            if let Fault::Bell = fault {
-                return fault;
-            }
-            let (kind, came, remedy) = reply::told(fault, asked.elapsed());
-            Fault::Told { kind, came: format!("its node {node}: {came}"), remedy }
+            befell(fault, &format!("its node {node}"), asked)
         })
     }
 
-    /// Somebody who can tell us where to go. Each node is given its share of the time, so that one that hangs
-    /// leaves enough for the others.
+    /// Somebody who can tell us where to go.
     fn any(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
-        if let Some(link) = take(idle, |_| true) {
-            return Ok(link);
+        match take(idle, |_| true) {
+            Some(link) => Ok(link),
+            None => self.meet(limit),
         }
-        let mut silent = Vec::new();
-        let mut worst = Kind::Unreachable;
-        for node in self.nodes.clone() {
-            let left = self.nodes.len() - silent.len() + 1;
-            let share = limit.until.remaining() / u32::try_from(left).unwrap_or(u32::MAX);
+    }
+
+    /// A new connection to the first node that answers, which has told who has which slots.
+    fn meet(&mut self, limit: Limit<'_>) -> Result<Link, Fault> {
+        let nodes = self.nodes.clone();
+        let met = first_to_tell(&nodes, limit, |node, share| {
             let endpoint = Endpoint { address: node.clone(), entry: self.entry.clone() };
-            let asked = Moment::now();
-            let limit = limit.no_later_than(asked + share);
-            match Link::open(&endpoint, limit).and_then(|mut link| Ok((self.learn(&mut link, limit)?, link))) {
-                Ok((_, link)) => {
-                    self.prefer(&node);
-                    return Ok(link);
-                }
-                Err(Fault::Bell) => return Err(Fault::Bell),
-                Err(fault) => {
-                    let (kind, came, _) = reply::told(fault, asked.elapsed());
-                    if kind != Kind::Unreachable {
-                        worst = kind;
-                    }
-                    silent.push(format!("{node}: {came}"));
-                }
+            let mut link = Link::open(&endpoint, share)?;
+            self.learn(&mut link, share)?;
+            Ok(Some(link))
+        })?;
+        match met {
+            Ok((at, link)) => {
+                self.prefer(&nodes[at]);
+                Ok(link)
             }
+            Err(silence) => Err(Fault::Told {
+                kind: silence.kind,
+                came: format!("no node of it answers: {}", silence.said.join("; ")),
+                remedy: "see whether they run, and whether the addresses are right",
+            }),
         }
-        Err(Fault::Told {
-            kind: worst,
-            came: format!("no node of it answers: {}", silent.join("; ")),
-            remedy: "see whether they run, and whether the addresses are right",
-        })
     }
 
     fn prefer(&mut self, node: &Address) {
@@ -170,9 +160,15 @@ impl Cluster {
 
     /// All that have slots.
     pub fn masters(&mut self, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
-        let mut link = self.any(idle, limit)?;
-        let covered = self.learn(&mut link, limit)?;
+        let link = match take(idle, |_| true) {
+            Some(mut link) => {
+                self.learn(&mut link, limit)?;
+                link
+            }
+            None => self.meet(limit)?,
+        };
         idle.push(link);
+        let covered: usize = self.told.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum();
         if covered < usize::from(SLOTS) {
             return Err(Fault::Told {
                 kind: Kind::Unwilling,
@@ -189,9 +185,9 @@ impl Cluster {
         Ok(masters.into_iter().map(|address| Endpoint { address, entry: self.entry.clone() }).collect())
     }
 
-    /// Has a node tell who has which slots (Redis command CLUSTER SLOTS); how many have somebody. A server that
-    /// is none of a cluster would take every key for its own: two of them as seeds, and two would hold one lock.
-    fn learn(&mut self, link: &mut Link, limit: Limit<'_>) -> Result<usize, Fault> {
+    /// Has a node tell who has which slots (Redis command CLUSTER SLOTS). A server that is none of a cluster would
+    /// take every key for its own: two of them as seeds, and two would hold one lock.
+    fn learn(&mut self, link: &mut Link, limit: Limit<'_>) -> Result<(), Fault> {
         let mut question = cmd("CLUSTER");
         question.arg("SLOTS");
         let said = link.converse(&[question], limit)?.pop().unwrap_or(Value::Nil);
@@ -214,7 +210,7 @@ impl Cluster {
                 self.nodes.push(node.clone());
             }
         }
-        Ok(self.told.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum())
+        Ok(())
     }
 }
 

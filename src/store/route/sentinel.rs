@@ -5,6 +5,7 @@ use std::fmt;
 
 use redis::{Cmd, Value, cmd};
 
+use super::{befell, first_to_tell};
 use crate::clock::Moment;
 use crate::limit::Limit;
 use crate::say;
@@ -42,7 +43,7 @@ impl Sentinels {
             let role = link.converse(&[cmd("ROLE")], limit)?.pop().unwrap_or(Value::Nil);
             Ok((link, role))
         });
-        let (link, role) = opened.map_err(|fault| named(fault, &endpoint, asked))?;
+        let (link, role) = opened.map_err(|fault| befell(fault, &format!("the master {}", endpoint.address), asked))?;
         match role {
             Value::Array(said) if said.first().and_then(reply::text) == Some("master") => Ok(link),
             Value::Array(_) => Err(Fault::Told {
@@ -54,32 +55,17 @@ impl Sentinels {
         }
     }
 
-    /// Where the master is, by the first sentinel that knows. Each is given its share of the time, so that one
-    /// that hangs leaves enough for the others and the master.
+    /// Where the master is, by the first sentinel that knows.
     fn find(&mut self, limit: Limit<'_>) -> Result<Address, Fault> {
-        let mut silent = Vec::new();
-        let mut worst = Kind::Unreachable;
-        for (at, sentinel) in self.sentinels.iter().enumerate() {
-            let share = limit.until.remaining() / u32::try_from(self.sentinels.len() - at + 1).unwrap_or(u32::MAX);
-            let asked = Moment::now();
-            match self.ask(sentinel, limit.no_later_than(asked + share)) {
-                Ok(Some(address)) => {
-                    say::trace(format_args!("{sentinel} names the master {address}"));
-                    self.sentinels.rotate_left(at);
-                    return Ok(address);
-                }
-                Ok(None) => {}
-                Err(Fault::Bell) => return Err(Fault::Bell),
-                Err(fault) => {
-                    let (kind, came, _) = reply::told(fault, asked.elapsed());
-                    if kind != Kind::Unreachable {
-                        worst = kind;
-                    }
-                    silent.push(format!("{sentinel}: {came}"));
-                }
+        let silence = match first_to_tell(&self.sentinels, limit, |sentinel, share| self.ask(sentinel, share))? {
+            Ok((at, address)) => {
+                say::trace(format_args!("{} names the master {address}", self.sentinels[at]));
+                self.sentinels.rotate_left(at);
+                return Ok(address);
             }
-        }
-        if silent.is_empty() {
+            Err(silence) => silence,
+        };
+        if silence.said.is_empty() {
             return Err(Fault::Told {
                 kind: Kind::Misconfigured,
                 came: format!("none of the sentinels knows a master \"{}\"", say::clean(&self.master)),
@@ -87,8 +73,8 @@ impl Sentinels {
             });
         }
         Err(Fault::Told {
-            kind: worst,
-            came: format!("no sentinel tells where the master is: {}", silent.join("; ")),
+            kind: silence.kind,
+            came: format!("no sentinel tells where the master is: {}", silence.said.join("; ")),
             remedy: "see whether they run, and whether the addresses are right",
         })
     }
@@ -128,15 +114,6 @@ impl Sentinels {
 
 fn one(link: &mut Link, request: &Cmd, limit: Limit<'_>) -> Result<Value, Fault> {
     Ok(link.converse(std::slice::from_ref(request), limit)?.pop().unwrap_or(Value::Nil))
-}
-
-/// A fault, with the name of the server that the sentinels sent us to.
-fn named(fault: Fault, endpoint: &Endpoint, asked: Moment) -> Fault {
-    if let Fault::Bell = fault {
-        return fault;
-    }
-    let (kind, came, remedy) = reply::told(fault, asked.elapsed());
-    Fault::Told { kind, came: format!("the master {}: {came}", endpoint.address), remedy }
 }
 
 /// Without the password.
