@@ -172,6 +172,18 @@ impl Server {
             Some(occupancy) => Released::NotYours(occupancy),
         })
     }
+
+    /// Sends a release behind a request that nobody waits for any more, if there is one: should that be carried
+    /// out only now, so is this. Whether there was one.
+    pub fn undo_outstanding(&mut self, hold: &Hold, limit: Limit<'_>) -> bool {
+        let is_in_doubt = self.wire.is_in_doubt();
+        if is_in_doubt {
+            let script = script_for(Script::Release, &hold.token);
+            let release = self.packed(script, Some(&hold.name), &[hold.token.as_str()]);
+            self.wire.send_behind(&release, limit);
+        }
+        is_in_doubt
+    }
 }
 
 /// Something else than a lock has taken the key's place: then it is nobody's lock.
@@ -225,10 +237,7 @@ impl Store for Server {
     fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
         self.line = None;
         let released = self.release_as(&What::to("release", &hold.name), hold, limit);
-        // An earlier request may still be on its way: should it be carried out only now, so is this.
-        let script = script_for(Script::Release, &hold.token);
-        let release = self.packed(script, Some(&hold.name), &[hold.token.as_str()]);
-        self.wire.send_behind(&release, limit);
+        self.undo_outstanding(hold, limit);
         released
     }
 

@@ -1,6 +1,6 @@
 //! What a server is asked beyond a store's contract when it is one of several that vote.
 
-use super::{Hold, Limit, LockName, Script, Server, Standing, Trouble, What, reply};
+use super::{Limit, LockName, Script, Server, Standing, Trouble, What, reply};
 use crate::lock::{Fence, Ttl};
 
 impl Server {
@@ -15,17 +15,6 @@ impl Server {
         let args = [fence.0.to_string(), ttl.millis().to_string()];
         let answer = self.script(&what, Script::Raise, &[&args[0], &args[1]], limit)?;
         Ok(answer.first().and_then(reply::fence).unwrap_or(Fence(0)))
-    }
-
-    /// Sends a release behind a request that nobody waits for any more, if there is one: a server that
-    /// hangs and comes back is not to carry that out alone.
-    pub fn undo_outstanding(&mut self, hold: &Hold, limit: Limit<'_>) -> bool {
-        let is_in_doubt = self.wire.is_in_doubt();
-        if is_in_doubt {
-            let release = self.packed(Script::Release, Some(&hold.name), &[hold.token.as_str()]);
-            self.wire.send_behind(&release, limit);
-        }
-        is_in_doubt
     }
 
     /// How a name stands, and the key's value where it is text.
