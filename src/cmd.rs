@@ -89,9 +89,13 @@ impl Wants {
     }
 }
 
+/// What REDIS_URL names. Unset, empty, or no UTF-8, it names no server.
+fn redis_url() -> Option<String> {
+    std::env::var("REDIS_URL").ok().filter(|url| !url.trim().is_empty())
+}
+
 fn open(everywhere: &Everywhere, prefix: Prefix, wants: Wants) -> Result<Box<dyn Store>, Trouble> {
-    // An unset variable and one that is no UTF-8 both name no server.
-    let redis_url = std::env::var("REDIS_URL").ok();
+    let redis_url = redis_url();
     let servers: Vec<&str> = everywhere.servers().collect();
     let asked = servers.iter().copied().chain(redis_url.as_deref().filter(|_| servers.is_empty()));
     let wants_login = asked.map(store::here).any(|here| here.is_none());

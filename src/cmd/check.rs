@@ -1,6 +1,6 @@
 //! Whether all is set up so that locks can be kept: which settings are in force, and what the server is like.
 
-use super::{Wants, open};
+use super::{Wants, open, redis_url};
 use crate::cli::{Everywhere, given};
 use crate::config::{Origin, Setting, Settings};
 use crate::report::{Checked, CheckedServer, Report};
@@ -70,10 +70,6 @@ fn password(list: &[Setting], everywhere: &Everywhere) -> Option<Origin> {
     }
     let variable = "REDISCLI_AUTH";
     std::env::var(variable).is_ok_and(|text| !text.is_empty()).then(|| Origin::Environment(variable.into()))
-}
-
-fn redis_url() -> Option<String> {
-    std::env::var("REDIS_URL").ok().filter(|url| !url.trim().is_empty())
 }
 
 fn server_named(everywhere: &Everywhere) -> Option<String> {

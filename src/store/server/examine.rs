@@ -12,7 +12,7 @@ use super::rights::{self, Rights};
 use super::{Server, Trouble};
 use crate::clock::{Moment, wall};
 use crate::limit::Limit;
-use crate::lock::LockName;
+use crate::lock::{LockName, beside};
 use crate::say::{clean, span};
 use crate::store::Kind;
 
@@ -29,8 +29,10 @@ pub fn examine(server: &mut Server, limit: Limit<'_>) -> Result<Examination, Tro
     let name = scratch_name()?;
     let mut findings = Vec::new();
     let mut masters = Vec::new();
+    // Masters have slots, and others have none.
+    let mut can_write = true;
     if shards.is_empty() {
-        look_into(server, &mut findings);
+        can_write = look_into(server, &mut findings);
     }
     for shard in shards {
         server.wire.turn_to_shard(&shard);
@@ -39,7 +41,7 @@ pub fn examine(server: &mut Server, limit: Limit<'_>) -> Result<Examination, Tro
         masters.push(Examined { url: shard.to_string(), findings });
     }
     findings.insert(findings.len().min(1), met);
-    if let Err(trouble) = look_around(server, &name, &mut findings) {
+    if let Err(trouble) = look_around(server, &name, can_write, &mut findings) {
         findings.push(Finding::of_trouble("answers", &trouble));
     }
     let mut examination = Examination::of(&server.wire, findings);
@@ -77,11 +79,13 @@ fn patiently(server: &Server) -> Limit<'static> {
     Limit::until(Moment::now() + server.wire.timeout)
 }
 
-/// What it tells of itself.
-fn look_into(server: &mut Server, findings: &mut Vec<Finding>) {
+/// What it tells of itself; whether it can be written to. Where it does not tell that, it is taken for a master: a
+/// lock that is tried will show it.
+fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
     match told(server) {
         Ok((info, saving)) => {
             findings.extend([info.version(), info.role(server.min_replicas), info.persistence(&saving), info.memory()]);
+            return !info.is_replica();
         }
         Err(Silence::Refusal(why)) => {
             let found = format!("not permitted to look at its role, persistence and memory ({why})");
@@ -89,6 +93,7 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) {
         }
         Err(Silence::Trouble(trouble)) => findings.push(Finding::of_trouble("answers", &trouble)),
     }
+    true
 }
 
 enum Silence {
@@ -110,23 +115,20 @@ fn told(server: &mut Server) -> Result<(Info, Saving), Silence> {
 }
 
 /// What it lets us do.
-fn look_around(server: &mut Server, name: &LockName, findings: &mut Vec<Finding>) -> Result<(), Trouble> {
+fn look_around(
+    server: &mut Server,
+    name: &LockName,
+    can_write: bool,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Trouble> {
     findings.extend(clock(server)?);
     let rights = find_out(server, name)?;
     findings.extend(permissions(server, &rights));
     // Where something is missing, what was taken could perhaps not be given back.
-    if !is_replica(server)? && rights.vital.is_empty() {
+    if can_write && rights.vital.is_empty() {
         locks(server, name, &rights, findings);
     }
     Ok(())
-}
-
-/// Where it does not tell, it is taken for none: a lock that is tried will show it.
-fn is_replica(server: &mut Server) -> Result<bool, Trouble> {
-    let mut question = cmd("INFO");
-    question.arg("replication");
-    let answer = tell(server, &question)?;
-    Ok(answer.is_ok_and(|answer| Info::new(reply::text(&answer).unwrap_or_default()).is_replica()))
 }
 
 /// An answer, or the server's words for why there is none.
@@ -254,7 +256,7 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
 /// The fence would end by itself, in a day.
 fn forget(server: &mut Server, name: &LockName) {
     let mut delete = cmd("DEL");
-    delete.arg(format!("{{{}}}:fence", server.prefix.key(name)));
+    delete.arg(beside(&server.prefix.key(name), "fence"));
     let limit = patiently(server);
     let _ = server.wire.ask(&delete, limit);
 }

@@ -9,7 +9,7 @@ use super::super::wire::Wire;
 use super::Fault;
 use super::listing::glob_escaped;
 use crate::limit::Limit;
-use crate::lock::{LockName, Prefix};
+use crate::lock::{LockName, Prefix, beside};
 
 /// What we may not do, as rules for ACL SETUSER that would let us.
 #[derive(Default)]
@@ -59,7 +59,7 @@ pub fn find_out(wire: &mut Wire, prefix: &Prefix, name: &LockName, limit: Limit<
     let key = prefix.key(name);
     let all = format!("{}*", glob_escaped(prefix.as_str()));
     let keys = Keys {
-        beside: format!("{{{key}}}:queue"),
+        beside: beside(&key, "queue"),
         channel: format!("{key}:wake:check"),
         patterns: [format!("~{all}"), format!("~{{{all}}}:*"), format!("&{all}")],
         key,
