@@ -1,27 +1,10 @@
 //! No two at once, however many try; and each of them later than the one before.
 
-use std::path::Path;
-
-use crate::support::line::{break_it, is_free, release};
+use crate::support::line::{break_it, counted, is_free, release};
 use crate::support::{Authority, Nxlock, Running, eventually, text_of};
 
 /// Nothing but the lock protects it.
 const INCREMENT: &str = "read n < \"$COUNTER\"; echo $((n + 1)) > \"$COUNTER\"";
-
-/// Sees all of them through, as long as somebody gets on: the machine may be slow.
-#[track_caller]
-fn counted(counter: &Path, callers: Vec<Running>, total: usize) {
-    let count = || text_of(counter).trim().parse().unwrap_or(0);
-    let mut seen = 0;
-    while seen < total {
-        eventually("another one has had its turn", || count() > seen);
-        seen = count();
-    }
-    for caller in callers {
-        caller.finish().exits(0).says_nothing();
-    }
-    assert_eq!(text_of(counter), format!("{total}\n"));
-}
 
 pub fn a_crowd_at_once_loses_no_update(authority: &impl Authority) {
     let crowd = authority.crowd();

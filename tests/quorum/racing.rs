@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use crate::quorum::nothing_is_left;
+use crate::support::line::counted;
 use crate::support::{Authority, Five, Running, eventually, text_of};
 
 /// Nothing but the lock protects it.
@@ -19,16 +20,7 @@ fn race(five: &Five, directory: &Path, callers: usize, turns: usize) -> Vec<Runn
 /// All of them had all their turns, and none at the same time.
 #[track_caller]
 fn were_apart(directory: &Path, callers: Vec<Running>, total: usize) {
-    let count = || text_of(&directory.join("counter")).trim().parse().unwrap_or(0);
-    let mut seen = 0;
-    while seen < total {
-        eventually("another one has had its turn", || count() > seen);
-        seen = count();
-    }
-    for caller in callers {
-        caller.finish().exits(0).says_nothing();
-    }
-    assert_eq!(count(), total);
+    counted(&directory.join("counter"), callers, total);
     let log = text_of(&directory.join("log"));
     let fences: Vec<u64> = log.lines().map(|line| line.parse().expect("a fence")).collect();
     assert_eq!(fences.len(), total);

@@ -195,3 +195,18 @@ pub fn fences_rise(log: &Path) {
     let grants = grants(log);
     assert!(grants.is_sorted_by(|before, after| before.1 < after.1), "{grants:?}");
 }
+
+/// Sees all of them through, as long as somebody gets on: the machine may be slow.
+#[track_caller]
+pub fn counted(counter: &Path, callers: Vec<Running>, total: usize) {
+    let count = || text_of(counter).trim().parse().unwrap_or(0);
+    let mut seen = 0;
+    while seen < total {
+        eventually("another one has had its turn", || count() > seen);
+        seen = count();
+    }
+    for caller in callers {
+        caller.finish().exits(0).says_nothing();
+    }
+    assert_eq!(text_of(counter), format!("{total}\n"));
+}
