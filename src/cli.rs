@@ -4,7 +4,7 @@
 //! each text below is written for all three. Parsing touches neither the network nor a file.
 
 #[cfg(test)]
-mod docs;
+pub mod docs;
 mod duration;
 mod everywhere;
 mod servers;

@@ -3,6 +3,8 @@
 //! The files' values become the defaults of the command line's own options, and it is read a second time: so
 //! there is one definition of an option (`cli.rs`), and one order. Knows nothing of what the values mean.
 
+#[cfg(test)]
+mod example;
 mod file;
 mod keys;
 mod settings;

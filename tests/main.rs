@@ -38,6 +38,8 @@ mod queue;
 mod quorum;
 /// The README's examples do what it says.
 mod readme;
+/// The recipes of the manual do what it says.
+mod recipes;
 /// A server that says no, or not now, or nothing: each its own status and message.
 mod refusals;
 /// A grant that counts only once replicas have it.

@@ -56,7 +56,7 @@ fn under<const N: usize>(heading: &str, language: &str) -> [String; N] {
 
 /// A directory with the programs that the examples call. Each notes its name and the lock it is
 /// under; one of them also waits for a file `go` if there is to be one.
-fn workplace() -> TempDir {
+pub fn workplace() -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     for name in ["import-part-1", "import-part-2", "nightly-import"] {
         put(directory.path(), name, "echo \"${0##*/} $NXLOCK_NAME\" >> ran");
@@ -67,19 +67,19 @@ fn workplace() -> TempDir {
     directory
 }
 
-fn put(directory: &Path, name: &str, script: &str) {
+pub fn put(directory: &Path, name: &str, script: &str) {
     let path = directory.join(name);
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made executable");
 }
 
 /// What the programs noted.
-fn ran(directory: &Path) -> String {
+pub fn ran(directory: &Path) -> String {
     fs::read_to_string(directory.join("ran")).unwrap_or_default()
 }
 
 /// A shell in the workplace, for which the server is named, and which finds nxlock and the programs.
-fn shell(redis: &Redis, directory: &Path, script: &str) -> Nxlock {
+pub fn shell(redis: &Redis, directory: &Path, script: &str) -> Nxlock {
     let script = format!("PATH=$PATH:{}\n{script}", directory.display());
     Nxlock::by("sh", ["-c", &script]).env("NXLOCK_SERVER", redis.url()).in_directory(directory)
 }

@@ -1,12 +1,14 @@
 //! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
 //!
 //! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs`,
-//! `old.rs` and `faults.rs`.
+//! `old.rs`, `faults.rs` and
+//! `recipes.rs`.
 
 mod faults;
 mod old;
 mod places;
 mod prose;
+mod recipes;
 mod roff;
 
 use std::fs;
@@ -38,6 +40,16 @@ const PAGES: [(Option<&str>, &[Section], &str); 7] = [
     (Some("check"), &prose::CHECK, text::CHECK_HELP),
 ];
 
+/// The pages of section 7: name, what they are about, and their sections.
+const OVERVIEWS: [(&str, &str, &[Section]); 2] = [
+    ("nxlock", "what its locks promise, and what becomes of that when something fails", &faults::NXLOCK_7),
+    (
+        "nxlock-recipes",
+        "locks for cron, systemd, pipelines and containers, and coming from another lock",
+        &recipes::RECIPES,
+    ),
+];
+
 #[test]
 fn the_command_line_is_sound() {
     Cli::command().debug_assert();
@@ -62,15 +74,17 @@ fn the_manual_pages_are_what_the_command_line_says() {
 }
 
 #[test]
-fn the_page_on_faults_is_what_people_wrote() {
+fn the_pages_that_people_wrote_are_what_they_wrote() {
     let version = env!("CARGO_PKG_VERSION");
-    let mut text = format!(".TH NXLOCK 7 \"\" \"nxlock {version}\" \"nxlock manual\"\n");
-    text += ".SH NAME\nnxlock \\- what its locks promise, and what becomes of that when something fails\n";
-    for (heading, body) in faults::NXLOCK_7 {
-        text += &format!(".SH {heading:?}\n{}", roff::prose(body));
+    for (name, about, sections) in OVERVIEWS {
+        let mut text = format!(".TH {} 7 \"\" \"nxlock {version}\" \"nxlock manual\"\n", name.to_uppercase());
+        text += &format!(".SH NAME\n{} \\- {about}\n", roff::escaped(name));
+        for (heading, body) in sections {
+            text += &format!(".SH {heading:?}\n{}", roff::prose(body));
+        }
+        text += &format!(".SH \"SEE ALSO\"\n{}", see_also(name, 7));
+        agrees(&format!("man/{name}.7"), &roff::finished(&text));
     }
-    text += &format!(".SH \"SEE ALSO\"\n{}", see_also(""));
-    agrees("man/nxlock.7", &roff::finished(&text));
 }
 
 /// A verb that is new has a page.
@@ -110,7 +124,7 @@ fn shells_load_them_and_say_nothing() {
     }
 }
 
-fn agrees(path: &str, expected: &str) {
+pub fn agrees(path: &str, expected: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let committed = fs::read_to_string(&file).unwrap_or_default();
     if committed != expected && std::env::var_os("BLESS").is_some_and(|bless| bless == "1") {
@@ -153,7 +167,7 @@ fn page(name: &str, verb: Option<&str>, sections: &[Section], help: &str) -> Str
         text += &format!(".PP\n{}", roff::prose(prose::JSON_FAILED));
     }
     text += &format!(".SH EXAMPLES\n{}", roff::prose(&examples));
-    text += &format!(".SH \"SEE ALSO\"\n{}", see_also(name));
+    text += &format!(".SH \"SEE ALSO\"\n{}", see_also(name, 1));
     roff::finished(&text)
 }
 
@@ -187,13 +201,16 @@ fn synopsis(root: &Command, verb: Option<&str>) -> String {
     usages.collect::<Vec<_>>().join(".br\n")
 }
 
-fn see_also(name: &str) -> String {
-    let ours = PAGES.iter().map(|(verb, ..)| verb.map_or_else(|| "nxlock".to_owned(), |verb| format!("nxlock-{verb}")));
+/// Every other page. A verb's own has of section 7 what is about it.
+fn see_also(name: &str, section: u8) -> String {
+    let verbs =
+        PAGES.iter().map(|(verb, ..)| verb.map_or_else(|| "nxlock".to_owned(), |verb| format!("nxlock-{verb}")));
     let others = ["flock", "redis-cli", "timeout"].map(str::to_owned);
-    let all = ours.filter(|page| page != name).chain(others).map(|page| (page, 1));
-    let faults = [("nxlock".to_owned(), 7)].into_iter().filter(|_| name == "nxlock" || name == "nxlock-run");
+    let overviews = OVERVIEWS.iter().map(|(name, ..)| ((*name).to_owned(), 7));
+    let overviews = overviews.filter(|_| section == 7 || name == "nxlock" || name == "nxlock-run");
+    let all = verbs.chain(others).map(|page| (page, 1)).chain(overviews);
     let line = |(page, section): (String, u8)| format!(".BR {} ({section})", roff::escaped(&page));
-    all.chain(faults).map(line).collect::<Vec<_>>().join(",\n") + "\n"
+    all.filter(|(page, of)| (page.as_str(), *of) != (name, section)).map(line).collect::<Vec<_>>().join(",\n") + "\n"
 }
 
 /// As far as a number can be seen in a list: each that a verb can end with is there, and nothing else.

@@ -37,8 +37,8 @@ pub struct Place {
 
 /// A file, as it stands.
 pub struct Source {
-    path: PathBuf,
-    text: String,
+    pub path: PathBuf,
+    pub text: String,
 }
 
 /// The files that there are, the one that counts most first: the one that was named, or else the user's and the

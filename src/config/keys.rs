@@ -49,7 +49,7 @@ pub const KEYS: [(&str, Scope); 25] = [
 ];
 
 /// Options that mean opposite things: one that was given says no to the other.
-const RIVALS: [(&str, &str); 3] = [("wait", "no-wait"), ("quiet", "verbose"), ("json", "export")];
+pub const RIVALS: [(&str, &str); 3] = [("wait", "no-wait"), ("quiet", "verbose"), ("json", "export")];
 
 /// What kind of value TOML has for an option.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,209 @@
+//! The recipes of nxlock-recipes(7) do what it says: their lines are taken from the page and run.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use crate::readme::{put, ran, shell, workplace};
+use crate::support::{Nxlock, Redis, eventually};
+
+/// What stands as it is under a heading of the page: block by block.
+fn under(heading: &str) -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("man/nxlock-recipes.7");
+    let page = fs::read_to_string(page).expect("there is a page");
+    let section = page.split(".SH ").find(|section| section.trim_start_matches('"').starts_with(heading));
+    // An empty line stands between two that look like one.
+    let section = section.expect("there is a section").replace(".EE\n.RE\n.PP\n.RS 4\n.EX\n", "\n");
+    let blocks = section.split(".EX\n").skip(1);
+    let unescaped = |text: &str| text.replace("\\-", "-").replace("\\(aq", "'").replace("\\&", "").replace("\\e", "\\");
+    blocks.filter_map(|block| Some(unescaped(block.split_once(".EE\n")?.0))).collect()
+}
+
+/// What follows a word on a line of its own.
+#[track_caller]
+fn after<'a>(block: &'a str, word: &str) -> &'a str {
+    block.lines().find_map(|line| line.trim_start().strip_prefix(word)).unwrap_or_else(|| panic!("{word}: {block}"))
+}
+
+/// What is set in deeper after a line, as YAML has it.
+fn nested(block: &str, key: &str) -> String {
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let mut lines = block.lines().skip_while(|line| line.trim() != key);
+    let above = lines.next().map_or(0, depth);
+    lines.take_while(|line| depth(line) > above).map(|line| format!("{}\n", line.trim_start())).collect()
+}
+
+#[test]
+fn a_cron_job_runs_on_one_of_the_hosts_and_is_mailed_where_there_is_no_server() {
+    let [crontab, mailed] = under("CRON").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let job = crontab.lines().last().unwrap().split_whitespace().skip(6).collect::<Vec<_>>().join(" ");
+    for _host in 0..2 {
+        shell(&redis, directory.path(), &job).run().exits(0).says_nothing();
+    }
+    assert_eq!(ran(directory.path()), "nightly-import nightly\n");
+    redis.delete("lock:nightly");
+    let nowhere = "redis://127.0.0.1:1";
+    let done = shell(&redis, directory.path(), &job).env("NXLOCK_SERVER", nowhere).run().exits(69);
+    done.prints("").says(mailed.trim_end().replace("redis://cache:6379", nowhere).as_str());
+}
+
+#[test]
+fn a_unit_of_systemd_takes_a_lock_that_another_host_has_for_a_success() {
+    let blocks = under("SYSTEMD");
+    let redis = Redis::start();
+    let directory = workplace();
+    let start = after(&blocks[0], "ExecStart=").replace("/usr/bin/", "").replace("/usr/local/bin/", "");
+    shell(&redis, directory.path(), &start).run().exits(0);
+    let busy = after(&blocks[0], "SuccessExitStatus=").parse().unwrap();
+    shell(&redis, directory.path(), &start).run().exits(busy);
+    assert_eq!(ran(directory.path()), "nightly-import nightly\n");
+    redis.delete("lock:nightly");
+}
+
+#[test]
+fn a_daemon_runs_on_one_host_and_then_on_the_next() {
+    let blocks = under("SYSTEMD");
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "worker", "echo $$ >> workers; exec sleep 600");
+    let start = after(&blocks[2], "ExecStart=").replace("/usr/bin/", "exec ").replace("/usr/local/bin/", "");
+    let workers = || fs::read_to_string(directory.path().join("workers")).unwrap_or_default().lines().count();
+    let first = shell(&redis, directory.path(), &start).start();
+    eventually("the first works", || workers() == 1);
+    let mut second = shell(&redis, directory.path(), &start).start();
+    second.says("we are next");
+    first.signal(Signal::SIGTERM);
+    first.finish().exits(143);
+    eventually("the second works", || workers() == 2);
+    second.signal(Signal::SIGTERM);
+    second.finish().exits(143);
+}
+
+/// One after the other, as shells of their own that end at the first command that fails.
+#[test]
+fn the_steps_of_a_github_job_share_a_lock() {
+    let [step, steps, _said] = under("GITHUB").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "migrate.sh", "echo \"${0##*/}\" >> ran");
+    let files = [("GITHUB_RUN_ID", "42"), ("GITHUB_ENV", "env")];
+    let run = |script: &str, variables: &str| {
+        let set = format!("set -e\nexport {} {variables}\n{script}", files.map(|(n, v)| format!("{n}={v}")).join(" "));
+        shell(&redis, directory.path(), &set).run()
+    };
+    run(after(&step, "- run: "), "").exits(0);
+    run(&nested(&steps, "- run: |"), "").exits(0);
+    let token = fs::read_to_string(directory.path().join("env")).unwrap();
+    assert!(redis.value("lock:production").is_some_and(|value| token.trim_end().ends_with(&value)), "{token}");
+    run("./migrate.sh", &token).exits(0);
+    run("./deploy.sh", &token).exits(0);
+    run(after(&steps, "run: nxlock").replace(" release", "nxlock release").as_str(), &token).exits(0);
+    assert_eq!(ran(directory.path()), "deploy.sh production\nmigrate.sh\ndeploy.sh \n");
+    assert!(!redis.exists("lock:production"));
+}
+
+#[test]
+fn the_scripts_of_a_gitlab_job_share_a_lock() {
+    let [line, scripts] = under("GITLAB").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "migrate.sh", "echo \"${0##*/}\" >> ran");
+    let run = |script: &str| {
+        let set = format!("set -e\nexport CI_JOB_ID=42 CI_PROJECT_DIR=./project\n{}", script.replace("\n- ", "\n"));
+        shell(&redis, directory.path(), &set).run()
+    };
+    let part = |key: &str| format!("\n{}", nested(&scripts, key));
+    run(&format!("\n{}", nested(&line, "script:"))).exits(0);
+    run(&format!("{}{}", part("before_script:"), part("script:"))).exits(0);
+    assert!(redis.exists("lock:production"));
+    run(&part("after_script:")).exits(0);
+    assert_eq!(ran(directory.path()), "deploy.sh production\nmigrate.sh\ndeploy.sh \n");
+    assert!(!redis.exists("lock:production"));
+}
+
+#[test]
+fn a_jenkins_stage_and_a_container_run_under_a_lock() {
+    let redis = Redis::start();
+    let directory = workplace();
+    let [pipeline] = under("JENKINS").try_into().unwrap();
+    let step = after(&pipeline, "sh '").trim_end_matches('\'');
+    shell(&redis, directory.path(), &format!("BUILD_TAG=42; {step}")).run().exits(0);
+    let [job] = under("KUBERNETES").try_into().unwrap();
+    let command = after(&job, "command: [").trim_end_matches(']').replace(',', "");
+    shell(&redis, directory.path(), &command).run().exits(0);
+    assert_eq!(ran(directory.path()), "deploy.sh production\nnightly-import nightly\n");
+    redis.delete("lock:nightly");
+}
+
+#[test]
+fn while_some_hosts_still_use_flock_both_keep_out_each_other() {
+    let [both] = under("FROM FLOCK").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "command", "echo \"${0##*/} $NXLOCK_NAME\" >> ran");
+    let both = both.replace("/run/lock/x", "x.lock");
+    let old = "flock x.lock sh -c 'echo > old; while ! [ -e go ]; do sleep 0.01; done'";
+    let old = shell(&redis, directory.path(), old).start();
+    eventually("the old one has its lock", || directory.path().join("old").exists());
+    let new = shell(&redis, directory.path(), &both).start();
+    eventually("the new one has its own", || redis.exists("lock:x"));
+    assert_eq!(ran(directory.path()), "");
+    shell(&redis, directory.path(), "nxlock -q run x -n -E 1 -- echo ran").run().exits(1).says_nothing();
+    fs::write(directory.path().join("go"), "").unwrap();
+    old.finish().exits(0);
+    new.finish().exits(0);
+    assert_eq!(ran(directory.path()), "command x\n");
+}
+
+#[test]
+fn a_job_of_cronlock_is_kept_apart_by_a_line_of_its_own() {
+    let [_was, is] = under("FROM CRONLOCK").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let line = is.split_once(' ').unwrap().1;
+    shell(&redis, directory.path(), line).run().exits(0);
+    shell(&redis, directory.path(), line).run().exits(200);
+    assert_eq!(ran(directory.path()), "nightly-import nightly\n");
+    redis.delete("lock:nightly");
+}
+
+/// The script as it was is run by redis-cli itself, as far as it is installed with the server.
+#[test]
+fn a_script_of_redis_cli_and_nxlock_exclude_each_other_by_one_key() {
+    let [was, is, _later] = under("FROM REDIS-CLI").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    fs::write(directory.path().join("wait"), "").unwrap();
+    let compare = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end";
+    let socket = redis.socket();
+    let was = was.replace("redis-cli ", &format!("redis-cli -s {} ", socket.display()));
+    let was = format!("COMPARE_AND_DELETE=\"{compare}\"\n{was}");
+    let mut old = shell(&redis, directory.path(), &was).start();
+    old.line("deploying");
+    shell(&redis, directory.path(), &is).run().exits(75).says("held by another program");
+    fs::write(directory.path().join("go"), "").unwrap();
+    old.finish().exits(0);
+    fs::remove_file(directory.path().join("go")).unwrap();
+    let mut new = shell(&redis, directory.path(), &is).start();
+    new.line("deploying");
+    shell(&redis, directory.path(), &was).run().exits(1);
+    fs::write(directory.path().join("go"), "").unwrap();
+    new.finish().exits(0);
+    assert!(!redis.exists("deploy-lock"));
+}
+
+#[test]
+fn the_example_of_a_configuration_changes_nothing() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("man/config.toml");
+    // But for the name of the file.
+    let settings = |config: &Path| {
+        let call = Nxlock::new(["--json", "-s", "local:/tmp", "check"]).env("NXLOCK_CONFIG", config);
+        let settings = call.run().exits(0).json()["settings"].clone();
+        let all = settings.as_array().unwrap().iter();
+        all.filter(|setting| setting["name"] != "config").cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(settings(&file), settings(Path::new("/dev/null")));
+}
