@@ -36,6 +36,14 @@ pub struct Rules {
     pub descendants: Descendants,
 }
 
+impl Rules {
+    /// When a command is told to stop whose lease ends at `until` and has not been renewed. Later than that
+    /// none is begun.
+    pub fn stop_at(&self, until: Moment) -> Moment {
+        until - margin::stop(self.ttl, self.kill_after)
+    }
+}
+
 /// How it went.
 pub struct Outcome {
     pub ending: Ending,
@@ -181,8 +189,7 @@ impl<'a> Supervisor<'a> {
             // for what is stopped.
             (Signal::SIGHUP, Source::Terminal) if child::leads_session() => {
                 self.asked_to_end = true;
-                self.tree.signal_all(signal);
-                self.wake();
+                self.signal_and_wake(signal);
             }
             // Heard only now that the command runs, which has not had it.
             (_, Source::Wait) => {
@@ -207,7 +214,7 @@ impl<'a> Supervisor<'a> {
                 self.asked_to_end = true;
                 self.tree.signal_all(signal);
             }
-            (Signal::SIGCONT, Source::Process) => self.wake(),
+            (Signal::SIGCONT, Source::Process) => self.signal_and_wake(signal),
             (_, Source::Process) => self.tree.signal_command(signal),
         }
     }
@@ -248,19 +255,19 @@ impl<'a> Supervisor<'a> {
     }
 
     fn stop(&mut self, signal: Signal) {
-        self.tree.signal_all(signal);
-        // One that is stopped would not see it.
-        self.wake();
+        self.signal_and_wake(signal);
         if let Phase::Running | Phase::Outlived = self.phase {
             self.phase = Phase::Stopping { kill_at: Moment::now() + self.rules.kill_after };
         }
     }
 
-    /// Continues what is stopped; but not what is to be killed at once. It needs no waking for that, and
+    /// Continues what is stopped as well; but not what is to be killed at once. It needs no waking for that, and
     /// would go on until then, when its lease may be over.
-    fn wake(&self) {
-        if !self.last_call().passed() {
-            self.tree.signal_all(Signal::SIGCONT);
+    fn signal_and_wake(&self, signal: Signal) {
+        match (signal, self.last_call().passed()) {
+            (Signal::SIGCONT, true) => {}
+            (Signal::SIGCONT, false) | (_, true) => _ = self.tree.signal_all(signal),
+            (_, false) => self.tree.signal_and_wake_all(signal),
         }
     }
 
@@ -301,9 +308,8 @@ impl<'a> Supervisor<'a> {
         stop_at.min(self.time_limit).min(kill)
     }
 
-    /// When a command whose lease has not been renewed is told to stop.
     fn stop_at(&self) -> Moment {
-        self.until - margin::stop(self.rules.ttl, self.rules.kill_after)
+        self.rules.stop_at(self.until)
     }
 
     /// When whatever is left must be killed, to be gone before the lease can have ended.

@@ -55,6 +55,25 @@ fn kill_comes_as_long_after_term_as_was_asked_for() {
     assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
 }
 
+/// A busy machine has many other processes, and to look at them all takes a while.
+#[test]
+fn what_a_command_starts_to_clean_up_is_not_told_to_stop() {
+    let redis = Redis::start();
+    let crowd = redis.nxlock(["run", "crowd", "-c", "for n in $(seq 300); do sleep 300 & done; echo up; wait"]);
+    let mut crowd = crowd.start();
+    crowd.line("up");
+    let tidy = "sh -c 'trap \"echo told\" TERM; sleep 0.2; sleep 0.2; echo tidy'";
+    let script = "trap \"$TIDY; exit 3\" TERM; echo up; while :; do sleep 0.01; done";
+    for _ in 0..10 {
+        let mut running = redis.nxlock(["run", "job", "-c", script]).env("TIDY", tidy).start();
+        running.line("up");
+        running.signal(Signal::SIGTERM);
+        running.finish().exits(3).prints("up\ntidy\n");
+    }
+    crowd.signal(Signal::SIGTERM);
+    crowd.finish().exits(143);
+}
+
 #[test]
 fn kill_after_nothing_is_kill_at_once() {
     let redis = Redis::start();

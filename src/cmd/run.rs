@@ -42,7 +42,15 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     }
     let (program, args) = command(asked);
     let environment = environment(&lock, &hold, lease, asked.ttl);
-    let (child, terminal) = match supervise::spawn(&program, &args, &environment, signals.inherited(), lease.until) {
+    let rules = Rules {
+        ttl: asked.ttl,
+        kill_after: asked.kill_after,
+        time_limit: asked.time_limit,
+        on_lost: asked.on_lost,
+        descendants: asked.descendants,
+    };
+    let start_by = rules.stop_at(lease.until);
+    let (child, terminal) = match supervise::spawn(&program, &args, &environment, signals.inherited(), start_by) {
         Ok(born) => born,
         Err(unborn) => {
             give_back(&mut *store, &hold, timeout);
@@ -57,13 +65,6 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     };
     say::trace(format_args!("started the command, pid {}", child.id()));
     let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout, alarm);
-    let rules = Rules {
-        ttl: asked.ttl,
-        kill_after: asked.kill_after,
-        time_limit: asked.time_limit,
-        on_lost: asked.on_lost,
-        descendants: asked.descendants,
-    };
     let supervisor = Supervisor::new(&lock.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
     let outcome = supervisor.run();
     let outcome = outcome.context("cannot watch the command")?;
@@ -77,7 +78,7 @@ fn too_late(name: &LockName) -> Trouble {
     Trouble {
         kind: Kind::Unreachable,
         tried: format!("cannot use the lock \"{name}\""),
-        came: "it was granted, and its lease had ended before the command could be started".into(),
+        came: "it was granted, and its lease was about to end before the command could be started".into(),
         remedy: "see what stopped nxlock meanwhile, or use a longer --ttl".into(),
     }
 }

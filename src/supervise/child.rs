@@ -36,7 +36,7 @@ impl Terminal {
 
 /// Why a command was not started.
 pub enum Unborn {
-    /// Its lease had ended before it could be.
+    /// It could not be in time.
     TooLate,
     /// As execve(2).
     Failed(io::Error),
@@ -54,10 +54,10 @@ impl From<Errno> for Unborn {
     }
 }
 
-/// What a child tells of a lease that has ended: nothing else on its way says that.
+/// What a child tells that is too late: nothing else on its way says that.
 const TOO_LATE: i32 = libc::ETIME;
 
-/// Starts the command, with `mask` as its signal mask, unless `until` has passed. To be called from the
+/// Starts the command, with `mask` as its signal mask, unless `start_by` has passed. To be called from the
 /// main thread: the parent-death signal is bound to the thread that forked, prctl(2).
 ///
 /// # Errors
@@ -67,7 +67,7 @@ pub fn spawn(
     args: &[OsString],
     environment: &[(&str, Option<String>)],
     mask: SigSet,
-    until: Moment,
+    start_by: Moment,
 ) -> Result<(Child, Terminal), Unborn> {
     // What loses its parent comes to us instead of to init, so that all of it can be found.
     prctl::set_child_subreaper(true)?;
@@ -95,7 +95,7 @@ pub fn spawn(
             }
             prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Whatever has held us up since the lock was granted: nothing begins without it.
-            if until.passed() {
+            if start_by.passed() {
                 return Err(io::Error::from_raw_os_error(TOO_LATE));
             }
             // Had we died before that, nobody would tell.
@@ -131,8 +131,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_begins_when_its_lease_has_ended() {
-        let spawn = |until| spawn(&"true".into(), &[], &[], SigSet::empty(), until);
+    fn nothing_begins_too_late() {
+        let spawn = |start_by| spawn(&"true".into(), &[], &[], SigSet::empty(), start_by);
         assert!(matches!(spawn(Moment::now()), Err(Unborn::TooLate)));
         let (mut child, _) = spawn(Moment::now() + Duration::from_secs(60)).unwrap_or_else(|_| panic!("it starts"));
         assert!(child.wait().unwrap().success());

@@ -62,19 +62,25 @@ impl Tree {
         }
     }
 
-    /// Signals the command and everything it started. Tells whether any of it is out of reach:
-    /// running as another user.
+    /// Signals the command and everything it started. What they start because of it, as a shell does in a
+    /// trap, is not. Tells whether any of it is out of reach: running as another user.
     pub fn signal_all(&self, signal: Signal) -> bool {
-        let out_of_reach = |pid: &&Pid| kill(**pid, signal) == Err(Errno::EPERM);
-        if !proc::is_ours() {
-            return self.signal_group(signal);
+        let Some(all) = self.all() else { return self.signal_group(signal) };
+        all.into_iter().filter(|pid| kill(*pid, signal) == Err(Errno::EPERM)).count() > 0
+    }
+
+    /// Signals them, and continues those that are stopped: they would not see it otherwise.
+    pub fn signal_and_wake_all(&self, signal: Signal) {
+        match self.all() {
+            Some(all) => {
+                for signal in [signal, Signal::SIGCONT] {
+                    for pid in &all {
+                        let _ = kill(*pid, signal);
+                    }
+                }
+            }
+            None => _ = (self.signal_group(signal), self.signal_group(Signal::SIGCONT)),
         }
-        // Those that are found at once first: on a busy machine it takes long to look at all processes.
-        let near = children_of_all();
-        let refused = near.iter().filter(out_of_reach).count();
-        let Some(all) = descendants() else { return self.signal_group(signal) };
-        let rest: Vec<Pid> = all.into_iter().filter(|pid| !near.contains(pid)).collect();
-        refused + rest.iter().filter(out_of_reach).count() > 0
     }
 
     /// What there is to do without /proc, or with one that has other numbers than kill(2) for the same
@@ -86,30 +92,63 @@ impl Tree {
         self.signal_command(signal);
         false
     }
+
+    /// Every process that descends from us, if /proc tells.
+    fn all(&self) -> Option<Vec<Pid>> {
+        if !proc::is_ours() {
+            return None;
+        }
+        by_children().or_else(by_parents)
+    }
 }
 
-/// Descendants as the kernel lists them by parent, proc_pid_children(5). That is quick, and may miss some
-/// that come or go meanwhile; and not every kernel has it.
-fn children_of_all() -> Vec<Pid> {
-    let mut found = vec![std::process::id().cast_signed()];
+/// Descendants as the kernel lists them under their parents, proc_pid_children(5): as many files are read as there are
+/// descendants, however many others run here, and a deadline may be near. A list may lack somebody while others
+/// come and go, so it counts when it has been the same twice. Nothing where the kernel has no such lists.
+fn by_children() -> Option<Vec<Pid>> {
+    let mut all = once_by_children()?;
+    let mut last = all.clone();
+    for _ in 0..ROUNDS {
+        let found = once_by_children()?;
+        if found == last {
+            break;
+        }
+        all.extend(found.iter().filter(|pid| !last.contains(pid)));
+        last = found;
+    }
+    Some(all)
+}
+
+/// What forks without end is caught when it is signalled again.
+const ROUNDS: u32 = 4;
+
+fn once_by_children() -> Option<Vec<Pid>> {
+    let own = std::process::id().cast_signed();
+    let mut found = vec![own];
     let mut next = 0;
-    while let Some(pid) = found.get(next) {
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let children: Vec<i32> = lists.flat_map(|list| pids_in(&list)).collect();
-        found.extend(children);
+    while let Some(&pid) = found.get(next) {
+        let mut listed = false;
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            if let Ok(list) = fs::read_to_string(thread.path().join("children")) {
+                found.extend(pids_in(&list));
+                listed = true;
+            }
+        }
+        if pid == own && !listed {
+            return None;
+        }
         next += 1;
     }
-    found.into_iter().skip(1).map(Pid::from_raw).collect()
+    Some(found.into_iter().skip(1).map(Pid::from_raw).collect())
 }
 
-fn pids_in(list: &str) -> Vec<i32> {
-    list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+fn pids_in(list: &str) -> impl Iterator<Item = i32> {
+    list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok())
 }
 
-/// Every process that descends from this one, parents before children; none of them is another's,
-/// since pids are not given out again within the time it takes to signal them. Nothing without /proc.
-fn descendants() -> Option<Vec<Pid>> {
+/// The same by what every process tells of its parent. None of them is another's, since pids are not given out
+/// again within the time it takes to signal them. Nothing without /proc.
+fn by_parents() -> Option<Vec<Pid>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for pid in proc::pids()? {
         // One that ended meanwhile has no parent to tell any more.
@@ -134,8 +173,8 @@ mod tests {
     fn a_process_of_ours_is_found_under_us() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
-        assert!(descendants().unwrap().contains(&pid));
-        assert!(children_of_all().contains(&pid));
+        assert!(by_parents().unwrap().contains(&pid));
+        assert!(by_children().is_none_or(|found| found.contains(&pid)));
         child.kill().unwrap();
         child.wait().unwrap();
     }
