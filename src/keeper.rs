@@ -126,8 +126,8 @@ impl Keeper {
     fn begin_renewing(&mut self) -> io::Result<()> {
         let (inbox, orders) = Inbox::open()?;
         let (reports, post) = Inbox::open()?;
-        // Whoever is to be signalled is looked for in /proc, which takes two.
-        let _spare = (Alarm::new()?, Alarm::new()?);
+        // Whoever is to be signalled is looked for in /proc, which takes one.
+        let _spare = Alarm::new()?;
         let (give, given) = channel::<Watch>();
         let keep = move || given.recv().map_or((), |watch| watch.keep(inbox, &post));
         deaf(|| thread::Builder::new().name("keeper".into()).spawn(keep))?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, raise};
 
-pub use child::{Terminal, Unborn, spawn};
+pub use child::{Unborn, spawn};
 
 use crate::cli::{Descendants, OnLost};
 use crate::clock::Moment;
@@ -24,6 +24,7 @@ use crate::report::Ending;
 use crate::say;
 use crate::signals::{Notice, Signals, Source};
 use crate::store::Trouble;
+use child::{Child, Terminal};
 use tree::{Reaped, Tree};
 
 /// What the command may and may not do.
@@ -46,7 +47,8 @@ impl Rules {
 
 /// How it went.
 pub struct Outcome {
-    pub ending: Ending,
+    /// Or why there was no command.
+    pub ending: Result<Ending, Unborn>,
     pub time_limit: bool,
     pub lost: Option<Lost>,
     /// When the lease ends, for all we know.
@@ -77,7 +79,6 @@ enum Phase {
 
 pub struct Supervisor<'a> {
     name: &'a LockName,
-    terminal: Terminal,
     tree: Tree,
     rules: Rules,
     signals: &'a mut Signals,
@@ -86,7 +87,7 @@ pub struct Supervisor<'a> {
     until: Moment,
     time_limit: Moment,
     phase: Phase,
-    ending: Option<Ending>,
+    ending: Option<Result<Ending, Unborn>>,
     /// A process asked us to end the command: what it leaves behind is ended too.
     asked_to_end: bool,
     /// INT or QUIT was typed at the terminal.
@@ -99,8 +100,7 @@ pub struct Supervisor<'a> {
 impl<'a> Supervisor<'a> {
     pub fn new(
         name: &'a LockName,
-        child: &std::process::Child,
-        terminal: Terminal,
+        child: Child,
         lease: Lease,
         rules: Rules,
         signals: &'a mut Signals,
@@ -109,8 +109,7 @@ impl<'a> Supervisor<'a> {
         let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
         Supervisor {
             name,
-            terminal,
-            tree: Tree::of(child, terminal),
+            tree: Tree::of(child),
             rules,
             signals,
             keeper,
@@ -151,10 +150,10 @@ impl<'a> Supervisor<'a> {
 
     /// The command's ending, once nothing is left to be done about it. What one that ends by itself
     /// leaves behind is left, waited for or stopped; of one that was stopped everything has to be gone.
-    fn finished(&mut self) -> Option<Ending> {
+    fn finished(&mut self) -> Option<Result<Ending, Unborn>> {
         loop {
             match self.tree.reap() {
-                Reaped::Command(status) => self.ending = Some(child::ending(status, self.typed)),
+                Reaped::Command(end) => self.ending = Some(end.map(|status| child::ending(status, self.typed))),
                 Reaped::Other => {}
                 Reaped::NoneLeft => return self.ending,
                 Reaped::NoneYet => break,
@@ -183,7 +182,7 @@ impl<'a> Supervisor<'a> {
                 if source == Source::Process {
                     self.tree.signal_all(signal);
                 }
-                suspend(self.terminal);
+                suspend(self.tree.terminal());
             }
             // The terminal is gone. Who leads its session is alone in being told: by HUP, and by CONT
             // for what is stopped.

@@ -183,7 +183,7 @@ fn pipelines_deploy() {
     let texts: [String; 2] = under("CI", "yaml");
     for text in &texts {
         let steps = text.lines().map(|line| line.trim_start_matches([' ', '-']).trim_start_matches("run: "));
-        let command = steps.filter(|step| step.starts_with("nxlock ")).collect::<Vec<_>>();
+        let command = steps.filter(|step| step.contains("nxlock run ")).collect::<Vec<_>>();
         let [command] = command.as_slice() else { panic!("{command:?}") };
         shell(&redis, directory.path(), command).run().exits(0);
     }

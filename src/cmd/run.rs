@@ -1,17 +1,17 @@
 //! Hold a lock around a command: the only verb that composes.
 
 use std::ffi::OsString;
-use std::io;
 use std::time::Duration;
 
 use anyhow::Context;
+use nix::errno::Errno;
 
 use super::{Wants, claim, enclosing, give_back, give_up_if_asked, meant, open, wait_for};
 use crate::cli::{Everywhere, Run};
 use crate::inbox::Alarm;
 use crate::keeper::{GivenBack, Keeper};
 use crate::lock::{HELD, Hold, Lease, LockName, Ttl};
-use crate::report::{Named, NotRun, Ran, Report, Unreleased};
+use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::say;
 use crate::signals::Signals;
 use crate::store::{Kind, Trouble};
@@ -40,7 +40,7 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     if let Some(interrupted) = give_up_if_asked(&mut *store, &hold, timeout, &mut signals) {
         return Ok(interrupted);
     }
-    let (program, args) = command(asked);
+    let words = words(asked);
     let environment = environment(&lock, &hold, lease, asked.ttl);
     let rules = Rules {
         ttl: asked.ttl,
@@ -49,28 +49,38 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         on_lost: asked.on_lost,
         descendants: asked.descendants,
     };
-    let start_by = rules.stop_at(lease.until);
-    let (child, terminal) = match supervise::spawn(&program, &args, &environment, signals.inherited(), start_by) {
-        Ok(born) => born,
-        Err(unborn) => {
+    let child = match supervise::spawn(&words, &environment, signals.inherited(), rules.stop_at(lease.until)) {
+        Ok(child) => child,
+        Err(errno) => {
             give_back(&mut *store, &hold, timeout);
-            return match unborn {
-                Unborn::TooLate => Err(too_late(&lock.name).into()),
-                Unborn::Failed(error) => {
-                    let missing = error.kind() == io::ErrorKind::NotFound;
-                    Ok(Report::NotRun(NotRun { lock, command: program, missing, error }))
-                }
-            };
+            return Ok(not_run(lock, words, errno));
         }
     };
-    say::trace(format_args!("started the command, pid {}", child.id()));
+    say::trace(format_args!("started the command, pid {}", child.pid));
     let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout, alarm);
-    let supervisor = Supervisor::new(&lock.name, &child, terminal, lease, rules, &mut signals, &mut keeper);
-    let outcome = supervisor.run();
-    let outcome = outcome.context("cannot watch the command")?;
-    say::trace(format_args!("the command has ended: {}", say::ending(&outcome.ending)));
-    let rest = asked.at_least.map_or(Duration::ZERO, |least| (lease.granted + least).remaining());
-    Ok(Report::Ran(end(lock, outcome, keeper, rest)))
+    let supervisor = Supervisor::new(&lock.name, child, lease, rules, &mut signals, &mut keeper);
+    let outcome = supervisor.run().context("cannot watch the command")?;
+    match outcome.ending {
+        Ok(ending) => {
+            say::trace(format_args!("the command has ended: {}", say::ending(&ending)));
+            let rest = asked.at_least.map_or(Duration::ZERO, |least| (lease.granted + least).remaining());
+            Ok(Report::Ran(end(lock, ending, outcome, keeper, rest)))
+        }
+        Err(unborn) => {
+            if let GivenBack::Unconfirmed(trouble) = keeper.give_back(None) {
+                say::warn(format_args!("{trouble}"));
+            }
+            match unborn {
+                Unborn::TooLate => Err(too_late(&lock.name).into()),
+                Unborn::Failed(errno) => Ok(not_run(lock, words, errno)),
+            }
+        }
+    }
+}
+
+fn not_run(lock: Named, words: Vec<OsString>, errno: Errno) -> Report {
+    let command = words.into_iter().next().unwrap_or_default();
+    Report::NotRun(NotRun { lock, command, missing: errno == Errno::ENOENT, error: errno.into() })
 }
 
 /// We were held up between the grant and the start: stopped, or the whole machine was.
@@ -84,12 +94,10 @@ fn too_late(name: &LockName) -> Trouble {
 }
 
 /// The program and its arguments, byte for byte.
-fn command(asked: &Run) -> (OsString, Vec<OsString>) {
-    match (&asked.shell, asked.command.split_first()) {
-        (Some(text), _) => ("sh".into(), vec!["-c".into(), text.clone()]),
-        (None, Some((program, args))) => (program.clone(), args.to_vec()),
-        // The command line asks for one of the two.
-        (None, None) => (OsString::new(), Vec::new()),
+fn words(asked: &Run) -> Vec<OsString> {
+    match &asked.shell {
+        Some(text) => vec!["sh".into(), "-c".into(), text.clone()],
+        None => asked.command.clone(),
     }
 }
 
@@ -106,8 +114,8 @@ fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static 
 }
 
 /// Gives the lock back, or lets it stand for the `rest` that `--at-least` asks for.
-fn end(lock: Named, outcome: Outcome, keeper: Keeper, rest: Duration) -> Ran {
-    let Outcome { ending, time_limit, mut lost, until } = outcome;
+fn end(lock: Named, ending: Ending, outcome: Outcome, keeper: Keeper, rest: Duration) -> Ran {
+    let Outcome { time_limit, mut lost, until, .. } = outcome;
     let rest = Some(rest).filter(|rest| !rest.is_zero() && lost.is_none()).map(Ttl::at_least);
     let mut unreleased = None;
     match keeper.give_back(rest) {

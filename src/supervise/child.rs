@@ -1,21 +1,23 @@
 //! The command's birth and its last word.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
-use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-
-use nix::unistd::{getpid, getsid};
+use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, getsid, pipe2, read, setpgid, write};
 
 use crate::clock::Moment;
 use crate::inherited;
 use crate::report::Ending;
+use crate::signals::is_ignored;
 
 /// Whether there is a terminal that controls us, and so job control to take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,78 +36,121 @@ impl Terminal {
     }
 }
 
-/// Why a command was not started.
+/// What was forked to become the command. Its program may take long to be found: a file system can hang. Nobody waits
+/// for that, since a lease goes on meanwhile.
+pub struct Child {
+    pub pid: Pid,
+    pub terminal: Terminal,
+    word: OwnedFd,
+}
+
+/// Why a child did not become the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unborn {
-    /// It could not be in time.
+    /// It could not in time.
     TooLate,
-    /// As execve(2).
-    Failed(io::Error),
-}
-
-impl From<io::Error> for Unborn {
-    fn from(error: io::Error) -> Unborn {
-        if error.raw_os_error() == Some(TOO_LATE) { Unborn::TooLate } else { Unborn::Failed(error) }
-    }
-}
-
-impl From<Errno> for Unborn {
-    fn from(errno: Errno) -> Unborn {
-        Unborn::Failed(errno.into())
-    }
+    /// As execve(2), and what comes before it.
+    Failed(Errno),
 }
 
 /// What a child tells that is too late: nothing else on its way says that.
-const TOO_LATE: i32 = libc::ETIME;
+const TOO_LATE: Errno = Errno::ETIME;
 
-/// Starts the command, with `mask` as its signal mask, unless `start_by` has passed. To be called from the
-/// main thread: the parent-death signal is bound to the thread that forked, prctl(2).
+impl Child {
+    /// Why it did not become the command, if so. To be asked when it has ended.
+    pub fn unborn(&self) -> Option<Unborn> {
+        let mut number = [0; 4];
+        // Nothing is written, and the end is closed, by execve(2), and by SIGKILL.
+        let is_told = read(&self.word, &mut number) == Ok(number.len());
+        is_told.then(|| match Errno::from_raw(i32::from_ne_bytes(number)) {
+            TOO_LATE => Unborn::TooLate,
+            errno => Unborn::Failed(errno),
+        })
+    }
+}
+
+/// Starts the command, with `mask` as its signal mask, unless `start_by` has passed when it is ready. To be called
+/// from the main thread: the parent-death signal is bound to the thread that forked, prctl(2).
 ///
 /// # Errors
-/// If it could not be started, or not in time.
+/// As fork(2), pipe(2) and prctl(2); EINVAL for a word with a NUL in it.
 pub fn spawn(
-    program: &OsString,
-    args: &[OsString],
+    words: &[OsString],
     environment: &[(&str, Option<String>)],
     mask: SigSet,
     start_by: Moment,
-) -> Result<(Child, Terminal), Unborn> {
+) -> Result<Child, Errno> {
     // What loses its parent comes to us instead of to init, so that all of it can be found.
     prctl::set_child_subreaper(true)?;
     let terminal = Terminal::find();
-    let mut command = Command::new(program);
-    command.args(args);
-    for (name, value) in environment {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    if terminal == Terminal::Absent {
-        command.process_group(0);
-    }
-    let parent = std::process::id();
+    // All that takes memory is done before the fork.
+    let words = words.iter().map(|word| ended_by_nul(word.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    let variables = variables(environment)?;
+    let (argv, envp) = (pointers(&words), pointers(&variables));
     let pipe_ignored = inherited::pipe_ignored();
-    // SAFETY: between fork and exec only sigprocmask(2), sigaction(2), prctl(2), clock_gettime(2),
-    // getppid(2) and kill(2) are called, which are async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            mask.thread_set_mask()?;
-            if pipe_ignored {
-                signal(Signal::SIGPIPE, SigHandler::SigIgn)?;
+    let parent = getpid();
+    let (word, told) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let become_it = || -> Errno {
+        let prepared = (|| {
+            if terminal == Terminal::Absent {
+                setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
             }
+            let pipe = if pipe_ignored { SigHandler::SigIgn } else { SigHandler::SigDfl };
+            // SAFETY: no handler is set.
+            unsafe { signal(Signal::SIGPIPE, pipe)? };
+            // Ctrl-C that comes now is the command's, and not for the handler that we have.
+            if !is_ignored(Signal::SIGINT) {
+                // SAFETY: as above.
+                unsafe { signal(Signal::SIGINT, SigHandler::SigDfl)? };
+            }
+            mask.thread_set_mask()?;
             prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Whatever has held us up since the lock was granted: nothing begins without it.
             if start_by.passed() {
-                return Err(io::Error::from_raw_os_error(TOO_LATE));
+                return Err(TOO_LATE);
             }
             // Had we died before that, nobody would tell.
-            if libc::getppid().cast_unsigned() != parent {
-                libc::raise(libc::SIGKILL);
+            if getppid() != parent {
+                raise(Signal::SIGKILL)?;
             }
             Ok(())
-        });
+        })();
+        match prepared {
+            Ok(()) => {
+                // SAFETY: both are arrays of strings that end with a NUL, and end with a null pointer themselves.
+                unsafe { libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr()) };
+                Errno::last()
+            }
+            Err(errno) => errno,
+        }
+    };
+    // SAFETY: the child allocates nothing, takes no lock, and makes only system calls and execvpe(3), until it
+    // ends or becomes something else.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(Child { pid: child, terminal, word }),
+        ForkResult::Child => {
+            let number = become_it() as i32;
+            let _ = write(&told, &number.to_ne_bytes());
+            // SAFETY: ends this process, and runs nothing of ours.
+            unsafe { libc::_exit(127) }
+        }
     }
-    Ok((command.spawn()?, terminal))
+}
+
+fn ended_by_nul(bytes: &[u8]) -> Result<CString, Errno> {
+    CString::new(bytes).map_err(|_| Errno::EINVAL)
+}
+
+/// Ours, but for what is set, or taken out.
+fn variables(set: &[(&str, Option<String>)]) -> Result<Vec<CString>, Errno> {
+    let ours = std::env::vars_os().filter(|(name, _)| set.iter().all(|(other, _)| name != other));
+    let ours = ours.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+    let set = set.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?).into_bytes()));
+    ours.chain(set).map(|variable| ended_by_nul(&variable)).collect()
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 /// Whether we are the leader of our session, as a terminal window's first program is.
@@ -128,13 +173,21 @@ pub fn ending(status: ExitStatus, typed: Option<Signal>) -> Ending {
 mod tests {
     use std::time::Duration;
 
+    use nix::sys::wait::{WaitStatus, waitpid};
+
     use super::*;
+
+    /// Its end, and why it was not born.
+    fn born(program: &str, start_by: Moment) -> (WaitStatus, Option<Unborn>) {
+        let child = spawn(&[program.into()], &[], SigSet::empty(), start_by).unwrap();
+        (waitpid(child.pid, None).unwrap(), child.unborn())
+    }
 
     #[test]
     fn nothing_begins_too_late() {
-        let spawn = |start_by| spawn(&"true".into(), &[], &[], SigSet::empty(), start_by);
-        assert!(matches!(spawn(Moment::now()), Err(Unborn::TooLate)));
-        let (mut child, _) = spawn(Moment::now() + Duration::from_secs(60)).unwrap_or_else(|_| panic!("it starts"));
-        assert!(child.wait().unwrap().success());
+        let soon = Moment::now() + Duration::from_secs(60);
+        assert!(matches!(born("true", soon), (WaitStatus::Exited(_, 0), None)));
+        assert_eq!(born("true", Moment::now()).1, Some(Unborn::TooLate));
+        assert_eq!(born("/no/such/program", soon).1, Some(Unborn::Failed(Errno::ENOENT)));
     }
 }

@@ -7,25 +7,24 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use super::child::Terminal;
+use super::child::{Child, Terminal, Unborn};
 use crate::proc::{self, Stat};
 
 pub struct Tree {
-    command: Pid,
-    terminal: Terminal,
+    command: Child,
     command_reaped: bool,
 }
 
 pub enum Reaped {
     /// The command itself.
-    Command(ExitStatus),
+    Command(Result<ExitStatus, Unborn>),
     /// Something it started, which had become our child; or one that asked to be traced, and has stopped.
     Other,
     /// Nothing has ended, and something is left.
@@ -34,8 +33,12 @@ pub enum Reaped {
 }
 
 impl Tree {
-    pub fn of(command: &Child, terminal: Terminal) -> Tree {
-        Tree { command: Pid::from_raw(command.id().cast_signed()), terminal, command_reaped: false }
+    pub fn of(command: Child) -> Tree {
+        Tree { command, command_reaped: false }
+    }
+
+    pub fn terminal(&self) -> Terminal {
+        self.command.terminal
     }
 
     /// Collects one process that has ended, without waiting.
@@ -46,9 +49,9 @@ impl Tree {
             0 => Reaped::NoneYet,
             // Stops are told unasked of who called ptrace(2) with PTRACE_TRACEME; it has not ended.
             pid if pid > 0 && libc::WIFSTOPPED(status) => Reaped::Other,
-            pid if pid == self.command.as_raw() => {
+            pid if pid == self.command.pid.as_raw() => {
                 self.command_reaped = true;
-                Reaped::Command(ExitStatus::from_raw(status))
+                Reaped::Command(self.command.unborn().map_or(Ok(ExitStatus::from_raw(status)), Err))
             }
             pid if pid > 0 => Reaped::Other,
             _ => Reaped::NoneLeft,
@@ -58,7 +61,7 @@ impl Tree {
     /// Signals the command alone, as if the signal had been sent to it.
     pub fn signal_command(&self, signal: Signal) {
         if !self.command_reaped {
-            let _ = kill(self.command, signal);
+            let _ = kill(self.command.pid, signal);
         }
     }
 
@@ -86,8 +89,8 @@ impl Tree {
     /// What there is to do without /proc, or with one that has other numbers than kill(2) for the same
     /// processes.
     fn signal_group(&self, signal: Signal) -> bool {
-        if self.terminal == Terminal::Absent {
-            return killpg(self.command, signal) == Err(Errno::EPERM);
+        if self.terminal() == Terminal::Absent {
+            return killpg(self.command.pid, signal) == Err(Errno::EPERM);
         }
         self.signal_command(signal);
         false
@@ -128,11 +131,12 @@ fn once_by_children() -> Option<Vec<Pid>> {
     let mut next = 0;
     while let Some(&pid) = found.get(next) {
         let mut listed = false;
-        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            if let Ok(list) = fs::read_to_string(thread.path().join("children")) {
-                found.extend(pids_in(&list));
-                listed = true;
-            }
+        // First all threads, then their lists: there may be but one descriptor left.
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let lists: Vec<_> = threads.map(|thread| thread.path().join("children")).collect();
+        for list in lists.iter().filter_map(|list| fs::read_to_string(list).ok()) {
+            found.extend(pids_in(&list));
+            listed = true;
         }
         if pid == own && !listed {
             return None;
@@ -150,7 +154,8 @@ fn pids_in(list: &str) -> impl Iterator<Item = i32> {
 /// again within the time it takes to signal them. Nothing without /proc.
 fn by_parents() -> Option<Vec<Pid>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for pid in proc::pids()? {
+    let pids: Vec<i32> = proc::pids()?.collect();
+    for pid in pids {
         // One that ended meanwhile has no parent to tell any more.
         if let Some(stat) = Stat::of(pid) {
             children.entry(stat.parent).or_default().push(pid);

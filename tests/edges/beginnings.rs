@@ -1,0 +1,103 @@
+//! When a command takes long to begin: a file system hangs while its program is looked for.
+
+use nix::libc;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::support::line::{Turn, acquire, release, stands_in_line};
+use crate::support::{Authority, Local, Redis, Running, eventually, text_of};
+
+/// A run that has the lock, and a child that has not become the command and does not get on.
+struct Beginning {
+    running: Running,
+    child: Pid,
+}
+
+impl Beginning {
+    fn of(authority: &impl Authority, options: &[&str]) -> Beginning {
+        let token = acquire(authority, "10m");
+        let words = ["-v", "run", "job"].into_iter().chain(options.iter().copied());
+        let running = authority.nxlock(words.chain(["--", "echo", "ran"])).start();
+        stands_in_line(authority, running.pid());
+        let pid = Pid::from_raw(running.pid());
+        ptrace::seize(pid, Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACESYSGOOD)
+            .expect("we may trace what we started");
+        release(authority, &token);
+        let forked = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it forks");
+        assert!(matches!(forked, WaitStatus::PtraceEvent(..)), "{forked:?}");
+        let child = Pid::from_raw(i32::try_from(ptrace::getevent(pid).expect("a child")).expect("a pid"));
+        ptrace::detach(pid, None).expect("it goes on");
+        let beginning = Beginning { running, child };
+        while !beginning.is_about_to_execute() {
+            ptrace::syscall(child, None).expect("it goes on");
+        }
+        beginning
+    }
+
+    /// Where it stands still.
+    fn is_about_to_execute(&self) -> bool {
+        waitpid(self.child, Some(WaitPidFlag::__WALL)).expect("it stands still");
+        let call = ptrace::syscall_info(self.child).expect("a system call");
+        // SAFETY: `op` tells that this is what is there.
+        call.op == libc::PTRACE_SYSCALL_INFO_ENTRY && unsafe { call.u.entry.nr } == libc::SYS_execve as u64
+    }
+
+    fn goes_on(&self) {
+        ptrace::detach(self.child, None).expect("it goes on");
+    }
+
+    /// Who traces it hears of its end before its parent does.
+    fn is_killed(&self) {
+        let end = waitpid(self.child, Some(WaitPidFlag::__WALL)).expect("it ends");
+        assert!(matches!(end, WaitStatus::Signaled(_, Signal::SIGKILL, _)), "{end:?}");
+    }
+}
+
+fn its_lock_is_kept(authority: &impl Authority) {
+    let beginning = Beginning::of(authority, &["-t", "2s"]);
+    let renewals = || beginning.running.stderr().matches("renewed for 2s").count();
+    eventually("its lease would have ended twice", || renewals() > 6);
+    beginning.goes_on();
+    beginning.running.finish().exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_command_that_takes_long_to_begin_has_its_lock_meanwhile() {
+    its_lock_is_kept(&Redis::start());
+    its_lock_is_kept(&Local::start());
+}
+
+#[test]
+fn a_command_that_has_not_begun_when_its_lock_is_lost_never_does() {
+    let redis = Redis::start();
+    let beginning = Beginning::of(&redis, &["-t", "3s", "--kill-after", "200ms"]);
+    redis.delete("lock:job");
+    beginning.is_killed();
+    let next = Turn::had(&redis, &[]);
+    beginning.running.finish().exits(76).prints("").says("\"job\" is lost");
+    next.leaves();
+}
+
+#[test]
+fn a_command_that_has_not_begun_is_stopped_like_any_other() {
+    let redis = Redis::start();
+    let beginning = Beginning::of(&redis, &["--kill-after", "200ms"]);
+    beginning.running.signal(Signal::SIGTERM);
+    beginning.is_killed();
+    beginning.running.finish().exits(137).prints("");
+    assert!(!redis.exists("lock:job"));
+}
+
+#[test]
+fn a_program_that_is_not_there_after_all_is_127() {
+    let redis = Redis::start();
+    let directory = redis.directory();
+    let log = directory.join("log");
+    let script = "PATH=$1; exec \"$2\" run job -- no-such-program 2> \"$3\"";
+    let program = crate::support::program();
+    redis.sh(script, &[directory.to_str().unwrap(), program, log.to_str().unwrap()]).run().exits(127);
+    assert!(text_of(&log).contains("no-such-program"), "{}", text_of(&log));
+    assert!(!redis.exists("lock:job"));
+}
