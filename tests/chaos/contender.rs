@@ -236,9 +236,9 @@ fn befall(
             process.signal(Signal::SIGCONT);
         }
         Ailment::FrozenWithCommand => {
-            let command = process.freezes_with_its_command();
+            process.freezes_with_its_command();
             lasts(plan.lasts);
-            ended = process.thaws_before(&command);
+            process.signal(Signal::SIGCONT);
         }
         Ailment::Severed => {
             let network = own.expect("a network");

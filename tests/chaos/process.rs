@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 
-use crate::support::{hear_signals, lasts, program};
+use crate::support::{hear_signals, lasts};
 
 pub struct Process {
     child: Child,
@@ -58,29 +57,13 @@ impl Process {
         let _ = kill(Pid::from_raw(self.pid()), signal);
     }
 
-    /// Stops it, and what it has started; gives what it has started.
-    pub fn freezes_with_its_command(&self) -> Vec<i32> {
+    /// Stops it, and what it has started. When it is continued it is its business what becomes of that.
+    pub fn freezes_with_its_command(&self) {
         self.signal(Signal::SIGSTOP);
-        let mut frozen = descendants(self.pid());
-        frozen.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
-        // One that was being started while we looked.
-        for pid in descendants(self.pid()) {
-            if !frozen.contains(&pid) {
-                signal(pid, Signal::SIGSTOP);
-                frozen.push(pid);
-            }
+        // Twice, for one that was being started while we looked.
+        for _ in 0..2 {
+            descendants(self.pid()).into_iter().for_each(|pid| signal(pid, Signal::SIGSTOP));
         }
-        frozen
-    }
-
-    /// Continues it. It is its business what becomes of its command; only one that was stopped before
-    /// it had become the command, of which it cannot know yet, needs help.
-    pub fn thaws_before(&mut self, command: &[i32]) -> Option<ExitStatus> {
-        self.signal(Signal::SIGCONT);
-        let is_no_command_yet =
-            |pid: &&i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(program()));
-        command.iter().filter(is_no_command_yet).for_each(|pid| signal(*pid, Signal::SIGCONT));
-        self.ends_within(Duration::from_millis(300))
     }
 
     /// What it has started, directly.
