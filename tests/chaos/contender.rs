@@ -155,6 +155,7 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         dawdles: if will_not_stop { nanos(choice.kill_after) } else { 0 },
         asked: boot_clock(),
         ended: None,
+        starved: 0,
     });
     let own = (choice.kind == Kind::Severed).then(|| Network::to_socket(shared.socket.as_ref().expect("a server")));
     if let Some(own) = &own {
@@ -165,7 +166,7 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
     let mut process = Process::start(call(shared, choice, who, own.as_ref()));
     let ended = choice.plan.and_then(|plan| befall(shared, who, &mut process, plan, own.as_ref()));
     match ended.or_else(|| process.ends_within(STUCK)) {
-        Some(status) => shared.journal.ended(who, told(status)),
+        Some(status) => shared.journal.ended(who, told(status), process.starved()),
         None => {
             process.signal(Signal::SIGKILL);
             process.ends_within(Duration::from_secs(5));

@@ -41,11 +41,12 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         dawdles: 0,
         asked,
         ended: None,
+        starved: 0,
     };
     let who = shared.journal.asks(attempt);
     let value = format!("plain:c{who}");
     let done = hold(shared, connection, (who, &key, &value), (asked + nanos(ttl) * 98 / 100, nanos(length)), ttl);
-    shared.journal.ended(who, "plain".into());
+    shared.journal.ended(who, "plain".into(), 0);
     done
 }
 

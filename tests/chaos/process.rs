@@ -13,12 +13,14 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 
+use crate::record::Nanos;
 use crate::support::{hear_signals, lasts};
 
 pub struct Process {
     child: Child,
     /// Readable when it has ended, pidfd_open(2).
     end: OwnedFd,
+    starved: Nanos,
 }
 
 impl Process {
@@ -38,7 +40,7 @@ impl Process {
             assert!(fd >= 0, "{}", io::Error::last_os_error());
             OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor"))
         };
-        Process { child, end }
+        Process { child, end, starved: 0 }
     }
 
     pub fn pid(&self) -> i32 {
@@ -50,7 +52,16 @@ impl Process {
         let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
         // SAFETY: one pollfd, as said.
         unsafe { libc::poll(&mut poll, 1, millis) };
+        // It can be asked until it is waited for. How many nanoseconds comes second, proc_pid_schedstat(5).
+        let told = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).unwrap_or_default();
+        let starved = told.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
+        self.starved = starved.unwrap_or(self.starved);
         self.child.try_wait().expect("it is ours to wait for")
+    }
+
+    /// For how long it was ready to run, in all, and others ran.
+    pub fn starved(&self) -> Nanos {
+        self.starved
     }
 
     pub fn signal(&self, signal: Signal) {

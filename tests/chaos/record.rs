@@ -48,6 +48,8 @@ pub struct Attempt {
     pub asked: Nanos,
     /// How it ended; nothing of one that has not.
     pub ended: Option<(Nanos, String)>,
+    /// For how long nxlock, or the script, was ready to run in all and others had the processors.
+    pub starved: Nanos,
 }
 
 /// What somebody did under a lock.
@@ -197,8 +199,10 @@ impl Journal {
         attempts.len() - 1
     }
 
-    pub fn ended(&self, who: Who, how: String) {
-        self.attempts()[who].ended = Some((boot_clock(), how));
+    pub fn ended(&self, who: Who, how: String, starved: Nanos) {
+        let attempt = &mut self.attempts()[who];
+        attempt.ended = Some((boot_clock(), how));
+        attempt.starved = starved;
     }
 
     pub fn befell(&self, ailment: Ailment, on: On, from: Nanos) {

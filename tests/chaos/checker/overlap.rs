@@ -22,9 +22,10 @@ pub fn check(record: &Record, sections: &[Section]) -> Overlaps {
     found
 }
 
-/// Whether somebody may do something at each of these moments.
-fn allowed(record: &Record, section: &Section, moments: &[Nanos]) -> bool {
-    let allowances = allowances(record, section);
+/// Whether somebody may do something at each of these moments, though it should all have been over at the `end`.
+fn allowed(record: &Record, section: &Section, end: Nanos, moments: &[Nanos]) -> bool {
+    let mut allowances = allowances(record, section);
+    allowances.push((end, end + record.attempts[section.who].starved));
     moments.iter().all(|at| allowances.iter().any(|(from, to)| (from..=to).contains(&at)))
 }
 
@@ -37,7 +38,7 @@ fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
             let to = other.last().min(newcomer.last());
             let goes_on_beside = |old: &Section, new: &Section| {
                 let beside: Vec<Nanos> = old.stamps.iter().copied().filter(|at| *at >= new.entered()).collect();
-                allowed(record, old, &beside)
+                allowed(record, old, new.entered(), &beside)
             };
             // Whose grant was the earlier one had lost it; of an outsider's nobody knows when it was.
             let excused = match (other.fence, newcomer.fence) {
@@ -70,7 +71,7 @@ fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
         match highest {
             Some((before, high)) if fence <= high => {
                 // Granted before the other, it may have come to enter only after.
-                if fence < high && allowed(record, section, &[section.entered()]) {
+                if fence < high && allowed(record, section, before.entered(), &[section.entered()]) {
                     continue;
                 }
                 let what = format!(
@@ -95,7 +96,7 @@ fn outlived(record: &Record, sections: &[&Section], sights: &[&Sight], found: &m
         // Of a sight that began before the entry only its end is known to be later.
         let lost_by = if seen.first.before >= section.entered() { seen.first.after } else { seen.last.after };
         let after: Vec<Nanos> = section.stamps.iter().copied().filter(|at| *at > lost_by).collect();
-        if after.is_empty() || allowed(record, section, &after) {
+        if after.is_empty() || allowed(record, section, lost_by, &after) {
             continue;
         }
         let what = format!(

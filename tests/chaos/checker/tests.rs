@@ -39,6 +39,7 @@ impl Scene {
             dawdles: 0,
             asked: at(asked),
             ended: Some((at(ended), "0".into())),
+            starved: 0,
         });
         self.0.attempts.len() - 1
     }
@@ -93,6 +94,18 @@ fn one_after_the_other_is_as_it_should_be() {
 #[test]
 fn two_at_once_are_found() {
     overlapping().0.shows(FOUND);
+}
+
+#[test]
+fn whoever_was_kept_from_a_processor_may_be_as_late() {
+    for (ms, found) in [(101, &[][..]), (99, FOUND)] {
+        let (mut scene, old) = overlapping();
+        scene.0.attempts[old].starved = ms * MS;
+        scene.shows(found);
+        let (mut scene, old) = overlapping();
+        scene.0.attempts[1 - old].starved = ms * MS;
+        scene.shows(FOUND);
+    }
 }
 
 #[test]
