@@ -150,7 +150,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__acquire)
-            opts="-t -w -n -E -s -q -v -h -V --key --ttl --export --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -s -q -v -h -V --key --ttl --export --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --events --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -197,6 +197,21 @@ _nxlock() {
                     ;;
                 --setnx-margin)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --events)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
                     return 0
                     ;;
                 --server)
@@ -655,7 +670,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --shell --at-least --time-limit --kill-after --on-lost --descendants --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --events --shell --at-least --time-limit --kill-after --on-lost --descendants --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -702,6 +717,21 @@ _nxlock() {
                     ;;
                 --setnx-margin)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --events)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
                     return 0
                     ;;
                 --shell)
@@ -953,8 +983,19 @@ _nxlock() {
     esac
 }
 
+_nxlock_or_names() {
+    local names
+    names=$(command "$1" complete-names --bash "$2" "${COMP_LINE:0:COMP_POINT}" 2>/dev/null </dev/null)
+    if [[ -n ${names} ]]; then
+        mapfile -t COMPREPLY <<< "${names}"
+        compopt -o nospace
+    else
+        _nxlock "$@"
+    fi
+}
+
 if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
-    complete -F _nxlock -o nosort -o bashdefault -o default nxlock
+    complete -F _nxlock_or_names -o nosort -o bashdefault -o default nxlock
 else
-    complete -F _nxlock -o bashdefault -o default nxlock
+    complete -F _nxlock_or_names -o bashdefault -o default nxlock
 fi

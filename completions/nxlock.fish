@@ -53,6 +53,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s E -l conflict-exit
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Shown to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'Take the lock only once N replicas of the server have it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-margin -d 'By how much such a time must have passed, by the server\'s clock, for --setnx-compat' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l events -d 'Tell FD, or append to FILE, what happens: one JSON object a line' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s c -l shell -d 'Run TEXT by `sh -c`; no further arguments' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l at-least -d 'Keep the name locked until D after it was granted, even if the command ends sooner' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l time-limit -d 'Stop the command after D, and exit with 124' -r
@@ -88,6 +89,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Shown to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Take the lock only once N replicas of the server have it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-margin -d 'By how much such a time must have passed, by the server\'s clock, for --setnx-compat' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l events -d 'Tell FD, or append to FILE, what happens: one JSON object a line' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l prefix -d 'What stands before NAME in the key' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l config -d 'Read the configuration from FILE, and from no other' -r -F
@@ -177,3 +179,14 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s q -l quiet -d 'S
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s V -l version -d 'Print version'
+
+function __fish_nxlock_finds_names
+    set -l words (commandline -opc)
+    command -q $words[1]
+    or return
+    set -l word (commandline -ct | string unescape)
+    set -g __fish_nxlock_names (command $words[1] complete-names $words "$word" 2>/dev/null </dev/null)
+    set -q __fish_nxlock_names[1]
+end
+
+complete -c nxlock -n "__fish_nxlock_using_subcommand run acquire renew release status; and __fish_nxlock_finds_names" -f -a '$__fish_nxlock_names'

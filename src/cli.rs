@@ -9,6 +9,7 @@ mod duration;
 mod everywhere;
 mod servers;
 mod setnx;
+mod telling;
 pub mod text;
 mod which;
 
@@ -24,6 +25,7 @@ pub use duration::duration;
 use duration::positive;
 pub use everywhere::{DEFAULT_PREFIX, Everywhere, When, given};
 pub use setnx::Setnx;
+pub use telling::Telling;
 pub use which::Which;
 
 /// flock(1) for a fleet: run a command under a lock kept in Redis.
@@ -85,6 +87,9 @@ pub struct Run {
 
     #[command(flatten)]
     pub setnx: Setnx,
+
+    #[command(flatten)]
+    pub telling: Telling,
 
     /// Run TEXT by `sh -c`; no further arguments.
     #[arg(short = 'c', long, value_name = "TEXT", help_heading = "The command")]
@@ -164,6 +169,9 @@ pub struct Acquire {
 
     #[command(flatten)]
     pub setnx: Setnx,
+
+    #[command(flatten)]
+    pub telling: Telling,
 }
 
 /// How long to wait for a lock that somebody else has.

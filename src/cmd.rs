@@ -16,11 +16,14 @@ use anyhow::Context;
 use crate::cli::{Cli, DEFAULT_PREFIX, Everywhere, Patience as Asked, Setnx, Verb, Which, given};
 use crate::clock::{Moment, wall};
 use crate::config::Settings;
-use crate::lock::{BesideSetnx, HELD, Hold, Lease, Owner, Prefix, Token, Ttl};
+use crate::events;
+use crate::limit::Limit;
+use crate::lock::{BesideSetnx, HELD, Hold, Lease, LockName, Owner, Prefix, Token, Ttl};
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{self, Access, Kind, Store, Target, TlsFiles, Trouble};
+use crate::store::{self, Access, Kind, Released, Store, Target, TlsFiles, Trouble};
+use crate::supervise::Lost;
 use crate::wait::{self, Patience, Queueing, Wait, Waited};
 
 /// Does what was asked for.
@@ -38,8 +41,10 @@ pub fn perform(cli: &Cli, settings: Result<Settings, Trouble>) -> Report {
         Verb::Status(status) => status::status(everywhere, status),
         Verb::Check(_) => Ok(check::check(everywhere, settings)),
     };
+    let report = report.unwrap_or_else(|error| Report::Failed(trouble(error)));
+    events::concluded(&report);
     say::urgent(false);
-    report.unwrap_or_else(|error| Report::Failed(trouble(error)))
+    report
 }
 
 /// What is left to do, and to say, if a report could not be shown.
@@ -122,6 +127,14 @@ fn open(everywhere: &Everywhere, prefix: Prefix, wants: Wants) -> Result<Box<dyn
     Ok(store::open(target, prefix, everywhere.server_timeout, wants.min_replicas))
 }
 
+/// The names of all locks that exist.
+///
+/// # Errors
+/// If they cannot be found out.
+pub fn names(everywhere: &Everywhere, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble> {
+    open(everywhere, everywhere.prefix.clone(), Wants::default())?.names(limit)
+}
+
 /// What was said on the command line, and not in the environment, of where the locks are. Without a
 /// password.
 fn options(everywhere: &Everywhere, lock: &Named) -> String {
@@ -197,6 +210,7 @@ fn wait_for(
     say::urgent(granted);
     Ok(match waited? {
         Waited::Granted(lease) => {
+            events::granted(&lease, ttl);
             if let Some(stale) = &lease.taken_over {
                 let since = say::validity(stale);
                 say::note(format_args!("took over \"{}\" from an old SETNX client: {since}", lock.name));
@@ -241,8 +255,23 @@ fn give_up_if_asked(store: &mut dyn Store, hold: &Hold, timeout: Duration, signa
 
 /// Nothing was started: whether the server heard it matters to nobody but the next, for one ttl.
 fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) {
-    let released = wait::insist(timeout, |limit| store.release(hold, limit));
-    if let Err(trouble) = released.answer {
+    if let Err(trouble) = hand_back(store, hold, timeout) {
         say::warn(format_args!("{trouble}"));
     }
+}
+
+/// Gives back a lock that is of no use, and tells that it did.
+fn hand_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) -> Result<(), Trouble> {
+    let released = wait::insist(timeout, |limit| store.release(hold, limit));
+    match released.answer {
+        Ok(Released::NotYours(occupancy)) if !released.in_doubt => {
+            events::lost(&Lost::Taken(occupancy), "found when it was to be given back");
+        }
+        Ok(_) => events::released(None),
+        Err(trouble) => {
+            events::unreleased(&trouble);
+            return Err(trouble);
+        }
+    }
+    Ok(())
 }

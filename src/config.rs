@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::Resettable;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, CommandFactory};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use crate::cli::{Cli, Verb, given};
+use crate::cli::{Cli, Everywhere, Verb, given};
 use crate::store::Trouble;
 use file::Entry;
 use keys::Scope;
@@ -38,12 +38,10 @@ pub struct Asked {
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (mut matches, mut cli) = Cli::read(&words, Cli::command)?;
-    let named = given(matches.get_one::<PathBuf>("config")).cloned();
-    let entries = match entries(named.as_deref()) {
-        Ok(entries) => entries,
+    let counted = match heard(&matches) {
+        Ok(counted) => counted,
         Err(trouble) => return Ok(Asked { cli, settings: Err(trouble) }),
     };
-    let counted: Vec<Entry> = entries.into_iter().filter(|entry| counts(entry, &matches)).collect();
     if !counted.is_empty() {
         (matches, cli) = Cli::read(&words, || with_defaults(&counted))?;
     }
@@ -62,6 +60,25 @@ pub fn asked() -> Result<Asked, clap::Error> {
             }
         }
     }
+}
+
+/// What is known of a command line that is still being typed: its words, and what is in force for every verb.
+/// Nothing, where that cannot be told.
+pub fn so_far(words: &[OsString]) -> Option<(ArgMatches, Everywhere)> {
+    let read = |definition: Command| definition.ignore_errors(true).try_get_matches_from(words).ok();
+    let mut matches = read(Cli::command())?;
+    let counted = heard(&matches).ok()?;
+    if !counted.is_empty() {
+        matches = read(with_defaults(&counted))?;
+    }
+    let everywhere = Everywhere::from_arg_matches(&matches).ok()?;
+    Some((matches, everywhere))
+}
+
+/// What the files say that is to be heard.
+fn heard(matches: &ArgMatches) -> Result<Vec<Entry>, Trouble> {
+    let named = given(matches.get_one::<PathBuf>("config"));
+    Ok(entries(named.map(PathBuf::as_path))?.into_iter().filter(|entry| counts(entry, matches)).collect())
 }
 
 /// What the files say, once for each option: the first to say something of it is heard.

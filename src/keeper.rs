@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::events;
 use crate::inbox::{Alarm, Arrival, Fds, Inbox, NONE, Postbox, Ready};
 use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Occupancy, Ttl};
@@ -192,6 +193,7 @@ impl Watch {
         match self.store.renew(&self.hold, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
             Ok(renewed @ (Renewed::Until(until) | Renewed::PutBack(until))) => {
                 say::trace(format_args!("renewed for {}", say::span(self.ttl.get())));
+                events::renewed(self.ttl, until);
                 if let Renewed::PutBack(_) = renewed {
                     self.put_back += 1;
                     say::put_back(&self.hold.name, self.put_back);
@@ -202,6 +204,7 @@ impl Watch {
             Ok(Renewed::NotYours(occupancy)) => (Kept::Lost(occupancy), Moment::NEVER),
             // Even a refusal is retried: a password or a permission may be about to change.
             Err(trouble) => {
+                events::trouble(&trouble);
                 let soon = jittered((self.ttl.get() / 20).min(Duration::from_secs(1)));
                 (Kept::Uncertain(trouble), Moment::now() + soon)
             }

@@ -6,7 +6,9 @@ compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, s
 mod cli;
 mod clock;
 mod cmd;
+mod complete;
 mod config;
+mod events;
 mod exit;
 #[cfg(fuzzing)]
 pub mod fuzzed;
@@ -15,6 +17,7 @@ mod inherited;
 mod keeper;
 mod limit;
 mod lock;
+mod pen;
 mod proc;
 mod render;
 mod report;
@@ -31,6 +34,9 @@ use crate::config::Asked;
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
+    if let Some(offered) = complete::asked() {
+        return render::offer(&offered).code();
+    }
     let Asked { cli, settings } = match config::asked() {
         Ok(asked) => asked,
         Err(usage) => return render::usage(usage).code(),
@@ -44,5 +50,6 @@ fn main() -> ExitCode {
         exit = Exit::from(&failure);
         render::complain(&failure, cli.everywhere.json);
     }
+    events::end();
     exit.code()
 }

@@ -2,7 +2,7 @@
 //! writer on stdout.
 
 mod human;
-mod json;
+pub mod json;
 
 use std::io::{self, Write};
 
@@ -44,6 +44,13 @@ pub fn complain(report: &Report, as_json: bool) {
         Some(document) if as_json => say::document(&document),
         _ => human::stderr(report),
     }
+}
+
+/// Offers words to a shell, one a line. Nobody is to be told if it does not take them.
+pub fn offer(words: &[String]) -> Exit {
+    let text: String = words.iter().map(|word| format!("{word}\n")).collect();
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    Exit::Status(0)
 }
 
 /// Shows a report.

@@ -17,6 +17,7 @@ pub use child::{Unborn, spawn};
 
 use crate::cli::{Descendants, OnLost};
 use crate::clock::Moment;
+use crate::events;
 use crate::inbox::Arrival;
 use crate::keeper::{Keeper, Kept};
 use crate::lock::{Lease, LockName, Occupancy, Ttl};
@@ -247,6 +248,7 @@ impl<'a> Supervisor<'a> {
             OnLost::Continue => "the command runs on without it",
         };
         say::lost(self.name, &lost, follows);
+        events::lost(&lost, follows);
         self.lost = Some(lost);
         if then == OnLost::Stop {
             self.stop(Signal::SIGTERM);

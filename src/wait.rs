@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::clock::Moment;
+use crate::events;
 use crate::inbox::{Fds, NONE};
 use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, Lease, Occupancy, Token, Ttl};
@@ -108,6 +109,7 @@ pub fn for_grant(
                     continue;
                 }
                 waiting.held(&occupancy, place);
+                events::waiting(&occupancy, place);
                 if let Some(signal) = attempt.rest(signals, waiting) {
                     return Ok(attempt.interrupted(signal, signals));
                 }
@@ -179,6 +181,7 @@ impl Attempt<'_> {
         }
         say::trace(format_args!("{trouble}"));
         waiting.trouble(&trouble);
+        events::trouble(&trouble);
         self.before = Some(trouble);
         Ok(self.backoff.next().min(until.remaining()))
     }

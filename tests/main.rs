@@ -10,12 +10,16 @@ mod calls;
 mod check;
 /// A cluster: who has a slot, who has it next, and what becomes of those who hold and wait in between.
 mod cluster;
+/// Shells complete the names of locks.
+mod completions;
 /// Configuration files: what counts before what, and what is said of mistakes.
 mod config;
 /// What outlives a command that has ended by itself.
 mod descendants;
 /// Supervision's edges: odd callers, odd commands, odd moments.
 mod edges;
+/// `--events`: what is told, where it goes, and that nobody waits for it.
+mod events;
 /// What a network and an ailing server do to a lock, one fault at a time.
 mod faults;
 /// What stands in a Redis server: the key and its value, the fence, and what others have put there.

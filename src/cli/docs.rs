@@ -1,9 +1,10 @@
 //! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
 //!
 //! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs`,
-//! `old.rs`, `faults.rs` and
-//! `recipes.rs`.
+//! `events.rs`, `old.rs`, `faults.rs` and `recipes.rs`.
 
+mod completions;
+mod events;
 mod faults;
 mod old;
 mod places;
@@ -58,9 +59,7 @@ fn the_command_line_is_sound() {
 #[test]
 fn the_completions_are_what_the_command_line_says_and_shells_load_them() {
     for (shell, path) in SCRIPTS {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "nxlock", &mut script);
-        agrees(path, &String::from_utf8(script).unwrap());
+        agrees(path, &completions::script(shell));
     }
     shells_load_them_and_say_nothing();
 }

@@ -1,17 +1,17 @@
 //! Hold a lock around a command: the only verb that composes.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
 
 use super::{Wants, claim, enclosing, give_back, give_up_if_asked, meant, open, wait_for};
 use crate::cli::{Everywhere, Run};
+use crate::events;
 use crate::inbox::Alarm;
 use crate::keeper::{GivenBack, Keeper};
 use crate::lock::{HELD, Hold, Lease, LockName, Ttl};
-use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
+use crate::report::{Named, NotRun, Ran, Report, Unreleased};
 use crate::say;
 use crate::signals::Signals;
 use crate::store::{Kind, Trouble};
@@ -19,8 +19,9 @@ use crate::supervise::{self, Lost, Outcome, Rules, Supervisor, Unborn};
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(everywhere, &asked.which)?;
-    let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
     let hold = claim(&lock, &asked.patience, &asked.setnx, Some(std::process::id()))?;
+    events::begin(asked.telling.events.as_ref(), &lock, &hold)?;
+    let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
     let timeout = everywhere.server_timeout;
     let mut signals = Signals::listen()?;
     let lease = match wait_for(&mut *store, (&lock, &hold), asked.ttl, &asked.patience, everywhere, &mut signals)? {
@@ -57,24 +58,27 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         }
     };
     say::trace(format_args!("started the command, pid {}", child.pid));
+    events::started(child.pid);
     let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout, alarm);
     let supervisor = Supervisor::new(&lock.name, child, lease, rules, &mut signals, &mut keeper);
-    let outcome = supervisor.run().context("cannot watch the command")?;
-    match outcome.ending {
+    let Outcome { ending, time_limit, mut lost, until } = supervisor.run().context("cannot watch the command")?;
+    if let Ok(ending) = &ending {
+        say::trace(format_args!("the command has ended: {}", say::ending(ending)));
+        events::ended(ending, time_limit);
+    }
+    let rest = asked.at_least.filter(|_| ending.is_ok() && lost.is_none());
+    let rest = rest.map(|least| (lease.granted + least).remaining()).filter(|rest| !rest.is_zero());
+    let unreleased = give_up(&lock.name, keeper, rest.map(Ttl::at_least), &mut lost);
+    if let (Err(_), Some(trouble)) = (&ending, &unreleased) {
+        say::warn(format_args!("{trouble}"));
+    }
+    match ending {
         Ok(ending) => {
-            say::trace(format_args!("the command has ended: {}", say::ending(&ending)));
-            let rest = asked.at_least.map_or(Duration::ZERO, |least| (lease.granted + least).remaining());
-            Ok(Report::Ran(end(lock, ending, outcome, keeper, rest)))
+            let unreleased = unreleased.map(|trouble| Unreleased { trouble, ends_in: until.remaining() });
+            Ok(Report::Ran(Ran { lock, ending, time_limit, lost, unreleased }))
         }
-        Err(unborn) => {
-            if let GivenBack::Unconfirmed(trouble) = keeper.give_back(None) {
-                say::warn(format_args!("{trouble}"));
-            }
-            match unborn {
-                Unborn::TooLate => Err(too_late(&lock.name).into()),
-                Unborn::Failed(errno) => Ok(not_run(lock, words, errno)),
-            }
-        }
+        Err(Unborn::TooLate) => Err(too_late(&lock.name).into()),
+        Err(Unborn::Failed(errno)) => Ok(not_run(lock, words, errno)),
     }
 }
 
@@ -113,19 +117,23 @@ fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static 
     ]
 }
 
-/// Gives the lock back, or lets it stand for the `rest` that `--at-least` asks for.
-fn end(lock: Named, ending: Ending, outcome: Outcome, keeper: Keeper, rest: Duration) -> Ran {
-    let Outcome { time_limit, mut lost, until, .. } = outcome;
-    let rest = Some(rest).filter(|rest| !rest.is_zero() && lost.is_none()).map(Ttl::at_least);
-    let mut unreleased = None;
+/// Gives the lock back, or lets it stand for the `rest` that `--at-least` asks for. What kept it from that; and if it
+/// was not ours any more, that is how it was lost.
+fn give_up(name: &LockName, keeper: Keeper, rest: Option<Ttl>, lost: &mut Option<Lost>) -> Option<Trouble> {
     match keeper.give_back(rest) {
         GivenBack::NotYours(occupancy) if lost.is_none() => {
             let found = Lost::Taken(occupancy);
-            say::lost(&lock.name, &found, "found when the command had ended");
-            lost = Some(found);
+            let follows = "found when the command had ended";
+            say::lost(name, &found, follows);
+            events::lost(&found, follows);
+            *lost = Some(found);
         }
-        GivenBack::Done | GivenBack::NotYours(_) => {}
-        GivenBack::Unconfirmed(trouble) => unreleased = Some(Unreleased { trouble, ends_in: until.remaining() }),
+        GivenBack::Done => events::released(rest.map(Ttl::get)),
+        GivenBack::NotYours(_) => {}
+        GivenBack::Unconfirmed(trouble) => {
+            events::unreleased(&trouble);
+            return Some(trouble);
+        }
     }
-    Ran { lock, ending, time_limit, lost, unreleased }
+    None
 }

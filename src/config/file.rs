@@ -158,7 +158,8 @@ impl Source {
         let shape = keys::shape(key, option);
         let mut text = text(shape, value)?;
         if shape == Shape::Path && !text.is_empty() {
-            let beside = self.path.parent().unwrap_or(Path::new(""));
+            // Never a bare word: an option may take that for something else than a file.
+            let beside = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             text = beside.join(text).to_string_lossy().into_owned();
         }
         if shape != Shape::Flag {

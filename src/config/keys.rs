@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 
+use crate::events::Destination;
 use crate::lock::Ttl;
 
 /// Whose option it is.
@@ -19,7 +20,7 @@ pub enum Scope {
 }
 
 /// The long names of the options that may stand there.
-pub const KEYS: [(&str, Scope); 25] = [
+pub const KEYS: [(&str, Scope); 26] = [
     ("server", Scope::Everywhere),
     ("prefix", Scope::Everywhere),
     ("password-file", Scope::Everywhere),
@@ -39,6 +40,7 @@ pub const KEYS: [(&str, Scope); 25] = [
     ("setnx-margin", Scope::RunAndAcquire),
     ("reason", Scope::RunAndAcquire),
     ("min-replicas", Scope::RunAndAcquire),
+    ("events", Scope::RunAndAcquire),
     // Whoever acquires has to say how long.
     ("ttl", Scope::Run),
     ("at-least", Scope::Run),
@@ -95,7 +97,7 @@ pub fn shape(key: &str, option: &Arg) -> Shape {
         _ if key == "server" => Shape::Texts,
         _ if parsed == TypeId::of::<u8>() || parsed == TypeId::of::<u32>() => Shape::Number,
         _ if parsed == TypeId::of::<Duration>() || parsed == TypeId::of::<Ttl>() => Shape::Span,
-        _ if parsed == TypeId::of::<PathBuf>() => Shape::Path,
+        _ if parsed == TypeId::of::<PathBuf>() || parsed == TypeId::of::<Destination>() => Shape::Path,
         _ => Shape::Text,
     }
 }

@@ -112,6 +112,11 @@ impl Token {
         self.0.split(':').nth(1).unwrap_or(&self.0)
     }
 
+    /// What people tell its holder by.
+    pub fn id(&self) -> HolderId {
+        HolderId(self.random_part().chars().take(ID_LEN).collect())
+    }
+
     /// What a value says if it is a token of this format.
     pub fn read(value: &[u8]) -> Option<Told> {
         let text = std::str::from_utf8(value).ok()?;

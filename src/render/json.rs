@@ -87,7 +87,7 @@ fn occupancy(occupancy: &Occupancy) -> [(&'static str, Value); 4] {
     ]
 }
 
-fn holder(holder: &Holder) -> Value {
+pub fn holder(holder: &Holder) -> Value {
     json!({
         "id": holder.id.as_str(),
         "host": holder.owner.host,
@@ -185,7 +185,7 @@ fn ended(ran: &Ran) -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn lost(lost: &Lost) -> Value {
+pub fn lost(lost: &Lost) -> Value {
     let how = match lost {
         Lost::Taken(occupancy) if occupancy.state == State::Free => "expired",
         Lost::Taken(_) => "taken",
@@ -195,20 +195,23 @@ fn lost(lost: &Lost) -> Value {
 }
 
 fn failed(trouble: &Trouble) -> Value {
-    let kind = match trouble.kind {
+    json!({ "outcome": kind(trouble), "message": trouble.to_string(), "remedy": trouble.remedy })
+}
+
+pub fn kind(trouble: &Trouble) -> &'static str {
+    match trouble.kind {
         Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => "unreachable",
         Kind::Refused => "refused",
         Kind::Misconfigured | Kind::WrongType => "misconfigured",
         Kind::Usage => "usage",
         Kind::Broken => "broken",
-    };
-    json!({ "outcome": kind, "message": trouble.to_string(), "remedy": trouble.remedy })
+    }
 }
 
-fn fence(fence: Option<Fence>) -> Value {
+pub fn fence(fence: Option<Fence>) -> Value {
     fence.map_or(Value::Null, |fence| json!(fence.0))
 }
 
-fn millis(duration: Duration) -> Value {
+pub fn millis(duration: Duration) -> Value {
     json!(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }

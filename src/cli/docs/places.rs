@@ -93,7 +93,7 @@ that is read in the place of both, and must be there.
 
 The file is TOML. Its keys are the long names of options, without tables; durations and texts are strings, numbers and `true` are written as \
 such. For every verb: server (a string, or an array of them), prefix, password-file, tls-ca, tls-cert, tls-key, server-timeout, json, quiet, \
-verbose, color. For `run` and `acquire`: wait, no-wait, no-queue, conflict-exit-code, reason, min-replicas, setnx-compat, setnx-margin. For `run`: ttl, at-least, \
+verbose, color. For `run` and `acquire`: wait, no-wait, no-queue, conflict-exit-code, reason, min-replicas, events, setnx-compat, setnx-margin. For `run`: ttl, at-least, \
 time-limit, kill-after, on-lost, descendants. A relative path is relative to the file's directory. A variable that is empty counts as \
 unset, except NXLOCK_PREFIX.
 

@@ -3,6 +3,7 @@
 //! A term, two spaces and a text are an item of a list; what is set in by four spaces stands as it
 //! is; the rest is paragraphs.
 
+use super::events::{self, EVENTS};
 use super::old::OLD_LOCKS;
 use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS, SEVERAL};
 
@@ -151,6 +152,8 @@ Options of every verb stand on either side of it.
 A command line is visible to every user of a machine. Give a password by --password-file, REDISCLI_AUTH, or a URL in \
 NXLOCK_SERVER or REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock shows neither in any message.
 
+The completions for bash, zsh and fish offer the names of locks that there are, up to a thousand, from the server that the line so far, the environment or the configuration names; where that takes more than 300ms, or `status` without a name may not be asked, none. They ask by `nxlock complete-names WORD...`, with the words of the line from `nxlock` on, the last of them the one that is being typed, which prints what it may be, one a line, and never says anything else.
+
 nxlock runs on Linux alone.";
 
 pub const NXLOCK: [Section; 17] = [
@@ -173,9 +176,10 @@ pub const NXLOCK: [Section; 17] = [
     ("NOTES", NOTES),
 ];
 
-pub const RUN: [Section; 10] = [
+pub const RUN: [Section; 11] = [
     ("LEASE", LEASE),
     ("SIGNALS", SIGNALS),
+    ("EVENTS", EVENTS),
     ("ENVIRONMENT", ENV_SERVER),
     ("", ENV_COMMAND),
     ("JSON", JSON_COMMON),
@@ -210,7 +214,8 @@ why.",
     ),
 ];
 
-pub const ACQUIRE: [Section; 6] = [
+pub const ACQUIRE: [Section; 7] = [
+    ("EVENTS", events::ELSEWHERE),
     ("ENVIRONMENT", ENV_SERVER),
     ("JSON", JSON_COMMON),
     (

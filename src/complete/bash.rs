@@ -1,0 +1,140 @@
+//! A command line as it is typed in bash, and what completes it.
+//!
+//! bash parts words at colons as well, and puts what it is offered into the line as it is: so the line is read here,
+//! and what is offered has its quotes. Knows nothing of locks.
+
+/// A line up to the cursor.
+pub struct Typed {
+    /// Without quotes; the last is the one that is being typed.
+    pub words: Vec<String>,
+    open: Open,
+}
+
+/// The quotes that the cursor is within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    None,
+    Single,
+    Double,
+}
+
+impl Typed {
+    /// Nothing, of a line whose end is not at the end of a character: behind a backslash.
+    pub fn read(line: &str) -> Option<Typed> {
+        let (mut words, mut word, mut open) = (Vec::new(), None::<String>, Open::None);
+        let mut chars = line.chars();
+        while let Some(c) = chars.next() {
+            if open == Open::None && matches!(c, ' ' | '\t' | '\n') {
+                words.extend(word.take());
+                continue;
+            }
+            let word = word.get_or_insert_default();
+            match (open, c) {
+                (Open::None, '\'') => open = Open::Single,
+                (Open::None, '"') => open = Open::Double,
+                (Open::Single, '\'') | (Open::Double, '"') => open = Open::None,
+                (Open::None, '\\') => word.push(chars.next()?),
+                (Open::Double, '\\') => {
+                    let next = chars.next()?;
+                    if !matches!(next, '$' | '`' | '"' | '\\') {
+                        word.push('\\');
+                    }
+                    word.push(next);
+                }
+                _ => word.push(c),
+            }
+        }
+        words.push(word.unwrap_or_default());
+        Some(Typed { words, open })
+    }
+
+    /// What to put in the place of `current`, the end of the line as bash sees it, so that the word becomes one of
+    /// these, that begin with it. As far as they agree, it is one text; where they part, each is shown, and nothing is
+    /// inserted.
+    pub fn completed(&self, current: &str, names: &[String]) -> Vec<String> {
+        let typed = self.words.last().map_or(0, String::len);
+        let rests: Vec<&str> = names.iter().filter_map(|name| name.get(typed..)).collect();
+        let inserted = |rest: &str| format!("{current}{}", self.quoted(rest));
+        match rests.as_slice() {
+            [] => Vec::new(),
+            // bash itself closes what is open.
+            [rest] => vec![inserted(rest) + if self.open == Open::None { " " } else { "" }],
+            [first, others @ ..] => match others.iter().fold(*first, |common, rest| shared(common, rest)) {
+                "" => rests.iter().map(|rest| format!("{current}{rest}")).collect(),
+                common => vec![inserted(common)],
+            },
+        }
+    }
+
+    /// As it has to stand within the quotes that are open.
+    fn quoted(&self, text: &str) -> String {
+        let mut quoted = String::new();
+        for c in text.chars() {
+            match (self.open, c) {
+                (Open::Single, '\'') => quoted.push_str(r"'\''"),
+                // A backslash would not keep it from being expanded, and stay.
+                (Open::Double, '!') => quoted.push_str(r#""'!'""#),
+                (Open::Double, '$' | '`' | '"' | '\\') => quoted.extend(['\\', c]),
+                (Open::None, c) if c.is_ascii() && !is_plain(c) => quoted.extend(['\\', c]),
+                _ => quoted.push(c),
+            }
+        }
+        quoted
+    }
+}
+
+/// Means itself, wherever it stands in a word.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | '%' | '+' | ',' | '=')
+}
+
+/// What both begin with.
+fn shared<'a>(one: &'a str, other: &str) -> &'a str {
+    let part = one.char_indices().zip(other.chars()).find(|((_, one), other)| one != other);
+    let end = part.map_or(one.len().min(other.len()), |((at, _), _)| at);
+    &one[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completed(line: &str, current: &str, names: &[&str]) -> Vec<String> {
+        let typed = Typed::read(line).unwrap();
+        let begins = |name: &&&str| name.starts_with(typed.words.last().unwrap());
+        let names: Vec<_> = names.iter().filter(begins).map(|name| (*name).to_owned()).collect();
+        typed.completed(current, &names)
+    }
+
+    #[test]
+    fn words_are_read_as_bash_reads_them() {
+        let words = |line| Typed::read(line).map(|typed| (typed.words.join("|"), typed.open));
+        assert_eq!(
+            words(r#"nxlock  -s redis://h run "a b"'c'\ d"#),
+            Some(("nxlock|-s|redis://h|run|a bc d".into(), Open::None))
+        );
+        assert_eq!(words("nxlock run "), Some(("nxlock|run|".into(), Open::None)));
+        assert_eq!(words(r#"x "a\$\x "#), Some((r"x|a$\x ".into(), Open::Double)));
+        assert_eq!(words("x 'a\\"), Some(("x|a\\".into(), Open::Single)));
+        assert_eq!(words("x ''"), Some(("x|".into(), Open::None)));
+        assert_eq!(words("x a\\"), None);
+    }
+
+    #[test]
+    fn one_name_is_put_in_whole_with_its_quotes() {
+        assert_eq!(completed("nxlock run tw", "tw", &["two words", "other"]), [r"two\ words "]);
+        assert_eq!(completed(r"nxlock run two\ w", r"two\ w", &["two words"]), [r"two\ words "]);
+        assert_eq!(completed("nxlock run 'it", "it", &["it's $x"]), [r"it'\''s $x"]);
+        assert_eq!(completed("nxlock run \"it", "it", &["it's $x!"]), [r#"it's \$x"'!'""#]);
+        assert_eq!(completed("nxlock run a:b", "b", &["a:bc~"]), [r"bc\~ "], "bash parts it at the colon");
+        assert_eq!(completed("nxlock run ", "", &["日本 é"]), [r"日本\ é "]);
+    }
+
+    #[test]
+    fn several_are_put_in_as_far_as_they_agree_and_then_shown() {
+        assert_eq!(completed("nxlock run ", "", &["job $1", "job $2"]), [r"job\ \$"]);
+        assert_eq!(completed(r"nxlock run job\ \$", r"job\ \$", &["job $1", "job $2"]), [r"job\ \$1", r"job\ \$2"]);
+        assert_eq!(completed("nxlock run é", "é", &["éa", "éb", "é"]), ["éa", "éb", "é"]);
+        assert_eq!(completed("nxlock run x", "x", &["y"]), Vec::<String>::new());
+    }
+}

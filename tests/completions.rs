@@ -1,0 +1,161 @@
+//! The names of locks where a shell completes them: what the hidden interface says, and what shells make of it.
+
+mod shells;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use crate::support::{Nxlock, Redis, eventually_some};
+
+/// The names that are offered for the last of these words.
+fn offered(call: Nxlock) -> Vec<String> {
+    let done = call.run().exits(0).says_nothing();
+    done.text().lines().map(str::to_owned).collect()
+}
+
+fn asked(redis: &Redis, words: &[&str]) -> Vec<String> {
+    let words = ["complete-names", "nxlock"].iter().chain(words).copied();
+    offered(Nxlock::new(words).env("NXLOCK_SERVER", redis.url()))
+}
+
+/// The names that are offered in the end: on a busy machine a first try may take too long.
+#[track_caller]
+fn finds(redis: &Redis, words: &[&str]) -> Vec<String> {
+    eventually_some(&format!("names are offered for {words:?}"), || {
+        Some(asked(redis, words)).filter(|names| !names.is_empty())
+    })
+}
+
+fn with_locks(names: &[&str]) -> Redis {
+    let redis = Redis::start();
+    for name in names {
+        redis.put(&format!("lock:{name}"), b"somebody", Some(600_000));
+    }
+    redis
+}
+
+fn clear(redis: &Redis) {
+    redis.ask::<()>(&["FLUSHALL"]);
+}
+
+#[test]
+fn names_are_offered_where_a_name_is_typed_and_nowhere_else() {
+    let redis = with_locks(&["deploy", "two words", "it's $HOME"]);
+    let all = ["deploy", "it's $HOME", "two words"];
+    for words in [
+        &["run", ""][..],
+        &["run", "--ttl", "1m", "-n", "de"],
+        &["-q", "acquire", "--ttl=1m", ""],
+        &["renew", "x"],
+        &["release", ""],
+        &["status", ""],
+        &["status", "deploy", "tw"],
+        &["run", "--", ""],
+    ] {
+        assert_eq!(finds(&redis, words), all, "{words:?}");
+    }
+    for words in [
+        &[""][..],
+        &["ru"],
+        &["run", "deploy", ""],
+        &["run", "-"],
+        &["run", "--ttl", ""],
+        &["run", "-s", ""],
+        &["run", "--key", "k", ""],
+        &["renew", "deploy", ""],
+        &["release", "deploy", "--break", ""],
+        &["check", ""],
+        &["no-verb", ""],
+        &["run", "--help", ""],
+        &["run", "--ttl", "nonsense", ""],
+    ] {
+        assert_eq!(asked(&redis, words), Vec::<String>::new(), "{words:?}");
+    }
+    offered(Nxlock::new(["complete-names"]));
+    clear(&redis);
+}
+
+#[test]
+fn the_line_itself_may_say_where_the_locks_are() {
+    let redis = with_locks(&["deploy"]);
+    redis.put("other:job", b"somebody", Some(600_000));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("config.toml");
+    fs::write(&file, format!("server = \"{}\"\nprefix = \"other:\"\n", redis.url())).unwrap();
+    let (url, file) = (redis.url(), file.display().to_string());
+    for (words, expected) in [
+        (&["-s", &url, "run", ""][..], "deploy"),
+        (&["run", "--server", &url, "--prefix", "other:", ""], "job"),
+        (&["--config", &file, "status", ""], "job"),
+        (&["status", "--prefix=lock:", "--config", &file, ""], "deploy"),
+    ] {
+        let words = || ["complete-names", "nxlock"].iter().chain(words).copied();
+        let found = eventually_some("names are offered", || {
+            Some(offered(Nxlock::new(words()))).filter(|names| !names.is_empty())
+        });
+        assert_eq!(found, [expected]);
+    }
+    clear(&redis);
+}
+
+#[test]
+fn whatever_is_wrong_nothing_is_said() {
+    let redis = Redis::start();
+    for server in ["", "nonsense", "unix:///no/such/socket", "redis://127.0.0.1:1", "rediss://x@h y"] {
+        let call = Nxlock::new(["complete-names", "nxlock", "run", ""]).env("NXLOCK_SERVER", server);
+        assert_eq!(offered(call), Vec::<String>::new());
+    }
+    let closed = Redis::with_password("secret");
+    assert_eq!(asked(&closed, &["run", ""]), Vec::<String>::new());
+    assert_eq!(asked(&redis, &["--config", "/no/such/file", "run", ""]), Vec::<String>::new());
+    let call = Nxlock::new(["complete-names", "nxlock", "run", ""]).env("NXLOCK_SERVER", redis.url());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    call.stdout_to(writer).run().exits(0).says_nothing();
+    // Elsewhere that is worth a warning.
+    let directory = tempfile::tempdir().unwrap();
+    let open_to_all = directory.path().join("password");
+    fs::write(&open_to_all, "secret").unwrap();
+    fs::set_permissions(&open_to_all, Permissions::from_mode(0o644)).unwrap();
+    let call = Nxlock::new(["complete-names", "nxlock", "run", ""]).env("NXLOCK_SERVER", redis.url());
+    offered(call.env("NXLOCK_PASSWORD_FILE", &open_to_all));
+}
+
+#[test]
+fn a_server_that_hangs_is_not_waited_for() {
+    let redis = with_locks(&["deploy"]);
+    redis.hang();
+    let call = || Nxlock::new(["complete-names", "nxlock", "run", ""]).env("NXLOCK_SERVER", redis.url());
+    call().run().exits(0).says_nothing().prints("").within(Duration::from_secs(1));
+    redis.resume();
+    // A password that never comes: nobody is asked for it, and nobody waits.
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let call = call().env("NXLOCK_PASSWORD_FILE", "/dev/stdin").stdin_from(pipe);
+    call.run().exits(0).says_nothing().prints("").within(Duration::from_secs(1));
+    clear(&redis);
+}
+
+#[test]
+fn of_very_many_names_those_are_offered_that_begin_so() {
+    let redis = Redis::start();
+    let script = "for i = 1, 3000 do local initial = i > 2990 and 'z' or 'a'
+                  redis.call('set', string.format('lock:%s%04d', initial, i), 'x', 'px', 600000) end";
+    redis.ask::<()>(&["EVAL", script, "0"]);
+    assert_eq!(finds(&redis, &["run", "z"]).len(), 10);
+    assert_eq!(finds(&redis, &["run", ""]).len(), 1000);
+    clear(&redis);
+}
+
+#[test]
+fn names_that_would_fool_a_terminal_or_be_options_are_not_offered() {
+    let redis = with_locks(&["deploy", "\u{202e}gnp", "zero\u{200b}width", "-x"]);
+    assert_eq!(finds(&redis, &["run", ""]), ["deploy"]);
+    clear(&redis);
+}
+
+#[test]
+fn help_does_not_mention_it() {
+    Nxlock::new(["--help"]).run().exits(0).never_says("complete-names");
+    Nxlock::new(["complete"]).run().exits(64).never_says("complete-names");
+}

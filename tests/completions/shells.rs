@@ -1,0 +1,148 @@
+//! What shells make of it, at a terminal: a line is typed, with Tab in it, and the words that the shell then calls
+//! nxlock with are looked at.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::{clear, with_locks};
+use crate::support::{Nxlock, Redis, Terminal, eventually, text_of};
+
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/completions");
+
+/// A shell that has read its script. In the place of nxlock it calls a function that notes its words.
+struct Shell {
+    directory: TempDir,
+    terminal: Terminal,
+}
+
+/// Nothing where it is not installed, which is said.
+#[expect(clippy::print_stderr, reason = "who runs the tests is to know what they did not")]
+fn start(shell: &str, server: Option<&Redis>) -> Option<Shell> {
+    let mut look = Command::new(shell);
+    if look.arg("-c").arg("true").stdin(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        assert_ne!(shell, "bash", "bash is always there");
+        eprintln!("skipped: {shell} is not installed, and its completions are not tested");
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().to_owned();
+    let noted = home.join("noted");
+    let noted = noted.display();
+    let words: Vec<String> = match shell {
+        "bash" => {
+            let script = format!(
+                "PS1='ready> '; unset HISTFILE; bind 'set bell-style none'\n\
+                 nxlock() {{ printf '%s\\n' \"$@\" end >> {noted}; }}\nsource {SCRIPTS}/nxlock.bash\n"
+            );
+            vec!["--noprofile".into(), "--rcfile".into(), file(&home, "rc", &script), "-i".into()]
+        }
+        "zsh" => {
+            let script = format!(
+                "PS1='ready> '; unsetopt beep\nfpath=({SCRIPTS} $fpath); autoload -Uz compinit; compinit -D -u\n\
+                 nxlock() {{ printf '%s\\n' \"$@\" end >> {noted}; }}\n"
+            );
+            file(&home, ".zshrc", &script);
+            vec!["-d".into(), "-i".into()]
+        }
+        "fish" => {
+            let script = format!(
+                "function fish_prompt; echo 'ready> '; end; set -g fish_greeting\n\
+                 function nxlock; printf '%s\\n' $argv end >> {noted}; end\nsource {SCRIPTS}/nxlock.fish\n"
+            );
+            let script = file(&home, "init.fish", &script);
+            vec!["--no-config".into(), "-i".into(), "-C".into(), format!("source {script}")]
+        }
+        _ => unreachable!("{shell}"),
+    };
+    let call = Nxlock::by(shell, words).env("HOME", &home).env("ZDOTDIR", &home).in_directory(&home);
+    let call = server.into_iter().fold(call, |call, redis| call.env("NXLOCK_SERVER", redis.url()));
+    let mut terminal = Terminal::start(call);
+    terminal.resize(200, 50);
+    terminal.shows("ready>");
+    Some(Shell { directory, terminal })
+}
+
+fn file(home: &Path, name: &str, text: &str) -> String {
+    fs::write(home.join(name), text).unwrap();
+    home.join(name).display().to_string()
+}
+
+impl Shell {
+    fn noted(&self) -> PathBuf {
+        self.directory.path().join("noted")
+    }
+
+    /// The words of a call, as it is typed.
+    #[track_caller]
+    fn words(&mut self, typed: &str) -> Vec<String> {
+        let _ = fs::remove_file(self.noted());
+        self.terminal.types(&format!("{typed}\r"));
+        let noted = self.noted();
+        eventually(&format!("it is called: {typed:?}\n{}", self.terminal.screen()), || {
+            text_of(&noted).ends_with("end\n")
+        });
+        text_of(&noted).trim_end_matches("end\n").lines().map(str::to_owned).collect()
+    }
+
+    /// What is typed becomes these words in the end: on a busy machine a first try may take too long.
+    #[track_caller]
+    fn completes(&mut self, typed: &str, words: &[&str]) {
+        eventually(&format!("{typed:?} becomes {words:?}"), || self.words(typed) == words);
+    }
+}
+
+const NAMES: [&str; 7] =
+    ["two words", "it's $HOME", "$(touch x)", "a:b:c", "naïve 日本", "wild * [a] ~ \"q\" \\ & ; !", "zqx lock"];
+
+fn names_are_completed(shell: &str) {
+    let redis = with_locks(&NAMES);
+    redis.put("other:thing", b"somebody", Some(600_000));
+    let Some(mut shell) = start(shell, Some(&redis)) else {
+        redis.delete("other:thing");
+        return clear(&redis);
+    };
+    shell.completes("nxlock run tw\t", &["run", "two words"]);
+    shell.completes("nxlock status it\t", &["status", "it's $HOME"]);
+    shell.completes("nxlock release \\$\t", &["release", "$(touch x)"]);
+    shell.completes("nxlock renew a:b\t", &["renew", "a:b:c"]);
+    shell.completes("nxlock acquire --ttl 1m na\t", &["acquire", "--ttl", "1m", "naïve 日本"]);
+    shell.completes("nxlock release wi\t", &["release", NAMES[5]]);
+    shell.completes("nxlock run 'two w\t", &["run", "two words"]);
+    shell.completes("nxlock run \"it\t", &["run", "it's $HOME"]);
+    shell.completes("nxlock --prefix other: run th\t", &["--prefix", "other:", "run", "thing"]);
+    shell.completes("nxlock status a:b:c tw\t", &["status", "a:b:c", "two words"]);
+    shell.completes("nxlock run --no-que\t", &["run", "--no-queue"]);
+    // The command's own words are none of ours.
+    assert_eq!(shell.words("nxlock run job zq\t"), ["run", "job", "zq"]);
+    assert!(!shell.directory.path().join("x").exists(), "nothing was expanded");
+    redis.delete("other:thing");
+    clear(&redis);
+}
+
+fn without_a_server_nothing_is_said(shell: &str) {
+    let Some(mut shell) = start(shell, None) else { return };
+    assert_eq!(shell.words("nxlock run tw\t"), ["run", "tw"]);
+    let screen = shell.terminal.screen();
+    assert!(!screen.contains("nxlock:") && !screen.contains("no server"), "{screen}");
+}
+
+#[test]
+fn bash_completes_names() {
+    names_are_completed("bash");
+    without_a_server_nothing_is_said("bash");
+}
+
+#[test]
+fn zsh_completes_names() {
+    names_are_completed("zsh");
+    without_a_server_nothing_is_said("zsh");
+}
+
+#[test]
+fn fish_completes_names() {
+    names_are_completed("fish");
+    without_a_server_nothing_is_said("fish");
+}
