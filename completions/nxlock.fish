@@ -146,6 +146,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s q -l quiet -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s v -l verbose -d 'Say what happens, with times'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s V -l version -d 'Print version'
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l watch -d 'Keep the view live: look every D' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l key -d 'The exact key, without prefix, in place of NAME' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine alone. Repeated for three or more: a majority of them decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'What stands before NAME in the key' -r

@@ -252,12 +252,20 @@ pub struct Release {
 
 /// Show who holds which lock.
 ///
-/// With names, the exit status is 0 if all are held and 1 if any is free. Without, every lock under
-/// the prefix is listed.
+/// With names, the exit status is 0 if all are held and 1 if any is free, and the queue is shown with them. Without,
+/// every lock under the prefix is listed.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::STATUS_HELP)]
 #[command(override_usage = "nxlock status [OPTIONS] [NAME]...\n       nxlock status [OPTIONS] --key KEY")]
 pub struct Status {
+    /// Keep the view live: look every D.
+    ///
+    /// On a terminal it fills the screen, and there are keys to choose a lock and see its queue. Elsewhere, and with
+    /// --json, all is shown again whenever it has changed. Not less than 100ms.
+    #[arg(long, value_name = "D", num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
+    #[arg(value_parser = duration::interval)]
+    pub watch: Option<Duration>,
+
     /// The locks to show.
     #[arg(value_name = "NAME", action = ArgAction::Append, value_hint = ValueHint::Other)]
     pub names: Vec<LockName>,

@@ -25,7 +25,7 @@ pub enum Exit {
 impl From<&Report> for Exit {
     fn from(report: &Report) -> Exit {
         Exit::Status(match report {
-            Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) => 0,
+            Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) | Report::Watched => 0,
             Report::Status(rows) if rows.named && rows.rows.iter().any(|row| row.standing.is_unknown()) => UNREACHABLE,
             Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.standing.is_free())),
             Report::Checked(checked) => match checked.obstacle() {

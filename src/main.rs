@@ -17,6 +17,7 @@ mod inherited;
 mod keeper;
 mod limit;
 mod lock;
+mod look;
 mod pen;
 mod proc;
 mod render;
@@ -26,6 +27,7 @@ mod signals;
 mod store;
 mod supervise;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -3,15 +3,19 @@
 
 mod human;
 pub mod json;
+pub mod standing;
+mod table;
 
 use std::io::{self, Write};
 
 use clap::error::{ContextKind, ContextValue};
 
+use crate::clock::wall;
 use crate::exit::{self, Exit};
 use crate::inherited;
 use crate::report::Report;
 use crate::say;
+use standing::Table;
 
 /// Shows help where it was asked for, and what is wrong with a command line.
 pub fn usage(error: clap::Error) -> Exit {
@@ -61,12 +65,7 @@ pub fn offer(words: &[String]) -> Exit {
 pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
     let stdout = if as_json { json::stdout(report) } else { human::stdout(report) };
     if let Some(text) = stdout {
-        if inherited::stdout_closed() {
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it is closed"));
-        }
-        let mut out = anstream::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        write(&text)?;
     }
     if as_json {
         if let Some(document) = json::stderr(report) {
@@ -76,6 +75,31 @@ pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
         human::stderr(report);
     }
     Ok(())
+}
+
+/// Shows how locks stand by now, to somebody who watches: one document a line, or a table under the time.
+///
+/// # Errors
+/// If stdout does not take it.
+pub fn show_again(report: &Report, as_json: bool, is_first: bool) -> io::Result<()> {
+    match report {
+        Report::Status(status) if !as_json => {
+            let gap = if is_first { "" } else { "\n" };
+            let rows: Vec<_> = status.rows.iter().collect();
+            let table = Table::of(&rows, status.named, human::columns()).text();
+            write(&format!("{gap}{}\n{table}", say::instant(wall())))
+        }
+        report => show(report, as_json),
+    }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    if inherited::stdout_closed() {
+        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it is closed"));
+    }
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 /// What stdout would be given, in the form that is asked for; what stderr would be, [`say::heard`] has.

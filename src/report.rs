@@ -20,6 +20,8 @@ pub enum Report {
     Released(Released),
     NotYours(NotYours),
     Status(StatusRows),
+    /// It was watched for as long as somebody wanted to see it.
+    Watched,
     Checked(Checked),
     Ran(Ran),
     NotRun(NotRun),
@@ -29,7 +31,7 @@ pub enum Report {
 }
 
 /// A lock's name and the key it lives under.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub name: LockName,
     pub key: String,
@@ -102,6 +104,8 @@ pub struct StatusRows {
     pub rows: Vec<Row>,
     /// Whether names were asked for: only then does the exit status tell.
     pub named: bool,
+    /// What has to stand on another command line to mean the same locks.
+    pub options: String,
 }
 
 pub struct Row {

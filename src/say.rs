@@ -5,6 +5,7 @@
 
 #[cfg(fuzzing)]
 pub mod heard;
+mod listing;
 mod scribe;
 mod text;
 mod waiting;
@@ -22,8 +23,11 @@ use crate::report::Ending;
 use crate::supervise::Lost;
 use scribe::Text;
 
+pub use listing::Listing;
 pub use scribe::urgent;
-pub use text::{clean, escaped, instant, may_fool, now_whose, plain, process, span, state, state_word, validity, who};
+pub use text::{
+    clean, escaped, instant, may_fool, now_whose, plain, process, shortened, span, state, state_word, validity, who,
+};
 pub use waiting::Waiting;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

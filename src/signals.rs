@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use nix::libc;
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::exit;
@@ -31,6 +31,8 @@ const COMMAND: [Signal; 7] = [
     Signal::SIGTSTP,
     Signal::SIGCHLD,
 ];
+/// What else concerns us while the terminal is a screen of ours.
+const SCREEN: [Signal; 4] = [Signal::SIGQUIT, Signal::SIGWINCH, Signal::SIGTSTP, Signal::SIGCONT];
 /// What writing to a file that may not grow, or to a terminal from the background, would bring us. Blocked,
 /// the one write fails and the other does not stop us: what we say must not keep us from what we do.
 const FULL: Signal = Signal::SIGXFSZ;
@@ -109,6 +111,26 @@ impl Signals {
         let blocked: SigSet = all.iter().chain([BACKGROUND]).collect();
         blocked.thread_block().context("cannot handle signals")?;
         self.arrivals.set_mask(&all).context("cannot handle signals")
+    }
+
+    /// From here on everything is noticed that somebody must know of who has changed the terminal.
+    ///
+    /// # Errors
+    /// As pthread_sigmask(3) and signalfd(2).
+    pub fn begin_screen(&mut self) -> anyhow::Result<()> {
+        let all = heard(STOP.into_iter().chain(SCREEN));
+        all.thread_block().context("cannot handle signals")?;
+        self.arrivals.set_mask(&all).context("cannot handle signals")
+    }
+
+    /// Stops us, as TSTP would have done if it were not blocked, until somebody continues us. Where nobody is there
+    /// to do so, the kernel does not let TSTP stop us.
+    pub fn suspend() {
+        let mask = SigSet::from(Signal::SIGTSTP);
+        let _ = mask.thread_unblock();
+        // Stopping takes effect before it returns.
+        let _ = raise(Signal::SIGTSTP);
+        let _ = mask.thread_block();
     }
 
     /// The mask that the command is to begin with.

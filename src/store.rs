@@ -18,6 +18,7 @@ mod script;
 mod secure;
 mod server;
 mod several;
+mod survey;
 mod target;
 mod wire;
 
@@ -34,6 +35,7 @@ pub use access::{Access, TlsFiles};
 pub use examine::{Examination, Examined, Finding, Verdict};
 #[cfg(fuzzing)]
 pub use local::files;
+pub use survey::{Page, Survey};
 pub use target::{Target, here};
 
 /// One authority over locks. A value of this speaks to it from one thread.
@@ -66,6 +68,18 @@ pub trait Store: Send {
 
     /// The names of all locks that exist, in order.
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble>;
+
+    /// The next of all locks that exist and how each stands, in any order; a page may be empty, and none is the
+    /// end. One may come twice, and then counts as it came last.
+    fn survey(&mut self, survey: &mut Survey, limit: Limit<'_>) -> Result<Option<Page>, Trouble> {
+        if !survey.has_begun {
+            survey.names = self.names(limit)?;
+            survey.has_begun = true;
+        }
+        let Some(name) = survey.names.last() else { return Ok(None) };
+        let standing = self.inspect(name, limit)?;
+        Ok(Some(survey.names.pop().map(|name| (name, standing)).into_iter().collect()))
+    }
 
     /// Looks at whatever could endanger locks there, and tries one. `limit` is for meeting the authority; after
     /// that each question has the store's own bound on a reply.

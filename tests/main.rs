@@ -26,6 +26,8 @@ mod faults;
 mod keys;
 /// Without scripts, on servers that compare by commands of their own.
 mod ladder;
+/// Many locks: how a server is asked for them, and how they are shown.
+mod listing;
 /// What is promised of a directory alone: its files, its users, and what the kernel tells of processes.
 mod local;
 /// The lock goes while the command runs: deleted, overwritten, or the server is gone.
@@ -71,5 +73,7 @@ mod terminal;
 mod tls;
 /// Waiting while the server hangs or is away, and what is said of a wait.
 mod waiting;
+/// `status --watch`: a screen with keys, or a text for each change.
+mod watch;
 /// What happens to a server while many wait: scripts or everything forgotten, a restart.
 mod weather;

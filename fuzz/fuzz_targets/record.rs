@@ -99,7 +99,11 @@ fn visited() {
         Err(trouble) => reports.push(Report::Failed(trouble)),
     }
     reports.push(match store.inspect(&hold.name, limit()) {
-        Ok(standing) => Report::Status(StatusRows { rows: vec![Row { lock: lock(), standing }], named: true }),
+        Ok(standing) => Report::Status(StatusRows {
+            rows: vec![Row { lock: lock(), standing }],
+            named: true,
+            options: String::new(),
+        }),
         Err(trouble) => Report::Failed(trouble),
     });
     let not_yours = |wanted, occupancy| Report::NotYours(NotYours { lock: lock(), wanted, occupancy });

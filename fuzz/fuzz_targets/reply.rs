@@ -105,7 +105,7 @@ fn asked(verb: u8, store: &mut dyn Store, hold: &Hold) -> Option<Report> {
         b'n' => listed(store),
         _ => store.inspect(&hold.name, limit()).map(|standing| {
             let lock = named(&hold.name);
-            Some(Report::Status(StatusRows { rows: vec![Row { lock, standing }], named: true }))
+            Some(Report::Status(StatusRows { rows: vec![Row { lock, standing }], named: true, options: String::new() }))
         }),
     };
     report.unwrap_or_else(|trouble| Some(Report::Failed(trouble)))
@@ -131,7 +131,7 @@ fn listed(store: &mut dyn Store) -> Result<Option<Report>, Trouble> {
         let standing = store.inspect(&name, limit())?;
         rows.push(Row { lock: named(&name), standing });
     }
-    Ok(Some(Report::Status(StatusRows { rows, named: false })))
+    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new() })))
 }
 
 fn rebuff(hold: &Hold, wanted: Wanted, released: Released) -> Option<Report> {

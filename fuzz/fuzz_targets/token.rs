@@ -41,7 +41,7 @@ fn told(value: &[u8], occupancy: Occupancy, now: SystemTime) {
         Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
         Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, occupancy: occupancy.clone() }),
         Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Break, occupancy: occupancy.clone() }),
-        Report::Status(StatusRows { rows: vec![Row { lock: lock(), standing }], named: true }),
+        Report::Status(StatusRows { rows: vec![Row { lock: lock(), standing }], named: true, options: String::new() }),
     ];
     let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
     texts.push(lost_how(&Lost::Taken(occupancy.clone())));

@@ -1,7 +1,7 @@
 //! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
 //!
 //! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs`,
-//! `events.rs`, `old.rs`, `faults.rs` and `recipes.rs`.
+//! `events.rs`, `old.rs`, `standing.rs`, `faults.rs` and `recipes.rs`.
 
 mod completions;
 mod events;
@@ -11,6 +11,7 @@ mod places;
 mod prose;
 mod recipes;
 mod roff;
+mod standing;
 
 use std::fs;
 use std::io::{self, Write};

@@ -34,6 +34,17 @@ pub fn positive(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The same, and not so short that nobody could follow.
+///
+/// # Errors
+/// As [`duration`], and for less than a tenth of a second.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        short if short < Duration::from_millis(100) => Err("too short: 100ms at least".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

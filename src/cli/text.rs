@@ -140,7 +140,7 @@ Examples:
 
 pub const STATUS_HELP: &str = "\
 Exit status:
-  0   Every lock that was named is held; or none was named
+  0   Every lock that was named is held; or none was named; or it was watched
   1   A lock that was named is free
   64  Usage: the command line makes no sense
   69  The server cannot be reached, does not answer in time, or is not willing
@@ -153,6 +153,12 @@ Exit status:
 Examples:
   Every lock under the prefix:
       nxlock status
+
+  The same on a screen that is kept up to date:
+      nxlock status --watch
+
+  A line of JSON for each change of who holds a lock or waits for it:
+      nxlock --json status --watch deploy
 
   Whether a deploy is under way:
       nxlock -q status deploy > /dev/null && echo 'somebody deploys'

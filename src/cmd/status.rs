@@ -1,27 +1,27 @@
-//! Who holds which lock.
+//! Who holds which lock: told once, or shown for as long as somebody watches.
 
-use super::{Wants, open};
+use super::{Wants, open, options};
 use crate::cli::{Everywhere, Status};
-use crate::lock::{Key, Prefix};
-use crate::report::{Named, Report, Row, StatusRows};
-use crate::wait;
+use crate::lock::Prefix;
+use crate::look::Subject;
+use crate::report::{Named, Report, StatusRows};
+use crate::say::Listing;
+use crate::watch;
 
 pub fn status(everywhere: &Everywhere, asked: &Status) -> anyhow::Result<Report> {
     let by_key = asked.key.as_ref();
     let prefix = by_key.map_or_else(|| everywhere.prefix.clone(), |_| Prefix::none());
     let mut store = open(everywhere, prefix.clone(), Wants::default())?;
-    let timeout = everywhere.server_timeout;
-    let given = asked.names.iter().cloned().chain(by_key.map(Key::name)).collect::<Vec<_>>();
-    let named = !given.is_empty();
-    let names = if named { given } else { wait::insist(timeout, |limit| store.names(limit)).answer? };
-    let mut rows = Vec::with_capacity(names.len());
-    for name in &names {
-        let standing = wait::insist(timeout, |limit| store.inspect(name, limit)).answer?;
-        // One that went free since it was listed is no longer of the list.
-        if named || !standing.is_free() {
-            let lock = by_key.map_or_else(|| Named::new(name, &prefix), Named::by_key);
-            rows.push(Row { lock, standing });
-        }
+    let names = asked.names.iter().map(|name| Named::new(name, &prefix));
+    let given = names.chain(by_key.map(Named::by_key)).collect::<Vec<_>>();
+    let subject =
+        Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: everywhere.server_timeout };
+    // Of which lock is the same for all of them.
+    let options = subject.named.iter().flatten().next().map(|lock| options(everywhere, lock)).unwrap_or_default();
+    if let Some(every) = asked.watch {
+        return watch::watch(store, subject, every, everywhere.json);
     }
-    Ok(Report::Status(StatusRows { rows, named }))
+    let mut listing = Listing::begin();
+    let rows = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
+    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options }))
 }

@@ -14,7 +14,14 @@ use crate::wait::Refused;
 
 /// The document of every verb but `run`, whose stdout is its command's.
 pub fn stdout(report: &Report) -> Option<String> {
-    Some(format!("{}\n", say::escaped(&document(report)?))).filter(|_| !say::is_run())
+    let document = match report {
+        // Row by row: all of them as one value would take several times the room.
+        Report::Status(status) => {
+            format!("[{}]", status.rows.iter().map(|one| say::escaped(&row(one))).collect::<Vec<_>>().join(","))
+        }
+        report => say::escaped(&document(report)?),
+    };
+    Some(document + "\n").filter(|_| !say::is_run())
 }
 
 pub fn stderr(report: &Report) -> Option<Value> {
@@ -56,7 +63,7 @@ pub fn document(report: &Report) -> Option<Value> {
             [("command", json!(not_run.command.to_string_lossy())), ("message", json!(say::plain(&not_run.error)))],
         ),
         Report::Failed(trouble) => failed(trouble),
-        Report::Interrupted(_) => return None,
+        Report::Watched | Report::Interrupted(_) => return None,
     })
 }
 

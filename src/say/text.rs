@@ -1,10 +1,11 @@
 //! Turning values into words.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use unicode_width::UnicodeWidthChar;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::lock::{Holder, Legacy, Occupancy, Owner, State};
 
@@ -63,6 +64,15 @@ pub fn cut(text: &str, columns: usize) -> &str {
         used > columns
     });
     end.map_or(text, |(at, _)| &text[..at])
+}
+
+/// The same, with a sign that something is missing.
+pub fn shortened(text: &str, columns: usize) -> Cow<'_, str> {
+    match (text.width() <= columns, columns) {
+        (true, _) => text.into(),
+        (false, 0) => "".into(),
+        (false, _) => format!("{}…", cut(text, columns - 1)).into(),
+    }
 }
 
 /// A length of time, to the precision a person wants: `4m 12s`, `24s`, `1.5s`, `80ms`.
@@ -204,6 +214,9 @@ mod tests {
     fn a_text_is_cut_by_columns_not_bytes() {
         assert_eq!(cut("日本語", 4), "日本");
         assert_eq!(cut("abc", 10), "abc");
+        assert_eq!(shortened("日本語", 5), "日本…");
+        assert_eq!(shortened("日本語", 6), "日本語");
+        assert_eq!(shortened("abc", 0), "");
     }
 
     #[test]

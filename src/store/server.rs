@@ -21,7 +21,9 @@ use super::reply::{self, Unexpected, What};
 use super::route::Route;
 use super::script::Script;
 use super::wire::Wire;
-use super::{Acquired, Examination, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
+use super::{
+    Acquired, Examination, Kind, Manner, Page, Released, Renewed, Standing, Store, Survey, Trouble, poll_pause,
+};
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, HolderId, LockName, Occupancy, Prefix, State, Ttl, beside};
@@ -132,16 +134,26 @@ impl Server {
         self.either(
             what,
             |server| {
-                let mut answer = server.script(what, Script::Inspect, &[], limit)?;
-                let value = answer.get(1).cloned().unwrap_or(Value::Nil);
-                if let Some(shown) = answer.get_mut(1) {
-                    *shown = server.told(what, &value, limit);
-                }
-                let standing = standing(&answer).ok_or_else(|| server.senseless(what))?;
-                Ok((standing, reply::text(&value).map(str::to_owned)))
+                let answer = server.script(what, Script::Inspect, &[], limit)?;
+                server.understood(what, answer, limit)
             },
             |_, wire, key| ladder::look(wire, key, limit),
         )
+    }
+
+    /// What INSPECT has answered.
+    fn understood(
+        &mut self,
+        what: &What<'_>,
+        mut answer: Vec<Value>,
+        limit: Limit<'_>,
+    ) -> Result<(Standing, Option<String>), Trouble> {
+        let value = answer.get(1).cloned().unwrap_or(Value::Nil);
+        if let Some(shown) = answer.get_mut(1) {
+            *shown = self.told(what, &value, limit);
+        }
+        let standing = standing(&answer).ok_or_else(|| self.senseless(what))?;
+        Ok((standing, reply::text(&value).map(str::to_owned)))
     }
 
     /// Renewing and releasing answer alike: done, or whose it is.
@@ -259,6 +271,10 @@ impl Store for Server {
 
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble> {
         self.listed(limit)
+    }
+
+    fn survey(&mut self, survey: &mut Survey, limit: Limit<'_>) -> Result<Option<Page>, Trouble> {
+        self.surveyed(survey, limit)
     }
 
     fn examine(&mut self, limit: Limit<'_>) -> Result<Examination, Trouble> {

@@ -113,6 +113,13 @@ impl Wire {
         })
     }
 
+    /// The same, of the server that was turned to and of no other: where it sends us is not followed.
+    pub fn ask_here(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+        self.began = Moment::now();
+        let link = self.link(limit)?;
+        self.converse(link, requests, limit)
+    }
+
     /// The same, but only on the connection of the last request, whose state at the server matters.
     pub fn ask_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
         let gone = || Fault::Ended(io::Error::new(io::ErrorKind::NotConnected, "the connection was closed"));

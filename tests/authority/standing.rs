@@ -40,7 +40,7 @@ pub fn each_waiter_is_shown_with_its_place_and_who_it_is(authority: &impl Author
     assert!(waited.is_sorted_by(|a, b| a >= b) && waited[0] <= since_began, "{waited:?} in {since_began}");
     let id = |value: &Value| value.as_str().filter(|id| id.len() == 8).map(str::to_owned).expect("an id");
     let ids: Vec<String> = field(waiters, "id").into_iter().map(id).collect();
-    let table = authority.nxlock(["status"]).run().exits(0).text();
+    let table = authority.nxlock(["status", "job"]).run().exits(0).text();
     for (place, (turn, id)) in line.iter().zip(&ids).enumerate() {
         let row = table.lines().find(|row| row.contains(id.as_str())).expect("it is in the table").to_owned();
         assert!(row.trim_start().starts_with(&format!("{}.", place + 1)), "{table}");

@@ -6,7 +6,7 @@ use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::line::{
     Turn, acquire, fences_rise, grants, is_free, is_renewed, queue, release, turn, whoever_is_next,
 };
-use crate::support::{Authority, eventually};
+use crate::support::{Authority, Running, eventually};
 
 #[test]
 fn a_slot_that_moves_disturbs_neither_who_holds_nor_who_waits() {
@@ -119,4 +119,36 @@ fn are_served_in_any_order(authority: &impl Authority, mut waiting: Vec<Turn>) {
     let log = authority.directory().join("log");
     assert_eq!(grants(&log).len(), n);
     fences_rise(&log);
+}
+
+#[test]
+fn a_list_waits_for_the_lock_whose_slot_is_on_its_way_and_finds_it_where_it_goes() {
+    let cluster = MASTERS.lend();
+    let names: Vec<String> = (0..40).map(|n| format!("job-{n:02}")).collect();
+    let tokens: Vec<String> =
+        names.iter().map(|name| cluster.nxlock(["acquire", name, "-t", "10m"]).run().exits(0).token()).collect();
+    let list = || cluster.nxlock(["--json", "--server-timeout", "15s", "status"]).start();
+    let listed = |list: Running| {
+        let rows = list.finish().exits(0).json();
+        let names = rows.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(listed(list()), names);
+    let slot = cluster.begins_to_move("lock:job-07");
+    slot.from().ask::<()>(&["CONFIG", "RESETSTAT"]);
+    let waiting = list();
+    // Of its keys some are here and some nowhere: it is asked for patience, and does not go on without.
+    eventually("it asks again", || {
+        let errors: String = slot.from().ask(&["INFO", "errorstats"]);
+        let count = errors.lines().find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));
+        count.and_then(|count| count.trim().parse::<u32>().ok()).is_some_and(|count| count >= 3)
+    });
+    slot.carries_its_keys();
+    slot.ends();
+    assert_eq!(listed(waiting), names);
+    assert_eq!(listed(list()), names);
+    for (name, token) in names.iter().zip(&tokens) {
+        cluster.nxlock(["release", name, token]).run().exits(0);
+    }
+    assert_eq!(listed(list()), [""; 0]);
 }

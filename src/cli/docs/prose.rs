@@ -6,6 +6,7 @@
 use super::events::{self, EVENTS};
 use super::old::OLD_LOCKS;
 use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS, SEVERAL};
+use super::standing::{SHOWN, WATCHED};
 
 /// A section's heading and its text.
 pub type Section = (&'static str, &'static str);
@@ -276,7 +277,9 @@ wanted  `release` or `break`.",
     ("", JSON_HOLDER),
 ];
 
-pub const STATUS: [Section; 6] = [
+pub const STATUS: [Section; 8] = [
+    ("TABLE", SHOWN),
+    ("WATCHING", WATCHED),
     ("ENVIRONMENT", ENV_SERVER),
     ("JSON", JSON_COMMON),
     (

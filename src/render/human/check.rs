@@ -2,7 +2,7 @@
 
 use anstyle::Style;
 
-use super::aligned;
+use super::super::table::aligned;
 use crate::config::{Origin, Setting, shown};
 use crate::report::{Checked, CheckedServer};
 use crate::say::{BAD, DOUBTFUL, FAINT, clean};

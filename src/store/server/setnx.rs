@@ -53,6 +53,7 @@ impl Server {
             return record.clone();
         }
         let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        self.turn_to(what);
         // Without an answer it is somebody's whom we do not know, as it is without a record.
         let Ok(record) = self.wire.ask(cmd("GET").arg(beside(&key, "holder")), limit) else { return value.clone() };
         let its = number.parse::<Token>().is_ok_and(|token| {

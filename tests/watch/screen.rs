@@ -1,0 +1,415 @@
+//! The live view, at a terminal.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::line::{Turn, acquire, holder_id, is_free, release, standing};
+use crate::support::{Nxlock, Redis, Terminal, eventually, eventually_some, is_alive, lasts, state_of};
+
+/// What a screen showed last, line by line, without colours.
+fn picture(terminal: &mut Terminal) -> Option<Vec<String>> {
+    let written = terminal.screen();
+    let whole = &written[..written.rfind("\x1b[J")?];
+    let frame = &whole[whole.rfind("\x1b[H")? + 3..];
+    let mut lines = Vec::new();
+    for line in frame.split("\r\n") {
+        let mut bare = String::new();
+        let mut rest = line.chars();
+        while let Some(c) = rest.next() {
+            match c {
+                '\x1b' => assert!(matches!(rest.find(char::is_ascii_alphabetic), Some('m' | 'K')), "{line:?}"),
+                c => bare.push(c),
+            }
+        }
+        lines.push(bare);
+    }
+    Some(lines)
+}
+
+/// Waits until the screen shows such a picture, and gives it.
+#[track_caller]
+fn shows(terminal: &mut Terminal, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
+    let mut last = Vec::new();
+    let began = crate::support::now();
+    eventually("the screen shows it", || {
+        last = picture(terminal).unwrap_or_default();
+        is_so(&last) || began.elapsed() > crate::support::LIMIT - Duration::from_secs(2)
+    });
+    assert!(is_so(&last), "the screen shows something else:\n{}", last.join("\n"));
+    last
+}
+
+#[track_caller]
+fn says(terminal: &mut Terminal, text: &str) -> Vec<String> {
+    shows(terminal, |lines| lines.iter().any(|line| line.contains(text)))
+}
+
+/// The selected line begins like this.
+#[track_caller]
+fn selects(terminal: &mut Terminal, name: &str) -> Vec<String> {
+    shows(terminal, |lines| lines.iter().any(|line| line.starts_with(&format!("> {name}"))))
+}
+
+/// A view, begun by a shell that tells how it ended, and whether the terminal is as it was.
+fn watch(redis: &Redis, args: &str) -> Terminal {
+    let script = format!(
+        "stty columns 80 rows 24; before=$(stty -g); nxlock status --watch=100ms {args}; status=$?
+         [ \"$before\" = \"$(stty -g)\" ] && echo \"as before, $status.\""
+    );
+    let call = Nxlock::by("sh", ["-c", &script]).env("NXLOCK_SERVER", redis.url());
+    Terminal::start(call)
+}
+
+/// The view's own process.
+fn viewer(terminal: &Terminal) -> i32 {
+    eventually_some("the view's process", || {
+        let children = format!("/proc/{0}/task/{0}/children", terminal.pid());
+        let children = std::fs::read_to_string(children).ok()?;
+        let child = children.split_whitespace().next()?.parse().ok()?;
+        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
+        (name.trim() == "nxlock").then_some(child)
+    })
+}
+
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// It has been a screen, and is none any more.
+#[track_caller]
+fn is_restored(terminal: &mut Terminal) {
+    let written = terminal.screen();
+    assert_eq!(written.matches(ENTER).count(), written.matches(LEAVE).count(), "{written:?}");
+    assert!(written.rfind(ENTER) < written.rfind(LEAVE), "{written:?}");
+}
+
+fn tell(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
+}
+
+#[test]
+fn the_terminal_is_as_it_was_whatever_ends_the_view() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    for (keys, status) in [("q", 0), ("\x03", 0), ("\x1b[B\x1b[Aq", 0)] {
+        let mut terminal = watch(&redis, "");
+        selects(&mut terminal, "job ");
+        terminal.types(keys);
+        terminal.shows(&format!("as before, {status}."));
+        is_restored(&mut terminal);
+    }
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let mut terminal = watch(&redis, "");
+        selects(&mut terminal, "job ");
+        tell(viewer(&terminal), signal);
+        terminal.shows(&format!("as before, {}.", 128 + signal as i32));
+        is_restored(&mut terminal);
+    }
+    release(&redis, &token);
+}
+
+#[test]
+fn without_a_server_the_terminal_is_not_touched() {
+    let redis = Redis::start();
+    let mut terminal = watch(&redis, "-s unix:///no/such/socket --server-timeout 100ms");
+    terminal.shows("as before, 69.");
+    assert!(!terminal.screen().contains("\x1b[?"), "{:?}", terminal.screen());
+}
+
+#[test]
+fn one_lock_is_chosen_and_seen_with_its_queue_as_it_changes() {
+    let redis = Redis::start();
+    for name in ["alpha", "omega"] {
+        redis.put(&format!("lock:{name}"), b"somebody", None);
+    }
+    let holder = Turn::had(&redis, &["-t", "1m", "--reason", "monthly"]);
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "alpha ");
+    terminal.types("j");
+    let lines = selects(&mut terminal, "job ");
+    assert!(lines.iter().any(|line| line.starts_with("> job    held ") && line.contains("monthly")), "{lines:?}");
+    terminal.types("\r");
+    says(&mut terminal, "nobody waits");
+    let mut first = Turn::queued(&redis, &["-t", "1m", "--reason", "weekly"]);
+    says(&mut terminal, "one waits");
+    let second = Turn::queued(&redis, &["-t", "1m"]);
+    let lines = says(&mut terminal, "2 wait");
+    let at =
+        |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {lines:?}"));
+    assert!(at(&format!("pid {}", holder.pid())) < at("weekly"), "{lines:?}");
+    assert!(at("    1. ") == at("weekly") && at("    2. ") == at(&format!(":{}", second.pid())), "{lines:?}");
+    holder.leaves();
+    first.up();
+    says(&mut terminal, &format!("pid {}", first.pid()));
+    terminal.types("\x1b");
+    selects(&mut terminal, "job ");
+    terminal.types("k");
+    selects(&mut terminal, "alpha ");
+    terminal.types("G");
+    selects(&mut terminal, "omega ");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    first.leaves();
+    second.leaves();
+    redis.delete("lock:alpha");
+    redis.delete("lock:omega");
+}
+
+#[test]
+fn a_name_alone_is_seen_at_once_with_its_queue() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    let mut terminal = watch(&redis, "job");
+    says(&mut terminal, "\"job\" is held");
+    release(&redis, &token);
+    says(&mut terminal, "\"job\" is free");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+}
+
+#[test]
+fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "10m", "--on-lost", "continue"]);
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "job ");
+    for no in ["n", "\r", "\x1b"] {
+        terminal.types("b");
+        let lines = says(&mut terminal, "break \"job\", held by ");
+        let asked = lines.last().unwrap();
+        assert!(asked.contains(&format!("pid {}", holder.pid())) && asked.ends_with("? type y"), "{asked}");
+        terminal.types(no);
+        says(&mut terminal, "not broken");
+        assert_eq!(standing(&redis)["state"], "held");
+    }
+    terminal.types("b");
+    says(&mut terminal, "break \"job\", held by ");
+    terminal.types("y");
+    says(&mut terminal, "broke \"job\"");
+    assert!(is_free(&redis));
+    says(&mut terminal, "no locks");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    drop(holder);
+}
+
+#[test]
+fn a_lock_that_has_changed_hands_since_the_question_is_not_broken() {
+    let redis = Redis::start();
+    let first = acquire(&redis, "10m");
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "job ");
+    terminal.types("b");
+    says(&mut terminal, "break \"job\", held by ");
+    release(&redis, &first);
+    let second = acquire(&redis, "10m");
+    let id = holder_id(&redis);
+    terminal.types("y");
+    says(&mut terminal, "not broken: \"job\" has changed hands");
+    assert_eq!(holder_id(&redis), id);
+    release(&redis, &second);
+    // Nor one that has no holder of ours.
+    redis.put("lock:job", b"somebody", None);
+    says(&mut terminal, "no expiry");
+    terminal.types("b");
+    says(&mut terminal, "has no holder to take it from");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    redis.delete("lock:job");
+}
+
+#[test]
+fn locks_are_sorted_and_filtered() {
+    let redis = Redis::start();
+    let tokens = ["c-first", "a-second", "b-third"].map(|name| {
+        let ttl = if name == "b-third" { "10m" } else { "20m" };
+        (name, redis.nxlock(["acquire", name, "--ttl", ttl, "--reason", &name[2..]]).run().token())
+    });
+    let waiter = redis.nxlock(["run", "a-second", "--", "true"]).start();
+    eventually("it waits", || !redis.ask::<Vec<String>>(&["ZRANGE", "{lock:a-second}:queue", "0", "-1"]).is_empty());
+    let mut terminal = watch(&redis, "");
+    let order = |lines: &[String]| {
+        let names = lines.iter().filter_map(|line| line.get(2..)?.split_once(' '));
+        names.map(|(name, _)| name.to_owned()).filter(|name| name.contains('-')).collect::<Vec<_>>()
+    };
+    // Since they are held for a second at least, no two for the same.
+    shows(&mut terminal, |lines| order(lines) == ["a-second", "b-third", "c-first"]);
+    terminal.types("s");
+    says(&mut terminal, "held longest first");
+    terminal.types("s");
+    shows(&mut terminal, |lines| lines[0].contains("end of the lease") && order(lines)[0] == "b-third");
+    terminal.types("s");
+    shows(&mut terminal, |lines| lines[0].contains("most waiting") && order(lines)[0] == "a-second");
+    terminal.types("s/THI");
+    shows(&mut terminal, |lines| order(lines) == ["b-third"] && lines.last().unwrap() == "/THI");
+    terminal.types("\x7f\x7f\x7fq");
+    says(&mut terminal, "no locks with this text");
+    terminal.types("\x1b");
+    shows(&mut terminal, |lines| order(lines) == ["a-second", "b-third", "c-first"]);
+    terminal.types("?");
+    says(&mut terminal, "take the lock from its holder");
+    terminal.types("?q");
+    terminal.shows("as before, 0.");
+    for (name, token) in tokens {
+        redis.nxlock(["release", name, &token]).run().exits(0);
+    }
+    waiter.finish().exits(0);
+}
+
+#[test]
+fn whatever_the_size_of_the_terminal_no_line_is_wider_and_the_last_is_the_last() {
+    let redis = Redis::start();
+    let name = "a-name-of-some-length-".repeat(5);
+    let reason = "because it has to be done ".repeat(4);
+    let token = redis.nxlock(["acquire", &name, "--ttl", "10m", "--reason", &reason]).run().token();
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "a-name");
+    for (columns, rows) in [(60, 24), (200, 50), (61, 5), (20, 3), (1, 1), (100, 2), (80, 24)] {
+        terminal.resize(columns, rows);
+        let fits = |lines: &[String]| {
+            lines.len() == usize::from(rows) && lines.iter().all(|line| line.chars().count() < usize::from(columns))
+        };
+        let lines =
+            shows(&mut terminal, |lines| fits(lines) && (columns < 60 || lines.last().unwrap().starts_with("Enter")));
+        if columns == 60 {
+            assert!(
+                lines[1].contains("HOLDER") && lines[1].contains("HELD") && lines[1].contains("LEASE"),
+                "{lines:?}"
+            );
+        }
+        if columns == 200 {
+            assert!(lines[2].contains(&holder_of(&redis, &name)) && lines[2].contains("because"), "{lines:?}");
+        }
+    }
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    redis.nxlock(["release", &name, &token]).run().exits(0);
+}
+
+fn holder_of(redis: &Redis, name: &str) -> String {
+    let rows = redis.nxlock(["--json", "status", name]).run().json();
+    rows[0]["holder"]["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn when_the_server_goes_the_last_picture_stays_and_it_is_tried_again() {
+    let mut redis = Redis::start();
+    acquire(&redis, "10m");
+    let mut terminal = watch(&redis, "--server-timeout 300ms");
+    selects(&mut terminal, "job ");
+    redis.kill();
+    let lines = says(&mut terminal, "trying again");
+    assert!(lines.last().unwrap().starts_with("as it was "), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("> job ")), "{lines:?}");
+    redis.restart();
+    says(&mut terminal, "no locks");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+}
+
+#[test]
+fn a_server_that_hangs_holds_up_no_key() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    let mut terminal = watch(&redis, "--server-timeout 1m");
+    selects(&mut terminal, "job ");
+    redis.hang();
+    terminal.types("?");
+    says(&mut terminal, "take the lock from its holder");
+    // There is no answer that would tell otherwise, so it is told how old this is.
+    says(&mut terminal, "1 lock, by name, as it was ");
+    terminal.types("qq");
+    terminal.shows("as before, 0.");
+    redis.resume();
+    release(&redis, &token);
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_the_view() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "job ");
+    let viewer = viewer(&terminal);
+    terminal.hang_up();
+    eventually("it is gone", || !is_alive(viewer));
+    release(&redis, &token);
+}
+
+#[test]
+fn a_terminal_that_takes_nothing_does_not_keep_the_view_from_ending() {
+    let redis = Redis::start();
+    let names: Vec<String> = (0..60).map(|n| format!("lock:{n:03}-{}", "x".repeat(150))).collect();
+    names.iter().for_each(|name| redis.put(name, b"somebody", None));
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "000");
+    let viewer = viewer(&terminal);
+    // Nobody reads while many a picture is drawn: more than a terminal keeps.
+    terminal.resize(250, 70);
+    for _ in 0..40 {
+        terminal.resize(249, 70);
+        lasts(Duration::from_millis(20));
+        terminal.resize(250, 70);
+        lasts(Duration::from_millis(20));
+    }
+    tell(viewer, Signal::SIGTERM);
+    eventually("it is gone", || !is_alive(viewer));
+    names.iter().for_each(|name| redis.delete(name));
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_back_and_fg_draws_it_again() {
+    let redis = Redis::start();
+    let token = acquire(&redis, "10m");
+    let mut shell = Terminal::start(Nxlock::by("sh", ["-i"]).env("NXLOCK_SERVER", redis.url()).env("PS1", "$ "));
+    shell.types("echo shell-$((1+1))\n");
+    shell.shows("shell-2");
+    shell.types("stty columns 80 rows 24; nxlock status --watch=100ms\n");
+    selects(&mut shell, "job ");
+    let viewer = viewer(&shell);
+    for _ in 0..2 {
+        shell.types("\x1a");
+        eventually("it is stopped", || state_of(viewer) == Some('T'));
+        is_restored(&mut shell);
+        shell.types("echo back-$((5+5))\n");
+        shell.shows("back-10");
+        shell.types("fg\n");
+        shell.shows(ENTER);
+        shell.shows("> ");
+    }
+    // By a signal too, though nobody typed it.
+    tell(viewer, Signal::SIGTSTP);
+    eventually("it is stopped", || state_of(viewer) == Some('T'));
+    is_restored(&mut shell);
+    shell.types("fg\n");
+    shell.shows(ENTER);
+    shell.shows("> ");
+    shell.types("q");
+    // What is typed before that is for the view.
+    shell.shows(LEAVE);
+    shell.types("echo left-$?\n");
+    shell.shows("left-0");
+    shell.types("exit\n");
+    shell.finish();
+    release(&redis, &token);
+}
+
+#[test]
+fn where_no_colours_are_wanted_there_are_none_and_the_selection_is_seen() {
+    let redis = Redis::start();
+    redis.put("lock:job", b"somebody", None);
+    let mut terminal = watch(&redis, "");
+    terminal.shows("\x1b[7m> job ");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    let mut terminal = watch(&redis, "--color never");
+    selects(&mut terminal, "job ");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    let written = terminal.screen();
+    let colours =
+        written.split("\x1b[").skip(1).filter_map(|rest| rest.find(char::is_alphabetic).map(|at| &rest[at..=at]));
+    assert!(!colours.into_iter().any(|end| end == "m"), "{written:?}");
+    redis.delete("lock:job");
+}
