@@ -150,13 +150,27 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__acquire)
-            opts="-t -w -n -E -s -q -v -h -V --key --ttl --export --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --events --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -s -q -v -h -V --key --while-pid --lost-signal --ttl --export --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --setnx-compat --setnx-margin --events --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --key)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --while-pid)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --lost-signal)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace

@@ -83,6 +83,8 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s v -l verbose -d 'S
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l key -d 'The exact key, without prefix, in place of NAME: for scripts that fixed it long ago' -r -f
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l while-pid -d 'Keep the lock until process PID ends, by a keeper in the background' -r -f
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l lost-signal -d 'What PID is sent if the lock is lost: a signal by name or number, or `none`' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s t -l ttl -d 'How long the lock is needed; it ends by itself then. Not less than 100ms' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d 'Give up after D; 0 is the same as -n. Without either, wait for ever' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N, 0 to 255, instead of 75 when somebody else has the lock' -r

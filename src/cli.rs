@@ -7,6 +7,7 @@
 pub mod docs;
 mod duration;
 mod everywhere;
+mod lost;
 mod servers;
 mod setnx;
 mod telling;
@@ -24,6 +25,7 @@ use crate::lock::{HolderId, Key, LockName, Ttl};
 pub use duration::duration;
 use duration::positive;
 pub use everywhere::{DEFAULT_PREFIX, Everywhere, When, given};
+pub use lost::LostSignal;
 pub use setnx::Setnx;
 pub use telling::Telling;
 pub use which::Which;
@@ -145,19 +147,37 @@ pub enum Descendants {
 
 /// Take a lock and print its token.
 ///
-/// The token proves the claim: `release` and `renew` want it back. Nothing renews the lock: it ends
-/// by itself after --ttl unless `renew` is called. If the token cannot be printed, the lock is given
-/// back.
+/// The token proves the claim: `release` and `renew` want it back. With --while-pid a keeper in the
+/// background renews the lock until the process PID ends, and then gives it back. Otherwise nothing
+/// renews it: it ends by itself after --ttl unless `renew` is called. If the token cannot be printed,
+/// the lock is given back.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::ACQUIRE_HELP)]
-#[command(override_usage = "nxlock acquire [OPTIONS] --ttl D NAME\n       nxlock acquire [OPTIONS] --ttl D --key KEY")]
+#[command(
+    override_usage = "nxlock acquire [OPTIONS] --while-pid PID NAME\n       nxlock acquire [OPTIONS] --ttl D NAME\n       nxlock acquire [OPTIONS] {--while-pid PID | --ttl D} --key KEY"
+)]
 pub struct Acquire {
     #[command(flatten)]
     pub which: Which,
 
+    /// Keep the lock until process PID ends, by a keeper in the background.
+    ///
+    /// `$$` is the shell that calls. The lock is free at once when PID is gone, whatever ended it, or
+    /// when it is given back by `release`.
+    #[arg(long, value_name = "PID", value_hint = ValueHint::Other)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub while_pid: Option<u32>,
+
+    /// What PID is sent if the lock is lost: a signal by name or number, or `none`.
+    #[arg(long, value_name = "SIG", default_value = "TERM", requires = "while_pid", value_hint = ValueHint::Other)]
+    pub lost_signal: LostSignal,
+
     /// How long the lock is needed; it ends by itself then. Not less than 100ms.
-    #[arg(short, long, value_name = "D")]
-    pub ttl: Ttl,
+    ///
+    /// With --while-pid it may be left out, and is 30s: how long the lock outlives a keeper that cannot
+    /// renew it.
+    #[arg(short, long, value_name = "D", required_unless_present = "while_pid")]
+    pub ttl: Option<Ttl>,
 
     /// Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`.
     #[arg(long, conflicts_with = "json")]
@@ -172,6 +192,12 @@ pub struct Acquire {
 
     #[command(flatten)]
     pub telling: Telling,
+}
+
+impl Acquire {
+    pub fn ttl(&self) -> Ttl {
+        self.ttl.unwrap_or(Ttl::at_least(Duration::from_secs(30)))
+    }
 }
 
 /// How long to wait for a lock that somebody else has.
@@ -228,7 +254,7 @@ pub struct Renew {
 /// Give a lock back, or break somebody else's.
 ///
 /// Only if the lock is still held with this token; otherwise nothing is touched and the exit status
-/// is 76.
+/// is 76. A keeper that `acquire --while-pid` left on this machine ends first, and takes it for no loss.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RELEASE_HELP)]
 #[command(

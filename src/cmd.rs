@@ -47,6 +47,14 @@ pub fn perform(cli: &Cli, settings: Result<Settings, Trouble>) -> Report {
     report
 }
 
+/// What is left to do now that a report has been shown, and to say if that fails.
+pub fn shown(report: Report) -> Option<Report> {
+    match report {
+        Report::Acquired(acquired) => acquire::heard(acquired).err().map(Report::Failed),
+        _ => None,
+    }
+}
+
 /// What is left to do, and to say, if a report could not be shown.
 pub fn unshown(report: Report, error: &io::Error, everywhere: &Everywhere) -> Option<Report> {
     Some(Report::Failed(match report {

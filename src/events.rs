@@ -30,7 +30,7 @@ static BOOK: Mutex<Option<Book>> = Mutex::new(None);
 struct Book {
     writer: Writer,
     lock: Named,
-    id: HolderId,
+    id: Option<HolderId>,
     fence: Option<Fence>,
     began: Moment,
     granted: Moment,
@@ -112,7 +112,12 @@ pub fn granted(lease: &Lease, ttl: Ttl) {
     });
 }
 
-/// The command runs.
+/// The lock is kept, and nothing is about to start: what was held back is written.
+pub fn kept() {
+    note(|book| book.writer.flush());
+}
+
+/// The command is under way.
 pub fn started(pid: Pid) {
     note(|book| {
         book.started = Moment::now();
@@ -207,7 +212,7 @@ impl Book {
             ("event", json!(event)),
             ("name", json!(self.lock.name.as_str())),
             ("key", json!(self.lock.key)),
-            ("id", json!(self.id.as_str())),
+            ("id", json!(self.id.as_ref().map(HolderId::as_str))),
             ("fence", fence(self.fence)),
         ];
         let fields = all.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value));

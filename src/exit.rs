@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
 
-use crate::report::{Ending, Report};
+use crate::report::{Ending, Ran, Report};
 use crate::store::Kind;
 
 pub const USAGE: u8 = 64;
@@ -39,7 +39,7 @@ impl From<&Report> for Exit {
             Report::NotRun(_) => 126,
             Report::Ran(ran) if ran.lost.is_some() => 76,
             Report::Ran(ran) if ran.time_limit => 124,
-            Report::Ran(ran) => match ran.ending {
+            Report::Ran(Ran { ending, .. }) | Report::Said(ending) => match *ending {
                 Ending::Status(status) => status,
                 Ending::Killed { signal, from_terminal: true } => match Signal::try_from(signal) {
                     Ok(signal) => return Exit::Signal(signal),

@@ -55,6 +55,8 @@ enum Order {
     Release,
     /// Let the lock end by itself after this.
     LetEnd(Ttl),
+    /// Somebody else gives it back.
+    Leave,
 }
 
 enum Report {
@@ -141,7 +143,15 @@ impl Keeper {
 
     /// Stops renewing, and gives the lock back; or, with a `rest`, lets it end by itself after that.
     pub fn give_back(self, rest: Option<Ttl>) -> GivenBack {
-        let order = rest.map_or(Order::Release, Order::LetEnd);
+        self.carry_out(rest.map_or(Order::Release, Order::LetEnd))
+    }
+
+    /// Stops renewing, for good: when this returns, no request is under way.
+    pub fn leave(self) {
+        self.carry_out(Order::Leave);
+    }
+
+    fn carry_out(self, order: Order) -> GivenBack {
         match self.0 {
             Work::Resting { mut watch, .. } => watch.carry_out(&order),
             Work::Renewing { orders, mut reports } => {
@@ -225,6 +235,7 @@ impl Watch {
                 Renewed::Until(_) | Renewed::PutBack(_) => Released::Done,
                 Renewed::NotYours(occupancy) => Released::NotYours(occupancy),
             }),
+            Order::Leave => Ok(Released::Done),
         });
         match insisted.answer {
             Ok(Released::Done) => GivenBack::Done,

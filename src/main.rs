@@ -26,6 +26,7 @@ mod say;
 mod signals;
 mod store;
 mod supervise;
+mod vigil;
 mod wait;
 mod watch;
 
@@ -46,9 +47,11 @@ fn main() -> ExitCode {
     say::begin(&cli.everywhere, matches!(cli.verb, Verb::Run(_)));
     let report = cmd::perform(&cli, settings);
     let mut exit = Exit::from(&report);
-    if let Err(error) = render::show(&report, cli.everywhere.json)
-        && let Some(failure) = cmd::unshown(report, &error, &cli.everywhere)
-    {
+    let failure = match render::show(&report, cli.everywhere.json) {
+        Ok(()) => cmd::shown(report),
+        Err(error) => cmd::unshown(report, &error, &cli.everywhere),
+    };
+    if let Some(failure) = failure {
         exit = Exit::from(&failure);
         render::complain(&failure, cli.everywhere.json);
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::config::Setting;
-use crate::lock::{Fence, Hold, Key, LockName, Occupancy, Prefix, Ttl};
+use crate::lock::{Fence, Hold, Key, LockName, Occupancy, Prefix, Token, Ttl};
 use crate::store::{Finding, Kind, Standing, Store, Trouble, Verdict};
 use crate::supervise::Lost;
+use crate::vigil::ToKeeper;
 use crate::wait::Refused;
 
 pub enum Report {
@@ -25,6 +26,8 @@ pub enum Report {
     Checked(Checked),
     Ran(Ran),
     NotRun(NotRun),
+    /// All has been said, by the other half of this process, or there is nobody to say it to.
+    Said(Ending),
     /// A wait ended by a signal; nothing was started and nothing is held.
     Interrupted(Signal),
     Failed(Trouble),
@@ -51,12 +54,31 @@ impl Named {
 
 pub struct Acquired {
     pub lock: Named,
-    pub hold: Hold,
-    /// To give it back by, if nobody can be told the token.
-    pub store: Box<dyn Store>,
+    pub token: Token,
+    pub custody: Custody,
     pub fence: Option<Fence>,
     pub ttl: Ttl,
     pub form: TokenForm,
+}
+
+/// Who gives a lock back, if nobody can be told its token.
+pub enum Custody {
+    Ours {
+        hold: Hold,
+        store: Box<dyn Store>,
+    },
+    /// In the background.
+    Keeper(ToKeeper),
+}
+
+impl Acquired {
+    /// The process that keeps the lock, where one does.
+    pub fn keeper(&self) -> Option<i32> {
+        match &self.custody {
+            Custody::Ours { .. } => None,
+            Custody::Keeper(keeper) => Some(keeper.pid().as_raw()),
+        }
+    }
 }
 
 /// How `acquire` prints what it got.

@@ -133,6 +133,15 @@ impl Signals {
         let _ = mask.thread_block();
     }
 
+    /// Requests to stop are not for us to hear any more: they end us, as they would a program that does not ask.
+    ///
+    /// # Errors
+    /// As pthread_sigmask(3).
+    pub fn end(self) -> anyhow::Result<()> {
+        let ours: SigSet = STOP.into_iter().filter(|signal| !self.inherited.contains(*signal)).collect();
+        ours.thread_unblock().context("cannot handle signals")
+    }
+
     /// The mask that the command is to begin with.
     pub fn inherited(&self) -> SigSet {
         self.inherited

@@ -5,7 +5,7 @@
 //! reaps and signals, so no signal goes to a process that has been reaped. Knows nothing of stores.
 
 mod child;
-mod margin;
+pub mod margin;
 mod tree;
 
 use std::io;

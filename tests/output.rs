@@ -57,7 +57,7 @@ fn the_documents_of_the_other_verbs_have_their_fields() {
     let redis = Redis::start();
     let call = |words: &[&str]| redis.nxlock(words.iter().chain(&["--json"]).copied()).run().says_nothing();
     let acquired = call(&["acquire", "job", "--ttl", "1m", "--reason", "r"]).exits(0).json();
-    has_fields(&acquired, &["outcome", "name", "key", "token", "fence", "ttl_ms"]);
+    has_fields(&acquired, &["outcome", "name", "key", "token", "fence", "ttl_ms", "keeper"]);
     assert_eq!((&acquired["outcome"], &acquired["ttl_ms"]), (&Value::from("acquired"), &Value::from(60_000)));
     assert!(acquired["fence"].is_u64());
     let token = acquired["token"].as_str().unwrap();

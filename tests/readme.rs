@@ -8,8 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::support::{Nxlock, Redis, eventually};
@@ -197,24 +196,27 @@ fn a_stretch_of_a_script_is_guarded() {
     let directory = workplace();
     shell(&redis, directory.path(), &script).run().exits(0).says_nothing();
     assert_eq!(ran(directory.path()), "import-part-1 import\nimport-part-2 import\n");
-    assert!(!redis.exists("lock:import"));
+    eventually("it is given back", || !redis.exists("lock:import"));
     // Held by somebody else, it waits before its first part.
     let held = redis.nxlock(["acquire", "import", "-t", "1m"]).run().exits(0).token();
     let mut waits = shell(&redis, directory.path(), &script).start();
     waits.says("waiting for \"import\"");
     redis.nxlock(["release", "import", &held]).run().exits(0);
     waits.finish().exits(0);
-    // A signal gives it back too.
+    eventually("it is given back", || !redis.exists("lock:import"));
+    // Not granted, nothing is done.
+    let held = redis.nxlock(["acquire", "import", "-t", "1m"]).run().exits(0).token();
+    let impatient = script.replace("acquire", "acquire -n");
+    shell(&redis, directory.path(), &impatient).run().exits(75).says("is held by");
+    redis.nxlock(["release", "import", &held]).run().exits(0);
+    assert_eq!(ran(directory.path()).lines().count(), 4);
+    // Nothing that ends it is too sudden.
     put(directory.path(), "import-part-1", "touch started; sleep 60");
     let begun = shell(&redis, directory.path(), &script).start();
     eventually("the first part runs", || directory.path().join("started").exists());
-    // The shell first: it acts on it when its part has ended.
-    begun.signal(Signal::SIGTERM);
-    for pid in begun.descendants() {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-    }
-    begun.finish().exits(1);
-    assert!(!redis.exists("lock:import"));
+    begun.signal(Signal::SIGKILL);
+    eventually("it is given back", || !redis.exists("lock:import"));
+    begun.finish().dies_of(Signal::SIGKILL);
 }
 
 #[test]

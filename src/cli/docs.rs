@@ -1,11 +1,12 @@
 //! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
 //!
 //! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs`,
-//! `events.rs`, `old.rs`, `standing.rs`, `faults.rs` and `recipes.rs`.
+//! `events.rs`, `keeper.rs`, `old.rs`, `standing.rs`, `faults.rs` and `recipes.rs`.
 
 mod completions;
 mod events;
 mod faults;
+mod keeper;
 mod old;
 mod places;
 mod prose;

@@ -72,7 +72,8 @@ Examples:
 pub const ACQUIRE_HELP: &str = "\
 Exit status:
   0   The lock is yours; its token is on stdout
-  64  Usage: the command line makes no sense
+  64  Usage: the command line makes no sense; there is no process PID, or it
+      ended while the lock was waited for
   69  The server cannot be reached, does not answer in time, or is not willing
       to just now
   70  A failure of nxlock's own; the lock was given back
@@ -83,14 +84,31 @@ Exit status:
       a key of another type, a damaged local record
 
 Examples:
-  Guard a stretch of a script:
+  Guard a script from here to its end, whatever ends it:
+      eval \"$(nxlock acquire deploy --while-pid $$ --export || echo exit $?)\"
+      ./first-half.sh && ./second-half.sh
+
+  Guard a stretch of it, and clean up if the lock is lost meanwhile:
+      trap 'rm -rf ./half-done; exit 1' USR1
+      eval \"$(nxlock acquire deploy --while-pid $$ --lost-signal USR1 \\
+          --export || echo exit $?)\"
+      ./deploy.sh
+      nxlock release \"$NXLOCK_NAME\"
+
+  Over several steps of a CI job, as GitHub Actions has them: each is a shell
+  of its own, and a child of the runner, which lives as long as the job:
+      - run: nxlock acquire prod --while-pid $PPID --lost-signal none > token
+      - run: ./deploy.sh
+      - run: nxlock release prod - < token
+        if: always()
+
+  Without a keeper, for as long as is known before:
       vars=$(nxlock acquire deploy --ttl 10m --export) || exit
       eval \"$vars\"
-      trap 'nxlock release \"$NXLOCK_NAME\"' EXIT
-      trap 'exit 1' HUP INT TERM
       ./first-half.sh || exit
       nxlock renew \"$NXLOCK_NAME\" --ttl 10m || exit
       ./second-half.sh
+      nxlock release \"$NXLOCK_NAME\"
 
   Keep the token in a file that nobody else can read:
       (umask 077; nxlock acquire import --ttl 1h > import.token)

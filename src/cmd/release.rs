@@ -6,6 +6,7 @@ use crate::lock::Hold;
 use crate::report::{NotYours, Released, Report, Wanted};
 use crate::say;
 use crate::store::{Kind, Released as Answer, Trouble};
+use crate::vigil;
 use crate::wait;
 
 pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Report> {
@@ -16,6 +17,9 @@ pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Repor
         (Some(id), _) => (Wanted::Break, wait::insist(timeout, |limit| store.take_away(&lock.name, id, limit))),
         (None, Some(given)) => {
             let hold = Hold { name: lock.name.clone(), token: token(given)?, lives_with: None, beside_setnx: None };
+            if vigil::dismiss(&lock.key, &hold.token) {
+                say::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
+            }
             (Wanted::Release, wait::insist(timeout, |limit| store.release(&hold, limit)))
         }
         (None, None) => return Err(no_token().into()),

@@ -153,7 +153,8 @@ mod tests {
     /// An option that is new has to be thought of here.
     #[test]
     fn each_option_may_stand_in_a_file_or_says_why_not() {
-        let only_typed = ["config", "key", "shell", "export", "break", "watch", "help", "version"];
+        let only_typed =
+            ["config", "key", "shell", "export", "while-pid", "lost-signal", "break", "watch", "help", "version"];
         let command = Cli::command();
         let commands = std::iter::once(&command).chain(command.get_subcommands());
         let options: BTreeSet<_> = commands.flat_map(Command::get_arguments).filter_map(Arg::get_long).collect();

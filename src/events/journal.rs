@@ -50,6 +50,14 @@ impl Destination {
             _ => Destination::File(word.into()),
         })
     }
+
+    /// The number of a descriptor that our caller has opened.
+    pub fn inherited(&self) -> Option<RawFd> {
+        match self {
+            Destination::Inherited(number) => Some(*number),
+            Destination::File(_) | Destination::Nowhere => None,
+        }
+    }
 }
 
 /// In the middle of a sentence.

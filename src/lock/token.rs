@@ -107,14 +107,16 @@ impl Token {
         &self.0
     }
 
+    /// What people know it by; nothing for one that is not of ours.
+    pub fn id(&self) -> Option<HolderId> {
+        let value = self.0.as_bytes();
+        let of_number = || Token::is_number(value).then(|| HolderId(self.0[..ID_LEN].to_owned()));
+        Token::read(value).map(|told| told.id).or_else(of_number)
+    }
+
     /// The part that no other token has; all of it, where it is not one of ours.
     pub fn random_part(&self) -> &str {
         self.0.split(':').nth(1).unwrap_or(&self.0)
-    }
-
-    /// What people tell its holder by.
-    pub fn id(&self) -> HolderId {
-        HolderId(self.random_part().chars().take(ID_LEN).collect())
     }
 
     /// What a value says if it is a token of this format.
@@ -183,7 +185,7 @@ impl FromStr for Token {
 /// Never the whole token: a debug print must not become a way to take a lock away.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = Token::read(self.0.as_bytes()).map_or("?".to_owned(), |told| told.id.to_string());
+        let id = self.id().map_or("?".to_owned(), |id| id.to_string());
         write!(f, "Token({id}…)")
     }
 }

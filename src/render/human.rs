@@ -23,7 +23,12 @@ pub fn stdout(report: &Report) -> Option<String> {
 
 pub fn stderr(report: &Report) {
     match report {
-        Report::Acquired(_) | Report::Status(_) | Report::Watched | Report::Checked(_) | Report::Interrupted(_) => {}
+        Report::Acquired(_)
+        | Report::Status(_)
+        | Report::Watched
+        | Report::Checked(_)
+        | Report::Interrupted(_)
+        | Report::Said(_) => {}
         Report::Renewed(renewed) => {
             say::trace(format_args!("renewed \"{}\" for {}", renewed.lock.name, span(renewed.ttl.get())));
         }
@@ -57,7 +62,7 @@ pub fn columns() -> Option<usize> {
 }
 
 fn token(acquired: &Acquired) -> String {
-    let token = acquired.hold.token.as_str();
+    let token = acquired.token.as_str();
     match acquired.form {
         TokenForm::Plain => format!("{token}\n"),
         TokenForm::Export => {

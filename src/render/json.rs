@@ -34,9 +34,10 @@ pub fn document(report: &Report) -> Option<Value> {
             "acquired",
             &acquired.lock,
             [
-                ("token", json!(acquired.hold.token.as_str())),
+                ("token", json!(acquired.token.as_str())),
                 ("fence", fence(acquired.fence)),
                 ("ttl_ms", json!(acquired.ttl.millis())),
+                ("keeper", json!(acquired.keeper())),
             ],
         ),
         Report::Busy(busy) => outcome("held", &busy.lock, refusal(&busy.refused)),
@@ -63,7 +64,7 @@ pub fn document(report: &Report) -> Option<Value> {
             [("command", json!(not_run.command.to_string_lossy())), ("message", json!(say::plain(&not_run.error)))],
         ),
         Report::Failed(trouble) => failed(trouble),
-        Report::Watched | Report::Interrupted(_) => return None,
+        Report::Watched | Report::Interrupted(_) | Report::Said(_) => return None,
     })
 }
 

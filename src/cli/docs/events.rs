@@ -42,4 +42,4 @@ does not get written, within a second after everything else is done, is counted 
 
 pub const ELSEWHERE: &str = "\
 What --events writes is described in nxlock-run(1). Of `acquire` there are `waiting`, `trouble`, `granted`, `refused`, `interrupted` and `failed`; and `released` \
-or `unreleased`, if the token could not be printed.";
+or `unreleased`, if the token could not be printed. With --while-pid the keeper writes on: `renewed`, `trouble`, `lost`, and `released` or `unreleased`.";

@@ -20,6 +20,9 @@ command that has changed its user: it may run beside the next holder. With `loca
 carries its token.
 Nobody renews (server away, network cut, hanging).  The command is told to stop a fifth of the ttl before the lease ends, or --kill-after and \
 100ms if that is more, though never more than a third; what is left is killed a hundredth of the ttl before the end, at least 250ms. No overlap.
+A script that holds the lock by `acquire --while-pid` is killed.  The keeper gives the lock back at once. What the script had started lives on.
+Its keeper is killed.  The lock ends at the end of its lease, and nobody tells the script: from then on two may run. Its keeper stopped is the same, but that it tells the \
+script when it continues.
 nxlock is stopped (SIGSTOP) while the command runs on.  Nothing is renewed, and nobody is there to stop the command: from the end of the lease \
 to the moment at which nxlock runs again two may run: only a fence helps.
 nxlock and its command are stopped together, or the machine sleeps.  When they continue, the clock has gone on, and what runs is killed before it \

@@ -72,7 +72,7 @@ and may be written by those who may write in the directory.
 A network file system is refused where it is recognised: locks of two machines would not meet there. Containers \
 of one machine that share the directory share its locks.
 
-A holder that was killed frees its lock at once, if it was started by `run` in the same pid namespace as those who ask. As long as \
+A holder that was killed frees its lock at once, if it was started by `run`, or is the process of `acquire --while-pid`, in the same pid namespace as those who ask. As long as \
 something lives that its command has left behind, known by the token in its NXLOCK_HELD, the lock stays, at most until the \
 lease ends. What has cleared its environment or changed its user is not known. In every other case the lock ends with its lease.
 

@@ -4,6 +4,7 @@
 //! is; the rest is paragraphs.
 
 use super::events::{self, EVENTS};
+use super::keeper::KEEPER;
 use super::old::OLD_LOCKS;
 use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS, SEVERAL};
 use super::standing::{SHOWN, WATCHED};
@@ -51,6 +52,7 @@ The server's clock counts.  Redis ends keys by its wall clock: a step forward en
 allowance above does not cover a step.
 nxlock itself may be killed.  On SIGKILL the kernel kills the command with it. It does not kill what the command \
 had started, nor a command that has changed its user, such as sudo(8): those run on, and the lock ends after its ttl. (A local lock: LOCAL LOCKS.)
+A keeper does not stop what it keeps the lock for.  `acquire --while-pid` sends one signal to one process: see KEEPER in nxlock-acquire(1).
 Another user's processes.  What the command started as another user cannot be signalled. nxlock says so and \
 waits for it to end.";
 
@@ -215,7 +217,8 @@ why.",
     ),
 ];
 
-pub const ACQUIRE: [Section; 7] = [
+pub const ACQUIRE: [Section; 8] = [
+    ("KEEPER", KEEPER),
     ("EVENTS", events::ELSEWHERE),
     ("ENVIRONMENT", ENV_SERVER),
     ("JSON", JSON_COMMON),
@@ -227,6 +230,7 @@ name, key  The lock, and its key in the server.
 token  The token.
 fence  A number that rises with every grant of this lock.
 ttl_ms  What --ttl gave.
+keeper  The pid of the keeper that --while-pid leaves behind; null without.
 
 If somebody else has the lock, `outcome` is `held`:
 

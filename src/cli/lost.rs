@@ -1,0 +1,46 @@
+//! Signals as they are typed.
+
+use std::str::FromStr;
+
+use nix::sys::signal::Signal;
+
+/// What the loss of a lock is told by; nothing, if it is not to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostSignal(pub Option<Signal>);
+
+impl FromStr for LostSignal {
+    type Err = String;
+
+    /// By name as kill(1) lists them, with or without `SIG`, or by number; 0 and `none` are none.
+    fn from_str(text: &str) -> Result<LostSignal, String> {
+        let name = text.to_ascii_uppercase();
+        if name == "NONE" {
+            return Ok(LostSignal(None));
+        }
+        let signal = match name.parse::<i32>() {
+            Ok(0) => return Ok(LostSignal(None)),
+            Ok(number) => Signal::try_from(number),
+            Err(_) => Signal::from_str(&format!("SIG{}", name.strip_prefix("SIG").unwrap_or(&name))),
+        };
+        let known = "a name such as TERM, a number, or `none`";
+        signal.map(|signal| LostSignal(Some(signal))).map_err(|_| format!("there is no such signal: write {known}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_known_by_name_and_number() {
+        for text in ["TERM", "SIGTERM", "term", "sigterm", "15"] {
+            assert_eq!(text.parse(), Ok(LostSignal(Some(Signal::SIGTERM))), "{text}");
+        }
+        for text in ["none", "NONE", "0"] {
+            assert_eq!(text.parse(), Ok(LostSignal(None)), "{text}");
+        }
+        for text in ["", "SIG", "SIGSIGTERM", "-15", "99", "SIGNONE", "RTMIN", "SIG15", "TERM "] {
+            assert!(text.parse::<LostSignal>().is_err(), "{text}");
+        }
+    }
+}

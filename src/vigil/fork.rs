@@ -1,0 +1,101 @@
+//! One process becomes two: the half that its caller waits for, and the keeper. Owns what is unsafe about that,
+//! and what a process in the background must not keep of its caller's.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, RawFd};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::prctl;
+use nix::sys::signal::{SigHandler, Signal, raise, signal};
+use nix::unistd::{self, ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setsid};
+
+use crate::signals::is_ignored;
+
+/// Which of the two this is.
+pub enum Half {
+    /// The caller's, which has the other as its child.
+    Front(Pid),
+    Keeper,
+}
+
+/// Becomes two. To be called by a process of one thread: no other would be there in the keeper. The keeper ends
+/// with the front, until it is [`detach`]ed.
+///
+/// # Errors
+/// As fork(2).
+pub fn fork() -> io::Result<Half> {
+    let front = getpid();
+    // An inherited "ignore" would keep from us how the keeper ended.
+    // SAFETY: SIG_DFL runs no code of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    // SAFETY: there is one thread, so the child has all that the parent has, and no lock is held by anybody else.
+    match unsafe { unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Half::Front(child)),
+        ForkResult::Child => {
+            // One that does not hear TERM could not be told to leave the line.
+            let told = if is_ignored(Signal::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM };
+            prctl::set_pdeathsig(told)?;
+            // Had it died before that, nobody would tell.
+            if getppid() != front {
+                raise(told)?;
+            }
+            Ok(Half::Keeper)
+        }
+    }
+}
+
+/// Closes what this process was started with, except the standard streams and `kept`: a lock of flock(1) on
+/// one of them, or a pipe, would end only with us. To be called before anything else is opened.
+pub fn close_inherited(kept: &[RawFd]) {
+    let mut first = libc::STDERR_FILENO.cast_unsigned() + 1;
+    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.cast_unsigned()).filter(|fd| *fd >= first).collect();
+    kept.sort_unstable();
+    for fd in kept {
+        close_from_to(first, fd - 1);
+        first = fd.saturating_add(1);
+    }
+    close_from_to(first, u32::MAX);
+}
+
+fn close_from_to(first: u32, last: u32) {
+    if first > last {
+        return;
+    }
+    // SAFETY: close_range(2) and close(2) of descriptors that nothing in this process owns: it has opened none
+    // but those that are kept.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    // Before Linux 5.9, one by one.
+    if closed == -1 {
+        let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let numbers: Vec<u32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        for number in numbers.into_iter().filter(|number| (first..=last).contains(number)) {
+            // SAFETY: as above; the one that the directory was read by is closed already, and then this fails.
+            unsafe { libc::close(number.cast_signed()) };
+        }
+    }
+}
+
+/// A file for streams that nobody is behind.
+///
+/// # Errors
+/// As open(2).
+pub fn nowhere() -> io::Result<File> {
+    // A directory can neither be read nor be written, and is there even in a bare chroot(2).
+    File::options().read(true).write(true).open("/dev/null").or_else(|_| File::open("/"))
+}
+
+/// Goes into the background: a session of its own, no directory and no stream of the caller's, and no end with
+/// the front.
+///
+/// # Errors
+/// As the system calls; the half way is no harm to a process that ends.
+pub fn detach(nowhere: &File) -> Result<(), Errno> {
+    setsid()?;
+    unistd::chdir("/")?;
+    dup2_stdin(nowhere.as_fd())?;
+    dup2_stdout(nowhere.as_fd())?;
+    dup2_stderr(nowhere.as_fd())?;
+    prctl::set_pdeathsig(None)
+}

@@ -1,0 +1,216 @@
+//! What becomes of a process that is kept for, or of a keeper, that does not end well.
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use super::{Bystander, LONG, Script};
+use crate::support::line::{Turn, is_free, standing};
+use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive, state_of};
+
+fn is_free_at_once_when_the_script_is_killed(authority: &impl Authority) {
+    let script = Script::holding(authority, LONG);
+    let mut next = Turn::waiting(authority, &[]);
+    script.running.signal(Signal::SIGKILL);
+    next.up();
+    script.keeper_ends();
+    next.leaves();
+}
+
+#[test]
+fn a_server_s_lock_is_free_at_once_when_the_script_is_killed() {
+    is_free_at_once_when_the_script_is_killed(&Redis::start());
+}
+
+#[test]
+fn a_local_lock_is_free_at_once_when_the_script_is_killed() {
+    is_free_at_once_when_the_script_is_killed(&Local::start());
+}
+
+#[test]
+fn a_keeper_that_is_told_to_end_tells_the_script_and_gives_the_lock_back() {
+    let redis = Redis::start();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let mut script = Script::holding(&redis, LONG);
+        script.signal_keeper(signal);
+        script.is_told("lost");
+        script.keeper_ends();
+        assert!(is_free(&redis));
+    }
+}
+
+/// Nobody can say that it is not so any more; and nobody else has the lock while the script may rely on it.
+fn is_held_on_when_the_keeper_is_killed(authority: &impl Authority) {
+    let script = Script::holding(authority, LONG);
+    script.signal_keeper(Signal::SIGKILL);
+    script.keeper_ends();
+    authority.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
+    script.goes_on_to("nxlock release job");
+    script.ends_untold();
+    assert!(is_free(authority));
+}
+
+#[test]
+fn a_server_s_lock_ends_with_its_lease_when_the_keeper_is_killed() {
+    is_held_on_when_the_keeper_is_killed(&Redis::start());
+}
+
+#[test]
+fn a_local_lock_ends_with_its_lease_when_the_keeper_is_killed() {
+    is_held_on_when_the_keeper_is_killed(&Local::start());
+}
+
+#[test]
+fn a_local_lock_is_free_at_once_when_script_and_keeper_are_killed() {
+    let local = Local::start();
+    let script = Script::holding(&local, LONG);
+    script.signal_keeper(Signal::SIGKILL);
+    script.keeper_ends();
+    let mut next = Turn::waiting(&local, &[]);
+    script.running.signal(Signal::SIGKILL);
+    next.up();
+    next.leaves();
+}
+
+#[test]
+fn a_server_s_lock_ends_with_its_lease_when_script_and_keeper_are_killed() {
+    let redis = Redis::start();
+    let script = Script::holding(&redis, "--ttl 3s");
+    script.signal_keeper(Signal::SIGKILL);
+    script.running.signal(Signal::SIGKILL);
+    script.keeper_ends();
+    assert!(redis.pttl("lock:job") > 0);
+    eventually("it ends", || !redis.exists("lock:job"));
+}
+
+#[test]
+fn a_keeper_that_was_stopped_for_longer_than_its_lease_tells_the_script_first() {
+    let redis = Redis::start();
+    let mut script = Script::holding(&redis, "--ttl 2s");
+    script.signal_keeper(Signal::SIGSTOP);
+    eventually("it is stopped", || state_of(script.keeper) == Some('T'));
+    let next = Turn::had(&redis, &[]);
+    script.signal_keeper(Signal::SIGCONT);
+    script.is_told("lost");
+    script.keeper_ends();
+    assert_eq!(standing(&redis)["holder"]["pid"], next.pid());
+    next.leaves();
+}
+
+#[test]
+fn whoever_waits_leaves_the_line_when_the_process_to_keep_it_for_ends() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let (reader, until_dropped) = std::io::pipe().unwrap();
+    let ward = redis.sh("read x", &[]).stdin_from(reader).start();
+    let pid = ward.pid().to_string();
+    let mut waits = redis.nxlock(["acquire", "job", "--while-pid", &pid]).start();
+    waits.says("waiting for \"job\"");
+    let keepers = waits.descendants();
+    drop(until_dropped);
+    ward.finish();
+    waits.finish().exits(64).says("has ended").prints("");
+    eventually("nothing is left", || !keepers.iter().any(|pid| is_alive(*pid)));
+    assert_eq!(standing(&redis)["queue"].as_array().unwrap().len(), 0);
+    holder.leaves();
+}
+
+/// Whoever waits is sent a signal.
+struct Told {
+    redis: Redis,
+    waits: Running,
+    keepers: Vec<i32>,
+    holder: Turn,
+    bystander: Bystander,
+}
+
+/// Whoever waits is stopped, and granted the lock meanwhile: its keeper, which has it.
+fn is_granted_unheard(told: Told) -> (Redis, Running, i32, Bystander) {
+    let Told { redis, waits, keepers, holder, bystander } = told;
+    eventually("it is stopped", || state_of(waits.pid()) == Some('T'));
+    holder.leaves();
+    eventually("its keeper has it", || standing(&redis)["holder"]["pid"] == keepers[0]);
+    (redis, waits, keepers[0], bystander)
+}
+
+#[test]
+fn a_request_to_stop_that_comes_before_the_token_is_printed_gives_the_lock_back() {
+    let told = Told::by(|waits| waits.signal(Signal::SIGSTOP));
+    let (redis, waits, keeper, mut bystander) = is_granted_unheard(told);
+    waits.signal(Signal::SIGTERM);
+    waits.signal(Signal::SIGCONT);
+    waits.finish().dies_of(Signal::SIGTERM).prints("");
+    assert!(!is_alive(keeper) && is_free(&redis) && !bystander.0.has_ended());
+}
+
+#[test]
+fn nobody_is_told_of_the_loss_of_a_lock_whose_token_was_not_printed() {
+    let told = Told::by(|waits| waits.signal(Signal::SIGSTOP));
+    let (redis, waits, keeper, mut bystander) = is_granted_unheard(told);
+    kill(Pid::from_raw(keeper), Signal::SIGTERM).unwrap();
+    eventually("it is free", || is_free(&redis));
+    waits.signal(Signal::SIGCONT);
+    waits.finish().exits(70).says("its keeper has ended");
+    assert!(!bystander.0.has_ended());
+}
+
+impl Told {
+    fn by(send: impl Fn(&Running)) -> Told {
+        let redis = Redis::start();
+        let holder = Turn::had(&redis, &[]);
+        let bystander = Bystander::of(&redis);
+        let mut waits = redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid()]).start();
+        waits.says("waiting for \"job\"");
+        eventually("it stands in line", || standing(&redis)["queue"].as_array().unwrap().len() == 1);
+        let keepers = waits.descendants();
+        send(&waits);
+        Told { redis, waits, keepers, holder, bystander }
+    }
+
+    /// It has left the line of its own accord.
+    #[track_caller]
+    fn dies_of(self, signal: Signal) {
+        let bystander = self.bystander;
+        self.waits.finish().dies_of(signal).prints("");
+        assert!(!self.keepers.iter().any(|pid| is_alive(*pid)));
+        assert!(!self.redis.exists("{lock:job}:queue"));
+        self.holder.leaves();
+        drop(bystander);
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_us_as_it_does_without_a_keeper() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        Told::by(|waits| waits.signal(signal)).dies_of(signal);
+    }
+}
+
+#[test]
+fn a_typed_ctrl_c_ends_the_wait() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let mut terminal = Terminal::start(redis.sh("nxlock acquire job --while-pid $$; echo not reached", &[]));
+    terminal.shows("waiting for");
+    eventually("it stands in line", || standing(&redis)["queue"].as_array().unwrap().len() == 1);
+    terminal.types("\u{3}");
+    terminal.dies_of(Signal::SIGINT);
+    assert!(!terminal.screen().contains("not reached"));
+    assert_eq!(standing(&redis)["queue"].as_array().unwrap().len(), 0);
+    holder.leaves();
+}
+
+#[test]
+fn no_keeper_goes_on_waiting_for_who_was_killed() {
+    let Told { redis, waits, keepers, holder, bystander } = Told::by(|waits| waits.signal(Signal::SIGKILL));
+    waits.finish().dies_of(Signal::SIGKILL);
+    eventually("nobody waits", || !keepers.iter().any(|pid| is_alive(*pid)));
+    assert!(!redis.exists("{lock:job}:queue"));
+    holder.leaves();
+    drop(bystander);
+}
+
+#[test]
+fn a_signal_to_the_whole_group_leaves_the_line_in_order() {
+    let told = Told::by(|waits| killpg(Pid::from_raw(waits.pid()), Signal::SIGTERM).expect("it leads a group"));
+    told.dies_of(Signal::SIGTERM);
+}

@@ -1,0 +1,199 @@
+//! The lock goes, and the script hears of it; or the script gives it back, and does not.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::{Asked, Bystander, LONG, Script};
+use crate::support::line::{Turn, break_it, is_free, is_renewed, release};
+use crate::support::{
+    Authority, Five, Local, Nxlock, Redis, eventually, is_alive, lasts, may_unshare, program, state_of, wall,
+};
+
+#[test]
+fn a_script_is_told_by_the_signal_of_its_choice() {
+    let redis = Redis::start();
+    for (options, word) in [("", "lost"), ("--lost-signal USR1", "lost by USR1"), ("--lost-signal sigterm", "lost")] {
+        let mut script = Script::holding(&redis, &format!("--ttl 3s {options}"));
+        redis.delete("lock:job");
+        script.is_told(word);
+        script.keeper_ends();
+    }
+}
+
+#[test]
+fn a_script_that_does_not_trap_it_ends_by_the_signal() {
+    let redis = Redis::start();
+    let script = r#"eval "$(nxlock acquire job --while-pid $$ --ttl 3s --export || echo exit $?)"; echo up; sleep 600"#;
+    let mut running = redis.sh(script, &[]).start();
+    running.line("up");
+    redis.put("lock:job", b"another's", Some(600_000));
+    running.finish().dies_of(Signal::SIGTERM);
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_script_that_wants_no_signal_gets_none() {
+    let redis = Redis::start();
+    let script = Script::holding(&redis, "--ttl 3s --lost-signal none");
+    redis.delete("lock:job");
+    script.keeper_ends();
+    script.goes_on_to("");
+    script.ends_untold();
+}
+
+fn is_told_of_a_lock_that_was_broken(authority: &impl Authority) {
+    let mut script = Script::holding(authority, "--ttl 3s");
+    break_it(authority);
+    script.is_told("lost");
+    script.keeper_ends();
+}
+
+#[test]
+fn a_script_is_told_that_its_lock_was_broken() {
+    is_told_of_a_lock_that_was_broken(&Redis::start());
+    is_told_of_a_lock_that_was_broken(&Local::start());
+    is_told_of_a_lock_that_was_broken(&Five::start());
+}
+
+#[test]
+fn a_script_is_told_before_its_lease_can_have_ended_when_the_server_is_away() {
+    let mut redis = Redis::start();
+    let mut script = Script::holding(&redis, "--ttl 10s");
+    eventually("the lease is renewed", || redis.pttl("lock:job") > 9_000);
+    let end = wall() + Duration::from_millis(u64::try_from(redis.pttl("lock:job")).unwrap());
+    redis.kill();
+    script.running.line("lost");
+    assert!(wall() < end - Duration::from_millis(500), "there is no time left to do anything about it");
+    script.is_told("lost");
+    script.keeper_ends();
+}
+
+#[test]
+fn a_lock_that_is_renewed_after_all_is_kept_on() {
+    let redis = Redis::start();
+    let mut script = Script::holding(&redis, "--ttl 12s");
+    redis.hang();
+    script.running.line("lost");
+    redis.resume();
+    eventually("the lease is renewed", || redis.pttl("lock:job") > 10_000);
+    assert!(is_alive(script.keeper));
+    script.is_told("lost");
+    script.keeper_ends();
+    assert!(is_free(&redis));
+}
+
+#[test]
+fn a_server_that_hangs_for_a_while_costs_nothing() {
+    let redis = Redis::start();
+    let script = Script::holding(&redis, "--ttl 10s");
+    redis.hang();
+    lasts(Duration::from_millis(4_500));
+    redis.resume();
+    eventually("the lease is renewed", || redis.pttl("lock:job") > 9_000);
+    script.goes_on_to("nxlock release job");
+    script.keeper_ends();
+    script.ends_untold();
+}
+
+#[test]
+fn a_script_is_told_that_a_server_has_forgotten_its_lock() {
+    let mut redis = Redis::start();
+    let mut script = Script::holding(&redis, "");
+    redis.restart();
+    script.is_told("lost");
+    script.keeper_ends();
+}
+
+/// Nothing but the order of two processes decides what the keeper sees: so often enough.
+fn is_not_told_of_its_own_release(authority: &impl Authority, times: u32) {
+    for _ in 0..times {
+        let script = Script::holding(authority, "--ttl 2s");
+        is_renewed(authority);
+        let mut next = Turn::waiting(authority, &[]);
+        // It goes on for longer than it takes to renew.
+        script.goes_on_to("nxlock release job; sleep 1");
+        next.up();
+        script.keeper_ends();
+        script.ends_untold();
+        next.leaves();
+    }
+}
+
+#[test]
+fn a_script_is_not_told_of_its_own_release() {
+    is_not_told_of_its_own_release(&Redis::start(), 5);
+    is_not_told_of_its_own_release(&Local::start(), 5);
+    is_not_told_of_its_own_release(&Five::start(), 3);
+}
+
+#[test]
+fn anybody_with_the_token_may_release_it_here() {
+    let redis = Redis::start();
+    let mut bystander = Bystander::of(&redis);
+    for _ in 0..2 {
+        let asked = Asked::of(redis.nxlock(["--json", "acquire", "job", "--while-pid", &bystander.pid()]));
+        let keeper = asked.keeper();
+        redis.nxlock(["release", "job", "nx1:wrong"]).run().exits(76);
+        assert!(is_alive(keeper));
+        release(&redis, &asked.token());
+        eventually("the keeper ends", || !is_alive(keeper));
+        assert!(is_free(&redis) && !bystander.0.has_ended());
+    }
+}
+
+#[test]
+fn a_keeper_that_is_stopped_does_not_hold_up_a_release_nor_take_it_for_a_loss() {
+    let redis = Redis::start();
+    let mut script = Script::holding(&redis, "--ttl 2s");
+    script.signal_keeper(Signal::SIGSTOP);
+    eventually("it is stopped", || state_of(script.keeper) == Some('T'));
+    script.goes_on_to(
+        "nxlock release job || echo failed; echo released; while ! [ -e \"$GO.end\" ]; do sleep 0.02; done",
+    );
+    script.running.line("released");
+    assert!(is_free(&redis));
+    let next = Turn::had(&redis, &[]);
+    // For longer than its lease.
+    lasts(Duration::from_secs(2));
+    script.signal_keeper(Signal::SIGCONT);
+    script.keeper_ends();
+    std::fs::write(format!("{}.end", script.go.display()), "").unwrap();
+    assert!(!script.running.stdout().contains("failed"));
+    script.ends_untold();
+    next.leaves();
+}
+
+#[test]
+fn a_release_from_where_the_keeper_cannot_be_found_is_a_loss() {
+    if !may_unshare(&["--net"]) {
+        return;
+    }
+    let redis = Redis::start();
+    let mut script = Script::holding(&redis, "--ttl 3s");
+    let token = redis.value("lock:job").unwrap();
+    let call = Nxlock::by("unshare", ["--net", program(), "release", "job", &token]);
+    redis.lead(call).run().exits(0);
+    script.is_told("lost");
+    script.keeper_ends();
+}
+
+#[test]
+fn a_lock_with_a_number_for_its_token_is_kept_and_released_too() {
+    let redis = Redis::start();
+    let script = Script::holding(&redis, "--setnx-compat --ttl 3s");
+    eventually("the lease is renewed", || redis.pttl("lock:job") > 2_900);
+    script.goes_on_to("nxlock release job");
+    script.keeper_ends();
+    script.ends_untold();
+    assert!(is_free(&redis));
+}
+
+#[test]
+fn a_renewal_by_hand_does_no_harm() {
+    let redis = Redis::start();
+    let script = Script::holding(&redis, LONG);
+    script.goes_on_to("nxlock renew job --ttl 2h && nxlock release job");
+    script.keeper_ends();
+    script.ends_untold();
+}
