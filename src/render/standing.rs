@@ -112,7 +112,7 @@ fn lock(row: &Row) -> Line {
 }
 
 /// A server tells of so many, and not whether there are more.
-const TOLD: usize = 1000;
+const TOLD: usize = 500;
 
 fn count(queue: &[Waiter]) -> String {
     format!("{}{}", queue.len(), if queue.len() >= TOLD { "+" } else { "" })

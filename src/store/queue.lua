@@ -31,12 +31,12 @@ end
 -- A waiter whose lease runs. A deadline beyond any lease was written before the clock was set back.
 -- A record of another version is good for its lease; how to reach its waiter we can't know.
 local function waiter(t)
-  local version, lease, grace, channel =
-    string.match(redis.call('HGET', W, t) or '', '^(%d+)|(%d+)|(%d+)|?(%C*)')
+  local record = redis.call('HGET', W, t) or ''
+  local version, lease, grace, channel = string.match(record, '^(%d+)|(%d+)|(%d+)|?(%C*)')
   lease = tonumber(lease)
   if not lease or lease < now or lease > now + LEASE_MAX then return nil end
   if version ~= '1' then channel = '' end
-  return { lease = lease, grace = math.max(1, tonumber(grace)), channel = channel }
+  return { lease = lease, grace = math.max(1, tonumber(grace)), channel = channel, record = record }
 end
 
 -- How many heard it; false where the server does not let us say it.

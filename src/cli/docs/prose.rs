@@ -297,7 +297,7 @@ name, key  The lock, and its key in the server.",
     (
         "",
         "\
-queue  An array of one object for each that waits, in order: `position`, from 1; `id`, `host`, `user`, `pid` and `reason` as of a holder; \
+queue  An array of one object for each of the first 500 that wait, in order: `position`, from 1; `id`, `host`, `user`, `pid` and `reason` as of a holder; \
 and `waiting_ms`.
 legacy  What a `legacy` value says: `{valid_until, stale}`, stale if that is past by the server's clock; else null.
 warnings  An array of what somebody who looks after the lock should know; empty if there is nothing.",

@@ -101,7 +101,8 @@ A lock over several steps, given back whatever becomes of them:
             run: nxlock release production
 
 Nothing renews such a lock, and nothing stops a step when it ends: the ttl has to be longer than all steps together, and a runner that is \
-lost keeps others out for as long. One step with `nxlock run` has neither problem. What waits for its turn says so in the log, now and then:
+lost keeps others out for as long. `--while-pid \"$PPID\" --lost-signal none` in place of --ttl keeps it for as long as the runner's own process lives: see KEEPER in \
+nxlock-acquire(1). One step with `nxlock run` has neither problem, and is stopped if the lock is lost. What waits for its turn says so in the log, now and then:
 
     nxlock: waiting for \"production\": held by runner@ci-2, pid 4711 for 2m 10s, lease 24s, we are next; waited 1m 30s
 
@@ -180,7 +181,8 @@ With `-s local:` nothing but the name of the lock changes; with a server in its 
 `flock -n ... command`  `nxlock run x -n -- command`, which ends with 75. `-n -E 1` is what flock does.
 `flock -w 10 ... command`  `nxlock run x --wait 10s -- command`
 `flock /run/lock/x -c 'a | b'`  `nxlock run x -c 'a | b'`
-`( flock 9; ... ) 9> /run/lock/x`  nxlock-acquire(1), or the stretch as a script of its own, under `nxlock run`
+`exec 9> /run/lock/x; flock 9`  `eval \"$(nxlock acquire x --while-pid $$ --export || echo exit $?)\"`
+`flock -u 9`  `nxlock release x`
 `flock -o`  Is always so: the lock is nxlock's, and the command does not inherit it.
 `flock -s`  There are no shared locks.
 
