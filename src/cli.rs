@@ -165,7 +165,7 @@ pub struct Acquire {
     /// `$$` is the shell that calls. The lock is free at once when PID is gone, whatever ended it, or
     /// when it is given back by `release`.
     #[arg(long, value_name = "PID", value_hint = ValueHint::Other)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(value_parser = lost::process)]
     pub while_pid: Option<u32>,
 
     /// What PID is sent if the lock is lost: a signal by name or number, or `none`.

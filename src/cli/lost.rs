@@ -1,8 +1,17 @@
-//! Signals as they are typed.
+//! Whom a lock is kept for, and by what signal it is told of a loss, as they are typed.
 
 use std::str::FromStr;
 
 use nix::sys::signal::Signal;
+
+/// The number of a process.
+///
+/// # Errors
+/// What is no such number.
+pub fn process(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=i32::MAX.cast_unsigned()).contains(number));
+    number.ok_or_else(|| "that is not the number of a process: write one such as $$, the shell's own".into())
+}
 
 /// What the loss of a lock is told by; nothing, if it is not to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +39,14 @@ impl FromStr for LostSignal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_number() {
+        assert_eq!(process("4711"), Ok(4711));
+        for text in ["", "0", "-1", "abc", "$$", "1.5", "4294967295"] {
+            assert!(process(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_signal_is_known_by_name_and_number() {

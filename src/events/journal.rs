@@ -202,7 +202,7 @@ fn unusable(path: &Path, error: &io::Error) -> Unopened {
         kind: Kind::Misconfigured,
         tried: format!("cannot append events to {}", say::clean(&path.to_string_lossy())),
         came: say::plain(error),
-        remedy: "see --events".into(),
+        remedy: "name a file that can be appended to, or a descriptor that is open for writing".into(),
     })
 }
 
