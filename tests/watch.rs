@@ -1,9 +1,96 @@
 //! `status --watch`: a screen with keys, or a text for each change.
 
+/// What becomes of the terminal, whatever ends the view or befalls it.
+mod leaving;
 mod piped;
 mod screen;
 
-use crate::support::Redis;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::{Nxlock, Redis, Terminal, eventually, eventually_some};
+
+/// What a screen showed last, line by line, without colours.
+fn picture(terminal: &mut Terminal) -> Option<Vec<String>> {
+    let written = terminal.screen();
+    let whole = &written[..written.rfind("\x1b[J")?];
+    let frame = &whole[whole.rfind("\x1b[H")? + 3..];
+    let mut lines = Vec::new();
+    for line in frame.split("\r\n") {
+        let mut bare = String::new();
+        let mut rest = line.chars();
+        while let Some(c) = rest.next() {
+            match c {
+                '\x1b' => assert!(matches!(rest.find(char::is_ascii_alphabetic), Some('m' | 'K')), "{line:?}"),
+                c => bare.push(c),
+            }
+        }
+        lines.push(bare);
+    }
+    Some(lines)
+}
+
+/// Waits until the screen shows such a picture, and gives it.
+#[track_caller]
+fn shows(terminal: &mut Terminal, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
+    let mut last = Vec::new();
+    let began = crate::support::now();
+    eventually("the screen shows it", || {
+        last = picture(terminal).unwrap_or_default();
+        is_so(&last) || began.elapsed() > crate::support::LIMIT - Duration::from_secs(2)
+    });
+    assert!(is_so(&last), "the screen shows something else:\n{}", last.join("\n"));
+    last
+}
+
+#[track_caller]
+fn says(terminal: &mut Terminal, text: &str) -> Vec<String> {
+    shows(terminal, |lines| lines.iter().any(|line| line.contains(text)))
+}
+
+/// The selected line begins like this.
+#[track_caller]
+fn selects(terminal: &mut Terminal, name: &str) -> Vec<String> {
+    shows(terminal, |lines| lines.iter().any(|line| line.starts_with(&format!("> {name}"))))
+}
+
+/// A view, begun by a shell that tells how it ended, and whether the terminal is as it was.
+fn watch(redis: &Redis, args: &str) -> Terminal {
+    let script = format!(
+        "stty columns 80 rows 24; before=$(stty -g); nxlock status --watch=100ms {args}; status=$?
+         [ \"$before\" = \"$(stty -g)\" ] && echo \"as before, $status.\""
+    );
+    let call = Nxlock::by("sh", ["-c", &script]).env("NXLOCK_SERVER", redis.url());
+    Terminal::start(call)
+}
+
+/// The view's own process.
+fn viewer(terminal: &Terminal) -> i32 {
+    eventually_some("the view's process", || {
+        let children = format!("/proc/{0}/task/{0}/children", terminal.pid());
+        let children = std::fs::read_to_string(children).ok()?;
+        let child = children.split_whitespace().next()?.parse().ok()?;
+        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
+        (name.trim() == "nxlock").then_some(child)
+    })
+}
+
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// It has been a screen, and is none any more.
+#[track_caller]
+fn is_restored(terminal: &mut Terminal) {
+    let written = terminal.screen();
+    assert_eq!(written.matches(ENTER).count(), written.matches(LEAVE).count(), "{written:?}");
+    assert!(written.rfind(ENTER) < written.rfind(LEAVE), "{written:?}");
+}
+
+fn tell(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
+}
 
 #[test]
 fn how_often_is_a_length_of_time_and_not_less_than_a_tenth_of_a_second() {
