@@ -30,7 +30,8 @@ const FORMAT: [(u32, u32); 20] = [
 ];
 
 /// The styles of our own messages, which anstream takes out where they are unwanted.
-const STYLES: [&str; 5] = ["\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"];
+const STYLES: [&str; 7] =
+    ["\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m", "\x1b[0m"];
 
 /// Nothing in it moves a cursor, hides words or puts them in another order.
 pub fn harmless(text: &str) {
@@ -48,16 +49,20 @@ pub fn harmless_line(text: &str) {
 /// All that is said of a report to people, without styles.
 pub fn human(report: &Report) -> String {
     heard::take();
-    let text = shown(report, false) + &said();
+    let text = unstyled(shown(report, false)) + &said();
     harmless(&text);
     text
 }
 
 /// What was said on stderr meanwhile, without styles.
 pub fn said() -> String {
-    let text = STYLES.iter().fold(heard::take(), |text, style| text.replace(style, ""));
+    let text = unstyled(heard::take());
     harmless(&text);
     text
+}
+
+fn unstyled(text: String) -> String {
+    STYLES.iter().fold(text, |text, style| text.replace(style, ""))
 }
 
 /// The document that programs are given, which is also safe to look at.

@@ -96,6 +96,11 @@ mod tests {
         );
         assert!(chosen(&["redis://a redis://b redis://c redis://d"]).is_ok(), "an even number too");
         assert_eq!(chosen(&["redis://a", ""]), Ok("redis://a:6379".into()));
+        // What is several by --server is never the name of one directory by REDIS_URL.
+        for text in ["redis://a redis://b redis://c", "local:/a,redis://b"] {
+            let by_variable = Target::choose(None, Some(text), &Access::default());
+            assert_eq!(by_variable.map(|target| target.to_string()).map_err(|trouble| trouble.kind), chosen(&[text]));
+        }
     }
 
     #[test]

@@ -44,18 +44,16 @@ impl Target {
         access: &Access,
     ) -> Result<Target, Trouble> {
         let servers: Vec<&str> = servers.into_iter().flat_map(several::parted).collect();
-        if let [_, _, ..] = servers.as_slice() {
-            let targets = servers.into_iter().map(|url| Target::parse(url, access)).collect::<Result<_, _>>();
-            return targets.map_err(|came| misconfigured(Named::Server, came)).and_then(several::together);
+        let (urls, by) = match servers.is_empty() {
+            false => (servers, Named::Server),
+            true => (redis_url.map(several::parted).unwrap_or_default(), Named::RedisUrl),
+        };
+        let parse = |url| Target::parse(url, access).map_err(|came| misconfigured(by, came));
+        match urls.as_slice() {
+            [] => Err(none_named()),
+            [url] => parse(url),
+            several => several::together(several.iter().copied().map(parse).collect::<Result<_, _>>()?),
         }
-        let named = |text: Option<&str>, by| {
-            text.map(str::trim).filter(|text| !text.is_empty()).map(|text| (text.to_owned(), by))
-        };
-        let server = named(servers.first().copied(), Named::Server);
-        let Some((url, by)) = server.or_else(|| named(redis_url, Named::RedisUrl)) else {
-            return Err(none_named());
-        };
-        Target::parse(&url, access).map_err(|came| misconfigured(by, came))
     }
 
     /// Each of the servers, as it may be named again. Without the password.

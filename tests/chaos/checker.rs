@@ -10,7 +10,8 @@
 //!   finds the lock in place makes it longer.
 //! - nxlock stopped without its command: nobody is there to stop that, until it is continued.
 //! - The whole machine stopped, or one of its processors: the instant between its resuming and ours.
-//! - nxlock did not run, for it was never its turn: as much later as it had waited for a processor in all.
+//! - nxlock did not run, for it was never its turn: as much later as it had waited for a processor in all, if
+//!   that was long.
 //!
 //! Nothing else excuses anything: not a server that hangs, dies and remembers, is full, read-only or
 //! loading, not a network, not a kill, not a freeze of nxlock with its command.

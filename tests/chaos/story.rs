@@ -43,6 +43,16 @@ pub fn summary(record: &Record) -> String {
     );
     let _ = writeln!(text, "  faults: {faults:?}");
     let _ = writeln!(text, "  attempts ended: {ends:?}");
+    let mut starved: Vec<Nanos> = record.attempts.iter().map(|attempt| attempt.starved).collect();
+    starved.sort_unstable();
+    let of = |thousandth: usize| starved.get(starved.len() * thousandth / 1000).map_or(0.0, |nanos| seconds(*nanos));
+    let _ = writeln!(
+        text,
+        "  waited for a processor: {:.3} s, one in ten {:.3} s, in a thousand {:.3} s",
+        of(500),
+        of(900),
+        of(999)
+    );
     let _ = writeln!(text, "  overlaps excused: {}; the longest, {:.3} s", excused.0, seconds(excused.1));
     let free = checker::longest_wait_for_a_free_lock(record);
     let _ = write!(text, "  longest wait for a lock that was free: {:.3} s", seconds(free));

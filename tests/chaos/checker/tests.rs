@@ -98,10 +98,14 @@ fn two_at_once_are_found() {
 
 #[test]
 fn whoever_was_kept_from_a_processor_may_be_as_late() {
-    for (ms, found) in [(101, &[][..]), (99, FOUND)] {
-        let (mut scene, old) = overlapping();
-        scene.0.attempts[old].starved = ms * MS;
+    for (overlap, starved, found) in [(100, 101, &[][..]), (100, 99, FOUND), (40, 49, &["overlap"]), (40, 50, &[])] {
+        let mut scene = Scene::new();
+        let old = scene.inside(0, 100, 5_000, 1);
+        scene.inside(0, 5_000 - overlap, 5_300, 2);
+        scene.0.attempts[old].starved = starved * MS;
         scene.shows(found);
+    }
+    for ms in [99, 101] {
         let (mut scene, old) = overlapping();
         scene.0.attempts[1 - old].starved = ms * MS;
         scene.shows(FOUND);
