@@ -25,6 +25,9 @@ Its keeper is killed.  The lock ends at the end of its lease, and nobody tells t
 script when it continues.
 nxlock is stopped (SIGSTOP) while the command runs on.  Nothing is renewed, and nobody is there to stop the command: from the end of the lease \
 to the moment at which nxlock runs again two may run: only a fence helps.
+The machine is so busy that nxlock is not run.  Every step comes as much later as it has to wait for a processor. A command that ends at TERM has \
+six seconds to spare with the default ttl, and one that has to be killed 0.3 s; with a ttl of half a second it is less than 0.1 s, which a machine with ten \
+times as much to run as processors may take. A longer ttl helps, and a fence.
 nxlock and its command are stopped together, or the machine sleeps.  When they continue, the clock has gone on, and what runs is killed before it \
 is let go on. No overlap, but for a virtual machine that is paused as a whole: its processes run again all at once: only a fence helps.";
 
