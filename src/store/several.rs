@@ -36,8 +36,10 @@ pub fn together(targets: Vec<Target>) -> Result<Target, Trouble> {
     let mut endpoints: Vec<Endpoint> = Vec::with_capacity(targets.len());
     for target in targets {
         let Target::Redis(Route::Straight(endpoint)) = target else {
+            // Behind white space in a password, what is taken for a directory may be its rest.
+            let whom = if let Target::Local(_) = target { "local:".to_owned() } else { target.to_string() };
             return Err(senseless(
-                format!("{target} cannot be one of several servers"),
+                format!("{whom} cannot be one of several servers"),
                 "name servers of their own, redis://, rediss:// or unix://, or this one alone",
             ));
         };
@@ -101,6 +103,13 @@ mod tests {
             let by_variable = Target::choose(None, Some(text), &Access::default());
             assert_eq!(by_variable.map(|target| target.to_string()).map_err(|trouble| trouble.kind), chosen(&[text]));
         }
+    }
+
+    #[test]
+    fn what_may_be_the_rest_of_a_password_is_not_repeated() {
+        let trouble = Target::choose(["redis://u local:/s3cr3tpw@host"], None, &Access::default()).err();
+        let said = trouble.expect("it is refused").to_string();
+        assert!(said.contains("local: cannot be one") && !said.contains("s3cr3tpw"), "{said}");
     }
 
     #[test]
