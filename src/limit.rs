@@ -71,6 +71,11 @@ impl<'a> Limit<'a> {
     }
 }
 
+/// Whether a descriptor is ready now.
+pub fn is_ready(fd: BorrowedFd<'_>, what: PollFlags) -> bool {
+    Limit::until(Moment::now()).wait_for(&[(fd, what)]).is_ok_and(|woken| woken == Woken::Ready)
+}
+
 /// Rounded up, so that what is waited for has come; cut to what poll(2) can count.
 fn timeout(left: Duration) -> PollTimeout {
     let millis = left.as_nanos().div_ceil(1_000_000);

@@ -106,7 +106,7 @@ fn write(text: &str) -> io::Result<()> {
 #[cfg(fuzzing)]
 pub fn shown(report: &Report, as_json: bool) -> String {
     if as_json {
-        return json::document(report).map(|document| say::escaped(&document)).unwrap_or_default();
+        return json::text(report).unwrap_or_default();
     }
     human::stderr(report);
     human::stdout(report).unwrap_or_default()

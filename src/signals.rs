@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use nix::libc;
+use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, getppid};
 
 use crate::exit;
 use crate::inbox::Fds;
@@ -123,13 +125,13 @@ impl Signals {
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
 
-    /// Stops us, as TSTP would have done if it were not blocked, until somebody continues us. Where nobody is there
-    /// to do so, the kernel does not let TSTP stop us.
-    pub fn suspend() {
-        let mask = SigSet::from(Signal::SIGTSTP);
+    /// Stops us by STOP, or as TSTP would have done if it were not blocked, until somebody continues us. Where nobody is
+    /// there to do so, the kernel does not let TSTP stop us.
+    pub fn suspend(signal: Signal) {
+        let mask = SigSet::from(signal);
         let _ = mask.thread_unblock();
         // Stopping takes effect before it returns.
-        let _ = raise(Signal::SIGTSTP);
+        let _ = raise(signal);
         let _ = mask.thread_block();
     }
 
@@ -206,6 +208,20 @@ impl CtrlC {
 /// us, and read.
 fn heard(signals: impl IntoIterator<Item = Signal>) -> SigSet {
     signals.into_iter().filter(|signal| !is_ignored(*signal)).collect()
+}
+
+/// Has us end by a signal when our parent does, prctl(2): to be called after fork(2), by the child of `parent`. It makes
+/// nothing but system calls.
+///
+/// # Errors
+/// As prctl(2).
+pub fn end_with(parent: Pid, signal: Signal) -> nix::Result<()> {
+    prctl::set_pdeathsig(signal)?;
+    // Had it died before that, nobody would tell.
+    if getppid() != parent {
+        raise(signal)?;
+    }
+    Ok(())
 }
 
 /// Whether a signal is ignored just now.

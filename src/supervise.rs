@@ -11,7 +11,7 @@ mod tree;
 use std::io;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::Signal;
 
 pub use child::{Unborn, spawn};
 
@@ -181,7 +181,7 @@ impl<'a> Supervisor<'a> {
             (Signal::SIGCHLD, _) => {}
             (Signal::SIGTSTP, source) => {
                 if source == Source::Process {
-                    self.tree.signal_all(signal);
+                    self.tree.signal_all(&[signal]);
                 }
                 suspend(self.tree.terminal());
             }
@@ -195,7 +195,7 @@ impl<'a> Supervisor<'a> {
             (_, Source::Wait) => {
                 self.typed = Some(signal);
                 self.asked_to_end = true;
-                self.tree.signal_all(signal);
+                self.tree.signal_all(&[signal]);
             }
             // The whole foreground group has had it from the terminal.
             (_, Source::Terminal) => {
@@ -212,9 +212,13 @@ impl<'a> Supervisor<'a> {
             }
             (Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP, Source::Process) => {
                 self.asked_to_end = true;
-                self.tree.signal_all(signal);
+                self.tree.signal_all(&[signal]);
             }
-            (Signal::SIGCONT, Source::Process) => self.signal_and_wake(signal),
+            (Signal::SIGCONT, Source::Process) => {
+                if !self.last_call().passed() {
+                    self.tree.signal_all(&[signal]);
+                }
+            }
             (_, Source::Process) => self.tree.signal_command(signal),
         }
     }
@@ -265,11 +269,10 @@ impl<'a> Supervisor<'a> {
     /// Continues what is stopped as well; but not what is to be killed at once. It needs no waking for that, and
     /// would go on until then, when its lease may be over.
     fn signal_and_wake(&self, signal: Signal) {
-        match (signal, self.last_call().passed()) {
-            (Signal::SIGCONT, true) => {}
-            (Signal::SIGCONT, false) | (_, true) => _ = self.tree.signal_all(signal),
-            (_, false) => self.tree.signal_and_wake_all(signal),
-        }
+        match self.last_call().passed() {
+            true => self.tree.signal_all(&[signal]),
+            false => self.tree.signal_all(&[signal, Signal::SIGCONT]),
+        };
     }
 
     fn check_deadlines(&mut self) {
@@ -291,7 +294,7 @@ impl<'a> Supervisor<'a> {
             Phase::Killing { again } => again.passed(),
         };
         if killing {
-            let refused = self.tree.signal_all(Signal::SIGKILL);
+            let refused = self.tree.signal_all(&[Signal::SIGKILL]);
             if refused && matches!(self.phase, Phase::Stopping { .. }) {
                 say::warn(format_args!("not permitted to kill all of what the command started: waiting for it to end"));
             }
@@ -335,10 +338,6 @@ fn suspend(terminal: Terminal) {
         // Ours may be such a group, and the command's is not: we are there.
         Terminal::Absent => Signal::SIGSTOP,
     };
-    let mask = SigSet::from(signal);
-    let _ = mask.thread_unblock();
-    // Stopping takes effect before it returns.
-    let _ = raise(signal);
-    let _ = mask.thread_block();
+    Signals::suspend(signal);
     say::trace(format_args!("resumed"));
 }

@@ -173,7 +173,7 @@ impl Watch {
                 Signal::SIGWINCH => {}
                 Signal::SIGTSTP => {
                     self.screen.leave();
-                    Signals::suspend();
+                    Signals::suspend(Signal::SIGTSTP);
                     self.screen.enter().ok();
                 }
                 // Whoever stopped us may have changed the terminal.

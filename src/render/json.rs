@@ -14,14 +14,18 @@ use crate::wait::Refused;
 
 /// The document of every verb but `run`, whose stdout is its command's.
 pub fn stdout(report: &Report) -> Option<String> {
-    let document = match report {
+    Some(text(report)? + "\n").filter(|_| !say::is_run())
+}
+
+/// The document as it is written.
+pub fn text(report: &Report) -> Option<String> {
+    match report {
         // Row by row: all of them as one value would take several times the room.
         Report::Status(status) => {
-            format!("[{}]", status.rows.iter().map(|one| say::escaped(&row(one))).collect::<Vec<_>>().join(","))
+            Some(format!("[{}]", status.rows.iter().map(|one| say::escaped(&row(one))).collect::<Vec<_>>().join(",")))
         }
-        report => say::escaped(&document(report)?),
-    };
-    Some(document + "\n").filter(|_| !say::is_run())
+        report => Some(say::escaped(&document(report)?)),
+    }
 }
 
 pub fn stderr(report: &Report) -> Option<Value> {
@@ -55,7 +59,6 @@ pub fn document(report: &Report) -> Option<Value> {
                 occupancy(&not_yours.occupancy).into_iter().chain([("wanted", json!(wanted))]),
             )
         }
-        Report::Status(status) => status.rows.iter().map(row).collect(),
         Report::Checked(checked) => check(checked),
         Report::Ran(ran) => outcome("ended", &ran.lock, ended(ran)),
         Report::NotRun(not_run) => outcome(
@@ -64,7 +67,7 @@ pub fn document(report: &Report) -> Option<Value> {
             [("command", json!(not_run.command.to_string_lossy())), ("message", json!(say::plain(&not_run.error)))],
         ),
         Report::Failed(trouble) => failed(trouble),
-        Report::Watched | Report::Interrupted(_) | Report::Said(_) => return None,
+        Report::Status(_) | Report::Watched | Report::Interrupted(_) | Report::Said(_) => return None,
     })
 }
 

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::PollFlags;
 
-use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
+use crate::limit::is_ready;
 use crate::pen::{LAST_WORDS, Pen};
 
 /// What is to be written.
@@ -47,8 +46,7 @@ pub fn put(text: Text) {
 /// when its command begins.
 pub fn offer(text: &Text) {
     let stderr = std::io::stderr();
-    let now = Limit::until(Moment::now());
-    if now.wait_for(&[(stderr.as_fd(), PollFlags::POLLOUT)]).is_ok_and(|woken| woken == Woken::Ready) {
+    if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {
         write(text);
     }
 }

@@ -11,13 +11,13 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, getsid, pipe2, read, setpgid, write};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getsid, pipe2, read, setpgid, write};
 
 use crate::clock::Moment;
 use crate::inherited;
 use crate::report::Ending;
-use crate::signals::is_ignored;
+use crate::signals::{end_with, is_ignored};
 
 /// Whether there is a terminal that controls us, and so job control to take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,14 +104,10 @@ pub fn spawn(
                 unsafe { signal(Signal::SIGINT, SigHandler::SigDfl)? };
             }
             mask.thread_set_mask()?;
-            prctl::set_pdeathsig(Signal::SIGKILL)?;
+            end_with(parent, Signal::SIGKILL)?;
             // Whatever has held us up since the lock was granted: nothing begins without it.
             if start_by.passed() {
                 return Err(TOO_LATE);
-            }
-            // Had we died before that, nobody would tell.
-            if getppid() != parent {
-                raise(Signal::SIGKILL)?;
             }
             Ok(())
         })();

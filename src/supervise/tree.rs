@@ -65,25 +65,15 @@ impl Tree {
         }
     }
 
-    /// Signals the command and everything it started. What they start because of it, as a shell does in a
-    /// trap, is not. Tells whether any of it is out of reach: running as another user.
-    pub fn signal_all(&self, signal: Signal) -> bool {
-        let Some(all) = self.all() else { return self.signal_group(signal) };
-        all.into_iter().filter(|pid| kill(*pid, signal) == Err(Errno::EPERM)).count() > 0
-    }
-
-    /// Signals them, and continues those that are stopped: they would not see it otherwise.
-    pub fn signal_and_wake_all(&self, signal: Signal) {
-        match self.all() {
-            Some(all) => {
-                for signal in [signal, Signal::SIGCONT] {
-                    for pid in &all {
-                        let _ = kill(*pid, signal);
-                    }
-                }
-            }
-            None => _ = (self.signal_group(signal), self.signal_group(Signal::SIGCONT)),
-        }
+    /// Sends the command and everything it started these signals, one after the other. What they start because of it,
+    /// as a shell does in a trap, is not sent them. Tells whether any of it is out of reach: running as another user.
+    pub fn signal_all(&self, signals: &[Signal]) -> bool {
+        let all = self.all();
+        let out_of_reach = |signal: &Signal| match &all {
+            Some(all) => all.iter().filter(|pid| kill(**pid, *signal) == Err(Errno::EPERM)).count() > 0,
+            None => self.signal_group(*signal),
+        };
+        signals.iter().filter(|signal| out_of_reach(signal)).count() > 0
     }
 
     /// What there is to do without /proc, or with one that has other numbers than kill(2) for the same

@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, RawFd};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, Signal, raise, signal};
-use nix::unistd::{self, ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setsid};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{self, ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, setsid};
 
-use crate::signals::is_ignored;
+use crate::signals::{end_with, is_ignored};
 
 /// Which of the two this is.
 pub enum Half {
@@ -36,11 +36,7 @@ pub fn fork() -> io::Result<Half> {
         ForkResult::Child => {
             // One that does not hear TERM could not be told to leave the line.
             let told = if is_ignored(Signal::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM };
-            prctl::set_pdeathsig(told)?;
-            // Had it died before that, nobody would tell.
-            if getppid() != front {
-                raise(told)?;
-            }
+            end_with(front, told)?;
             Ok(Half::Keeper)
         }
     }

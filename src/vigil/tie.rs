@@ -10,8 +10,7 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 use nix::unistd::Pid;
 
-use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
+use crate::limit::is_ready;
 use crate::lock::{Fence, Token};
 
 /// Both ends; each half closes the other's.
@@ -39,8 +38,7 @@ impl ToKeeper {
 
     /// Whether there is something to be read, or an end.
     pub fn has_spoken(&self) -> bool {
-        let now = Limit::until(Moment::now());
-        now.wait_for(&[(self.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
+        is_ready(self.as_fd(), PollFlags::POLLIN)
     }
 
     /// What was granted; nothing if the keeper has ended without a grant.

@@ -8,8 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
+use crate::limit::is_ready;
 use crate::say;
 use crate::store::{Kind, Trouble};
 
@@ -60,8 +59,7 @@ impl Ward {
     }
 
     pub fn has_ended(&self) -> bool {
-        let now = Limit::until(Moment::now());
-        now.wait_for(&[(self.process.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
+        is_ready(self.process.as_fd(), PollFlags::POLLIN)
     }
 
     /// Whether it may be sent signals: not if it is another user's.

@@ -7,8 +7,7 @@ use std::thread;
 
 use nix::poll::PollFlags;
 
-use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
+use crate::limit::is_ready;
 use crate::signals::deaf;
 
 /// A call under way. Dropped, it goes on until it ends, and nobody hears of it.
@@ -37,7 +36,6 @@ impl Background {
     }
 
     pub fn has_ended(&self) -> bool {
-        let now = Limit::until(Moment::now());
-        now.wait_for(&[(self.fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
+        is_ready(self.fd(), PollFlags::POLLIN)
     }
 }
