@@ -8,6 +8,7 @@ mod table;
 
 use std::io::{self, Write};
 
+use anstream::AutoStream;
 use clap::error::{ContextKind, ContextValue};
 
 use crate::clock::wall;
@@ -95,11 +96,24 @@ pub fn show_again(report: &Report, as_json: bool, is_first: bool) -> io::Result<
 
 fn write(text: &str) -> io::Result<()> {
     if inherited::stdout_closed() {
-        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it is closed"));
+        return Err(io::Error::other("it is closed"));
     }
-    let mut out = anstream::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    let mut fitting = AutoStream::new(Vec::new(), AutoStream::choice(&io::stdout()));
+    fitting.write_all(text.as_bytes())?;
+    Stdout.write_all(&fitting.into_inner())
+}
+
+/// stdout without std in between, which reports success when the descriptor is not open for writing (EBADF).
+struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(nix::unistd::write(io::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What stdout would be given, in the form that is asked for; what stderr would be, [`say::heard`] has.

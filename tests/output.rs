@@ -1,10 +1,11 @@
 //! What is printed: documents, tables, quoting, hostile text, usage.
 
+use std::fs;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use crate::support::{Nxlock, Redis, wall};
+use crate::support::{Authority, Nxlock, Redis, wall};
 
 /// The names of a document's fields, in order of the alphabet.
 #[track_caller]
@@ -294,13 +295,31 @@ fn help_and_version_are_answers() {
 #[test]
 fn an_answer_that_stdout_does_not_take_is_a_failure() {
     let redis = Redis::start();
-    let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().token();
-    for options in [&["status"][..], &["status", "job"], &["status", "--json"], &["status", "free"]] {
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let verbs = [
+        &["status"][..],
+        &["status", "job"],
+        &["status", "--json"],
         // A free name has its own status, but nobody was told.
-        redis.nxlock(options.to_vec()).stdout_to(full).run().exits(70).says("cannot write to stdout");
+        &["status", "free"],
+        &["status", "--watch"],
+        &["check"],
+        &["check", "--json"],
+        &["renew", "job", "--ttl", "1m", "--json"],
+        &["release", "job", "--json"],
+    ];
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let read_only = || fs::File::open("/dev/null").unwrap();
+    for how in ["No space left", "Bad file descriptor", "it is closed"] {
+        let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().token();
+        for words in verbs {
+            let call = match how {
+                "No space left" => redis.nxlock(words).stdout_to(full()),
+                "Bad file descriptor" => redis.nxlock(words).stdout_to(read_only()),
+                _ => redis.sh(r#"exec nxlock "$@" >&-"#, words),
+            };
+            call.env("NXLOCK_TOKEN", &token).run().exits(70).says(&format!("cannot write to stdout: {how}"));
+        }
     }
-    redis.nxlock(["release", "job", &token]).run().exits(0);
 }
 
 #[test]

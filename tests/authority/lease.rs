@@ -98,6 +98,10 @@ pub fn a_lock_whose_token_cannot_be_printed_is_given_back(authority: &impl Autho
         drop(reader);
         call().stdout_to(writer).run().exits(70).says("given back");
         assert!(is_free(authority), "{options:?}: a closed pipe");
+
+        let read_only = std::fs::File::open("/dev/null").unwrap();
+        call().stdout_to(read_only).run().exits(70).says("given back").prints("");
+        assert!(is_free(authority), "{options:?}: open for reading only");
     }
     authority.sh("exec nxlock acquire job --ttl 1m >&-", &[]).run().exits(70);
     assert!(is_free(authority), "no stdout at all");
