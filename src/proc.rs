@@ -78,6 +78,17 @@ pub fn hidden_by(mounts: &str) -> bool {
     own.filter_map(|line| line.split_once("hidepid=")).any(|(_, how)| !how.starts_with('0') && !how.starts_with("off"))
 }
 
+/// Whether /proc shows processes and nothing else: the mount option `subset=pid`, proc(5).
+pub fn has_processes_only() -> bool {
+    is_subset(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// Whether the visible mount of /proc, the last one, has the option.
+fn is_subset(mounts: &str) -> bool {
+    let visible = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"));
+    visible.is_some_and(|line| line.split([' ', ',']).any(|option| option == "subset=pid"))
+}
+
 /// Every process that is to be seen.
 pub fn pids() -> Option<impl Iterator<Item = i32>> {
     Some(fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
@@ -97,6 +108,15 @@ mod tests {
         let odd = [b"12 (\xff\n) Z ".as_slice(), rest.as_bytes()].concat();
         assert!(Stat::read(&odd).unwrap().has_ended());
         assert!(Stat::read(b"").is_none());
+    }
+
+    #[test]
+    fn the_subset_is_that_of_the_visible_mount_of_proc() {
+        let whole = "22 28 0:21 / /proc rw,nosuid - proc proc rw\n";
+        let subset = "63 45 0:39 / /proc rw,relatime - proc proc rw,hidepid=2,subset=pid\n";
+        let elsewhere = "63 45 0:39 / /mnt/proc rw,relatime - proc proc rw,subset=pid\n";
+        assert!(is_subset(subset) && is_subset(&format!("{whole}{subset}{elsewhere}")));
+        assert!(!is_subset(whole) && !is_subset(&format!("{subset}{whole}{elsewhere}")) && !is_subset(""));
     }
 
     #[test]

@@ -92,8 +92,7 @@ impl Local {
         if let Some(grounds) = &mut self.grounds {
             grounds.place = place;
         } else {
-            let no_boot = |error| Fault::of("/proc/sys/kernel/random/boot_id".as_ref(), &error);
-            let boot = Boot::this().map_err(no_boot)?;
+            let boot = Boot::this().map_err(|error| Fault::no_boot(&error))?;
             let sight = Sight::new(&boot);
             let machine = Machine { boot, sight };
             self.grounds = Some(Grounds { place, machine });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{is_killed, nxlock_of, pid_is_killed, refused_to_run};
 use crate::support::line::{Turn, acquire, break_it, is_free, is_renewed, lease_left, line_is, release, turn};
-use crate::support::{Authority, Local, Nxlock, User, eventually, is_alive, may_unshare, we_are_root};
+use crate::support::{Authority, Local, Nxlock, User, eventually, is_alive, may_unshare, program, we_are_root};
 
 /// What a call is started by, for it to be in a namespace of its own.
 type Space = Vec<&'static str>;
@@ -184,6 +184,28 @@ fn what_was_left_behind_is_not_overlooked_from_within_a_user_namespace() {
     as_user(&refused_to_run(&["-n"])).run().exits(75).prints("");
     assert!(is_alive(left));
     break_it(&local);
+}
+
+#[test]
+fn without_the_id_of_the_boot_the_remedy_is_the_mount_of_proc() {
+    let options = if we_are_root() { &["--mount"][..] } else { &["--map-root-user", "--pid", "--fork", "--mount"] };
+    if !may_unshare(options) {
+        return;
+    }
+    let local = Local::start();
+    let subset = r#"mount -t proc -o subset=pid proc /proc && exec "$@""#;
+    let nothing = r#"mount -t tmpfs none /proc && exec "$@""#;
+    for (mount, remedy) in [(subset, "ProcSubset=all"), (nothing, "mount -t proc proc /proc")] {
+        for words in [&["run", "job", "--", "echo", "ran"][..], &["acquire", "job", "--ttl", "1m"], &["status", "job"]]
+        {
+            let words = [&["unshare"], options, &["sh", "-c", mount, "sh", program()], words].concat();
+            let done = local.lead(Nxlock::by(words[0], words[1..].iter().copied())).run().exits(78).prints("");
+            done.says("/proc/sys/kernel/random/boot_id").says(remedy).never_says("local:/path");
+        }
+    }
+    let words = [&["unshare"], options, &["sh", "-c", subset, "sh", program(), "check"]].concat();
+    let done = local.lead(Nxlock::by(words[0], words[1..].iter().copied())).run().exits(78);
+    assert!(done.text().contains("ProcSubset=all"), "{}", done.both());
 }
 
 /// To hide processes takes root, and two users to hide them from each other.

@@ -19,7 +19,7 @@ pub fn examine(local: &mut Local) -> Result<Vec<Finding>, Fault> {
         Some(kind) => Finding::fine("file system", format!("{kind}, of this machine alone")),
         None => Finding::fine("file system", "none that is known to be another machine's"),
     });
-    let boot = Boot::this().map_err(|error| Fault::of("/proc/sys/kernel/random/boot_id".as_ref(), &error))?;
+    let boot = Boot::this().map_err(|error| Fault::no_boot(&error))?;
     findings.push(Finding::fine("boot", boot.id()));
     findings.push(locks(local, &place));
     Ok(findings)

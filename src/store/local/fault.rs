@@ -6,6 +6,7 @@ use std::path::Path;
 
 use nix::libc;
 
+use crate::proc;
 use crate::say;
 use crate::store::Kind;
 
@@ -55,6 +56,21 @@ impl Fault {
             _ => (Kind::Broken, ""),
         };
         Fault::new(kind, format!("{}: {}", shown(path), say::plain(error)), remedy)
+    }
+
+    /// The id of this boot cannot be read. systemd's `ProcSubset=pid` mounts /proc without it.
+    pub fn no_boot(error: &io::Error) -> Fault {
+        let fault = Fault::of("/proc/sys/kernel/random/boot_id".as_ref(), error);
+        match error.kind() {
+            io::ErrorKind::NotFound if proc::has_processes_only() => Fault {
+                remedy: "/proc is mounted with subset=pid; set ProcSubset=all in the systemd unit, or mount /proc \
+                         without that option"
+                    .into(),
+                ..fault
+            },
+            io::ErrorKind::NotFound => Fault { remedy: "mount /proc: mount -t proc proc /proc".into(), ..fault },
+            _ => fault,
+        }
     }
 
     /// A file with another text than ours; it is left as it is.
