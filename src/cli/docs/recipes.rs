@@ -38,7 +38,7 @@ A job, as nightly.service on every host:
     Type=oneshot
     Environment=NXLOCK_SERVER=redis://cache:6379
     ExecStart=/usr/bin/nxlock run nightly -n --at-least 5m -- /usr/local/bin/nightly-import
-    SuccessExitStatus=75
+    SuccessExitStatus=75 143 SIGTERM
     KillMode=mixed
     TimeoutStopSec=30s
 
@@ -55,7 +55,8 @@ With nightly.timer beside it:
     WantedBy=timers.target
 
 `KillMode=mixed` leaves it to nxlock to stop what it runs, and to give the lock back after that; TimeoutStopSec has to be longer than \
---kill-after (5s). No Persistent=: a host that was off at three would run the job when it starts. No RandomizedDelaySec beyond --at-least.
+--kill-after (5s). After `systemctl stop`, nxlock exits with 143 (128 + 15) if its command died of the TERM that nxlock passed on, and dies of TERM \
+itself if no command runs yet. SuccessExitStatus= counts both, and a busy lock (75), as success. No Persistent=: a host that was off at three would run the job when it starts. No RandomizedDelaySec beyond --at-least.
 
 A daemon of which one runs, and another host takes over when that one dies, as worker.service on every host:
 
@@ -64,13 +65,15 @@ A daemon of which one runs, and another host takes over when that one dies, as w
     ExecStart=/usr/bin/nxlock run worker --ttl 10s -- /usr/local/bin/worker
     Restart=always
     RestartSec=1s
+    SuccessExitStatus=143
     KillMode=mixed
 
     [Install]
     WantedBy=multi-user.target
 
 All hosts wait in line, and `nxlock status worker` shows it. After a crash of its host the next has the lock when the lease ends, after 10s \
-at most; after `systemctl stop` at once. Whoever loses the lock is stopped (76), and stands at the end of the line again a second later. The journal has:
+at most; after `systemctl stop` at once, and the unit has not failed: nxlock exits with 143 if the worker died of TERM, and dies of TERM itself while it waits in line, \
+which systemd counts as a clean exit of a daemon. Whoever loses the lock is stopped (76), and stands at the end of the line again a second later. The journal has:
 
     nxlock[4711]: nxlock: \"worker\" is lost: it could not be renewed in time: cannot renew \"worker\" ...; stopping the command";
 
