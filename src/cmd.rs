@@ -275,7 +275,10 @@ fn hand_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) -> Result<()
         Ok(Released::NotYours(occupancy)) if !released.in_doubt => {
             events::lost(&Lost::Taken(occupancy), "found when it was to be given back");
         }
-        Ok(_) => events::released(None),
+        Ok(_) => {
+            say::trace(format_args!("gave back \"{}\"", hold.name));
+            events::released(None);
+        }
         Err(trouble) => {
             events::unreleased(&trouble);
             return Err(trouble);

@@ -24,7 +24,7 @@ use crate::supervise::Lost;
 use scribe::Text;
 
 pub use listing::Listing;
-pub use scribe::urgent;
+pub use scribe::{settle, urgent};
 pub use text::{
     clean, escaped, instant, may_fool, now_whose, plain, process, shortened, span, state, state_word, validity, who,
 };

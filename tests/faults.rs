@@ -197,15 +197,17 @@ fn a_command_frozen_with_us_beyond_its_lease_does_nothing_more() {
 #[test]
 fn a_log_that_nobody_reads_does_not_hold_up_a_command_whose_lease_runs() {
     let redis = Redis::start();
-    let holder = Turn::had(&redis, &[]);
-    let (reader, writer) = std::io::pipe().unwrap();
-    let call = redis.nxlock(["run", "job", "-t", "500ms", "--", "echo", "up"]);
-    let waiter = Turn::of(call.stderr_to(writer.try_clone().unwrap())).in_line(&redis);
-    fill(&writer);
-    holder.leaves();
-    // It would say that the wait is over, and has to go without.
-    waiter.running.finish().exits(0).prints("up\n");
-    drop(reader);
+    // It would say that the wait is over, and has to go without; so does what -v tells.
+    for options in [&[][..], &["-v"]] {
+        let holder = Turn::had(&redis, &[]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let words = options.iter().chain(&["run", "job", "-t", "500ms", "--", "echo", "up"]).copied();
+        let waiter = Turn::of(redis.nxlock(words).stderr_to(writer.try_clone().unwrap())).in_line(&redis);
+        fill(&writer);
+        holder.leaves();
+        waiter.running.finish().exits(0).prints("up\n");
+        drop(reader);
+    }
 }
 
 /// Writes until nothing more goes in.

@@ -162,6 +162,26 @@ fn stdout_is_only_the_commands_even_when_we_have_much_to_say() {
 }
 
 #[test]
+fn verbose_tells_of_the_grant_before_the_command_begins_and_of_the_release_after_it() {
+    let redis = Redis::start();
+    // stderr is one file for both, so its lines are in the order in which they were written.
+    for _ in 0..20 {
+        let done = redis.nxlock(["-v", "run", "job", "--", "sh", "-c", "echo the command >&2"]).run().exits(0);
+        let lines: Vec<&str> = done.stderr.lines().collect();
+        let at = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{lines:?}"));
+        let told = [at("got \"job\""), at("starting the command"), at("the command"), at("gave back \"job\"")];
+        assert!(told.is_sorted(), "{lines:#?}");
+    }
+    redis
+        .nxlock(["-v", "run", "job", "--at-least", "1m", "--", "true"])
+        .run()
+        .exits(0)
+        .says("\"job\" stays locked for");
+    redis.delete("lock:job");
+    redis.nxlock(["run", "job", "--", "true"]).run().exits(0).says_nothing();
+}
+
+#[test]
 fn the_command_is_told_what_it_holds() {
     let redis = Redis::start();
     let script = "env | grep ^NXLOCK_ | grep -v ^NXLOCK_SERVER= | sort; nxlock status --json job";

@@ -1,6 +1,7 @@
 //! Hold a lock around a command: the only verb that composes.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
@@ -50,6 +51,8 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         on_lost: asked.on_lost,
         descendants: asked.descendants,
     };
+    say::trace(format_args!("starting the command"));
+    say::settle(before_the_command(lease));
     let child = match supervise::spawn(&words, &environment, signals.inherited(), rules.stop_at(lease.until)) {
         Ok(child) => child,
         Err(errno) => {
@@ -80,6 +83,11 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         Err(Unborn::TooLate) => Err(too_late(&lock.name).into()),
         Err(Unborn::Failed(errno)) => Ok(not_run(lock, words, errno)),
     }
+}
+
+/// How long the start of the command may wait for stderr to take what was said before it.
+fn before_the_command(lease: Lease) -> Duration {
+    (lease.until.remaining() / 20).min(Duration::from_millis(250))
 }
 
 fn not_run(lock: Named, words: Vec<OsString>, errno: Errno) -> Report {
@@ -128,7 +136,13 @@ fn give_up(name: &LockName, keeper: Keeper, rest: Option<Ttl>, lost: &mut Option
             events::lost(&found, follows);
             *lost = Some(found);
         }
-        GivenBack::Done => events::released(rest.map(Ttl::get)),
+        GivenBack::Done => {
+            match rest {
+                None => say::trace(format_args!("gave back \"{name}\"")),
+                Some(rest) => say::trace(format_args!("\"{name}\" stays locked for {}", say::span(rest.get()))),
+            }
+            events::released(rest.map(Ttl::get));
+        }
         GivenBack::NotYours(_) => {}
         GivenBack::Unconfirmed(trouble) => {
             events::unreleased(&trouble);

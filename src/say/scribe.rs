@@ -7,6 +7,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nix::poll::PollFlags;
 
@@ -29,6 +30,17 @@ pub fn urgent(urgent: bool) {
     URGENT.store(urgent, Ordering::SeqCst);
     if let Some(Some(pen)) = SCRIBE.get().filter(|_| !urgent) {
         pen.settle(LAST_WORDS);
+    }
+}
+
+/// Wait until everything said so far has been written, but no longer than `within`, and not at all if stderr takes
+/// nothing now: its reader may have stalled.
+pub fn settle(within: Duration) {
+    if let Some(Some(pen)) = SCRIBE.get()
+        && pen.outstanding() > 0
+        && is_ready(std::io::stderr().as_fd(), PollFlags::POLLOUT)
+    {
+        pen.settle(within);
     }
 }
 
