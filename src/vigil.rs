@@ -95,7 +95,7 @@ pub struct Vigil {
     bell: Epoll,
     /// Until the token is printed.
     front: Option<ToFront>,
-    door: Option<Door>,
+    door: Door,
     /// The lease may be believed until then.
     until: Moment,
     /// How long before that a lease that was not renewed counts as lost.
@@ -128,7 +128,7 @@ impl Vigil {
             signals,
             bell: outfit.bell,
             front: Some(front),
-            door: Some(outfit.door),
+            door: outfit.door,
             until: lease.until,
             margin: margin::stop(ttl, Duration::ZERO),
             is_told: false,
@@ -232,14 +232,7 @@ impl Vigil {
     }
 
     fn owner(&mut self) -> Option<Owner> {
-        match self.door.as_ref()?.owner(&self.token) {
-            Ok(owner) => owner,
-            // Better not to be found than to be woken by it again and again.
-            Err(_) => {
-                self.door = None;
-                None
-            }
-        }
+        self.door.owner(&self.token)
     }
 
     /// Whether the token was printed. If not, it counts as never granted, and the front hears of that.

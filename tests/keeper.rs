@@ -8,6 +8,8 @@ mod ends;
 mod losing;
 /// What the keeper is to the rest of the machine.
 mod process;
+/// Other users that connect to it again and again.
+mod strangers;
 /// What it tells into `--events`.
 mod telling;
 

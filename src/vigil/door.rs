@@ -1,70 +1,145 @@
-//! Where a keeper can be found on its machine, by who has its token: a socket in the abstract namespace, unix(7),
-//! named by what everybody may know of the token. `release` says there that it is about to give the lock back,
-//! so that the keeper does not take that for a loss.
+//! The control socket of a keeper, for the owner of its token on the same machine: a socket in the abstract namespace,
+//! unix(7), named by what everybody may know of the token. `release` says there that it is about to give the lock
+//! back, so that the keeper does not take that for a loss.
+//!
+//! One message is one token (SOCK_SEQPACKET). Anybody may connect, so that nobody may cost the keeper anything: it never
+//! waits for a caller, other users are refused by the credentials that the kernel has of them, and after a refusal
+//! it does not listen for a moment.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::PollFlags;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt::PeerCredentials,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, socket,
+    sockopt::PeerCredentials,
 };
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::geteuid;
 
 use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
+use crate::limit::{Limit, Woken, is_ready};
 use crate::lock::Token;
 
-/// How long a keeper is waited for: one that hangs must not hold up a release.
+/// How long `release` waits for a keeper: one that hangs must not hold it up.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How long one who has knocked may take to say a token. It is sent at once.
-const KNOCK: Duration = Duration::from_millis(250);
+/// How many connections wait to be accepted, and how many are accepted before anything else is done.
+const BACKLOG: u8 = 64;
+/// How many callers may take their time to send a token. It is sent at once; the oldest has to make room.
+const CALLERS: usize = 16;
+/// How long the keeper does not listen after it has refused somebody: a bound on what refusals cost.
+const PAUSE: Duration = Duration::from_millis(20);
 /// More than any token has.
 const LONGEST: usize = 2048;
 /// What fits into an address, unix(7), without its first byte.
 const NAME: usize = 107;
 
 /// The keeper's side.
-pub struct Door(UnixListener);
+pub struct Door {
+    /// std has no type for sockets of this kind; accept(2), read(2) and write(2) are the same.
+    listener: UnixListener,
+    /// Callers that have not sent anything yet, the oldest first.
+    callers: VecDeque<UnixStream>,
+    /// Readable when the listener is, or a pause in place of it is over, or when one of the callers is.
+    bell: Epoll,
+    pause: TimerFd,
+    is_pausing: bool,
+}
 
 /// Somebody who has the token, and waits to hear that nothing is renewed any more.
 pub struct Owner(UnixStream);
 
+/// What a caller has sent.
+enum Said {
+    Nothing,
+    Token,
+    /// Something else, or it has hung up.
+    Other,
+}
+
 impl Door {
     /// # Errors
-    /// As bind(2).
+    /// As bind(2), epoll_create(2) and timerfd_create(2).
     pub fn open(key: &str, token: &Token) -> io::Result<Door> {
-        let name = name(key, token).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-        listener.set_nonblocking(true)?;
-        Ok(Door(listener))
+        let name = name(key, token).ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))?;
+        let listener = seqpacket(SockFlag::SOCK_NONBLOCK)?;
+        bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name)?)?;
+        // The kernel lets one more than that wait.
+        listen(&listener, Backlog::new(i32::from(BACKLOG) - 1)?)?;
+        let bell = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let pause = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
+        bell.add(&listener, READABLE)?;
+        bell.add(&pause, READABLE)?;
+        Ok(Door { listener: listener.into(), callers: VecDeque::new(), bell, pause, is_pausing: false })
     }
 
-    /// Whether the owner of the token has come.
+    /// The owner of the token, if it has called. It may have called during a pause, too.
+    pub fn owner(&mut self, token: &Token) -> Option<Owner> {
+        let mut refused = self.accept().is_err();
+        let mut waiting = VecDeque::new();
+        for caller in self.callers.drain(..) {
+            match said(&caller, token) {
+                Said::Token => return Some(Owner(caller)),
+                Said::Nothing => waiting.push_back(caller),
+                Said::Other => refused = true,
+            }
+        }
+        refused |= waiting.len() > CALLERS;
+        waiting.drain(..waiting.len().saturating_sub(CALLERS));
+        self.callers = waiting;
+        self.listen_again(refused);
+        None
+    }
+
+    /// Take what waits in the backlog.
     ///
     /// # Errors
-    /// If nobody can be let in, and that may last.
-    pub fn owner(&self, token: &Token) -> io::Result<Option<Owner>> {
-        loop {
-            match self.0.accept() {
-                Ok((caller, _)) if may_meet(&caller) && says(&caller, token) => return Ok(Some(Owner(caller))),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+    /// If somebody was refused, or nobody can be accepted just now.
+    fn accept(&mut self) -> io::Result<()> {
+        let mut refused = Ok(());
+        for _ in 0..BACKLOG {
+            match self.listener.accept() {
+                Ok((caller, _)) if is_ours(&caller) => {
+                    caller.set_nonblocking(true)?;
+                    self.bell.add(&caller, READABLE)?;
+                    self.callers.push_back(caller);
                 }
+                Ok(_) => refused = Err(ErrorKind::PermissionDenied.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+        }
+        refused
+    }
+
+    /// Begin a pause after a refusal, and end one that is over. Where a system call fails, the listener is listened to:
+    /// it may wake the keeper more often than it should, and nothing else.
+    fn listen_again(&mut self, refused: bool) {
+        let is_over = self.is_pausing && is_ready(self.pause.as_fd(), PollFlags::POLLIN);
+        if refused {
+            let after = Expiration::OneShot(TimeSpec::from_duration(PAUSE));
+            let has_begun = self.pause.set(after, TimerSetTimeFlags::empty()).is_ok();
+            if has_begun && !self.is_pausing {
+                self.is_pausing = self.bell.delete(&self.listener).is_ok();
+            }
+        } else if is_over && self.bell.add(&self.listener, READABLE).is_ok() {
+            self.is_pausing = false;
+            let _ = self.pause.unset();
         }
     }
 }
 
-/// Readable when somebody has come.
+/// Readable when somebody has called or has sent something.
 impl AsFd for Door {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.bell.0.as_fd()
     }
 }
 
@@ -75,51 +150,52 @@ impl Owner {
     }
 }
 
-/// Asks the keeper of a claim, if it has one here, to leave it to us. Whether it does.
+const READABLE: EpollEvent = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+
+fn seqpacket(flags: SockFlag) -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC | flags, None)?)
+}
+
+/// What a caller has sent so far, without waiting for it.
+fn said(mut caller: &UnixStream, token: &Token) -> Said {
+    let mut message = [0; LONGEST];
+    match caller.read(&mut message) {
+        Ok(length) if message[..length] == *token.as_str().as_bytes() => Said::Token,
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Said::Nothing,
+        Ok(_) | Err(_) => Said::Other,
+    }
+}
+
+/// Ask the keeper of a claim, if it has one here, to leave it to us. Whether it does.
 pub fn dismiss(key: &str, token: &Token) -> bool {
     let limit = Limit::until(Moment::now() + ANSWER);
-    let Some(mut keeper) = name(key, token).and_then(|name| knock(&name)) else { return false };
+    let Some(mut keeper) = name(key, token).and_then(|name| call(&name, limit).ok()) else { return false };
     // Anybody may have the name by now; only ours may hear the token.
-    may_meet(&keeper)
-        && keeper.write_all(format!("{}\n", token.as_str()).as_bytes()).is_ok()
+    (is_ours(&keeper) || geteuid().is_root())
+        && keeper.write_all(token.as_str().as_bytes()).is_ok()
         && limit.wait_for(&[(keeper.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
         && keeper.read(&mut [0]).is_ok_and(|n| n > 0)
 }
 
-/// Nothing if nobody is there, or so many knock that there is no room.
-fn knock(name: &[u8]) -> Option<UnixStream> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
-    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name).ok()?).ok()?;
-    Some(UnixStream::from(socket))
-}
-
-/// A caller that says the whole token, and nothing else.
-fn says(mut caller: &UnixStream, token: &Token) -> bool {
-    let limit = Limit::until(Moment::now() + KNOCK);
-    let expected = format!("{}\n", token.as_str());
-    let mut said = Vec::new();
-    let mut piece = [0; LONGEST];
-    if caller.set_nonblocking(true).is_err() {
-        return false;
-    }
-    while !said.ends_with(b"\n") && said.len() <= LONGEST {
-        match limit.wait_for(&[(caller.as_fd(), PollFlags::POLLIN)]) {
-            Ok(Woken::Ready) => {}
-            _ => return false,
-        }
-        match caller.read(&mut piece) {
-            Ok(n) if n > 0 => said.extend_from_slice(&piece[..n]),
-            _ => return false,
+/// Connect, and wait for room in the backlog if there is none.
+fn call(name: &[u8], limit: Limit<'_>) -> io::Result<UnixStream> {
+    let keeper = UnixStream::from(seqpacket(SockFlag::empty())?);
+    let address = UnixAddr::new_abstract(name)?;
+    loop {
+        // connect(2) waits no longer than that either, unix(7). Zero would be for ever.
+        keeper.set_write_timeout(Some(limit.until.remaining().max(Duration::from_millis(1))))?;
+        match connect(keeper.as_raw_fd(), &address) {
+            Err(Errno::EINTR) if !limit.until.passed() => {}
+            connected => break connected?,
         }
     }
-    said == expected.as_bytes()
+    keeper.set_nonblocking(true)?;
+    Ok(keeper)
 }
 
-/// The same user, or one of the two is the superuser.
-fn may_meet(other: &UnixStream) -> bool {
-    let ours = geteuid().as_raw();
-    getsockopt(other, PeerCredentials).is_ok_and(|other| other.uid() == ours || other.uid() == 0 || ours == 0)
+/// Whether the other end is a process of the same user or of the superuser.
+fn is_ours(other: &UnixStream) -> bool {
+    getsockopt(other, PeerCredentials).is_ok_and(|other| other.uid() == geteuid().as_raw() || other.uid() == 0)
 }
 
 /// The token's id, which `status` shows, and the key as far as there is room.
@@ -137,43 +213,126 @@ mod tests {
     use super::*;
     use crate::lock::Owner as Whose;
 
+    const KEY: &str = "lock:job";
+
     fn mint() -> Token {
         let owner = Whose { user: "u".into(), host: "h".into(), pid: 1 };
         Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap()
     }
 
-    /// Waits until somebody has come, and lets in whoever has the token.
-    fn let_in(door: &Door, token: &Token) -> Option<Owner> {
-        let soon = Limit::until(Moment::now() + Duration::from_secs(20));
-        soon.wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
-        door.owner(token).unwrap()
+    fn soon() -> Limit<'static> {
+        Limit::until(Moment::now() + Duration::from_secs(20))
+    }
+
+    /// Somebody who has connected, and has not sent anything.
+    fn caller(token: &Token) -> UnixStream {
+        call(&name(KEY, token).unwrap(), soon()).unwrap()
+    }
+
+    /// Waits until somebody has called or a pause is over, and looks for the owner.
+    fn look(door: &mut Door, token: &Token) -> Option<Owner> {
+        soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
+        door.owner(token)
+    }
+
+    /// The owner, however often it takes to look.
+    fn find(door: &mut Door, token: &Token) -> Owner {
+        let until = soon().until;
+        loop {
+            assert!(!until.passed(), "the owner is not heard");
+            if let Some(owner) = look(door, token) {
+                return owner;
+            }
+        }
     }
 
     #[test]
-    fn only_who_has_the_whole_token_is_heard() {
+    fn only_the_whole_token_is_heard() {
         let token = mint();
         let key = "lock:".to_owned() + &"x".repeat(200);
-        let door = Door::open(&key, &token).unwrap();
-        assert!(door.owner(&token).unwrap().is_none());
+        let mut door = Door::open(&key, &token).unwrap();
+        assert!(door.owner(&token).is_none());
         // The same id, and not the same token.
         let half: Token = format!("nx1:{}:u@h:1:0:other", token.random_part()).parse().unwrap();
         let (theirs, ours) = (half.clone(), key.clone());
         let stranger = thread::spawn(move || dismiss(&ours, &theirs));
-        assert!(let_in(&door, &token).is_none());
+        while !stranger.is_finished() {
+            let limit = Limit::until(Moment::now() + PAUSE);
+            limit.wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
+            assert!(door.owner(&token).is_none());
+        }
         assert!(!stranger.join().unwrap());
         let (theirs, ours) = (token.clone(), key.clone());
         let owner = thread::spawn(move || dismiss(&ours, &theirs));
-        let_in(&door, &token).unwrap().answer();
+        find(&mut door, &token).answer();
         assert!(owner.join().unwrap());
         drop(door);
         assert!(!dismiss(&key, &token), "nobody is there");
     }
 
     #[test]
-    fn whoever_knocks_and_says_nothing_is_let_go() {
+    fn a_caller_that_sends_nothing_is_not_waited_for_and_does_not_wake_the_keeper() {
         let token = mint();
-        let door = Door::open("lock:job", &token).unwrap();
-        let _silent = knock(&name("lock:job", &token).unwrap()).unwrap();
-        assert!(let_in(&door, &token).is_none());
+        let mut door = Door::open(KEY, &token).unwrap();
+        let _silent = caller(&token);
+        assert!(look(&mut door, &token).is_none());
+        assert!(!is_ready(door.as_fd(), PollFlags::POLLIN));
+        let mut owner = caller(&token);
+        assert!(look(&mut door, &token).is_none(), "it has not sent its token yet");
+        owner.write_all(token.as_str().as_bytes()).unwrap();
+        assert!(look(&mut door, &token).is_some());
+    }
+
+    #[test]
+    fn a_token_in_two_messages_is_none() {
+        let token = mint();
+        let mut door = Door::open(KEY, &token).unwrap();
+        let mut caller = caller(&token);
+        let (front, back) = token.as_str().as_bytes().split_at(10);
+        caller.write_all(front).and_then(|()| caller.write_all(back)).unwrap();
+        assert!(look(&mut door, &token).is_none());
+        assert_eq!(door.callers.len(), 0);
+    }
+
+    #[test]
+    fn callers_that_send_nothing_are_let_go_when_there_are_many_and_the_owner_is_heard() {
+        let token = mint();
+        let mut door = Door::open(KEY, &token).unwrap();
+        let silent: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
+        assert!(look(&mut door, &token).is_none());
+        assert_eq!(door.callers.len(), CALLERS);
+        let more: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
+        let (theirs, limit) = (token.clone(), soon());
+        // There is no room for it until the keeper looks again.
+        let owner = thread::spawn(move || {
+            let mut owner = call(&name(KEY, &theirs).unwrap(), limit).unwrap();
+            owner.write_all(theirs.as_str().as_bytes()).unwrap();
+            owner
+        });
+        find(&mut door, &token).answer();
+        let mut owner = owner.join().unwrap();
+        limit.wait_for(&[(owner.as_fd(), PollFlags::POLLIN)]).unwrap();
+        assert_eq!(owner.read(&mut [0; 2]).unwrap(), 1);
+        drop((silent, more));
+    }
+
+    #[test]
+    fn after_a_refusal_the_keeper_is_not_woken_before_a_pause_is_over() {
+        let token = mint();
+        let mut door = Door::open(KEY, &token).unwrap();
+        drop(caller(&token));
+        assert!(look(&mut door, &token).is_none());
+        assert!(door.is_pausing);
+        // In the pause nobody wakes the keeper, and its end does.
+        drop(caller(&token));
+        assert!(is_ready(door.listener.as_fd(), PollFlags::POLLIN), "somebody has called");
+        soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
+        assert!(is_ready(door.pause.as_fd(), PollFlags::POLLIN));
+        assert!(door.owner(&token).is_none());
+        assert!(door.is_pausing, "the second is refused too, and another pause begins");
+        assert!(look(&mut door, &token).is_none());
+        assert!(!door.is_pausing && !is_ready(door.as_fd(), PollFlags::POLLIN));
+        let _caller = caller(&token);
+        assert!(is_ready(door.as_fd(), PollFlags::POLLIN));
     }
 }

@@ -1,0 +1,199 @@
+//! Other users who connect to a keeper's control socket again and again.
+
+use std::fs;
+use std::io::{PipeWriter, Read};
+use std::os::fd::AsRawFd;
+
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Gid, Pid, fork, getpid, setgid, setgroups, setuid};
+
+use super::{LONG, Script};
+use crate::support::line::{Turn, is_free};
+use crate::support::{Redis, eventually, we_are_root};
+
+/// What a stranger does with its connections.
+#[derive(Clone, Copy, Debug)]
+enum Habit {
+    /// Closes each before it makes the next.
+    HangsUp,
+    /// Keeps as many as it may have, and sends nothing.
+    Holds,
+    /// Does not wait for room in the backlog.
+    Spins,
+}
+
+/// Processes of a user who is nobody else. Only root can start some.
+struct Strangers(Vec<Pid>);
+
+/// No system gives it to anybody.
+const STRANGER: u32 = 61_183;
+
+impl Strangers {
+    /// They have called already when this returns.
+    fn calling(keeper: i32, habit: Habit) -> Strangers {
+        let address = UnixAddr::new_abstract(control_socket(keeper).as_bytes()).unwrap();
+        let kind = kind_of(keeper);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let strangers = (0..4).map(|_| stranger(&address, kind, habit, &writer)).collect();
+        drop(writer);
+        let strangers = Strangers(strangers);
+        // Each of them writes a byte when it has called.
+        reader.read_exact(&mut [0; 4]).expect("all of them call");
+        strangers
+    }
+
+    /// What they have used of the processors, in clock ticks.
+    fn ticks(&self) -> u64 {
+        self.0.iter().map(|pid| ticks(pid.as_raw())).sum()
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = kill(*pid, Signal::SIGKILL);
+            let _ = waitpid(*pid, None);
+        }
+    }
+}
+
+fn stranger(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWriter) -> Pid {
+    let parent = getpid();
+    // SAFETY: the child makes nothing but system calls, and never returns.
+    match unsafe { fork() }.expect("a process") {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            // What other tests have open must end with them.
+            close_from_to(3, writer.as_raw_fd() - 1);
+            close_from_to(writer.as_raw_fd() + 1, i32::MAX);
+            // SAFETY: prctl(2) and _exit(2) touch no memory of ours.
+            unsafe {
+                let is_another = setgroups(&[]).is_ok()
+                    && setgid(Gid::from_raw(STRANGER)).is_ok()
+                    && setuid(STRANGER.into()).is_ok()
+                    && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
+                    && nix::unistd::getppid() == parent;
+                if is_another {
+                    call(address, kind, habit, writer);
+                }
+                libc::_exit(1)
+            }
+        }
+    }
+}
+
+/// Calls for ever.
+fn call(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWriter) {
+    let waits = if matches!(habit, Habit::Spins) { SockFlag::SOCK_NONBLOCK } else { SockFlag::empty() };
+    let mut has_called = false;
+    loop {
+        let Ok(caller) = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC | waits, None) else {
+            // It may not have more.
+            close_from_to(writer.as_raw_fd() + 1, i32::MAX);
+            continue;
+        };
+        if connect(caller.as_raw_fd(), address).is_ok() && !has_called {
+            let _ = nix::unistd::write(writer, b"c");
+            has_called = true;
+        }
+        if matches!(habit, Habit::Holds) {
+            std::mem::forget(caller);
+        }
+    }
+}
+
+fn close_from_to(first: i32, last: i32) {
+    // SAFETY: nothing in this process uses them.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
+/// A line of /proc/net/unix about the socket, as everybody may read it.
+fn line_about(keeper: i32) -> String {
+    let links = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().flatten();
+    let links: Vec<_> = links.filter_map(|link| fs::read_link(link.path()).ok()).collect();
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    let is_keepers = |line: &&str| {
+        let inode = line.split_whitespace().nth(6).unwrap_or_default();
+        line.contains("@nxlock-keeper:") && links.iter().any(|link| link.as_os_str() == &*format!("socket:[{inode}]"))
+    };
+    sockets.lines().find(is_keepers).expect("it has a control socket").to_owned()
+}
+
+fn control_socket(keeper: i32) -> String {
+    let line = line_about(keeper);
+    line.split_once('@').expect("it is abstract").1.to_owned()
+}
+
+fn kind_of(keeper: i32) -> SockType {
+    match line_about(keeper).split_whitespace().nth(4) {
+        Some("0001") => SockType::Stream,
+        Some("0005") => SockType::SeqPacket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a process has used of the processors, proc_pid_stat(5).
+fn ticks(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn strangers_do_not_keep_the_lock_from_being_given_back_when_the_process_ends() {
+    if !we_are_root() {
+        return;
+    }
+    let redis = Redis::start();
+    for habit in [Habit::HangsUp, Habit::Holds, Habit::Spins] {
+        let script = Script::holding(&redis, LONG);
+        let mut next = Turn::waiting(&redis, &[]);
+        let _strangers = Strangers::calling(script.keeper, habit);
+        script.goes_on_to("");
+        next.up();
+        script.keeper_ends();
+        script.ends_untold();
+        next.leaves();
+    }
+}
+
+#[test]
+fn strangers_do_not_keep_the_owner_from_being_heard() {
+    if !we_are_root() {
+        return;
+    }
+    let redis = Redis::start();
+    for habit in [Habit::HangsUp, Habit::Holds, Habit::Spins] {
+        for _ in 0..5 {
+            let script = Script::holding(&redis, LONG);
+            let _strangers = Strangers::calling(script.keeper, habit);
+            script.goes_on_to("nxlock -v release job");
+            script.keeper_ends();
+            eventually("it is free", || is_free(&redis));
+            let said = script.running.stderr();
+            assert!(said.contains("leaves \"job\" to us"), "{habit:?}: {said}");
+            script.ends_untold();
+        }
+    }
+}
+
+#[test]
+fn strangers_cost_a_keeper_next_to_nothing() {
+    if !we_are_root() {
+        return;
+    }
+    let redis = Redis::start();
+    let script = Script::holding(&redis, LONG);
+    let strangers = Strangers::calling(script.keeper, Habit::Spins);
+    let (mine, theirs) = (ticks(script.keeper), strangers.ticks());
+    // By their clock, which does not run when others have the processors.
+    eventually("they have called for long enough", || strangers.ticks() - theirs >= 100);
+    let used = ticks(script.keeper) - mine;
+    assert!(used <= 10, "{used} ticks against {}", strangers.ticks() - theirs);
+    script.goes_on_to("");
+    script.keeper_ends();
+    script.ends_untold();
+}
