@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::contender;
-use crate::ground::{Ground, OneMachine, Server, everything_but_forgetting};
+use crate::ground::{Failing, Ground, OneMachine, Server, everything_but_forgetting};
 use crate::observer;
 use crate::outsider;
 use crate::process::gone_within;
@@ -72,6 +72,12 @@ impl Spec {
         Spec { name: "drifting", ground: Box::new(server), names, contenders: 8, outsiders: 0, severed: 50 }
     }
 
+    /// A place at which the injector itself fails.
+    pub fn failing(why: &'static str) -> Spec {
+        let ground = Box::new(Failing(OneMachine::new(), why));
+        Spec { name: "failing", ground, names: vec!["hot"], contenders: 2, outsiders: 0, severed: 0 }
+    }
+
     /// No server: a directory of this machine.
     pub fn serverless() -> Spec {
         let ground = Box::new(OneMachine::new());
@@ -111,6 +117,10 @@ impl Arena {
         Arena { spec, seed, directory }
     }
 
+    pub fn name(&self) -> &'static str {
+        self.spec.name
+    }
+
     pub fn run(self, duration: Duration) -> Record {
         let Arena { spec, seed, directory } = self;
         let Spec { name: arena, mut ground, names, contenders, outsiders, severed } = spec;
@@ -134,6 +144,8 @@ impl Arena {
         let mut injector = seed.branch(0);
         let sights = thread::scope(|scope| {
             let (shared, everybody_left, seed, files) = (&shared, &everybody_left, &seed, files.as_ref());
+            // If one of them panics, the others end as well.
+            let _ends = (Sets(&over), Sets(everybody_left));
             let observer = scope.spawn(move || {
                 let enough = || everybody_left.load(Ordering::Relaxed);
                 match (&shared.socket, files) {
@@ -170,8 +182,17 @@ impl Arena {
         let processes = gone_within(&shared.mark, Duration::from_secs(15));
         let mut left: Vec<String> = processes.iter().map(|pid| format!("process {pid}")).collect();
         left.extend(ground.left());
-        let (attempts, stamps, faults) = journal.close();
-        Record { arena, names, began, ended, attempts, stamps, faults, sights, left }
+        let (attempts, stamps, faults, torn) = journal.close();
+        Record { arena, names, began, ended, attempts, stamps, faults, sights, left, torn }
+    }
+}
+
+/// Sets a flag when it goes.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

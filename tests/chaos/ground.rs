@@ -200,3 +200,32 @@ impl Ground for OneMachine {
         waited_for.map(|line| line.path().display().to_string()).collect()
     }
 }
+
+/// A directory whose first fault is the test's own.
+pub struct Failing(pub OneMachine, pub &'static str);
+
+impl Ground for Failing {
+    fn near(&self) -> String {
+        self.0.near()
+    }
+
+    fn far(&self) -> Option<String> {
+        None
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn files(&self) -> Option<PathBuf> {
+        self.0.files()
+    }
+
+    fn suffers(&mut self, _seed: &mut Seed, _names: &[String], _journal: &Journal) {
+        panic!("{}", self.1)
+    }
+
+    fn left(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}

@@ -36,11 +36,13 @@ mod seed;
 /// A violation, told so that it can be understood.
 mod story;
 
+use std::any::Any;
 use std::time::Duration;
 
 use kit::support;
 
 use arena::{Arena, Spec};
+use record::Record;
 use seed::Seed;
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -56,23 +58,60 @@ fn nothing_overlaps_whatever_befalls_it() {
     let specs = [Spec::bare(), Spec::lasting(), Spec::forgetful(), Spec::drifting(), Spec::serverless()];
     let arenas: Vec<Arena> =
         specs.into_iter().enumerate().map(|(n, spec)| Arena::open(spec, Seed::of(seed).branch(n as u64))).collect();
-    let records: Vec<_> = std::thread::scope(|scope| {
-        let runs: Vec<_> = arenas.into_iter().map(|arena| scope.spawn(move || arena.run(lasts))).collect();
-        runs.into_iter().map(|run| run.join().unwrap()).collect()
-    });
-    let mut violations = 0;
-    for record in &records {
-        println!("{}", story::summary(record));
-        let served = !checker::sections(record).is_empty();
-        assert!(served && !record.faults.is_empty(), "nothing went on in {}: that proves nothing", record.arena);
-        let found = checker::check(record);
-        violations += found.len();
-        for violation in found.iter().take(5) {
-            println!("{}", story::tell(record, violation));
-        }
-        if found.len() > 5 {
-            println!("... and {} more in {}", found.len() - 5, record.arena);
+    let mut failed = Vec::new();
+    for (name, verdict) in verdicts(arenas, lasts) {
+        match verdict {
+            Ok((text, 0)) => println!("{text}"),
+            Ok((text, violations)) => {
+                println!("{text}");
+                failed.push(format!("{violations} violations in {name}"));
+            }
+            Err(panic) => {
+                println!("arena {name}: no verdict");
+                failed.push(format!("{name} has no verdict: {}", message(&*panic)));
+            }
         }
     }
-    assert_eq!(violations, 0, "violations; NXLOCK_CHAOS_SEED={seed} repeats the run's decisions");
+    assert!(failed.is_empty(), "{}; NXLOCK_CHAOS_SEED={seed} repeats the run's decisions", failed.join("; "));
+}
+
+/// The verdict of each arena, whatever becomes of the others; the panic, where there is none.
+fn verdicts(arenas: Vec<Arena>, lasts: Duration) -> Vec<(&'static str, std::thread::Result<(String, usize)>)> {
+    std::thread::scope(|scope| {
+        let runs: Vec<_> =
+            arenas.into_iter().map(|arena| (arena.name(), scope.spawn(move || verdict(&arena.run(lasts))))).collect();
+        runs.into_iter().map(|(name, run)| (name, run.join())).collect()
+    })
+}
+
+/// What is to be said of a record, and how many violations there are.
+fn verdict(record: &Record) -> (String, usize) {
+    let mut text = story::summary(record);
+    let served = !checker::sections(record).is_empty();
+    assert!(served && !record.faults.is_empty(), "nothing went on: that proves nothing\n{text}");
+    let found = checker::check(record);
+    for violation in found.iter().take(5) {
+        text += &format!("\n{}", story::tell(record, violation));
+    }
+    if found.len() > 5 {
+        text += &format!("\n... and {} more in {}", found.len() - 5, record.arena);
+    }
+    (text, found.len())
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
+}
+
+#[test]
+fn an_arena_that_fails_ends_and_does_not_take_the_verdict_of_another() {
+    let specs = [Spec::failing("the server does not start again"), Spec::serverless()];
+    let arenas = specs.map(|spec| Arena::open(spec, Seed::of(1)));
+    let verdicts = verdicts(arenas.into(), Duration::from_secs(2));
+    let [("failing", Err(panic)), ("serverless", Ok((text, 0)))] = verdicts.as_slice() else {
+        panic!("{:?}", verdicts.iter().map(|(name, verdict)| (name, verdict.is_ok())).collect::<Vec<_>>());
+    };
+    assert_eq!(message(&**panic), "the server does not start again");
+    assert!(text.starts_with("arena serverless"), "{text}");
 }

@@ -175,6 +175,8 @@ pub struct Record {
     pub sights: Vec<Sight>,
     /// What was still there when everybody had gone.
     pub left: Vec<String>,
+    /// Lines of the log whose process was killed while it wrote them.
+    pub torn: usize,
 }
 
 /// A record that is being written. What is done under a lock is written to a file, by many processes.
@@ -210,16 +212,66 @@ impl Journal {
         self.faults.lock().expect("nobody has panicked in it").push(fault);
     }
 
-    pub fn close(self) -> (Vec<Attempt>, Vec<Stamp>, Vec<Fault>) {
-        let mut stamps: Vec<Stamp> = text_of(&self.log)
-            .lines()
-            .map(|line| Stamp::read(line).unwrap_or_else(|| panic!("not a line of ours: `{line}`")))
-            .collect();
+    /// All of it, and how many lines were torn.
+    pub fn close(self) -> (Vec<Attempt>, Vec<Stamp>, Vec<Fault>, usize) {
+        let (mut stamps, torn) =
+            read(&text_of(&self.log)).unwrap_or_else(|line| panic!("not a line of ours: `{line}`"));
         stamps.sort_by_key(|stamp| stamp.at);
         let mut faults = self.faults.into_inner().expect("nobody has panicked in it");
         faults.sort_by_key(|fault| fault.from);
-        (self.attempts.into_inner().expect("nobody has panicked in it"), stamps, faults)
+        (self.attempts.into_inner().expect("nobody has panicked in it"), stamps, faults, torn)
     }
+}
+
+/// The stamps of a log, and how many of its lines were torn.
+///
+/// A line is one write(2), but a write that crosses from one page of the file to the next ends between them if its
+/// process is killed. The line has no end then, and the next line, which is another's, follows in its place.
+///
+/// # Errors
+/// The line that is neither whole nor torn.
+pub fn read(log: &str) -> Result<(Vec<Stamp>, usize), &str> {
+    let mut stamps = Vec::new();
+    let mut torn = 0;
+    for line in log.split_inclusive('\n') {
+        let begin = match line.strip_suffix('\n') {
+            Some(whole) => {
+                let end = |at: &usize| whole.get(*at..).and_then(Stamp::read);
+                let (at, stamp) = (0..whole.len()).find_map(|at| Some((at, end(&at)?))).ok_or(line)?;
+                stamps.push(stamp);
+                &whole[..at]
+            }
+            // Of the last number there may be more.
+            None => line,
+        };
+        torn += pieces(begin).ok_or(line)?;
+    }
+    Ok((stamps, torn))
+}
+
+/// Of how many torn lines a text consists.
+fn pieces(text: &str) -> Option<usize> {
+    if text.is_empty() {
+        return Some(0);
+    }
+    let splits = (1..=text.len()).rev().filter_map(|at| text.split_at_checked(at));
+    splits.filter(|(piece, _)| may_be_torn(piece)).find_map(|(_, rest)| Some(pieces(rest)? + 1))
+}
+
+/// Whether a line may begin so.
+fn may_be_torn(piece: &str) -> bool {
+    let fields: Vec<&str> = piece.split(' ').collect();
+    let digits = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit());
+    let fits = |at: usize, is_so: &dyn Fn(&&str) -> bool| fields.get(at).is_none_or(is_so);
+    let is_word = |word: &&str| {
+        let words = ["enter", "beat", "leave"];
+        if fields.len() > 1 { words.contains(word) } else { words.iter().any(|whole| whole.starts_with(*word)) }
+    };
+    fields.len() <= 4
+        && fits(0, &is_word)
+        && fits(1, &digits)
+        && fits(2, &|fence| *fence == "-" || digits(fence))
+        && fits(3, &digits)
 }
 
 /// `enter 12 1795268515026344 81245023456789`, `beat 12 - 81245023456789`, `leave ...`: whom, the fence,
@@ -239,12 +291,65 @@ impl Stamp {
     fn read(line: &str) -> Option<Stamp> {
         let words: Vec<&str> = line.split(' ').collect();
         let [word, who, fence, at] = words.as_slice() else { return None };
-        let word = match *word {
-            "enter" => Word::Enter(fence.parse().ok()),
-            "beat" => Word::Beat,
-            "leave" => Word::Leave,
+        let word = match (*word, *fence) {
+            ("enter", "-") => Word::Enter(None),
+            ("enter", fence) => Word::Enter(Some(fence.parse().ok()?)),
+            ("beat", "-") => Word::Beat,
+            ("leave", "-") => Word::Leave,
             _ => return None,
         };
         Some(Stamp { at: at.parse().ok()?, who: who.parse().ok()?, word })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str =
+        "enter 12 1795268515026344 81245023456789\nbeat 12 - 81245023456800\nleave 12 - 81245023456900\n";
+    const ENTRY: Stamp = Stamp { at: 5, who: 336, word: Word::Enter(None) };
+
+    #[test]
+    fn whole_lines_are_read_as_they_were_written() {
+        let (stamps, torn) = read(WHOLE).unwrap();
+        assert_eq!(stamps.iter().map(|stamp| format!("{stamp}\n")).collect::<String>(), WHOLE);
+        assert_eq!(torn, 0);
+        assert_eq!(read("").unwrap(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn wherever_a_line_is_torn_the_next_one_is_read() {
+        for line in WHOLE.lines() {
+            for at in 1..=line.len() {
+                let log = format!("{}{ENTRY}\n{WHOLE}", &line[..at]);
+                let (stamps, torn) = read(&log).unwrap_or_else(|line| panic!("{line}"));
+                assert_eq!((stamps[0], stamps.len(), torn), (ENTRY, 4, 1), "{log}");
+            }
+        }
+        assert_eq!(read("beat 330 - 9enter 336 - 5\n").unwrap(), (vec![ENTRY], 1));
+    }
+
+    #[test]
+    fn two_torn_lines_in_a_row_are_two() {
+        for (first, second) in [("beat 33", "enter 7 17952"), ("beat 330 - 9", "be"), ("l", "l"), ("e", "enter 4 ")] {
+            assert_eq!(read(&format!("{first}{second}{ENTRY}\n")).unwrap(), (vec![ENTRY], 2), "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn a_last_line_without_an_end_is_torn_though_it_looks_whole() {
+        for (last, torn) in [("beat 330 - 9", 1), ("b", 1), ("enter 1 2 3", 1), ("beat 1 - 2enter 1 2 3", 2)] {
+            assert_eq!(read(&format!("{ENTRY}\n{last}")).unwrap(), (vec![ENTRY], torn), "{last}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_of_ours_has_begun_is_no_torn_line() {
+        for line in
+            ["bead 1 - 2", "beat x - 2", "beat 1 - 2 3", "", "xenter 336 - 5", "beat - - 5", "bea 3 enter 336 - 5"]
+        {
+            assert_eq!(read(&format!("{line}\n")), Err(format!("{line}\n").as_str()));
+        }
     }
 }

@@ -41,7 +41,7 @@ pub fn summary(record: &Record) -> String {
         faults.values().sum::<usize>(),
         stalls,
     );
-    let _ = writeln!(text, "  faults: {faults:?}");
+    let _ = writeln!(text, "  faults: {faults:?}; {} lines torn by a kill", record.torn);
     let _ = writeln!(text, "  attempts ended: {ends:?}");
     let mut starved: Vec<Nanos> = record.attempts.iter().map(|attempt| attempt.starved).collect();
     starved.sort_unstable();

@@ -25,6 +25,7 @@ impl Scene {
             faults: Vec::new(),
             sights: Vec::new(),
             left: Vec::new(),
+            torn: 0,
         })
     }
 
