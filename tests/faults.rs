@@ -7,7 +7,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::line::{Turn, is_renewed};
+use crate::support::line::{Turn, is_renewed, turn};
 use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, state_of, text_of};
 
 const WAYS: [Way; 2] = [Way::There, Way::Back];
@@ -35,6 +35,40 @@ fn what_comes_a_byte_at_a_time_is_understood() {
         network.is(way, Condition::Trickling(Duration::from_micros(20)));
         network.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     }
+}
+
+#[test]
+fn a_proxy_that_refuses_connections_for_a_while_is_asked_again() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    network.refuses();
+    let options = ["--server-timeout", "15s", "-t", "3s"];
+    let mut job = Turn::of(network.nxlock(turn(&options)));
+    job.running.says("connection refused, trying again");
+    network.accepts();
+    job.up();
+    // And while its command runs.
+    is_renewed(&redis);
+    network.refuses();
+    job.running.says("connection refused; trying again for");
+    network.accepts();
+    job.running.says("the lock is renewed again");
+    job.leaves();
+}
+
+#[test]
+fn a_waiter_whose_listening_connection_ends_listens_again_and_is_woken() {
+    let redis = Redis::start();
+    let network = Network::to(&redis);
+    let holder = Turn::had(&redis, &[]);
+    let mut waiter = Turn::of(network.nxlock(turn(&[]))).in_line(&redis);
+    for _ in 0..3 {
+        eventually("it listens", || network.ends_listening() == 1);
+    }
+    eventually("the server has a listener", || redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 1);
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
 }
 
 #[test]

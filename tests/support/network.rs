@@ -1,15 +1,18 @@
 //! A network between nxlock and its server: it carries bytes both ways at once, whatever they mean,
 //! and each way has a condition of its own that a test changes as it likes.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket as nix_socket};
 use tempfile::TempDir;
 
 use super::{Nxlock, Redis, lasts};
@@ -41,7 +44,22 @@ pub enum Condition {
 pub struct Network {
     directory: TempDir,
     conditions: Arc<Mutex<[Condition; 2]>>,
+    connections: Arc<Mutex<Vec<Weak<Connection>>>>,
     closed: Arc<AtomicBool>,
+}
+
+/// One that is carried, for as long as it is.
+struct Connection {
+    client: UnixStream,
+    server: UnixStream,
+    /// It has been sent a SUBSCRIBE.
+    listens: AtomicBool,
+}
+
+impl Connection {
+    fn ends(&self) {
+        let _ = (self.client.shutdown(Shutdown::Both), self.server.shutdown(Shutdown::Both));
+    }
 }
 
 impl Network {
@@ -54,7 +72,13 @@ impl Network {
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
         let conditions = Arc::new(Mutex::new([Condition::Clear; 2]));
         let closed = Arc::new(AtomicBool::new(false));
-        let network = Network { directory, conditions: Arc::clone(&conditions), closed: Arc::clone(&closed) };
+        let connections = Arc::default();
+        let network = Network {
+            directory,
+            conditions: Arc::clone(&conditions),
+            connections: Arc::clone(&connections),
+            closed: Arc::clone(&closed),
+        };
         let server = server.to_owned();
         // It ends with the network, and what it starts with the connections.
         thread::spawn(move || {
@@ -63,7 +87,7 @@ impl Network {
                     return;
                 }
                 // A server that is away refuses, and so do we.
-                let _ = carry(client, &server, &conditions);
+                let _ = carry(client, &server, &conditions, &connections);
             }
         });
         network
@@ -77,6 +101,36 @@ impl Network {
     pub fn clears(&self) {
         self.is(Way::There, Condition::Clear);
         self.is(Way::Back, Condition::Clear);
+    }
+
+    /// Ends all connections, and refuses others until it [`accepts`](Network::accepts) again: a proxy that is restarted.
+    pub fn refuses(&self) {
+        let (socket, aside) = (self.socket(), self.aside());
+        fs::rename(&socket, aside).expect("it is there");
+        // One that nobody listens at. It goes with the directory.
+        let refusing =
+            nix_socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        bind(refusing.as_raw_fd(), &UnixAddr::new(&socket).expect("a short path")).expect("an address");
+        self.ends(|_| true);
+    }
+
+    pub fn accepts(&self) {
+        fs::rename(self.aside(), self.socket()).expect("it refuses");
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.directory.path().join("aside")
+    }
+
+    /// Ends the connections on which somebody listens, SUBSCRIBE, and no other. How many there were.
+    pub fn ends_listening(&self) -> usize {
+        self.ends(|connection| connection.listens.swap(false, Ordering::SeqCst))
+    }
+
+    fn ends(&self, which: impl Fn(&Connection) -> bool) -> usize {
+        let connections = self.connections.lock().expect("no test has panicked in it");
+        let ended = connections.iter().filter_map(Weak::upgrade).filter(|connection| which(connection));
+        ended.map(|connection| connection.ends()).count()
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -95,28 +149,44 @@ impl Drop for Network {
     }
 }
 
-fn carry(client: UnixStream, server: &Path, conditions: &Arc<Mutex<[Condition; 2]>>) -> io::Result<()> {
+const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n";
+
+fn carry(
+    client: UnixStream,
+    server: &Path,
+    conditions: &Arc<Mutex<[Condition; 2]>>,
+    connections: &Mutex<Vec<Weak<Connection>>>,
+) -> io::Result<()> {
     let server = UnixStream::connect(server)?;
-    let there = (client.try_clone()?, server.try_clone()?, Way::There);
-    let back = (server, client, Way::Back);
-    for (from, to, way) in [there, back] {
-        let conditions = Arc::clone(conditions);
+    let connection = Arc::new(Connection { client, server, listens: AtomicBool::new(false) });
+    let mut connections = connections.lock().expect("no test has panicked in it");
+    connections.retain(|connection| connection.strong_count() > 0);
+    connections.push(Arc::downgrade(&connection));
+    for way in [Way::There, Way::Back] {
+        let (conditions, connection) = (Arc::clone(conditions), Arc::clone(&connection));
         thread::spawn(move || {
-            let _ = pump(&from, &to, || conditions.lock().expect("no test has panicked in it")[way as usize]);
+            let _ = pump(&connection, way, || conditions.lock().expect("no test has panicked in it")[way as usize]);
             // Whatever ends one way ends both.
-            let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+            connection.ends();
         });
     }
     Ok(())
 }
 
-fn pump(mut from: &UnixStream, mut to: &UnixStream, condition: impl Fn() -> Condition) -> io::Result<()> {
+fn pump(connection: &Connection, way: Way, condition: impl Fn() -> Condition) -> io::Result<()> {
+    let (mut from, mut to) = match way {
+        Way::There => (&connection.client, &connection.server),
+        Way::Back => (&connection.server, &connection.client),
+    };
     let mut buffer = [0; 16 * 1024];
     loop {
         let mut rest = match from.read(&mut buffer)? {
             0 => return Ok(()),
             n => &buffer[..n],
         };
+        if way == Way::There && rest.windows(SUBSCRIBE.len()).any(|word| word.eq_ignore_ascii_case(SUBSCRIBE)) {
+            connection.listens.store(true, Ordering::SeqCst);
+        }
         // Looked at again after each wait: a condition that is over does not hold up what is left.
         let mut waited = false;
         while !rest.is_empty() {
