@@ -26,28 +26,34 @@ pub struct Spec {
     outsiders: u64,
     /// How many of a hundred lose their network while they will not stop, and have to be killed in time.
     severed: u64,
+    /// How many of a hundred start processes that their command does not take with it.
+    branching: u64,
 }
 
 impl Spec {
+    fn new(name: &'static str, ground: impl Ground + 'static, names: &[&'static str], contenders: u64) -> Spec {
+        let ground = Box::new(ground);
+        Spec { name, ground, names: names.to_vec(), contenders, outsiders: 0, severed: 0, branching: 0 }
+    }
+
     /// Nothing befalls the server: what goes on is between processes. Here is most to do.
     pub fn bare() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
-        Spec {
-            name: "bare",
-            ground: Box::new(server),
-            names: vec!["hot", "mild"],
-            contenders: 7,
-            outsiders: 1,
-            severed: 0,
-        }
+        Spec { outsiders: 1, ..Spec::new("bare", server, &["hot", "mild"], 7) }
+    }
+
+    /// The same, and most commands start processes that do not end with them, of which many are killed, or nxlock is,
+    /// or what is between.
+    pub fn killed() -> Spec {
+        let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
+        Spec { branching: 60, ..Spec::new("killed", server, &["hot", "mild", "cold"], 6) }
     }
 
     /// A server that suffers everything and forgets nothing, by a clock that is as fast as is allowed for.
     pub fn lasting() -> Spec {
         let redis = Redis::with_clock(9_000, &["--appendonly", "yes", "--appendfsync", "always"]);
         let server = Server::new(redis, &everything_but_forgetting(), (20, 300));
-        let names = vec!["hot", "mild", "cold"];
-        Spec { name: "lasting", ground: Box::new(server), names, contenders: 7, outsiders: 0, severed: 0 }
+        Spec::new("lasting", server, &["hot", "mild", "cold"], 7)
     }
 
     /// A server that forgets: there, and only there, two may overlap for a while.
@@ -55,33 +61,24 @@ impl Spec {
         use Ailment::{Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward};
         let ailments = [Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward];
         let server = Server::new(Redis::with_clock(0, &[]), &ailments, (200, 1200));
-        Spec {
-            name: "forgetful",
-            ground: Box::new(server),
-            names: vec!["hot", "mild"],
-            contenders: 5,
-            outsiders: 1,
-            severed: 0,
-        }
+        Spec { outsiders: 1, ..Spec::new("forgetful", server, &["hot", "mild"], 5) }
     }
 
     /// A server by whose clock leases end as early as is allowed for, and holders that hear nothing of it.
     pub fn drifting() -> Spec {
         let server = Server::new(Redis::with_clock(9_900, &[]), &[Ailment::ScriptsForgotten], (100, 500));
-        let names = vec!["hot", "mild", "cool", "cold", "icy", "still"];
-        Spec { name: "drifting", ground: Box::new(server), names, contenders: 8, outsiders: 0, severed: 50 }
+        let names = ["hot", "mild", "cool", "cold", "icy", "still"];
+        Spec { severed: 50, ..Spec::new("drifting", server, &names, 8) }
     }
 
     /// A place at which the injector itself fails.
     pub fn failing(why: &'static str) -> Spec {
-        let ground = Box::new(Failing(OneMachine::new(), why));
-        Spec { name: "failing", ground, names: vec!["hot"], contenders: 2, outsiders: 0, severed: 0 }
+        Spec::new("failing", Failing(OneMachine::new(), why), &["hot"], 2)
     }
 
     /// No server: a directory of this machine.
     pub fn serverless() -> Spec {
-        let ground = Box::new(OneMachine::new());
-        Spec { name: "serverless", ground, names: vec!["hot", "mild"], contenders: 7, outsiders: 0, severed: 0 }
+        Spec { branching: 20, ..Spec::new("serverless", OneMachine::new(), &["hot", "mild"], 7) }
     }
 }
 
@@ -93,6 +90,7 @@ pub struct Shared<'a> {
     pub far: Option<String>,
     pub socket: Option<PathBuf>,
     pub severed: u64,
+    pub branching: u64,
     pub directory: PathBuf,
     /// A variable that everything started here carries.
     pub mark: String,
@@ -123,7 +121,7 @@ impl Arena {
 
     pub fn run(self, duration: Duration) -> Record {
         let Arena { spec, seed, directory } = self;
-        let Spec { name: arena, mut ground, names, contenders, outsiders, severed } = spec;
+        let Spec { name: arena, mut ground, names, contenders, outsiders, severed, branching } = spec;
         let journal = Journal::at(&directory.path().join("log"));
         std::fs::write(&journal.log, "").expect("a log");
         let over = AtomicBool::new(false);
@@ -135,8 +133,9 @@ impl Arena {
             far: ground.far(),
             socket: ground.socket(),
             severed,
+            branching,
             directory: directory.path().to_owned(),
-            mark: format!("CHAOS_ARENA={}-{arena}", std::process::id()),
+            mark: format!("CHAOS_ARENA={}", directory.path().display()),
             over: &over,
         };
         let files = ground.files();

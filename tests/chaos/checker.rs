@@ -14,7 +14,8 @@
 //!   that was long.
 //!
 //! Nothing else excuses anything: not a server that hangs, dies and remembers, is full, read-only or
-//! loading, not a network, not a kill, not a freeze of nxlock with its command.
+//! loading, not a network, not a freeze of nxlock with its command, and not a kill of nxlock, of its guard or of its
+//! group, whatever its command has started: the section ends before anybody else enters.
 
 mod line;
 mod overlap;
@@ -70,6 +71,15 @@ pub fn check(record: &Record) -> Vec<Violation> {
     found.extend(endings(record));
     found.sort_by_key(|violation| violation.from);
     found
+}
+
+/// Whether an nxlock without a guard is known to do this: somebody's command has started others, and something befell it
+/// that they do not notice.
+pub fn needs_guard(record: &Record, violation: &Violation) -> bool {
+    violation.who.iter().any(|who| {
+        let befell = |fault: &Fault| fault.on == On::Attempt(*who) && fault.ailment.needs_guard();
+        record.attempts[*who].branches && record.faults.iter().any(befell)
+    })
 }
 
 /// How many overlaps were excused, and the longest.

@@ -2,17 +2,20 @@
 //! that it takes.
 
 use std::fs::File;
+use std::io::Write;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::pty::PtyMaster;
 use nix::sys::signal::Signal;
 
 use crate::arena::Shared;
-use crate::process::{Process, signal, told};
+use crate::process::{Process, children, command_of, guard_of, signal, starved, told};
 use crate::record::{Ailment, Attempt, Manner, On, Who, boot_clock, nanos};
 use crate::section::{CARRY_OUT, Orders};
 use crate::seed::Seed;
-use crate::support::{Condition, Network, Way, lasts, program};
+use crate::shell;
+use crate::support::{Condition, Network, Terminal, Way, lasts, program};
 
 /// Nobody has to wait for so long: whoever is ahead is done, or its lease ends.
 const STUCK: Duration = Duration::from_secs(60);
@@ -25,6 +28,9 @@ enum Kind {
     Deaf,
     /// The command hears TERM, and its child does not.
     Tree,
+    /// The command hears TERM, and has started a daemon: a process in a session of its own, forked twice, deaf, and
+    /// without the environment that nxlock gave to the command.
+    Daemon,
     Script,
     /// Deaf, for longer than its lease, over a slow network of its own that is severed.
     Severed,
@@ -42,6 +48,8 @@ struct Choice {
     kill_after: Duration,
     queued: bool,
     near: bool,
+    /// At a terminal, under a shell that does job control.
+    typed: bool,
     /// How long it waits, and what else it asks for.
     options: Vec<String>,
     plan: Option<Plan>,
@@ -68,20 +76,22 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
     let name = if shared.names.len() == 1 || seed.percent(60) { 0 } else { seed.between(1, shared.names.len() as u64) };
     let kind = match seed.between(0, 100) {
         _ if seed.percent(shared.severed) => Kind::Severed,
+        _ if seed.percent(shared.branching) => seed.one_of(&[Kind::Tree, Kind::Daemon, Kind::Daemon]),
         0..8 => Kind::Script,
         8..12 => Kind::Tree,
+        24..30 => Kind::Daemon,
         12..20 => Kind::Deaf,
         22..24 => Kind::Shortest,
         _ => Kind::Plain,
     };
     let ailing = match kind {
         Kind::Severed | Kind::Shortest => false,
-        Kind::Tree => seed.percent(60),
+        Kind::Tree | Kind::Daemon => seed.percent(70),
         Kind::Plain | Kind::Deaf | Kind::Script => seed.percent(14),
     };
     let ttl = Duration::from_millis(match kind {
         Kind::Script => seed.one_of(&[1000, 2000]),
-        Kind::Deaf | Kind::Tree => seed.one_of(&[1000, 1000, 2000]),
+        Kind::Deaf | Kind::Tree | Kind::Daemon => seed.one_of(&[1000, 1000, 2000]),
         Kind::Severed => seed.one_of(&[500, 1000, 2000]),
         Kind::Shortest => 100,
         Kind::Plain if ailing || name == 0 => seed.one_of(&[500, 500, 1000]),
@@ -91,7 +101,9 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
     let length = match (kind, seed.between(0, 100)) {
         (Kind::Shortest, _) => short,
         (Kind::Severed, _) => ttl * 2,
-        (Kind::Tree, _) => short + seed.millis(100, 300),
+        // Some are not done when the lease of one who was killed is over.
+        (Kind::Daemon, 0..20) => ttl.mul_f64(1.3),
+        (Kind::Tree | Kind::Daemon, _) => short + seed.millis(100, 300),
         (_, 0..4) if name > 0 && ttl <= Duration::from_secs(1) => ttl.mul_f64(1.2) + seed.millis(0, 500),
         (_, 4..10) => seed.millis(20, 120),
         (Kind::Deaf, _) => short + seed.millis(10, 100),
@@ -118,23 +130,53 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
     }
     let near = kind != Kind::Severed && (shared.far.is_none() || seed.percent(50));
     let name = usize::try_from(name).expect("it fits");
-    let plan = ailing.then(|| plan(seed, ttl, kind));
+    let typed = match kind {
+        Kind::Script | Kind::Severed | Kind::Shortest => false,
+        Kind::Tree | Kind::Daemon => ailing && seed.percent(50),
+        Kind::Plain | Kind::Deaf => ailing && seed.percent(20),
+    };
+    let plan = ailing.then(|| plan(seed, ttl, kind, typed));
     let plan = plan.or_else(|| (kind == Kind::Severed).then(|| severed(seed, ttl)));
-    Choice { name, kind, ttl, length, beat: seed.millis(1, 5), kill_after, queued, near, options, plan }
+    Choice { name, kind, ttl, length, beat: seed.millis(1, 5), kill_after, queued, near, typed, options, plan }
 }
 
-fn plan(seed: &mut Seed, ttl: Duration, kind: Kind) -> Plan {
-    use Ailment::{Cancelled, CommandKilled, FrozenAlone, FrozenWithCommand, Killed, Suspended};
-    let after = if seed.percent(70) { seed.millis(0, 30) } else { seed.millis(0, 300) };
-    // What a command has started outlives a kill -9 of nxlock, as is documented.
+fn plan(seed: &mut Seed, ttl: Duration, kind: Kind, typed: bool) -> Plan {
+    use Ailment::{
+        Cancelled, CommandKilled, FrozenAlone, FrozenWithCommand, GroupKilled, GuardKilled, Killed, Suspended,
+        TypedInterrupt, TypedStop,
+    };
     let ailment = match kind {
-        Kind::Tree => seed.one_of(&[Cancelled, Cancelled, FrozenWithCommand, Suspended]),
-        _ => seed.one_of(&[Killed, CommandKilled, FrozenAlone, FrozenAlone, FrozenWithCommand, Suspended, Cancelled]),
+        _ if typed => {
+            seed.one_of(&[TypedInterrupt, TypedInterrupt, TypedStop, TypedStop, Killed, GuardKilled, GroupKilled])
+        }
+        Kind::Tree | Kind::Daemon => {
+            seed.one_of(&[Killed, Killed, GuardKilled, GroupKilled, Cancelled, Cancelled, FrozenWithCommand, Suspended])
+        }
+        Kind::Script => {
+            seed.one_of(&[Killed, CommandKilled, FrozenAlone, FrozenAlone, FrozenWithCommand, Suspended, Cancelled])
+        }
+        _ => seed.one_of(&[
+            Killed,
+            GuardKilled,
+            GroupKilled,
+            CommandKilled,
+            FrozenAlone,
+            FrozenAlone,
+            FrozenWithCommand,
+            Suspended,
+            Cancelled,
+        ]),
+    };
+    // Of a tree there is something to be seen only when it has grown.
+    let after = match kind {
+        Kind::Tree | Kind::Daemon if seed.percent(70) => seed.millis(10, 120),
+        _ if seed.percent(70) => seed.millis(0, 30),
+        _ => seed.millis(0, 300),
     };
     let lasts = match ailment {
         // Mostly for less than is left of a lease, and sometimes for all of it.
         FrozenAlone if seed.percent(80) => ttl.mul_f64(seed.between(1, 25) as f64 / 100.0),
-        FrozenAlone | FrozenWithCommand | Suspended => ttl.mul_f64(seed.between(20, 180) as f64 / 100.0),
+        FrozenAlone | FrozenWithCommand | Suspended | TypedStop => ttl.mul_f64(seed.between(20, 180) as f64 / 100.0),
         _ => Duration::ZERO,
     };
     Plan { ailment, after, lasts }
@@ -145,13 +187,14 @@ fn severed(seed: &mut Seed, ttl: Duration) -> Plan {
 }
 
 fn attempt(shared: &Shared<'_>, choice: &Choice) {
-    let will_not_stop = matches!(choice.kind, Kind::Deaf | Kind::Tree | Kind::Severed);
+    let will_not_stop = matches!(choice.kind, Kind::Deaf | Kind::Tree | Kind::Daemon | Kind::Severed);
     let who = shared.journal.asks(Attempt {
         name: choice.name,
         manner: if choice.kind == Kind::Script { Manner::Script } else { Manner::Run },
         ttl: nanos(choice.ttl),
         queued: choice.queued,
         near: choice.near,
+        branches: matches!(choice.kind, Kind::Tree | Kind::Daemon),
         dawdles: if will_not_stop { nanos(choice.kill_after) } else { 0 },
         asked: boot_clock(),
         ended: None,
@@ -163,10 +206,21 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         // comes in the time that it is given.
         own.is(Way::Back, Condition::Delayed(choice.ttl / 8));
     }
-    let mut process = Process::start(call(shared, choice, who, own.as_ref()));
-    let ended = choice.plan.and_then(|plan| befall(shared, who, &mut process, plan, own.as_ref()));
+    let mut command = call(shared, choice, who, own.as_ref());
+    let keyboard = choice.typed.then(|| {
+        let (keyboard, terminal) = Terminal::pair();
+        command.stdin(terminal);
+        keyboard
+    });
+    let mut process = Process::start(command);
+    let is_script = choice.kind == Kind::Script;
+    let at = At { own: own.as_ref(), keyboard: keyboard.as_ref(), is_script };
+    let ended = choice.plan.and_then(|plan| befall(shared, who, &mut process, plan, at));
     match ended.or_else(|| process.ends_within(STUCK)) {
-        Some(status) => shared.journal.ended(who, told(status), process.starved()),
+        Some(status) => {
+            let of_the_job = choice.typed.then(|| starved(&told_by_shell(shared, who))).flatten();
+            shared.journal.ended(who, told(status), of_the_job.unwrap_or(process.starved()));
+        }
         None => {
             process.signal(Signal::SIGKILL);
             process.ends_within(Duration::from_secs(5));
@@ -180,14 +234,26 @@ fn call(shared: &Shared<'_>, choice: &Choice, who: Who, own: Option<&Network>) -
         [&shared.names[choice.name], "-t", &ttl, "--reason", &format!("c{who}")].map(str::to_owned).into();
     asks.extend(choice.options.iter().cloned());
     let myself = std::env::current_exe().expect("we run");
+    let mut job = Vec::new();
     let mut command = if choice.kind == Kind::Script {
         let mut command = Command::new(myself);
         command.args(CARRY_OUT);
         command
     } else {
-        let mut command = Command::new(program());
-        command.args(["-q", "run"]).args(&asks).arg("--").arg(myself).args(CARRY_OUT);
-        command
+        let command = myself.to_str().expect("a path of ours").to_owned();
+        let mut words: Vec<String> = [program(), "-q", "run"].map(str::to_owned).into();
+        words.extend(asks.iter().cloned().chain(["--".into(), command]).chain(CARRY_OUT.map(str::to_owned)));
+        if choice.typed {
+            let left_stopped = choice.plan.map_or(Duration::ZERO, |plan| plan.lasts);
+            job.extend(shell::environment(&words, left_stopped, &told_by_shell(shared, who)));
+            let mut command = Command::new(myself);
+            command.args(CARRY_OUT);
+            command
+        } else {
+            let mut command = Command::new(program());
+            command.args(&words[1..]);
+            command
+        }
     };
     let orders = Orders {
         who,
@@ -196,6 +262,7 @@ fn call(shared: &Shared<'_>, choice: &Choice, who: Who, own: Option<&Network>) -
         beat: choice.beat,
         deaf: matches!(choice.kind, Kind::Deaf | Kind::Severed),
         tree: choice.kind == Kind::Tree,
+        daemon: choice.kind == Kind::Daemon,
         script: (choice.kind == Kind::Script).then_some(asks),
     };
     let server = match own {
@@ -206,30 +273,55 @@ fn call(shared: &Shared<'_>, choice: &Choice, who: Who, own: Option<&Network>) -
     let said = File::options().create(true).append(true).open(shared.directory.join("stderr")).expect("a log");
     let (mark, value) = shared.mark.split_once('=').expect("a variable");
     command.env_clear().env("NXLOCK_SERVER", server).env("NXLOCK_SERVER_TIMEOUT", "2s").env(mark, value);
-    command.envs(orders.environment(&shared.journal.log));
+    command.envs(orders.environment(&shared.journal.log)).envs(job);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     command
 }
 
+/// Where the shell says what it knows of its job.
+fn told_by_shell(shared: &Shared<'_>, who: Who) -> String {
+    shared.directory.join(format!("job-{who}")).display().to_string()
+}
+
+/// What an attempt has of its own.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    own: Option<&'a Network>,
+    keyboard: Option<&'a PtyMaster>,
+    is_script: bool,
+}
+
 /// Its end, if that comes first, or while we wait.
-fn befall(
-    shared: &Shared<'_>,
-    who: Who,
-    process: &mut Process,
-    plan: Plan,
-    own: Option<&Network>,
-) -> Option<ExitStatus> {
+fn befall(shared: &Shared<'_>, who: Who, process: &mut Process, plan: Plan, at: At<'_>) -> Option<ExitStatus> {
+    let nxlock = loop {
+        // Under a shell it is the job, which takes a moment to begin.
+        match at.keyboard.map(|_| children(process.pid())).as_deref() {
+            None => break process.pid(),
+            Some([job, ..]) => break *job,
+            Some([]) => {}
+        }
+        let ended = process.ends_within(Duration::from_millis(2));
+        if ended.is_some() {
+            return ended;
+        }
+    };
     let mut ended = process.ends_within(plan.after);
     if ended.is_some() {
         return ended;
     }
+    let types = |mut keyboard: &PtyMaster, key: &[u8]| keyboard.write_all(key).expect("the terminal takes it");
     let from = boot_clock();
     match plan.ailment {
-        Ailment::Killed => process.signal(Signal::SIGKILL),
-        Ailment::CommandKilled => match process.children().first() {
-            Some(command) => signal(*command, Signal::SIGKILL),
-            None => return None,
-        },
+        Ailment::Killed => signal(nxlock, Signal::SIGKILL),
+        Ailment::GuardKilled => signal(guard_of(nxlock)?, Signal::SIGKILL),
+        // It leads one: a session's, or a job's.
+        Ailment::GroupKilled => signal(-nxlock, Signal::SIGKILL),
+        Ailment::CommandKilled => signal(command_of(nxlock)?, Signal::SIGKILL),
+        Ailment::TypedInterrupt => types(at.keyboard.expect("a terminal"), b"\x03"),
+        Ailment::TypedStop => {
+            types(at.keyboard.expect("a terminal"), b"\x1a");
+            ended = process.ends_within(plan.lasts);
+        }
         Ailment::FrozenAlone | Ailment::Suspended => {
             let how = if plan.ailment == Ailment::Suspended { Signal::SIGTSTP } else { Signal::SIGSTOP };
             process.signal(how);
@@ -237,12 +329,16 @@ fn befall(
             process.signal(Signal::SIGCONT);
         }
         Ailment::FrozenWithCommand => {
-            process.freezes_with_its_command();
+            let frozen = process.freezes_with_its_command();
             lasts(plan.lasts);
             process.signal(Signal::SIGCONT);
+            // It is nxlock's business what becomes of its command, and nobody else's children are.
+            if at.is_script {
+                frozen.into_iter().for_each(|pid| signal(pid, Signal::SIGCONT));
+            }
         }
         Ailment::Severed => {
-            let network = own.expect("a network");
+            let network = at.own.expect("a network");
             network.is(Way::There, Condition::BlackHoled);
             ended = process.ends_within(plan.lasts);
             // One that was still waiting would wait for its server for ever, as it should.

@@ -54,7 +54,7 @@ impl Server {
 
 /// What a server may suffer that keeps an append-only file, and its network: it forgets nothing.
 pub fn everything_but_forgetting() -> Vec<Ailment> {
-    use Ailment::{Down, Hung, Loading, OutOfMemory, ReadOnly, ScriptsForgotten, SetBack};
+    use Ailment::{Down, Hung, Loading, OutOfMemory, ReadOnly, Refusing, ScriptsForgotten, SetBack, Unheard};
     let millis = Duration::from_millis;
     let network = |condition| [Way::There, Way::Back].map(|way| Ailment::Network(way, condition));
     let conditions = [
@@ -66,7 +66,8 @@ pub fn everything_but_forgetting() -> Vec<Ailment> {
         Condition::Cut,
     ];
     let server = [Hung, Hung, Down, Loading, ReadOnly, OutOfMemory, ScriptsForgotten, SetBack];
-    server.into_iter().chain(conditions.into_iter().flat_map(network)).collect()
+    let connections = [Refusing, Refusing, Unheard, Unheard];
+    server.into_iter().chain(connections).chain(conditions.into_iter().flat_map(network)).collect()
 }
 
 impl Ground for Server {
@@ -130,8 +131,24 @@ impl Ground for Server {
                 lasts(long);
                 self.network.clears();
             }
+            Ailment::Refusing => {
+                // It may be slow when it is there again.
+                if seed.percent(50) {
+                    self.network.is(Way::Back, Condition::Delayed(long / 10));
+                }
+                self.network.refuses();
+                lasts(long);
+                self.network.accepts();
+                lasts(long / 2);
+                self.network.clears();
+            }
+            Ailment::Unheard => _ = self.network.ends_listening(),
             Ailment::Killed
+            | Ailment::GuardKilled
+            | Ailment::GroupKilled
             | Ailment::CommandKilled
+            | Ailment::TypedInterrupt
+            | Ailment::TypedStop
             | Ailment::FrozenAlone
             | Ailment::FrozenWithCommand
             | Ailment::Suspended

@@ -25,11 +25,13 @@ pub struct Process {
 
 impl Process {
     pub fn start(mut command: Command) -> Process {
-        // SAFETY: setsid(2), sigaction(2) and prctl(2) are async-signal-safe.
+        // SAFETY: setsid(2), sigaction(2), ioctl(2) and prctl(2) are async-signal-safe.
         unsafe {
             command.pre_exec(|| {
                 setsid()?;
                 hear_signals()?;
+                // Where its stdin is a terminal, it leads the session of that.
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
                 Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
             });
         }
@@ -52,10 +54,8 @@ impl Process {
         let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
         // SAFETY: one pollfd, as said.
         unsafe { libc::poll(&mut poll, 1, millis) };
-        // It can be asked until it is waited for. How many nanoseconds comes second, proc_pid_schedstat(5).
-        let told = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).unwrap_or_default();
-        let starved = told.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
-        self.starved = starved.unwrap_or(self.starved);
+        // It can be asked until it is waited for.
+        self.starved = starved(&format!("/proc/{}/schedstat", self.pid())).unwrap_or(self.starved);
         self.child.try_wait().expect("it is ours to wait for")
     }
 
@@ -68,19 +68,33 @@ impl Process {
         let _ = kill(Pid::from_raw(self.pid()), signal);
     }
 
-    /// Stops it, and what it has started. When it is continued it is its business what becomes of that.
-    pub fn freezes_with_its_command(&self) {
+    /// Stops it, and what it has started, which is given.
+    pub fn freezes_with_its_command(&self) -> Vec<i32> {
         self.signal(Signal::SIGSTOP);
+        let stopped = || descendants(self.pid()).into_iter().inspect(|pid| signal(*pid, Signal::SIGSTOP)).collect();
         // Twice, for one that was being started while we looked.
-        for _ in 0..2 {
-            descendants(self.pid()).into_iter().for_each(|pid| signal(pid, Signal::SIGSTOP));
-        }
+        let _: Vec<i32> = stopped();
+        stopped()
     }
+}
 
-    /// What it has started, directly.
-    pub fn children(&self) -> Vec<i32> {
-        children(self.pid())
-    }
+/// What nxlock has started: the process between it and its command, where there is one.
+pub fn guard_of(nxlock: i32) -> Option<i32> {
+    children(nxlock).into_iter().find(|pid| is_guard(*pid))
+}
+
+/// The command of an nxlock, if it runs.
+pub fn command_of(nxlock: i32) -> Option<i32> {
+    children(guard_of(nxlock).unwrap_or(nxlock)).first().copied()
+}
+
+pub fn is_guard(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nxlock-guard")
+}
+
+/// For how many nanoseconds a process was ready to run and others ran: the second field, proc_pid_schedstat(5).
+pub fn starved(path: &str) -> Option<Nanos> {
+    fs::read_to_string(path).ok()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 pub fn signal(pid: i32, signal: Signal) {
@@ -104,10 +118,11 @@ fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
-/// By the main thread, which is the only one that starts any.
-fn children(pid: i32) -> Vec<i32> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+/// By whichever thread.
+pub fn children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 /// Every process that carries a mark in its environment.

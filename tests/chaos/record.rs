@@ -43,6 +43,8 @@ pub struct Attempt {
     pub queued: bool,
     /// Speaks to the server without a network between.
     pub near: bool,
+    /// Its command starts processes that outlive it.
+    pub branches: bool,
     /// How long its command may go on once it is told to stop: nothing for one that obeys.
     pub dawdles: Nanos,
     pub asked: Nanos,
@@ -70,8 +72,17 @@ pub enum Word {
 /// What befell somebody or something.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ailment {
+    /// nxlock alone.
     Killed,
+    /// The process between nxlock and its command.
+    GuardKilled,
+    /// The process group of nxlock.
+    GroupKilled,
     CommandKilled,
+    /// Ctrl-C at the terminal.
+    TypedInterrupt,
+    /// Ctrl-Z at the terminal, and `fg` later.
+    TypedStop,
     FrozenAlone,
     FrozenWithCommand,
     /// Ctrl-Z, by a process: nxlock stops its command, and itself.
@@ -101,6 +112,10 @@ pub enum Ailment {
     Overwritten,
     /// The network.
     Network(Way, Condition),
+    /// The network ends all connections, and refuses others.
+    Refusing,
+    /// The network ends the connections on which somebody listens to be woken, and no other.
+    Unheard,
     /// This machine did not let anybody run.
     Stalled,
 }
@@ -110,6 +125,12 @@ impl Ailment {
     pub fn forgets(self) -> bool {
         use Ailment::{Deleted, Emptied, Flushed, Overwritten, SetForward};
         matches!(self, Flushed | Emptied | Deleted | Overwritten | SetForward)
+    }
+
+    /// An nxlock without a guard lets go on what its command has started in sessions of their own.
+    pub fn needs_guard(self) -> bool {
+        use Ailment::{GroupKilled, GuardKilled, Killed, Suspended, TypedInterrupt, TypedStop};
+        matches!(self, Killed | GuardKilled | GroupKilled | Suspended | TypedInterrupt | TypedStop)
     }
 
     /// While it lasts, the server does not do its work for anybody.

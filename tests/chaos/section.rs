@@ -3,13 +3,17 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::libc;
 use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{ForkResult, fork, setsid};
 
 use crate::record::{Nanos, Stamp, Who, Word, boot_clock, nanos};
+use crate::shell;
 use crate::support::{lasts, program};
 
 /// What one who holds a lock is to do.
@@ -24,6 +28,8 @@ pub struct Orders {
     pub deaf: bool,
     /// A child of the command does it, and only the command hears TERM.
     pub tree: bool,
+    /// The command starts a process in a session of its own, forked twice, and that does it, whatever it is told.
+    pub daemon: bool,
     /// For a script: what it calls `nxlock acquire` with.
     pub script: Option<Vec<String>>,
 }
@@ -42,6 +48,7 @@ impl Orders {
         ];
         environment.extend(self.deaf.then(|| ("CHAOS_DEAF", String::new())));
         environment.extend(self.tree.then(|| ("CHAOS_TREE", String::new())));
+        environment.extend(self.daemon.then(|| ("CHAOS_DAEMON", String::new())));
         environment.extend(self.script.as_ref().map(|args| ("CHAOS_SCRIPT", args.join("\n"))));
         environment
     }
@@ -55,6 +62,7 @@ impl Orders {
             beat: Duration::from_micros(number("CHAOS_BEAT")?),
             deaf: std::env::var_os("CHAOS_DEAF").is_some(),
             tree: std::env::var_os("CHAOS_TREE").is_some(),
+            daemon: std::env::var_os("CHAOS_DAEMON").is_some(),
             script: std::env::var("CHAOS_SCRIPT").ok().map(|args| args.lines().map(str::to_owned).collect()),
         };
         Some((orders, std::env::var("CHAOS_LOG").ok()?))
@@ -65,15 +73,22 @@ impl Orders {
 #[ignore = "it is what holders run, and has no orders otherwise"]
 fn carry_out() {
     let Some((orders, log)) = Orders::given() else { return };
+    if let Ok(job) = std::env::var(SHELL) {
+        return shell::run(&job);
+    }
     if orders.tree {
         return delegate();
     }
-    if orders.deaf {
-        // SAFETY: to be ignored runs no code of ours.
-        unsafe { signal(Signal::SIGTERM, SigHandler::SigIgn) }.unwrap();
-    }
     let log = File::options().append(true).open(log).unwrap();
+    if let Some(entered) = std::env::var(ENTERED).ok().and_then(|entered| entered.parse().ok()) {
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(ignore);
+        return go_on(&log, &orders, entered);
+    }
+    if orders.deaf {
+        ignore(Signal::SIGTERM);
+    }
     match &orders.script {
+        None if orders.daemon => entrust(&log, &orders),
         None => {
             let fence = std::env::var("NXLOCK_FENCE").ok().and_then(|fence| fence.parse().ok());
             dwell(&log, &orders, fence, Nanos::MAX, |_| true);
@@ -89,6 +104,62 @@ fn delegate() {
     let _ = child.status();
 }
 
+/// Of a daemon: when its section was entered.
+const ENTERED: &str = "CHAOS_ENTERED";
+/// Of a shell that does job control: the words of its job.
+pub const SHELL: &str = "CHAOS_SHELL";
+
+fn ignore(number: Signal) {
+    // SAFETY: to be ignored runs no code of ours.
+    unsafe { signal(number, SigHandler::SigIgn) }.unwrap();
+}
+
+/// Enters, and leaves when the daemon has ended, which beats meanwhile. It knows nothing of a lock.
+fn entrust(log: &File, orders: &Orders) {
+    let entered = boot_clock();
+    let mut daemon = Command::new(std::env::current_exe().unwrap());
+    daemon.args(CARRY_OUT).env(ENTERED, entered.to_string()).stdout(Stdio::piped());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"NXLOCK_")) {
+        daemon.env_remove(name);
+    }
+    // SAFETY: setsid(2), fork(2) and _exit(2) are async-signal-safe.
+    unsafe {
+        daemon.pre_exec(|| {
+            setsid()?;
+            match fork()? {
+                ForkResult::Parent { .. } => libc::_exit(0),
+                ForkResult::Child => Ok(()),
+            }
+        });
+    }
+    let fence = std::env::var("NXLOCK_FENCE").ok().and_then(|fence| fence.parse().ok());
+    stamp(log, orders, entered, Word::Enter(fence));
+    let mut daemon = daemon.spawn().unwrap();
+    // It has the other end until it ends.
+    std::io::copy(&mut daemon.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+    daemon.wait().unwrap();
+    stamp(log, orders, boot_clock(), Word::Leave);
+}
+
+/// Beats until the section is over.
+fn go_on(log: &File, orders: &Orders, entered: Nanos) {
+    let end = entered + nanos(orders.length);
+    loop {
+        let now = boot_clock();
+        if now >= end {
+            return;
+        }
+        stamp(log, orders, now, Word::Beat);
+        lasts(orders.beat);
+    }
+}
+
+/// One write is one line, however many write.
+fn stamp(mut log: &File, orders: &Orders, at: Nanos, word: Word) {
+    let line = format!("{}\n", Stamp { at, who: orders.who, word });
+    assert_eq!(log.write(line.as_bytes()).unwrap(), line.len());
+}
+
 /// Enters, beats, leaves. Whoever keeps time by itself stamps nothing after `until`, and asks from
 /// time to time whether it may go on.
 fn dwell(log: &File, orders: &Orders, fence: Option<u64>, mut until: Nanos, mut renew: impl FnMut(&mut Nanos) -> bool) {
@@ -96,11 +167,7 @@ fn dwell(log: &File, orders: &Orders, fence: Option<u64>, mut until: Nanos, mut 
     if entered >= until {
         return;
     }
-    // One write is one line, however many write.
-    let stamp = |at, word| {
-        let line = format!("{}\n", Stamp { at, who: orders.who, word });
-        assert_eq!((&mut &*log).write(line.as_bytes()).unwrap(), line.len());
-    };
+    let stamp = |at, word| stamp(log, orders, at, word);
     stamp(entered, Word::Enter(fence));
     let end = entered + nanos(orders.length);
     loop {

@@ -31,13 +31,19 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    pub fn start(mut call: Nxlock) -> Terminal {
+    /// A new terminal, as somebody at it and as its programs have it.
+    pub fn pair() -> (PtyMaster, File) {
         // Closed at exec, all of it: no other test's processes may keep a terminal open.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let master = posix_openpt(flags).expect("a terminal");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal of ours");
         let name = ptsname_r(&master).expect("its name");
         let slave = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).expect("opened");
+        (master, slave)
+    }
+
+    pub fn start(mut call: Nxlock) -> Terminal {
+        let (master, slave) = Terminal::pair();
         let copy = || Stdio::from(slave.try_clone().expect("another descriptor"));
         call.command.stdin(copy()).stdout(copy()).stderr(copy()).env("TERM", "xterm");
         let mark = call.mark();

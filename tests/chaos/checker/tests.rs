@@ -37,6 +37,7 @@ impl Scene {
             ttl: 3_000 * MS,
             queued: true,
             near: true,
+            branches: false,
             dawdles: 0,
             asked: at(asked),
             ended: Some((at(ended), "0".into())),
@@ -236,10 +237,21 @@ fn another_ones_freeze_excuses_nothing() {
 #[test]
 fn nothing_else_that_befalls_anybody_is_an_excuse() {
     use Ailment::{
-        Cancelled, CommandKilled, Down, FrozenWithCommand, Hung, Killed, Loading, OutOfMemory, ReadOnly,
-        ScriptsForgotten, SetBack, Suspended,
+        Cancelled, CommandKilled, Down, FrozenWithCommand, GroupKilled, GuardKilled, Hung, Killed, Loading,
+        OutOfMemory, ReadOnly, ScriptsForgotten, SetBack, Suspended, TypedInterrupt, TypedStop,
     };
-    for ailment in [Killed, CommandKilled, FrozenWithCommand, Suspended, Cancelled] {
+    let on_process = [
+        Killed,
+        GuardKilled,
+        GroupKilled,
+        CommandKilled,
+        TypedInterrupt,
+        TypedStop,
+        FrozenWithCommand,
+        Suspended,
+        Cancelled,
+    ];
+    for ailment in on_process {
         let (mut scene, old) = overlapping();
         scene.befalls(ailment, On::Attempt(old), 1_000, 5_000);
         scene.shows(FOUND);
@@ -248,6 +260,29 @@ fn nothing_else_that_befalls_anybody_is_an_excuse() {
         let (mut scene, _) = overlapping();
         scene.befalls(ailment, On::All, 1_000, 5_000);
         scene.shows(FOUND);
+    }
+}
+
+#[test]
+fn only_what_befalls_a_command_that_starts_others_needs_a_guard() {
+    use Ailment::{
+        Cancelled, CommandKilled, FrozenWithCommand, GroupKilled, GuardKilled, Killed, TypedInterrupt, TypedStop,
+    };
+    let needs = |ailment, branches, on: fn(Who) -> On| {
+        let (mut scene, old) = overlapping();
+        scene.0.attempts[old].branches = branches;
+        scene.befalls(ailment, on(old), 1_000, 5_000);
+        let found = check(&scene.0);
+        assert_eq!(found.len(), 1, "nothing of it is an excuse");
+        super::needs_guard(&scene.0, &found[0])
+    };
+    for ailment in [Killed, GuardKilled, GroupKilled, TypedInterrupt, TypedStop] {
+        assert!(needs(ailment, true, On::Attempt));
+        assert!(!needs(ailment, false, On::Attempt), "of a single process nothing is left");
+        assert!(!needs(ailment, true, |who| On::Attempt(who + 7)));
+    }
+    for ailment in [Cancelled, CommandKilled, FrozenWithCommand] {
+        assert!(!needs(ailment, true, On::Attempt));
     }
 }
 
