@@ -74,11 +74,13 @@ pub fn check(record: &Record) -> Vec<Violation> {
 }
 
 /// Whether an nxlock without a guard is known to do this: somebody's command has started others, and something befell it
-/// that they do not notice.
+/// that they do not notice. Or it was stopped at its terminal: `fg` continues nxlock and its command in the same instant.
 pub fn needs_guard(record: &Record, violation: &Violation) -> bool {
     violation.who.iter().any(|who| {
         let befell = |fault: &Fault| fault.on == On::Attempt(*who) && fault.ailment.needs_guard();
-        record.attempts[*who].branches && record.faults.iter().any(befell)
+        let stopped = |fault: &Fault| befell(fault) && fault.ailment == Ailment::TypedStop;
+        let befell = if record.attempts[*who].branches { &befell as &dyn Fn(&Fault) -> bool } else { &stopped };
+        record.faults.iter().any(befell)
     })
 }
 
