@@ -22,9 +22,9 @@ use crate::lock::{BesideSetnx, HELD, Hold, Lease, LockName, Owner, Prefix, Token
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{self, Access, Kind, Released, Store, Target, TlsFiles, Trouble};
+use crate::store::{self, Access, Kind, Store, Target, TlsFiles, Trouble};
 use crate::supervise::Lost;
-use crate::wait::{self, Patience, Queueing, Wait, Waited};
+use crate::wait::{self, GivenBack, Patience, Queueing, Wait, Waited};
 
 /// Does what was asked for.
 pub fn perform(cli: &Cli, settings: Result<Settings, Trouble>) -> Report {
@@ -270,12 +270,11 @@ fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) {
 
 /// Gives back a lock that is of no use, and tells that it did.
 fn hand_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) -> Result<(), Trouble> {
-    let released = wait::insist(timeout, |limit| store.release(hold, limit));
-    match released.answer {
-        Ok(Released::NotYours(occupancy)) if !released.in_doubt => {
+    match wait::give_back(timeout, Moment::NEVER, |limit| store.release(hold, limit)) {
+        Ok(GivenBack::NotYours(occupancy)) => {
             events::lost(&Lost::Taken(occupancy), "found when it was to be given back");
         }
-        Ok(_) => events::released(None),
+        Ok(GivenBack::Done | GivenBack::InDoubt) => events::released(None),
         Err(trouble) => {
             events::unreleased(&trouble);
             return Err(trouble);

@@ -16,8 +16,8 @@ use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Occupancy, Ttl};
 use crate::say;
 use crate::signals::deaf;
-use crate::store::{Released, Renewed, Store, Trouble};
-use crate::wait::{insist, jittered};
+use crate::store::{Renewed, Store, Trouble};
+use crate::wait::{self, jittered};
 
 /// What the keeper reports.
 pub enum Kept {
@@ -229,20 +229,22 @@ impl Watch {
 
     fn carry_out(&mut self, order: &Order) -> GivenBack {
         let Watch { store, hold, .. } = self;
-        let insisted = insist(self.server_timeout, |limit| match order {
-            Order::Release => store.release(hold, limit),
-            Order::LetEnd(rest) => store.let_end(hold, *rest, limit).map(|renewed| match renewed {
-                Renewed::Until(_) | Renewed::PutBack(_) => Released::Done,
-                Renewed::NotYours(occupancy) => Released::NotYours(occupancy),
-            }),
-            Order::Leave => Ok(Released::Done),
-        });
-        match insisted.answer {
-            Ok(Released::Done) => GivenBack::Done,
-            // An earlier try went unanswered while the lock was ours: that one did it.
-            Ok(Released::NotYours(_)) if insisted.in_doubt && !self.until.passed() => GivenBack::Done,
-            Ok(Released::NotYours(occupancy)) => GivenBack::NotYours(occupancy),
-            Err(trouble) => GivenBack::Unconfirmed(trouble),
-        }
+        let within = self.server_timeout;
+        let given_back = match order {
+            Order::Release => match wait::give_back(within, self.until, |limit| store.release(hold, limit)) {
+                Ok(wait::GivenBack::Done | wait::GivenBack::InDoubt) => Ok(GivenBack::Done),
+                Ok(wait::GivenBack::NotYours(occupancy)) => Ok(GivenBack::NotYours(occupancy)),
+                Err(trouble) => Err(trouble),
+            },
+            // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
+            Order::LetEnd(rest) => {
+                wait::insist(within, |limit| store.let_end(hold, *rest, limit)).map(|renewed| match renewed {
+                    Renewed::Until(_) | Renewed::PutBack(_) => GivenBack::Done,
+                    Renewed::NotYours(occupancy) => GivenBack::NotYours(occupancy),
+                })
+            }
+            Order::Leave => Ok(GivenBack::Done),
+        };
+        given_back.unwrap_or_else(GivenBack::Unconfirmed)
     }
 }

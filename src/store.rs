@@ -170,8 +170,10 @@ pub struct Trouble {
 /// What can be done about trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No answer. Asking again may help; what was asked may have happened.
+    /// No answer, and no byte of a request left this machine: nothing happened. Asking again may help.
     Unreachable,
+    /// No answer to a request that may have been carried out. Asking again may help.
+    Unanswered,
     /// A "not now": asking again later may help.
     Unwilling,
     /// There is an answer, and it is not one to rely on: a certificate that nobody we trust vouches for, a grant
@@ -195,9 +197,14 @@ impl Trouble {
         Trouble { kind: Kind::Broken, tried: tried.into(), came: came.to_string(), remedy: String::new() }
     }
 
+    /// The same trouble for a request that changes nothing: it does not matter whether it was carried out.
+    pub fn of_a_read(self) -> Trouble {
+        Trouble { kind: if self.kind == Kind::Unanswered { Kind::Unreachable } else { self.kind }, ..self }
+    }
+
     /// Whether asking again may help.
     pub fn may_pass(&self) -> bool {
-        matches!(self.kind, Kind::Unreachable | Kind::Unwilling)
+        matches!(self.kind, Kind::Unreachable | Kind::Unanswered | Kind::Unwilling)
     }
 }
 

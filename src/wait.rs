@@ -14,7 +14,7 @@ use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, Lease, Occupancy, Token, Ttl};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{Acquired, Kind, Manner, Place, Store, Trouble};
+use crate::store::{Acquired, Kind, Manner, Place, Released, Store, Trouble};
 
 /// How long we are willing to wait for a lock, and for a server.
 #[derive(Clone, Copy)]
@@ -227,7 +227,7 @@ impl Attempt<'_> {
     fn put_up_with(&self, trouble: &Trouble) -> Moment {
         match (trouble.kind, self.patience.wait) {
             (_, Wait::Not) => self.began + self.patience.server_timeout,
-            (Kind::Unreachable, _) if !self.met => self.first_contact(),
+            (Kind::Unreachable | Kind::Unanswered, _) if !self.met => self.first_contact(),
             (_, Wait::Until(_) | Wait::ForEver) => self.wait_ends(),
         }
     }
@@ -266,15 +266,42 @@ impl Attempt<'_> {
     }
 }
 
-/// What came of asking until there was an answer.
-pub struct Insisted<T> {
-    pub answer: Result<T, Trouble>,
-    /// A try before went unanswered: it may have been carried out.
-    pub in_doubt: bool,
+/// What came of asking for a lock to be released.
+pub enum GivenBack {
+    Done,
+    /// The lock is not ours, and an earlier request, whose reply was lost, may have released it.
+    InDoubt,
+    NotYours(Occupancy),
+}
+
+/// Releases a lock: asks as [`insist`] does. `held_until` is how long the lock is known to be ours if nobody
+/// takes it away; a caller that does not know gives [`Moment::NEVER`].
+///
+/// # Errors
+/// The trouble of the last try.
+pub fn give_back(
+    within: Duration,
+    held_until: Moment,
+    ask: impl FnMut(Limit<'_>) -> Result<Released, Trouble>,
+) -> Result<GivenBack, Trouble> {
+    let (answer, in_doubt) = ask_again(within, ask);
+    Ok(match answer? {
+        Released::Done => GivenBack::Done,
+        Released::NotYours(_) if in_doubt && !held_until.passed() => GivenBack::InDoubt,
+        Released::NotYours(occupancy) => GivenBack::NotYours(occupancy),
+    })
 }
 
 /// Asks once, and again while trouble may pass, for no longer than `within`.
-pub fn insist<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Trouble>) -> Insisted<T> {
+///
+/// # Errors
+/// The trouble of the last try.
+pub fn insist<T>(within: Duration, ask: impl FnMut(Limit<'_>) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    ask_again(within, ask).0
+}
+
+/// Also tells whether a request before the last one may have been carried out.
+fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Trouble>) -> (Result<T, Trouble>, bool) {
     let give_up = Limit::until(Moment::now() + within);
     let mut backoff = Backoff::new();
     let mut before: Option<Trouble> = None;
@@ -282,12 +309,13 @@ pub fn insist<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, T
     loop {
         match ask(give_up) {
             Err(trouble) if trouble.may_pass() && !give_up.until.passed() => {
-                in_doubt |= trouble.kind == Kind::Unreachable;
+                say::trace(format_args!("{trouble}"));
+                in_doubt |= trouble.kind == Kind::Unanswered;
                 before = Some(trouble);
             }
             // A last try that time ran out on tells less than the one before it.
-            Err(trouble) if trouble.may_pass() => return Insisted { answer: Err(before.unwrap_or(trouble)), in_doubt },
-            answer => return Insisted { answer, in_doubt },
+            Err(trouble) if trouble.may_pass() => return (Err(before.unwrap_or(trouble)), in_doubt),
+            answer => return (answer, in_doubt),
         }
         // Nothing to wait for but time; it ends early only if poll(2) fails, and then we ask again.
         let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
+/// What a verb says when some of its requests never reached the server.
+mod answers;
 /// What is promised of a lock, held against every kind of authority that keeps locks.
 mod authority;
 /// How the verbs are called: what has to be given to them, and where their answers go.

@@ -12,7 +12,7 @@ pub fn renew(everywhere: &Everywhere, asked: &Renew) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(everywhere, &asked.which)?;
     let mut store = open(everywhere, prefix, Wants::default())?;
     let hold = Hold { name: lock.name.clone(), token: token(&asked.token)?, lives_with: None, beside_setnx: None };
-    let answer = wait::insist(everywhere.server_timeout, |limit| store.renew(&hold, asked.ttl, limit)).answer?;
+    let answer = wait::insist(everywhere.server_timeout, |limit| store.renew(&hold, asked.ttl, limit))?;
     Ok(match answer {
         Answer::Until(_) => Report::Renewed(Renewed { lock, ttl: asked.ttl }),
         Answer::PutBack(_) => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::connect::Fault;
+use super::connect::{Fault, NoReply};
 use super::reply::{self, Unexpected};
 use super::wire::Wire;
 use super::{Acquired, Place, Standing};
@@ -27,13 +27,13 @@ pub struct Ladder {
 
 /// Why there is no answer.
 pub enum Obstacle {
-    Fault(Fault),
+    NoReply(NoReply),
     Unexpected(Unexpected),
 }
 
-impl From<Fault> for Obstacle {
-    fn from(fault: Fault) -> Obstacle {
-        Obstacle::Fault(fault)
+impl From<NoReply> for Obstacle {
+    fn from(no_reply: NoReply) -> Obstacle {
+        Obstacle::NoReply(no_reply)
     }
 }
 
@@ -130,7 +130,7 @@ impl Ladder {
 pub fn look(wire: &mut Wire, key: &str, limit: Limit<'_>) -> Result<(Standing, Option<String>), Obstacle> {
     let mut kind = cmd("TYPE");
     kind.arg(key);
-    let [kind, get, pttl] = three(wire.ask_all(&[kind, get(key), pttl(key)], limit)?)?;
+    let [kind, get, pttl] = three(wire.ask_all(&[kind, get(key), pttl(key)], limit).map_err(NoReply::of_a_read)?)?;
     let (occupancy, value) = match reply::text(&refuse_error(kind)?) {
         Some("string" | "none") => {
             let value = refuse_error(get)?;
@@ -162,11 +162,12 @@ fn transact(
     for _ in 0..ROUNDS {
         let mut watch = cmd("WATCH");
         watch.arg(key);
-        let [watched, get, pttl] = three(wire.ask_all(&[watch, get(key), pttl(key)], limit)?)?;
+        let seen = wire.ask_all(&[watch, get(key), pttl(key)], limit).map_err(NoReply::of_a_read)?;
+        let [watched, get, pttl] = three(seen)?;
         refuse_error(watched)?;
         let value = refuse_error(get)?;
         if !is(&value, hold) {
-            return Ok(Some(seen(&value, &refuse_error(pttl)?)));
+            return Ok(Some(self::seen(&value, &refuse_error(pttl)?)));
         }
         let mut act = match deed {
             Deed::Renew(_) => cmd("PEXPIRE"),
@@ -192,7 +193,7 @@ fn transact(
         }
     }
     let busy = "the key was changed again and again while it was compared";
-    Err(Obstacle::Fault(Fault::Ended(io::Error::other(busy))))
+    Err(Obstacle::NoReply(Fault::Ended(io::Error::other(busy)).into()))
 }
 
 fn get(key: &str) -> Cmd {

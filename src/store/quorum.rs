@@ -117,7 +117,8 @@ impl Quorum {
             // With those that do not answer it could have been ours. A majority does, though: it is met.
             State::Unknown | State::Free => {
                 let trouble = self.too_few("acquire", Some(&hold.name), &votes);
-                let is_met = trouble.kind == Kind::Unreachable && votes.answered() >= votes.quorum();
+                let is_met =
+                    matches!(trouble.kind, Kind::Unreachable | Kind::Unanswered) && votes.answered() >= votes.quorum();
                 Err(Trouble { kind: if is_met { Kind::Unwilling } else { trouble.kind }, ..trouble })
             }
             _ => Ok(Acquired::Held(occupancy, Place { position: 0, length: 0 })),
@@ -249,7 +250,7 @@ impl Store for Quorum {
         let Some(token) = theirs else {
             return match votes.answered() >= votes.quorum() {
                 true => Ok(Released::NotYours(verdict(&votes))),
-                false => Err(self.too_few("break", Some(name), &votes)),
+                false => Err(self.too_few("break", Some(name), &votes).of_a_read()),
             };
         };
         // The whole value is compared again wherever it is deleted.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::connect::Fault;
+use super::connect::NoReply;
 use super::ladder::{self, Ladder, Obstacle};
 use super::line::Line;
 use super::reply::{self, Unexpected, What};
@@ -72,7 +72,10 @@ impl Server {
     ) -> Result<Vec<Value>, Trouble> {
         let command = self.packed(script, what.name, args);
         self.turn_to(what);
-        let reply = self.wire.ask(&command, limit).map_err(|fault| self.unanswered(what, fault))?;
+        let reply = self.wire.ask(&command, limit).map_err(|no_reply| match script {
+            Script::Inspect => self.unanswered(what, no_reply).of_a_read(),
+            _ => self.unanswered(what, no_reply),
+        })?;
         reply::array(reply).map_err(|unexpected| {
             if self.ladder.is_none() && reply::denies_scripts(&unexpected) {
                 say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire));
@@ -99,7 +102,7 @@ impl Server {
         let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
         let ladder = self.ladder.get_or_insert_default();
         by_ladder(ladder, &mut self.wire, &key).map_err(|obstacle| match obstacle {
-            Obstacle::Fault(fault) => self.unanswered(what, fault),
+            Obstacle::NoReply(no_reply) => self.unanswered(what, no_reply),
             Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire, unexpected),
         })
     }
@@ -110,8 +113,8 @@ impl Server {
         }
     }
 
-    fn unanswered(&self, what: &What<'_>, fault: Fault) -> Trouble {
-        what.unanswered(&self.wire, self.wire.began.elapsed().min(self.wire.timeout), fault)
+    fn unanswered(&self, what: &What<'_>, no_reply: impl Into<NoReply>) -> Trouble {
+        what.unanswered(&self.wire, self.wire.began.elapsed().min(self.wire.timeout), no_reply.into())
     }
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {

@@ -57,7 +57,11 @@ impl Proxy {
         Nxlock::new(args).env("NXLOCK_SERVER", format!("unix://{}", self.socket().display()))
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn socket(&self) -> PathBuf {
         self.directory.path().join("s")
     }
 

@@ -229,7 +229,7 @@ impl Node {
         Ok(match released {
             // It went already by what was sent behind the request in doubt, or it never came.
             Released::NotYours(occupancy) if in_doubt && occupancy.state != State::Free => {
-                return Err(Trouble { kind: Kind::Unreachable, ..Trouble::of_ours("", &"an answer was lost") });
+                return Err(Trouble { kind: Kind::Unanswered, ..Trouble::of_ours("", &"an answer was lost") });
             }
             Released::NotYours(occupancy) if !in_doubt => Said::NotYours(occupancy),
             Released::NotYours(_) | Released::Done => {
