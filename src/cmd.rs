@@ -18,7 +18,7 @@ use crate::clock::{Moment, wall};
 use crate::config::Settings;
 use crate::events;
 use crate::limit::Limit;
-use crate::lock::{BesideSetnx, HELD, Hold, Lease, LockName, Owner, Prefix, Token, Ttl};
+use crate::lock::{BesideSetnx, HELD, Hold, Lease, LockName, Owner, Prefix, Token, Ttl, Upkeep};
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
@@ -180,12 +180,14 @@ fn options(everywhere: &Everywhere, lock: &Named) -> String {
 fn claim(lock: &Named, asked: &Asked, setnx: &Setnx, lives_with: Option<u32>) -> anyhow::Result<Hold> {
     let (owner, reason, now) = (Owner::this_process(), asked.reason.as_deref(), wall());
     let name = lock.name.clone();
+    // A claim that lives with a process is renewed for as long as that runs.
+    let upkeep = if lives_with.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
     if !setnx.setnx_compat {
-        let token = Token::mint(&owner, reason, now)?;
+        let token = Token::mint_for(upkeep, &owner, reason, now)?;
         return Ok(Hold { name, token, lives_with, beside_setnx: None });
     }
     let token = Token::mint_number()?;
-    let record = token.record(&owner, reason, now);
+    let record = token.record(upkeep, &owner, reason, now);
     let beside_setnx = Some(BesideSetnx { margin: setnx.setnx_margin, record });
     Ok(Hold { name, token, lives_with, beside_setnx })
 }

@@ -211,6 +211,8 @@ impl Watch {
                 self.until = until;
                 (Kept::Until(until), asked + apart(&self.hold, self.ttl))
             }
+            // Never of a claim of our own; if it were, our lease would stand as it was.
+            Ok(Renewed::Longer(_)) => (Kept::Until(self.until), asked + apart(&self.hold, self.ttl)),
             Ok(Renewed::NotYours(occupancy)) => (Kept::Lost(occupancy), Moment::NEVER),
             // Even a refusal is retried: a password or a permission may be about to change.
             Err(trouble) => {
@@ -239,7 +241,7 @@ impl Watch {
             // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
             Order::LetEnd(rest) => {
                 wait::insist(within, |limit| store.let_end(hold, *rest, limit)).map(|renewed| match renewed {
-                    Renewed::Until(_) | Renewed::PutBack(_) => GivenBack::Done,
+                    Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => GivenBack::Done,
                     Renewed::NotYours(occupancy) => GivenBack::NotYours(occupancy),
                 })
             }

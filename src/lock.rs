@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 pub use key::{Key, beside};
 pub use setnx::{BesideSetnx, Legacy};
-pub use token::{HELD, HolderId, Owner, Token};
+pub use token::{HELD, HolderId, Owner, Token, Upkeep};
 
 use crate::clock::Moment;
 
@@ -147,6 +147,13 @@ pub struct Hold {
     pub lives_with: Option<u32>,
     /// If the key is shared with old `SETNX` clients.
     pub beside_setnx: Option<BesideSetnx>,
+}
+
+impl Hold {
+    /// Whether a renewal may move the expiry nearer: not if somebody else renews the lock, and counts on it.
+    pub fn may_shorten(&self) -> bool {
+        self.lives_with.is_some() || self.token.is_lease_only()
+    }
 }
 
 /// A granted lock, and for how long we may believe it.

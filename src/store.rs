@@ -47,7 +47,8 @@ pub trait Store: Send {
     /// After an `acquire` that was not granted: waits until it is worth asking again.
     fn pause(&mut self, limit: Limit<'_>) -> Woken;
 
-    /// Moves the expiry to a full ttl from now, if the lock is still held with this token.
+    /// Moves the expiry to a full ttl from now, if the lock is still held with this token; but never nearer, if
+    /// the holder may renew it and is somebody else ([`Hold::may_shorten`]).
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble>;
 
     /// Moves the expiry as `renew` does, for the last time: from now on nothing but that ends the
@@ -120,6 +121,8 @@ pub enum Renewed {
     Until(Moment),
     /// The same, after an old `SETNX` client had written over it.
     PutBack(Moment),
+    /// Its expiry is this far away, further than was asked for: left as it was.
+    Longer(Duration),
     NotYours(Occupancy),
 }
 

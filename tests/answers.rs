@@ -3,8 +3,10 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::support::line::{Turn, holder_id, turn};
-use crate::support::{Fate, Nxlock, Proxy, Redis, Running, eventually};
+use crate::support::{Authority, Done, Fate, Five, Local, Nxlock, Proxy, Redis, Running, eventually};
 
 /// A way to a server that can be closed: while it is, connections are refused and nothing is sent.
 struct Way {
@@ -186,4 +188,67 @@ fn a_break_that_was_sent_and_not_answered_has_broken_it() {
     let id = holder_id(&redis);
     let proxy = Proxy::to(&redis, |n| if n == 2 { Fate::Cut } else { Fate::Delivered });
     proxy.nxlock(["release", "job", "--break", &id]).run().exits(0).says("an answer was lost");
+}
+
+#[test]
+fn a_renewal_does_not_shorten_a_lock_that_may_be_renewed_by_an_earlier_version() {
+    let redis = Redis::start();
+    redis.put("lock:job", NOBODYS.as_bytes(), Some(60_000));
+    redis.nxlock(["renew", "job", NOBODYS, "--ttl", "1s"]).run().exits(0).says("not sooner");
+    assert!(redis.pttl("lock:job") > 10_000);
+    redis.nxlock(["renew", "job", NOBODYS, "--ttl", "1h"]).run().exits(0).says_nothing();
+    assert!(redis.pttl("lock:job") > 60_000);
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_renewal_does_not_shorten_what_a_keeper_in_the_background_counts_on() {
+    for authority in [&Redis::start() as &dyn Shell, &Local::start(), &Five::start()] {
+        let script = r#"export NXLOCK_TOKEN=$(nxlock acquire job --while-pid $$ --ttl 1m)
+                        nxlock renew job --ttl 100ms; nxlock --json status job; nxlock release job"#;
+        let done = authority.script(script).exits(0).says("not sooner");
+        let left = serde_json::from_str::<Value>(&done.text()).unwrap()[0]["ttl_ms"].as_u64().unwrap();
+        assert!(left > 10_000, "{left}");
+    }
+}
+
+#[test]
+fn beside_setnx_clients_a_renewal_shortens_only_what_nobody_keeps() {
+    let redis = Redis::start();
+    let script = "nxlock renew job --ttl 1s; nxlock --json status job";
+    let run = ["run", "job", "--setnx-compat", "-t", "1m", "-c", script];
+    let seen = redis.nxlock(run).run().exits(0).says("not sooner").json();
+    assert!(seen[0]["ttl_ms"].as_u64().unwrap() > 10_000, "{seen}");
+    let acquired = redis.nxlock(["acquire", "job", "--setnx-compat", "--ttl", "1m"]).run().exits(0).text();
+    let token = acquired.trim_end();
+    redis.nxlock(["renew", "job", token, "--ttl", "5s"]).run().exits(0).says_nothing();
+    assert!(redis.pttl("lock:job") <= 5_000);
+    redis.nxlock(["release", "job", token]).run().exits(0);
+}
+
+#[test]
+fn without_scripts_a_renewal_shortens_only_what_nobody_keeps() {
+    let redis = Redis::start();
+    let rules = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
+    let words = ["ACL", "SETUSER", "plain", "on", ">pw"].into_iter().chain(rules.split(' '));
+    redis.ask::<()>(&words.collect::<Vec<_>>());
+    let call = |args: &[&str]| Nxlock::new(args).env("NXLOCK_SERVER", format!("{}?user=plain&pass=pw", redis.url()));
+    let script = "nxlock renew job --ttl 1s; nxlock --json status job";
+    let seen = call(&["run", "job", "-t", "1m", "-c", script]).run().exits(0).says("not sooner").json();
+    assert!(seen[0]["ttl_ms"].as_u64().unwrap() > 10_000, "{seen}");
+    let token = call(&["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    call(&["renew", "job", &token, "--ttl", "5s"]).run().exits(0).says_nothing();
+    assert!(redis.pttl("lock:job") <= 5_000);
+    call(&["release", "job", &token]).run().exits(0);
+}
+
+/// Something that keeps locks, whatever its kind.
+trait Shell {
+    fn script(&self, script: &str) -> Done;
+}
+
+impl<A: Authority> Shell for A {
+    fn script(&self, script: &str) -> Done {
+        self.sh(script, &[]).run()
+    }
 }

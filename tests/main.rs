@@ -28,8 +28,6 @@ mod faults;
 mod keeper;
 /// What stands in a Redis server: the key and its value, the fence, and what others have put there.
 mod keys;
-/// Without scripts, on servers that compare by commands of their own.
-mod ladder;
 /// Many locks: how a server is asked for them, and how they are shown.
 mod listing;
 /// What is promised of a directory alone: its files, its users, and what the kernel tells of processes.

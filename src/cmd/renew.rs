@@ -2,7 +2,7 @@
 
 use super::{Wants, meant, open, token};
 use crate::cli::{Everywhere, Renew};
-use crate::lock::Hold;
+use crate::lock::{Hold, Ttl};
 use crate::report::{NotYours, Renewed, Report, Wanted};
 use crate::say;
 use crate::store::Renewed as Answer;
@@ -18,6 +18,14 @@ pub fn renew(everywhere: &Everywhere, asked: &Renew) -> anyhow::Result<Report> {
         Answer::PutBack(_) => {
             say::put_back(&lock.name, 1);
             Report::Renewed(Renewed { lock, ttl: asked.ttl })
+        }
+        Answer::Longer(left) => {
+            say::note(format_args!(
+                "\"{}\" still ends in {}, not sooner: its holder renews it",
+                lock.name,
+                say::span(left)
+            ));
+            Report::Renewed(Renewed { lock, ttl: Ttl::at_least(left) })
         }
         Answer::NotYours(occupancy) => Report::NotYours(NotYours { lock, wanted: Wanted::Renew, occupancy }),
     })

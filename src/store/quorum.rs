@@ -208,7 +208,7 @@ impl Store for Quorum {
     }
 
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
-        let is_extended = |said: &Said| matches!(said, Said::Extended);
+        let is_extended = |said: &Said| matches!(said, Said::Extended(_));
         let asked = Moment::now();
         let votes = self.ask(&Order::Renew(hold.clone(), ttl), limit, |votes| {
             votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
@@ -220,7 +220,10 @@ impl Store for Quorum {
                 let heal = Order::Heal(hold.clone(), ttl);
                 assembly.put(&heal, until, |node| !votes.of(node).is_some_and(is_extended));
             }
-            return Ok(Renewed::Until(ttl.believed_until(asked)));
+            return Ok(match verdict::longer_than_asked(&votes) {
+                Some(left) => Renewed::Longer(left),
+                None => Renewed::Until(ttl.believed_until(asked)),
+            });
         }
         if votes.rules_out_the_rest(is_not_yours) {
             return Ok(Renewed::NotYours(verdict(&votes)));

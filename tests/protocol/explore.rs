@@ -30,6 +30,7 @@ const ALL: &[Fault] = &[
     Fault::ForeignSet,
     Fault::ForeignDel,
     Fault::Flush,
+    Fault::RenewByVerb,
 ];
 const BESIDE: &[Fault] = &[Fault::Crash, Fault::Freeze, Fault::LoseReply, Fault::ForeignDel, Fault::WriteOver];
 
@@ -251,14 +252,28 @@ fn a_release_that_does_not_compare_is_noticed() {
 
 #[test]
 fn a_renewal_that_does_not_compare_is_noticed() {
-    fn renew(model: &mut Model, token: Token, ttl: u64) -> Renewed {
+    fn renew(model: &mut Model, token: Token, ttl: u64, prolong: bool) -> Renewed {
         if let Some(lock) = &mut model.lock {
             lock.is = token;
             model.fence.as_mut().unwrap().is = model.now_us;
         }
-        model.renew(token, ttl)
+        model.renew(token, ttl, prolong)
     }
     fails(&Setting { server: Server { renew, ..TRUE }, ..setting(&[Queue, Queue], &[], 0) }, "two hold");
+}
+
+#[test]
+fn a_renewal_by_the_verb_takes_nothing_from_who_keeps_the_lock() {
+    passes("a verb renews for a tick", &setting(&[Queue, Queue], &[Fault::RenewByVerb, Fault::Freeze], 2));
+}
+
+#[test]
+fn a_renewal_by_the_verb_that_shortens_what_is_kept_is_noticed() {
+    fn renew(model: &mut Model, token: Token, ttl: u64, _: bool) -> Renewed {
+        model.renew(token, ttl, false)
+    }
+    let verb = setting(&[Queue, Queue], &[Fault::RenewByVerb], 1);
+    fails(&Setting { server: Server { renew, ..TRUE }, ..verb }, "two hold");
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn a_full_server_refuses_newcomers_and_serves_those_in_line() {
     let _first = waits(&server, &mut c, "first", "10000");
     let _second = waits(&server, &mut c, "second", "10000");
     send(&mut c, &["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(text(renew(&mut c, "holder", "60000")), ["1"]);
+    assert_eq!(text(renew(&mut c, "holder", "60000")), ["1", "0"]);
     assert_eq!(ask(&mut c, "second", "queue", &wake("second")).unwrap()[3], "2");
     refused(&ask(&mut c, "third", "queue", ""), "OOM");
     assert_eq!(text(release(&mut c, "holder")), ["2", "first"]);

@@ -124,7 +124,12 @@ pub fn release(connection: &mut Connection, token: &str) -> RedisResult<Value> {
 }
 
 pub fn renew(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
-    eval(connection, Script::Renew, &[token, ttl])
+    eval(connection, Script::Renew, &[token, ttl, "set"])
+}
+
+/// The same by somebody who does not keep the lock.
+pub fn prolong(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
+    eval(connection, Script::Renew, &[token, ttl, "prolong"])
 }
 
 pub fn beside_setnx(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {

@@ -250,7 +250,7 @@ pub const RENEW: [Section; 6] = [
         "\
 outcome  `renewed`.
 name, key  The lock, and its key in the server.
-ttl_ms  What --ttl gave.
+ttl_ms  What --ttl gave; if the lock ends later than that, because its holder renews it, how long it still runs.
 
 If it is not your lock, `outcome` is `not_yours`:
 

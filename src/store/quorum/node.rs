@@ -59,7 +59,8 @@ pub enum Said {
     Held(Occupancy),
     /// How the fence stood before it was raised.
     Raised(Fence),
-    Extended,
+    /// For this long, if that is longer than asked for.
+    Extended(Option<Duration>),
     NotYours(Occupancy),
     /// It was never asked for the lock, so it has nothing of ours.
     Untouched,
@@ -206,7 +207,8 @@ impl Node {
         let renewed = self.server.renew(hold, ttl, limit.no_later_than(self.reply_by(ttl)))?;
         self.round_trip = asked.elapsed();
         Ok(match renewed {
-            Renewed::Until(_) | Renewed::PutBack(_) => Said::Extended,
+            Renewed::Until(_) | Renewed::PutBack(_) => Said::Extended(None),
+            Renewed::Longer(left) => Said::Extended(Some(left)),
             Renewed::NotYours(occupancy) => {
                 self.is_absent = occupancy.state == State::Free;
                 Said::NotYours(occupancy)

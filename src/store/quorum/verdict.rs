@@ -99,6 +99,17 @@ pub fn raised_by(votes: &Votes, granted: &Votes, fence: Fence) -> usize {
     votes.each().enumerate().filter(|vote| is_raised(*vote)).count()
 }
 
+/// How long a lock lasts that was renewed, if a quorum had it for longer than was asked for and left it so.
+pub fn longer_than_asked(votes: &Votes) -> Option<Duration> {
+    let left = |said: &Said| match said {
+        Said::Extended(left) => *left,
+        _ => None,
+    };
+    let mut lefts: Vec<Duration> = votes.each().flatten().filter_map(left).collect();
+    lefts.sort_unstable_by_key(|left| std::cmp::Reverse(*left));
+    lefts.get(votes.quorum() - 1).copied()
+}
+
 /// A higher fence that a node had already.
 pub fn outdone_by(votes: &Votes, fence: Fence) -> Option<Fence> {
     let before = |said: &Said| match said {
