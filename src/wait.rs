@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::events;
 use crate::inbox::{Fds, NONE};
 use crate::limit::{Limit, Woken};
-use crate::lock::{Hold, Lease, Occupancy, Token, Ttl};
+use crate::lock::{Hold, Lease, Occupancy, State, Token, Ttl};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
 use crate::store::{Acquired, Kind, Manner, Place, Released, Store, Trouble};
@@ -64,8 +64,12 @@ struct Attempt<'a> {
     /// Whether the server has ever answered: one that goes away later is waited for.
     met: bool,
     backoff: Backoff,
-    /// Since when every grant came too late to be of use.
+    /// Since when every answer was a grant that came too late to be of use.
     slow_since: Option<Moment>,
+    /// How many were in line when the lock was last free and not granted.
+    free_behind: Option<usize>,
+    /// A request was not answered: it may still be granted.
+    in_doubt: bool,
     /// The trouble of the last try.
     before: Option<Trouble>,
 }
@@ -96,6 +100,14 @@ pub fn for_grant(
                     return attempt.fail(trouble);
                 }
             }
+            // The dead in line are more than one request removes.
+            Ok(Acquired::Held(occupancy, place)) if occupancy.state == State::Free && attempt.clears(place) => {}
+            Ok(Acquired::Held(occupancy, _)) if occupancy.state == State::Free => {
+                let trouble = attempt.not_granted();
+                if let Some(waited) = attempt.endure(trouble, signals, waiting)? {
+                    return Ok(waited);
+                }
+            }
             Ok(Acquired::Held(occupancy, place)) => {
                 attempt.met();
                 let nested = enclosing.iter().any(|token| occupancy.is_held_with(token));
@@ -115,19 +127,10 @@ pub fn for_grant(
                 }
             }
             Err(trouble) => {
-                if let Some(signal) = signals.stop_requested() {
-                    return Ok(attempt.interrupted(signal, signals));
-                }
-                let pause = match attempt.bear(trouble, waiting) {
-                    Ok(pause) => pause,
-                    Err(trouble) => return attempt.fail(trouble),
-                };
-                attempt.begin_waiting(signals);
-                let limit = Limit { until: Moment::now() + pause, bells: signals.fds() };
-                if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Bell)
-                    && let Some(signal) = signals.stop_requested()
-                {
-                    return Ok(attempt.interrupted(signal, signals));
+                attempt.in_doubt |= trouble.kind == Kind::Unanswered;
+                attempt.slow_since = None;
+                if let Some(waited) = attempt.endure(trouble, signals, waiting)? {
+                    return Ok(waited);
                 }
             }
         }
@@ -141,13 +144,65 @@ impl Attempt<'_> {
             Queueing::Not => Manner::Plain,
         };
         let (began, backoff) = (Moment::now(), Backoff::new());
-        Attempt { store, hold, patience, manner, began, met: false, backoff, slow_since: None, before: None }
+        Attempt {
+            store,
+            hold,
+            patience,
+            manner,
+            began,
+            met: false,
+            backoff,
+            slow_since: None,
+            free_behind: None,
+            in_doubt: false,
+            before: None,
+        }
     }
 
     fn met(&mut self) {
         self.met = true;
         self.before = None;
         self.backoff = Backoff::new();
+        (self.slow_since, self.free_behind) = (None, None);
+    }
+
+    /// Whether the line in front of a free lock gets shorter by our asking.
+    fn clears(&mut self, place: Place) -> bool {
+        let before = self.free_behind.replace(place.length);
+        before.is_none_or(|before| place.length < before)
+    }
+
+    fn not_granted(&self) -> Trouble {
+        Trouble {
+            kind: Kind::Unwilling,
+            tried: format!("cannot acquire \"{}\"", self.hold.name),
+            came: "it is free, and still not granted".into(),
+            remedy: "try again soon".into(),
+        }
+    }
+
+    /// Pauses after trouble that is put up with; the outcome, if a signal ends the wait.
+    fn endure(
+        &mut self,
+        trouble: Trouble,
+        signals: &mut Signals,
+        waiting: &mut Waiting,
+    ) -> Result<Option<Waited>, Trouble> {
+        if let Some(signal) = signals.stop_requested() {
+            return Ok(Some(self.interrupted(signal, signals)));
+        }
+        let pause = match self.bear(trouble, waiting) {
+            Ok(pause) => pause,
+            Err(trouble) => return self.fail(trouble).map(Some),
+        };
+        self.begin_waiting(signals);
+        let limit = Limit { until: Moment::now() + pause, bells: signals.fds() };
+        if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Bell)
+            && let Some(signal) = signals.stop_requested()
+        {
+            return Ok(Some(self.interrupted(signal, signals)));
+        }
+        Ok(None)
     }
 
     /// Waits until it is worth asking again; the signal that ended the wait, if one did.
@@ -187,7 +242,7 @@ impl Attempt<'_> {
     }
 
     fn refused(&mut self, occupancy: Occupancy, place: Place, nested: bool) -> Waited {
-        if self.manner == Manner::Queue {
+        if self.manner == Manner::Queue || self.in_doubt {
             self.give_up(NONE);
         }
         Waited::Busy(Refused { occupancy, place, waited: self.began.elapsed(), nested })
