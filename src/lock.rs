@@ -201,6 +201,8 @@ pub enum State {
     Contested,
     /// Those of several servers that do not answer could decide whose it is.
     Unknown,
+    /// A key that belongs to the lock is of another type: who waits is unknown, and the lock is not handed over.
+    Damaged,
 }
 
 /// Who occupies a name just now.
@@ -231,6 +233,7 @@ impl Occupancy {
             State::NoExpiry | State::Legacy => Some("it has no expiry: it does not end by itself"),
             State::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
             State::Contested => Some("no holder has a majority of the servers"),
+            State::Damaged => Some("its queue or waiters key is of another type: delete that key"),
             State::Unknown => Some("too few servers answer to tell whose it is"),
             State::Free | State::Held | State::Reserved | State::Foreign => None,
         }

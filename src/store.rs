@@ -154,7 +154,7 @@ impl Standing {
 
     /// Whether it could not be found out.
     pub fn is_unknown(&self) -> bool {
-        self.occupancy.state == State::Unknown
+        matches!(self.occupancy.state, State::Unknown | State::Damaged)
     }
 }
 

@@ -242,6 +242,39 @@ fn without_scripts_a_renewal_shortens_only_what_nobody_keeps() {
     call(&["release", "job", &token]).run().exits(0);
 }
 
+#[test]
+fn a_damaged_queue_takes_no_lock_from_its_holder_and_hides_no_other() {
+    for part in ["queue", "waiters"] {
+        let redis = Redis::start();
+        redis.nxlock(["acquire", "another", "--ttl", "1m"]).run().exits(0);
+        let side = format!("{{lock:job}}:{part}");
+        let holder = Turn::had(&redis, &["-t", "1m"]);
+        redis.ask::<()>(&["DEL", &side]);
+        redis.put(&side, b"something else's", None);
+        let rows = redis.nxlock(["--json", "status"]).run().exits(0).json();
+        let row = |name: &str| rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
+        assert_eq!(row("another")["state"], "held");
+        assert_eq!(row("job")["state"], "unknown");
+        assert!(row("job")["warnings"][0].as_str().unwrap().contains("another type"), "{rows}");
+        redis.nxlock(["status"]).run().exits(0).says("");
+        redis.nxlock(["status", "job", "another"]).run().exits(69);
+        holder.leaves();
+        assert!(!redis.exists("lock:job"), "it was given back");
+        redis.delete(&side);
+        redis.delete("lock:another");
+    }
+}
+
+#[test]
+fn a_lock_with_a_damaged_queue_can_be_broken() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    redis.put("{lock:job}:queue", b"something else's", None);
+    redis.nxlock(["release", "job", "--break", &token[4..12]]).run().exits(0);
+    assert!(!redis.exists("lock:job"));
+    redis.delete("{lock:job}:queue");
+}
+
 /// Something that keeps locks, whatever its kind.
 trait Shell {
     fn script(&self, script: &str) -> Done;

@@ -107,13 +107,10 @@ impl Server {
         }
         self.turn_to(what);
         let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        by_ladder(&mut self.wire, &key).map_err(|obstacle| match obstacle {
-            Obstacle::NoReply(no_reply) => self.unanswered(what, no_reply),
-            Obstacle::Unexpected(unexpected) => {
-                let trouble = what.misunderstood(&self.wire, unexpected);
-                self.denies_scripts &= trouble.kind != Kind::Refused;
-                trouble
-            }
+        by_ladder(&mut self.wire, &key).map_err(|obstacle| {
+            let trouble = self.obstructed(what, obstacle);
+            self.denies_scripts &= trouble.kind != Kind::Refused;
+            trouble
         })
     }
 
@@ -144,14 +141,37 @@ impl Server {
 
     /// Who has a lock and who waits for it, and the key's value where it is text.
     fn look(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(Standing, Option<String>), Trouble> {
-        self.either(
+        let seen = self.either(
             what,
             |server| {
                 let answer = server.script(what, Script::Inspect, &[], limit)?;
                 server.understood(what, answer, limit)
             },
             |wire, key| ladder::look(wire, key, limit),
-        )
+        );
+        match seen {
+            Err(trouble) if trouble.kind == Kind::WrongType => self.look_at_damaged(what, limit),
+            seen => seen,
+        }
+    }
+
+    /// The same for a lock beside which a key of another type lies: what the lock's own key tells.
+    fn look_at_damaged(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(Standing, Option<String>), Trouble> {
+        let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        self.turn_to(what);
+        let (mut standing, value) =
+            ladder::look(&mut self.wire, &key, limit).map_err(|obstacle| self.obstructed(what, obstacle))?;
+        if !matches!(standing.occupancy.state, State::WrongType(_)) {
+            standing.occupancy.state = State::Damaged;
+        }
+        Ok((standing, value))
+    }
+
+    fn obstructed(&self, what: &What<'_>, obstacle: Obstacle) -> Trouble {
+        match obstacle {
+            Obstacle::NoReply(no_reply) => self.unanswered(what, no_reply),
+            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire, unexpected),
+        }
     }
 
     /// What INSPECT has answered.
