@@ -17,7 +17,7 @@ pub enum Script {
 const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.lua"));
 const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("release.lua"));
 const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
-const RENEW: &str = include_str!("renew.lua");
+const RENEW: &str = concat!(include_str!("queue.lua"), include_str!("renew.lua"));
 const RAISE: &str = include_str!("raise.lua");
 const ACQUIRE_BESIDE_SETNX: &str = concat!(
     include_str!("queue.lua"),
@@ -28,6 +28,7 @@ const ACQUIRE_BESIDE_SETNX: &str = concat!(
     include_str!("setnx_acquire.lua")
 );
 const RENEW_BESIDE_SETNX: &str = concat!(
+    include_str!("queue.lua"),
     "local function ask()\n",
     include_str!("renew.lua"),
     "end\n",
@@ -70,10 +71,11 @@ impl Script {
     /// What belongs to a lock beside its key, and is handed to the script.
     pub fn beside(self) -> &'static [&'static str] {
         match self {
-            Script::Renew | Script::Raise => &["fence"],
-            Script::RenewBesideSetnx => &["fence", "holder"],
-            Script::Acquire | Script::Release | Script::Inspect => &["queue", "waiters", "fence"],
-            Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
+            Script::Raise => &["fence"],
+            Script::Acquire | Script::Renew | Script::Release | Script::Inspect => &["queue", "waiters", "fence"],
+            Script::AcquireBesideSetnx | Script::RenewBesideSetnx | Script::ReleaseBesideSetnx => {
+                &["queue", "waiters", "fence", "holder"]
+            }
         }
     }
 }

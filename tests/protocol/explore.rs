@@ -209,6 +209,30 @@ fn no_word_is_missing() {
     passes("three waiters without heartbeat, one crash or freeze", &words_only(TRUE));
 }
 
+/// One holds, for longer and then no longer, and goes without a word: the next has only its timer, and words.
+fn held_for_less(server: Server) -> Setting {
+    Setting {
+        faults: &[Fault::Lengthen, Fault::Shorten, Fault::Crash],
+        at_most: 3,
+        ..Setting { manners: vec![Queue; 2], ..words_only(server) }
+    }
+}
+
+#[test]
+fn an_expiry_that_moves_nearer_keeps_nobody_waiting() {
+    passes("two waiters without heartbeat, a shorter ttl", &held_for_less(TRUE));
+}
+
+#[test]
+fn an_expiry_that_moves_nearer_untold_is_noticed() {
+    fn renew(model: &mut Model, token: Token, ttl: u64, prolong: bool) -> Renewed {
+        let answer = model.renew(token, ttl, prolong);
+        model.said.clear();
+        answer
+    }
+    fails(&held_for_less(Server { renew, ..TRUE }), "stays free while somebody waits");
+}
+
 #[test]
 fn a_next_in_line_who_is_not_told_is_noticed() {
     fn untold(model: &mut Model, token: Token) -> Released {

@@ -3,7 +3,7 @@
 
 use redis::{Connection, RedisResult, Value, cmd};
 
-use crate::server::{KEYS, Server, acquire, heard, inspect, listen, release, renew, until, words};
+use crate::server::{KEYS, Server, acquire, heard, inspect, listen, prolong, release, renew, until, words};
 
 fn wake(token: &str) -> String {
     format!("{}:wake:{token}", KEYS[0])
@@ -100,6 +100,55 @@ fn the_next_in_line_is_told_when_a_dead_head_is_dropped() {
     assert_eq!(heard(&mut next), ["t"]);
     assert_eq!(ask(&mut c, "last", "queue", "").unwrap()[3], "2");
     assert_eq!(heard(&mut next), ["n"]);
+}
+
+#[test]
+fn who_listens_to_all_channels_stands_in_for_no_waiter() {
+    let (server, mut c) = started();
+    let mut monitor = server.connect();
+    cmd("PSUBSCRIBE").arg("*").query::<Value>(&mut monitor).unwrap();
+    ask(&mut c, "holder", "once", "").unwrap();
+    assert_eq!(ask(&mut c, "deaf", "queue", &wake("deaf")).unwrap()[6], "0", "nobody listens there");
+    release(&mut c, "deaf").unwrap();
+    let (ear, _) = waits(&server, &mut c, "killed", "10000");
+    let _live = waits(&server, &mut c, "live", "10000");
+    gone(&server, ear, "killed");
+    assert_eq!(text(release(&mut c, "holder")), ["2", "live"]);
+}
+
+#[test]
+fn an_expiry_that_moves_nearer_is_told_to_the_first_in_line() {
+    let (server, mut c) = started();
+    ask(&mut c, "holder", "once", "").unwrap();
+    let (dead, _) = waits(&server, &mut c, "killed", "10000");
+    let (mut next, _) = waits(&server, &mut c, "next", "10000");
+    gone(&server, dead, "killed");
+    assert_eq!(heard(&mut next), ["t"]);
+    assert_eq!(text(renew(&mut c, "holder", "90000")), ["1", "0"]);
+    assert_eq!(text(prolong(&mut c, "holder", "1000"))[0], "1");
+    assert!(heard(&mut next).is_empty());
+    assert_eq!(text(renew(&mut c, "holder", "30000")), ["1", "0"]);
+    assert_eq!(heard(&mut next), ["n"]);
+    let rules = ["~lock:*", "~{lock:*", "+eval", "+get", "+time", "+pttl", "+pexpire"];
+    send(&mut c, &[&["ACL", "SETUSER", "renewer", "on", ">pw"], &rules[..]].concat());
+    send(&mut c, &["AUTH", "renewer", "pw"]);
+    assert_eq!(text(renew(&mut c, "holder", "20000")), ["1", "0"], "who may not tell renews all the same");
+}
+
+#[test]
+fn a_lock_is_given_back_whatever_lies_in_its_queue_s_place() {
+    let (_server, mut c) = started();
+    for (damaged, other) in [(KEYS[1], KEYS[2]), (KEYS[2], KEYS[1])] {
+        ask(&mut c, "holder", "once", "").unwrap();
+        send(&mut c, &["DEL", damaged, other]);
+        send(&mut c, &["SET", damaged, "mine"]);
+        assert_eq!(text(renew(&mut c, "holder", "1000")), ["1", "0"]);
+        assert_eq!(text(release(&mut c, "stranger"))[..2], ["0", "holder"]);
+        assert_eq!(text(release(&mut c, "holder")), ["1"]);
+        assert!(!cmd("EXISTS").arg(KEYS[0]).query::<bool>(&mut c).unwrap());
+        assert_eq!(cmd("GET").arg(damaged).query::<String>(&mut c).unwrap(), "mine");
+        send(&mut c, &["DEL", damaged]);
+    }
 }
 
 #[test]

@@ -187,7 +187,11 @@ impl Model {
             if prolong && self.pttl() > ttl as i64 {
                 return Renewed::Longer(self.pttl());
             }
+            let is_nearer = !(0..=ttl as i64).contains(&self.pttl());
             self.set_lock(token, ttl);
+            if is_nearer {
+                self.front(Some(token), Some(Word::Look));
+            }
             return Renewed::Yes;
         }
         Renewed::NotOurs { value: self.value(), pttl: self.pttl(), fence: self.fence() }

@@ -177,6 +177,10 @@ impl World {
             suffers(Fault::ForeignDel, i == 0 && self.model.lock.is_some());
             suffers(Fault::Flush, i == 0);
             suffers(Fault::RenewByVerb, c.phase == Phase::Holding);
+            let is_mine =
+                c.phase == Phase::Holding && self.model.value() == Some(c.token) && c.deadline > self.model.now();
+            suffers(Fault::Lengthen, is_mine && free);
+            suffers(Fault::Shorten, is_mine && free);
             suffers(Fault::WriteOver, i == 0 && self.model.value().is_some_and(|value| value < STALE));
             if c.frozen && running {
                 steps.push(Step::Thaw(i));

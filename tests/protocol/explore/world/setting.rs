@@ -37,6 +37,9 @@ pub enum Fault {
     WriteOver,
     /// Somebody with the token, who does not keep the lock, asks for a ttl of one tick.
     RenewByVerb,
+    /// The holder of a lock that nobody else keeps wants it for longer, or for no longer than a tick.
+    Lengthen,
+    Shorten,
 }
 
 #[derive(Clone)]

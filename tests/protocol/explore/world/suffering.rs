@@ -18,6 +18,12 @@ impl World {
             Fault::Freeze => c.frozen = true,
             Fault::LoseReply => (c.flight, c.look_at) = (None, now + 1),
             Fault::LoseMail => c.mail = false,
+            Fault::Lengthen | Fault::Shorten => {
+                let ttl = if fault == Fault::Lengthen { 4 * TTL } else { 1 };
+                c.deadline = now + ttl;
+                (setting.server.renew)(&mut self.model, c.token, ttl, false);
+                self.deliver();
+            }
             Fault::RenewByVerb => {
                 (setting.server.renew)(&mut self.model, c.token, 1, true);
                 self.deliver();
