@@ -18,6 +18,8 @@ mod completions;
 mod config;
 /// What outlives a command that has ended by itself.
 mod descendants;
+/// How a waiter listens for its turn, and what it does where it cannot.
+mod ears;
 /// Supervision's edges: odd callers, odd commands, odd moments.
 mod edges;
 /// `--events`: what is told, where it goes, and that nobody waits for it.

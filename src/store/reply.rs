@@ -132,6 +132,12 @@ pub fn unexpected(reply: &Value) -> Unexpected {
     Unexpected::Error { code: code.to_owned(), text: format!("{} {said}", error.code()).trim_end().to_owned() }
 }
 
+/// Whether an error is a "no" that stays no: it is not permitted, or not known here.
+pub fn denies(unexpected: &Unexpected) -> bool {
+    let Unexpected::Error { code, text } = unexpected else { return false };
+    code == "NOPERM" || text.to_lowercase().contains("unknown command")
+}
+
 /// Whether an error says that scripts are not run here, or not for us.
 pub fn denies_scripts(unexpected: &Unexpected) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };

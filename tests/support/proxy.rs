@@ -26,6 +26,10 @@ pub enum Fate {
     Held,
     /// Its reply takes so long.
     Slow(Duration),
+    /// The connection ends behind its reply.
+    Last,
+    /// It does not get to the server; this is said instead.
+    Answered(&'static str),
 }
 
 pub struct Proxy {
@@ -38,6 +42,11 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn to(redis: &Redis, fate: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Proxy {
+        Proxy::by_command(redis, move |number, _| fate(number))
+    }
+
+    /// The same, by the beginning of the request too.
+    pub fn by_command(redis: &Redis, fate: impl Fn(usize, &str) -> Fate + Send + Sync + 'static) -> Proxy {
         let directory = tempfile::Builder::new().prefix("nxp").tempdir().expect("a directory for the proxy");
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
         let proxy = Proxy {
@@ -104,8 +113,11 @@ struct Line {
     requests: Arc<AtomicUsize>,
     seen: Arc<Mutex<Vec<String>>>,
     gate: Arc<Gate>,
-    fate: Arc<dyn Fn(usize) -> Fate + Send + Sync>,
+    fate: Arc<Decide>,
 }
+
+/// What becomes of a request, by its number and its beginning.
+type Decide = dyn Fn(usize, &str) -> Fate + Send + Sync;
 
 /// Closed at first.
 #[derive(Default)]
@@ -137,10 +149,15 @@ impl Line {
             let request = requests.parse_value(&mut heard).ok()?;
             let request_bytes = heard.bytes;
             let number = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
-            self.seen.lock().ok()?.push(beginning(&request));
-            let fate = (self.fate)(number);
+            let beginning = beginning(&request);
+            self.seen.lock().ok()?.push(beginning.clone());
+            let fate = (self.fate)(number, &beginning);
             match fate {
                 Fate::Blackholed => continue,
+                Fate::Answered(reply) => {
+                    client.write_all(reply.as_bytes()).ok()?;
+                    continue;
+                }
                 Fate::Held => self.gate.wait(),
                 _ => {}
             }
@@ -153,10 +170,14 @@ impl Line {
                     lasts(by);
                     client.write_all(&heard.bytes).ok()?;
                 }
+                Fate::Last => {
+                    client.write_all(&heard.bytes).ok()?;
+                    return None;
+                }
                 Fate::Cut => return None,
                 // Its client may be gone, and have sent more before that.
                 Fate::Held => drop(client.write_all(&heard.bytes)),
-                Fate::ReplySwallowed | Fate::Blackholed => {}
+                Fate::ReplySwallowed | Fate::Blackholed | Fate::Answered(_) => {}
             }
         }
     }
