@@ -20,7 +20,7 @@ three or more servers  Masters that know nothing of each other: see SEVERAL SERV
 The server must be a master: Redis 6.2 or later, or one that behaves like it. It needs `maxmemory-policy noeviction`, or enough \
 memory: a server that evicts keys evicts locks. Where EVAL is not known or not permitted, nxlock compares by WATCH \
 and MULTI, but there is no queue and no fence: every waiter polls. Where \
-channels are not permitted, there is a queue, and its waiters poll.";
+channels are not permitted, or no second connection is possible, there is a queue, and its waiters poll.";
 
 pub const REACHING: &str = "\
 TLS  The server's certificate must be of an authority in --tls-ca, or else among the system's, and be made out to the host that the URL names; there is no \
@@ -136,7 +136,8 @@ What each verb asks of a server with access control lists, if the prefix is `loc
 
 run, acquire, release  `~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +pttl +pexpire +zadd +zrem +zrange +zrank +zscore \
 +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe`; and `+type` for --break
-renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`
+renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`; and, to tell the first in line at once of an expiry that moves nearer, \
+`&lock:* +zrange +zrem +hget +hdel +publish +pubsub|numsub`
 status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
 Sentinel  `+role` at the master; at a sentinel with users, `+sentinel|get-master-addr-by-name`
 Cluster  `+cluster|slots +asking`
