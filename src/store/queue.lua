@@ -1,5 +1,5 @@
 -- The queue of one lock: who is first in line and alive, and how the lock is put into its hands.
--- Stands before acquire.lua, renew.lua, release.lua and inspect.lua, and does nothing by itself.
+-- Stands before acquire.lua, release.lua, nudge.lua and inspect.lua, and does nothing by itself.
 --
 -- KEYS lock, queue, waiters, fence     ARGV[1] token
 --   lock     string  the holder's token; nothing else decides who holds

@@ -214,11 +214,17 @@ impl Server {
         until: Moment,
         limit: Limit<'_>,
     ) -> Result<Renewed, Trouble> {
+        if let [Value::Int(1), moved, ..] = answer
+            && reply::integer(moved) == Some(-1)
+        {
+            // The first in line has set its timer by the expiry before. Whom that does not reach finds out by itself.
+            let _ = self.script(what, Script::Nudge, &[""], limit);
+        }
         match answer {
             [Value::Int(1), ..] if matches!(answer.get(2), Some(Value::Int(1))) => Ok(Renewed::PutBack(until)),
-            [Value::Int(1), left, ..] => match reply::integer(left).map(u64::try_from) {
-                Some(Ok(0)) => Ok(Renewed::Until(until)),
-                Some(Ok(left)) => Ok(Renewed::Longer(Duration::from_millis(left))),
+            [Value::Int(1), left, ..] => match (reply::integer(left), reply::integer(left).map(u64::try_from)) {
+                (Some(-1 | 0), _) => Ok(Renewed::Until(until)),
+                (_, Some(Ok(left))) => Ok(Renewed::Longer(Duration::from_millis(left))),
                 _ => Err(self.senseless(what)),
             },
             [Value::Int(0), seen @ ..] => Ok(Renewed::NotYours(self.occupancy(what, seen, limit)?)),

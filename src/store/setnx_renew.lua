@@ -1,6 +1,6 @@
 -- RENEW beside old SETNX clients: what one of them wrote over a lease of ours is undone.
 --
--- KEYS lock, queue, waiters, fence, holder     ARGV as RENEW, record
+-- KEYS lock, fence, holder     ARGV as RENEW, record
 -- RETURNS as RENEW; with a third element if it is ours: 1 if our value had to be put back, else 0
 --
 -- Keeps: it is put back only while the lease is valid by the server's clock, and only over such a time: what

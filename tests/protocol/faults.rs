@@ -3,7 +3,7 @@
 
 use redis::{Connection, RedisResult, Value, cmd};
 
-use crate::server::{KEYS, Server, acquire, heard, inspect, listen, prolong, release, renew, until, words};
+use crate::server::{KEYS, Server, acquire, heard, inspect, listen, nudge, prolong, release, renew, until, words};
 
 fn wake(token: &str) -> String {
     format!("{}:wake:{token}", KEYS[0])
@@ -127,12 +127,14 @@ fn an_expiry_that_moves_nearer_is_told_to_the_first_in_line() {
     assert_eq!(text(renew(&mut c, "holder", "90000")), ["1", "0"]);
     assert_eq!(text(prolong(&mut c, "holder", "1000"))[0], "1");
     assert!(heard(&mut next).is_empty());
-    assert_eq!(text(renew(&mut c, "holder", "30000")), ["1", "0"]);
+    assert_eq!(text(renew(&mut c, "holder", "30000")), ["1", "-1"]);
+    nudge(&mut c).unwrap();
     assert_eq!(heard(&mut next), ["n"]);
     let rules = ["~lock:*", "~{lock:*", "+eval", "+get", "+time", "+pttl", "+pexpire"];
     send(&mut c, &[&["ACL", "SETUSER", "renewer", "on", ">pw"], &rules[..]].concat());
     send(&mut c, &["AUTH", "renewer", "pw"]);
-    assert_eq!(text(renew(&mut c, "holder", "20000")), ["1", "0"], "who may not tell renews all the same");
+    assert_eq!(text(renew(&mut c, "holder", "20000")), ["1", "-1"], "who may not tell renews all the same");
+    assert!(nudge(&mut c).is_err());
 }
 
 #[test]
@@ -142,7 +144,7 @@ fn a_lock_is_given_back_whatever_lies_in_its_queue_s_place() {
         ask(&mut c, "holder", "once", "").unwrap();
         send(&mut c, &["DEL", damaged, other]);
         send(&mut c, &["SET", damaged, "mine"]);
-        assert_eq!(text(renew(&mut c, "holder", "1000")), ["1", "0"]);
+        assert_eq!(text(renew(&mut c, "holder", "1000")), ["1", "-1"]);
         assert_eq!(text(release(&mut c, "stranger"))[..2], ["0", "holder"]);
         assert_eq!(text(release(&mut c, "holder")), ["1"]);
         assert!(!cmd("EXISTS").arg(KEYS[0]).query::<bool>(&mut c).unwrap());

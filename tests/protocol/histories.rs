@@ -153,7 +153,12 @@ impl Both<'_> {
                     false if prolong => server::prolong(&mut self.real, &token, &ms),
                     false => server::renew(&mut self.real, &token, &ms),
                 };
-                let answer = words(answer.unwrap()).unwrap();
+                let mut answer = words(answer.unwrap()).unwrap();
+                // As the program does. The model knows both as one.
+                if answer[0] == "1" && answer[1] == "-1" {
+                    server::nudge(&mut self.real).unwrap();
+                    answer[1] = "0".into();
+                }
                 let renewed = match beside {
                     true => self.model.renew_beside_setnx(who, ttl, prolong),
                     false => self.model.renew(who, ttl, prolong),

@@ -132,6 +132,11 @@ pub fn prolong(connection: &mut Connection, token: &str, ttl: &str) -> RedisResu
     eval(connection, Script::Renew, &[token, ttl, "prolong"])
 }
 
+/// What follows a renewal that has moved the expiry nearer.
+pub fn nudge(connection: &mut Connection) -> RedisResult<Value> {
+    eval(connection, Script::Nudge, &[""])
+}
+
 pub fn beside_setnx(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
     eval(connection, script, args)
 }
