@@ -232,7 +232,7 @@ pub struct Patience {
 /// Put a lock's expiry a full ttl from now.
 ///
 /// Only if the lock is still held with this token; otherwise nothing is touched and the exit status
-/// is 76.
+/// is 76. The expiry of a lock that `run` or a keeper renews is never moved nearer: they count on it.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RENEW_HELP)]
 #[command(

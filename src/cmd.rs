@@ -18,13 +18,13 @@ use crate::clock::{Moment, wall};
 use crate::config::Settings;
 use crate::events;
 use crate::limit::Limit;
-use crate::lock::{BesideSetnx, HELD, Hold, Lease, LockName, Owner, Prefix, Token, Ttl};
+use crate::lock::{BesideSetnx, HELD, Hold, Lease, LockName, Owner, Prefix, Token, Ttl, Upkeep};
 use crate::report::{Busy, Named, Report};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{self, Access, Kind, Released, Store, Target, TlsFiles, Trouble};
+use crate::store::{self, Access, Kind, Store, Target, TlsFiles, Trouble};
 use crate::supervise::Lost;
-use crate::wait::{self, Patience, Queueing, Wait, Waited};
+use crate::wait::{self, GivenBack, Patience, Queueing, Wait, Waited};
 
 /// Does what was asked for.
 pub fn perform(cli: &Cli, settings: Result<Settings, Trouble>) -> Report {
@@ -180,12 +180,14 @@ fn options(everywhere: &Everywhere, lock: &Named) -> String {
 fn claim(lock: &Named, asked: &Asked, setnx: &Setnx, lives_with: Option<u32>) -> anyhow::Result<Hold> {
     let (owner, reason, now) = (Owner::this_process(), asked.reason.as_deref(), wall());
     let name = lock.name.clone();
+    // A claim that lives with a process is renewed for as long as that runs.
+    let upkeep = if lives_with.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
     if !setnx.setnx_compat {
-        let token = Token::mint(&owner, reason, now)?;
+        let token = Token::mint_for(upkeep, &owner, reason, now)?;
         return Ok(Hold { name, token, lives_with, beside_setnx: None });
     }
     let token = Token::mint_number()?;
-    let record = token.record(&owner, reason, now);
+    let record = token.record(upkeep, &owner, reason, now);
     let beside_setnx = Some(BesideSetnx { margin: setnx.setnx_margin, record });
     Ok(Hold { name, token, lives_with, beside_setnx })
 }
@@ -270,12 +272,11 @@ fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) {
 
 /// Gives back a lock that is of no use, and tells that it did.
 fn hand_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) -> Result<(), Trouble> {
-    let released = wait::insist(timeout, |limit| store.release(hold, limit));
-    match released.answer {
-        Ok(Released::NotYours(occupancy)) if !released.in_doubt => {
+    match wait::give_back(timeout, Moment::NEVER, |limit| store.release(hold, limit)) {
+        Ok(GivenBack::NotYours(occupancy)) => {
             events::lost(&Lost::Taken(occupancy), "found when it was to be given back");
         }
-        Ok(_) => {
+        Ok(GivenBack::Done | GivenBack::InDoubt) => {
             say::trace(format_args!("gave back \"{}\"", hold.name));
             events::released(None);
         }

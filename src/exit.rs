@@ -54,7 +54,7 @@ impl From<&Report> for Exit {
 
 fn of(kind: Kind) -> u8 {
     match kind {
-        Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => UNREACHABLE,
+        Kind::Unreachable | Kind::Unanswered | Kind::Unwilling | Kind::Untrusted => UNREACHABLE,
         Kind::Usage => USAGE,
         Kind::Broken => 70,
         Kind::Refused => 77,

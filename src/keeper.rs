@@ -5,6 +5,7 @@
 //! what it finds and decides nothing: what a lost lease means is the supervisor's to know.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Occupancy, Ttl};
 use crate::say;
 use crate::signals::deaf;
-use crate::store::{Released, Renewed, Store, Trouble};
-use crate::wait::{insist, jittered};
+use crate::store::{Renewed, Store, Trouble};
+use crate::wait::{self, jittered};
 
 /// What the keeper reports.
 pub enum Kept {
@@ -88,7 +89,8 @@ impl Keeper {
         alarm: Alarm,
     ) -> Keeper {
         let next = lease.asked + apart(&hold, ttl);
-        let watch = Watch { store, hold, ttl, until: lease.until, server_timeout, put_back: 0 };
+        let (until, calm_until) = (lease.until, lease.asked);
+        let watch = Watch { store, hold, ttl, until, server_timeout, put_back: 0, calm_until };
         Keeper(Work::Resting { watch, next, alarm })
     }
 
@@ -99,7 +101,7 @@ impl Keeper {
     pub fn next(&mut self, until: Moment, also: Fds<'_>) -> io::Result<Arrival<Kept>> {
         if let Work::Resting { watch, next, alarm } = &self.0 {
             // A connection that ends tells at once of a server that went away, and of what it forgot.
-            match alarm.wait(watch.store.lifeline(), also, until.min(*next))? {
+            match alarm.wait(watch.lifeline(), also, until.min(watch.look_at(*next)))? {
                 Ready::Also => return Ok(Arrival::Readable),
                 Ready::Nothing if !next.passed() => return Ok(Arrival::Time),
                 Ready::Own | Ready::Nothing => {}
@@ -180,6 +182,8 @@ struct Watch {
     server_timeout: Duration,
     /// How often a `SETNX` client had written over it.
     put_back: u32,
+    /// Before this, a connection that ends is no reason to renew: something in between may close each after one reply.
+    calm_until: Moment,
 }
 
 impl Watch {
@@ -187,7 +191,8 @@ impl Watch {
     fn keep(mut self, mut orders: Inbox<Order>, reports: &Postbox<Report>) {
         let mut next = Moment::now();
         loop {
-            match orders.next(next, [self.store.lifeline(), None]) {
+            match orders.next(self.look_at(next), [self.lifeline(), None]) {
+                Ok(Arrival::Time) if !next.passed() => continue,
                 Ok(Arrival::Letter(order)) => return reports.send(Report::GivenBack(self.carry_out(&order))),
                 Ok(Arrival::Readable | Arrival::Time) | Err(_) => {}
             }
@@ -197,9 +202,25 @@ impl Watch {
         }
     }
 
+    /// Readable when the connection has ended and that is a reason to renew.
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        self.store.lifeline().filter(|_| self.calm_until.passed())
+    }
+
+    /// When to look at the lock again if it is to be renewed at `next`: before that, once a connection's end counts.
+    fn look_at(&self, next: Moment) -> Moment {
+        if self.calm_until.passed() { next } else { next.min(self.calm_until) }
+    }
+
+    /// How soon a renewal may follow another out of its turn.
+    fn soon(&self) -> Duration {
+        (self.ttl.get() / 20).min(Duration::from_secs(1))
+    }
+
     /// Renews once, trying no longer than `until`; what came of it, and when to renew again.
     fn renew(&mut self, until: Moment) -> (Kept, Moment) {
         let asked = Moment::now();
+        self.calm_until = asked + self.soon();
         match self.store.renew(&self.hold, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
             Ok(renewed @ (Renewed::Until(until) | Renewed::PutBack(until))) => {
                 say::trace(format_args!("renewed for {}", say::span(self.ttl.get())));
@@ -211,11 +232,13 @@ impl Watch {
                 self.until = until;
                 (Kept::Until(until), asked + apart(&self.hold, self.ttl))
             }
+            // Never of a claim of our own; if it were, our lease would stand as it was.
+            Ok(Renewed::Longer(_)) => (Kept::Until(self.until), asked + apart(&self.hold, self.ttl)),
             Ok(Renewed::NotYours(occupancy)) => (Kept::Lost(occupancy), Moment::NEVER),
             // Even a refusal is retried: a password or a permission may be about to change.
             Err(trouble) => {
                 events::trouble(&trouble);
-                let soon = jittered((self.ttl.get() / 20).min(Duration::from_secs(1)));
+                let soon = jittered(self.soon());
                 (Kept::Uncertain(trouble), Moment::now() + soon)
             }
         }
@@ -229,20 +252,22 @@ impl Watch {
 
     fn carry_out(&mut self, order: &Order) -> GivenBack {
         let Watch { store, hold, .. } = self;
-        let insisted = insist(self.server_timeout, |limit| match order {
-            Order::Release => store.release(hold, limit),
-            Order::LetEnd(rest) => store.let_end(hold, *rest, limit).map(|renewed| match renewed {
-                Renewed::Until(_) | Renewed::PutBack(_) => Released::Done,
-                Renewed::NotYours(occupancy) => Released::NotYours(occupancy),
-            }),
-            Order::Leave => Ok(Released::Done),
-        });
-        match insisted.answer {
-            Ok(Released::Done) => GivenBack::Done,
-            // An earlier try went unanswered while the lock was ours: that one did it.
-            Ok(Released::NotYours(_)) if insisted.in_doubt && !self.until.passed() => GivenBack::Done,
-            Ok(Released::NotYours(occupancy)) => GivenBack::NotYours(occupancy),
-            Err(trouble) => GivenBack::Unconfirmed(trouble),
-        }
+        let within = self.server_timeout;
+        let given_back = match order {
+            Order::Release => match wait::give_back(within, self.until, |limit| store.release(hold, limit)) {
+                Ok(wait::GivenBack::Done | wait::GivenBack::InDoubt) => Ok(GivenBack::Done),
+                Ok(wait::GivenBack::NotYours(occupancy)) => Ok(GivenBack::NotYours(occupancy)),
+                Err(trouble) => Err(trouble),
+            },
+            // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
+            Order::LetEnd(rest) => {
+                wait::insist(within, |limit| store.let_end(hold, *rest, limit)).map(|renewed| match renewed {
+                    Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => GivenBack::Done,
+                    Renewed::NotYours(occupancy) => GivenBack::NotYours(occupancy),
+                })
+            }
+            Order::Leave => Ok(GivenBack::Done),
+        };
+        given_back.unwrap_or_else(GivenBack::Unconfirmed)
     }
 }

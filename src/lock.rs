@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 pub use key::{Key, beside};
 pub use setnx::{BesideSetnx, Legacy};
-pub use token::{HELD, HolderId, Owner, Token};
+pub use token::{HELD, HolderId, Owner, Token, Upkeep};
 
 use crate::clock::Moment;
 
@@ -149,6 +149,13 @@ pub struct Hold {
     pub beside_setnx: Option<BesideSetnx>,
 }
 
+impl Hold {
+    /// Whether a renewal may move the expiry nearer: not if somebody else renews the lock, and counts on it.
+    pub fn may_shorten(&self) -> bool {
+        self.lives_with.is_some() || self.token.is_lease_only()
+    }
+}
+
 /// A granted lock, and for how long we may believe it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
@@ -194,6 +201,8 @@ pub enum State {
     Contested,
     /// Those of several servers that do not answer could decide whose it is.
     Unknown,
+    /// A key that belongs to the lock is of another type: who waits is unknown, and the lock is not handed over.
+    Damaged,
 }
 
 /// Who occupies a name just now.
@@ -224,6 +233,7 @@ impl Occupancy {
             State::NoExpiry | State::Legacy => Some("it has no expiry: it does not end by itself"),
             State::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
             State::Contested => Some("no holder has a majority of the servers"),
+            State::Damaged => Some("its queue or waiters key is of another type: delete that key"),
             State::Unknown => Some("too few servers answer to tell whose it is"),
             State::Free | State::Held | State::Reserved | State::Foreign => None,
         }

@@ -25,7 +25,7 @@ impl Subject {
     pub fn look(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Trouble> {
         let Some(named) = &self.named else { return self.survey(store, found) };
         let row = |lock: &Named| {
-            let standing = wait::insist(self.timeout, |limit| store.inspect(&lock.name, limit)).answer?;
+            let standing = wait::insist(self.timeout, |limit| store.inspect(&lock.name, limit))?;
             Ok(Row { lock: lock.clone(), standing })
         };
         named.iter().map(row).collect()
@@ -34,7 +34,7 @@ impl Subject {
     fn survey(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Trouble> {
         let mut survey = Survey::default();
         let mut all: BTreeMap<LockName, Standing> = BTreeMap::new();
-        while let Some(page) = wait::insist(self.timeout, |limit| store.survey(&mut survey, limit)).answer? {
+        while let Some(page) = wait::insist(self.timeout, |limit| store.survey(&mut survey, limit))? {
             for (name, standing) in page {
                 // One that went free since it was listed is no longer of the list.
                 match standing.is_free() {

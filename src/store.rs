@@ -47,7 +47,8 @@ pub trait Store: Send {
     /// After an `acquire` that was not granted: waits until it is worth asking again.
     fn pause(&mut self, limit: Limit<'_>) -> Woken;
 
-    /// Moves the expiry to a full ttl from now, if the lock is still held with this token.
+    /// Moves the expiry to a full ttl from now, if the lock is still held with this token; but never nearer, if
+    /// the holder may renew it and is somebody else ([`Hold::may_shorten`]).
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble>;
 
     /// Moves the expiry as `renew` does, for the last time: from now on nothing but that ends the
@@ -120,6 +121,8 @@ pub enum Renewed {
     Until(Moment),
     /// The same, after an old `SETNX` client had written over it.
     PutBack(Moment),
+    /// Its expiry is this far away, further than was asked for: left as it was.
+    Longer(Duration),
     NotYours(Occupancy),
 }
 
@@ -151,7 +154,7 @@ impl Standing {
 
     /// Whether it could not be found out.
     pub fn is_unknown(&self) -> bool {
-        self.occupancy.state == State::Unknown
+        matches!(self.occupancy.state, State::Unknown | State::Damaged)
     }
 }
 
@@ -170,8 +173,10 @@ pub struct Trouble {
 /// What can be done about trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No answer. Asking again may help; what was asked may have happened.
+    /// No answer, and no byte of a request left this machine: nothing happened. Asking again may help.
     Unreachable,
+    /// No answer to a request that may have been carried out. Asking again may help.
+    Unanswered,
     /// A "not now": asking again later may help.
     Unwilling,
     /// There is an answer, and it is not one to rely on: a certificate that nobody we trust vouches for, a grant
@@ -195,9 +200,14 @@ impl Trouble {
         Trouble { kind: Kind::Broken, tried: tried.into(), came: came.to_string(), remedy: String::new() }
     }
 
+    /// The same trouble for a request that changes nothing: it does not matter whether it was carried out.
+    pub fn of_a_read(self) -> Trouble {
+        Trouble { kind: if self.kind == Kind::Unanswered { Kind::Unreachable } else { self.kind }, ..self }
+    }
+
     /// Whether asking again may help.
     pub fn may_pass(&self) -> bool {
-        matches!(self.kind, Kind::Unreachable | Kind::Unwilling)
+        matches!(self.kind, Kind::Unreachable | Kind::Unanswered | Kind::Unwilling)
     }
 }
 

@@ -11,10 +11,10 @@ use crate::clock::Moment;
 use crate::events;
 use crate::inbox::{Fds, NONE};
 use crate::limit::{Limit, Woken};
-use crate::lock::{Hold, Lease, Occupancy, Token, Ttl};
+use crate::lock::{Hold, Lease, Occupancy, State, Token, Ttl};
 use crate::say::{self, Waiting};
 use crate::signals::Signals;
-use crate::store::{Acquired, Kind, Manner, Place, Store, Trouble};
+use crate::store::{Acquired, Kind, Manner, Place, Released, Store, Trouble};
 
 /// How long we are willing to wait for a lock, and for a server.
 #[derive(Clone, Copy)]
@@ -64,8 +64,12 @@ struct Attempt<'a> {
     /// Whether the server has ever answered: one that goes away later is waited for.
     met: bool,
     backoff: Backoff,
-    /// Since when every grant came too late to be of use.
+    /// Since when every answer was a grant that came too late to be of use.
     slow_since: Option<Moment>,
+    /// How many were in line when the lock was last free and not granted.
+    free_behind: Option<usize>,
+    /// A request was not answered: it may still be granted.
+    in_doubt: bool,
     /// The trouble of the last try.
     before: Option<Trouble>,
 }
@@ -96,6 +100,14 @@ pub fn for_grant(
                     return attempt.fail(trouble);
                 }
             }
+            // The dead in line are more than one request removes.
+            Ok(Acquired::Held(occupancy, place)) if occupancy.state == State::Free && attempt.clears(place) => {}
+            Ok(Acquired::Held(occupancy, _)) if occupancy.state == State::Free => {
+                let trouble = attempt.not_granted();
+                if let Some(waited) = attempt.endure(trouble, signals, waiting)? {
+                    return Ok(waited);
+                }
+            }
             Ok(Acquired::Held(occupancy, place)) => {
                 attempt.met();
                 let nested = enclosing.iter().any(|token| occupancy.is_held_with(token));
@@ -115,19 +127,10 @@ pub fn for_grant(
                 }
             }
             Err(trouble) => {
-                if let Some(signal) = signals.stop_requested() {
-                    return Ok(attempt.interrupted(signal, signals));
-                }
-                let pause = match attempt.bear(trouble, waiting) {
-                    Ok(pause) => pause,
-                    Err(trouble) => return attempt.fail(trouble),
-                };
-                attempt.begin_waiting(signals);
-                let limit = Limit { until: Moment::now() + pause, bells: signals.fds() };
-                if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Bell)
-                    && let Some(signal) = signals.stop_requested()
-                {
-                    return Ok(attempt.interrupted(signal, signals));
+                attempt.in_doubt |= trouble.kind == Kind::Unanswered;
+                attempt.slow_since = None;
+                if let Some(waited) = attempt.endure(trouble, signals, waiting)? {
+                    return Ok(waited);
                 }
             }
         }
@@ -141,13 +144,65 @@ impl Attempt<'_> {
             Queueing::Not => Manner::Plain,
         };
         let (began, backoff) = (Moment::now(), Backoff::new());
-        Attempt { store, hold, patience, manner, began, met: false, backoff, slow_since: None, before: None }
+        Attempt {
+            store,
+            hold,
+            patience,
+            manner,
+            began,
+            met: false,
+            backoff,
+            slow_since: None,
+            free_behind: None,
+            in_doubt: false,
+            before: None,
+        }
     }
 
     fn met(&mut self) {
         self.met = true;
         self.before = None;
         self.backoff = Backoff::new();
+        (self.slow_since, self.free_behind) = (None, None);
+    }
+
+    /// Whether the line in front of a free lock gets shorter by our asking.
+    fn clears(&mut self, place: Place) -> bool {
+        let before = self.free_behind.replace(place.length);
+        before.is_none_or(|before| place.length < before)
+    }
+
+    fn not_granted(&self) -> Trouble {
+        Trouble {
+            kind: Kind::Unwilling,
+            tried: format!("cannot acquire \"{}\"", self.hold.name),
+            came: "it is free, and still not granted".into(),
+            remedy: "try again soon".into(),
+        }
+    }
+
+    /// Pauses after trouble that is put up with; the outcome, if a signal ends the wait.
+    fn endure(
+        &mut self,
+        trouble: Trouble,
+        signals: &mut Signals,
+        waiting: &mut Waiting,
+    ) -> Result<Option<Waited>, Trouble> {
+        if let Some(signal) = signals.stop_requested() {
+            return Ok(Some(self.interrupted(signal, signals)));
+        }
+        let pause = match self.bear(trouble, waiting) {
+            Ok(pause) => pause,
+            Err(trouble) => return self.fail(trouble).map(Some),
+        };
+        self.begin_waiting(signals);
+        let limit = Limit { until: Moment::now() + pause, bells: signals.fds() };
+        if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Bell)
+            && let Some(signal) = signals.stop_requested()
+        {
+            return Ok(Some(self.interrupted(signal, signals)));
+        }
+        Ok(None)
     }
 
     /// Waits until it is worth asking again; the signal that ended the wait, if one did.
@@ -187,7 +242,7 @@ impl Attempt<'_> {
     }
 
     fn refused(&mut self, occupancy: Occupancy, place: Place, nested: bool) -> Waited {
-        if self.manner == Manner::Queue {
+        if self.manner == Manner::Queue || self.in_doubt {
             self.give_up(NONE);
         }
         Waited::Busy(Refused { occupancy, place, waited: self.began.elapsed(), nested })
@@ -227,7 +282,7 @@ impl Attempt<'_> {
     fn put_up_with(&self, trouble: &Trouble) -> Moment {
         match (trouble.kind, self.patience.wait) {
             (_, Wait::Not) => self.began + self.patience.server_timeout,
-            (Kind::Unreachable, _) if !self.met => self.first_contact(),
+            (Kind::Unreachable | Kind::Unanswered, _) if !self.met => self.first_contact(),
             (_, Wait::Until(_) | Wait::ForEver) => self.wait_ends(),
         }
     }
@@ -266,15 +321,42 @@ impl Attempt<'_> {
     }
 }
 
-/// What came of asking until there was an answer.
-pub struct Insisted<T> {
-    pub answer: Result<T, Trouble>,
-    /// A try before went unanswered: it may have been carried out.
-    pub in_doubt: bool,
+/// What came of asking for a lock to be released.
+pub enum GivenBack {
+    Done,
+    /// The lock is not ours, and an earlier request, whose reply was lost, may have released it.
+    InDoubt,
+    NotYours(Occupancy),
+}
+
+/// Releases a lock: asks as [`insist`] does. `held_until` is how long the lock is known to be ours if nobody
+/// takes it away; a caller that does not know gives [`Moment::NEVER`].
+///
+/// # Errors
+/// The trouble of the last try.
+pub fn give_back(
+    within: Duration,
+    held_until: Moment,
+    ask: impl FnMut(Limit<'_>) -> Result<Released, Trouble>,
+) -> Result<GivenBack, Trouble> {
+    let (answer, in_doubt) = ask_again(within, ask);
+    Ok(match answer? {
+        Released::Done => GivenBack::Done,
+        Released::NotYours(_) if in_doubt && !held_until.passed() => GivenBack::InDoubt,
+        Released::NotYours(occupancy) => GivenBack::NotYours(occupancy),
+    })
 }
 
 /// Asks once, and again while trouble may pass, for no longer than `within`.
-pub fn insist<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Trouble>) -> Insisted<T> {
+///
+/// # Errors
+/// The trouble of the last try.
+pub fn insist<T>(within: Duration, ask: impl FnMut(Limit<'_>) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    ask_again(within, ask).0
+}
+
+/// Also tells whether a request before the last one may have been carried out.
+fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Trouble>) -> (Result<T, Trouble>, bool) {
     let give_up = Limit::until(Moment::now() + within);
     let mut backoff = Backoff::new();
     let mut before: Option<Trouble> = None;
@@ -282,12 +364,13 @@ pub fn insist<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, T
     loop {
         match ask(give_up) {
             Err(trouble) if trouble.may_pass() && !give_up.until.passed() => {
-                in_doubt |= trouble.kind == Kind::Unreachable;
+                say::trace(format_args!("{trouble}"));
+                in_doubt |= trouble.kind == Kind::Unanswered;
                 before = Some(trouble);
             }
             // A last try that time ran out on tells less than the one before it.
-            Err(trouble) if trouble.may_pass() => return Insisted { answer: Err(before.unwrap_or(trouble)), in_doubt },
-            answer => return Insisted { answer, in_doubt },
+            Err(trouble) if trouble.may_pass() => return (Err(before.unwrap_or(trouble)), in_doubt),
+            answer => return (answer, in_doubt),
         }
         // Nothing to wait for but time; it ends early only if poll(2) fails, and then we ask again.
         let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);

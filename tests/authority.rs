@@ -65,6 +65,8 @@ every_kind! {
         lease {
             a_lock_is_taken_renewed_shown_and_given_back
             a_renewal_may_also_shorten_what_is_left
+            a_renewal_from_within_does_not_shorten_what_a_run_counts_on
+            a_renewal_from_within_may_lengthen_what_a_run_counts_on
             a_token_is_an_argument_or_in_the_environment_or_on_stdin
             a_lock_of_somebody_else_is_not_touched
             a_lock_that_has_expired_is_said_to_have

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
+/// What a verb says when some of its requests never reached the server.
+mod answers;
 /// What is promised of a lock, held against every kind of authority that keeps locks.
 mod authority;
 /// How the verbs are called: what has to be given to them, and where their answers go.
@@ -16,6 +18,8 @@ mod completions;
 mod config;
 /// What outlives a command that has ended by itself.
 mod descendants;
+/// How a waiter listens for its turn, and what it does where it cannot.
+mod ears;
 /// Supervision's edges: odd callers, odd commands, odd moments.
 mod edges;
 /// `--events`: what is told, where it goes, and that nobody waits for it.
@@ -26,8 +30,6 @@ mod faults;
 mod keeper;
 /// What stands in a Redis server: the key and its value, the fence, and what others have put there.
 mod keys;
-/// Without scripts, on servers that compare by commands of their own.
-mod ladder;
 /// Many locks: how a server is asked for them, and how they are shown.
 mod listing;
 /// What is promised of a directory alone: its files, its users, and what the kernel tells of processes.

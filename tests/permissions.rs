@@ -140,6 +140,40 @@ fn without_scripts_the_lock_is_acquired_renewed_and_released() {
 }
 
 #[test]
+fn a_holder_that_may_not_run_scripts_for_a_moment_goes_on_with_them() {
+    let redis = Redis::start();
+    let user = User::who_may(&redis, "user", ENOUGH);
+    let mut holder = user.had(&["-v", "-t", "9s"]);
+    redis.ask::<()>(&["ACL", "SETUSER", "user", "-eval"]);
+    // What it would need without scripts it may not do either.
+    holder.running.says("'watch' command");
+    redis.ask::<()>(&["ACL", "SETUSER", "user", "+eval"]);
+    is_renewed(&redis);
+    let mut next = Turn::queued(&redis, &[]);
+    let fence: u64 = redis.value("{lock:job}:fence").unwrap().parse().unwrap();
+    holder.leaves();
+    // By script: it is handed to the next in line.
+    assert!(next.up().parse::<u64>().unwrap() > fence);
+    next.leaves();
+}
+
+#[test]
+fn a_server_that_knows_no_scripts_keeps_locks_too() {
+    let redis = Redis::with(&["--rename-command", "EVAL", ""]);
+    let acquired = redis.nxlock(["--json", "acquire", "job", "--ttl", "1m"]).run().exits(0).json();
+    assert!(acquired["fence"].is_null(), "{acquired}");
+    let token = acquired["token"].as_str().unwrap();
+    redis.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+    redis.nxlock(["renew", "job", token, "--ttl", "10m"]).run().exits(0);
+    assert!(redis.pttl("lock:job") > 60_000);
+    let mut waiter = redis.nxlock(["run", "job", "--", "echo", "ran"]).start();
+    waiter.says("waiting for \"job\": held by ");
+    redis.nxlock(["release", "job", token]).run().exits(0);
+    waiter.finish().exits(0).prints("ran\n");
+    redis.nxlock(["release", "job", token]).run().exits(76);
+}
+
+#[test]
 fn without_scripts_one_waits_and_gets_it() {
     let redis = Redis::start();
     let user = User::who_may(&redis, "ladder", NO_SCRIPTS);

@@ -157,3 +157,19 @@ fn who_leaves_the_line_is_forgotten_and_not_only_unheard() {
     assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 2, "the lock and its fence");
     holder.leaves();
 }
+
+#[test]
+fn a_lock_behind_thousands_of_dead_is_free_and_not_busy() {
+    for options in [&["-n"][..], &["-w", "10s"], &[]] {
+        let redis = Redis::start();
+        let (queue, waiters) = ("{lock:job}:queue", "{lock:job}:waiters");
+        let mut dead = redis::pipe();
+        for n in 1..=4500 {
+            dead.zadd(queue, format!("dead{n}"), n).ignore();
+            dead.hset(waiters, format!("dead{n}"), "1|1|10000|").ignore();
+        }
+        dead.exec(&mut redis.connection().unwrap()).unwrap();
+        let args = ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied();
+        redis.nxlock(args).run().exits(0).prints("ran\n").never_says("free");
+    }
+}

@@ -1,5 +1,7 @@
 //! A reply that gets lost after the server has done what was asked.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -147,4 +149,47 @@ fn a_connection_that_was_cut_between_two_renewals_is_made_again() {
     }
     drop(writer);
     running.finish().exits(5).never_says("lost");
+}
+
+#[test]
+fn who_gives_up_without_the_queue_undoes_a_request_that_arrives_late() {
+    let redis = Redis::start();
+    redis.put("lock:job", b"another's", Some(60_000));
+    for options in [&["--no-queue", "-w", "1200ms"][..], &["--no-queue", "-w", "300ms"], &["-n"]] {
+        // The first is refused, and the second is late; or the first is, and there is no second chance.
+        let late = if options.contains(&"1200ms") { 2 } else { 1 };
+        let proxy = Proxy::to(&redis, nth(late, Fate::Held));
+        let args = ["acquire", "job", "--ttl", "1h", "--server-timeout", "400ms"].iter().chain(options).copied();
+        let done = proxy.nxlock(args).run();
+        assert!(matches!(done.status.code(), Some(69 | 75)), "{}", done.both());
+        redis.delete("lock:job");
+        proxy.lets_go();
+        eventually("it was granted", || redis.exists("{lock:job}:fence"));
+        eventually("and undone", || !redis.exists("lock:job"));
+        redis.delete("{lock:job}:fence");
+        redis.put("lock:job", b"another's", Some(60_000));
+    }
+    redis.delete("lock:job");
+}
+
+#[test]
+fn who_gives_up_undoes_the_first_of_several_requests_too() {
+    let redis = Redis::start();
+    redis.put("lock:job", b"another's", Some(60_000));
+    // The second is late. All that come after it are lost until it has left, except for what stands behind it.
+    let has_left = Arc::new(AtomicBool::new(false));
+    let leaves = Arc::clone(&has_left);
+    let proxy = Proxy::to(&redis, move |n| match n {
+        2 => Fate::Held,
+        3.. if !has_left.load(Ordering::SeqCst) => Fate::Blackholed,
+        _ => Fate::Delivered,
+    });
+    let args = ["acquire", "job", "--ttl", "1h", "--no-queue", "-w", "900ms", "--server-timeout", "200ms"];
+    proxy.nxlock(args).run().exits(69);
+    redis.delete("lock:job");
+    eventually("what was lost has been read", || redis.others_connected() == 1);
+    leaves.store(true, Ordering::SeqCst);
+    proxy.lets_go();
+    eventually("it was granted", || redis.exists("{lock:job}:fence"));
+    eventually("and undone", || !redis.exists("lock:job"));
 }

@@ -5,7 +5,6 @@ mod authority;
 pub mod certificates;
 pub mod clock;
 mod cluster;
-mod fake;
 mod job;
 mod lasting;
 pub mod line;
@@ -27,7 +26,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub use authority::{Authority, Five, Local, OverTcp};
 pub use cluster::Cluster;
-pub use fake::Fake;
 pub use job::Job;
 pub use lasting::Pool;
 pub use network::{Condition, Network, Way};

@@ -1,11 +1,13 @@
 //! Waiting while the server hangs or is away, and what is said of a wait.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::support::line::Turn;
-use crate::support::{Redis, Running, eventually, now};
+use crate::support::{Fate, Proxy, Redis, Running, eventually, lasts, now};
 
 const LEAVE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
@@ -117,4 +119,40 @@ fn a_quiet_caller_hears_nothing_of_a_wait() {
     let waiter = redis.nxlock(["-q", "run", "job", "--", "true"]).start();
     holder.leaves();
     waiter.finish().exits(0).says_nothing();
+}
+
+#[test]
+fn slow_grants_far_apart_do_not_add_up() {
+    let redis = Redis::start();
+    let (socket, phase) = (redis.socket(), Arc::new(AtomicUsize::new(0)));
+    let now_in = Arc::clone(&phase);
+    let slow = Fate::Slow(Duration::from_millis(1100));
+    let proxy = Proxy::to(&redis, move |n| {
+        let mut plain = redis::Client::open(format!("unix://{}", socket.display())).unwrap().get_connection().unwrap();
+        let mut ask = |words: &[&str]| redis::cmd(words[0]).arg(&words[1..]).exec(&mut plain).unwrap();
+        match now_in.load(Ordering::SeqCst) {
+            // Granted, and too late to be of use; before it asks again, it is another's.
+            0 if n == 1 => slow,
+            0 => {
+                ask(&["SET", "lock:job", "another's", "PX", "600000"]);
+                now_in.store(1, Ordering::SeqCst);
+                Fate::Delivered
+            }
+            // Free again, and the grant is late once more.
+            2 => {
+                ask(&["DEL", "lock:job"]);
+                now_in.store(3, Ordering::SeqCst);
+                slow
+            }
+            _ => Fate::Delivered,
+        }
+    });
+    let args = ["run", "job", "--no-queue", "-t", "2s", "--server-timeout", "1500ms", "--", "echo", "ran"];
+    let mut waiter = proxy.nxlock(args).start();
+    waiter.says("waiting for");
+    assert_eq!(phase.load(Ordering::SeqCst), 1);
+    lasts(Duration::from_millis(1600));
+    phase.store(2, Ordering::SeqCst);
+    waiter.finish().exits(0).prints("ran\n");
+    assert_eq!(phase.load(Ordering::SeqCst), 3);
 }

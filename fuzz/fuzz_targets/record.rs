@@ -109,7 +109,7 @@ fn visited() {
     let not_yours = |wanted, occupancy| Report::NotYours(NotYours { lock: lock(), wanted, occupancy });
     match store.renew(&hold, ttl, limit()) {
         Ok(Renewed::NotYours(occupancy)) => reports.push(not_yours(Wanted::Renew, occupancy)),
-        Ok(Renewed::Until(_) | Renewed::PutBack(_)) => {}
+        Ok(Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_)) => {}
         Err(trouble) => reports.push(Report::Failed(trouble)),
     }
     for manner in [Manner::Once, Manner::Queue] {

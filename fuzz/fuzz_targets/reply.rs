@@ -94,7 +94,7 @@ fn asked(verb: u8, store: &mut dyn Store, hold: &Hold) -> Option<Report> {
         b'q' => acquire(store, hold, Manner::Queue),
         b'p' => acquire(store, hold, Manner::Plain),
         b'w' => store.renew(hold, ttl, limit()).map(|renewed| match renewed {
-            Renewed::Until(_) | Renewed::PutBack(_) => None,
+            Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => None,
             Renewed::NotYours(occupancy) => Some(not_yours(hold, Wanted::Renew, occupancy)),
         }),
         b'r' => store.release(hold, limit()).map(|released| rebuff(hold, Wanted::Release, released)),

@@ -279,6 +279,7 @@ mod exit_statuses {
             let Some(verb) = verb else { continue };
             let kinds = [
                 Kind::Unreachable,
+                Kind::Unanswered,
                 Kind::Unwilling,
                 Kind::Untrusted,
                 Kind::Refused,

@@ -116,7 +116,7 @@ Examples:
 
 pub const RENEW_HELP: &str = "\
 Exit status:
-  0   The lock ends a full ttl from now
+  0   The lock ends a full ttl from now, or later if its holder renews it
   64  Usage: the command line makes no sense
   69  The server cannot be reached, does not answer in time, or is not willing
       to just now

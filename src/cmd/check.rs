@@ -13,7 +13,7 @@ pub fn check(everywhere: &Everywhere, settings: Settings) -> Report {
     let servers = match open(everywhere, everywhere.prefix.clone(), wants) {
         Err(trouble) => vec![failed(named.as_deref().map(shown), &trouble)],
         Ok(mut store) => {
-            let examined = wait::insist(everywhere.server_timeout, |limit| store.examine(limit)).answer;
+            let examined = wait::insist(everywhere.server_timeout, |limit| store.examine(limit));
             match examined {
                 Err(trouble) => vec![failed(named.as_deref().map(shown), &trouble)],
                 Ok(examination) => {

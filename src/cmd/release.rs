@@ -2,39 +2,43 @@
 
 use super::{Wants, meant, open, token};
 use crate::cli::{Everywhere, Release};
+use crate::clock::Moment;
 use crate::lock::Hold;
 use crate::report::{NotYours, Released, Report, Wanted};
 use crate::say;
-use crate::store::{Kind, Released as Answer, Trouble};
+use crate::store::{Kind, Trouble};
 use crate::vigil;
-use crate::wait;
+use crate::wait::{self, GivenBack};
 
 pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(everywhere, &asked.which)?;
     let mut store = open(everywhere, prefix, Wants::default())?;
     let timeout = everywhere.server_timeout;
-    let (wanted, insisted) = match (&asked.break_id, &asked.token) {
-        (Some(id), _) => (Wanted::Break, wait::insist(timeout, |limit| store.take_away(&lock.name, id, limit))),
+    let never = Moment::NEVER;
+    let (wanted, given_back) = match (&asked.break_id, &asked.token) {
+        (Some(id), _) => {
+            (Wanted::Break, wait::give_back(timeout, never, |limit| store.take_away(&lock.name, id, limit)))
+        }
         (None, Some(given)) => {
             let hold = Hold { name: lock.name.clone(), token: token(given)?, lives_with: None, beside_setnx: None };
             if vigil::dismiss(&lock.key, &hold.token) {
                 say::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }
-            (Wanted::Release, wait::insist(timeout, |limit| store.release(&hold, limit)))
+            (Wanted::Release, wait::give_back(timeout, never, |limit| store.release(&hold, limit)))
         }
         (None, None) => return Err(no_token().into()),
     };
     let broken = wanted == Wanted::Break;
-    Ok(match insisted.answer? {
-        Answer::Done => Report::Released(Released { lock, broken }),
-        Answer::NotYours(_) if insisted.in_doubt => {
+    Ok(match given_back? {
+        GivenBack::Done => Report::Released(Released { lock, broken }),
+        GivenBack::InDoubt => {
             say::warn(format_args!(
                 "an answer was lost, so \"{}\" may have been given back only now, or have ended before",
                 lock.name
             ));
             Report::Released(Released { lock, broken })
         }
-        Answer::NotYours(occupancy) => Report::NotYours(NotYours { lock, wanted, occupancy }),
+        GivenBack::NotYours(occupancy) => Report::NotYours(NotYours { lock, wanted, occupancy }),
     })
 }
 

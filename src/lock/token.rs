@@ -1,7 +1,7 @@
 //! The value in the key: what it looks like, what it says, and what of it may be shown.
 //!
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields
-//! percent-encoded, 256 bytes at most. The random part decides; the rest is for people. On a key that is
+//! percent-encoded, 256 bytes at most. A last field `:lease` says that no process renews the lock. The random part decides; the rest is for people. On a key that is
 //! shared with old `SETNX` clients the value is a bare number instead, and a record in that same format,
 //! with the number for its random part, lies beside it.
 
@@ -28,6 +28,18 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 /// spaces, the innermost last.
 pub const HELD: &str = "NXLOCK_HELD";
 
+/// Whether a process renews a lock for as long as it needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upkeep {
+    /// One does, or may: tokens of earlier versions do not tell.
+    Renewed,
+    /// None does: the lock ends with its lease unless somebody renews it by hand.
+    LeaseOnly,
+}
+
+/// What the last field of a token says whose lock nobody renews.
+const LEASE_ONLY: &str = "lease";
+
 /// Proof of a claim. Chosen before the first request, so that asking again after a lost reply is
 /// the same question; never used for a second claim. Whole, it is shown to its owner only.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,6 +63,7 @@ pub struct Told {
     pub owner: Owner,
     pub born: SystemTime,
     pub reason: Option<String>,
+    pub upkeep: Upkeep,
 }
 
 impl Token {
@@ -59,13 +72,21 @@ impl Token {
     /// # Errors
     /// If the kernel has no random bits to give, getrandom(2).
     pub fn mint(owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
+        Token::mint_for(Upkeep::Renewed, owner, reason, now)
+    }
+
+    /// The same for a lock that is renewed or not.
+    ///
+    /// # Errors
+    /// As `mint`.
+    pub fn mint_for(upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).context("no random bits for a token")?;
         let bits = u128::from_be_bytes(random);
         // 26 places of 5 bits are 130: the last place has its lowest two bits empty.
         let place = |i: usize| if i < 25 { bits >> (123 - 5 * i) } else { bits << 2 };
         let random = (0..RANDOM_LEN).map(|i| char::from(BASE32[(place(i) & 31) as usize]));
-        Ok(Token(written(&random.collect::<String>(), owner, reason, now)))
+        Ok(Token(written(&random.collect::<String>(), owner, reason, now, upkeep)))
     }
 
     /// A new token that is a bare number, which whoever reads values as times takes for one far in the
@@ -94,8 +115,13 @@ impl Token {
     }
 
     /// What a bare number cannot tell, to lie beside it.
-    pub fn record(&self, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
-        written(&self.0, owner, reason, now)
+    pub fn record(&self, upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
+        written(&self.0, owner, reason, now, upkeep)
+    }
+
+    /// Whether it says itself that no process renews its lock.
+    pub fn is_lease_only(&self) -> bool {
+        Token::read(self.0.as_bytes()).is_some_and(|told| told.upkeep == Upkeep::LeaseOnly)
     }
 
     /// How a record begins that is of this token, and of no other.
@@ -132,6 +158,7 @@ impl Token {
         let pid = next()?.parse().ok()?;
         let born = Duration::from_millis(next()?.parse().ok()?);
         let reason = unescaped(next()?);
+        let upkeep = if next() == Some(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
         let is_random = random.len() == RANDOM_LEN && random.bytes().all(|b| BASE32.contains(&b));
         if !is_random && !Token::is_number(random.as_bytes()) {
             return None;
@@ -141,16 +168,22 @@ impl Token {
             owner: Owner { user: unescaped(user), host: unescaped(host), pid },
             born: SystemTime::UNIX_EPOCH.checked_add(born)?,
             reason: Some(reason).filter(|reason| !reason.is_empty()),
+            upkeep,
         })
     }
 }
 
-fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
+fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, upkeep: Upkeep) -> String {
     let born = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut text = format!("{VERSION}:{random}:{}@{}:", field(&owner.user, 40), field(&owner.host, 80));
     text += &format!("{}:{born}:", owner.pid);
-    let room = MAX_LEN - text.len();
+    let end = match upkeep {
+        Upkeep::Renewed => String::new(),
+        Upkeep::LeaseOnly => format!(":{LEASE_ONLY}"),
+    };
+    let room = MAX_LEN - text.len() - end.len();
     text += &field(reason.unwrap_or_default(), room);
+    text += &end;
     text
 }
 
@@ -288,7 +321,7 @@ mod tests {
             let number: i64 = token.as_str().parse().unwrap();
             assert_eq!(token.as_str().len(), 19);
             assert!(token.is_beside_setnx() && number / 1000 > 100 * 1_795_000_000, "{number}");
-            let record = token.record(&owner("al:ice", "web@3"), Some("why"), now);
+            let record = token.record(Upkeep::Renewed, &owner("al:ice", "web@3"), Some("why"), now);
             assert!(record.starts_with(&token.record_begin()));
             let told = Token::read(record.as_bytes()).unwrap();
             assert_eq!(told.owner, owner("al:ice", "web@3"));
@@ -312,5 +345,18 @@ mod tests {
     fn a_debug_print_does_not_give_a_token_away() {
         let token = Token::mint(&owner("a", "b"), None, SystemTime::UNIX_EPOCH).unwrap();
         assert!(!format!("{token:?}").contains(&token.as_str()[12..30]));
+    }
+
+    #[test]
+    fn a_token_says_that_nobody_renews_its_lock_and_earlier_ones_do_not() {
+        let now = SystemTime::UNIX_EPOCH;
+        for reason in [None, Some("why"), Some("lease"), Some(&"l:".repeat(400)[..])] {
+            let mint = |upkeep| Token::mint_for(upkeep, &owner("a", "b"), reason, now).unwrap();
+            let (kept, left) = (mint(Upkeep::Renewed), mint(Upkeep::LeaseOnly));
+            assert!(!kept.is_lease_only() && left.is_lease_only(), "{reason:?}");
+            assert!(left.as_str().len() <= MAX_LEN);
+            let told = |token: &Token| Token::read(token.as_str().as_bytes()).unwrap().reason.unwrap_or_default();
+            assert!(told(&kept).starts_with(&told(&left)));
+        }
     }
 }

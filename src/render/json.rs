@@ -211,7 +211,7 @@ fn failed(trouble: &Trouble) -> Value {
 
 pub fn kind(trouble: &Trouble) -> &'static str {
     match trouble.kind {
-        Kind::Unreachable | Kind::Unwilling | Kind::Untrusted => "unreachable",
+        Kind::Unreachable | Kind::Unanswered | Kind::Unwilling | Kind::Untrusted => "unreachable",
         Kind::Refused => "refused",
         Kind::Misconfigured | Kind::WrongType => "misconfigured",
         Kind::Usage => "usage",

@@ -78,7 +78,9 @@ fn style(state: &State) -> Style {
         State::Held => AnsiColor::Green.on_default(),
         State::Reserved => AnsiColor::Cyan.on_default(),
         State::Foreign => Style::new(),
-        State::Legacy | State::NoExpiry | State::WrongType(_) | State::Contested | State::Unknown => DOUBTFUL,
+        State::Legacy | State::NoExpiry | State::WrongType(_) | State::Contested | State::Unknown | State::Damaged => {
+            DOUBTFUL
+        }
     }
 }
 

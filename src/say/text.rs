@@ -153,7 +153,7 @@ pub fn state_word(state: &State) -> &'static str {
         State::NoExpiry => "no_expiry",
         State::WrongType(_) => "wrong_type",
         State::Contested => "contested",
-        State::Unknown => "unknown",
+        State::Unknown | State::Damaged => "unknown",
     }
 }
 

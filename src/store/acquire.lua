@@ -57,8 +57,12 @@ local function enqueue(value)
   local own = waiter(token)
   -- Sent once, not with every heartbeat: it proves that scripts may publish to us, not only that
   -- we are subscribed to the server that runs them.
-  local heard = own and own.channel == channel and listens(channel)
-  if channel ~= '' and (heard or (publish(channel, 't') or 0) > 0) then used = 1 end
+  local heard = own and own.channel == channel and listeners(channel) ~= 0
+  if channel ~= '' and not heard then
+    local receivers = publish(channel, 't')
+    heard = receivers and (listeners(channel) or receivers) > 0
+  end
+  if channel ~= '' and heard then used = 1 end
   local score = redis.call('ZSCORE', Q, token)
   if score then
     ticket = tonumber(score)

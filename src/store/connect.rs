@@ -61,6 +61,33 @@ pub enum Fault {
     },
 }
 
+/// Why a request has no reply.
+#[derive(Debug)]
+pub struct NoReply {
+    pub fault: Fault,
+    /// A byte of the request left this machine: the server may have executed it.
+    pub sent: bool,
+}
+
+impl NoReply {
+    /// For a request that changes nothing: whether the server executed it does not matter.
+    pub fn of_a_read(self) -> NoReply {
+        NoReply { sent: false, ..self }
+    }
+}
+
+impl From<Fault> for NoReply {
+    fn from(fault: Fault) -> NoReply {
+        NoReply { fault, sent: false }
+    }
+}
+
+impl From<NoReply> for Fault {
+    fn from(no_reply: NoReply) -> Fault {
+        no_reply.fault
+    }
+}
+
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Fault {
         Fault::Ended(error)
@@ -87,6 +114,7 @@ impl Link {
         };
         let mut link = Link { peer: endpoint.clone(), stream, parser: Parser::new() };
         let greetings = greetings(endpoint);
+        // What is lost of a greeting is no request's: none has been made yet.
         for reply in link.converse(&greetings, limit)? {
             if let Value::ServerError(_) = reply {
                 return Err(Fault::Greeting(reply));
@@ -97,22 +125,29 @@ impl Link {
     }
 
     /// Sends requests in one go, and waits for as many replies.
-    pub fn converse(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+    pub fn converse(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
-        if let Err(fault) = self.send(&packed, limit) {
+        if let Err(no_reply) = self.send(&packed, limit) {
             // A server that closes the door at once may have said why.
-            if let Fault::Ended(_) = fault
+            if let Fault::Ended(_) = no_reply.fault
                 && let Ok(said @ Value::ServerError(_)) = self.receive(limit)
             {
                 return Ok(vec![said; requests.len()]);
             }
-            return Err(fault);
+            return Err(no_reply);
         }
-        requests.iter().map(|_| self.receive(limit)).collect()
+        let received: Result<Vec<Value>, Fault> = requests.iter().map(|_| self.receive(limit)).collect();
+        received.map_err(|fault| NoReply { fault, sent: true })
     }
 
     /// Sends a packed request.
-    pub fn send(&mut self, mut request: &[u8], limit: Limit<'_>) -> Result<(), Fault> {
+    pub fn send(&mut self, request: &[u8], limit: Limit<'_>) -> Result<(), NoReply> {
+        let mut rest = request;
+        self.send_rest(&mut rest, limit).map_err(|fault| NoReply { fault, sent: rest.len() < request.len() })
+    }
+
+    /// Sends what is left of a request, and takes from it what was sent.
+    fn send_rest(&mut self, request: &mut &[u8], limit: Limit<'_>) -> Result<(), Fault> {
         loop {
             // An empty rest may still have to leave.
             let sent = match request.is_empty() {
@@ -122,7 +157,7 @@ impl Link {
             match sent {
                 Ok(None) => return Ok(()),
                 Ok(Some(0)) => return Err(Fault::Ended(io::ErrorKind::WriteZero.into())),
-                Ok(Some(n)) => request = &request[n..],
+                Ok(Some(n)) => *request = &request[n..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready(self.fd(), PollFlags::POLLOUT, limit)?,
                 Err(e) => return Err(secure::fault(e)),

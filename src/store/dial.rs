@@ -11,11 +11,12 @@ use std::thread;
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, UnixAddr, connect, getsockopt, socket,
-    sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, UnixAddr, connect, getsockopt,
+    setsockopt, socket, sockopt,
 };
 
 use super::connect::Fault;
+use crate::clock::Moment;
 use crate::inbox::{Arrival, Inbox};
 use crate::limit::{Limit, Woken};
 use crate::signals::deaf;
@@ -35,8 +36,15 @@ pub fn unix(path: &Path, limit: Limit<'_>) -> Result<UnixStream, Fault> {
 
 /// The first of a host's addresses that answers.
 pub fn host(host: &str, port: u16, limit: Limit<'_>) -> Result<TcpStream, Fault> {
+    first_of(&resolve(host, port, limit)?, limit)
+}
+
+/// Each address gets its share of the time that is left, so that one that drops packets leaves enough for the others.
+fn first_of(addresses: &[SocketAddr], limit: Limit<'_>) -> Result<TcpStream, Fault> {
     let mut last = Fault::Ended(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for address in resolve(host, port, limit)? {
+    for (at, address) in addresses.iter().copied().enumerate() {
+        let share = limit.until.remaining() / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+        let limit = limit.no_later_than(Moment::now() + share);
         let dialled = match address {
             SocketAddr::V4(address) => dial(AddressFamily::Inet, &SockaddrIn::from(address), limit),
             SocketAddr::V6(address) => dial(AddressFamily::Inet6, &SockaddrIn6::from(address), limit),
@@ -46,13 +54,22 @@ pub fn host(host: &str, port: u16, limit: Limit<'_>) -> Result<TcpStream, Fault>
                 let stream = TcpStream::from(socket);
                 // Requests are single small writes: waiting to fill a segment would only delay them.
                 stream.set_nodelay(true)?;
+                keep_alive(&stream)?;
                 return Ok(stream);
             }
-            Err(fault @ (Fault::Bell | Fault::TimeUp)) => return Err(fault),
+            Err(Fault::Bell) => return Err(Fault::Bell),
             Err(fault) => last = fault,
         }
     }
     Err(last)
+}
+
+/// Lets the kernel find out that the other side is gone where nothing is sent for long: a listener only waits.
+fn keep_alive(stream: &TcpStream) -> Result<(), Fault> {
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &15)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &5)?;
+    Ok(setsockopt(stream, sockopt::TcpKeepCount, &3)?)
 }
 
 fn dial(family: AddressFamily, address: &impl SockaddrLike, limit: Limit<'_>) -> Result<OwnedFd, Fault> {
@@ -84,5 +101,36 @@ fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, F
         Arrival::Letter(addresses) => Ok(addresses?),
         Arrival::Readable => Err(Fault::Bell),
         Arrival::Time => Err(Fault::TimeUp),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use nix::sys::socket::{Backlog, bind, getsockname, listen};
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_drops_packets_leaves_time_for_the_next() {
+        // With its backlog full, a listener drops who comes next.
+        let full = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(full.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+        listen(&full, Backlog::new(0).unwrap()).unwrap();
+        let dropping: SockaddrIn = getsockname(full.as_raw_fd()).unwrap();
+        let soon = || Limit::until(Moment::now() + Duration::from_millis(200));
+        let mut waiting = Vec::new();
+        while let Ok(socket) = dial(AddressFamily::Inet, &dropping, soon()) {
+            waiting.push(socket);
+            assert!(waiting.len() < 10, "it drops nobody");
+        }
+        let answers = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dropping = SocketAddr::from(([127, 0, 0, 1], dropping.port()));
+        let addresses = [dropping, dropping, answers.local_addr().unwrap()];
+        let limit = Limit::until(Moment::now() + Duration::from_secs(3));
+        let stream = first_of(&addresses, limit).unwrap_or_else(|fault| panic!("{fault:?}"));
+        assert_eq!(stream.peer_addr().unwrap(), addresses[2]);
     }
 }

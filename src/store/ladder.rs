@@ -1,39 +1,30 @@
 //! Locking without scripts, for servers that do not run them or users who may not.
 //!
-//! The same key and the same comparisons, but no queue and no fence. Compares by `SET ... IFEQ`
-//! (Redis 8.4, Valkey 8.1), `DELIFEQ` (Valkey 9.0) or `DELEX` (Redis 8.4) where the server has them,
-//! and by WATCH and MULTI elsewhere; never by GET and then DEL.
+//! The same key and the same comparisons, but no queue and no fence. Compares by WATCH and MULTI, never by GET
+//! and then DEL.
 
 use std::io;
 use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::connect::Fault;
+use super::connect::{Fault, NoReply};
 use super::reply::{self, Unexpected};
 use super::wire::Wire;
-use super::{Acquired, Place, Standing};
+use super::{Acquired, Place, Renewed, Standing};
 use crate::clock::{Moment, wall};
 use crate::limit::Limit;
 use crate::lock::{Hold, Lease, Occupancy, Ttl};
 
-/// What this server compares by, as far as we have found out.
-#[derive(Default)]
-pub struct Ladder {
-    no_set_ifeq: bool,
-    no_delifeq: bool,
-    no_delex: bool,
-}
-
 /// Why there is no answer.
 pub enum Obstacle {
-    Fault(Fault),
+    NoReply(NoReply),
     Unexpected(Unexpected),
 }
 
-impl From<Fault> for Obstacle {
-    fn from(fault: Fault) -> Obstacle {
-        Obstacle::Fault(fault)
+impl From<NoReply> for Obstacle {
+    fn from(no_reply: NoReply) -> Obstacle {
+        Obstacle::NoReply(no_reply)
     }
 }
 
@@ -41,96 +32,68 @@ impl From<Fault> for Obstacle {
 #[derive(Clone, Copy)]
 enum Deed {
     Renew(Ttl),
+    /// The same, but never move the expiry nearer.
+    Prolong(Ttl),
     Release,
+}
+
+/// What came of it.
+enum Done {
+    Ours,
+    /// Ours, and the expiry was further away than asked for: left as it was.
+    Longer(Duration),
+    NotOurs(Occupancy),
 }
 
 /// How often a transaction is begun anew because the key was touched in between.
 const ROUNDS: usize = 8;
 
-impl Ladder {
-    /// Asks for the lock, as any plain client does.
-    pub fn acquire(
-        &mut self,
-        wire: &mut Wire,
-        key: &str,
-        hold: &Hold,
-        ttl: Ttl,
-        limit: Limit<'_>,
-    ) -> Result<Acquired, Obstacle> {
-        let token = hold.token.as_str();
-        let mut set = cmd("SET");
-        set.arg(key).arg(token).arg("NX").arg("PX").arg(ttl.millis());
-        let asked = Moment::now();
-        let granted = || {
-            let until = ttl.believed_until(asked);
-            Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None })
-        };
-        let [set, get, pttl] = three(wire.ask_all(&[set, get(key), pttl(key)], limit)?)?;
-        if let Value::Okay = refuse_error(set)? {
-            return Ok(granted());
-        }
-        let value = refuse_error(get)?;
-        // Ours already, by a request whose reply was lost: since when is not known, so it counts anew.
-        if is(&value, hold) && self.renew(wire, key, hold, ttl, limit)?.is_none() {
-            return Ok(granted());
-        }
-        Ok(Acquired::Held(seen(&value, &refuse_error(pttl)?), Place { position: 0, length: 0 }))
+/// Asks for the lock, as any plain client does.
+pub fn acquire(wire: &mut Wire, key: &str, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Obstacle> {
+    let token = hold.token.as_str();
+    let mut set = cmd("SET");
+    set.arg(key).arg(token).arg("NX").arg("PX").arg(ttl.millis());
+    let asked = Moment::now();
+    let granted = || {
+        let until = ttl.believed_until(asked);
+        Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None })
+    };
+    let [set, get, pttl] = three(wire.ask_all(&[set, get(key), pttl(key)], limit)?)?;
+    if let Value::Okay = refuse_error(set)? {
+        return Ok(granted());
     }
+    let value = refuse_error(get)?;
+    // Ours already, by a request whose reply was lost: since when is not known, so it counts anew.
+    if is(&value, hold) && matches!(transact(wire, key, hold, Deed::Renew(ttl), limit)?, Done::Ours) {
+        return Ok(granted());
+    }
+    Ok(Acquired::Held(seen(&value, &refuse_error(pttl)?), Place { position: 0, length: 0 }))
+}
 
-    /// Whose the lock is, if it was not ours to renew.
-    pub fn renew(
-        &mut self,
-        wire: &mut Wire,
-        key: &str,
-        hold: &Hold,
-        ttl: Ttl,
-        limit: Limit<'_>,
-    ) -> Result<Option<Occupancy>, Obstacle> {
-        if !self.no_set_ifeq {
-            let token = hold.token.as_str();
-            let mut set = cmd("SET");
-            set.arg(key).arg(token).arg("IFEQ").arg(token).arg("PX").arg(ttl.millis());
-            match compared(wire.ask(&set, limit)?)? {
-                Some(Value::Okay) => return Ok(None),
-                Some(_) => return whose(wire, key, limit),
-                None => self.no_set_ifeq = true,
-            }
-        }
-        transact(wire, key, hold, Deed::Renew(ttl), limit)
-    }
+/// Puts the expiry a full ttl from now, if the lock is ours.
+pub fn renew(wire: &mut Wire, key: &str, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Obstacle> {
+    let asked = Moment::now();
+    let deed = if hold.may_shorten() { Deed::Renew(ttl) } else { Deed::Prolong(ttl) };
+    Ok(match transact(wire, key, hold, deed, limit)? {
+        Done::Ours => Renewed::Until(ttl.believed_until(asked)),
+        Done::Longer(left) => Renewed::Longer(left),
+        Done::NotOurs(occupancy) => Renewed::NotYours(occupancy),
+    })
+}
 
-    /// Whose the lock is, if it was not ours to give back.
-    pub fn release(
-        &mut self,
-        wire: &mut Wire,
-        key: &str,
-        hold: &Hold,
-        limit: Limit<'_>,
-    ) -> Result<Option<Occupancy>, Obstacle> {
-        let token = hold.token.as_str();
-        let mut delifeq = cmd("DELIFEQ");
-        delifeq.arg(key).arg(token);
-        let mut delex = cmd("DELEX");
-        delex.arg(key).arg("IFEQ").arg(token);
-        for (missing, delete) in [(&mut self.no_delifeq, delifeq), (&mut self.no_delex, delex)] {
-            if *missing {
-                continue;
-            }
-            match compared(wire.ask(&delete, limit)?)? {
-                Some(Value::Int(1)) => return Ok(None),
-                Some(_) => return whose(wire, key, limit),
-                None => *missing = true,
-            }
-        }
-        transact(wire, key, hold, Deed::Release, limit)
-    }
+/// Whose the lock is, if it was not ours to give back.
+pub fn release(wire: &mut Wire, key: &str, hold: &Hold, limit: Limit<'_>) -> Result<Option<Occupancy>, Obstacle> {
+    Ok(match transact(wire, key, hold, Deed::Release, limit)? {
+        Done::Ours | Done::Longer(_) => None,
+        Done::NotOurs(occupancy) => Some(occupancy),
+    })
 }
 
 /// How a lock stands, and its value where it is text.
 pub fn look(wire: &mut Wire, key: &str, limit: Limit<'_>) -> Result<(Standing, Option<String>), Obstacle> {
     let mut kind = cmd("TYPE");
     kind.arg(key);
-    let [kind, get, pttl] = three(wire.ask_all(&[kind, get(key), pttl(key)], limit)?)?;
+    let [kind, get, pttl] = three(wire.ask_all(&[kind, get(key), pttl(key)], limit).map_err(NoReply::of_a_read)?)?;
     let (occupancy, value) = match reply::text(&refuse_error(kind)?) {
         Some("string" | "none") => {
             let value = refuse_error(get)?;
@@ -142,39 +105,32 @@ pub fn look(wire: &mut Wire, key: &str, limit: Limit<'_>) -> Result<(Standing, O
     Ok((Standing { occupancy, queue: Vec::new() }, value))
 }
 
-/// Whose it is, after it turned out not to be ours.
-fn whose(wire: &mut Wire, key: &str, limit: Limit<'_>) -> Result<Option<Occupancy>, Obstacle> {
-    Ok(Some(look(wire, key, limit)?.0.occupancy))
-}
-
 fn is(value: &Value, hold: &Hold) -> bool {
     reply::bytes(value) == Some(hold.token.as_str().as_bytes())
 }
 
 /// Compares and acts in one step: EXEC does nothing if the key was touched since WATCH.
-fn transact(
-    wire: &mut Wire,
-    key: &str,
-    hold: &Hold,
-    deed: Deed,
-    limit: Limit<'_>,
-) -> Result<Option<Occupancy>, Obstacle> {
+fn transact(wire: &mut Wire, key: &str, hold: &Hold, deed: Deed, limit: Limit<'_>) -> Result<Done, Obstacle> {
     for _ in 0..ROUNDS {
         let mut watch = cmd("WATCH");
         watch.arg(key);
-        let [watched, get, pttl] = three(wire.ask_all(&[watch, get(key), pttl(key)], limit)?)?;
+        let replies = wire.ask_all(&[watch, get(key), pttl(key)], limit).map_err(NoReply::of_a_read)?;
+        let [watched, get, pttl] = three(replies)?;
         refuse_error(watched)?;
         let value = refuse_error(get)?;
+        let seen = self::seen(&value, &refuse_error(pttl)?);
         if !is(&value, hold) {
-            return Ok(Some(seen(&value, &refuse_error(pttl)?)));
+            return Ok(Done::NotOurs(seen));
         }
         let mut act = match deed {
-            Deed::Renew(_) => cmd("PEXPIRE"),
+            Deed::Renew(_) | Deed::Prolong(_) => cmd("PEXPIRE"),
             Deed::Release => cmd("DEL"),
         };
         act.arg(key);
-        if let Deed::Renew(ttl) = deed {
-            act.arg(ttl.millis());
+        match (deed, seen.ttl) {
+            (Deed::Prolong(ttl), Some(left)) if left > ttl.get() => return Ok(Done::Longer(left)),
+            (Deed::Renew(ttl) | Deed::Prolong(ttl), _) => drop(act.arg(ttl.millis())),
+            (Deed::Release, _) => {}
         }
         let [begun, queued, done] = three(wire.ask_on(&[cmd("MULTI"), act, cmd("EXEC")], limit)?)?;
         refuse_error(begun)?;
@@ -183,7 +139,7 @@ fn transact(
             Value::Array(results) => {
                 let result = results.into_iter().next().unwrap_or(Value::Nil);
                 if let Value::Int(1) = refuse_error(result)? {
-                    return Ok(None);
+                    return Ok(Done::Ours);
                 }
             }
             // Touched in between: perhaps it has just expired, so look again.
@@ -192,7 +148,7 @@ fn transact(
         }
     }
     let busy = "the key was changed again and again while it was compared";
-    Err(Obstacle::Fault(Fault::Ended(io::Error::other(busy))))
+    Err(Obstacle::NoReply(Fault::Ended(io::Error::other(busy)).into()))
 }
 
 fn get(key: &str) -> Cmd {
@@ -225,18 +181,5 @@ fn refuse_error(reply: Value) -> Result<Value, Obstacle> {
     match reply {
         Value::ServerError(_) => Err(Obstacle::Unexpected(reply::unexpected(&reply))),
         other => Ok(other),
-    }
-}
-
-/// A reply to a command that compares; none if the server does not have it, or not for us. Asked for
-/// outright: a version number says nothing about a fork.
-fn compared(reply: Value) -> Result<Option<Value>, Obstacle> {
-    match refuse_error(reply) {
-        Err(Obstacle::Unexpected(Unexpected::Error { code, text }))
-            if code == "NOPERM" || text.contains("syntax error") || text.contains("unknown command") =>
-        {
-            Ok(None)
-        }
-        other => other.map(Some),
     }
 }

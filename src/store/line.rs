@@ -27,60 +27,87 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const WATCHERS: usize = 3;
 const STAGGER: Duration = Duration::from_millis(25);
 
+/// Subscriptions are tried this far apart, and further each time one fails or does not last.
+const AT_LEAST_APART: Duration = Duration::from_secs(1);
+const AT_MOST_APART: Duration = Duration::from_secs(30);
+/// A subscription that is lost after this was a good one.
+const LASTING: Duration = Duration::from_secs(10);
+
 pub struct Line {
     channel: String,
     ears: Ears,
+    /// When a subscription was last tried.
+    tried: Option<Moment>,
+    /// How long after that the next one may be.
+    apart: Duration,
     /// Remembered, so that a queue that the server lost is rebuilt in its order.
     ticket: String,
     look_at: Moment,
 }
 
 enum Ears {
-    Unopened,
     Open(Link),
-    /// Wake-ups do not reach us here: we poll.
+    /// Wake-ups do not reach us, for now: we poll, and try to subscribe again.
+    Closed,
+    /// The server does not let us subscribe: we poll.
     Deaf,
 }
 
 impl Line {
     pub fn new(channel: String) -> Line {
-        Line { channel, ears: Ears::Unopened, ticket: "0".into(), look_at: Moment::now() }
+        Line {
+            channel,
+            ears: Ears::Closed,
+            tried: None,
+            apart: AT_LEAST_APART,
+            ticket: "0".into(),
+            look_at: Moment::now(),
+        }
     }
 
-    /// Sees to it that we can be called, before we stand in line: a call before that would be lost.
+    /// Sees to it that we can be called, before we stand in line: a call before that would be lost. Where that
+    /// cannot be, we poll.
+    ///
+    /// # Errors
+    /// If nobody wants the lock any more.
     pub fn listen(&mut self, endpoint: &Endpoint, limit: Limit<'_>) -> Result<(), Fault> {
         if self.listens_to().is_some_and(|ear| ear.address != endpoint.address) {
-            self.ears = Ears::Unopened;
+            // The queue has moved, and the subscription was good: the next one need not wait.
+            (self.ears, self.tried) = (Ears::Closed, None);
         }
-        if let Ears::Unopened = self.ears {
-            let mut link = Link::open(endpoint, limit)?;
-            link.send(&cmd("SUBSCRIBE").arg(&self.channel).get_packed_command(), limit)?;
-            self.ears = match link.receive(limit)? {
-                Value::ServerError(_) => {
-                    // The channel's name holds most of our token.
-                    say::trace(format_args!("may not subscribe to a channel: polling"));
-                    Ears::Deaf
-                }
-                _ => Ears::Open(link),
-            };
+        let is_due = self.tried.is_none_or(|tried| (tried + self.apart).passed());
+        if let Ears::Closed = self.ears
+            && is_due
+        {
+            self.tried = Some(Moment::now());
+            match subscribe(endpoint, &self.channel, limit) {
+                Ok(ears) => self.ears = ears,
+                Err(Fault::Bell) => return Err(Fault::Bell),
+                Err(_) => self.close("cannot subscribe to a channel: polling"),
+            }
         }
         Ok(())
+    }
+
+    /// Polls from now on, and tries to subscribe again later.
+    fn close(&mut self, why: &str) {
+        say::trace(format_args!("{why}"));
+        self.ears = Ears::Closed;
+        let has_lasted = self.tried.is_some_and(|tried| tried.elapsed() >= LASTING);
+        self.apart = if has_lasted { AT_LEAST_APART } else { (self.apart * 2).min(AT_MOST_APART) };
     }
 
     /// The server that can call us, if one can.
     pub fn listens_to(&self) -> Option<&Endpoint> {
         match &self.ears {
             Ears::Open(link) => Some(&link.peer),
-            Ears::Unopened | Ears::Deaf => None,
+            Ears::Closed | Ears::Deaf => None,
         }
     }
 
     /// Where we want to be called; empty where we cannot be.
     pub fn channel(&self) -> &str {
-        match self.ears {
-            Ears::Deaf => "",
-            Ears::Unopened | Ears::Open(_) => &self.channel,
-        }
+        if self.hears() { &self.channel } else { "" }
     }
 
     /// Whether we are told when to look again.
@@ -95,9 +122,8 @@ impl Line {
     /// Takes note of an answer that was not a grant: when to look again without being called.
     pub fn stands(&mut self, queued: &Queued, occupancy: &Occupancy, grace: Duration) {
         self.ticket.clone_from(&queued.ticket);
-        if !queued.channel_used && !matches!(self.ears, Ears::Deaf) {
-            say::trace(format_args!("what is published does not reach us: polling"));
-            self.ears = Ears::Deaf;
+        if !queued.channel_used && self.hears() {
+            self.close("what is published does not reach us: polling");
         }
         let position = queued.place.position;
         let first = position == 1;
@@ -110,10 +136,10 @@ impl Line {
         pause = match (&self.ears, first) {
             // Other programs tell nobody when they are done.
             _ if first && !ours => pause.min(jittered(Duration::from_millis(75))),
-            (Ears::Deaf, true) => pause.min(jittered(Duration::from_millis(50))),
+            (Ears::Closed | Ears::Deaf, true) => pause.min(jittered(Duration::from_millis(50))),
             // A reservation must not lapse unseen.
-            (Ears::Deaf, false) => pause.min(grace / 2),
-            (Ears::Unopened | Ears::Open(_), _) => pause,
+            (Ears::Closed | Ears::Deaf, false) => pause.min(grace / 2),
+            (Ears::Open(_), _) => pause,
         };
         if occupancy.state == State::Free {
             pause = Duration::from_millis(5);
@@ -126,7 +152,7 @@ impl Line {
         loop {
             let woken = match &self.ears {
                 Ears::Open(link) => limit.rest(self.look_at, &[(link.fd(), PollFlags::POLLIN)]),
-                Ears::Unopened | Ears::Deaf => limit.rest(self.look_at, &[]),
+                Ears::Closed | Ears::Deaf => limit.rest(self.look_at, &[]),
             };
             if woken != Woken::Ready || self.called() || self.look_at.passed() {
                 return woken;
@@ -143,11 +169,26 @@ impl Line {
                 Ok(said) => called |= !is_test(&said),
                 Err(Fault::TimeUp) => return called,
                 Err(_) => {
-                    self.ears = Ears::Unopened;
+                    self.close("the subscription has ended: polling");
                     return true;
                 }
             }
         }
+    }
+}
+
+fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Ears, Fault> {
+    let mut link = Link::open(endpoint, limit)?;
+    link.send(&cmd("SUBSCRIBE").arg(channel).get_packed_command(), limit)?;
+    let reply = link.receive(limit)?;
+    match &reply {
+        Value::ServerError(_) if reply::denies(&reply::unexpected(&reply)) => {
+            // The channel's name holds most of our token.
+            say::trace(format_args!("may not subscribe to a channel: polling"));
+            Ok(Ears::Deaf)
+        }
+        Value::ServerError(_) => Err(Fault::Greeting(reply)),
+        _ => Ok(Ears::Open(link)),
     }
 }
 

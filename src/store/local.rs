@@ -138,6 +138,10 @@ impl Local {
         let asked = Moment::now();
         let key = self.prefix.key(&hold.name);
         let renewed = self.visit(&key, false, limit, |visit, _, _| {
+            let left = visit.occupancy().ttl.filter(|left| *left > ttl.get());
+            if let Some(left) = left.filter(|_| !hold.may_shorten() && visit.holder() == Some(&hold.token)) {
+                return Ok(Renewed::Longer(left));
+            }
             let ours = visit.renew(&hold.token, ttl.get(), unbound)?;
             Ok(if ours { Renewed::Until(ttl.believed_until(asked)) } else { Renewed::NotYours(visit.occupancy()) })
         });

@@ -1,5 +1,5 @@
 -- The queue of one lock: who is first in line and alive, and how the lock is put into its hands.
--- Stands before acquire.lua, release.lua and inspect.lua, and does nothing by itself.
+-- Stands before acquire.lua, release.lua, nudge.lua and inspect.lua, and does nothing by itself.
 --
 -- KEYS lock, queue, waiters, fence     ARGV[1] token
 --   lock     string  the holder's token; nothing else decides who holds
@@ -45,10 +45,11 @@ local function publish(channel, word)
   return type(n) == 'number' and n
 end
 
--- False only where it is known that nobody does: not knowing must not cost a waiter its place.
-local function listens(channel)
+-- How many subscribe to the channel itself: PUBLISH counts those too who listen to all channels, and
+-- they stand in for nobody. nil where the server does not say.
+local function listeners(channel)
   local n = redis.pcall('PUBSUB', 'NUMSUB', channel)
-  return type(n) ~= 'table' or n.err ~= nil or tonumber(n[2]) ~= 0
+  return type(n) == 'table' and n.err == nil and tonumber(n[2]) or nil
 end
 
 -- The first in line that lives, told `word` if one is given; the dead before it are dropped.
@@ -61,10 +62,11 @@ local function front(word)
     local w = waiter(h)
     if w then
       if w.channel == '' then return h, w, dropped end
-      local heard = word and publish(w.channel, word)
-      w.untold = word and not heard
-      if not heard then heard = listens(w.channel) and 1 or 0 end
-      if heard > 0 then return h, w, dropped end
+      local heard = listeners(w.channel)
+      local told = word and heard ~= 0 and publish(w.channel, word)
+      w.untold = word and not told
+      -- Not knowing must not cost a waiter its place.
+      if (heard or told or 1) > 0 then return h, w, dropped end
     end
     redis.call('ZREM', Q, h)
     redis.call('HDEL', W, h)

@@ -117,7 +117,8 @@ impl Quorum {
             // With those that do not answer it could have been ours. A majority does, though: it is met.
             State::Unknown | State::Free => {
                 let trouble = self.too_few("acquire", Some(&hold.name), &votes);
-                let is_met = trouble.kind == Kind::Unreachable && votes.answered() >= votes.quorum();
+                let is_met =
+                    matches!(trouble.kind, Kind::Unreachable | Kind::Unanswered) && votes.answered() >= votes.quorum();
                 Err(Trouble { kind: if is_met { Kind::Unwilling } else { trouble.kind }, ..trouble })
             }
             _ => Ok(Acquired::Held(occupancy, Place { position: 0, length: 0 })),
@@ -207,7 +208,7 @@ impl Store for Quorum {
     }
 
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
-        let is_extended = |said: &Said| matches!(said, Said::Extended);
+        let is_extended = |said: &Said| matches!(said, Said::Extended(_));
         let asked = Moment::now();
         let votes = self.ask(&Order::Renew(hold.clone(), ttl), limit, |votes| {
             votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
@@ -219,7 +220,10 @@ impl Store for Quorum {
                 let heal = Order::Heal(hold.clone(), ttl);
                 assembly.put(&heal, until, |node| !votes.of(node).is_some_and(is_extended));
             }
-            return Ok(Renewed::Until(ttl.believed_until(asked)));
+            return Ok(match verdict::longer_than_asked(&votes) {
+                Some(left) => Renewed::Longer(left),
+                None => Renewed::Until(ttl.believed_until(asked)),
+            });
         }
         if votes.rules_out_the_rest(is_not_yours) {
             return Ok(Renewed::NotYours(verdict(&votes)));
@@ -249,7 +253,7 @@ impl Store for Quorum {
         let Some(token) = theirs else {
             return match votes.answered() >= votes.quorum() {
                 true => Ok(Released::NotYours(verdict(&votes))),
-                false => Err(self.too_few("break", Some(name), &votes)),
+                false => Err(self.too_few("break", Some(name), &votes).of_a_read()),
             };
         };
         // The whole value is compared again wherever it is deleted.

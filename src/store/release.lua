@@ -9,14 +9,21 @@
 -- Keeps: only a lock that holds our token is touched. Nothing of ours stays in the queue, whatever
 -- the lock holds. A reservation passed to us while we gave up goes on to the next. The dead are
 -- passed over at once (nobody hears them called). Works on a full server. A replica can't answer:
--- "not yours" always comes from a server that could have written.
+-- "not yours" always comes from a server that could have written. A lock is given back whatever lies in
+-- the queue's place: nobody is served from a queue of another type.
 
-local first = redis.call('ZRANGE', Q, 0, 0)[1]
+local sound = true
+local head, record = redis.pcall('ZRANGE', Q, 0, 0), redis.pcall('HDEL', W, token)
+for _, reply in ipairs({ head, record }) do
+  local why = type(reply) == 'table' and reply.err
+  if why and not string.find(why, 'WRONGTYPE', 1, true) then return reply end
+  sound = sound and not why
+end
+local first = sound and head[1]
 if first then redis.call('ZREM', Q, token) end
-redis.call('HDEL', W, token)
 local value = redis.call('GET', K)
 local ours = value == token
-if ours or redis.call('HGET', W, 'reserved') ~= value then redis.call('HDEL', W, 'reserved') end
+if sound and (ours or redis.call('HGET', W, 'reserved') ~= value) then redis.call('HDEL', W, 'reserved') end
 local answer
 if not ours then
   answer = { 0, value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us) }

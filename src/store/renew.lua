@@ -1,12 +1,17 @@
 -- RENEW: the lock's expiry a full ttl from now, if it is still ours.
 --
--- KEYS lock, fence     ARGV token, ttl_ms
--- RETURNS {1}                               it is ours for ttl_ms from now
+-- KEYS lock, fence     ARGV token, ttl_ms, how
+--   how  set      whatever the expiry was
+--        prolong  but never nearer than it is: somebody else renews the lock, and counts on it
+-- RETURNS {1, '0'}                          it is ours for ttl_ms from now
+--         {1, '-1'}                         the same, and the expiry has moved nearer: NUDGE is to follow
+--         {1, pttl}                         it is ours, and ends later than that: left as it was
 --         {0, value, pttl, fence, now_us}   it is not: value, '' if it is free; all strings
 --
 -- Keeps: never creates the lock, so it can't resurrect one and works on a full server. The fence
 -- outlives its lock. A replica can't answer: its PEXPIRE is refused before anything is said, because
--- "not yours" stops a command, and must not come from a server that merely lags behind.
+-- "not yours" stops a command, and must not come from a server that merely lags behind. Takes no key that
+-- may be missing: a slot that is on its way to another server refuses those.
 
 local K, F = KEYS[1], KEYS[2]
 local ttl = tonumber(ARGV[2])
@@ -15,8 +20,10 @@ local function digits(n) return string.format('%.0f', n) end
 redis.call('PEXPIRE', F, digits(math.max(86400000, 10 * ttl, redis.call('PTTL', F))))
 local value = redis.call('GET', K)
 if value == ARGV[1] then
+  local left = redis.call('PTTL', K)
+  if ARGV[3] == 'prolong' and left > ttl then return { 1, digits(left) } end
   redis.call('PEXPIRE', K, digits(ttl))
-  return { 1 }
+  return { 1, (left > ttl or left < 0) and '-1' or '0' }
 end
 local time = redis.call('TIME')
 local fence = redis.pcall('GET', F)

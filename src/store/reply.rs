@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use redis::Value;
 
-use super::connect::Fault;
+use super::connect::{Fault, NoReply};
 use super::{Kind, Place, Trouble, Waiter};
 use crate::lock::{Fence, Legacy, LockName, Occupancy, State, Token};
 use crate::say;
@@ -33,8 +33,9 @@ impl<'a> What<'a> {
     }
 
     /// What no reply means.
-    pub fn unanswered(&self, at: &dyn fmt::Display, waited: Duration, fault: Fault) -> Trouble {
-        let (kind, came, remedy) = told(fault, waited);
+    pub fn unanswered(&self, at: &dyn fmt::Display, waited: Duration, no_reply: NoReply) -> Trouble {
+        let (kind, came, remedy) = told(no_reply.fault, waited);
+        let kind = if no_reply.sent && kind == Kind::Unreachable { Kind::Unanswered } else { kind };
         Trouble { kind, tried: self.tried(at), came, remedy: remedy.to_owned() }
     }
 
@@ -129,6 +130,12 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         _ => details,
     };
     Unexpected::Error { code: code.to_owned(), text: format!("{} {said}", error.code()).trim_end().to_owned() }
+}
+
+/// Whether an error is a "no" that stays no: it is not permitted, or not known here.
+pub fn denies(unexpected: &Unexpected) -> bool {
+    let Unexpected::Error { code, text } = unexpected else { return false };
+    code == "NOPERM" || text.to_lowercase().contains("unknown command")
 }
 
 /// Whether an error says that scripts are not run here, or not for us.

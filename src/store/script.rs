@@ -6,6 +6,7 @@ pub enum Script {
     Acquire,
     Renew,
     Release,
+    Nudge,
     Inspect,
     Raise,
     /// The same three, on a key that is shared with old `SETNX` clients: more to send, and for nobody else.
@@ -18,6 +19,7 @@ const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.l
 const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("release.lua"));
 const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
 const RENEW: &str = include_str!("renew.lua");
+const NUDGE: &str = concat!(include_str!("queue.lua"), include_str!("nudge.lua"));
 const RAISE: &str = include_str!("raise.lua");
 const ACQUIRE_BESIDE_SETNX: &str = concat!(
     include_str!("queue.lua"),
@@ -45,6 +47,7 @@ const RELEASE_BESIDE_SETNX: &str = concat!(
 
 static ACQUIRE_SENT: [u8; sent::<0>(ACQUIRE).1] = sent(ACQUIRE).0;
 static RELEASE_SENT: [u8; sent::<0>(RELEASE).1] = sent(RELEASE).0;
+static NUDGE_SENT: [u8; sent::<0>(NUDGE).1] = sent(NUDGE).0;
 static INSPECT_SENT: [u8; sent::<0>(INSPECT).1] = sent(INSPECT).0;
 static RENEW_SENT: [u8; sent::<0>(RENEW).1] = sent(RENEW).0;
 static RAISE_SENT: [u8; sent::<0>(RAISE).1] = sent(RAISE).0;
@@ -59,6 +62,7 @@ impl Script {
             Script::Acquire => &ACQUIRE_SENT,
             Script::Renew => &RENEW_SENT,
             Script::Release => &RELEASE_SENT,
+            Script::Nudge => &NUDGE_SENT,
             Script::Inspect => &INSPECT_SENT,
             Script::Raise => &RAISE_SENT,
             Script::AcquireBesideSetnx => &ACQUIRE_BESIDE_SETNX_SENT,
@@ -72,7 +76,7 @@ impl Script {
         match self {
             Script::Renew | Script::Raise => &["fence"],
             Script::RenewBesideSetnx => &["fence", "holder"],
-            Script::Acquire | Script::Release | Script::Inspect => &["queue", "waiters", "fence"],
+            Script::Acquire | Script::Release | Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
             Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
         }
     }
@@ -116,6 +120,7 @@ mod tests {
             (Script::Acquire, ACQUIRE),
             (Script::Renew, RENEW),
             (Script::Release, RELEASE),
+            (Script::Nudge, NUDGE),
             (Script::Inspect, INSPECT),
             (Script::Raise, RAISE),
             (Script::AcquireBesideSetnx, ACQUIRE_BESIDE_SETNX),

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::connect::Fault;
-use super::ladder::{self, Ladder, Obstacle};
+use super::connect::NoReply;
+use super::ladder::{self, Obstacle};
 use super::line::Line;
 use super::reply::{self, Unexpected, What};
 use super::route::Route;
@@ -33,8 +33,10 @@ use setnx::{Told, script_for};
 pub struct Server {
     wire: Wire,
     prefix: Prefix,
-    /// How to go about it if the server does not let us run scripts.
-    ladder: Option<Ladder>,
+    /// The last script was refused: the server runs none, or none for us.
+    denies_scripts: bool,
+    /// It has run one before: then a refusal may pass.
+    runs_scripts: bool,
     /// Our place in the queue of the lock that we wait for.
     line: Option<Line>,
     /// When it is worth asking again, for who does not stand in line.
@@ -52,7 +54,8 @@ impl Server {
         Server {
             wire,
             prefix,
-            ladder: None,
+            denies_scripts: false,
+            runs_scripts: false,
             line: None,
             look_at: Moment::now(),
             round_trip: Duration::ZERO,
@@ -72,35 +75,42 @@ impl Server {
     ) -> Result<Vec<Value>, Trouble> {
         let command = self.packed(script, what.name, args);
         self.turn_to(what);
-        let reply = self.wire.ask(&command, limit).map_err(|fault| self.unanswered(what, fault))?;
-        reply::array(reply).map_err(|unexpected| {
-            if self.ladder.is_none() && reply::denies_scripts(&unexpected) {
+        let reply = self.wire.ask(&command, limit).map_err(|no_reply| match script {
+            Script::Inspect => self.unanswered(what, no_reply).of_a_read(),
+            _ => self.unanswered(what, no_reply),
+        })?;
+        let answer = reply::array(reply);
+        self.runs_scripts |= answer.is_ok();
+        answer.map_err(|unexpected| {
+            if reply::denies_scripts(&unexpected) {
                 say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire));
-                self.ladder = Some(Ladder::default());
+                self.denies_scripts = true;
             }
             what.misunderstood(&self.wire, unexpected)
         })
     }
 
-    /// By script, or by the ladder if there it turns out that scripts are not for us.
+    /// By script; or, if the server does not run scripts for us, without one. A refusal lasts only where no script
+    /// was ever run, and where the server lets us do it without.
     fn either<T>(
         &mut self,
         what: &What<'_>,
         by_script: impl FnOnce(&mut Server) -> Result<T, Trouble>,
-        by_ladder: impl FnOnce(&mut Ladder, &mut Wire, &str) -> Result<T, Obstacle>,
+        by_ladder: impl FnOnce(&mut Wire, &str) -> Result<T, Obstacle>,
     ) -> Result<T, Trouble> {
-        if self.ladder.is_none() {
+        if self.runs_scripts || !self.denies_scripts {
+            self.denies_scripts = false;
             let answer = by_script(self);
-            if self.ladder.is_none() {
+            if !self.denies_scripts {
                 return answer;
             }
         }
         self.turn_to(what);
         let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        let ladder = self.ladder.get_or_insert_default();
-        by_ladder(ladder, &mut self.wire, &key).map_err(|obstacle| match obstacle {
-            Obstacle::Fault(fault) => self.unanswered(what, fault),
-            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire, unexpected),
+        by_ladder(&mut self.wire, &key).map_err(|obstacle| {
+            let trouble = self.obstructed(what, obstacle);
+            self.denies_scripts &= trouble.kind != Kind::Refused;
+            trouble
         })
     }
 
@@ -110,8 +120,8 @@ impl Server {
         }
     }
 
-    fn unanswered(&self, what: &What<'_>, fault: Fault) -> Trouble {
-        what.unanswered(&self.wire, self.wire.began.elapsed().min(self.wire.timeout), fault)
+    fn unanswered(&self, what: &What<'_>, no_reply: impl Into<NoReply>) -> Trouble {
+        what.unanswered(&self.wire, self.wire.began.elapsed().min(self.wire.timeout), no_reply.into())
     }
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
@@ -131,14 +141,37 @@ impl Server {
 
     /// Who has a lock and who waits for it, and the key's value where it is text.
     fn look(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(Standing, Option<String>), Trouble> {
-        self.either(
+        let seen = self.either(
             what,
             |server| {
                 let answer = server.script(what, Script::Inspect, &[], limit)?;
                 server.understood(what, answer, limit)
             },
-            |_, wire, key| ladder::look(wire, key, limit),
-        )
+            |wire, key| ladder::look(wire, key, limit),
+        );
+        match seen {
+            Err(trouble) if trouble.kind == Kind::WrongType => self.look_at_damaged(what, limit),
+            seen => seen,
+        }
+    }
+
+    /// The same for a lock beside which a key of another type lies: what the lock's own key tells.
+    fn look_at_damaged(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(Standing, Option<String>), Trouble> {
+        let key = what.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        self.turn_to(what);
+        let (mut standing, value) =
+            ladder::look(&mut self.wire, &key, limit).map_err(|obstacle| self.obstructed(what, obstacle))?;
+        if !matches!(standing.occupancy.state, State::WrongType(_)) {
+            standing.occupancy.state = State::Damaged;
+        }
+        Ok((standing, value))
+    }
+
+    fn obstructed(&self, what: &What<'_>, obstacle: Obstacle) -> Trouble {
+        match obstacle {
+            Obstacle::NoReply(no_reply) => self.unanswered(what, no_reply),
+            Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire, unexpected),
+        }
     }
 
     /// What INSPECT has answered.
@@ -156,7 +189,7 @@ impl Server {
         Ok((standing, reply::text(&value).map(str::to_owned)))
     }
 
-    /// Renewing and releasing answer alike: done, or whose it is.
+    /// What RELEASE has answered: nothing if it is done, or whose the lock is.
     fn ours(
         &mut self,
         what: &What<'_>,
@@ -173,11 +206,37 @@ impl Server {
         }
     }
 
+    /// What RENEW has answered.
+    fn renewed(
+        &mut self,
+        what: &What<'_>,
+        answer: &[Value],
+        until: Moment,
+        limit: Limit<'_>,
+    ) -> Result<Renewed, Trouble> {
+        if let [Value::Int(1), moved, ..] = answer
+            && reply::integer(moved) == Some(-1)
+        {
+            // The first in line has set its timer by the expiry before. Whom that does not reach finds out by itself.
+            let _ = self.script(what, Script::Nudge, &[""], limit);
+        }
+        match answer {
+            [Value::Int(1), ..] if matches!(answer.get(2), Some(Value::Int(1))) => Ok(Renewed::PutBack(until)),
+            [Value::Int(1), left, ..] => match (reply::integer(left), reply::integer(left).map(u64::try_from)) {
+                (Some(-1 | 0), _) => Ok(Renewed::Until(until)),
+                (_, Some(Ok(left))) => Ok(Renewed::Longer(Duration::from_millis(left))),
+                _ => Err(self.senseless(what)),
+            },
+            [Value::Int(0), seen @ ..] => Ok(Renewed::NotYours(self.occupancy(what, seen, limit)?)),
+            _ => Err(self.senseless(what)),
+        }
+    }
+
     fn release_as(&mut self, what: &What<'_>, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
         let whose = self.either(
             what,
             |server| server.ours(what, script_for(Script::Release, &hold.token), &[hold.token.as_str()], limit),
-            |ladder, wire, key| ladder.release(wire, key, hold, limit),
+            |wire, key| ladder::release(wire, key, hold, limit),
         );
         Ok(match not_a_lock(whose)? {
             None => Released::Done,
@@ -198,6 +257,11 @@ impl Server {
     }
 }
 
+/// What a renewal may do to the expiry, as RENEW is told.
+fn how(may_shorten: bool) -> &'static str {
+    if may_shorten { "set" } else { "prolong" }
+}
+
 /// Something else than a lock has taken the key's place: then it is nobody's lock.
 fn not_a_lock(whose: Result<Option<Occupancy>, Trouble>) -> Result<Option<Occupancy>, Trouble> {
     match whose {
@@ -212,7 +276,7 @@ impl Store for Server {
         let by_script = |server: &mut Server| server.acquire_by_script(&what, hold, ttl, manner, limit);
         let acquired = match hold.token.is_beside_setnx() {
             true => self.only_by_script(&what, by_script),
-            false => self.either(&what, by_script, |ladder, wire, key| ladder.acquire(wire, key, hold, ttl, limit)),
+            false => self.either(&what, by_script, |wire, key| ladder::acquire(wire, key, hold, ttl, limit)),
         }?;
         match &acquired {
             Acquired::Granted(_) => self.replicated(&what, hold, ttl, limit)?,
@@ -233,17 +297,21 @@ impl Store for Server {
         if hold.token.is_beside_setnx() {
             return self.renew_beside_setnx(&what, hold, ttl, limit);
         }
-        let asked = Moment::now();
-        let args = [hold.token.as_str(), &ttl.millis().to_string()];
-        let whose = self.either(
+        let ttl_ms = ttl.millis().to_string();
+        let args = [hold.token.as_str(), &ttl_ms, how(hold.may_shorten())];
+        let renewed = self.either(
             &what,
-            |server| server.ours(&what, Script::Renew, &args, limit),
-            |ladder, wire, key| ladder.renew(wire, key, hold, ttl, limit),
+            |server| {
+                let asked = Moment::now();
+                let answer = server.script(&what, Script::Renew, &args, limit)?;
+                server.renewed(&what, &answer, ttl.believed_until(asked), limit)
+            },
+            |wire, key| ladder::renew(wire, key, hold, ttl, limit),
         );
-        Ok(match not_a_lock(whose)? {
-            None => Renewed::Until(ttl.believed_until(asked)),
-            Some(occupancy) => Renewed::NotYours(occupancy),
-        })
+        match renewed {
+            Err(trouble) if trouble.kind == Kind::WrongType => Ok(Renewed::NotYours(reply::wrong_type("another type"))),
+            renewed => renewed,
+        }
     }
 
     fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {

@@ -1,21 +1,22 @@
 -- RENEW beside old SETNX clients: what one of them wrote over a lease of ours is undone.
 --
 -- KEYS lock, fence, holder     ARGV as RENEW, record
--- RETURNS as RENEW; {1, 1} if our value had to be put back
+-- RETURNS as RENEW; with a third element if it is ours: 1 if our value had to be put back, else 0
 --
 -- Keeps: it is put back only while the lease is valid by the server's clock, and only over such a time: what
 -- was deleted stays so, and is lost. Works on a full server: PEXPIRE comes first.
 
-local back = 0
-if ours then redis.call('PEXPIRE', H, beside(tonumber(ARGV[2]))) end
+local back, ms = 0, tonumber(ARGV[2])
+if ours and ARGV[3] == 'prolong' then ms = math.max(ms, redis.call('PTTL', H) + 2) end
+if ours then redis.call('PEXPIRE', H, beside(ms)) end
 if ours and ends(redis.call('GET', K)) then
-  redis.call('SET', K, token, 'PX', ARGV[2])
+  redis.call('SET', K, token, 'PX', string.format('%.0f', ms))
   back = 1
 end
 local answer = ask()
 if answer[1] == 1 then
-  if not ours then redis.call('SET', H, ARGV[3], 'PX', beside(tonumber(ARGV[2]))) end
-  answer[2] = back
+  if not ours then redis.call('SET', H, ARGV[4], 'PX', beside(ms)) end
+  answer[3] = back
 elseif ours then
   redis.call('DEL', H)
 end

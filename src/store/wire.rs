@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::Kind;
-use super::connect::{Fault, Link};
+use super::connect::{Fault, Link, NoReply};
 use super::endpoint::{Address, Endpoint};
 use super::route::{Heard, Route};
 use crate::clock::Moment;
@@ -25,17 +25,20 @@ pub struct Wire {
     with: Option<Address>,
     /// Connections without a request under way; that of the last conversation comes last.
     idle: Vec<Link>,
-    /// A connection with a request outstanding that nobody waits for any more: what is sent on it
-    /// is executed after that request.
-    spent: Option<Link>,
+    /// Connections with a request outstanding that nobody waits for any more, the latest first: what is sent on
+    /// one is executed after that request.
+    spent: Vec<Link>,
 }
 
 /// So often we let ourselves be sent to another server before there is an answer.
 const HOPS: usize = 5;
 
+/// Maximum number of connections kept for a request that was given up: each is a descriptor.
+const MOST_SPENT: usize = 16;
+
 impl Wire {
     pub fn new(route: Route, timeout: Duration) -> Wire {
-        Wire { route, timeout, began: Moment::now(), with: None, idle: Vec::new(), spent: None }
+        Wire { route, timeout, began: Moment::now(), with: None, idle: Vec::new(), spent: Vec::new() }
     }
 
     pub fn route(&self) -> &Route {
@@ -80,17 +83,17 @@ impl Wire {
 
     /// Whether a request is outstanding that nobody waits for any more.
     pub fn is_in_doubt(&self) -> bool {
-        self.spent.is_some()
+        !self.spent.is_empty()
     }
 
     /// One request, one reply.
-    pub fn ask(&mut self, request: &Cmd, limit: Limit<'_>) -> Result<Value, Fault> {
+    pub fn ask(&mut self, request: &Cmd, limit: Limit<'_>) -> Result<Value, NoReply> {
         let mut replies = self.ask_all(std::slice::from_ref(request), limit)?;
-        replies.pop().ok_or_else(|| Fault::Garbled("it does not reply".into()))
+        replies.pop().ok_or_else(|| Fault::Garbled("it does not reply".into()).into())
     }
 
     /// Several requests in one go; as many replies.
-    pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+    pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         self.began = Moment::now();
         for _ in 0..HOPS {
             let link = self.link(limit)?;
@@ -110,18 +113,19 @@ impl Wire {
             kind: Kind::Unwilling,
             came: "its servers send us from one to another without end".into(),
             remedy: "see CLUSTER INFO there, on each",
-        })
+        }
+        .into())
     }
 
     /// The same, of the server that was turned to and of no other: where it sends us is not followed.
-    pub fn ask_here(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+    pub fn ask_here(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         self.began = Moment::now();
         let link = self.link(limit)?;
         self.converse(link, requests, limit)
     }
 
     /// The same, but only on the connection of the last request, whose state at the server matters.
-    pub fn ask_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+    pub fn ask_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let gone = || Fault::Ended(io::Error::new(io::ErrorKind::NotConnected, "the connection was closed"));
         let link = self.idle.pop().ok_or_else(gone)?;
         self.converse(link, requests, limit)
@@ -129,7 +133,7 @@ impl Wire {
 
     /// Asks a server that is about to have the key, which has to be said before each request (Redis command
     /// ASKING).
-    fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+    fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let link = Link::open(there, self.within(limit))?;
         let requests: Vec<Cmd> = requests.iter().flat_map(|request| [cmd("ASKING"), request.clone()]).collect();
         let replies = self.converse(link, &requests, limit)?;
@@ -145,26 +149,28 @@ impl Wire {
         Ok(link)
     }
 
-    fn converse(&mut self, mut link: Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, Fault> {
+    fn converse(&mut self, mut link: Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         match link.converse(requests, self.within(limit)) {
             Ok(replies) => {
                 self.idle.push(link);
                 Ok(replies)
             }
-            Err(fault) => {
+            Err(no_reply) => {
                 self.route.lost(&link.peer);
-                if matches!(fault, Fault::TimeUp | Fault::Bell) {
-                    self.spent = Some(link);
+                if no_reply.sent && matches!(no_reply.fault, Fault::TimeUp | Fault::Bell) {
+                    // The one before it has been given up for longest.
+                    self.spent.truncate(MOST_SPENT - 1);
+                    self.spent.insert(0, link);
                 }
-                Err(fault)
+                Err(no_reply)
             }
         }
     }
 
-    /// Sends a request behind one that was given up, so that it cannot be executed before it. Nobody
-    /// waits for the reply.
+    /// Sends a request behind each one that was given up, so that it cannot be executed before it. Nobody
+    /// waits for the replies.
     pub fn send_behind(&mut self, request: &Cmd, limit: Limit<'_>) {
-        if let Some(mut spent) = self.spent.take() {
+        for mut spent in self.spent.drain(..) {
             // If it cannot be sent, neither could what it is to undo be answered: the lease ends.
             let _ = spent.send(&request.get_packed_command(), limit);
         }

@@ -6,12 +6,13 @@ use std::thread;
 
 use crate::clock::Moment;
 use crate::inbox::{Arrival, Inbox, NONE, Postbox};
+use crate::limit::Limit;
 use crate::lock::HolderId;
 use crate::look::Subject;
 use crate::report::{Named, Row};
 use crate::signals::deaf;
 use crate::store::{Released, Store, Trouble};
-use crate::wait::insist;
+use crate::wait::{GivenBack, give_back};
 
 pub enum Order {
     Look,
@@ -48,13 +49,12 @@ fn observe(mut store: Box<dyn Store>, subject: &Subject, mut orders: Inbox<Order
                 Err(trouble) => Letter::Trouble(trouble),
             },
             Order::Break(lock, id) => {
-                let taken = insist(subject.timeout, |limit| store.take_away(&lock.name, &id, limit));
-                let answer = match taken.answer {
-                    // A request before this one was not answered, and did it.
-                    Ok(Released::NotYours(_)) if taken.in_doubt => Ok(Released::Done),
-                    answer => answer,
-                };
-                Letter::Broken(lock, answer)
+                let take = |limit: Limit<'_>| store.take_away(&lock.name, &id, limit);
+                let taken = give_back(subject.timeout, Moment::NEVER, take).map(|taken| match taken {
+                    GivenBack::Done | GivenBack::InDoubt => Released::Done,
+                    GivenBack::NotYours(occupancy) => Released::NotYours(occupancy),
+                });
+                Letter::Broken(lock, taken)
             }
         });
     }

@@ -32,6 +32,26 @@ pub fn a_renewal_may_also_shorten_what_is_left(authority: &impl Authority) {
     eventually("the lock ends by itself", || is_free(authority));
 }
 
+pub fn a_renewal_from_within_does_not_shorten_what_a_run_counts_on(authority: &impl Authority) {
+    let script = "nxlock --json renew job --ttl 100ms; nxlock --json status job";
+    let done = authority.nxlock(["run", "job", "-t", "1m", "-c", script]).run().exits(0).says("not sooner");
+    let (renewed, seen) = done.text().split_once('\n').map(|(a, b)| (json(a), json(b))).expect("two documents");
+    let left = 10_000..=60_000;
+    assert_eq!((&renewed["outcome"], &seen[0]["state"]), (&"renewed".into(), &"held".into()));
+    assert!(left.contains(&renewed["ttl_ms"].as_u64().unwrap()), "{renewed}");
+    assert!(left.contains(&seen[0]["ttl_ms"].as_u64().unwrap()), "{seen}");
+}
+
+pub fn a_renewal_from_within_may_lengthen_what_a_run_counts_on(authority: &impl Authority) {
+    let script = "nxlock renew job --ttl 1h; nxlock --json status job";
+    let done = authority.nxlock(["run", "job", "-t", "1m", "-c", script]).run().exits(0).says_nothing();
+    assert!(json(&done.text())[0]["ttl_ms"].as_u64().unwrap() > 60_000, "{}", done.text());
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("no document ({error}): {text}"))
+}
+
 pub fn a_token_is_an_argument_or_in_the_environment_or_on_stdin(authority: &impl Authority) {
     let token = acquire(authority, "1m");
     authority.nxlock(["renew", "job", "--ttl", "1m"]).env("NXLOCK_TOKEN", &token).run().exits(0);

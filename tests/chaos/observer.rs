@@ -123,7 +123,7 @@ fn in_order(line: &str) -> Vec<Who> {
     waiters.into_iter().filter_map(|waiter| who(field(waiter, "token")?)).collect()
 }
 
-/// Everybody says it in their reason, which is the end of a token.
+/// Everybody says it in a field of the token: nxlock in its reason, behind which there may be another.
 fn who(token: &str) -> Option<Who> {
-    token.rsplit(':').next()?.strip_prefix('c')?.parse().ok()
+    token.split(':').rev().find_map(|field| field.strip_prefix('c')?.parse().ok())
 }

@@ -30,6 +30,7 @@ const ALL: &[Fault] = &[
     Fault::ForeignSet,
     Fault::ForeignDel,
     Fault::Flush,
+    Fault::RenewByVerb,
 ];
 const BESIDE: &[Fault] = &[Fault::Crash, Fault::Freeze, Fault::LoseReply, Fault::ForeignDel, Fault::WriteOver];
 
@@ -208,6 +209,30 @@ fn no_word_is_missing() {
     passes("three waiters without heartbeat, one crash or freeze", &words_only(TRUE));
 }
 
+/// One holds, for longer and then no longer, and goes without a word: the next has only its timer, and words.
+fn held_for_less(server: Server) -> Setting {
+    Setting {
+        faults: &[Fault::Lengthen, Fault::Shorten, Fault::Crash],
+        at_most: 3,
+        ..Setting { manners: vec![Queue; 2], ..words_only(server) }
+    }
+}
+
+#[test]
+fn an_expiry_that_moves_nearer_keeps_nobody_waiting() {
+    passes("two waiters without heartbeat, a shorter ttl", &held_for_less(TRUE));
+}
+
+#[test]
+fn an_expiry_that_moves_nearer_untold_is_noticed() {
+    fn renew(model: &mut Model, token: Token, ttl: u64, prolong: bool) -> Renewed {
+        let answer = model.renew(token, ttl, prolong);
+        model.said.clear();
+        answer
+    }
+    fails(&held_for_less(Server { renew, ..TRUE }), "stays free while somebody waits");
+}
+
 #[test]
 fn a_next_in_line_who_is_not_told_is_noticed() {
     fn untold(model: &mut Model, token: Token) -> Released {
@@ -251,14 +276,28 @@ fn a_release_that_does_not_compare_is_noticed() {
 
 #[test]
 fn a_renewal_that_does_not_compare_is_noticed() {
-    fn renew(model: &mut Model, token: Token, ttl: u64) -> Renewed {
+    fn renew(model: &mut Model, token: Token, ttl: u64, prolong: bool) -> Renewed {
         if let Some(lock) = &mut model.lock {
             lock.is = token;
             model.fence.as_mut().unwrap().is = model.now_us;
         }
-        model.renew(token, ttl)
+        model.renew(token, ttl, prolong)
     }
     fails(&Setting { server: Server { renew, ..TRUE }, ..setting(&[Queue, Queue], &[], 0) }, "two hold");
+}
+
+#[test]
+fn a_renewal_by_the_verb_takes_nothing_from_who_keeps_the_lock() {
+    passes("a verb renews for a tick", &setting(&[Queue, Queue], &[Fault::RenewByVerb, Fault::Freeze], 2));
+}
+
+#[test]
+fn a_renewal_by_the_verb_that_shortens_what_is_kept_is_noticed() {
+    fn renew(model: &mut Model, token: Token, ttl: u64, _: bool) -> Renewed {
+        model.renew(token, ttl, false)
+    }
+    let verb = setting(&[Queue, Queue], &[Fault::RenewByVerb], 1);
+    fails(&Setting { server: Server { renew, ..TRUE }, ..verb }, "two hold");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use redis::{Connection, RedisResult, Value, cmd};
 
-use crate::server::{KEYS, Server, acquire, heard, inspect, listen, release, renew, until, words};
+use crate::server::{KEYS, Server, acquire, heard, inspect, listen, nudge, prolong, release, renew, until, words};
 
 fn wake(token: &str) -> String {
     format!("{}:wake:{token}", KEYS[0])
@@ -103,6 +103,57 @@ fn the_next_in_line_is_told_when_a_dead_head_is_dropped() {
 }
 
 #[test]
+fn who_listens_to_all_channels_stands_in_for_no_waiter() {
+    let (server, mut c) = started();
+    let mut monitor = server.connect();
+    cmd("PSUBSCRIBE").arg("*").query::<Value>(&mut monitor).unwrap();
+    ask(&mut c, "holder", "once", "").unwrap();
+    assert_eq!(ask(&mut c, "deaf", "queue", &wake("deaf")).unwrap()[6], "0", "nobody listens there");
+    release(&mut c, "deaf").unwrap();
+    let (ear, _) = waits(&server, &mut c, "killed", "10000");
+    let _live = waits(&server, &mut c, "live", "10000");
+    gone(&server, ear, "killed");
+    assert_eq!(text(release(&mut c, "holder")), ["2", "live"]);
+}
+
+#[test]
+fn an_expiry_that_moves_nearer_is_told_to_the_first_in_line() {
+    let (server, mut c) = started();
+    ask(&mut c, "holder", "once", "").unwrap();
+    let (dead, _) = waits(&server, &mut c, "killed", "10000");
+    let (mut next, _) = waits(&server, &mut c, "next", "10000");
+    gone(&server, dead, "killed");
+    assert_eq!(heard(&mut next), ["t"]);
+    assert_eq!(text(renew(&mut c, "holder", "90000")), ["1", "0"]);
+    assert_eq!(text(prolong(&mut c, "holder", "1000"))[0], "1");
+    assert!(heard(&mut next).is_empty());
+    assert_eq!(text(renew(&mut c, "holder", "30000")), ["1", "-1"]);
+    nudge(&mut c).unwrap();
+    assert_eq!(heard(&mut next), ["n"]);
+    let rules = ["~lock:*", "~{lock:*", "+eval", "+get", "+time", "+pttl", "+pexpire"];
+    send(&mut c, &[&["ACL", "SETUSER", "renewer", "on", ">pw"], &rules[..]].concat());
+    send(&mut c, &["AUTH", "renewer", "pw"]);
+    assert_eq!(text(renew(&mut c, "holder", "20000")), ["1", "-1"], "who may not tell renews all the same");
+    assert!(nudge(&mut c).is_err());
+}
+
+#[test]
+fn a_lock_is_given_back_whatever_lies_in_its_queue_s_place() {
+    let (_server, mut c) = started();
+    for (damaged, other) in [(KEYS[1], KEYS[2]), (KEYS[2], KEYS[1])] {
+        ask(&mut c, "holder", "once", "").unwrap();
+        send(&mut c, &["DEL", damaged, other]);
+        send(&mut c, &["SET", damaged, "mine"]);
+        assert_eq!(text(renew(&mut c, "holder", "1000")), ["1", "-1"]);
+        assert_eq!(text(release(&mut c, "stranger"))[..2], ["0", "holder"]);
+        assert_eq!(text(release(&mut c, "holder")), ["1"]);
+        assert!(!cmd("EXISTS").arg(KEYS[0]).query::<bool>(&mut c).unwrap());
+        assert_eq!(cmd("GET").arg(damaged).query::<String>(&mut c).unwrap(), "mine");
+        send(&mut c, &["DEL", damaged]);
+    }
+}
+
+#[test]
 fn a_fence_of_another_type_is_replaced_and_blocks_no_release() {
     let (_server, mut c) = started();
     ask(&mut c, "holder", "once", "").unwrap();
@@ -135,7 +186,7 @@ fn a_full_server_refuses_newcomers_and_serves_those_in_line() {
     let _first = waits(&server, &mut c, "first", "10000");
     let _second = waits(&server, &mut c, "second", "10000");
     send(&mut c, &["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(text(renew(&mut c, "holder", "60000")), ["1"]);
+    assert_eq!(text(renew(&mut c, "holder", "60000")), ["1", "0"]);
     assert_eq!(ask(&mut c, "second", "queue", &wake("second")).unwrap()[3], "2");
     refused(&ask(&mut c, "third", "queue", ""), "OOM");
     assert_eq!(text(release(&mut c, "holder")), ["2", "first"]);

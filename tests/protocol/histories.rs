@@ -29,7 +29,11 @@ enum Event {
         channel: bool,
         remembers: bool,
     },
-    Renew(Token),
+    Renew {
+        who: Token,
+        ttl: u64,
+        prolong: bool,
+    },
     Release(Token),
     Subscribe(Token),
     Unsubscribe(Token),
@@ -72,10 +76,13 @@ fn event() -> impl Strategy<Value = Event> {
             (prop::bool::weighted(0.8), prop::bool::weighted(0.8))
                 .prop_map(move |(channel, remembers)| Event::Acquire { who, manner, ttl, grace, channel, remembers })
         });
+    // Shorter and longer than what it was taken for.
+    let ttls = prop_oneof![Just(10_000u64), Just(50_000), Just(200_000)];
+    let renew = (who.clone(), ttls, any::<bool>()).prop_map(|(who, ttl, prolong)| Event::Renew { who, ttl, prolong });
     let lease = prop_oneof![Just(Lease::Over), Just(Lease::TooLong), Just(Lease::OtherVersion)];
     prop_oneof![
         24 => acquire,
-        2 => who.clone().prop_map(Event::Renew),
+        3 => renew,
         8 => who.clone().prop_map(Event::Release),
         6 => who.clone().prop_map(Event::Subscribe),
         4 => who.clone().prop_map(Event::Unsubscribe),
@@ -137,20 +144,33 @@ impl Both<'_> {
             Event::Acquire { who, manner, ttl, grace, channel, remembers } => {
                 self.acquire(&Ask { token: who, ttl, manner, lease: 60_000, grace, channel, ticket: 0 }, remembers);
             }
-            Event::Renew(who) if who <= BESIDE_SETNX => {
-                let (stood, args) = (self.model.value(), [&name(who), "50000", &record(who)]);
-                let answer = server::beside_setnx(&mut self.real, Script::RenewBesideSetnx, &args);
-                let answer = words(answer.unwrap()).unwrap();
-                match self.model.renew_beside_setnx(who, 50_000) {
-                    Renewed::Yes => assert_eq!(answer, ["1", if stood == Some(STALE) { "1" } else { "0" }]),
-                    Renewed::NotOurs { value, pttl, fence } => self.not_ours(&answer, value, pttl, fence),
+            Event::Renew { who, ttl, prolong } => {
+                let (beside, stood) = (who <= BESIDE_SETNX, self.model.value());
+                let (token, record, ms) = (name(who), record(who), ttl.to_string());
+                let args = [&token[..], &ms, if prolong { "prolong" } else { "set" }, &record];
+                let answer = match beside {
+                    true => server::beside_setnx(&mut self.real, Script::RenewBesideSetnx, &args),
+                    false if prolong => server::prolong(&mut self.real, &token, &ms),
+                    false => server::renew(&mut self.real, &token, &ms),
+                };
+                let mut answer = words(answer.unwrap()).unwrap();
+                // As the program does. The model knows both as one.
+                if answer[0] == "1" && answer[1] == "-1" {
+                    server::nudge(&mut self.real).unwrap();
+                    answer[1] = "0".into();
                 }
-            }
-            Event::Renew(who) => {
-                let answer = words(server::renew(&mut self.real, &name(who), "50000").unwrap()).unwrap();
-                match self.model.renew(who, 50_000) {
-                    Renewed::Yes => assert_eq!(answer, ["1"]),
+                let renewed = match beside {
+                    true => self.model.renew_beside_setnx(who, ttl, prolong),
+                    false => self.model.renew(who, ttl, prolong),
+                };
+                let back = beside.then_some(if stood == Some(STALE) { "1" } else { "0" });
+                match renewed {
                     Renewed::NotOurs { value, pttl, fence } => self.not_ours(&answer, value, pttl, fence),
+                    Renewed::Yes => assert_eq!(answer, ["1", "0"].into_iter().chain(back).collect::<Vec<_>>()),
+                    Renewed::Longer(left) => {
+                        same_expiry(&answer[1], left);
+                        assert_eq!((&answer[0][..], answer.get(2).map(String::as_str)), ("1", back));
+                    }
                 }
             }
             Event::Release(who) => {

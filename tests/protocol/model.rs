@@ -62,7 +62,13 @@ pub enum Released {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Renewed {
     Yes,
-    NotOurs { value: Option<Token>, pttl: i64, fence: u64 },
+    /// It is ours, and ends later than was asked for.
+    Longer(i64),
+    NotOurs {
+        value: Option<Token>,
+        pttl: i64,
+        fence: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -170,14 +176,22 @@ impl Model {
         }
     }
 
-    pub fn renew(&mut self, token: Token, ttl: u64) -> Renewed {
+    /// `prolong`: somebody else keeps the lock, and counts on its expiry.
+    pub fn renew(&mut self, token: Token, ttl: u64, prolong: bool) -> Renewed {
         self.expire();
         let kept = self.now() + FENCE_MS.max(10 * ttl);
         if let Some(fence) = &mut self.fence {
             fence.until = fence.until.max(Some(kept));
         }
         if self.value() == Some(token) {
+            if prolong && self.pttl() > ttl as i64 {
+                return Renewed::Longer(self.pttl());
+            }
+            let is_nearer = !(0..=ttl as i64).contains(&self.pttl());
             self.set_lock(token, ttl);
+            if is_nearer {
+                self.front(Some(token), Some(Word::Look));
+            }
             return Renewed::Yes;
         }
         Renewed::NotOurs { value: self.value(), pttl: self.pttl(), fence: self.fence() }

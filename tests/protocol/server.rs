@@ -124,7 +124,17 @@ pub fn release(connection: &mut Connection, token: &str) -> RedisResult<Value> {
 }
 
 pub fn renew(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
-    eval(connection, Script::Renew, &[token, ttl])
+    eval(connection, Script::Renew, &[token, ttl, "set"])
+}
+
+/// The same by somebody who does not keep the lock.
+pub fn prolong(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
+    eval(connection, Script::Renew, &[token, ttl, "prolong"])
+}
+
+/// What follows a renewal that has moved the expiry nearer.
+pub fn nudge(connection: &mut Connection) -> RedisResult<Value> {
+    eval(connection, Script::Nudge, &[""])
 }
 
 pub fn beside_setnx(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {

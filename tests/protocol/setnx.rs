@@ -23,15 +23,17 @@ impl Model {
         answer
     }
 
-    pub fn renew_beside_setnx(&mut self, token: Token, ttl: u64) -> Renewed {
+    pub fn renew_beside_setnx(&mut self, token: Token, ttl: u64, prolong: bool) -> Renewed {
         self.expire();
         let ours = self.is_held_by(token);
+        let until = self.holder.as_ref().and_then(|holder| holder.until);
+        let left = until.filter(|_| ours && prolong).map_or(0, |until| until - self.now());
         if ours && self.is_stale() {
-            self.set_lock(token, ttl);
+            self.set_lock(token, ttl.max(left));
         }
-        let answer = self.renew(token, ttl);
+        let answer = self.renew(token, ttl, prolong);
         match answer {
-            Renewed::Yes => self.hold(token, ttl),
+            Renewed::Yes | Renewed::Longer(_) => self.hold(token, ttl.max(left)),
             Renewed::NotOurs { .. } if ours => self.holder = None,
             Renewed::NotOurs { .. } => {}
         }

@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::{KEY, beside, had, is_ours, queued, standing, turn};
 use crate::support::line::Turn;
-use crate::support::{Fake, Local, Nxlock, Redis, eventually, is_alive, text_of};
+use crate::support::{Local, Nxlock, Redis, eventually, is_alive, text_of};
 
 #[test]
 fn it_reads_as_a_time_that_never_comes() {
@@ -166,9 +166,9 @@ fn where_scripts_are_not_run_it_is_refused_with_the_reason() {
     call(&["release", "--key", KEY, token.trim()]).run().exits(0);
     redis.ask::<i64>(&["DEL", "{lock.foo}:holder"]);
     assert_eq!(text_of(&log), "");
-    let fake = Fake::that_deletes_by("DELEX");
-    fake.nxlock(beside("acquire", &["--ttl", "1m"])).run().exits(78).says("does not run scripts");
-    assert_eq!(fake.value(KEY), None);
+    let without = Redis::with(&["--rename-command", "EVAL", ""]);
+    without.nxlock(beside("acquire", &["--ttl", "1m"])).run().exits(78).says("does not run scripts");
+    assert_eq!(without.value(KEY), None);
 }
 
 #[test]

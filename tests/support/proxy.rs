@@ -4,12 +4,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::{Nxlock, Redis};
+use super::{Nxlock, Redis, lasts};
 
 /// What becomes of a request, counted from 1 over all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,14 @@ pub enum Fate {
     ReplySwallowed,
     /// It never gets to the server, and nothing says so.
     Blackholed,
+    /// The server gets it when the test lets it go, whether its client is still there or not.
+    Held,
+    /// Its reply takes so long.
+    Slow(Duration),
+    /// The connection ends behind its reply.
+    Last,
+    /// It does not get to the server; this is said instead.
+    Answered(&'static str),
 }
 
 pub struct Proxy {
@@ -28,17 +37,30 @@ pub struct Proxy {
     requests: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
     seen: Arc<Mutex<Vec<String>>>,
+    gate: Arc<Gate>,
 }
 
 impl Proxy {
     pub fn to(redis: &Redis, fate: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Proxy {
+        Proxy::by_command(redis, move |number, _| fate(number))
+    }
+
+    /// The same, by the beginning of the request too.
+    pub fn by_command(redis: &Redis, fate: impl Fn(usize, &str) -> Fate + Send + Sync + 'static) -> Proxy {
         let directory = tempfile::Builder::new().prefix("nxp").tempdir().expect("a directory for the proxy");
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
-        let proxy = Proxy { directory, requests: Arc::default(), connections: Arc::default(), seen: Arc::default() };
+        let proxy = Proxy {
+            directory,
+            requests: Arc::default(),
+            connections: Arc::default(),
+            seen: Arc::default(),
+            gate: Arc::default(),
+        };
         let line = Line {
             server: redis.socket(),
             requests: Arc::clone(&proxy.requests),
             seen: Arc::clone(&proxy.seen),
+            gate: Arc::clone(&proxy.gate),
             fate: Arc::new(fate),
         };
         let connections = Arc::clone(&proxy.connections);
@@ -57,8 +79,17 @@ impl Proxy {
         Nxlock::new(args).env("NXLOCK_SERVER", format!("unix://{}", self.socket().display()))
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn socket(&self) -> PathBuf {
         self.directory.path().join("s")
+    }
+
+    /// Lets the requests go that are held, and whatever comes behind them.
+    pub fn lets_go(&self) {
+        self.gate.opens();
     }
 
     /// How many requests have come.
@@ -81,7 +112,30 @@ struct Line {
     server: PathBuf,
     requests: Arc<AtomicUsize>,
     seen: Arc<Mutex<Vec<String>>>,
-    fate: Arc<dyn Fn(usize) -> Fate + Send + Sync>,
+    gate: Arc<Gate>,
+    fate: Arc<Decide>,
+}
+
+/// What becomes of a request, by its number and its beginning.
+type Decide = dyn Fn(usize, &str) -> Fate + Send + Sync;
+
+/// Closed at first.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn opens(&self) {
+        *self.is_open.lock().expect("no test has panicked in it") = true;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let is_open = self.is_open.lock().expect("no test has panicked in it");
+        drop(self.opened.wait_while(is_open, |is_open| !*is_open));
+    }
 }
 
 impl Line {
@@ -95,18 +149,35 @@ impl Line {
             let request = requests.parse_value(&mut heard).ok()?;
             let request_bytes = heard.bytes;
             let number = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
-            self.seen.lock().ok()?.push(beginning(&request));
-            let fate = (self.fate)(number);
-            if fate == Fate::Blackholed {
-                continue;
+            let beginning = beginning(&request);
+            self.seen.lock().ok()?.push(beginning.clone());
+            let fate = (self.fate)(number, &beginning);
+            match fate {
+                Fate::Blackholed => continue,
+                Fate::Answered(reply) => {
+                    client.write_all(reply.as_bytes()).ok()?;
+                    continue;
+                }
+                Fate::Held => self.gate.wait(),
+                _ => {}
             }
             server.write_all(&request_bytes).ok()?;
             let mut heard = Recorder::of(&server);
             replies.parse_value(&mut heard).ok()?;
             match fate {
                 Fate::Delivered => client.write_all(&heard.bytes).ok()?,
+                Fate::Slow(by) => {
+                    lasts(by);
+                    client.write_all(&heard.bytes).ok()?;
+                }
+                Fate::Last => {
+                    client.write_all(&heard.bytes).ok()?;
+                    return None;
+                }
                 Fate::Cut => return None,
-                Fate::ReplySwallowed | Fate::Blackholed => {}
+                // Its client may be gone, and have sent more before that.
+                Fate::Held => drop(client.write_all(&heard.bytes)),
+                Fate::ReplySwallowed | Fate::Blackholed | Fate::Answered(_) => {}
             }
         }
     }

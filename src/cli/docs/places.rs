@@ -18,9 +18,9 @@ three or more servers  Masters that know nothing of each other: see SEVERAL SERV
 `-._~` is best written as `%` and two hexadecimal digits. On a network that is not yours, use TLS.
 
 The server must be a master: Redis 6.2 or later, or one that behaves like it. It needs `maxmemory-policy noeviction`, or enough \
-memory: a server that evicts keys evicts locks. Where EVAL is not known or not permitted, nxlock compares by other means \
-(WATCH and MULTI, or SET IFEQ and DELEX where they are known), but there is no queue and no fence: every waiter polls. Where \
-channels are not permitted, there is a queue, and its waiters poll.";
+memory: a server that evicts keys evicts locks. Where EVAL is not known or not permitted, nxlock compares by WATCH \
+and MULTI, but there is no queue and no fence: every waiter polls. Where \
+channels are not permitted, or no second connection is possible, there is a queue, and its waiters poll.";
 
 pub const REACHING: &str = "\
 TLS  The server's certificate must be of an authority in --tls-ca, or else among the system's, and be made out to the host that the URL names; there is no \
@@ -128,15 +128,16 @@ if all waiters die. Losing them costs the waiters time, and never lets two have 
 {lock:NAME}:holder  Who holds it, where --setnx-compat makes the token a bare number: the token, and what else a token tells. It is good only for the value that it names, and ends with the lock.
 lock:NAME:wake:ID  The channel on which a waiter is called.
 
-A token is `nx1:`, 26 random characters, and behind colons user and host, pid, time and reason. Whoever has it \
-can release the lock. The first eight of the random characters are the ID that `status` shows.";
+A token is `nx1:`, 26 random characters, and behind colons user and host, pid, time and reason; the token of an `acquire` \
+without --while-pid ends in `:lease`. Whoever has it can release the lock. The first eight of the random characters are the ID that `status` shows.";
 
 pub const PERMISSIONS: &str = "\
 What each verb asks of a server with access control lists, if the prefix is `lock:`. A database other than 0 needs `+select` as well.
 
 run, acquire, release  `~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +pttl +pexpire +zadd +zrem +zrange +zrank +zscore \
 +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe`; and `+type` for --break
-renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`
+renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`; and, to tell the first in line at once of an expiry that moves nearer, \
+`&lock:* +zrange +zrem +hget +hdel +publish +pubsub|numsub`
 status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
 Sentinel  `+role` at the master; at a sentinel with users, `+sentinel|get-master-addr-by-name`
 Cluster  `+cluster|slots +asking`

@@ -133,7 +133,8 @@ reason  What --reason gave, or null.";
 const JSON_STATE: &str = "\
 state  `free`; `held`; `reserved`, put aside for the next in line, who has not taken it yet; `foreign`, a value that is not nxlock's; `legacy`, a bare number without expiry; `no_expiry`, a value \
 without expiry; `wrong_type`, a key that is not a string; \
-of several servers, `contested`, where no majority agrees, and `unknown`, where those that do not answer could decide.
+of several servers, `contested`, where no majority agrees, and `unknown`, where those that do not answer could decide. `unknown` is also \
+a lock whose queue or waiters key is of another type; `warnings` says so.
 holder  See below.
 ttl_ms  How long the lease still runs; null where the key has no expiry.
 fence  An integer, or null.";
@@ -250,7 +251,7 @@ pub const RENEW: [Section; 6] = [
         "\
 outcome  `renewed`.
 name, key  The lock, and its key in the server.
-ttl_ms  What --ttl gave.
+ttl_ms  What --ttl gave; if the lock ends later than that, because its holder renews it, how long it still runs.
 
 If it is not your lock, `outcome` is `not_yours`:
 

@@ -59,7 +59,8 @@ pub enum Said {
     Held(Occupancy),
     /// How the fence stood before it was raised.
     Raised(Fence),
-    Extended,
+    /// For this long, if that is longer than asked for.
+    Extended(Option<Duration>),
     NotYours(Occupancy),
     /// It was never asked for the lock, so it has nothing of ours.
     Untouched,
@@ -206,7 +207,8 @@ impl Node {
         let renewed = self.server.renew(hold, ttl, limit.no_later_than(self.reply_by(ttl)))?;
         self.round_trip = asked.elapsed();
         Ok(match renewed {
-            Renewed::Until(_) | Renewed::PutBack(_) => Said::Extended,
+            Renewed::Until(_) | Renewed::PutBack(_) => Said::Extended(None),
+            Renewed::Longer(left) => Said::Extended(Some(left)),
             Renewed::NotYours(occupancy) => {
                 self.is_absent = occupancy.state == State::Free;
                 Said::NotYours(occupancy)
@@ -229,7 +231,7 @@ impl Node {
         Ok(match released {
             // It went already by what was sent behind the request in doubt, or it never came.
             Released::NotYours(occupancy) if in_doubt && occupancy.state != State::Free => {
-                return Err(Trouble { kind: Kind::Unreachable, ..Trouble::of_ours("", &"an answer was lost") });
+                return Err(Trouble { kind: Kind::Unanswered, ..Trouble::of_ours("", &"an answer was lost") });
             }
             Released::NotYours(occupancy) if !in_doubt => Said::NotYours(occupancy),
             Released::NotYours(_) | Released::Done => {

@@ -99,6 +99,17 @@ pub fn raised_by(votes: &Votes, granted: &Votes, fence: Fence) -> usize {
     votes.each().enumerate().filter(|vote| is_raised(*vote)).count()
 }
 
+/// How long a lock lasts that was renewed, if a quorum had it for longer than was asked for and left it so.
+pub fn longer_than_asked(votes: &Votes) -> Option<Duration> {
+    let left = |said: &Said| match said {
+        Said::Extended(left) => *left,
+        _ => None,
+    };
+    let mut lefts: Vec<Duration> = votes.each().flatten().filter_map(left).collect();
+    lefts.sort_unstable_by_key(|left| std::cmp::Reverse(*left));
+    lefts.get(votes.quorum() - 1).copied()
+}
+
 /// A higher fence that a node had already.
 pub fn outdone_by(votes: &Votes, fence: Fence) -> Option<Fence> {
     let before = |said: &Said| match said {
@@ -190,6 +201,8 @@ pub fn too_few(tried: String, servers: &[String], votes: &Votes) -> Trouble {
         _ if said.len() == failed.len() && failed.iter().all(|(_, trouble)| trouble.kind == Kind::Unwilling) => {
             Kind::Unwilling
         }
+        // A server that has said nothing may have been sent a request.
+        _ if votes.open() > 0 || failed.iter().any(|(_, trouble)| trouble.kind == Kind::Unanswered) => Kind::Unanswered,
         _ => Kind::Unreachable,
     };
     let telling = failed.iter().find(|(_, trouble)| trouble.kind == kind).or(failed.first());
@@ -304,7 +317,8 @@ mod tests {
         assert_eq!(kind_of(vec![yes(), refused(), unreachable()]).kind, Kind::Unreachable);
         assert_eq!(kind_of(vec![yes(), refused(), refused()]).kind, Kind::Refused);
         assert_eq!(kind_of(vec![yes(), failed(Kind::Unwilling), failed(Kind::Unwilling)]).kind, Kind::Unwilling);
-        assert_eq!(kind_of(vec![yes(), failed(Kind::Unwilling), None]).kind, Kind::Unreachable);
+        assert_eq!(kind_of(vec![yes(), failed(Kind::Unwilling), None]).kind, Kind::Unanswered);
+        assert_eq!(kind_of(vec![yes(), unreachable(), failed(Kind::Unanswered)]).kind, Kind::Unanswered);
         let came = kind_of(vec![yes(), refused(), None]).came;
         assert_eq!(came, "1 of 3 servers answered: s1: it says no; s2: no answer in time");
     }

@@ -75,7 +75,9 @@ impl Server {
         self.turn_to(what);
         let node = self.wire.reach(limit).map_err(|fault| self.unanswered(what, fault))?;
         let line = self.line.get_or_insert_with(|| Line::new(channel_of(&self.prefix, hold)));
-        let listening = line.listen(&node, self.wire.within(limit));
+        // While it is tried, a lock that is put aside for us cannot be claimed.
+        let patience = (self.wire.timeout / 4).max(self.round_trip * 8);
+        let listening = line.listen(&node, self.wire.within(limit).no_later_than(Moment::now() + patience));
         let heard = (line.channel().to_owned(), line.ticket().to_owned());
         listening.map_err(|fault| self.unanswered(what, fault))?;
         Ok(heard)

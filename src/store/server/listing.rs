@@ -37,7 +37,7 @@ impl Server {
             *survey = self.begun(limit)?;
         }
         // Without scripts each is asked about by several questions that belong together.
-        if self.ladder.is_some() {
+        if self.denies_scripts {
             survey.strays.append(&mut survey.names);
         }
         if let Some(name) = survey.strays.last() {

@@ -6,10 +6,10 @@ use redis::{Cmd, Value, cmd};
 use super::super::connect::Link;
 use super::super::reply::{self, Unexpected};
 use super::super::wire::Wire;
-use super::Fault;
 use super::listing::glob_escaped;
 use crate::limit::Limit;
 use crate::lock::{LockName, Prefix, beside};
+use crate::store::connect::Fault;
 
 /// What we may not do, as rules for ACL SETUSER that would let us.
 #[derive(Default)]

@@ -2,10 +2,10 @@
 
 use redis::{Value, cmd};
 
-use super::Server;
+use super::{Server, how};
 use crate::clock::Moment;
 use crate::limit::Limit;
-use crate::lock::{Hold, Occupancy, Token, Ttl, beside};
+use crate::lock::{Hold, Occupancy, Token, Ttl, Upkeep, beside};
 use crate::store::reply::{self, Unexpected, What};
 use crate::store::script::Script;
 use crate::store::{Kind, Renewed, Trouble};
@@ -31,9 +31,9 @@ impl Server {
         what: &What<'_>,
         by_script: impl FnOnce(&mut Server) -> Result<T, Trouble>,
     ) -> Result<T, Trouble> {
-        self.ladder = None;
+        self.denies_scripts = false;
         let answer = by_script(self);
-        if self.ladder.take().is_none() {
+        if !self.denies_scripts {
             return answer;
         }
         Err(Trouble {
@@ -94,7 +94,8 @@ impl Server {
             Some(beside) => beside.record.clone(),
             None => hold.token.record_begin(),
         };
-        let args = [hold.token.as_str(), &ttl.millis().to_string(), &record];
+        let may_shorten = hold.may_shorten() || self.is_lease_only(what, &hold.token, limit);
+        let args = [hold.token.as_str(), &ttl.millis().to_string(), how(may_shorten), &record];
         let answer = self.only_by_script(what, |server| server.script(what, Script::RenewBesideSetnx, &args, limit));
         let answer = match answer {
             Err(trouble) if trouble.kind == Kind::WrongType => {
@@ -102,12 +103,12 @@ impl Server {
             }
             answer => answer?,
         };
-        let until = ttl.believed_until(asked);
-        match answer.as_slice() {
-            [Value::Int(1), Value::Int(0)] => Ok(Renewed::Until(until)),
-            [Value::Int(1), Value::Int(1)] => Ok(Renewed::PutBack(until)),
-            [Value::Int(0), seen @ ..] => Ok(Renewed::NotYours(self.occupancy(what, seen, limit)?)),
-            _ => Err(self.senseless(what)),
-        }
+        self.renewed(what, &answer, ttl.believed_until(asked), limit)
+    }
+
+    /// Whether the record that lies beside a bare number says that nobody renews its lock.
+    fn is_lease_only(&mut self, what: &What<'_>, token: &Token, limit: Limit<'_>) -> bool {
+        let record = self.told(what, &Value::BulkString(token.as_str().as_bytes().to_vec()), limit);
+        reply::bytes(&record).and_then(Token::read).is_some_and(|told| told.upkeep == Upkeep::LeaseOnly)
     }
 }

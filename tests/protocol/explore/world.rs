@@ -176,6 +176,11 @@ impl World {
             suffers(Fault::ForeignSet, i == 0 && self.model.lock.is_none());
             suffers(Fault::ForeignDel, i == 0 && self.model.lock.is_some());
             suffers(Fault::Flush, i == 0);
+            suffers(Fault::RenewByVerb, c.phase == Phase::Holding);
+            let is_mine =
+                c.phase == Phase::Holding && self.model.value() == Some(c.token) && c.deadline > self.model.now();
+            suffers(Fault::Lengthen, is_mine && free);
+            suffers(Fault::Shorten, is_mine && free);
             suffers(Fault::WriteOver, i == 0 && self.model.value().is_some_and(|value| value < STALE));
             if c.frozen && running {
                 steps.push(Step::Thaw(i));
@@ -214,7 +219,7 @@ impl World {
             Step::Serve(i) => world.serve(i, setting)?,
             Step::Receive(i) => world.receive(i),
             Step::Thaw(i) => world.clients[i].frozen = false,
-            Step::Suffer(fault, i) => world.suffer(fault, i),
+            Step::Suffer(fault, i) => world.suffer(fault, i, setting),
         }
         world.one_holder()?;
         world.rebase();
@@ -248,8 +253,8 @@ impl World {
                     }
                 }
             }
-            Request::Renew => match (setting.server.renew)(&mut self.model, token, TTL) {
-                Renewed::Yes => Reply::Yes,
+            Request::Renew => match (setting.server.renew)(&mut self.model, token, TTL, false) {
+                Renewed::Yes | Renewed::Longer(_) => Reply::Yes,
                 Renewed::NotOurs { .. } => Reply::No,
             },
             Request::Release => {
@@ -267,14 +272,19 @@ impl World {
         if let Reply::Busy { ticket, .. } = reply {
             self.clients[i].owed = if ticket > 0 { now + setting.lease } else { 0 };
         }
+        self.deliver();
+        let c = &mut self.clients[i];
+        c.flight = (c.phase != Phase::Crashed).then_some(Flight { reply: Some(reply), ..flight });
+        Ok(())
+    }
+
+    /// What the server has said.
+    fn deliver(&mut self) {
         for (to, word) in std::mem::take(&mut self.model.said) {
             if let Some(c) = self.clients.iter_mut().find(|c| c.token == to && word != Word::Test) {
                 c.mail = c.phase == Phase::Waiting;
             }
         }
-        let c = &mut self.clients[i];
-        c.flight = (c.phase != Phase::Crashed).then_some(Flight { reply: Some(reply), ..flight });
-        Ok(())
     }
 
     fn changed_hands(&mut self, owner: Token, before: &Model, barges: bool) -> Result<(), String> {

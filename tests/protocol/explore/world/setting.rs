@@ -13,7 +13,7 @@ pub const ENDLESS: u64 = 200;
 pub struct Server {
     pub acquire: fn(&mut Model, &Ask) -> Acquired,
     pub release: fn(&mut Model, Token) -> Released,
-    pub renew: fn(&mut Model, Token, u64) -> Renewed,
+    pub renew: fn(&mut Model, Token, u64, bool) -> Renewed,
 }
 
 pub const TRUE: Server = Server { acquire: Model::acquire, release: Model::release, renew: Model::renew };
@@ -35,6 +35,11 @@ pub enum Fault {
     Flush,
     /// A SETNX client has lost by GETSET, and its clock is slow.
     WriteOver,
+    /// Somebody with the token, who does not keep the lock, asks for a ttl of one tick.
+    RenewByVerb,
+    /// The holder of a lock that nobody else keeps wants it for longer, or for no longer than a tick.
+    Lengthen,
+    Shorten,
 }
 
 #[derive(Clone)]

@@ -1,11 +1,11 @@
 //! What each fault does to a world, and whose belief it makes void.
 
-use super::{Client, FOREIGN, Fault, Phase, Reply, Request, TTL, World};
+use super::{Client, FOREIGN, Fault, Phase, Reply, Request, Setting, TTL, World};
 use crate::model::{Expiring, Model};
 use crate::setnx::STALE;
 
 impl World {
-    pub(super) fn suffer(&mut self, fault: Fault, i: usize) {
+    pub(super) fn suffer(&mut self, fault: Fault, i: usize, setting: &Setting) {
         self.faults += 1;
         let now = self.model.now();
         let c = &mut self.clients[i];
@@ -18,6 +18,16 @@ impl World {
             Fault::Freeze => c.frozen = true,
             Fault::LoseReply => (c.flight, c.look_at) = (None, now + 1),
             Fault::LoseMail => c.mail = false,
+            Fault::Lengthen | Fault::Shorten => {
+                let ttl = if fault == Fault::Lengthen { 4 * TTL } else { 1 };
+                c.deadline = now + ttl;
+                (setting.server.renew)(&mut self.model, c.token, ttl, false);
+                self.deliver();
+            }
+            Fault::RenewByVerb => {
+                (setting.server.renew)(&mut self.model, c.token, 1, true);
+                self.deliver();
+            }
             Fault::ForeignSet => self.model.lock = Some(Expiring { is: FOREIGN, until: Some(now + TTL) }),
             Fault::WriteOver => self.model.lock = Some(Expiring { is: STALE, until: None }),
             Fault::ForeignDel => {

@@ -1,0 +1,121 @@
+//! How a waiter listens for its turn, and what it does where it cannot.
+
+use std::time::Duration;
+
+use crate::support::line::{Turn, turn};
+use crate::support::{Fate, Proxy, Redis, eventually, lasts, now};
+
+fn listeners(redis: &Redis) -> usize {
+    redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]).len()
+}
+
+fn subscriptions(proxy: &Proxy) -> usize {
+    proxy.commands().iter().filter(|command| command.starts_with("SUBSCRIBE")).count()
+}
+
+#[test]
+fn waiters_listen_again_after_a_stall_and_a_restart() {
+    let mut redis = Redis::start();
+    redis.put("lock:job", b"another's", Some(600_000));
+    let options = ["--server-timeout", "500ms"];
+    let mut line: Vec<Turn> = (0..5).map(|_| Turn::queued(&redis, &options)).collect();
+    eventually("all listen", || listeners(&redis) == 5);
+    redis.hang();
+    for turn in &mut line {
+        turn.running.says("trying again");
+    }
+    redis.kill();
+    redis.restart();
+    // Some are served by now, and they are not to be: who waits is to listen.
+    redis.ask::<()>(&["SET", "lock:job", "another's", "PX", "600000"]);
+    let waiting = || line.iter().filter(|turn| !turn.is_up()).count();
+    eventually("all who wait listen again", || listeners(&redis) == waiting() && waiting() >= 3);
+    redis.leave_as_it_is();
+}
+
+#[test]
+fn a_passing_refusal_to_subscribe_is_tried_again_and_a_lasting_one_is_not() {
+    let refusals = [
+        ("-ERR max number of clients reached\r\n", true),
+        ("-LOADING Redis is loading the dataset in memory\r\n", true),
+        ("-NOPERM this user has no permissions to run the 'subscribe' command\r\n", false),
+        ("-ERR unknown command 'SUBSCRIBE', with args beginning with: \r\n", false),
+    ];
+    for (refusal, passes) in refusals {
+        let redis = Redis::start();
+        let proxy = Proxy::by_command(&redis, move |_, command| match command.starts_with("SUBSCRIBE") {
+            true => Fate::Answered(refusal),
+            false => Fate::Delivered,
+        });
+        let holder = Turn::had(&redis, &[]);
+        let mut waiter = Turn::of(proxy.nxlock(turn(&[]))).in_line(&redis);
+        if passes {
+            eventually("it is tried again", || subscriptions(&proxy) >= 3);
+        }
+        holder.leaves();
+        waiter.up();
+        waiter.leaves();
+        assert!(passes || subscriptions(&proxy) == 1, "{refusal}");
+    }
+}
+
+#[test]
+fn where_a_second_connection_is_impossible_a_waiter_polls_and_is_served() {
+    for fate in [Fate::Cut, Fate::Blackholed, Fate::ReplySwallowed] {
+        let redis = Redis::start();
+        let proxy = Proxy::by_command(&redis, move |_, command| match command.starts_with("SUBSCRIBE") {
+            true => fate,
+            false => Fate::Delivered,
+        });
+        let holder = Turn::had(&redis, &[]);
+        let mut waiter = Turn::of(proxy.nxlock(turn(&[]))).in_line(&redis);
+        holder.leaves();
+        waiter.up();
+        waiter.leaves();
+        // And without a wait before it.
+        proxy.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    }
+}
+
+#[test]
+fn a_subscription_that_is_cut_again_and_again_is_not_tried_without_a_pause() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let mut waiter = Turn::queued(&redis, &[]);
+    let (began, mut cut) = (now(), 0);
+    while began.elapsed() < Duration::from_millis(1500) {
+        cut += redis.ask::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        lasts(Duration::from_millis(5));
+    }
+    assert!((1..=4).contains(&cut), "{cut} subscriptions");
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
+fn a_connection_that_ends_behind_each_reply_brings_no_storm_of_renewals() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis, |_| Fate::Last);
+    let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "40s"])));
+    holder.up();
+    lasts(Duration::from_millis(1500));
+    assert!(proxy.requests() <= 5, "{:?}", proxy.commands().len());
+    holder.leaves();
+}
+
+#[test]
+fn the_kernel_finds_out_about_a_dead_connection_that_only_listens() {
+    let redis = Redis::on_tcp(&[]);
+    let holder = Turn::had(&redis, &[]);
+    let url = format!("redis://127.0.0.1:{}", redis.port());
+    let waiter = Turn::of(redis.nxlock(turn(&[])).env("NXLOCK_SERVER", url)).in_line(&redis);
+    let server = format!("0100007F:{:04X}", redis.port());
+    // proc_pid_net(5): the fourth word is the state, 01 established; the sixth is the timer, 02 keepalive.
+    let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", waiter.pid())).unwrap();
+    let to_server: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let timers: Vec<&str> = to_server.iter().filter(|w| w[2] == server && w[3] == "01").map(|w| &w[5][..2]).collect();
+    assert_eq!(timers, ["02", "02"], "{table}");
+    holder.leaves();
+    waiter.leaves();
+}
