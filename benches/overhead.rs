@@ -128,21 +128,28 @@ fn memory(server: &Server) {
         let mut holder = silent(NXLOCK, &["--server", &server.tcp(), "run", "--ttl", ttl, "held", "--", "cat"]);
         let mut holder = holder.stdin(Stdio::piped()).spawn().expect("it starts");
         let comm = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let children = format!("/proc/{0}/task/{0}/children", holder.id());
+        let child = |pid: &str| {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            children.split_whitespace().next().map(str::to_owned)
+        };
+        let nxlock = holder.id().to_string();
+        let mut guard = String::new();
         until("the command runs", || {
-            let children = fs::read_to_string(&children).unwrap_or_default();
-            children.split_whitespace().any(|pid| comm(pid).trim() == "cat")
+            guard = child(&nxlock).unwrap_or_default();
+            child(&guard).is_some_and(|command| comm(&command).trim() == "cat")
         });
         pause(Duration::from_millis(after));
-        let mut status = String::new();
-        let opened = fs::File::open(format!("/proc/{}/status", holder.id()));
-        opened.and_then(|mut file| file.read_to_string(&mut status)).expect("it runs");
-        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let cells = ["VmRSS", "RssAnon", "VmHWM"].map(|name| {
-            let line = line(name).unwrap_or_default();
-            line.trim().trim_end_matches(" kB").to_owned()
-        });
-        table.row(name, &cells);
+        for (whose, pid) in [("", &nxlock), (": its guard", &guard)] {
+            let mut status = String::new();
+            let opened = fs::File::open(format!("/proc/{pid}/status"));
+            opened.and_then(|mut file| file.read_to_string(&mut status)).expect("it runs");
+            let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let cells = ["VmRSS", "RssAnon", "VmHWM"].map(|name| {
+                let line = line(name).unwrap_or_default();
+                line.trim().trim_end_matches(" kB").to_owned()
+            });
+            table.row(&format!("{name}{whose}"), &cells);
+        }
         drop(holder.stdin.take());
         assert!(holder.wait().expect("it is our child").success());
     }

@@ -41,6 +41,11 @@ impl Moment {
         Moment::now().0.saturating_sub(self.0)
     }
 
+    /// What [`Moment::since_boot`] gives, back.
+    pub fn after_boot(duration: Duration) -> Moment {
+        Moment(duration)
+    }
+
     /// Since boot, as timerfd_settime(2) takes it; nothing for [`Moment::NEVER`].
     pub fn since_boot(self) -> Option<Duration> {
         (self != Moment::NEVER).then_some(self.0)
@@ -65,26 +70,28 @@ impl Sub<Duration> for Moment {
 
 /// One boot of this machine: what its processes can agree on a moment by.
 pub struct Boot {
-    id: String,
+    /// Not known in a container that has been given an id of its own, or no /proc/sys.
+    id: Option<String>,
     /// By how many microseconds this process's clock is ahead of the machine's, time_namespaces(7).
     ahead: i64,
 }
 
 impl Boot {
     /// # Errors
-    /// Where there is no /proc, random(4); and while a process has left one time namespace and is not
-    /// in the next, since then nothing tells how far its clock is ahead.
+    /// Where there is no /proc, and while a process has left one time namespace and is not in the next: then nothing tells
+    /// how far its clock is ahead.
     pub fn this() -> io::Result<Boot> {
-        let text = |path| Ok::<_, io::Error>(String::from_utf8_lossy(&proc::short(path)?).trim_end().to_owned());
-        let id = text("/proc/sys/kernel/random/boot_id")?;
-        // Not there in kernels without time namespaces.
-        let offsets = text("/proc/self/timens_offsets").unwrap_or_default();
-        let ahead = ahead(&offsets).unwrap_or(0);
+        let offsets = match proc::short("/proc/self/timens_offsets") {
+            // Not there in kernels without time namespaces.
+            Err(_) => proc::short("/proc/self/stat").map(|_| Vec::new())?,
+            Ok(offsets) => offsets,
+        };
+        let ahead = ahead(&String::from_utf8_lossy(&offsets)).unwrap_or(0);
         let namespace = |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino());
         if ahead != 0 && namespace("time")? != namespace("time_for_children")? {
             return Err(io::Error::other("this process is between two time namespaces"));
         }
-        Ok(Boot { id, ahead })
+        Ok(Boot { id: proc::boot_id(), ahead })
     }
 
     /// Whether this process counts from the machine's boot itself. What /proc tells of times is by the
@@ -93,8 +100,13 @@ impl Boot {
         self.ahead == 0
     }
 
-    pub fn id(&self) -> &str {
-        &self.id
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// Whether this id is that of another boot for certain.
+    pub fn is_other_than(&self, id: Option<&str>) -> bool {
+        self.id().zip(id).is_some_and(|(this, other)| this != other)
     }
 
     /// Microseconds from the machine's boot to a moment.
@@ -136,12 +148,19 @@ mod tests {
     fn processes_whose_clocks_are_apart_agree_on_a_moment() {
         assert_eq!(ahead("monotonic           0         0\nboottime        86400  5000000\n"), Some(86_400_005_000));
         assert_eq!(ahead("boottime 9223372036854775807 0\n"), None, "farther than can be counted");
-        let apart = Boot { id: String::new(), ahead: -3_000_000 };
-        let together = Boot { id: String::new(), ahead: 0 };
+        let apart = Boot { id: None, ahead: -3_000_000 };
+        let together = Boot { id: None, ahead: 0 };
         let moment = Moment(Duration::from_secs(10));
         assert_eq!((together.micros(moment), apart.micros(moment)), (10_000_000, 13_000_000));
         assert_eq!(apart.moment(13_000_000), moment);
-        assert_eq!(Boot::this().unwrap().id().len(), 36);
+    }
+
+    #[test]
+    fn a_boot_is_another_only_if_both_are_known() {
+        let this = Boot::this().unwrap();
+        assert_eq!(this.id().unwrap().len(), 36);
+        assert!(this.is_other_than(Some("another")) && !this.is_other_than(this.id()) && !this.is_other_than(None));
+        assert!(!Boot { id: None, ahead: 0 }.is_other_than(Some("another")));
     }
 
     #[test]

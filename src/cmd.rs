@@ -263,11 +263,9 @@ fn give_up_if_asked(store: &mut dyn Store, hold: &Hold, timeout: Duration, signa
     Some(Report::Interrupted(signal))
 }
 
-/// Nothing was started: whether the server heard it matters to nobody but the next, for one ttl.
-fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) {
-    if let Err(trouble) = hand_back(store, hold, timeout) {
-        say::warn(format_args!("{trouble}"));
-    }
+/// Nothing was started: whether the server heard it matters to nobody but the next, for one ttl. Whether it did.
+fn give_back(store: &mut dyn Store, hold: &Hold, timeout: Duration) -> bool {
+    hand_back(store, hold, timeout).inspect_err(|trouble| say::warn(format_args!("{trouble}"))).is_ok()
 }
 
 /// Gives back a lock that is of no use, and tells that it did.

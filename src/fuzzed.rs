@@ -4,7 +4,7 @@ pub use crate::cli::{Cli, duration};
 pub use crate::clock::{Moment, ahead, wall};
 pub use crate::limit::Limit;
 pub use crate::lock::{Fence, Hold, HolderId, LockName, Occupancy, Owner, Prefix, State, Token, Ttl};
-pub use crate::proc::{Stat, hidden_by, number_is};
+pub use crate::proc::{Stat, number_is};
 pub use crate::render::{harmless, shown};
 pub use crate::report::{Busy, Named, NotYours, Report, Row, StatusRows, Wanted};
 pub use crate::say::{Waiting, begin, heard, lost_how};

@@ -56,10 +56,16 @@ impl Alarm {
     }
 }
 
-/// Descriptors that are waited for beside one's own.
-pub type Fds<'a> = [Option<BorrowedFd<'a>>; 2];
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
-pub const NONE: Fds<'static> = [None; 2];
+/// Descriptors that are waited for beside one's own.
+pub type Fds<'a> = [Option<BorrowedFd<'a>>; 3];
+
+pub const NONE: Fds<'static> = [None; 3];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ready {

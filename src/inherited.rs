@@ -5,7 +5,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
-use nix::sys::signal::Signal;
 
 use crate::signals::is_ignored;
 
@@ -29,7 +28,7 @@ pub fn stdout_closed() -> bool {
 static LOOK: extern "C" fn() = look;
 
 extern "C" fn look() {
-    PIPE_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+    PIPE_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     // SAFETY: F_GETFD reads a flag of a descriptor, or says that there is none.
     let closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1;
     STDOUT_CLOSED.store(closed, Ordering::Relaxed);

@@ -191,7 +191,7 @@ impl Watch {
     fn keep(mut self, mut orders: Inbox<Order>, reports: &Postbox<Report>) {
         let mut next = Moment::now();
         loop {
-            match orders.next(self.look_at(next), [self.lifeline(), None]) {
+            match orders.next(self.look_at(next), [self.lifeline(), None, None]) {
                 Ok(Arrival::Time) if !next.passed() => continue,
                 Ok(Arrival::Letter(order)) => return reports.send(Report::GivenBack(self.carry_out(&order))),
                 Ok(Arrival::Readable | Arrival::Time) | Err(_) => {}

@@ -8,6 +8,7 @@ mod clock;
 mod cmd;
 mod complete;
 mod config;
+mod descriptors;
 mod events;
 mod exit;
 #[cfg(fuzzing)]

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 
+use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
+
 /// A file that the kernel writes as it is read, and that is short: the first page of it.
 ///
 /// # Errors
@@ -15,17 +17,23 @@ pub fn short(path: &str) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
+/// The kernel's own id of this boot, random(4). Containers may have a file of their own in its place, which tells
+/// nothing of the machine; that file is not one of procfs.
+pub fn boot_id() -> Option<String> {
+    let mut file = File::open("/proc/sys/kernel/random/boot_id").ok()?;
+    let is_the_kernels = fstatfs(&file).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
+    let mut id = String::new();
+    file.read_to_string(&mut id).ok().filter(|_| is_the_kernels)?;
+    Some(id.trim_end().to_owned())
+}
+
 /// A process as it was when it was looked at, proc_pid_stat(5).
 pub struct Stat {
-    pub state: char,
     pub parent: i32,
+    /// The device number of the terminal that controls it, or 0.
+    terminal: i64,
     /// In clock ticks after boot: with the pid, what no two processes of one boot share.
     pub started: u64,
-    /// Nothing for a kernel thread, and for a process that has given up its memory since it ends.
-    pub memory: u64,
-    /// Where the environment begins and ends; both nothing in the middle of an execve(2), and to who may
-    /// not look.
-    pub environment: (u64, u64),
 }
 
 impl Stat {
@@ -40,18 +48,59 @@ impl Stat {
         let fields: Vec<&str> = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3);
         Some(Stat {
-            state: field(3)?.chars().next()?,
             parent: field(4)?.parse().ok()?,
+            terminal: field(7)?.parse().ok()?,
             started: field(22)?.parse().ok()?,
-            memory: field(23)?.parse().ok()?,
-            environment: (field(50)?.parse().ok()?, field(51)?.parse().ok()?),
         })
     }
+}
 
-    /// It has ended, and nobody has asked how.
-    pub fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
+/// Whether a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    Runs,
+    /// By a signal, or for a tracer.
+    Stopped,
+    /// Its main thread has ended, and others may run.
+    WithoutMainThread,
+    Ended,
+}
+
+/// A process as job control sees it, proc_pid_status(5).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Job {
+    pub state: JobState,
+    blocked: u64,
+    caught: u64,
+}
+
+impl Job {
+    /// Nothing for a process that is not there, or not to be seen.
+    pub fn of(pid: i32) -> Option<Job> {
+        Job::read(&String::from_utf8_lossy(&short(&format!("/proc/{pid}/status")).ok()?))
     }
+
+    fn read(status: &str) -> Option<Job> {
+        let field = |name: &str| Some(status.lines().find_map(|line| line.strip_prefix(name))?.trim());
+        let signals = |name: &str| u64::from_str_radix(field(name)?, 16).ok();
+        let state = match field("State:")?.chars().next()? {
+            'T' | 't' => JobState::Stopped,
+            'Z' | 'X' if field("Threads:").is_some_and(|threads| threads != "1") => JobState::WithoutMainThread,
+            'Z' | 'X' => JobState::Ended,
+            _ => JobState::Runs,
+        };
+        Some(Job { state, blocked: signals("SigBlk:")?, caught: signals("SigCgt:")? })
+    }
+
+    /// Whether it decides itself what this signal does: it has a handler, or has blocked it to read it elsewhere.
+    pub fn catches(&self, number: i32) -> bool {
+        (self.caught | self.blocked) >> (number - 1) & 1 == 1
+    }
+}
+
+/// The number under which /proc shows this process; nothing where there is no /proc, or one that does not show it.
+pub fn own_number() -> Option<i32> {
+    fs::read_link("/proc/self").ok()?.to_str()?.parse().ok()
 }
 
 /// Whether this process sees those that /proc shows under the same numbers as it knows them: not if it
@@ -61,32 +110,29 @@ pub fn is_ours() -> bool {
     number_is(std::process::id(), &String::from_utf8_lossy(&status))
 }
 
+/// The number that a process has in its own pid namespace, by the one that /proc shows it under.
+pub fn inner_number(shown: i32) -> Option<i32> {
+    let status = short(&format!("/proc/{shown}/status")).ok()?;
+    numbers(&String::from_utf8_lossy(&status)).split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// A process's name, as prctl(2) sets it.
+pub fn name(shown: i32) -> String {
+    String::from_utf8_lossy(&short(&format!("/proc/{shown}/comm")).unwrap_or_default()).trim_end().to_owned()
+}
+
+fn numbers(status: &str) -> &str {
+    status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default()
+}
+
 /// Whether a process has this number and no other, by its `/proc/PID/status`.
 pub fn number_is(pid: u32, status: &str) -> bool {
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-    numbers.split_ascii_whitespace().eq([pid.to_string()])
+    numbers(status).split_ascii_whitespace().eq([pid.to_string()])
 }
 
-/// Whether /proc keeps processes from us that are there: the mount option `hidepid`, proc(5).
-pub fn hides() -> bool {
-    hidden_by(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
-}
-
-/// Whether the mount of /proc among these has the option.
-pub fn hidden_by(mounts: &str) -> bool {
-    let own = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/proc"));
-    own.filter_map(|line| line.split_once("hidepid=")).any(|(_, how)| !how.starts_with('0') && !how.starts_with("off"))
-}
-
-/// Whether /proc shows processes and nothing else: the mount option `subset=pid`, proc(5).
-pub fn has_processes_only() -> bool {
-    is_subset(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
-}
-
-/// Whether the visible mount of /proc, the last one, has the option.
-fn is_subset(mounts: &str) -> bool {
-    let visible = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"));
-    visible.is_some_and(|line| line.split([' ', ',']).any(|option| option == "subset=pid"))
+/// Whether the kernel says that no terminal controls this process: the field `tty_nr` in proc_pid_stat(5).
+pub fn has_no_terminal() -> bool {
+    short("/proc/self/stat").ok().and_then(|stat| Stat::read(&stat)).is_some_and(|stat| stat.terminal == 0)
 }
 
 /// Every process that is to be seen.
@@ -103,20 +149,27 @@ mod tests {
         let rest = "7 12 12 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 123456 99 0 1 \
                     0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 1 2 3 4 5 600 601 0";
         let stat = Stat::read(format!("12 (a) b) (c) S {rest}").as_bytes()).unwrap();
-        assert_eq!((stat.state, stat.parent, stat.started), ('S', 7, 123_456));
-        assert_eq!((stat.memory, stat.environment), (99, (600, 601)));
+        assert_eq!((stat.parent, stat.started), (7, 123_456));
+        assert_eq!(stat.terminal, 0);
         let odd = [b"12 (\xff\n) Z ".as_slice(), rest.as_bytes()].concat();
-        assert!(Stat::read(&odd).unwrap().has_ended());
+        assert_eq!(Stat::read(&odd).unwrap().parent, 7);
         assert!(Stat::read(b"").is_none());
     }
 
     #[test]
-    fn the_subset_is_that_of_the_visible_mount_of_proc() {
-        let whole = "22 28 0:21 / /proc rw,nosuid - proc proc rw\n";
-        let subset = "63 45 0:39 / /proc rw,relatime - proc proc rw,hidepid=2,subset=pid\n";
-        let elsewhere = "63 45 0:39 / /mnt/proc rw,relatime - proc proc rw,subset=pid\n";
-        assert!(is_subset(subset) && is_subset(&format!("{whole}{subset}{elsewhere}")));
-        assert!(!is_subset(whole) && !is_subset(&format!("{subset}{whole}{elsewhere}")) && !is_subset(""));
+    fn a_job_is_stopped_or_catches_a_signal() {
+        let job = |state: &str, blocked: &str, caught: &str| {
+            Job::read(&format!("Name:\tx\nState:\t{state}\nSigBlk:\t{blocked}\nSigIgn:\t0\nSigCgt:\t{caught}\n"))
+                .unwrap()
+        };
+        assert_eq!(job("T (stopped)", "0", "0").state, JobState::Stopped);
+        assert_eq!(job("t (tracing stop)", "0", "0").state, JobState::Stopped);
+        assert_eq!(job("Z (zombie)\nThreads:\t1", "0", "0").state, JobState::Ended);
+        assert_eq!(job("Z (zombie)\nThreads:\t2", "0", "0").state, JobState::WithoutMainThread);
+        let tstp = format!("{:016x}", 1u64 << 19);
+        assert!(job("S (sleeping)", "0", &tstp).catches(20) && !job("S (sleeping)", "0", &tstp).catches(19));
+        assert!(job("S (sleeping)", &tstp, "0").catches(20), "as signalfd(2) wants it");
+        assert_eq!(Job::of(std::process::id().cast_signed()).unwrap().state, JobState::Runs);
     }
 
     #[test]

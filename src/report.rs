@@ -191,8 +191,10 @@ pub struct Unreleased {
     pub ends_in: Duration,
 }
 
-/// A command that could not be started; the lock was given back.
+/// A command that could not be started.
 pub struct NotRun {
+    /// Why the lock is still there has been said, if it is.
+    pub given_back: bool,
     pub lock: Named,
     pub command: OsString,
     pub missing: bool,

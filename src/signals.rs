@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
-use nix::libc;
+use nix::libc::{self, c_int};
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -22,38 +22,43 @@ use crate::exit;
 use crate::inbox::Fds;
 
 /// Requests to stop: what ends a wait.
-const STOP: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-/// What else concerns us once a command runs.
-const COMMAND: [Signal; 7] = [
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-    Signal::SIGCONT,
-    Signal::SIGTSTP,
-    Signal::SIGCHLD,
-];
+const STOP: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// What else concerns us while the terminal is a screen of ours.
-const SCREEN: [Signal; 4] = [Signal::SIGQUIT, Signal::SIGWINCH, Signal::SIGTSTP, Signal::SIGCONT];
-/// What writing to a file that may not grow, or to a terminal from the background, would bring us. Blocked,
-/// the one write fails and the other does not stop us: what we say must not keep us from what we do.
-const FULL: Signal = Signal::SIGXFSZ;
-const BACKGROUND: Signal = Signal::SIGTTOU;
+const SCREEN: [c_int; 4] = [libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT];
+/// What writing to a file that may not grow would bring us. Blocked, the write fails and does not end us: what we say
+/// must not keep us from what we do.
+const FULL: c_int = libc::SIGXFSZ;
+/// What a terminal sends a process group; all other signals of the kernel concern the process that gets them.
+const TYPED: [c_int; 8] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTSTP,
+    libc::SIGHUP,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+/// Never blocked: two that cannot be, and those by which the kernel reports a fault of our own.
+const UNBLOCKED: [c_int; 6] = [libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    pub signal: Signal,
+    /// As kill(2) takes it: real-time signals have no other name.
+    pub number: c_int,
     pub source: Source,
+    /// What sigqueue(3) sent with it.
+    pub value: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The kernel, for the terminal: the whole foreground group has had it.
     Terminal,
-    /// A process, by kill(2): perhaps to us alone.
+    /// A process, by kill(2), or a timer of ours: to nxlock, and perhaps to its whole process group.
     Process,
-    /// Either, while we still waited for the lock: no command was there to have it.
+    /// Either, before there was a command to get it.
     Wait,
 }
 
@@ -78,8 +83,8 @@ impl Signals {
     /// # Errors
     /// As pthread_sigmask(3) and signalfd(2).
     pub fn listen() -> anyhow::Result<Signals> {
-        let stop: SigSet = heard(STOP);
-        let blocked: SigSet = stop.iter().chain([FULL]).collect();
+        let stop = heard(STOP);
+        let blocked = set(heard_numbers(STOP).chain([FULL]));
         let inherited = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot handle signals")?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let arrivals = SignalFd::with_flags(&stop, flags).context("cannot handle signals")?;
@@ -94,14 +99,14 @@ impl Signals {
         // What did not work the first time is not tried, and told, again and again.
         let is_first = !std::mem::replace(&mut self.has_waited, true);
         // ctrlc would make a Ctrl-C heard that our caller does not want us to hear.
-        if is_first && !is_ignored(Signal::SIGINT) {
+        if is_first && !is_ignored(libc::SIGINT) {
             self.ctrl_c = Some(CtrlC::listen().context("cannot handle Ctrl-C")?);
             SigSet::from(Signal::SIGINT).thread_unblock().context("cannot handle Ctrl-C")?;
         }
         Ok(())
     }
 
-    /// From here on everything is noticed that a command's wrapper must know of.
+    /// From here on every signal is noticed that can be: what does not concern us is the command's.
     ///
     /// # Errors
     /// As pthread_sigmask(3), sigaction(2) and signalfd(2).
@@ -109,9 +114,8 @@ impl Signals {
         // An inherited "ignore" would make wait(2) fail; it is nothing that a command relies on.
         // SAFETY: SIG_DFL runs no code of ours.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
-        let all = heard(STOP.into_iter().chain(COMMAND));
-        let blocked: SigSet = all.iter().chain([BACKGROUND]).collect();
-        blocked.thread_block().context("cannot handle signals")?;
+        let all = heard(blockable().filter(|number| *number != FULL));
+        all.thread_block().context("cannot handle signals")?;
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
 
@@ -140,7 +144,8 @@ impl Signals {
     /// # Errors
     /// As pthread_sigmask(3).
     pub fn end(self) -> anyhow::Result<()> {
-        let ours: SigSet = STOP.into_iter().filter(|signal| !self.inherited.contains(*signal)).collect();
+        let was_blocked: Vec<c_int> = self.inherited.iter().map(|signal| signal as c_int).collect();
+        let ours = set(STOP.into_iter().filter(|number| !was_blocked.contains(number)));
         ours.thread_unblock().context("cannot handle signals")
     }
 
@@ -149,28 +154,31 @@ impl Signals {
         self.inherited
     }
 
-    /// One of them is readable when there are notices.
+    /// One of them is readable when there are notices. The last place is free.
     pub fn fds(&self) -> Fds<'_> {
-        [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.bell.as_fd())]
+        [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.bell.as_fd()), None]
     }
 
     /// What has arrived since the last call, without waiting.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         if self.ctrl_c.as_mut().is_some_and(CtrlC::take) {
-            notices.push(Notice { signal: Signal::SIGINT, source: Source::Wait });
+            notices.push(Notice { number: libc::SIGINT, source: Source::Wait, value: None });
         }
         while let Ok(Some(info)) = self.arrivals.read_signal() {
             let number = info.ssi_signo.cast_signed();
-            let source = if info.ssi_code == libc::SI_KERNEL { Source::Terminal } else { Source::Process };
-            notices.extend(Signal::try_from(number).map(|signal| Notice { signal, source }));
+            let is_typed = info.ssi_code == libc::SI_KERNEL && TYPED.contains(&number);
+            let source = if is_typed { Source::Terminal } else { Source::Process };
+            let value = (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_ptr);
+            notices.push(Notice { number, source, value });
         }
         notices
     }
 
     /// The first request to stop among what has arrived.
     pub fn stop_requested(&mut self) -> Option<Signal> {
-        self.notices().into_iter().map(|notice| notice.signal).find(|signal| STOP.contains(signal))
+        let mut numbers = self.notices().into_iter().map(|notice| notice.number);
+        numbers.find(|number| STOP.contains(number)).and_then(|number| Signal::try_from(number).ok())
     }
 }
 
@@ -204,10 +212,33 @@ impl CtrlC {
     }
 }
 
-/// Those that our caller lets us hear. One that is ignored must not be blocked: it would be kept for
-/// us, and read.
-fn heard(signals: impl IntoIterator<Item = Signal>) -> SigSet {
-    signals.into_iter().filter(|signal| !is_ignored(*signal)).collect()
+/// Signals that were not ignored at startup. One that is ignored must not be blocked: the kernel would keep it for
+/// us, and we would read it.
+fn heard(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
+    set(heard_numbers(numbers))
+}
+
+fn heard_numbers(numbers: impl IntoIterator<Item = c_int>) -> impl Iterator<Item = c_int> {
+    numbers.into_iter().filter(|number| !is_ignored(*number))
+}
+
+/// Every signal that a process can block, real-time signals included, signal(7).
+pub fn blockable() -> impl Iterator<Item = c_int> {
+    let standard = (1..32).filter(|number| !UNBLOCKED.contains(number));
+    standard.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+/// nix's own sets have no real-time signals.
+pub fn set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
+    // SAFETY: sigemptyset(3) makes a valid set of it, and sigaddset(3) refuses what is no signal.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for number in numbers {
+            libc::sigaddset(&raw mut set, number);
+        }
+        SigSet::from_sigset_t_unchecked(set)
+    }
 }
 
 /// Has us end by a signal when our parent does, prctl(2): to be called after fork(2), by the child of `parent`. It makes
@@ -225,11 +256,11 @@ pub fn end_with(parent: Pid, signal: Signal) -> nix::Result<()> {
 }
 
 /// Whether a signal is ignored just now.
-pub fn is_ignored(signal: Signal) -> bool {
+pub fn is_ignored(number: c_int) -> bool {
     // SAFETY: with a null new action sigaction(2) only writes the old one, to memory that is ours;
     // all zeroes is a valid sigaction.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal as libc::c_int, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+        libc::sigaction(number, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
     }
 }

@@ -23,7 +23,7 @@ mod target;
 mod wire;
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -88,6 +88,12 @@ pub trait Store: Send {
     /// # Errors
     /// If there is nobody to be met. What cannot be found out later is a finding.
     fn examine(&mut self, limit: Limit<'_>) -> Result<Examination, Trouble>;
+
+    /// A descriptor that keeps the claim for as long as any process has it open, where there is one. It belongs to the
+    /// store.
+    fn claim_fd(&self) -> Option<RawFd> {
+        None
+    }
 
     /// Readable when the connection to the authority has ended, where there is one.
     fn lifeline(&self) -> Option<BorrowedFd<'_>>;

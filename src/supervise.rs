@@ -1,19 +1,28 @@
-//! Owns the child: forwards signals, stops it when its time is over, reaps it.
+//! Owns the command: starts it under a guard, forwards signals, stops it when its time is over.
 //!
-//! Everything that can happen arrives in one place: signals and the child's end by the signal
-//! descriptor, renewals and loss by the keeper's letters, deadlines by the clock. One thread both
-//! reaps and signals, so no signal goes to a process that has been reaped. Knows nothing of stores.
+//! Everything that can happen arrives in one place: signals by the signal descriptor, how the command fares by its
+//! guard's socket, renewals and loss by the keeper's letters, deadlines by the clock. The guard reaps the command only
+//! when this has heard of its end, so no signal goes to a process that has its pid after it. Knows nothing of stores.
 
-mod child;
+mod group;
+mod guard;
+mod kill;
 pub mod margin;
+mod spawn;
+mod suspend;
 mod tree;
 
 use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
+use nix::libc::{self, c_int};
 use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpid, getsid};
 
-pub use child::{Unborn, spawn};
+pub use guard::{Guard, Watch};
+pub use spawn::{Program, SpawnError, Terminal};
 
 use crate::cli::{Descendants, OnLost};
 use crate::clock::Moment;
@@ -21,12 +30,16 @@ use crate::events;
 use crate::inbox::Arrival;
 use crate::keeper::{Keeper, Kept};
 use crate::lock::{Lease, LockName, Occupancy, Ttl};
+use crate::proc::{self, Job, JobState};
 use crate::report::Ending;
 use crate::say;
 use crate::signals::{Notice, Signals, Source};
 use crate::store::Trouble;
-use child::{Child, Terminal};
-use tree::{Reaped, Tree};
+use group::GroupMember;
+use guard::{End, Report};
+use kill::Killing;
+use suspend::{HadBy, Suspension};
+use tree::{Reach, Tree};
 
 /// What the command may and may not do.
 #[derive(Clone, Copy)]
@@ -44,16 +57,33 @@ impl Rules {
     pub fn stop_at(&self, until: Moment) -> Moment {
         until - margin::stop(self.ttl, self.kill_after)
     }
+
+    /// When whatever is left must be killed, to be gone before that lease can have ended.
+    pub fn kill_at(&self, until: Moment) -> Moment {
+        match self.on_lost {
+            OnLost::Stop => until - margin::kill(self.ttl, self.kill_after),
+            OnLost::Continue => Moment::NEVER,
+        }
+    }
 }
 
 /// How it went.
 pub struct Outcome {
-    /// Or why there was no command.
-    pub ending: Result<Ending, Unborn>,
+    /// Or why there is none.
+    pub ending: Result<Ending, NoEnding>,
     pub time_limit: bool,
     pub lost: Option<Lost>,
     /// When the lease ends, for all we know.
     pub until: Moment,
+}
+
+/// Why it is not known how a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoEnding {
+    /// It never began.
+    NotBegun(SpawnError),
+    /// Its guard was killed; so were the command and all it had started.
+    GuardKilled(Pid),
 }
 
 /// A lock that went while its command ran.
@@ -72,14 +102,13 @@ enum Phase {
     Stopping {
         kill_at: Moment,
     },
-    /// Killed; what is left is killed again, until nothing is.
-    Killing {
-        again: Moment,
-    },
+    Killing(Killing),
 }
 
 pub struct Supervisor<'a> {
     name: &'a LockName,
+    guard: &'a mut Guard,
+    group: Option<GroupMember>,
     tree: Tree,
     rules: Rules,
     signals: &'a mut Signals,
@@ -88,36 +117,56 @@ pub struct Supervisor<'a> {
     until: Moment,
     time_limit: Moment,
     phase: Phase,
-    ending: Option<Result<Ending, Unborn>>,
-    /// A process asked us to end the command: what it leaves behind is ended too.
+    suspension: Option<Suspension>,
+    /// How often nxlock was continued.
+    continued: u64,
+    /// What came before there was a command.
+    early: Vec<Notice>,
+    ending: Option<Result<Ending, NoEnding>>,
+    /// Nothing of the tree is left.
+    is_gone: bool,
+    /// The guard may reap.
+    is_heard: bool,
+    /// A process asked us to end the command, or it died of a key: what it leaves behind is ended too.
     asked_to_end: bool,
     /// INT or QUIT was typed at the terminal.
-    typed: Option<Signal>,
+    typed: Option<c_int>,
     timed_out: bool,
     lost: Option<Lost>,
     uncertain: Option<Trouble>,
 }
 
 impl<'a> Supervisor<'a> {
+    /// `guard` was started with this terminal.
     pub fn new(
         name: &'a LockName,
-        child: Child,
+        (guard, terminal): (&'a mut Guard, Terminal),
         lease: Lease,
         rules: Rules,
         signals: &'a mut Signals,
         keeper: &'a mut Keeper,
     ) -> Supervisor<'a> {
         let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
+        // Without one a signal to the whole group comes to the command twice, as to all that are wrapped.
+        let group = if terminal == Terminal::Present { GroupMember::start().ok() } else { None };
+        let helpers = [guard.pid()].into_iter().chain(group.as_ref().map(GroupMember::pid)).collect();
         Supervisor {
             name,
-            tree: Tree::of(child),
+            guard,
+            group,
+            tree: Tree::new(helpers, terminal),
             rules,
             signals,
             keeper,
             until: lease.until,
             time_limit,
             phase: Phase::Running,
+            suspension: None,
+            continued: 0,
+            early: Vec::new(),
             ending: None,
+            is_gone: false,
+            is_heard: false,
             asked_to_end: false,
             typed: None,
             timed_out: false,
@@ -129,20 +178,21 @@ impl<'a> Supervisor<'a> {
     /// Sees the command through to its end.
     ///
     /// # Errors
-    /// As poll(2); the command runs on then.
+    /// As poll(2); the guard ends the command then.
     pub fn run(mut self) -> io::Result<Outcome> {
         loop {
             // Deadlines first: after a sleep of the machine or a stop from the terminal nothing else
             // is as urgent.
             self.check_deadlines();
-            for notice in self.signals.notices() {
-                self.notice(notice);
-            }
+            self.take_notices();
+            self.take_reports();
             if let Some(ending) = self.finished() {
                 return Ok(Outcome { ending, time_limit: self.timed_out, lost: self.lost, until: self.until });
             }
+            self.suspend_if_asked();
             let until = self.next_deadline();
-            match self.keeper.next(until, self.signals.fds())? {
+            let [arrivals, ctrl_c, _] = self.signals.fds();
+            match self.keeper.next(until, [arrivals, ctrl_c, self.guard.fd()])? {
                 Arrival::Letter(kept) => self.kept(kept),
                 Arrival::Readable | Arrival::Time => {}
             }
@@ -151,20 +201,23 @@ impl<'a> Supervisor<'a> {
 
     /// The command's ending, once nothing is left to be done about it. What one that ends by itself
     /// leaves behind is left, waited for or stopped; of one that was stopped everything has to be gone.
-    fn finished(&mut self) -> Option<Result<Ending, Unborn>> {
-        loop {
-            match self.tree.reap() {
-                Reaped::Command(end) => self.ending = Some(end.map(|status| child::ending(status, self.typed))),
-                Reaped::Other => {}
-                Reaped::NoneLeft => return self.ending,
-                Reaped::NoneYet => break,
+    fn finished(&mut self) -> Option<Result<Ending, NoEnding>> {
+        if let Some(end) = self.guard.end() {
+            // It may have reported something since, as its last deed.
+            self.take_reports();
+            match end {
+                End::Done => self.is_gone = true,
+                End::Killed => self.do_without_the_guard(),
             }
         }
         let ending = self.ending?;
+        if self.is_gone || matches!(ending, Err(NoEnding::NotBegun(_))) {
+            return Some(ending);
+        }
         match (&self.phase, self.rules.descendants) {
-            (Phase::Stopping { .. } | Phase::Killing { .. }, _) => {}
-            (_, Descendants::Stop) => self.stop(Signal::SIGTERM),
-            _ if self.asked_to_end => self.stop(Signal::SIGTERM),
+            (Phase::Stopping { .. } | Phase::Killing(_), _) => {}
+            (_, Descendants::Stop) => self.stop(libc::SIGTERM, Reach::All),
+            _ if self.asked_to_end => self.stop(libc::SIGTERM, Reach::All),
             (_, Descendants::Leave) => return Some(ending),
             (Phase::Running, Descendants::Wait) => {
                 say::trace(format_args!("the command has ended: waiting for what it has left behind"));
@@ -172,55 +225,142 @@ impl<'a> Supervisor<'a> {
             }
             (Phase::Outlived, Descendants::Wait) => {}
         }
+        if !std::mem::replace(&mut self.is_heard, true) {
+            self.tree.command = None;
+            self.guard.reap();
+        }
         None
     }
 
-    fn notice(&mut self, notice: Notice) {
-        let Notice { signal, source } = notice;
-        match (signal, source) {
-            (Signal::SIGCHLD, _) => {}
-            (Signal::SIGTSTP, source) => {
-                if source == Source::Process {
-                    self.tree.signal_all(&[signal]);
+    /// The guard was killed, and the command with it; what is left of the tree is nxlock's own to kill and to reap.
+    fn do_without_the_guard(&mut self) {
+        if self.ending.is_none() {
+            let pid = self.guard.pid();
+            self.ending = Some(Err(NoEnding::GuardKilled(pid)));
+            say::warn(format_args!("the guard of the command (process {pid}) was killed: killing the command"));
+        }
+        if matches!(self.ending, Some(Err(_))) && !matches!(self.phase, Phase::Killing(_)) {
+            self.phase = Phase::Killing(Killing::begin());
+            self.check_deadlines();
+        }
+        // It would be waited for as well.
+        self.group = None;
+        self.is_gone = guard::reap_all();
+    }
+
+    fn heard(&mut self, report: Report) {
+        match report {
+            Report::Started(pid) => {
+                say::trace(format_args!("started the command, pid {pid}"));
+                events::started(pid);
+                // What has come until now may have come before there was a command to get it.
+                self.early.extend(self.signals.notices());
+                self.tree.command = Some(pid);
+                if let Phase::Stopping { .. } = self.phase {
+                    self.signal_and_wake(libc::SIGTERM, Reach::All);
                 }
-                suspend(self.tree.terminal());
+                for notice in std::mem::take(&mut self.early) {
+                    self.reach(notice);
+                    let source = if notice.source == Source::Terminal { Source::Wait } else { notice.source };
+                    self.notice(Notice { source, ..notice }, Reach::All);
+                }
+            }
+            Report::Failed(error) => self.ending = Some(Err(NoEnding::NotBegun(error))),
+            // The report may be older than what has continued the command.
+            Report::Stopped(_) if !self.command_is_stopped() => {}
+            Report::Stopped(signal) if self.tree.terminal() == Terminal::Present => {
+                let follows = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+                self.begin_suspension(if follows { signal } else { libc::SIGTSTP }, HadBy::OurGroup);
+            }
+            // Nobody does job control for us.
+            Report::Stopped(_) => {}
+            Report::Ended(status) => {
+                let typed = self.typed;
+                let ending = *self.ending.get_or_insert_with(|| Ok(ending(status, typed)));
+                // What a shell had started in the background does not hear the key.
+                self.asked_to_end |= matches!(ending, Ok(Ending::Killed { from_terminal: true, .. }));
+            }
+        }
+    }
+
+    fn command_is_stopped(&self) -> bool {
+        let job = self.tree.command.filter(|_| proc::is_ours()).and_then(|pid| Job::of(pid.as_raw()));
+        job.is_none_or(|job| job.state == JobState::Stopped)
+    }
+
+    fn take_reports(&mut self) {
+        while let Some(report) = self.guard.report() {
+            self.heard(report);
+        }
+    }
+
+    fn take_notices(&mut self) {
+        let notices = self.signals.notices();
+        if self.tree.command.is_none() && self.ending.is_none() {
+            self.early.extend(notices);
+        } else {
+            for notice in notices {
+                self.notice(notice, self.reach(notice));
+            }
+        }
+    }
+
+    fn notice(&mut self, notice: Notice, reach: Reach) {
+        let Notice { number, source, value } = notice;
+        match (number, source) {
+            // The kernel's: a process has ended, or was stopped when it used the terminal from the background. The
+            // guard reports what concerns the command.
+            (libc::SIGCHLD, _) | (libc::SIGTTIN | libc::SIGTTOU, Source::Terminal | Source::Wait) => {}
+            (libc::SIGTSTP, source) => {
+                if source == Source::Process {
+                    self.tree.signal_all(&[number], reach);
+                }
+                self.begin_suspension(number, if source == Source::Process { HadBy::All } else { HadBy::OurGroup });
             }
             // The terminal is gone. Who leads its session is alone in being told: by HUP, and by CONT
             // for what is stopped.
-            (Signal::SIGHUP, Source::Terminal) if child::leads_session() => {
+            (libc::SIGHUP, Source::Terminal) if leads_session() => {
                 self.asked_to_end = true;
-                self.signal_and_wake(signal);
+                self.signal_and_wake(number, Reach::All);
             }
-            // Heard only now that the command runs, which has not had it.
-            (_, Source::Wait) => {
-                self.typed = Some(signal);
+            (libc::SIGINT | libc::SIGQUIT | libc::SIGHUP | libc::SIGTERM, Source::Wait) => {
+                self.typed = Some(number);
                 self.asked_to_end = true;
-                self.tree.signal_all(&[signal]);
+                self.tree.signal_all(&[number], Reach::All);
             }
             // The whole foreground group has had it from the terminal.
             (_, Source::Terminal) => {
-                if matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
-                    self.typed = Some(signal);
+                if matches!(number, libc::SIGINT | libc::SIGQUIT) {
+                    self.typed = Some(number);
                     // What a shell has started in the background does not hear it.
                     self.asked_to_end |= self.ending.is_some();
                 }
             }
-            (Signal::SIGTERM, Source::Process) => {
+            (libc::SIGTERM, _) => {
                 say::trace(format_args!("got SIGTERM: stopping the command"));
                 self.asked_to_end = true;
-                self.stop(signal);
+                self.stop(number, reach);
             }
-            (Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP, Source::Process) => {
+            (libc::SIGINT | libc::SIGQUIT | libc::SIGHUP, _) => {
                 self.asked_to_end = true;
-                self.tree.signal_all(&[signal]);
+                self.tree.signal_all(&[number], reach);
             }
-            (Signal::SIGCONT, Source::Process) => {
+            (libc::SIGCONT, _) => {
+                self.continued += 1;
                 if !self.last_call().passed() {
-                    self.tree.signal_all(&[signal]);
+                    self.tree.signal_all(&[number], reach);
                 }
             }
-            (_, Source::Process) => self.tree.signal_command(signal),
+            (_, _) => self.tree.signal_command(number, value, reach),
         }
+    }
+
+    /// Which processes of the tree have yet to get a signal that came to nxlock. To be asked once for each: then a
+    /// signal that came to the group is not taken for the next one.
+    fn reach(&self, Notice { number, source, .. }: Notice) -> Reach {
+        // A key too leaves its signal with the member of the group.
+        let had = self.group.as_ref().is_some_and(|group| group.had(number));
+        if had && source == Source::Process { Reach::OutsideOurGroup } else { Reach::All }
     }
 
     fn kept(&mut self, kept: Kept) {
@@ -230,6 +370,7 @@ impl<'a> Supervisor<'a> {
                     say::note(format_args!("the lock is renewed again"));
                 }
                 self.until = until;
+                self.guard.kill_at(self.last_call());
             }
             Kept::Uncertain(trouble) => {
                 if self.uncertain.is_none() && self.lost.is_none() {
@@ -255,12 +396,12 @@ impl<'a> Supervisor<'a> {
         events::lost(&lost, follows);
         self.lost = Some(lost);
         if then == OnLost::Stop {
-            self.stop(Signal::SIGTERM);
+            self.stop(libc::SIGTERM, Reach::All);
         }
     }
 
-    fn stop(&mut self, signal: Signal) {
-        self.signal_and_wake(signal);
+    fn stop(&mut self, number: c_int, reach: Reach) {
+        self.signal_and_wake(number, reach);
         if let Phase::Running | Phase::Outlived = self.phase {
             self.phase = Phase::Stopping { kill_at: Moment::now() + self.rules.kill_after };
         }
@@ -268,11 +409,37 @@ impl<'a> Supervisor<'a> {
 
     /// Continues what is stopped as well; but not what is to be killed at once. It needs no waking for that, and
     /// would go on until then, when its lease may be over.
-    fn signal_and_wake(&self, signal: Signal) {
-        match self.last_call().passed() {
-            true => self.tree.signal_all(&[signal]),
-            false => self.tree.signal_all(&[signal, Signal::SIGCONT]),
-        };
+    fn signal_and_wake(&self, number: c_int, reach: Reach) {
+        match (self.last_call().passed(), reach) {
+            (true, _) => _ = self.tree.signal_all(&[number], reach),
+            (false, Reach::All) => _ = self.tree.signal_all(&[number, libc::SIGCONT], reach),
+            (false, Reach::OutsideOurGroup) => {
+                self.tree.signal_all(&[number], reach);
+                self.tree.signal_all(&[libc::SIGCONT], Reach::All);
+            }
+        }
+    }
+
+    fn begin_suspension(&mut self, signal: c_int, had_by: HadBy) {
+        if self.suspension.is_none() {
+            self.suspension = Some(Suspension::begin(signal, had_by));
+        }
+    }
+
+    /// Suspends nxlock as the command is suspended, and the rest of its tree before that. What was stopped for it goes on
+    /// when nxlock does, and only if its lease is not about to end.
+    fn suspend_if_asked(&mut self) {
+        if !self.suspension.as_mut().is_some_and(|suspension| suspension.advance(&self.tree)) {
+            return;
+        }
+        let Some(suspension) = self.suspension.take() else { return };
+        suspend(self.tree.terminal(), suspension.signal());
+        self.check_deadlines();
+        let before = self.continued;
+        self.take_notices();
+        if !self.last_call().passed() {
+            suspension.undo(&self.tree, self.continued != before);
+        }
     }
 
     fn check_deadlines(&mut self) {
@@ -285,31 +452,36 @@ impl<'a> Supervisor<'a> {
             if matches!(self.phase, Phase::Running | Phase::Outlived) {
                 say::warn(format_args!("the time limit is reached: stopping the command"));
                 self.timed_out = true;
-                self.stop(Signal::SIGTERM);
+                self.stop(libc::SIGTERM, Reach::All);
             }
         }
-        let killing = match self.phase {
-            Phase::Running | Phase::Outlived => false,
-            Phase::Stopping { kill_at } => kill_at.min(self.last_call()).passed(),
-            Phase::Killing { again } => again.passed(),
-        };
-        if killing {
-            let refused = self.tree.signal_all(&[Signal::SIGKILL]);
-            if refused && matches!(self.phase, Phase::Stopping { .. }) {
+        if let Phase::Stopping { kill_at } = self.phase
+            && kill_at.min(self.last_call()).passed()
+        {
+            let mut killing = Killing::begin();
+            if killing.round(&self.tree) {
                 say::warn(format_args!("not permitted to kill all of what the command started: waiting for it to end"));
             }
-            self.phase = Phase::Killing { again: Moment::now() + KILL_AGAIN };
+            self.phase = Phase::Killing(killing);
+        }
+        if let Phase::Killing(killing) = &mut self.phase
+            && killing.next().passed()
+        {
+            killing.round(&self.tree);
+            // Nothing is reaped while it is stopped.
+            self.guard.wake();
         }
     }
 
     fn next_deadline(&self) -> Moment {
         let stop_at = if self.lost.is_some() { Moment::NEVER } else { self.stop_at() };
-        let kill = match self.phase {
+        let kill = match &self.phase {
             Phase::Running | Phase::Outlived => Moment::NEVER,
-            Phase::Stopping { kill_at } => kill_at.min(self.last_call()),
-            Phase::Killing { again } => again,
+            Phase::Stopping { kill_at } => (*kill_at).min(self.last_call()),
+            Phase::Killing(killing) => killing.next(),
         };
-        stop_at.min(self.time_limit).min(kill)
+        let look = self.suspension.as_ref().map_or(Moment::NEVER, Suspension::next);
+        stop_at.min(self.time_limit).min(kill).min(look)
     }
 
     fn stop_at(&self) -> Moment {
@@ -318,26 +490,33 @@ impl<'a> Supervisor<'a> {
 
     /// When whatever is left must be killed, to be gone before the lease can have ended.
     fn last_call(&self) -> Moment {
-        match self.rules.on_lost {
-            OnLost::Stop => self.until - margin::kill(self.rules.ttl, self.rules.kill_after),
-            OnLost::Continue => Moment::NEVER,
-        }
+        self.rules.kill_at(self.until)
     }
 }
 
-/// What is forked while it is killed is found in the next round.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
+/// Whether we are the leader of our session, as a terminal window's first program is.
+fn leads_session() -> bool {
+    getsid(None) == Ok(getpid())
+}
+
+/// How a command ended; `typed` is the signal that its user sent it from the terminal.
+fn ending(status: ExitStatus, typed: Option<c_int>) -> Ending {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ending::Status(u8::try_from(code).unwrap_or(u8::MAX)),
+        (None, Some(signal)) => Ending::Killed { signal, from_terminal: typed == Some(signal) },
+        (None, None) => Ending::Status(u8::MAX),
+    }
+}
 
 /// Stops us as the command is stopped.
-fn suspend(terminal: Terminal) {
+fn suspend(terminal: Terminal, signal: c_int) {
     say::trace(format_args!("suspended: nothing is renewed until SIGCONT"));
-    let signal = match terminal {
+    Signals::suspend(match terminal {
         // Where nobody is there to continue it, a group does not stop at TSTP: the first program of a
         // window, or of `ssh -t`. We would alone if this were STOP, and for ever.
-        Terminal::Present => Signal::SIGTSTP,
+        Terminal::Present => Signal::try_from(signal).unwrap_or(Signal::SIGTSTP),
         // Ours may be such a group, and the command's is not: we are there.
         Terminal::Absent => Signal::SIGSTOP,
-    };
-    Signals::suspend(signal);
+    });
     say::trace(format_args!("resumed"));
 }

@@ -20,7 +20,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 
 pub use door::dismiss;
-pub use fork::{Half, close_inherited, fork};
+pub use fork::{Half, fork, nowhere};
 pub use tie::{ToFront, ToKeeper, tie};
 pub use ward::Ward;
 
@@ -144,7 +144,7 @@ impl Vigil {
                 break end;
             }
             let until = if self.is_told { self.until } else { self.until - self.margin };
-            match self.keeper.next(until, [Some(self.bell.0.as_fd()), None]) {
+            match self.keeper.next(until, [Some(self.bell.0.as_fd()), None, None]) {
                 Ok(Arrival::Letter(Kept::Until(until))) => self.until = until,
                 Ok(Arrival::Letter(Kept::Lost(occupancy))) => break self.lose(&Lost::Taken(occupancy)),
                 Ok(Arrival::Letter(Kept::Uncertain(trouble))) => self.uncertain = Some(trouble),

@@ -14,6 +14,7 @@ mod view;
 use std::time::Duration;
 
 use anyhow::Context;
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -83,7 +84,7 @@ impl Watch {
             }
             let look = if self.asked.is_none() { self.next } else { Moment::NEVER };
             let again = if is_begun { redraw } else { Moment::NEVER };
-            let also = [signals.fds()[0], Some(self.screen.fd())];
+            let also = [signals.fds()[0], Some(self.screen.fd()), None];
             let arrival = self.letters.next(again.min(rest_of_a_key).min(look), also)?;
             // How far a listing has got is seen soon enough.
             if !matches!(arrival, Arrival::Time | Arrival::Letter(Letter::Listing(_))) {
@@ -168,17 +169,17 @@ impl Watch {
     /// What came by signals.
     fn heed(&mut self, signals: &mut Signals) -> anyhow::Result<Option<Report>> {
         for notice in signals.notices() {
-            match notice.signal {
+            match notice.number {
                 // Drawn anew in any case, whatever size it has now.
-                Signal::SIGWINCH => {}
-                Signal::SIGTSTP => {
+                libc::SIGWINCH => {}
+                libc::SIGTSTP => {
                     self.screen.leave();
                     Signals::suspend(Signal::SIGTSTP);
                     self.screen.enter().ok();
                 }
                 // Whoever stopped us may have changed the terminal.
-                Signal::SIGCONT => _ = self.screen.enter(),
-                signal => return Ok(Some(Report::Interrupted(signal))),
+                libc::SIGCONT => _ = self.screen.enter(),
+                number => return Ok(Signal::try_from(number).ok().map(Report::Interrupted)),
             }
         }
         Ok(None)

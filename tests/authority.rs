@@ -1,8 +1,7 @@
 //! What is promised of a lock, whoever keeps it: told once, and held against every kind of authority.
 //!
 //! Nothing here looks at a lock but through nxlock itself. Where kinds may differ, a test asks for no more
-//! than all of them have to give: the lock of a `run` that was killed, for one, is free at the end of its
-//! lease at the latest, and in a `local:` directory at once.
+//! than all of them have to give.
 
 mod breaking;
 mod exclusion;
@@ -99,7 +98,7 @@ every_kind! {
             the_shortest_lease_is_kept_as_well
             a_command_told_to_stop_gives_its_lock_to_the_next
             a_command_that_cannot_be_started_does_not_keep_the_name
-            a_run_that_is_killed_keeps_its_lock_no_longer_than_its_lease
+            a_run_that_is_killed_gives_its_lock_back_once_its_command_is_gone
             a_name_stays_locked_for_at_least_as_long_as_asked_for
             at_least_may_be_longer_than_the_lease
             a_command_that_took_longer_than_at_least_frees_the_name_at_once

@@ -280,9 +280,10 @@ fn what_is_hostile_in_an_event_is_escaped() {
 #[test]
 fn without_them_no_thread_is_started_for_them() {
     let redis = Redis::start();
-    redis.nxlock(["run", "job", "-c", "sleep 0; cat /proc/$PPID/task/*/comm"]).run().exits(0).prints("nxlock\n");
+    let threads = "p=${NXLOCK_TOKEN#*:*:*:}; sleep 0; cat /proc/${p%%:*}/task/*/comm";
+    redis.nxlock(["run", "job", "-c", threads]).run().exits(0).prints("nxlock\n");
     let told = Told::new();
-    let found = "until grep -qx events /proc/$PPID/task/*/comm; do sleep 0.05; done";
+    let found = "p=${NXLOCK_TOKEN#*:*:*:}; until grep -qx events /proc/${p%%:*}/task/*/comm; do sleep 0.05; done";
     redis.nxlock(["run", "job", "--events", &told.word(), "-c", found]).run().exits(0);
 }
 

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::line::{Turn, is_renewed, turn};
-use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, state_of, text_of};
+use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, parent_of, state_of, text_of};
 
 const WAYS: [Way; 2] = [Way::There, Way::Back];
 
@@ -192,17 +192,22 @@ fn a_command_that_will_not_stop_is_gone_before_its_lease_ends_by_a_clock_one_per
 }
 
 #[test]
-fn a_kill_9_of_us_leaves_what_the_command_had_started_and_the_next_one_a_higher_fence() {
+fn a_kill_9_of_nxlock_and_its_guard_at_once_leaves_what_the_command_had_started_and_the_next_one_a_higher_fence() {
     let redis = Redis::start();
     let script = "sleep 300 & echo \"pids $$ $! $NXLOCK_FENCE\"; wait";
     let mut job = redis.nxlock(["run", "job", "-t", "500ms", "-c", script]).start();
     let told = job.line("pids ");
     let told: Vec<u64> = told.split(' ').map(|number| number.parse().unwrap()).collect();
     let [command, started] = [told[0], told[1]].map(|pid| i32::try_from(pid).unwrap());
+    let guard = Pid::from_raw(parent_of(command));
+    // Neither can notice the end of the other.
+    job.signal(Signal::SIGSTOP);
+    eventually("nxlock is stopped", || state_of(job.pid()) == Some('T'));
+    kill(guard, Signal::SIGKILL).unwrap();
     job.signal(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(command));
     let next = redis.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).text();
-    // As is documented: nobody is left to stop it, and only who looks at the fence is safe from it.
+    // As is documented: nobody is left to stop it, and only a resource that looks at the fence is safe from it.
     assert!(is_alive(started));
     assert!(next.trim().parse::<u64>().unwrap() > told[2]);
 }
@@ -213,7 +218,7 @@ fn a_command_frozen_with_us_beyond_its_lease_does_nothing_more() {
     let log = redis.directory().join("log");
     // Deaf to TERM, and busy: it uses every moment that it is given.
     let script = "trap '' TERM; echo up; while :; do echo beat >> \"$LOG\"; done";
-    let mut job = redis.nxlock(["run", "job", "-t", "500ms", "-c", script]).env("LOG", &log).start();
+    let mut job = redis.nxlock(["run", "job", "-t", "2s", "-c", script]).env("LOG", &log).start();
     job.line("up");
     job.signal(Signal::SIGSTOP);
     eventually("it is stopped", || state_of(job.pid()) == Some('T'));

@@ -6,6 +6,7 @@
 mod boot;
 mod crowd;
 mod idle;
+mod kernel;
 mod killed;
 mod namespaces;
 mod place;

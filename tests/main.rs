@@ -26,6 +26,8 @@ mod edges;
 mod events;
 /// What a network and an ailing server do to a lock, one fault at a time.
 mod faults;
+/// The guard between nxlock and its command: whatever is killed, frozen or typed, nothing outlives the lock.
+mod guard;
 /// A lock that is kept in the background while a process runs: `acquire --while-pid`.
 mod keeper;
 /// What stands in a Redis server: the key and its value, the fence, and what others have put there.

@@ -216,3 +216,74 @@ fn a_child_that_ended_before_we_did_was_waited_for() {
     let script = "trap '' CHLD; exec nxlock run job -c 'exit 7'";
     Nxlock::by("sh", ["-c", script]).env("NXLOCK_SERVER", redis.url()).run().exits(7);
 }
+
+/// Waits for a signal that ends a program which does not handle it, and says which it was.
+const EACH: &str = r#"
+    for signal in ALRM VTALRM PROF XCPU IO PWR STKFLT ABRT SYS TRAP URG TTIN TTOU RTMIN RTMIN+7 RTMAX; do
+        trap "echo got $signal" $signal
+    done
+    trap 'exit 5' TERM
+    echo up; while :; do sleep 300 & wait; done"#;
+
+#[test]
+fn every_signal_that_can_be_handled_is_the_commands() {
+    let redis = Redis::start();
+    let mut running = redis.nxlock(["run", "job", "--", "bash", "-c", EACH]).start();
+    running.line("up");
+    let first = nix::libc::SIGRTMIN();
+    let real_time = [("RTMIN", first), ("RTMIN+7", first + 7), ("RTMAX", nix::libc::SIGRTMAX())];
+    let standard = [
+        ("ALRM", Signal::SIGALRM),
+        ("VTALRM", Signal::SIGVTALRM),
+        ("PROF", Signal::SIGPROF),
+        ("XCPU", Signal::SIGXCPU),
+        ("IO", Signal::SIGIO),
+        ("PWR", Signal::SIGPWR),
+        ("STKFLT", Signal::SIGSTKFLT),
+        ("ABRT", Signal::SIGABRT),
+        ("SYS", Signal::SIGSYS),
+        ("TRAP", Signal::SIGTRAP),
+        ("URG", Signal::SIGURG),
+        ("TTIN", Signal::SIGTTIN),
+        ("TTOU", Signal::SIGTTOU),
+    ];
+    for (name, number) in standard.map(|(name, signal)| (name, signal as i32)).into_iter().chain(real_time) {
+        // SAFETY: kill(2) takes two numbers.
+        assert_eq!(unsafe { nix::libc::kill(running.pid(), number) }, 0);
+        running.line(&format!("got {name}"));
+    }
+    running.signal(Signal::SIGTERM);
+    let text = running.finish().exits(5).text();
+    for (name, _) in standard {
+        assert_eq!(text.lines().filter(|line| *line == format!("got {name}")).count(), 1, "{name}: {text}");
+    }
+}
+
+#[test]
+fn an_alarm_that_was_set_before_is_the_commands() {
+    let redis = Redis::start();
+    // As without nxlock, which exec(3) would have left the alarm to.
+    let call = redis.nxlock(["run", "job", "--", "sleep", "300"]);
+    call.under(["perl", "-e", "alarm 1; exec @ARGV"]).run().exits(128 + 14);
+    assert!(!redis.exists("lock:job"));
+}
+
+#[test]
+fn a_value_that_comes_with_a_signal_arrives_with_it() {
+    let redis = Redis::start();
+    let script = "import signal, sys\n\
+                  signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])\n\
+                  print('up', flush=True)\n\
+                  import ctypes\n\
+                  info = (ctypes.c_int * 32)()\n\
+                  mask = (ctypes.c_ulong * 16)(1 << (signal.SIGRTMIN - 1))\n\
+                  ctypes.CDLL(None).sigwaitinfo(mask, info)\n\
+                  print('value', info[6], flush=True)\n";
+    let mut running = redis.nxlock(["run", "job", "--", "python3", "-c", script]).start();
+    running.line("up");
+    let value = nix::libc::sigval { sival_ptr: std::ptr::without_provenance_mut(4711) };
+    // SAFETY: sigqueue(3) does not look at the value.
+    assert_eq!(unsafe { nix::libc::sigqueue(running.pid(), nix::libc::SIGRTMIN(), value) }, 0);
+    running.line("value 4711");
+    running.finish().exits(0);
+}

@@ -124,18 +124,12 @@ fn two_terms_are_no_more_than_one() {
 fn the_command_does_not_survive_our_death() {
     let redis = Redis::start();
     let script = "echo pid $$; trap '' TERM HUP INT; exec sleep 300";
-    let mut running = redis.nxlock(["run", "job", "-t", "1s", "-c", script]).start();
+    let mut running = redis.nxlock(["run", "job", "-t", "1h", "-c", script]).start();
     let pid: i32 = running.line("pid ").parse().unwrap();
-    let asked = now();
     running.signal(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(pid));
-    // The lock is nobody's to give back: it ends by itself, and then the next one comes.
-    let left = u64::try_from(redis.pttl("lock:job")).unwrap_or(0);
-    let lease = asked.elapsed() + Duration::from_millis(left);
+    // Long before the lease ends.
     redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
-    if left > 0 {
-        assert!(asked.elapsed() + Duration::from_millis(20) >= lease, "the next one came before the lease had ended");
-    }
 }
 
 #[test]

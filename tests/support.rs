@@ -21,7 +21,8 @@ mod secure;
 mod sentinels;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use authority::{Authority, Five, Local, OverTcp};
@@ -94,6 +95,21 @@ pub fn state_of(pid: i32) -> Option<char> {
     (!matches!(state, 'Z' | 'X')).then_some(state)
 }
 
+pub fn parent_of(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
+    let fields = stat.rsplit_once(')').expect("a name").1;
+    fields.split_ascii_whitespace().nth(1).and_then(|parent| parent.parse().ok()).expect("a parent")
+}
+
 pub fn is_alive(pid: i32) -> bool {
     state_of(pid).is_some()
+}
+
+/// A program made for one test, of what no tool does.
+pub fn built(directory: &Path, source: &str) -> PathBuf {
+    let (from, to) = (directory.join("odd.c"), directory.join("odd"));
+    fs::write(&from, source).expect("a source");
+    let made = Command::new("cc").args(["-pthread", "-o"]).args([&to, &from]).status();
+    assert!(made.is_ok_and(|status| status.success()), "an odd program needs a C compiler, as Rust does: cc");
+    to
 }

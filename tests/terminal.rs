@@ -2,7 +2,9 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Nxlock, Redis, Terminal, eventually, state_of};
+use crate::support::{
+    Authority, Local, Nxlock, Redis, Terminal, eventually, is_alive, may_unshare, parent_of, state_of, text_of,
+};
 
 const CTRL_C: &str = "\x03";
 const CTRL_BACKSLASH: &str = "\x1c";
@@ -15,7 +17,12 @@ fn run(redis: &Redis, script: &str) -> Terminal {
 
 /// A shell that does job control, at a terminal.
 fn shell(redis: &Redis) -> Terminal {
-    let mut shell = Terminal::start(Nxlock::by("sh", ["-i"]).env("NXLOCK_SERVER", redis.url()).env("PS1", "$ "));
+    shell_with(redis, &[])
+}
+
+fn shell_with(redis: &Redis, variables: &[(&str, &str)]) -> Terminal {
+    let call = Nxlock::by("sh", ["-i"]).env("NXLOCK_SERVER", redis.url()).env("PS1", "$ ");
+    let mut shell = Terminal::start(variables.iter().fold(call, |call, (name, value)| call.env(name, value)));
     // Told apart from the echo of what is typed by what only the shell can make of it.
     shell.types("echo shell-$((1+1))\n");
     shell.shows("shell-2");
@@ -189,8 +196,8 @@ fn ctrl_z_stops_both_and_fg_resumes_them() {
     let pids = loop {
         let between = shell.shows(" up");
         let numbers: Vec<i32> = between.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        if let [command, nxlock] = numbers[..] {
-            break [command, nxlock];
+        if let [command, guard] = numbers[..] {
+            break [command, parent_of(guard)];
         }
     };
     let both_are = |state: char| pids.iter().all(|pid| state_of(*pid) == Some(state));
@@ -254,4 +261,256 @@ fn term_from_elsewhere_ends_a_command_at_a_terminal() {
     terminal.shows("up");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
     terminal.exits(143);
+}
+
+/// What a command starts that does not hear the terminal: in the background, in a session of its own.
+const DEAF: &str = r#"( trap '' TERM; exec setsid sh -c 'trap "" HUP; echo $$ >> "$PIDS"; exec sleep 300' ) &
+    sh -c 'trap "" INT QUIT TSTP; echo $$ >> "$PIDS"; while :; do sleep 300; done' &"#;
+
+fn pids(file: &std::path::Path, count: usize) -> Vec<i32> {
+    let read = || text_of(file).lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>();
+    eventually("all are there", || read().len() == count);
+    read()
+}
+
+#[test]
+fn what_a_command_that_dies_of_ctrl_c_has_left_is_gone_before_the_lock_is() {
+    // bash does not die of QUIT.
+    for (authority, shell, key, signal) in [
+        (&Redis::start() as &dyn Named, "bash", CTRL_C, Signal::SIGINT),
+        (&Redis::start(), "sh", CTRL_BACKSLASH, Signal::SIGQUIT),
+        (&Local::start(), "bash", CTRL_C, Signal::SIGINT),
+    ] {
+        let file = authority.place().join("pids");
+        let script = format!("ulimit -c 0; {DEAF} wait");
+        let call =
+            authority.call(&["run", "job", "--kill-after", "500ms", "--", shell, "-c", &script]).env("PIDS", &file);
+        let mut terminal = Terminal::start(call);
+        let left = pids(&file, 2);
+        let mut next = authority.call(&["run", "job", "-c", "echo up; read x"]).start();
+        next.says("waiting for");
+        terminal.types(key);
+        next.line("up");
+        assert!(!left.into_iter().any(is_alive), "the next one runs beside what was left");
+        terminal.dies_of(signal);
+        next.finish();
+    }
+}
+
+/// What is told of both kinds of authority alike.
+trait Named {
+    fn place(&self) -> std::path::PathBuf;
+    fn call(&self, args: &[&str]) -> Nxlock;
+}
+
+impl<A: Authority> Named for A {
+    fn place(&self) -> std::path::PathBuf {
+        self.directory()
+    }
+
+    fn call(&self, args: &[&str]) -> Nxlock {
+        self.nxlock(args.iter().copied())
+    }
+}
+
+#[test]
+fn ctrl_z_stops_what_does_not_hear_it_and_fg_continues_all() {
+    let redis = Redis::start();
+    let file = redis.directory().join("pids");
+    let mut shell = shell_with(&redis, &[("PIDS", file.to_str().unwrap()), ("DEAF", DEAF)]);
+    shell.types("nxlock run job -c 'eval \"$DEAF\" echo $$ >> $PIDS; read x; exit 6'; echo status-$?\n");
+    let tree = pids(&file, 3);
+    let all_are = |stopped: bool| tree.iter().all(|pid| (state_of(*pid) == Some('T')) == stopped);
+    for _ in 0..2 {
+        shell.types(CTRL_Z);
+        eventually("all are stopped", || all_are(true));
+        shell.types("echo back-$((5+5))\n");
+        shell.shows("back-10");
+        assert!(all_are(true), "they stay so");
+        shell.types("fg\n");
+        eventually("all go on", || all_are(false));
+    }
+    shell.types("words\n");
+    eventually("the command has ended", || !redis.exists("lock:job"));
+    for pid in tree {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    shell.types("exit\n");
+    shell.finish();
+}
+
+#[test]
+fn suspended_for_longer_than_its_lease_a_command_never_goes_on() {
+    let redis = Redis::start();
+    let file = redis.directory().join("pids");
+    let mut shell = shell_with(&redis, &[("PIDS", file.to_str().unwrap()), ("DEAF", DEAF)]);
+    shell.types("nxlock run job -t 2s -c 'eval \"$DEAF\" echo $$ >> $PIDS; read x; exit 6'\n");
+    let tree = pids(&file, 3);
+    shell.types(CTRL_Z);
+    eventually("they are stopped", || tree.iter().all(|pid| matches!(state_of(*pid), Some('T') | None)));
+    shell.types("echo back-$((5+5))\n");
+    shell.shows("back-10");
+    // Nobody has continued them, and the next one is not held up.
+    redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    assert!(tree.into_iter().all(|pid| !is_alive(pid)));
+    shell.types("fg; echo status-$?\n");
+    shell.shows("is lost");
+    shell.shows("status-76");
+    shell.types("exit\n");
+    shell.finish();
+}
+
+#[test]
+fn an_editor_has_the_time_to_give_the_terminal_back() {
+    let redis = Redis::start();
+    // It catches TSTP, and takes a while until it stops itself. It is a child of the command.
+    let editor = redis.directory().join("editor");
+    let script = "trap 'sleep 0.1; echo given-$((3+3)); kill -STOP $$; echo taken-$((4+4))' TSTP
+        echo up-$((1+1)); while :; do :; done";
+    std::fs::write(&editor, script).unwrap();
+    let mut shell = shell_with(&redis, &[("EDITOR", editor.to_str().unwrap())]);
+    shell.types("nxlock run job -- sh -c 'sh \"$EDITOR\"; true'\n");
+    shell.shows("up-2");
+    shell.types(CTRL_Z);
+    shell.shows("given-6");
+    shell.types("echo back-$((5+5))\n");
+    shell.shows("back-10");
+    shell.types("fg\n");
+    shell.shows("taken-8");
+    shell.types(CTRL_C);
+    shell.types("exit\n");
+    shell.finish();
+}
+
+#[test]
+fn a_key_is_not_taken_for_a_signal_that_comes_after_it() {
+    let redis = Redis::start();
+    let script = "trap 'echo got-INT' INT; trap 'exit 3' TERM; echo up; while :; do sleep 300 & wait; done";
+    let mut terminal = Terminal::start(redis.nxlock(["run", "job", "--", "bash", "-c", script]));
+    terminal.shows("up");
+    for _ in 0..3 {
+        terminal.types(CTRL_C);
+        terminal.shows("got-INT");
+        eventually("nxlock has had it", || !is_pending(terminal.pid(), Signal::SIGINT));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGINT).unwrap();
+        terminal.shows("got-INT");
+    }
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
+    terminal.exits(3);
+}
+
+/// Whether a process has yet to take this signal, proc_pid_status(5).
+fn is_pending(pid: i32, signal: Signal) -> bool {
+    let status = text_of(format!("/proc/{pid}/status").as_ref());
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).expect("it runs").trim();
+    u64::from_str_radix(pending, 16).unwrap() >> (signal as i32 - 1) & 1 == 1
+}
+
+#[test]
+fn a_signal_to_the_whole_job_comes_to_the_command_once() {
+    let redis = Redis::start();
+    let script = "for s in INT QUIT HUP USR1 USR2 ALRM TERM; do trap \"echo got-$s\" $s; done; \
+                  echo up; while :; do sleep 300 & wait; done";
+    let mut terminal = Terminal::start(redis.nxlock(["run", "job", "--kill-after", "1h", "--", "bash", "-c", script]));
+    terminal.shows("up");
+    let group = nix::unistd::Pid::from_raw(-terminal.pid());
+    let signals = [
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGQUIT, "QUIT"),
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
+        (Signal::SIGALRM, "ALRM"),
+        (Signal::SIGTERM, "TERM"),
+    ];
+    for (signal, name) in signals {
+        nix::sys::signal::kill(group, signal).unwrap();
+        terminal.shows(&format!("got-{name}"));
+        // Until nxlock has taken it, the kernel takes another for the same.
+        eventually("nxlock has had it", || !is_pending(terminal.pid(), signal));
+        // To nxlock alone it is passed on.
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), signal).unwrap();
+        terminal.shows(&format!("got-{name}"));
+    }
+    // Handled after all that came before it.
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGUSR1).unwrap();
+    terminal.shows("got-USR1");
+    let screen = terminal.screen();
+    for (_, name) in signals {
+        let times = if name == "USR1" { 3 } else { 2 };
+        assert_eq!(screen.matches(&format!("got-{name}")).count(), times, "{name}:\n{screen}");
+    }
+    nix::sys::signal::kill(group, Signal::SIGKILL).unwrap();
+    terminal.dies_of(Signal::SIGKILL);
+    eventually("the lock is given back", || !redis.exists("lock:job"));
+}
+
+#[test]
+fn a_command_that_uses_the_terminal_from_the_background_goes_on_in_the_foreground() {
+    let redis = Redis::start();
+    let mut shell = shell(&redis);
+    // As an editor does that is started with `&`: TTOU stops it, and the shell has to see that.
+    shell.types("nxlock run job -- sh -c 'echo up-$((1+3)); stty sane; echo sane-$((2+3)); read x; echo read-$x' &\n");
+    shell.shows("up-4");
+    eventually("the shell knows that it has stopped", || {
+        shell.types("jobs\n");
+        shell.screen().contains("topped")
+    });
+    shell.types("fg\n");
+    shell.shows("sane-5");
+    shell.types("words\n");
+    shell.shows("read-words");
+    shell.types("exit\n");
+    shell.finish();
+}
+
+#[test]
+fn a_command_that_stops_itself_gives_the_shell_back() {
+    let redis = Redis::start();
+    let mut shell = shell(&redis);
+    for signal in ["STOP", "TSTP"] {
+        shell.types(&format!("nxlock run job -- sh -c 'kill -{signal} $$; echo on-$((2+3))'\n"));
+        shell.shows("topped");
+        shell.types("echo back-$((5+5))\n");
+        shell.shows("back-10");
+        shell.types("fg\n");
+        shell.shows("on-5");
+    }
+    shell.types("exit\n");
+    shell.finish();
+}
+
+#[test]
+fn a_terminal_without_dev_tty_is_one_all_the_same() {
+    if !may_unshare(&["--mount"]) {
+        return;
+    }
+    let redis = Redis::start();
+    let hide = r#"unshare --mount sh -c 'mount -t tmpfs none /dev && exec "$@"' sh "$@""#;
+    let script = "echo group $(ps -o pgid= -p $$) $(ps -o pgid= -p $(ps -o ppid= -p $PPID)) end";
+    let words = ["-c", hide, "sh", crate::support::program(), "run", "job", "-c", script];
+    let mut terminal = Terminal::start(redis.lead(Nxlock::by("sh", words)));
+    terminal.shows("group ");
+    let groups = terminal.shows(" end");
+    let [command, nxlock] = groups.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{groups}") };
+    assert_eq!(command, nxlock, "the command stays in the group that the terminal talks to");
+    terminal.exits(0);
+}
+
+#[test]
+fn a_waiter_in_the_background_does_not_draw_over_the_prompt() {
+    let redis = Redis::start();
+    redis.put("lock:job", b"somebody", None);
+    let mut shell = shell(&redis);
+    shell.types("nxlock run job -- echo ran-it &\n");
+    eventually("it waits", || redis.exists("{lock:job}:queue"));
+    shell.types("echo prompt-$((5+5))\n");
+    shell.shows("prompt-10");
+    assert!(!shell.screen().contains("waiting for"), "{}", shell.screen());
+    shell.types("fg\n");
+    shell.shows("waiting for \"job\"");
+    redis.delete("lock:job");
+    shell.shows("ran-it");
+    shell.types("exit\n");
+    shell.finish();
 }

@@ -237,7 +237,7 @@ mod exit_statuses {
 
     fn not_run(missing: bool) -> Report {
         let error = io::Error::other("");
-        Report::NotRun(NotRun { lock: lock(), command: "x".into(), missing, error })
+        Report::NotRun(NotRun { lock: lock(), command: "x".into(), missing, error, given_back: true })
     }
 
     fn checked() -> Report {

@@ -8,11 +8,20 @@ use crate::say;
 use crate::store::Renewed as Answer;
 use crate::wait;
 
+/// The variable by which the guard of a `run` that was killed renews its lock for the last time: the expiry may come
+/// nearer, and nothing else ends the lock.
+pub const LAST_RENEWAL: &str = "NXLOCK_LAST_RENEWAL";
+
 pub fn renew(everywhere: &Everywhere, asked: &Renew) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(everywhere, &asked.which)?;
     let mut store = open(everywhere, prefix, Wants::default())?;
-    let hold = Hold { name: lock.name.clone(), token: token(&asked.token)?, lives_with: None, beside_setnx: None };
-    let answer = wait::insist(everywhere.server_timeout, |limit| store.renew(&hold, asked.ttl, limit))?;
+    let is_last = std::env::var_os(LAST_RENEWAL).is_some();
+    let lives_with = is_last.then(std::process::id);
+    let hold = Hold { name: lock.name.clone(), token: token(&asked.token)?, lives_with, beside_setnx: None };
+    let answer = wait::insist(everywhere.server_timeout, |limit| match is_last {
+        true => store.let_end(&hold, asked.ttl, limit),
+        false => store.renew(&hold, asked.ttl, limit),
+    })?;
     Ok(match answer {
         Answer::Until(_) => Report::Renewed(Renewed { lock, ttl: asked.ttl }),
         Answer::PutBack(_) => {

@@ -1,27 +1,33 @@
 //! Hold a lock around a command: the only verb that composes.
 
+mod orphaned;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
+use nix::unistd::Pid;
 
 use super::{Wants, claim, enclosing, give_back, give_up_if_asked, meant, open, wait_for};
 use crate::cli::{Everywhere, Run};
+use crate::clock::Moment;
 use crate::events;
 use crate::inbox::Alarm;
 use crate::keeper::{GivenBack, Keeper};
 use crate::lock::{HELD, Hold, Lease, LockName, Ttl};
+use crate::proc;
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
 use crate::say;
 use crate::signals::Signals;
 use crate::store::{Kind, Trouble};
-use crate::supervise::{self, Lost, Outcome, Rules, Supervisor, Unborn};
+use crate::supervise::{Guard, Lost, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal, Watch};
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(everywhere, &asked.which)?;
     let hold = claim(&lock, &asked.patience, &asked.setnx, Some(std::process::id()))?;
     events::begin(asked.telling.events.as_ref(), &lock, &hold)?;
+    see_processes(&lock)?;
     let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
     let timeout = everywhere.server_timeout;
     let mut signals = Signals::listen()?;
@@ -43,7 +49,6 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         return Ok(interrupted);
     }
     let words = words(asked);
-    let environment = environment(&lock, &hold, lease, asked.ttl);
     let rules = Rules {
         ttl: asked.ttl,
         kill_after: asked.kill_after,
@@ -51,27 +56,39 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
         on_lost: asked.on_lost,
         descendants: asked.descendants,
     };
+    let terminal = Terminal::find();
+    let until_at_least = asked.at_least.map(|least| lease.granted + least);
+    let claim = store.claim_fd();
+    let watch = Watch {
+        terminal,
+        start_by: rules.stop_at(lease.until),
+        kill_at: rules.kill_at(lease.until),
+        keep_open: claim,
+        give_back: &|| orphaned::give_back(everywhere, &lock, &hold, signals.inherited(), until_at_least, claim),
+    };
+    let program = Program::new(&words, &environment(&lock, &hold, lease, asked.ttl), signals.inherited());
     say::trace(format_args!("starting the command"));
     say::settle(before_the_command(lease));
-    let child = match supervise::spawn(&words, &environment, signals.inherited(), rules.stop_at(lease.until)) {
-        Ok(child) => child,
+    let mut guard = match program.and_then(|program| Guard::start(&program, &watch)) {
+        Ok(guard) => guard,
         Err(errno) => {
-            give_back(&mut *store, &hold, timeout);
-            return Ok(not_run(lock, words, errno));
+            let given_back = give_back(&mut *store, &hold, timeout);
+            return Ok(not_run(lock, words, errno, given_back));
         }
     };
-    say::trace(format_args!("started the command, pid {}", child.pid));
-    events::started(child.pid);
     let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout, alarm);
-    let supervisor = Supervisor::new(&lock.name, child, lease, rules, &mut signals, &mut keeper);
+    let supervisor = Supervisor::new(&lock.name, (&mut guard, terminal), lease, rules, &mut signals, &mut keeper);
     let Outcome { ending, time_limit, mut lost, until } = supervisor.run().context("cannot watch the command")?;
+    // From here on the lock is nxlock's alone to give back.
+    guard.dismiss();
     if let Ok(ending) = &ending {
         say::trace(format_args!("the command has ended: {}", say::ending(ending)));
         events::ended(ending, time_limit);
     }
-    let rest = asked.at_least.filter(|_| ending.is_ok() && lost.is_none());
-    let rest = rest.map(|least| (lease.granted + least).remaining()).filter(|rest| !rest.is_zero());
+    let rest = until_at_least.filter(|_| ending.is_ok() && lost.is_none());
+    let rest = rest.map(Moment::remaining).filter(|rest| !rest.is_zero());
     let unreleased = give_up(&lock.name, keeper, rest.map(Ttl::at_least), &mut lost);
+    guard.wait();
     if let (Err(_), Some(trouble)) = (&ending, &unreleased) {
         say::warn(format_args!("{trouble}"));
     }
@@ -80,8 +97,9 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
             let unreleased = unreleased.map(|trouble| Unreleased { trouble, ends_in: until.remaining() });
             Ok(Report::Ran(Ran { lock, ending, time_limit, lost, unreleased }))
         }
-        Err(Unborn::TooLate) => Err(too_late(&lock.name).into()),
-        Err(Unborn::Failed(errno)) => Ok(not_run(lock, words, errno)),
+        Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
+        Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => Ok(not_run(lock, words, errno, unreleased.is_none())),
+        Err(NoEnding::GuardKilled(pid)) => Err(without_a_guard(&lock.name, pid).into()),
     }
 }
 
@@ -90,9 +108,32 @@ fn before_the_command(lease: Lease) -> Duration {
     (lease.until.remaining() / 20).min(Duration::from_millis(250))
 }
 
-fn not_run(lock: Named, words: Vec<OsString>, errno: Errno) -> Report {
+fn not_run(lock: Named, words: Vec<OsString>, errno: Errno, given_back: bool) -> Report {
     let command = words.into_iter().next().unwrap_or_default();
-    Report::NotRun(NotRun { lock, command, missing: errno == Errno::ENOENT, error: errno.into() })
+    Report::NotRun(NotRun { lock, command, missing: errno == Errno::ENOENT, error: errno.into(), given_back })
+}
+
+/// Without /proc nobody finds what the command starts in sessions of its own: it could not be stopped with the lock.
+fn see_processes(lock: &Named) -> Result<(), Trouble> {
+    if proc::own_number().is_some() {
+        return Ok(());
+    }
+    Err(Trouble {
+        kind: Kind::Misconfigured,
+        tried: format!("cannot run a command under \"{}\"", lock.name),
+        came: "/proc does not show this process, so what the command starts could not be stopped".into(),
+        remedy: "mount /proc: mount -t proc proc /proc".into(),
+    })
+}
+
+/// The command's status went with its guard.
+fn without_a_guard(name: &LockName, guard: Pid) -> Trouble {
+    Trouble {
+        kind: Kind::Broken,
+        tried: format!("cannot see the command under \"{name}\" through"),
+        came: format!("its guard (process {guard}) was killed, and so were the command and all that it had started"),
+        remedy: "see who kills processes named nxlock-guard, perhaps for lack of memory".into(),
+    }
 }
 
 /// We were held up between the grant and the start: stopped, or the whole machine was.
@@ -113,15 +154,15 @@ fn words(asked: &Run) -> Vec<OsString> {
     }
 }
 
-fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static str, Option<String>); 6] {
+fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static str, Option<OsString>); 6] {
     let held = enclosing().into_iter().chain([hold.token.clone()]);
     [
-        ("NXLOCK_NAME", Some(lock.name.as_str().to_owned())),
-        ("NXLOCK_KEY", Some(lock.key.clone())),
-        ("NXLOCK_TOKEN", Some(hold.token.as_str().to_owned())),
-        ("NXLOCK_FENCE", lease.fence.map(|fence| fence.0.to_string())),
-        ("NXLOCK_TTL_MS", Some(ttl.millis().to_string())),
-        (HELD, Some(held.map(|token| token.as_str().to_owned()).collect::<Vec<_>>().join(" "))),
+        ("NXLOCK_NAME", Some(lock.name.as_str().into())),
+        ("NXLOCK_KEY", Some(lock.key.clone().into())),
+        ("NXLOCK_TOKEN", Some(hold.token.as_str().into())),
+        ("NXLOCK_FENCE", lease.fence.map(|fence| fence.0.to_string().into())),
+        ("NXLOCK_TTL_MS", Some(ttl.millis().to_string().into())),
+        (HELD, Some(held.map(|token| token.as_str().to_owned()).collect::<Vec<_>>().join(" ").into())),
     ]
 }
 

@@ -118,7 +118,9 @@ fn rebuff(not_yours: &NotYours) -> String {
 fn unstartable(not_run: &NotRun) -> String {
     let command = clean(&not_run.command.to_string_lossy());
     let why = if not_run.missing { "not found".to_owned() } else { say::plain(&not_run.error) };
-    format!("cannot run \"{command}\": {why}; \"{}\" was given back", not_run.lock.name)
+    let lock = &not_run.lock.name;
+    let then = if not_run.given_back { "was given back" } else { "ends by itself" };
+    format!("cannot run \"{command}\": {why}; \"{lock}\" {then}")
 }
 
 fn aftermath(ran: &Ran) {

@@ -3,6 +3,8 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use nix::unistd::{getpgrp, tcgetpgrp};
+
 use super::scribe::{Text, offer};
 use super::text::{cut, held_by_after, process, span};
 use super::{Level, line, voice};
@@ -141,26 +143,37 @@ impl Waiting {
         if self.form != Form::Live {
             return;
         }
+        self.redraw_at = Moment::now() + REDRAW_EVERY;
+        // The shell's prompt is there.
+        if !is_in_the_foreground() {
+            self.drawn = false;
+            return;
+        }
         let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
         // The last column is left empty: writing it may wrap the line.
         let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
         // Not through anstream, which takes escapes out where colours are unwanted.
         offer(&Text::Raw(text));
         self.drawn = true;
-        self.redraw_at = Moment::now() + REDRAW_EVERY;
     }
 
     /// The wait is over. On a terminal nothing of it remains.
     pub fn end(&mut self, granted: bool) {
-        if self.drawn {
+        if self.drawn && is_in_the_foreground() {
             offer(&Text::Raw("\r\x1b[K".into()));
-            self.drawn = false;
         }
+        self.drawn = false;
         if self.form == Form::Log && self.told.is_some() && granted {
             let waited = span(whole(self.began.elapsed()));
             offer(&Text::Styled(format!("nxlock: got \"{}\" after {waited}\n", self.name)));
         }
     }
+}
+
+/// Whether the terminal is our process group's just now. One that does not control us belongs to no group of our
+/// session, tcgetpgrp(3), and nobody's prompt is there.
+fn is_in_the_foreground() -> bool {
+    tcgetpgrp(std::io::stderr()).map_or(true, |group| group == getpgrp())
 }
 
 /// Our place, from where we stand.

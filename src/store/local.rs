@@ -19,7 +19,7 @@ mod ticket;
 mod visit;
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +38,9 @@ pub mod files {
 use fault::{Fault, Flaw};
 use flock::Patience;
 use place::{Part, Place};
-use process::Sight;
-use record::Record;
+use record::{Life, Record};
 use stand::Stand;
-use visit::{Ask, Machine, Visit};
+use visit::{Ask, Held, Machine, Visit};
 
 use super::{Acquired, Examination, Kind, Manner, Released, Renewed, Standing, Store, Trouble, poll_pause};
 use crate::clock::{Boot, Moment};
@@ -60,6 +59,8 @@ pub struct Local {
     stand: Option<Stand>,
     /// The one that we had before the lock was ours.
     former: Option<Stand>,
+    /// The claim that lives with this process.
+    held: Option<Held>,
     /// When it is worth asking again, for who does not stand in line.
     look_at: Moment,
 }
@@ -82,6 +83,7 @@ impl Local {
             patience: Patience::default(),
             stand: None,
             former: None,
+            held: None,
             look_at,
         }
     }
@@ -92,9 +94,7 @@ impl Local {
         if let Some(grounds) = &mut self.grounds {
             grounds.place = place;
         } else {
-            let boot = Boot::this().map_err(|error| Fault::no_boot(&error))?;
-            let sight = Sight::new(&boot);
-            let machine = Machine { boot, sight };
+            let machine = Machine::new(Boot::this().map_err(|error| Fault::no_boot(&error))?);
             self.grounds = Some(Grounds { place, machine });
         }
         Ok(())
@@ -107,16 +107,16 @@ impl Local {
         key: &str,
         make: bool,
         limit: Limit<'_>,
-        act: impl FnOnce(&mut Visit<'_>, Sight, &mut Option<Stand>) -> Result<T, Fault>,
+        act: impl FnOnce(&mut Visit<'_>, &Machine, (&mut Option<Stand>, &mut Option<Held>)) -> Result<T, Fault>,
     ) -> Result<Option<T>, Fault> {
         self.prepare()?;
-        let Local { grounds: Some(grounds), open, patience, stand, timeout, .. } = self else {
+        let Local { grounds: Some(grounds), open, patience, stand, held, timeout, .. } = self else {
             return Err(Fault::new(Kind::Broken, "not prepared", ""));
         };
         let limit = limit.no_later_than(Moment::now() + *timeout);
         let Some(file) = locked(grounds, open, patience, key, make, limit)? else { return Ok(None) };
         let mut visit = Visit::begin(&grounds.machine, &grounds.place, key, file)?;
-        act(&mut visit, grounds.machine.sight, stand).map(Some)
+        act(&mut visit, &grounds.machine, (stand, held)).map(Some)
     }
 
     fn trouble(&self, verb: &str, name: Option<&LockName>, fault: Fault) -> Trouble {
@@ -131,7 +131,13 @@ impl Local {
             Ok(if ours { Released::Done } else { Released::NotYours(visit.occupancy()) })
         })?;
         self.stand = None;
+        self.let_go();
         Ok(released.unwrap_or_else(|| Released::NotYours(Occupancy::free(None))))
+    }
+
+    /// The claim, or what it was, lives with no process any more.
+    fn let_go(&mut self) {
+        self.held.take().into_iter().for_each(Held::let_go);
     }
 
     fn extend(&mut self, hold: &Hold, ttl: Ttl, unbound: bool, limit: Limit<'_>) -> Result<Renewed, Trouble> {
@@ -146,6 +152,9 @@ impl Local {
             Ok(if ours { Renewed::Until(ttl.believed_until(asked)) } else { Renewed::NotYours(visit.occupancy()) })
         });
         let renewed = renewed.map_err(|fault| self.trouble("renew", Some(&hold.name), fault))?;
+        if unbound {
+            self.let_go();
+        }
         Ok(renewed.unwrap_or_else(|| Renewed::NotYours(Occupancy::free(None))))
     }
 }
@@ -224,9 +233,14 @@ impl Store for Local {
         // Before it is asked for: the lease is counted from later than that.
         let asked = Moment::now();
         let key = self.prefix.key(&hold.name);
-        let acquired = self.visit(&key, true, limit, |visit, sight, stand| {
-            let process = hold.lives_with.and_then(|pid| sight.process(pid));
-            let mut ask = Ask { token: &hold.token, ttl: ttl.get(), manner, process, stand };
+        let acquired = self.visit(&key, true, limit, |visit, machine, (stand, held)| {
+            let life = match hold.lives_with {
+                None => Life::Lease,
+                Some(pid) if pid == std::process::id() => Life::Holder,
+                // One that cannot be seen has a keeper all the same, and nobody knows when it ends but that.
+                Some(pid) => machine.sight().process(pid).map_or(Life::Lease, Life::HolderAnd),
+            };
+            let mut ask = Ask { token: &hold.token, ttl: ttl.get(), manner, life, held, stand };
             if let Some(fence) = visit.acquire(&mut ask)? {
                 let (granted, until) = (Moment::now(), ttl.believed_until(asked));
                 let lease = Lease { fence: Some(fence), asked, granted, until, taken_over: None };
@@ -309,6 +323,10 @@ impl Store for Local {
     fn examine(&mut self, _: Limit<'_>) -> Result<Examination, Trouble> {
         let findings = examine::examine(self).map_err(|fault| self.trouble("keep locks", None, fault))?;
         Ok(Examination::of(&self.directory, findings))
+    }
+
+    fn claim_fd(&self) -> Option<RawFd> {
+        self.held.as_ref().map(Held::fd)
     }
 
     fn lifeline(&self) -> Option<BorrowedFd<'_>> {

@@ -1,108 +1,140 @@
-//! The command and everything it started.
+//! The command and everything it started, as the kernel lists it.
 //!
-//! We are the subreaper of all of it (prctl(2), PR_SET_CHILD_SUBREAPER): a process that loses its
-//! parent becomes our child, whatever session or group it has moved to. So what descends from us is
-//! the command's tree, and when we have no child left it is gone.
+//! nxlock and its guard are both subreapers, PR_SET_CHILD_SUBREAPER(2const): a process that loses its parent becomes a
+//! child of the nearest of the two, whatever session or group it has moved to. So the descendants of either are the
+//! command's tree, and it is gone when a subreaper has no child left. Whoever signals it may be nxlock or its guard.
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 
 use nix::errno::Errno;
-use nix::libc;
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::libc::{self, c_int};
+use nix::unistd::{Pid, getpgid, getpgrp};
 
-use super::child::{Child, Terminal, Unborn};
+use super::spawn::Terminal;
 use crate::proc::{self, Stat};
 
+/// The name of a guard, as ps(1) and pgrep(1) show it.
+pub const GUARD: &str = "nxlock-guard";
+
+/// All that descends from this process, without its own helpers.
 pub struct Tree {
-    command: Child,
-    command_reaped: bool,
+    helpers: Vec<Pid>,
+    /// Until its parent has reaped it: until then no other process can have its pid.
+    pub command: Option<Pid>,
+    terminal: Terminal,
 }
 
-pub enum Reaped {
-    /// The command itself.
-    Command(Result<ExitStatus, Unborn>),
-    /// Something it started, which had become our child; or one that asked to be traced, and has stopped.
-    Other,
-    /// Nothing has ended, and something is left.
-    NoneYet,
-    NoneLeft,
+/// Which processes of a tree get a signal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    All,
+    /// The others have had it already, since it was sent to our process group.
+    OutsideOurGroup,
 }
 
 impl Tree {
-    pub fn of(command: Child) -> Tree {
-        Tree { command, command_reaped: false }
+    pub fn new(helpers: Vec<Pid>, terminal: Terminal) -> Tree {
+        Tree { helpers, command: None, terminal }
     }
 
     pub fn terminal(&self) -> Terminal {
-        self.command.terminal
+        self.terminal
     }
 
-    /// Collects one process that has ended, without waiting.
-    pub fn reap(&mut self) -> Reaped {
-        let mut status = 0;
-        // SAFETY: waitpid(2) writes to `status` only. nix's does not know real-time signals.
-        match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
-            0 => Reaped::NoneYet,
-            // Stops are told unasked of who called ptrace(2) with PTRACE_TRACEME; it has not ended.
-            pid if pid > 0 && libc::WIFSTOPPED(status) => Reaped::Other,
-            pid if pid == self.command.pid.as_raw() => {
-                self.command_reaped = true;
-                Reaped::Command(self.command.unborn().map_or(Ok(ExitStatus::from_raw(status)), Err))
-            }
-            pid if pid > 0 => Reaped::Other,
-            _ => Reaped::NoneLeft,
+    /// Signals the command alone, with the value that came with the signal, sigqueue(3).
+    pub fn signal_command(&self, number: c_int, value: Option<u64>, reach: Reach) {
+        match (self.command.filter(|command| reaches(*command, reach)), value) {
+            (Some(command), Some(value)) => queue(command, number, value),
+            (Some(command), None) => _ = send(command, number),
+            (None, _) => {}
         }
     }
 
-    /// Signals the command alone, as if the signal had been sent to it.
-    pub fn signal_command(&self, signal: Signal) {
-        if !self.command_reaped {
-            let _ = kill(self.command.pid, signal);
-        }
-    }
-
-    /// Sends the command and everything it started these signals, one after the other. What they start because of it,
-    /// as a shell does in a trap, is not sent them. Tells whether any of it is out of reach: running as another user.
-    pub fn signal_all(&self, signals: &[Signal]) -> bool {
-        let all = self.all();
-        let out_of_reach = |signal: &Signal| match &all {
-            Some(all) => all.iter().filter(|pid| kill(**pid, *signal) == Err(Errno::EPERM)).count() > 0,
-            None => self.signal_group(*signal),
+    /// Sends each process of the tree these signals, one after the other. A process that another starts because of
+    /// them, as a shell does in a trap, does not get them. Tells whether a process may not be signalled, since another
+    /// user runs it.
+    pub fn signal_all(&self, numbers: &[c_int], reach: Reach) -> bool {
+        // A nested nxlock passes a signal on to its own command, which must not get it twice; only KILL and STOP cannot
+        // be passed on.
+        let to_all = numbers.iter().all(|number| matches!(*number, libc::SIGKILL | libc::SIGSTOP));
+        let Some(all) = (if to_all { self.all() } else { self.without_nested() }) else {
+            return self.signal_group(numbers);
         };
-        signals.iter().filter(|signal| out_of_reach(signal)).count() > 0
+        let all: Vec<Pid> = all.into_iter().filter(|pid| reaches(*pid, reach)).collect();
+        let mut refused = false;
+        for number in numbers {
+            for pid in &all {
+                refused |= send(*pid, *number) == Err(Errno::EPERM);
+            }
+        }
+        refused
     }
 
     /// What there is to do without /proc, or with one that has other numbers than kill(2) for the same
     /// processes.
-    fn signal_group(&self, signal: Signal) -> bool {
-        if self.terminal() == Terminal::Absent {
-            return killpg(self.command.pid, signal) == Err(Errno::EPERM);
+    fn signal_group(&self, numbers: &[c_int]) -> bool {
+        let Some(command) = self.command else { return false };
+        let whom = if self.terminal == Terminal::Absent { Pid::from_raw(-command.as_raw()) } else { command };
+        let results: Vec<_> = numbers.iter().map(|number| send(whom, *number)).collect();
+        // A group of which nobody is left; the command may not have made it yet.
+        if results.contains(&Err(Errno::ESRCH)) {
+            numbers.iter().for_each(|number| _ = send(command, *number));
         }
-        self.signal_command(signal);
-        false
+        self.terminal == Terminal::Absent && results.contains(&Err(Errno::EPERM))
     }
 
-    /// Every process that descends from us, if /proc tells.
-    fn all(&self) -> Option<Vec<Pid>> {
-        if !proc::is_ours() {
-            return None;
-        }
-        by_children().or_else(by_parents)
+    /// Every process of it, if /proc tells.
+    pub fn all(&self) -> Option<Vec<Pid>> {
+        self.listed(&|_| false)
     }
+
+    /// The same without the guards of nested runs and what is behind them: that is their nxlock's to signal.
+    pub fn without_nested(&self) -> Option<Vec<Pid>> {
+        self.listed(&|shown| proc::name(shown) == GUARD)
+    }
+
+    fn listed(&self, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<Pid>> {
+        let own = proc::own_number()?;
+        let are_ours = proc::is_ours();
+        let inner = |shown: i32| if are_ours { Some(shown) } else { proc::inner_number(shown) };
+        // The guard is a helper of ours, and until execve(2) the command has its name.
+        let is_ours = |pid: Pid| self.helpers.contains(&pid) || self.command == Some(pid);
+        let is_left_out = |shown: i32| is_left_out(shown) && !inner(shown).map(Pid::from_raw).is_some_and(is_ours);
+        let all = by_children(own, &is_left_out).or_else(|| by_parents(own, &is_left_out))?;
+        let all = all.into_iter().filter_map(inner).map(Pid::from_raw);
+        Some(all.filter(|pid| !self.helpers.contains(pid)).collect())
+    }
+}
+
+fn reaches(pid: Pid, reach: Reach) -> bool {
+    reach == Reach::All || !is_in_our_group(pid)
+}
+
+pub fn is_in_our_group(pid: Pid) -> bool {
+    getpgid(Some(pid)) == Ok(getpgrp())
+}
+
+/// As kill(2), for real-time signals too, which nix's does not know.
+pub fn send(pid: Pid, number: c_int) -> nix::Result<()> {
+    // SAFETY: kill(2) takes two numbers.
+    Errno::result(unsafe { libc::kill(pid.as_raw(), number) }).map(drop)
+}
+
+fn queue(pid: Pid, number: c_int, value: u64) {
+    let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(usize::try_from(value).unwrap_or(0)) };
+    // SAFETY: sigqueue(3) takes two numbers and passes the value on without looking at it.
+    unsafe { libc::sigqueue(pid.as_raw(), number, value) };
 }
 
 /// Descendants as the kernel lists them under their parents, proc_pid_children(5): as many files are read as there are
 /// descendants, however many others run here, and a deadline may be near. A list may lack somebody while others
 /// come and go, so it counts when it has been the same twice. Nothing where the kernel has no such lists.
-fn by_children() -> Option<Vec<Pid>> {
-    let mut all = once_by_children()?;
+fn by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
+    let mut all = once_by_children(own, is_left_out)?;
     let mut last = all.clone();
     for _ in 0..ROUNDS {
-        let found = once_by_children()?;
+        let found = once_by_children(own, is_left_out)?;
         if found == last {
             break;
         }
@@ -115,8 +147,7 @@ fn by_children() -> Option<Vec<Pid>> {
 /// What forks without end is caught when it is signalled again.
 const ROUNDS: u32 = 4;
 
-fn once_by_children() -> Option<Vec<Pid>> {
-    let own = std::process::id().cast_signed();
+fn once_by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
     let mut found = vec![own];
     let mut next = 0;
     while let Some(&pid) = found.get(next) {
@@ -125,7 +156,7 @@ fn once_by_children() -> Option<Vec<Pid>> {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let lists: Vec<_> = threads.map(|thread| thread.path().join("children")).collect();
         for list in lists.iter().filter_map(|list| fs::read_to_string(list).ok()) {
-            found.extend(pids_in(&list));
+            found.extend(pids_in(&list).filter(|pid| !is_left_out(*pid)));
             listed = true;
         }
         if pid == own && !listed {
@@ -133,7 +164,7 @@ fn once_by_children() -> Option<Vec<Pid>> {
         }
         next += 1;
     }
-    Some(found.into_iter().skip(1).map(Pid::from_raw).collect())
+    Some(found.into_iter().skip(1).collect())
 }
 
 fn pids_in(list: &str) -> impl Iterator<Item = i32> {
@@ -142,7 +173,7 @@ fn pids_in(list: &str) -> impl Iterator<Item = i32> {
 
 /// The same by what every process tells of its parent. None of them is another's, since pids are not given out
 /// again within the time it takes to signal them. Nothing without /proc.
-fn by_parents() -> Option<Vec<Pid>> {
+fn by_parents(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let pids: Vec<i32> = proc::pids()?.collect();
     for pid in pids {
@@ -151,13 +182,13 @@ fn by_parents() -> Option<Vec<Pid>> {
             children.entry(stat.parent).or_default().push(pid);
         }
     }
-    let mut found = vec![std::process::id().cast_signed()];
+    let mut found = vec![own];
     let mut next = 0;
     while let Some(pid) = found.get(next) {
-        found.extend(children.remove(pid).unwrap_or_default());
+        found.extend(children.remove(pid).unwrap_or_default().into_iter().filter(|pid| !is_left_out(*pid)));
         next += 1;
     }
-    Some(found.into_iter().skip(1).map(Pid::from_raw).collect())
+    Some(found.into_iter().skip(1).collect())
 }
 
 #[cfg(test)]
@@ -168,8 +199,12 @@ mod tests {
     fn a_process_of_ours_is_found_under_us() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
-        assert!(by_parents().unwrap().contains(&pid));
-        assert!(by_children().is_none_or(|found| found.contains(&pid)));
+        let own = std::process::id().cast_signed();
+        assert!(by_parents(own, &|_| false).unwrap().contains(&pid.as_raw()));
+        assert!(!by_parents(own, &|shown| shown == pid.as_raw()).unwrap().contains(&pid.as_raw()));
+        assert!(Tree::new(vec![], Terminal::Absent).all().unwrap().contains(&pid));
+        assert!(!Tree::new(vec![pid], Terminal::Absent).all().unwrap().contains(&pid));
+        assert!(by_children(own, &|_| false).is_none_or(|found| found.contains(&pid.as_raw())));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -35,40 +35,9 @@ pub fn fork() -> io::Result<Half> {
         ForkResult::Parent { child } => Ok(Half::Front(child)),
         ForkResult::Child => {
             // One that does not hear TERM could not be told to leave the line.
-            let told = if is_ignored(Signal::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM };
+            let told = if is_ignored(libc::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM };
             end_with(front, told)?;
             Ok(Half::Keeper)
-        }
-    }
-}
-
-/// Closes what this process was started with, except the standard streams and `kept`: a lock of flock(1) on
-/// one of them, or a pipe, would end only with us. To be called before anything else is opened.
-pub fn close_inherited(kept: &[RawFd]) {
-    let mut first = libc::STDERR_FILENO.cast_unsigned() + 1;
-    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.cast_unsigned()).filter(|fd| *fd >= first).collect();
-    kept.sort_unstable();
-    for fd in kept {
-        close_from_to(first, fd - 1);
-        first = fd.saturating_add(1);
-    }
-    close_from_to(first, u32::MAX);
-}
-
-fn close_from_to(first: u32, last: u32) {
-    if first > last {
-        return;
-    }
-    // SAFETY: close_range(2) and close(2) of descriptors that nothing in this process owns: it has opened none
-    // but those that are kept.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    // Before Linux 5.9, one by one.
-    if closed == -1 {
-        let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-        let numbers: Vec<u32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-        for number in numbers.into_iter().filter(|number| (first..=last).contains(number)) {
-            // SAFETY: as above; the one that the directory was read by is closed already, and then this fails.
-            unsafe { libc::close(number.cast_signed()) };
         }
     }
 }

@@ -51,7 +51,7 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
                 trouble = Some(met);
             }
         }
-        let bells = if is_pipe { [Some(stdout.as_fd()), None] } else { NONE };
+        let bells = if is_pipe { [Some(stdout.as_fd()), None, None] } else { NONE };
         let pause = Limit { until: asked + every.max(asked.elapsed() * 2), bells };
         if pause.wait_for(&[])? == Woken::Bell {
             return Ok(Report::Watched);

@@ -73,17 +73,6 @@ pub fn check(record: &Record) -> Vec<Violation> {
     found
 }
 
-/// Whether an nxlock without a guard is known to do this: somebody's command has started others, and something befell it
-/// that they do not notice. Or it was stopped at its terminal: `fg` continues nxlock and its command in the same instant.
-pub fn needs_guard(record: &Record, violation: &Violation) -> bool {
-    violation.who.iter().any(|who| {
-        let befell = |fault: &Fault| fault.on == On::Attempt(*who) && fault.ailment.needs_guard();
-        let stopped = |fault: &Fault| befell(fault) && fault.ailment == Ailment::TypedStop;
-        let befell = if record.attempts[*who].branches { &befell as &dyn Fn(&Fault) -> bool } else { &stopped };
-        record.faults.iter().any(befell)
-    })
-}
-
 /// How many overlaps were excused, and the longest.
 pub fn excused(record: &Record) -> (usize, Nanos) {
     let excused = overlap::check(record, &sections(record)).excused;
@@ -158,7 +147,11 @@ fn endings(record: &Record) -> Vec<Violation> {
         match ended {
             None => found.push(violation(format!("c{who} has waited for ever"))),
             Some((_, how)) if attempt.manner == Manner::Run && !how.starts_with("signal") => {
-                if !explained.contains(&how.as_str()) {
+                // Then nobody knows how the command ended.
+                let guard_killed =
+                    |fault: &Fault| fault.ailment == Ailment::GuardKilled && fault.on == On::Attempt(who);
+                let without_a_guard = how == "70" && record.faults.iter().any(guard_killed);
+                if !explained.contains(&how.as_str()) && !without_a_guard {
                     found.push(violation(format!("c{who} exited with {how}")));
                 }
             }

@@ -194,7 +194,6 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         ttl: nanos(choice.ttl),
         queued: choice.queued,
         near: choice.near,
-        branches: matches!(choice.kind, Kind::Tree | Kind::Daemon),
         dawdles: if will_not_stop { nanos(choice.kill_after) } else { 0 },
         asked: boot_clock(),
         ended: None,

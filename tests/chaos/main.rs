@@ -39,7 +39,6 @@ mod shell;
 mod story;
 
 use std::any::Any;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use kit::support;
@@ -47,7 +46,6 @@ use kit::support;
 use arena::{Arena, Spec};
 use record::Record;
 use seed::Seed;
-use support::Authority;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is to be a number: {text}")))
@@ -98,12 +96,7 @@ fn verdict(record: &Record) -> Verdict {
     let mut text = story::summary(record);
     let served = !checker::sections(record).is_empty();
     assert!(served && !record.faults.is_empty(), "nothing went on: that proves nothing\n{text}");
-    let (known, found): (Vec<_>, Vec<_>) = checker::check(record)
-        .into_iter()
-        .partition(|violation| !has_guard() && checker::needs_guard(record, violation));
-    if !known.is_empty() {
-        text += &format!("\n  without a guard, not counted: {} violations", known.len());
-    }
+    let found = checker::check(record);
     for violation in found.iter().take(5) {
         text += &format!("\n{}", story::tell(record, violation));
     }
@@ -111,16 +104,6 @@ fn verdict(record: &Record) -> Verdict {
         text += &format!("\n... and {} more in {}", found.len() - 5, record.arena);
     }
     Verdict { text, violations: found.len() }
-}
-
-/// Whether nxlock has a process between itself and its command. Where it has, nothing that it is there for is excused.
-fn has_guard() -> bool {
-    static HAS_GUARD: OnceLock<bool> = OnceLock::new();
-    *HAS_GUARD.get_or_init(|| {
-        let local = support::Local::start();
-        let done = local.nxlock(["-q", "run", "probe", "-c", "cat /proc/$PPID/comm"]).run().exits(0);
-        done.text() == "nxlock-guard\n"
-    })
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

@@ -38,7 +38,6 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         ttl: nanos(ttl),
         queued: false,
         near: true,
-        branches: false,
         dawdles: 0,
         asked,
         ended: None,

@@ -85,7 +85,7 @@ pub fn guard_of(nxlock: i32) -> Option<i32> {
 
 /// The command of an nxlock, if it runs.
 pub fn command_of(nxlock: i32) -> Option<i32> {
-    children(guard_of(nxlock).unwrap_or(nxlock)).first().copied()
+    children(guard_of(nxlock)?).first().copied()
 }
 
 pub fn is_guard(pid: i32) -> bool {

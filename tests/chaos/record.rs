@@ -43,8 +43,6 @@ pub struct Attempt {
     pub queued: bool,
     /// Speaks to the server without a network between.
     pub near: bool,
-    /// Its command starts processes that outlive it.
-    pub branches: bool,
     /// How long its command may go on once it is told to stop: nothing for one that obeys.
     pub dawdles: Nanos,
     pub asked: Nanos,
@@ -125,12 +123,6 @@ impl Ailment {
     pub fn forgets(self) -> bool {
         use Ailment::{Deleted, Emptied, Flushed, Overwritten, SetForward};
         matches!(self, Flushed | Emptied | Deleted | Overwritten | SetForward)
-    }
-
-    /// An nxlock without a guard lets go on what its command has started in sessions of their own.
-    pub fn needs_guard(self) -> bool {
-        use Ailment::{GroupKilled, GuardKilled, Killed, Suspended, TypedInterrupt, TypedStop};
-        matches!(self, Killed | GuardKilled | GroupKilled | Suspended | TypedInterrupt | TypedStop)
     }
 
     /// While it lasts, the server does not do its work for anybody.

@@ -25,10 +25,12 @@ impl Beginning {
         ptrace::seize(pid, Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACESYSGOOD)
             .expect("we may trace what we started");
         release(authority, &token);
-        let forked = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it forks");
-        assert!(matches!(forked, WaitStatus::PtraceEvent(..)), "{forked:?}");
-        let child = Pid::from_raw(i32::try_from(ptrace::getevent(pid).expect("a child")).expect("a pid"));
+        // nxlock forks its guard, and that the command.
+        let guard = forked_by(pid);
         ptrace::detach(pid, None).expect("it goes on");
+        goes_on_after_its_birth(guard);
+        let child = forked_by(guard);
+        ptrace::detach(guard, None).expect("it goes on");
         let beginning = Beginning { running, child };
         while !beginning.is_about_to_execute() {
             ptrace::syscall(child, None).expect("it goes on");
@@ -53,6 +55,20 @@ impl Beginning {
         let end = waitpid(self.child, Some(WaitPidFlag::__WALL)).expect("it ends");
         assert!(matches!(end, WaitStatus::Signaled(_, Signal::SIGKILL, _)), "{end:?}");
     }
+}
+
+/// The child of a traced process, which stands still after that.
+fn forked_by(pid: Pid) -> Pid {
+    let forked = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it forks");
+    assert!(matches!(forked, WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_FORK)), "{forked:?}");
+    Pid::from_raw(i32::try_from(ptrace::getevent(pid).expect("a child")).expect("a pid"))
+}
+
+/// A child of a traced process is traced as well, and stops at once.
+fn goes_on_after_its_birth(child: Pid) {
+    let stopped = waitpid(child, Some(WaitPidFlag::__WALL)).expect("it stops");
+    assert!(matches!(stopped, WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_STOP)), "{stopped:?}");
+    ptrace::cont(child, None).expect("it goes on");
 }
 
 fn its_lock_is_kept(authority: &impl Authority) {

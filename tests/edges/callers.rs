@@ -47,9 +47,9 @@ fn who_may_start_no_process_is_told_and_holds_nothing() {
 #[test]
 fn where_there_is_no_thread_to_be_had_the_lock_is_renewed_all_the_same() {
     let redis = Redis::start();
-    // A command, us, and our thread that writes to stderr; nobody but root can have a user of which there is nothing else. Others are left
+    // A command, its guard, us, and our thread that writes to stderr; nobody but root can have a user of which there is nothing else. Others are left
     // without the descriptors that a thread is talked to by.
-    let limit = if getuid().is_root() { "ulimit -u 3" } else { "ulimit -n 10" };
+    let limit = if getuid().is_root() { "ulimit -u 4" } else { "ulimit -n 10" };
     let script = format!("{limit}; exec nxlock -v run job -t 6s -- cat");
     let (reader, writer) = std::io::pipe().unwrap();
     let mut running = few_processes(&redis, 1, &script).stdin_from(reader).start();

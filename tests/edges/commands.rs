@@ -6,9 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::built;
 use crate::support::line::is_free;
-use crate::support::{Authority, Local, Redis, eventually, eventually_some, is_alive, state_of};
+use crate::support::{Authority, Local, Redis, built, eventually, eventually_some, is_alive, state_of};
 
 /// The children of a process and their states, the ended ones too.
 fn children_of(parent: i32) -> Vec<(i32, String)> {
@@ -68,8 +67,8 @@ fn what_a_command_orphans_is_waited_for_while_it_runs() {
     let script = "for n in 1 2 3 4 5 6 7 8; do ( sleep 0 & ); done; echo up; read x; exit 3";
     let mut running = local.nxlock(["run", "job", "-c", script]).stdin_from(reader).start();
     running.line("up");
-    let pid = running.pid();
-    eventually("only the command is left, and no zombies", || children_of(pid).len() == 1);
+    let guard = children_of(running.pid())[0].0;
+    eventually("only the command is left, and no zombies", || children_of(guard).len() == 1);
     drop(writer);
     running.finish().exits(3).says_nothing();
 }
@@ -92,22 +91,22 @@ fn a_command_that_tells_its_parent_to_end_is_ended() {
 fn a_command_that_kills_its_parent_does_not_survive_it() {
     let redis = Redis::start();
     let script = "echo pid $$; trap '' TERM HUP; kill -KILL $PPID; while :; do :; done";
-    let mut running = redis.nxlock(["run", "job", "-t", "3s", "-c", script]).start();
+    let mut running = redis.nxlock(["run", "job", "-t", "1h", "-c", script]).start();
     let pid: i32 = running.line("pid ").parse().unwrap();
-    running.finish().dies_of(Signal::SIGKILL);
-    eventually("the command is gone", || !is_alive(pid));
-    eventually("the lease has ended", || !redis.exists("lock:job"));
+    eventually("it ends", || running.has_ended());
+    assert!(!is_alive(pid) && !redis.exists("lock:job"));
+    running.finish().exits(70).says("its guard (process ").says("was killed, and so were the command");
 }
 
 #[test]
 fn a_command_that_has_stopped_itself_is_killed_with_us() {
     let redis = Redis::start();
-    let mut running = redis.nxlock(["run", "job", "-t", "2s", "-c", "echo pid $$; kill -STOP $$"]).start();
+    let mut running = redis.nxlock(["run", "job", "-t", "1h", "-c", "echo pid $$; kill -STOP $$"]).start();
     let pid: i32 = running.line("pid ").parse().unwrap();
     eventually("it has stopped itself", || state_of(pid) == Some('T'));
     running.signal(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(pid));
-    eventually("the lease has ended", || !redis.exists("lock:job"));
+    eventually("the lock is given back", || !redis.exists("lock:job"));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{Turn, acquire, is_free, queue, release, standing};
+use crate::support::line::{Turn, acquire, break_it, is_free, queue, release, standing, turn};
 use crate::support::record::{field, with};
-use crate::support::{Authority, Local, eventually};
+use crate::support::{Authority, Local, Nxlock, eventually, may_unshare, we_are_root};
 
 /// The id of some other boot.
 const ANOTHER: &str = "01234567-89ab-4cde-8f01-23456789abcd";
@@ -22,7 +22,7 @@ fn left_by_another_boot(local: &Local, values: &[(&str, &str)]) -> String {
         eventually("it is dead", || waiter.running.has_ended());
     }
     release(local, &token);
-    let values: Vec<_> = [("boot", ANOTHER)].iter().chain(values).copied().collect();
+    let values: Vec<_> = values.iter().copied().chain([("boot", ANOTHER)]).collect();
     fs::write(&files[0], with(&record, &values)).unwrap();
     fs::write(&files[1], line).unwrap();
     token
@@ -65,16 +65,69 @@ fn the_fence_rises_above_that_of_another_boot() {
 fn neither_a_process_nor_a_promise_of_another_boot_is_found_again() {
     // The process may have the number of one that runs now, and started as long after boot.
     let local = Local::start();
-    let mut other = Turn::had(&local, &["--prefix", "other:"]);
-    let process = field(&fs::read(local.locks().join("other:job.lock")).unwrap(), "process");
-    left_by_another_boot(&local, &[("process", &process)]);
-    assert!(is_free(&local));
-    left_by_another_boot(&local, &[("process", &process), ("until_us", "18000000000000000000")]);
-    assert!(is_free(&local));
+    let own = std::process::id().to_string();
+    let kept = ["--prefix", "other:", "acquire", "job", "--while-pid", &own];
+    let token = local.nxlock(kept).run().exits(0).token();
+    let process = field(&fs::read(local.locks().join("other:job.lock")).unwrap(), "life");
+    assert!(process.starts_with(&format!("holder+{own}.")), "{process}");
+    for life in ["lease", "holder", &process] {
+        left_by_another_boot(&local, &[("life", life)]);
+        assert!(is_free(&local), "{life}");
+        left_by_another_boot(&local, &[("life", life), ("until_us", "18000000000000000000")]);
+        assert!(is_free(&local), "{life}");
+    }
     // Put aside for a waiter of then.
     left_by_another_boot(&local, &[("reserved_for", "1")]);
     assert_eq!(standing(&local)["state"], "free");
     local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
-    other.is_told();
-    other.leaves();
+    local.nxlock(["--prefix", "other:", "release", "job", &token]).run().exits(0);
+}
+
+/// Runs a script where the id of this boot is one of the container's own, as under LXC and systemd-nspawn.
+const CONTAINER: &str = r#"
+    id=$(mktemp); echo $ANOTHER > "$id"
+    mount --bind "$id" /proc/sys/kernel/random/boot_id && rm "$id" && exec "$@""#;
+
+fn in_a_container(call: Nxlock) -> Nxlock {
+    call.env("ANOTHER", ANOTHER).under(["unshare", "--mount", "sh", "-c", CONTAINER, "sh"])
+}
+
+#[test]
+fn a_container_with_a_boot_of_its_own_shares_locks_with_its_host() {
+    if !we_are_root() || !may_unshare(&["--mount"]) {
+        return;
+    }
+    let local = Local::start();
+    let refused = || local.nxlock(["run", "job", "-n", "--", "echo", "ran"]);
+    // Whether it is kept by a process or by its lease alone.
+    let holder = Turn::had(&local, &["-t", "1h"]);
+    in_a_container(refused()).run().exits(75).prints("");
+    holder.leaves();
+    let token = acquire(&local, "1h");
+    in_a_container(refused()).run().exits(75).prints("");
+    in_a_container(local.nxlock(["renew", "job", &token, "--ttl", "1h"])).run().exits(0);
+    release(&local, &token);
+
+    let mut holder = Turn::of(in_a_container(local.nxlock(turn(&["-t", "1h"]))));
+    holder.up();
+    refused().run().exits(75).prints("");
+    let waiter = Turn::queued(&local, &[]);
+    holder.leaves();
+    waiter.leaves();
+    let token = in_a_container(local.nxlock(["acquire", "job", "--ttl", "1h"])).run().exits(0).token();
+    refused().run().exits(75).prints("");
+    release(&local, &token);
+}
+
+#[test]
+fn a_lease_that_began_later_than_now_is_another_boots() {
+    // Where neither knows its boot.
+    let local = Local::start();
+    left_by_another_boot(&local, &[("boot", "-"), ("life", "lease")]);
+    assert!(!is_free(&local));
+    break_it(&local);
+    let far = "18000000000000000000";
+    left_by_another_boot(&local, &[("boot", "-"), ("life", "lease"), ("granted_us", far), ("until_us", far)]);
+    assert!(is_free(&local) && queue(&local).is_empty());
+    local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
 }

@@ -30,8 +30,9 @@ const CROWD: &str = r#"
 /// One increment, which nothing but the lock protects. What is written is written at once or not at all;
 /// before that there is time to be killed.
 const INCREMENT: &str = r#"
-    read n < "$COUNTER"; echo "begin $PPID $n" >> "$LOG"
-    /bin/true; n=$((n + 1)); printf '%-9d\n' $n 1<> "$COUNTER"; echo "end $PPID $n" >> "$LOG""#;
+    p=${NXLOCK_TOKEN#*:*:*:}; p=${p%%:*}
+    read n < "$COUNTER"; echo "begin $p $n" >> "$LOG"
+    /bin/true; n=$((n + 1)); printf '%-9d\n' $n 1<> "$COUNTER"; echo "end $p $n" >> "$LOG""#;
 
 /// So that whoever is killed is not always the same: xorshift64.
 struct Chance(u64);

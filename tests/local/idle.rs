@@ -24,7 +24,7 @@ fn three_hundred_idle_waiters_cost_nothing_and_are_served_in_order() {
     let script = r#"
         n=0
         while [ $n -lt $WAITERS ]; do
-            nxlock -q run job -c 'echo $PPID >> "$LOG"' || echo "a run has ended with $?" &
+            nxlock -q run job -c 'p=${NXLOCK_TOKEN#*:*:*:}; echo ${p%%:*} >> "$LOG"' || echo "a run has ended with $?" &
             n=$((n + 1))
         done
         wait"#;

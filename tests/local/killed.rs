@@ -5,8 +5,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{is_killed, pid_is_killed, refused_to_run, takes_less_than};
-use crate::support::line::{Turn, acquire, break_it, is_free, line_is, queue, release, standing, turn};
-use crate::support::{Authority, Local, Running, eventually, is_alive, now, text_of};
+use crate::support::line::{Turn, acquire, break_it, is_free, line_is, release, standing, turn};
+use crate::support::{Authority, Local, Running, eventually, is_alive, now, parent_of, text_of};
 
 /// Long after the limit of every wait here.
 const LONG: [&str; 2] = ["--ttl", "1h"];
@@ -78,49 +78,40 @@ const LEAVES: &str = r#"
     for i in 1 2; do ( setsid sh -c 'echo left $$; exec sleep 600' & ); done
     exec sleep 600"#;
 
-/// A run that was killed, and the two that its command has left behind.
-fn killed_with_two_left(local: &Local) -> (Running, Vec<i32>) {
-    let mut holder = local.nxlock(["run", "job", "--ttl", "1h", "-c", LEAVES]).start();
+/// A run, and the two that its command has started in sessions of their own.
+fn started_two(local: &Local) -> (Running, Vec<i32>) {
+    let holder = local.nxlock(["run", "job", "--ttl", "1h", "-c", LEAVES]).start();
     let mut left = Vec::new();
     eventually("both are there", || {
         let text = holder.stdout();
         left = text.lines().filter_map(|line| line.strip_prefix("left ")?.parse().ok()).collect();
         left.len() == 2
     });
-    is_killed(&mut holder);
     (holder, left)
 }
 
 #[test]
-fn what_a_killed_run_has_left_behind_keeps_its_lock() {
+fn what_a_killed_run_has_started_is_gone_before_the_next_has_its_lock() {
     let local = Local::start();
-    takes_less_than(Duration::from_secs(1), "the next one has it", || {
-        let (_holder, left) = killed_with_two_left(&local);
+    for kill_the_guard in [false, true] {
+        let (mut holder, left) = started_two(&local);
         let mut next = Turn::queued(&local, &[]);
-        local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
-        local.nxlock(refused_to_run(&["-n", "--no-queue"])).run().exits(75).prints("");
-        assert_eq!((standing(&local)["state"].as_str(), queue(&local)), (Some("held"), vec![next.pid()]));
-        pid_is_killed(left[0]);
-        // Those who look see the other, and so does the waiter, which was woken.
-        local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
-        line_is(&local, &[next.pid()]);
-        assert!(is_alive(left[1]) && !next.is_up());
-        let told = now();
-        pid_is_killed(left[1]);
+        if kill_the_guard {
+            pid_is_killed(parent_of(command_of(&holder)));
+        } else {
+            is_killed(&mut holder);
+        }
         next.up();
-        let took = told.elapsed();
+        assert!(!left.iter().any(|pid| is_alive(*pid)), "the guard was killed: {kill_the_guard}");
         next.leaves();
-        took
-    });
+    }
 }
 
-#[test]
-fn a_lock_may_be_taken_from_what_was_left_behind() {
-    let local = Local::start();
-    let (_holder, left) = killed_with_two_left(&local);
-    break_it(&local);
-    local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
-    assert!(left.into_iter().all(is_alive));
+/// The command of a run, as it is found in the environment of what it has started.
+fn command_of(holder: &Running) -> i32 {
+    let descendants = holder.descendants();
+    let is_command = |pid: &i32| text_of(format!("/proc/{}/comm", parent_of(*pid)).as_ref()) == "nxlock-guard\n";
+    descendants.into_iter().find(|pid| is_alive(*pid) && is_command(pid)).expect("a guard's child")
 }
 
 /// Waits until the lock is put aside for this one.

@@ -1,4 +1,4 @@
-//! Who sees less of the processes of this machine than others: what cannot be seen is never taken for ended.
+//! Processes that see less of this machine than others: the kernel tells all of them who lives.
 //!
 //! Root may make any namespace. Others may make those below a user namespace of their own, where the
 //! system lets them; where it does not, only that is checked which holds without them.
@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use super::{is_killed, nxlock_of, pid_is_killed, refused_to_run};
-use crate::support::line::{Turn, acquire, break_it, is_free, is_renewed, lease_left, line_is, release, turn};
-use crate::support::{Authority, Local, Nxlock, User, eventually, is_alive, may_unshare, program, we_are_root};
+use crate::support::line::{Turn, acquire, is_renewed, lease_left, line_is, release, turn};
+use crate::support::{Authority, Local, Nxlock, User, is_alive, may_unshare, program, we_are_root};
 
 /// What a call is started by, for it to be in a namespace of its own.
 type Space = Vec<&'static str>;
@@ -69,43 +69,39 @@ fn living_holders_are_not_taken_for_dead(space: &Space) {
     waiter.leaves();
 }
 
-/// Its lease decides.
-fn a_killed_holder_is_waited_for_until_its_lease_ends(space: &Space) {
+/// Whether the one within is killed, or the one outside.
+fn killed_holders_are_known_to_be_dead(space: &Space) {
     let local = Local::start();
     let (_holder, pid) = had_within(&local, space, &["--ttl", "1h"]);
+    let mut waiter = Turn::queued(&local, &["--ttl", "1h"]);
     pid_is_killed(pid);
-    local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
-    assert!(!is_free(&local));
-    break_it(&local);
-    let (_holder, pid) = had_within(&local, space, &["--ttl", "2s"]);
-    let waiter = Turn::queued(&local, &[]);
-    pid_is_killed(pid);
-    waiter.leaves();
-    // And seen from within.
-    let mut holder = Turn::had(&local, &["--ttl", "1h"]);
-    is_killed(&mut holder.running);
-    within(space, local.nxlock(refused_to_run(&["-n"]))).run().exits(75).prints("");
-    eventually("those outside see that it is free", || is_free(&local));
+    waiter.up();
+    let mut within = Turn::of(within(space, local.nxlock(turn(&[]))));
+    within.running.says("waiting for");
+    is_killed(&mut waiter.running);
+    within.up();
+    within.leaves();
 }
 
 #[test]
-fn a_holder_of_another_pid_namespace_is_held_to_its_lease() {
+fn a_holder_of_another_pid_namespace_is_seen_like_any_other() {
     let Some(space) = pids() else { return };
     living_holders_are_not_taken_for_dead(&space);
-    a_killed_holder_is_waited_for_until_its_lease_ends(&space);
+    killed_holders_are_known_to_be_dead(&space);
 }
 
 #[test]
-fn a_pid_namespace_with_the_proc_of_another_sees_nobody() {
+fn a_pid_namespace_with_the_proc_of_another_makes_no_difference() {
     let Some(space) = space(&["--pid", "--fork"]) else { return };
     living_holders_are_not_taken_for_dead(&space);
+    killed_holders_are_known_to_be_dead(&space);
 }
 
 #[test]
 fn those_of_one_pid_namespace_see_each_other() {
     let Some(space) = pids() else { return };
     let local = Local::start();
-    let script = r#"nxlock run job -t 1h -- sh -c 'kill -9 $PPID; exec sleep 600' 2> /dev/null
+    let script = r#"nxlock run job -t 1h -- sh -c 'p=${NXLOCK_TOKEN#*:*:*:}; kill -9 ${p%%:*}; exec sleep 600' 2> /dev/null
         exec nxlock run job -w 15s -- echo ran"#;
     within(&space, local.sh(script, &[])).run().exits(0).prints("ran\n");
 }
@@ -114,6 +110,7 @@ fn those_of_one_pid_namespace_see_each_other() {
 fn those_whose_clocks_are_apart_agree_on_who_holds_it() {
     let Some(space) = times() else { return };
     living_holders_are_not_taken_for_dead(&space);
+    killed_holders_are_known_to_be_dead(&space);
 }
 
 #[test]
@@ -142,8 +139,7 @@ fn those_whose_clocks_are_apart_agree_on_when_a_lease_ends() {
 }
 
 #[test]
-fn what_was_left_behind_is_not_overlooked_from_within_a_user_namespace() {
-    // There nobody may read the environment of those outside, and they seem to be other users.
+fn the_other_side_of_a_user_namespace_makes_no_difference() {
     let options = ["--user", "--map-root-user"];
     if !may_unshare(&options) {
         return;
@@ -169,25 +165,20 @@ fn what_was_left_behind_is_not_overlooked_from_within_a_user_namespace() {
         }
     };
     let leaves = "( setsid sh -c 'echo left $$; exec sleep 600' & ); exec sleep 600";
-    let mut holder = as_user(&["run", "job", "--ttl", "1h", "-c", leaves]).start();
-    let left: i32 = holder.line("left ").parse().unwrap();
-    is_killed(&mut holder);
-    apart(&refused_to_run(&["-n"])).run().exits(75).prints("");
-    assert!(is_alive(left));
-    pid_is_killed(left);
-    // Those outside see that nothing is left.
-    as_user(&["run", "job", "-w", "15s", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
-    // And the other way round.
-    let mut holder = apart(&["run", "job", "--ttl", "1h", "-c", leaves]).start();
-    let left: i32 = holder.line("left ").parse().unwrap();
-    is_killed(&mut holder);
-    as_user(&refused_to_run(&["-n"])).run().exits(75).prints("");
-    assert!(is_alive(left));
-    break_it(&local);
+    let run = ["run", "job", "--ttl", "1h", "-c", leaves];
+    for holder_is_apart in [false, true] {
+        let mut holder = if holder_is_apart { apart(&run) } else { as_user(&run) }.start();
+        let next = |args: &[&str]| if holder_is_apart { as_user(args) } else { apart(args) };
+        let left: i32 = holder.line("left ").parse().unwrap();
+        next(&refused_to_run(&["-n"])).run().exits(75).prints("");
+        is_killed(&mut holder);
+        next(&refused_to_run(&["-w", "15s"])).run().exits(0).prints("ran\n");
+        assert!(!is_alive(left));
+    }
 }
 
 #[test]
-fn without_the_id_of_the_boot_the_remedy_is_the_mount_of_proc() {
+fn only_without_proc_no_lock_can_be_kept() {
     let options = if we_are_root() { &["--mount"][..] } else { &["--map-root-user", "--pid", "--fork", "--mount"] };
     if !may_unshare(options) {
         return;
@@ -195,22 +186,28 @@ fn without_the_id_of_the_boot_the_remedy_is_the_mount_of_proc() {
     let local = Local::start();
     let subset = r#"mount -t proc -o subset=pid proc /proc && exec "$@""#;
     let nothing = r#"mount -t tmpfs none /proc && exec "$@""#;
-    for (mount, remedy) in [(subset, "ProcSubset=all"), (nothing, "mount -t proc proc /proc")] {
-        for words in [&["run", "job", "--", "echo", "ran"][..], &["acquire", "job", "--ttl", "1m"], &["status", "job"]]
-        {
-            let words = [&["unshare"], options, &["sh", "-c", mount, "sh", program()], words].concat();
-            let done = local.lead(Nxlock::by(words[0], words[1..].iter().copied())).run().exits(78).prints("");
-            done.says("/proc/sys/kernel/random/boot_id").says(remedy).never_says("local:/path");
-        }
+    let within = |mount: &str, words: &[&str]| {
+        let words = [&["unshare"], options, &["sh", "-c", mount, "sh", program()], words].concat();
+        local.lead(Nxlock::by(words[0], words[1..].iter().copied())).run()
+    };
+    for words in [&["run", "job", "--", "echo", "ran"][..], &["acquire", "job", "--ttl", "1m"], &["status", "job"]] {
+        let done = within(nothing, words).exits(78).prints("");
+        done.says("/proc").says("mount -t proc proc /proc").never_says("local:/path");
     }
-    let words = [&["unshare"], options, &["sh", "-c", subset, "sh", program(), "check"]].concat();
-    let done = local.lead(Nxlock::by(words[0], words[1..].iter().copied())).run().exits(78);
-    assert!(done.text().contains("ProcSubset=all"), "{}", done.both());
+    // As systemd's ProcSubset=pid has it: the id of this boot is not to be seen, and nothing is taken for another boot's.
+    within(subset, &["run", "job", "--", "echo", "ran"]).exits(0).prints("ran\n");
+    let token = acquire(&local, "1h");
+    within(subset, &["run", "job", "-n", "--", "echo", "ran"]).exits(75).prints("");
+    release(&local, &token);
+    let token = within(subset, &["acquire", "job", "--ttl", "1h"]).exits(0).token();
+    local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+    release(&local, &token);
+    within(subset, &["check"]).exits(0);
 }
 
 /// To hide processes takes root, and two users to hide them from each other.
 #[test]
-fn where_processes_are_hidden_a_killed_holder_is_waited_for_until_its_lease_ends() {
+fn where_processes_are_hidden_a_killed_holder_is_known_to_be_dead() {
     if !we_are_root() || !may_unshare(&["--mount"]) {
         return;
     }
@@ -220,33 +217,12 @@ fn where_processes_are_hidden_a_killed_holder_is_waited_for_until_its_lease_ends
     fs::set_permissions(local.locks(), PermissionsExt::from_mode(0o1777)).unwrap();
     let (one, other) = (User::visiting(&local), User::visiting(&local));
     let blind = |args: Vec<&str>| other.nxlock(&local, args).under(["unshare", "--mount", "sh", "-c", hide, "sh"]);
-
-    let mut holder = Turn::of(one.nxlock(&local, turn(&["--ttl", "3s"])));
+    let mut holder = Turn::of(one.nxlock(&local, turn(&["--ttl", "1h"])));
     holder.up();
-    is_renewed(&local);
     blind(refused_to_run(&["-n"])).run().exits(75).prints("");
-    holder.leaves();
-
-    let leaves = "( setsid sh -c 'echo left $$; exec sleep 600' & ); exec sleep 600";
-    for ttl in ["1h", "2s"] {
-        let mut holder = one.nxlock(&local, ["run", "job", "--ttl", ttl, "-c", leaves]).start();
-        let left = holder.line("left ").parse().unwrap();
-        let mut waiter = Turn::of(blind(turn(&[])));
-        waiter.running.says("waiting for");
-        is_killed(&mut holder);
-        if ttl == "1h" {
-            blind(refused_to_run(&["-n"])).run().exits(75).prints("");
-            pid_is_killed(left);
-            blind(refused_to_run(&["-n"])).run().exits(75).prints("");
-            assert!(!waiter.is_up());
-            // Who may see them sees that there are none.
-            eventually("it is free", || is_free(&local));
-            drop(waiter);
-        } else {
-            waiter.up();
-            waiter.leaves();
-        }
-    }
-    let token = acquire(&local, "1m");
-    release(&local, &token);
+    let mut waiter = Turn::of(blind(turn(&[])));
+    waiter.running.says("waiting for");
+    is_killed(&mut holder.running);
+    waiter.up();
+    waiter.leaves();
 }

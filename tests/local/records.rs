@@ -128,7 +128,7 @@ fn damages(good: &[u8], line: usize) -> Vec<Damage> {
         foreign("another program's", b"127.0.0.1 localhost\n"),
         foreign("the kind", &flipped(0)),
         ("later", later, "was written by a newer nxlock", "use that version here too"),
-        ("later still", b"nxlock-lock 3 {\"a\": 1}\n".to_vec(), "was written by a newer nxlock", "use that version"),
+        ("later still", b"nxlock-lock 4 {\"a\": 1}\n".to_vec(), "was written by a newer nxlock", "use that version"),
     ]
 }
 
@@ -161,7 +161,7 @@ fn a_line_that_cannot_be_understood_is_left_as_it_is() {
     drop(waiters);
     let before = fs::read(&record).unwrap();
     for (what, bytes, why, remedy) in damages(&good, good.len() / 2) {
-        let bytes = if what == "later still" { b"nxlock-waiter 3 {}\n".to_vec() } else { bytes };
+        let bytes = if what == "later still" { b"nxlock-waiter 4 {}\n".to_vec() } else { bytes };
         fs::write(&path, &bytes).unwrap();
         held.nobody_can_tell(&path, why, remedy);
         assert!(fs::read(&path).unwrap() == bytes, "{what}: it is another now");

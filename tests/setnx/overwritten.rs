@@ -114,11 +114,9 @@ fn what_stands_over_a_lease_of_ours_is_not_taken_over_while_that_is_valid() {
 }
 
 #[test]
-fn a_holder_that_was_killed_and_written_over_is_followed_by_the_next() {
+fn a_holder_that_nobody_renews_and_was_written_over_is_followed_by_the_next() {
     let redis = Redis::start();
-    let turn = had(&redis, &["-t", "3s"]);
-    turn.running.signal(nix::sys::signal::Signal::SIGKILL);
-    eventually("it is gone", || !crate::support::is_alive(turn.pid()));
+    acquire(&redis, "3s");
     loser(&redis, -600);
     let mut next = queued(&redis, &[]);
     next.up();

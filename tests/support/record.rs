@@ -35,8 +35,8 @@ pub fn with(line: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
 /// A line of a later version than any that there is, right in every other way.
 pub fn newer(line: &[u8]) -> Vec<u8> {
     let summed = summed(line);
-    let (kind, rest) = summed.split_once(" 1 ").expect("the first version");
-    resummed(&format!("{kind} 2 {rest}"), line.len())
+    let (kind, rest) = summed.split_once(" 2 ").expect("the version of now");
+    resummed(&format!("{kind} 3 {rest}"), line.len())
 }
 
 fn resummed(summed: &str, length: usize) -> Vec<u8> {

@@ -14,17 +14,21 @@ const HOLDER: &str = "\
 The command ends.  The lock is in the hands of the next waiter within a round trip to the server.
 nxlock is told to stop.  By TERM, INT, QUIT or HUP, or --time-limit. The whole tree of the command is stopped, if need be by \
 KILL after --kill-after, and the lock is given back only when the last of it has gone. No overlap.
-nxlock is killed (SIGKILL, out of memory).  The kernel kills the command with it; the lock ends at the end of its lease, at most \
-one ttl later, and the first waiter has it about 3 ms after that. What the command itself had started lives on, and so does a \
-command that has changed its user: it may run beside the next holder. With `local:` the lock is free at once, when nothing is left that \
-carries its token.
+nxlock is killed (SIGKILL, out of memory, KILL to its process group).  Its guard kills the command and everything it started, waits \
+until the last of them is gone, and gives the lock back. The guard is a process of nxlock named nxlock-guard, in a session of its own and \
+with all signals blocked. No overlap, but for a process that the guard may not kill, since another user runs it.
+The guard is killed.  The kernel kills the command with it, and nxlock kills the rest, gives the lock back, and exits with 70.
+Both are killed in the same instant, or the guard is killed while nxlock is stopped.  The kernel kills the command; what the command had started lives on, and so does a command that has changed its \
+user. With `local:` the lock is free at once, on a server at the end of its lease: from then on two may run.
 Nobody renews (server away, network cut, hanging).  The command is told to stop a fifth of the ttl before the lease ends, or --kill-after and \
 100ms if that is more, though never more than a third; what is left is killed a hundredth of the ttl before the end, at least 250ms. No overlap.
 A script that holds the lock by `acquire --while-pid` is killed.  The keeper gives the lock back at once. What the script had started lives on.
 Its keeper is killed.  The lock ends at the end of its lease, and nobody tells the script: from then on two may run. Its keeper stopped is the same, but that it tells the \
 script when it continues.
-nxlock is stopped (SIGSTOP) while the command runs on.  Nothing is renewed, and nobody is there to stop the command: from the end of the lease \
-to the moment at which nxlock runs again two may run: only a fence helps.
+nxlock is stopped (SIGSTOP) while the command runs on.  Nothing is renewed, and the guard kills the command and everything it started before the lease \
+ends, a hundredth of the ttl before, at least 250ms. No overlap. If the guard is stopped too, two may run from the end of the lease on; it goes on as soon as nxlock is killed.
+Ctrl-Z at the terminal.  Everything that the command started is stopped before nxlock is, and continued after it; if the lease is about to end before \
+that, the guard kills all of it.
 The machine is so busy that nxlock is not run.  Every step comes as much later as it has to wait for a processor. A command that ends at TERM has \
 six seconds to spare with the default ttl, and one that has to be killed 0.3 s; with a ttl of half a second it is less than 0.1 s, which a machine with ten \
 times as much to run as processors may take. A longer ttl helps, and a fence.
@@ -84,7 +88,7 @@ should come before anything else.";
 const TESTED: &str = "\
 The states of the protocol are searched to the end for small numbers of clients, and random histories are compared with a real server's. \
 A test called chaos lets contenders loose on servers that hang, restart, forget and lie about the time, kills and freezes everything, and \
-proves from what all of them wrote down that there was no overlap but those that this page tells of. Seven copies of nxlock that are broken \
+proves from what all of them wrote down that there was no overlap but those that this page tells of. Ten copies of nxlock that are broken \
 on purpose are found out by it.";
 
 const SEVERAL: &str = "\

@@ -20,7 +20,7 @@ A release on another machine, or in another network namespace (another container
 gone at its next renewal and takes that for a loss.
 
 Nobody is told of the end of a keeper that is killed (SIGKILL): the lock stays for the rest of its lease, and then is free though PID runs. With PID \
-killed too, it stays as long; but a local lock is free at once when PID ends.
+killed too, it stays as long; but a local lock is free at once when PID ends, for those who are in the same pid namespace as the keeper was.
 
 While the lock is waited for, nxlock is two processes already: the keeper-to-be stands in line. If PID ends meanwhile, it leaves, \
 and the exit status is 64. PID is a number in the pid namespace of nxlock: $$ in a container is not $$ outside. `bash -c 'nxlock acquire ... --while-pid $$'`, with nothing \

@@ -72,9 +72,10 @@ and may be written by those who may write in the directory.
 A network file system is refused where it is recognised: locks of two machines would not meet there. Containers \
 of one machine that share the directory share its locks.
 
-A holder that was killed frees its lock at once, if it was started by `run`, or is the process of `acquire --while-pid`, in the same pid namespace as those who ask. As long as \
-something lives that its command has left behind, known by the token in its NXLOCK_HELD, the lock stays, at most until the \
-lease ends. What has cleared its environment or changed its user is not known. In every other case the lock ends with its lease.
+A `run` that was killed frees its lock when its guard has killed the command and all that it started (see nxlock(7)). The kernel tells who holds a lock, \
+in whatever namespace: nxlock and its guard, or a keeper, have a byte of the record locked (F_OFD_SETLK, fcntl_locking(2)); a file system that has \
+no such locks is refused (78). If the keeper of `acquire --while-pid` was killed, the lock stays until its process has ended as well, if that can be seen. \
+In every other case the lock ends with its lease.
 
 Leases are counted on the clock that goes on while the machine sleeps. After a reboot nothing is held, and a step of the wall \
 clock means nothing. A waiter sleeps until the one ahead of it has gone; the first in line until the lock changes hands. One that \

@@ -39,8 +39,8 @@ const LIMITS: &str = "\
 No lock that is kept in Redis can promise more than this, whoever wrote its client. Of what follows, a server and its clock \
 do not concern local locks; the rest does.
 
-A holder that is not running cannot be stopped by itself.  If the whole virtual machine is paused, or nxlock \
-alone gets SIGSTOP, the lease may end meanwhile and somebody else be granted the lock. nxlock stops its command as \
+A machine that is not running stops nothing.  If the whole virtual machine is paused, or nxlock \
+and its guard are both stopped, the lease may end meanwhile and somebody else be granted the lock. nxlock stops its command as \
 the first thing when it runs again, but the command may get there sooner. Where that matters, have the resource itself refuse \
 an older fence: NXLOCK_FENCE rises with every grant.
 A server may forget.  Redis replicates after it has answered, so a failover can lose a lock that was granted \
@@ -50,8 +50,11 @@ connection ends, and otherwise finds out at the next renewal, which is every thi
 Several servers need to be apart.  What SEVERAL SERVERS asks of them is not checked.
 The server's clock counts.  Redis ends keys by its wall clock: a step forward ends leases early, and the \
 allowance above does not cover a step.
-nxlock itself may be killed.  On SIGKILL the kernel kills the command with it. It does not kill what the command \
-had started, nor a command that has changed its user, such as sudo(8): those run on, and the lock ends after its ttl. (A local lock: LOCAL LOCKS.)
+nxlock and its guard may be killed in the same instant.  If nxlock is killed, its guard kills the command and everything it started, and gives the lock \
+back; if the guard is, nxlock does. If both are, the kernel kills the command and nothing else: what the command had \
+started runs on, and so does a command that has changed its user, such as sudo(8). The lock ends after its ttl. (A local lock: LOCAL LOCKS.)
+/proc has to show nxlock.  By it nxlock and its guard find what the command has started; without it no command is run (78). What moves into another \
+pid namespace, as nsenter(1) does, and loses its parent there, is not found any more.
 A keeper does not stop what it keeps the lock for.  `acquire --while-pid` sends one signal to one process: see KEEPER in nxlock-acquire(1).
 Another user's processes.  What the command started as another user cannot be signalled. nxlock says so and \
 waits for it to end.";
@@ -65,10 +68,21 @@ While the command runs:
 TERM  The command and everything it started gets TERM and CONT, and after --kill-after KILL. The lock is given back when all of \
 it is gone.
 INT, QUIT, HUP  From the terminal: the command has had it too, nothing is forwarded. From a process: passed on to the \
-command and everything it started. What is left when the command has ended is stopped as by TERM.
-USR1, USR2, WINCH  Passed on to the command.
-TSTP, CONT  Stop and continue nxlock and the command as job control does. Nothing is renewed while nxlock is stopped: if \
-its lease has ended when it continues, the command is stopped.
+command and everything it started. What is left when the command has ended is stopped as by TERM; after a typed INT or QUIT, if \
+the command died of it.
+TSTP, CONT  Stop and continue nxlock and everything that the command started, as job control does. Before nxlock stops, SIGSTOP stops \
+what does not stop by itself; a program that catches TSTP has half a second for it. Nothing is renewed while nxlock is stopped: if \
+its lease is about to end, everything is killed. If the command of a job stops by itself, or is stopped because it uses the \
+terminal from the background, nxlock stops too.
+others  Passed on to the command, real-time signals with their values. KILL and STOP cannot be; SEGV, BUS, FPE and ILL \
+are a failure of nxlock itself; PIPE and XFSZ are about what nxlock itself writes.
+
+A signal that a process sends to nxlock's whole process group, as `kill -INT %1` does in a shell, has come to those of the command's \
+processes that are in this group, and is passed on to the others alone. A nested nxlock passes on to its own command what comes to it.
+
+The command is the child of nxlock's guard, a process named nxlock-guard, and $PPID in a shell is the guard. What is sent to the guard is for nxlock. If \
+nxlock dies, the guard kills the command and everything it started, waits for the last of them, and gives the lock back; if nxlock does not run, since \
+it was stopped by SIGSTOP, the guard kills them before the lease ends. If the guard dies, nxlock kills them and exits with 70.
 
 If there is a controlling terminal, the command stays in nxlock's process group, so that it can read the terminal and Ctrl-C, \
 Ctrl-Z and `fg` reach it. Otherwise it leads a group of its own. A signal that was ignored when nxlock was started, as by \

@@ -42,7 +42,8 @@ pub fn wait(lock: &Named, ward: &Ward, mut keeper: ToKeeper, server_timeout: Dur
         match (Limit { until, bells: signals.fds() }).wait_for(&wanted).context("cannot wait for the keeper")? {
             Woken::TimeUp => pass(&mut pass_on, keeper.pid()),
             Woken::Bell => {
-                for Notice { signal, source } in signals.notices() {
+                for Notice { number, source, .. } in signals.notices() {
+                    let Ok(signal) = Signal::try_from(number) else { continue };
                     asked_to_stop = Some(signal);
                     // From the terminal it has reached the whole foreground group.
                     if source == Source::Process {

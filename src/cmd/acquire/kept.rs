@@ -7,6 +7,7 @@ use anyhow::Context;
 use super::super::{claim, give_back, give_up_if_asked, wait_for};
 use super::{acquired, front};
 use crate::cli::{Acquire, Everywhere};
+use crate::descriptors::close_all_but;
 use crate::events::{self, Destination};
 use crate::report::{Custody, Ending, Named, Report};
 use crate::say;
@@ -59,7 +60,8 @@ fn keep(
     let events = asked.telling.events.as_ref();
     let told = events.and_then(Destination::inherited);
     let tied = [ward.as_fd().as_raw_fd(), front.as_fd().as_raw_fd()];
-    vigil::close_inherited(&tied.into_iter().chain(told).collect::<Vec<_>>());
+    // Nothing else is open yet but what the caller had open.
+    close_all_but(&tied.into_iter().chain(told).collect::<Vec<_>>());
     // A claim in a directory lives with the ward: should the keeper be killed, nobody has the lock before the
     // ward has ended or the lease has.
     let hold = claim(lock, &asked.patience, &asked.setnx, Some(ward.pid()))?;

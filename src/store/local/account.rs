@@ -11,7 +11,7 @@ use crate::store::{Place, Standing, Waiter};
 impl Visit<'_> {
     /// Who has it, and who waits. Changes nothing.
     pub fn inspect(&mut self) -> Result<Standing, Fault> {
-        self.settle(true)?;
+        self.settle()?;
         let mut waiters = Vec::new();
         for waiter in self.line.waiters() {
             if self.may_be_next(waiter)? {

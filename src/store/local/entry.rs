@@ -7,8 +7,9 @@ use std::str::FromStr;
 
 use super::fault::Flaw;
 
-/// The version of the format that we write, and the only one that we read.
-const VERSION: u32 = 1;
+/// The version of the format that we write. The one before it has claims without `life`.
+const VERSION: u32 = 2;
+const OLDEST: u32 = 1;
 
 /// The fields of a line.
 pub struct Entry<'a>(&'a str);
@@ -38,7 +39,7 @@ pub fn read<'a>(kind: &str, line: &'a [u8]) -> Result<Entry<'a>, Flaw> {
     let rest = line.strip_prefix(kind.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")).ok_or(Flaw::Foreign)?;
     let version = rest.split(|byte| *byte == b' ').next().unwrap_or_default();
     match std::str::from_utf8(version).ok().and_then(|version| version.parse().ok()) {
-        Some(VERSION) => {}
+        Some(OLDEST..=VERSION) => {}
         Some(newer) if newer > VERSION => return Err(Flaw::Newer),
         _ => return Err(Flaw::Damaged),
     }
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(flaw(b""), Some(Flaw::Damaged));
         assert_eq!(flaw(&[0; 128]), Some(Flaw::Damaged));
         assert_eq!(flaw(b"127.0.0.1 localhost\n"), Some(Flaw::Foreign));
-        assert_eq!(flaw(b"kind 2 {\"other\": 1}\n"), Some(Flaw::Newer));
-        assert_eq!(flaw(b"kind 1 a=1 sum=0\n"), Some(Flaw::Damaged));
+        assert_eq!(flaw(b"kind 3 {\"other\": 1}\n"), Some(Flaw::Newer));
+        assert_eq!(flaw(b"kind 2 a=1 sum=0\n"), Some(Flaw::Damaged));
     }
 }

@@ -20,7 +20,8 @@ pub fn examine(local: &mut Local) -> Result<Vec<Finding>, Fault> {
         None => Finding::fine("file system", "none that is known to be another machine's"),
     });
     let boot = Boot::this().map_err(|error| Fault::no_boot(&error))?;
-    findings.push(Finding::fine("boot", boot.id()));
+    findings
+        .push(Finding::fine("boot", boot.id().unwrap_or("not known, since /proc/sys is not the kernel's own here")));
     findings.push(locks(local, &place));
     Ok(findings)
 }

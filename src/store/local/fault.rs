@@ -6,7 +6,6 @@ use std::path::Path;
 
 use nix::libc;
 
-use crate::proc;
 use crate::say;
 use crate::store::Kind;
 
@@ -43,7 +42,11 @@ impl Fault {
             _ if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
                 (Kind::Misconfigured, "remove it, or use another NAME")
             }
-            _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) => {
+            // The limit of this process alone does not pass.
+            _ if error.raw_os_error() == Some(libc::EMFILE) => {
+                (Kind::Broken, "see how many files this process may open (ulimit -n)")
+            }
+            _ if matches!(error.raw_os_error(), Some(libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) => {
                 (Kind::Unwilling, "see the limits of processes and files (ulimit -a)")
             }
             io::ErrorKind::NotFound
@@ -58,19 +61,21 @@ impl Fault {
         Fault::new(kind, format!("{}: {}", shown(path), say::plain(error)), remedy)
     }
 
-    /// The id of this boot cannot be read. systemd's `ProcSubset=pid` mounts /proc without it.
-    pub fn no_boot(error: &io::Error) -> Fault {
-        let fault = Fault::of("/proc/sys/kernel/random/boot_id".as_ref(), error);
-        match error.kind() {
-            io::ErrorKind::NotFound if proc::has_processes_only() => Fault {
-                remedy: "/proc is mounted with subset=pid; set ProcSubset=all in the systemd unit, or mount /proc \
-                         without that option"
-                    .into(),
-                ..fault
-            },
-            io::ErrorKind::NotFound => Fault { remedy: "mount /proc: mount -t proc proc /proc".into(), ..fault },
-            _ => fault,
+    /// A byte of a file that cannot be locked, as [`super::ticket`] does.
+    pub fn unlockable(path: &Path, error: &io::Error) -> Fault {
+        match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Fault::new(
+                Kind::Misconfigured,
+                format!("{}: its file system keeps no locks of open files ({})", shown(path), say::plain(error)),
+                "name a directory on another file system: local:/path",
+            ),
+            _ => Fault::of(path, error),
         }
+    }
+
+    /// Without /proc nobody knows by which clock this process counts.
+    pub fn no_boot(error: &io::Error) -> Fault {
+        Fault { remedy: "mount /proc: mount -t proc proc /proc".into(), ..Fault::of("/proc/self".as_ref(), error) }
     }
 
     /// A file with another text than ours; it is left as it is.

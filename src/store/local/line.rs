@@ -62,7 +62,7 @@ impl Line {
     /// Whether whoever has a ticket of this line lives.
     pub fn lives(&self, ticket: u64) -> Result<bool, Fault> {
         let taken = self.file.as_ref().map_or(Ok(false), |file| ticket::is_taken(file, ticket));
-        taken.map_err(|error| Fault::of(&self.path, &error))
+        taken.map_err(|error| Fault::unlockable(&self.path, &error))
     }
 
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {

@@ -1,5 +1,8 @@
 //! What stands in the files of a lock: who has it, and who waits for it.
 
+use std::fmt;
+use std::str::FromStr;
+
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use super::entry::{self, or_dash};
@@ -21,8 +24,8 @@ pub struct Record {
     /// Prefix and name: the file's own name may be a shortened one.
     pub key: String,
     pub fence: u64,
-    /// The boot in which the claim was made: no claim outlives that.
-    pub boot: String,
+    /// The boot in which the claim was made, if that was known: no claim outlives it.
+    pub boot: Option<String>,
     pub claim: Option<Claim>,
 }
 
@@ -36,8 +39,46 @@ pub struct Claim {
     pub since: u64,
     /// The ticket of the waiter that it is put aside for, until that comes for it.
     pub reserved: Option<u64>,
-    /// The process that the claim lives with, if it is not for the lease alone to end it.
-    pub process: Option<Process>,
+    pub life: Life,
+}
+
+/// What ends a claim before its lease does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Nothing: nobody keeps it.
+    Lease,
+    /// The end of the last process that has it open: the byte of the claim's fence in the record's file is locked by
+    /// them until then.
+    Holder,
+    /// The same, and the end of the process that it is kept for.
+    HolderAnd(Process),
+}
+
+/// How a life stands in a file.
+const LEASE: &str = "lease";
+const HOLDER: &str = "holder";
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Life::Lease => f.write_str(LEASE),
+            Life::Holder => f.write_str(HOLDER),
+            Life::HolderAnd(process) => write!(f, "{HOLDER}+{process}"),
+        }
+    }
+}
+
+impl FromStr for Life {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Life, ()> {
+        match (text, text.strip_prefix(HOLDER)) {
+            (LEASE, _) => Ok(Life::Lease),
+            (_, Some("")) => Ok(Life::Holder),
+            (_, Some(rest)) => rest.strip_prefix('+').ok_or(())?.parse().map(Life::HolderAnd),
+            (_, None) => Err(()),
+        }
+    }
 }
 
 /// One who stands in line.
@@ -49,14 +90,14 @@ pub struct Waiter {
 }
 
 impl Record {
-    pub fn new(key: &str, boot: &str) -> Record {
-        Record { key: key.to_owned(), fence: 0, boot: boot.to_owned(), claim: None }
+    pub fn new(key: &str, boot: Option<&str>) -> Record {
+        Record { key: key.to_owned(), fence: 0, boot: boot.map(str::to_owned), claim: None }
     }
 
     /// Nothing if the key is too long.
     pub fn written(&self) -> Option<Vec<u8>> {
         let key = utf8_percent_encode(&self.key, ESCAPED).to_string();
-        let mut fields = vec![("key", key), ("fence", self.fence.to_string()), ("boot", self.boot.clone())];
+        let mut fields = vec![("key", key), ("fence", self.fence.to_string()), ("boot", or_dash(self.boot.as_ref()))];
         match &self.claim {
             None => fields.push(("state", "free".into())),
             Some(claim) => fields.extend([
@@ -65,7 +106,7 @@ impl Record {
                 ("granted_us", claim.granted.to_string()),
                 ("until_us", claim.until.to_string()),
                 ("since_ms", claim.since.to_string()),
-                ("process", or_dash(claim.process.as_ref())),
+                ("life", claim.life.to_string()),
                 ("token", claim.token.as_str().to_owned()),
             ]),
         }
@@ -83,11 +124,12 @@ impl Record {
                 until: entry.parsed("until_us")?,
                 since: entry.parsed("since_ms")?,
                 reserved: entry.optional("reserved_for")?,
-                process: entry.optional("process")?,
+                // Version 1 tells of processes otherwise; its claims end with their leases.
+                life: entry.text("life").map_or(Ok(Life::Lease), |_| entry.parsed("life"))?,
             }),
             _ => return Err(Flaw::Damaged),
         };
-        Ok(Record { key, fence: entry.parsed("fence")?, boot: entry.parsed("boot")?, claim })
+        Ok(Record { key, fence: entry.parsed("fence")?, boot: entry.optional("boot")?, claim })
     }
 }
 
@@ -118,28 +160,37 @@ mod tests {
 
     #[test]
     fn the_longest_that_there_can_be_fit_and_are_read_back() {
-        let process = Some(format!("4194304.{0}.{0}.{0}.{1}", u64::MAX, u32::MAX).parse().unwrap());
-        let claim = |reserved| {
-            Some(Claim {
-                token: longest_token(),
-                granted: u64::MAX,
-                until: u64::MAX,
-                since: u64::MAX,
-                reserved,
-                process,
-            })
+        let process = format!("4194304.{0}.{0}", u64::MAX).parse().unwrap();
+        let claim = |reserved, life| {
+            Some(Claim { token: longest_token(), granted: u64::MAX, until: u64::MAX, since: u64::MAX, reserved, life })
         };
-        for (claim, key) in [(None, "a b=c%"), (claim(Some(u64::MAX)), "short"), (claim(None), &"日".repeat(100))] {
-            let record = Record { key: key.to_owned(), fence: u64::MAX, boot: "b".repeat(36), claim };
-            let written = record.written().unwrap();
-            assert_eq!(written.len(), RECORD);
-            assert_eq!(Record::read(&written).unwrap_or_else(|flaw| panic!("{flaw:?}")), record);
+        for (claim, key) in [
+            (None, "a b=c%"),
+            (claim(Some(u64::MAX), Life::Lease), "short"),
+            (claim(None, Life::Holder), "short"),
+            (claim(None, Life::HolderAnd(process)), &"日".repeat(100)),
+        ] {
+            for boot in [None, Some("b".repeat(36))] {
+                let record = Record { key: key.to_owned(), fence: u64::MAX, boot, claim: claim.clone() };
+                let written = record.written().unwrap();
+                assert_eq!(written.len(), RECORD);
+                assert_eq!(Record::read(&written).unwrap_or_else(|flaw| panic!("{flaw:?}")), record);
+            }
         }
         let waiter = Waiter { ticket: u64::MAX, token: longest_token() };
         let written = waiter.written().unwrap();
         assert_eq!(written.len(), WAITER);
         assert_eq!(Waiter::read(&written).unwrap_or_else(|flaw| panic!("{flaw:?}")), waiter);
-        assert!(Waiter::read(&Record::new("a", "b").written().unwrap()).is_err());
-        assert!(Record::new(&"日".repeat(1000), "b").written().is_none());
+        assert!(Waiter::read(&Record::new("a", None).written().unwrap()).is_err());
+        assert!(Record::new(&"日".repeat(1000), None).written().is_none());
+    }
+
+    #[test]
+    fn a_claim_of_the_first_version_ends_with_its_lease() {
+        let text = "nxlock-lock 1 key=lock:job fence=7 boot=b state=held reserved_for=- granted_us=1 until_us=2 \
+                    since_ms=3 process=4.5.6.7.8 token=t";
+        let line = format!("{text} sum={:016x}\n", entry::sum(text.as_bytes()));
+        let record = Record::read(line.as_bytes()).unwrap_or_else(|flaw| panic!("{flaw:?}"));
+        assert_eq!((record.fence, record.claim.unwrap().life), (7, Life::Lease));
     }
 }

@@ -1,7 +1,7 @@
 //! A stand in line: what a waiter has and listens to there.
 //!
 //! All but the first sleep until the one ahead has gone, whichever way it went, and the kernel wakes
-//! nobody else. The first watches the record, and the process that keeps the claim. A waiter that was
+//! nobody else. The first watches the record, and the end of whoever keeps the claim. A waiter that was
 //! stopped holds up the next one only until that looks by itself: at the front every two seconds, further
 //! back less often, since to look costs more the longer the line is.
 
@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 use rustix::fs::inotify;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::background::Background;
 use super::ticket;
@@ -38,8 +37,10 @@ pub struct Stand {
     /// The one ahead, and its going.
     ahead: Option<(u64, Background)>,
     record: Option<Ears>,
-    /// Readable when the process that keeps the claim has ended, pidfd_open(2).
-    keeper: Option<OwnedFd>,
+    /// The fence of a holder, and its going.
+    holder: Option<(u64, Background)>,
+    /// Readable when the process has ended that the claim is kept for, pidfd_open(2).
+    process: Option<OwnedFd>,
     look_at: Moment,
 }
 
@@ -52,7 +53,10 @@ struct Ears {
 /// What the one at the front has to watch.
 pub struct Front<'a> {
     pub record: &'a File,
-    pub keeper: Option<i32>,
+    /// The record, opened for this alone, and the fence that is locked in it for as long as there is a holder.
+    pub holder: Option<(File, u64)>,
+    /// The end of a process that the claim is kept for, if nobody else keeps it.
+    pub process: Option<OwnedFd>,
     /// When the claim ends by itself.
     pub until: Moment,
 }
@@ -62,7 +66,7 @@ impl Stand {
     pub fn take(file: File, ticket: u64) -> io::Result<Stand> {
         ticket::take(&file, ticket)?;
         let file = Arc::new(file);
-        Ok(Stand { file, ticket, ahead: None, record: None, keeper: None, look_at: Moment::now() })
+        Ok(Stand { file, ticket, ahead: None, record: None, holder: None, process: None, look_at: Moment::now() })
     }
 
     pub fn ticket(&self) -> u64 {
@@ -88,7 +92,7 @@ impl Stand {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         let Some(front) = front else {
-            (self.record, self.keeper) = (None, None);
+            (self.record, self.holder, self.process) = (None, None, None);
             return Ok(());
         };
         let inode = inode(front.record)?;
@@ -96,9 +100,19 @@ impl Stand {
             Some(ears) => ears.forget(),
             None => self.record = Ears::open(front.record, inode),
         }
-        self.keeper = front.keeper.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let is_awaited = front.holder.is_some();
+        match front.holder {
+            // The record of another holder tells of its end too.
+            Some((_, fence))
+                if self.holder.as_ref().is_some_and(|(other, gone)| *other == fence && !gone.has_ended()) => {}
+            Some((file, fence)) => {
+                self.holder = ticket::wait_for_end(&Arc::new(file), fence).ok().map(|gone| (fence, gone));
+            }
+            None => self.holder = None,
+        }
+        self.process = front.process;
         self.look_at = self.look_at.min(front.until + Duration::from_millis(1));
-        if self.record.is_none() || (front.keeper.is_some() && self.keeper.is_none()) {
+        if self.record.is_none() || (is_awaited && self.holder.is_none() && self.process.is_none()) {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         Ok(())
@@ -114,8 +128,10 @@ impl Stand {
     pub fn wait(&self, limit: Limit<'_>) -> Woken {
         let ahead = self.ahead.iter().map(|(_, gone)| gone.fd());
         let record = self.record.iter().map(|ears| ears.inotify.as_fd());
-        let keeper = self.keeper.iter().map(AsFd::as_fd);
-        let wanted: Vec<_> = ahead.chain(record).chain(keeper).map(|fd| (fd, PollFlags::POLLIN)).collect();
+        let holder = self.holder.iter().filter(|_| self.process.is_none()).map(|(_, gone)| gone.fd());
+        let process = self.process.iter().map(AsFd::as_fd);
+        let wanted: Vec<_> =
+            ahead.chain(record).chain(holder).chain(process).map(|fd| (fd, PollFlags::POLLIN)).collect();
         limit.rest(self.look_at, &wanted)
     }
 }

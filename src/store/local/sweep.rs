@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::flock::Locked;
 use super::line::Line;
 use super::place::{Part, Place};
+use super::ticket;
 use super::visit::{self, Machine};
 use crate::clock::{Moment, wall};
 
@@ -42,10 +43,16 @@ fn forget(place: &Place, machine: &Machine, path: &Path) -> Option<()> {
     let file = Locked(file.into());
     let record = visit::record(&file.0, path).ok()?.ok()?;
     let line = place.file(&record.key, Part::Line);
-    let this_boot = record.boot == machine.boot.id();
+    let other_boot = machine.boot.is_other_than(record.boot.as_deref());
+    let kept = ticket::is_taken(&file.0, record.fence).unwrap_or(true);
     let held = record.claim.is_some_and(|claim| claim.until > machine.boot.micros(Moment::now()));
-    let waited_for = Line::read(place, line.clone()).map_or(true, |line| line.first().is_some());
-    if this_boot && (held || waited_for) || place.file(&record.key, Part::Record) != path || !place.is_at(&file.0, path)
+    let waits = |line: &Line| line.waiters().any(|waiter| line.lives(waiter.ticket).unwrap_or(true));
+    let waited_for = Line::read(place, line.clone()).map_or(true, |line| waits(&line));
+    if kept
+        || (held && !other_boot)
+        || waited_for
+        || place.file(&record.key, Part::Record) != path
+        || !place.is_at(&file.0, path)
     {
         return None;
     }

@@ -1,9 +1,9 @@
-//! A ticket: a number in a line that no other waiter ever has, and the lock of the byte with that
-//! number in the line's file, which its waiter has for as long as it stands there.
+//! Numbers that are locked in a file: the byte with that number, by an open file description, fcntl_locking(2).
 //!
-//! So the kernel knows who lives: a lock goes with its process, whatever way that ends and whatever
-//! namespace it is in. And it wakes who stands behind. There need be no such byte. The locks are those
-//! of open file descriptions, fcntl_locking(2), since others go with any descriptor that is closed.
+//! A waiter has its ticket locked in the line's file for as long as it waits, and a holder its fence in the record's
+//! file for as long as it holds. So the kernel knows who lives: a lock goes when the last process has closed the file,
+//! whatever way that ends and whatever namespace it is in. And it wakes whoever waits for that. There need be no such
+//! byte. Other locks of fcntl(2) would go with any descriptor of the file that is closed.
 
 use std::fs::File;
 use std::io;
@@ -15,41 +15,41 @@ use nix::libc;
 
 use super::background::Background;
 
-/// The byte of a ticket, to be locked in this way.
-fn byte(ticket: u64, kind: libc::c_int) -> libc::flock {
+/// The byte of a number, to be locked in this way.
+fn byte(number: u64, kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or(libc::c_short::MAX),
         l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0),
-        l_start: i64::try_from(ticket).unwrap_or(i64::MAX),
+        l_start: i64::try_from(number).unwrap_or(i64::MAX),
         l_len: 1,
         l_pid: 0,
     }
 }
 
-/// Locks a ticket that nobody has.
-pub fn take(file: &File, ticket: u64) -> io::Result<()> {
-    fcntl(file, FcntlArg::F_OFD_SETLK(&byte(ticket, libc::F_WRLCK)))?;
+/// Locks a number that nobody has.
+pub fn take(file: &File, number: u64) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&byte(number, libc::F_WRLCK)))?;
     Ok(())
 }
 
-pub fn give_back(file: &File, ticket: u64) {
-    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&byte(ticket, libc::F_UNLCK)));
+pub fn give_back(file: &File, number: u64) {
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&byte(number, libc::F_UNLCK)));
 }
 
 /// Whether somebody has it, other than through this open file. Those who only wait for it do not count.
-pub fn is_taken(file: &File, ticket: u64) -> io::Result<bool> {
-    let mut asked = byte(ticket, libc::F_RDLCK);
+pub fn is_taken(file: &File, number: u64) -> io::Result<bool> {
+    let mut asked = byte(number, libc::F_RDLCK);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut asked))?;
     Ok(libc::c_int::from(asked.l_type) != libc::F_UNLCK)
 }
 
 /// Begins to wait until nobody has it any more.
-pub fn wait_for_end(file: &Arc<File>, ticket: u64) -> io::Result<Background> {
+pub fn wait_for_end(file: &Arc<File>, number: u64) -> io::Result<Background> {
     let file = Arc::clone(file);
     Background::begin(move || {
         // Shared with all who wait, and let go at once: it is not wanted for itself.
-        while fcntl(&*file, FcntlArg::F_OFD_SETLKW(&byte(ticket, libc::F_RDLCK))) == Err(Errno::EINTR) {}
-        give_back(&file, ticket);
+        while fcntl(&*file, FcntlArg::F_OFD_SETLKW(&byte(number, libc::F_RDLCK))) == Err(Errno::EINTR) {}
+        give_back(&file, number);
     })
 }
 

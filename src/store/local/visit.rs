@@ -4,7 +4,10 @@
 //! sense. So the record is written first, and the line is put in order after it: who has the lock and
 //! still stands in line loses nothing and gains nothing by it.
 
+use std::cell::OnceCell;
 use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +17,10 @@ use super::fault::{Fault, Flaw, shown};
 use super::flock::Locked;
 use super::line::Line;
 use super::place::{Part, Place};
-use super::process::{Left, Life, Process, Sight};
-use super::record::{Claim, RECORD, Record, Waiter};
+use super::process::{Presence, Sight};
+use super::record::{Claim, Life, RECORD, Record, Waiter};
 use super::stand::{Front, Stand};
+use super::ticket;
 use crate::clock::{Boot, Moment, wall};
 use crate::lock::{Fence, Token};
 use crate::store::{Kind, Manner};
@@ -24,7 +28,37 @@ use crate::store::{Kind, Manner};
 /// What there is to be known of this machine: its boot, and the processes that we see.
 pub struct Machine {
     pub boot: Boot,
-    pub sight: Sight,
+    sight: OnceCell<Sight>,
+}
+
+impl Machine {
+    pub fn new(boot: Boot) -> Machine {
+        Machine { boot, sight: OnceCell::new() }
+    }
+
+    /// Found out when it is needed, which is seldom.
+    pub fn sight(&self) -> &Sight {
+        self.sight.get_or_init(|| Sight::new(&self.boot))
+    }
+}
+
+/// A claim that lives with this process and those that it forks: the record's file, opened for this alone, with the
+/// byte of the fence locked.
+pub struct Held {
+    file: File,
+    fence: u64,
+}
+
+impl Held {
+    /// The descriptor by which it is locked.
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Ends it for all processes that have it open.
+    pub fn let_go(self) {
+        ticket::give_back(&self.file, self.fence);
+    }
 }
 
 /// How long a lock is put aside for the next.
@@ -39,8 +73,8 @@ pub struct Visit<'a> {
     pub(super) line: Line,
     /// Microseconds after boot.
     pub(super) now: u64,
-    /// The process that keeps the claim alive.
-    keeper: Option<i32>,
+    /// The end of the process that the claim is kept for, if nobody keeps it any more.
+    awaited: Option<OwnedFd>,
 }
 
 /// A question for the lock.
@@ -48,8 +82,9 @@ pub struct Ask<'a> {
     pub token: &'a Token,
     pub ttl: Duration,
     pub manner: Manner,
-    /// The process that the claim is to live with.
-    pub process: Option<Process>,
+    pub life: Life,
+    /// What the asker holds already.
+    pub held: &'a mut Option<Held>,
     /// Where the asker stands in line, if it does.
     pub stand: &'a mut Option<Stand>,
 }
@@ -67,12 +102,12 @@ impl<'a> Visit<'a> {
         }
         let line = Line::read(place, place.file(key, Part::Line))?;
         let now = machine.boot.micros(Moment::now());
-        Ok(Visit { machine, place, path, file: locked, record, line, now, keeper: None })
+        Ok(Visit { machine, place, path, file: locked, record, line, now, awaited: None })
     }
 
     /// Asks for the lock: the fence, if it is ours now.
     pub fn acquire(&mut self, ask: &mut Ask<'_>) -> Result<Option<Fence>, Fault> {
-        self.begin_boot()?;
+        self.forget_the_dead()?;
         if self.held_with(ask.token) {
             return self.claim(ask).map(Some);
         }
@@ -84,8 +119,7 @@ impl<'a> Visit<'a> {
             first = self.first()?;
         }
         let ours = first.as_ref().is_none_or(|first| first.token == *ask.token);
-        // To look for what a dead process left takes a while; of those who wait, one is enough.
-        self.settle(ours || ask.manner != Manner::Queue)?;
+        self.settle()?;
         match first {
             _ if self.record.claim.is_some() => {}
             Some(first) if !ours && ask.manner != Manner::Plain => self.reserve(&first)?,
@@ -101,14 +135,14 @@ impl<'a> Visit<'a> {
     /// its process.
     pub fn renew(&mut self, token: &Token, ttl: Duration, unbound: bool) -> Result<bool, Fault> {
         if !self.held_with(token) {
-            self.settle(true)?;
+            self.settle()?;
             return Ok(false);
         }
         let until = self.in_future(ttl);
         if let Some(claim) = &mut self.record.claim {
             claim.until = until;
             if unbound {
-                claim.process = None;
+                claim.life = Life::Lease;
             }
         }
         self.write().map(|()| true)
@@ -122,7 +156,7 @@ impl<'a> Visit<'a> {
         if ours {
             self.record.claim = None;
         } else {
-            self.settle(true)?;
+            self.settle()?;
         }
         match self.first()? {
             Some(first) if self.record.claim.is_none() => self.reserve(&first)?,
@@ -137,57 +171,64 @@ impl<'a> Visit<'a> {
         self.record.claim.as_ref().map(|claim| &claim.token)
     }
 
-    fn is_of_this_boot(&self) -> bool {
-        self.record.boot == self.machine.boot.id()
+    fn is_of_another_boot(&self) -> bool {
+        self.machine.boot.is_other_than(self.record.boot.as_deref())
     }
 
-    /// Of an earlier boot nobody is left, neither the holder nor those who waited.
-    fn begin_boot(&mut self) -> Result<(), Fault> {
-        if self.is_of_this_boot() {
+    /// In a record of another boot, and in one whose boot is not known, tickets may be those of a clock that has begun
+    /// anew since: of them only those are left whose waiters live.
+    fn forget_the_dead(&mut self) -> Result<(), Fault> {
+        if self.record.boot.as_deref() == self.machine.boot.id() && self.record.boot.is_some() {
             return Ok(());
         }
-        self.line.clear()?;
-        self.record.claim = None;
-        self.record.boot = self.machine.boot.id().to_owned();
-        self.write()
+        let waiters: Vec<Waiter> = self.line.waiters().cloned().collect();
+        for waiter in waiters {
+            if !self.line.lives(waiter.ticket)? {
+                self.line.remove(&waiter.token)?;
+            }
+        }
+        Ok(())
     }
 
     fn held_with(&self, token: &Token) -> bool {
         let claim = self.record.claim.as_ref().filter(|claim| claim.token == *token && claim.until > self.now);
-        claim.is_some() && self.is_of_this_boot()
+        claim.is_some() && !self.is_of_another_boot()
     }
 
     fn is_free(&mut self) -> Result<bool, Fault> {
-        self.settle(true)?;
+        self.settle()?;
         Ok(self.record.claim.is_none())
     }
 
-    /// Sees who still has it: not one whose lease is over, nor one whose process has ended and has left
-    /// nothing behind, as far as that is looked for.
-    pub(super) fn settle(&mut self, thoroughly: bool) -> Result<(), Fault> {
+    /// Sees who still has it: not a holder whose lease is over, nor one that the kernel knows to be gone.
+    pub(super) fn settle(&mut self) -> Result<(), Fault> {
         let Some(claim) = &self.record.claim else { return Ok(()) };
-        let sight = self.machine.sight;
-        if claim.until <= self.now || !self.is_of_this_boot() {
-            self.record.claim = None;
-        } else if let Some(ticket) = claim.reserved {
-            if !self.line.lives(ticket)? {
-                self.record.claim = None;
-            }
-        } else if let Some(process) = claim.process {
-            self.keeper = Some(process.pid);
-            match sight.life(&process) {
-                Life::Runs => {}
-                Life::Ended if thoroughly => {
-                    let left = sight.left_behind(&process, &claim.token);
-                    self.keeper = if let Left::Process(pid) = left { Some(pid) } else { None };
-                    if left == Left::Nothing {
-                        self.record.claim = None;
-                    }
+        let is_over = match (claim.reserved, claim.life) {
+            _ if claim.until <= self.now => true,
+            (Some(ticket), _) => !self.line.lives(ticket)?,
+            // Granted later than now, it was granted by the clock of another boot.
+            (None, Life::Lease) => self.is_of_another_boot() || claim.granted > self.now,
+            (None, _) if self.is_held_open()? => false,
+            (None, Life::Holder) => true,
+            (None, Life::HolderAnd(_)) if self.is_of_another_boot() => true,
+            (None, Life::HolderAnd(process)) => match self.machine.sight().presence(&process) {
+                Presence::Runs(end) => {
+                    self.awaited = Some(end);
+                    false
                 }
-                Life::Unseen | Life::Ended => self.keeper = None,
-            }
+                Presence::Ended => true,
+                Presence::Unseen => claim.granted > self.now,
+            },
+        };
+        if is_over {
+            self.record.claim = None;
         }
         Ok(())
+    }
+
+    /// Whether a process has the claim open that it was granted to, or one that this has forked.
+    fn is_held_open(&self) -> Result<bool, Fault> {
+        ticket::is_taken(&self.file.0, self.record.fence).map_err(|error| Fault::unlockable(&self.path, &error))
     }
 
     /// Who did not come for what was put aside for it stands in nobody's way any more.
@@ -220,7 +261,8 @@ impl<'a> Visit<'a> {
         let stands = ask.stand.as_ref().map_or(Ok(false), |stand| stand.is_in(file)).map_err(broken)?;
         if !stands {
             let ticket = self.line.next_ticket(self.now);
-            *ask.stand = Some(Stand::take(self.line.opened_anew(self.place)?, ticket).map_err(broken)?);
+            let stand = Stand::take(self.line.opened_anew(self.place)?, ticket);
+            *ask.stand = Some(stand.map_err(|error| Fault::unlockable(&self.path, &error))?);
         }
         // One that was passed over, since it did not come when it was called, has its old place again.
         match ask.stand {
@@ -244,25 +286,61 @@ impl<'a> Visit<'a> {
         }
         let claim = self.record.claim.as_ref();
         let until = self.machine.boot.moment(claim.map_or(self.now, |claim| claim.until));
-        let front = ahead.is_none().then_some(Front { record: &self.file.0, keeper: self.keeper, until });
+        let front = match ahead {
+            Some(_) => None,
+            None => Some(Front {
+                record: &self.file.0,
+                holder: match claim {
+                    Some(Claim { reserved: None, life: Life::Holder | Life::HolderAnd(_), .. }) => {
+                        Some((self.opened_anew()?, self.record.fence))
+                    }
+                    _ => None,
+                },
+                process: self.awaited.take(),
+                until,
+            }),
+        };
         // Ahead of the first is only who has yet to come for the lock.
         let ahead = ahead.or(claim.and_then(|claim| claim.reserved));
         let position = self.position(stand.ticket());
         stand.listen(position, ahead, front).map_err(|error| Fault::of(&self.path, &error))
     }
 
-    fn grant(&mut self, ask: &Ask<'_>) -> Result<Fence, Fault> {
+    fn grant(&mut self, ask: &mut Ask<'_>) -> Result<Fence, Fault> {
         let until = self.in_future(ask.ttl);
-        let fence = self.change_hands(Claim {
-            token: ask.token.clone(),
-            granted: self.now,
-            until,
-            since: millis_of_wall(),
-            reserved: None,
-            process: ask.process,
-        })?;
+        let fence = self.next_fence();
+        self.hold_open(ask, fence)?;
+        self.change_hands(
+            fence,
+            Claim {
+                token: ask.token.clone(),
+                granted: self.now,
+                until,
+                since: millis_of_wall(),
+                reserved: None,
+                life: ask.life,
+            },
+        )?;
         self.line.remove(ask.token)?;
-        Ok(fence)
+        Ok(Fence(fence))
+    }
+
+    /// Before it is written that this claim lives with its holder, it does.
+    fn hold_open(&self, ask: &mut Ask<'_>, fence: u64) -> Result<(), Fault> {
+        let is_held = ask.held.as_ref().is_some_and(|held| held.fence == fence);
+        if is_held || ask.life == Life::Lease {
+            return Ok(());
+        }
+        let file = self.opened_anew()?;
+        ticket::take(&file, fence).map_err(|error| Fault::unlockable(&self.path, &error))?;
+        *ask.held = Some(Held { file, fence });
+        Ok(())
+    }
+
+    /// The record's file, opened once more: what is locked by it is locked apart from the record.
+    fn opened_anew(&self) -> Result<File, Fault> {
+        let gone = || Fault::of(&self.path, &io::Error::from(io::ErrorKind::NotFound));
+        self.place.open_file(&self.path)?.ok_or_else(gone)
     }
 
     /// For a waiter, until it comes for it or its grace is over: nobody can get between. It wakes as
@@ -270,25 +348,28 @@ impl<'a> Visit<'a> {
     /// have to wait for.
     fn reserve(&mut self, waiter: &Waiter) -> Result<(), Fault> {
         let until = self.in_future(GRACE);
-        self.change_hands(Claim {
-            token: waiter.token.clone(),
-            granted: self.now,
-            until,
-            since: millis_of_wall(),
-            reserved: Some(waiter.ticket),
-            process: None,
-        })?;
-        Ok(())
+        self.change_hands(
+            self.next_fence(),
+            Claim {
+                token: waiter.token.clone(),
+                granted: self.now,
+                until,
+                since: millis_of_wall(),
+                reserved: Some(waiter.ticket),
+                life: Life::Lease,
+            },
+        )
     }
 
     /// Already ours, or put aside for us.
-    fn claim(&mut self, ask: &Ask<'_>) -> Result<Fence, Fault> {
+    fn claim(&mut self, ask: &mut Ask<'_>) -> Result<Fence, Fault> {
+        self.hold_open(ask, self.record.fence)?;
         let (now, until) = (self.now, self.in_future(ask.ttl));
         if let Some(claim) = &mut self.record.claim {
             if claim.reserved.take().is_some() {
                 (claim.granted, claim.since) = (now, millis_of_wall());
             }
-            (claim.until, claim.process) = (until, ask.process);
+            (claim.until, claim.life) = (until, ask.life);
         }
         self.write()?;
         self.line.remove(ask.token)?;
@@ -296,12 +377,16 @@ impl<'a> Visit<'a> {
     }
 
     /// The fence rises with every change of owner; the wall clock is its floor, in case its record is lost.
-    fn change_hands(&mut self, claim: Claim) -> Result<Fence, Fault> {
+    fn next_fence(&self) -> u64 {
         let floor = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
-        self.record.fence = self.record.fence.saturating_add(1).max(u64::try_from(floor).unwrap_or(0));
+        self.record.fence.saturating_add(1).max(u64::try_from(floor).unwrap_or(0))
+    }
+
+    fn change_hands(&mut self, fence: u64, claim: Claim) -> Result<(), Fault> {
+        self.record.fence = fence;
+        self.record.boot = self.machine.boot.id().map(str::to_owned);
         self.record.claim = Some(claim);
-        self.write()?;
-        Ok(Fence(self.record.fence))
+        self.write()
     }
 
     fn in_future(&self, after: Duration) -> u64 {

@@ -117,7 +117,7 @@ pub fn start(at: usize, server: Server, answers: Postbox<Letter>) -> io::Result<
 
 impl Errand {
     fn limit(&self) -> Limit<'_> {
-        Limit { until: self.until, bells: [self.wanted.as_ref().map(|wanted| wanted.as_fd()), None] }
+        Limit { until: self.until, bells: [self.wanted.as_ref().map(|wanted| wanted.as_fd()), None, None] }
     }
 
     /// Whether nobody wants the answer any more.

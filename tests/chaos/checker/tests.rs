@@ -37,7 +37,6 @@ impl Scene {
             ttl: 3_000 * MS,
             queued: true,
             near: true,
-            branches: false,
             dawdles: 0,
             asked: at(asked),
             ended: Some((at(ended), "0".into())),
@@ -264,30 +263,6 @@ fn nothing_else_that_befalls_anybody_is_an_excuse() {
 }
 
 #[test]
-fn only_what_befalls_a_command_that_starts_others_needs_a_guard() {
-    use Ailment::{
-        Cancelled, CommandKilled, FrozenWithCommand, GroupKilled, GuardKilled, Killed, TypedInterrupt, TypedStop,
-    };
-    let needs = |ailment, branches, on: fn(Who) -> On| {
-        let (mut scene, old) = overlapping();
-        scene.0.attempts[old].branches = branches;
-        scene.befalls(ailment, on(old), 1_000, 5_000);
-        let found = check(&scene.0);
-        assert_eq!(found.len(), 1, "nothing of it is an excuse");
-        super::needs_guard(&scene.0, &found[0])
-    };
-    for ailment in [Killed, GuardKilled, GroupKilled, TypedInterrupt, TypedStop] {
-        assert!(needs(ailment, true, On::Attempt));
-        // Of a single process nothing is left, but it is continued with nxlock.
-        assert_eq!(needs(ailment, false, On::Attempt), ailment == TypedStop);
-        assert!(!needs(ailment, true, |who| On::Attempt(who + 7)));
-    }
-    for ailment in [Cancelled, CommandKilled, FrozenWithCommand] {
-        assert!(!needs(ailment, true, On::Attempt));
-    }
-}
-
-#[test]
 fn fences_that_fall_or_stand_still_are_found() {
     for second in [6, 7] {
         let mut scene = Scene::new();
@@ -405,6 +380,9 @@ fn one_that_never_ends_or_ends_in_an_unknown_way_is_found() {
     scene.0.attempts[stuck].ended = None;
     let broken = scene.asks(0, 10);
     scene.0.attempts[broken].ended = Some((at(10), "70".into()));
+    let without_a_guard = scene.asks(0, 10);
+    scene.0.attempts[without_a_guard].ended = Some((at(10), "70".into()));
+    scene.befalls(Ailment::GuardKilled, On::Attempt(without_a_guard), 5, 5);
     scene.shows(&["c0 has waited for ever", "c1 exited with 70"]);
 }
 

@@ -1,0 +1,99 @@
+//! What a guard does once nxlock has died and the command's tree is gone: it becomes an nxlock that gives the lock back.
+//!
+//! By execve(2), since a process that was forked while nxlock had threads may do little else, and so that a lock is
+//! given back in one way only: by `nxlock release`.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, RawFd};
+use std::path::PathBuf;
+
+use nix::libc;
+use nix::poll::PollFlags;
+use nix::sys::signal::SigSet;
+use nix::unistd::{dup2_stdout, write};
+
+use super::super::renew::LAST_RENEWAL;
+use crate::cli::{Everywhere, given};
+use crate::clock::Moment;
+use crate::limit::is_ready;
+use crate::lock::{Hold, Ttl};
+use crate::report::Named;
+use crate::supervise::Program;
+use crate::vigil;
+
+/// This program, whatever has become of its file, proc_pid_exe(5).
+const SELF: &str = "/proc/self/exe";
+
+/// Says what has happened, and gives the lock back, or leaves it for the rest that `--at-least` asks for; if that fails,
+/// it ends with its lease. `claim` is the descriptor by which the claim lives, if there is one. To be called in a process
+/// that does nothing else any more.
+pub fn give_back(
+    everywhere: &Everywhere,
+    lock: &Named,
+    hold: &Hold,
+    mask: SigSet,
+    at_least: Option<Moment>,
+    claim: Option<RawFd>,
+) {
+    let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
+    tell(lock);
+    // stdout is the command's.
+    let _ = vigil::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
+    let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
+    match (rest, claim) {
+        (Some(rest), _) => {
+            let rest = Ttl::at_least(rest).millis();
+            words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
+            // Until that is done, the claim lives by this.
+            claim.into_iter().for_each(keep_open);
+        }
+        // It ends with this process.
+        (None, Some(_)) => return,
+        (None, None) => words.push("release".into()),
+    }
+    if lock.by_key {
+        words.extend(["--key".into(), lock.key.clone().into()]);
+    } else {
+        words.extend(["--".into(), lock.name.as_str().into()]);
+    }
+    if let Ok(program) = Program::new(&words, &environment(everywhere, hold), mask) {
+        program.exec();
+    }
+}
+
+/// What was said on the command line or in a configuration file, as variables: a password must not be seen in argv.
+fn environment(everywhere: &Everywhere, hold: &Hold) -> [(&'static str, Option<OsString>); 10] {
+    let file = |file: &Option<PathBuf>| given(file.as_ref()).map(|path| path.as_os_str().to_owned());
+    let servers: Vec<&str> = everywhere.servers().collect();
+    [
+        ("NXLOCK_SERVER", Some(servers.join(" ").into()).filter(|_| !servers.is_empty())),
+        ("NXLOCK_PREFIX", Some(everywhere.prefix.as_str().into())),
+        ("NXLOCK_CONFIG", file(&everywhere.config)),
+        ("NXLOCK_PASSWORD_FILE", file(&everywhere.password_file)),
+        ("NXLOCK_TLS_CA", file(&everywhere.tls_ca)),
+        ("NXLOCK_TLS_CERT", file(&everywhere.tls_cert)),
+        ("NXLOCK_TLS_KEY", file(&everywhere.tls_key)),
+        ("NXLOCK_SERVER_TIMEOUT", Some(format!("{}ms", everywhere.server_timeout.as_millis().max(1)).into())),
+        ("NXLOCK_TOKEN", Some(hold.token.as_str().into())),
+        (LAST_RENEWAL, Some("1".into())),
+    ]
+}
+
+/// Leaves a descriptor open across execve(2).
+fn keep_open(fd: RawFd) {
+    // SAFETY: F_SETFD changes a flag of a descriptor, or says that there is none.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+}
+
+/// Says on stderr what has happened, if it takes that at once.
+fn tell(lock: &Named) {
+    let stderr = io::stderr();
+    if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {
+        let said = format!(
+            "nxlock: nxlock was killed, and so were the command under \"{}\" and everything it had started\n",
+            lock.name
+        );
+        let _ = write(stderr.as_fd(), said.as_bytes());
+    }
+}

@@ -1,0 +1,442 @@
+//! The guard between nxlock and its command: whatever is killed, frozen or typed, nothing outlives the lock.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::line::{Turn, break_it, is_free, lease_left};
+use crate::support::{
+    Authority, Local, Nxlock, Redis, Running, Terminal, eventually, is_alive, lasts, may_unshare, parent_of, program,
+    state_of, text_of, we_are_root,
+};
+
+/// A command with a child in its group, one in a session of its own, and one that was forked twice and has cleared its
+/// environment. All ignore what can be ignored; each writes its pid to `$PIDS`.
+const TREE: &str = r#"
+    deaf='trap "" TERM HUP INT QUIT; echo $$ >> "$0"; while :; do sleep 300; done'
+    sh -c "$deaf" "$PIDS" &
+    setsid sh -c "$deaf" "$PIDS" &
+    ( setsid env -i sh -c "$deaf" "$PIDS" & )
+    trap '' TERM HUP INT QUIT; echo $$ >> "$PIDS"; echo up; while :; do sleep 300; done"#;
+const MEMBERS: usize = 4;
+
+/// A run of that tree.
+struct Tree {
+    running: Running,
+    pids: Vec<i32>,
+}
+
+impl Tree {
+    fn start(authority: &impl Authority, options: &[&str]) -> Tree {
+        let file = authority.directory().join("pids");
+        let _ = fs::remove_file(&file);
+        let words = ["run", "job"].iter().chain(options).chain(&["-c", TREE]).copied();
+        let running = authority.nxlock(words).env("PIDS", &file).start();
+        Tree { running, pids: members(&file) }
+    }
+
+    fn command(&self) -> i32 {
+        let is_command =
+            |pid: &i32| comm(parent_of(*pid)) == "nxlock-guard" && text_of_status(*pid, "NSsid") != pid.to_string();
+        self.pids.iter().copied().find(is_command).expect("the guard has a child")
+    }
+
+    fn guard(&self) -> i32 {
+        parent_of(self.command())
+    }
+
+    fn is_gone(&self) -> bool {
+        !self.pids.iter().any(|pid| is_alive(*pid))
+    }
+}
+
+/// What does not end by itself is not left behind by a test that fails.
+impl Drop for Tree {
+    fn drop(&mut self) {
+        for pid in self.pids.iter().filter(|pid| is_alive(**pid)) {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+    }
+}
+
+fn members(file: &std::path::Path) -> Vec<i32> {
+    let read = || text_of(file).lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>();
+    eventually("all of the tree is there", || read().len() == MEMBERS);
+    read()
+}
+
+fn comm(pid: i32) -> String {
+    text_of(format!("/proc/{pid}/comm").as_ref()).trim().to_owned()
+}
+
+fn text_of_status(pid: i32, field: &str) -> String {
+    let status = text_of(format!("/proc/{pid}/status").as_ref());
+    let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.unwrap_or_default().trim().to_owned()
+}
+
+#[track_caller]
+fn is_sent(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it is there");
+}
+
+#[track_caller]
+fn freeze(pid: i32) {
+    is_sent(pid, Signal::SIGSTOP);
+    eventually("it is frozen", || state_of(pid) == Some('T'));
+}
+
+/// The next one starts when the tree is gone, and long before its lease would have ended.
+#[track_caller]
+fn the_next_starts_after(authority: &impl Authority, tree: &Tree) {
+    let next = Turn::had(authority, &[]);
+    assert!(tree.is_gone(), "the next one runs beside what was left of the tree");
+    next.leaves();
+}
+
+fn kills_leave_nothing(authority: &impl Authority) {
+    let mut tree = Tree::start(authority, &["-t", "1h"]);
+    tree.running.signal(Signal::SIGKILL);
+    the_next_starts_after(authority, &tree);
+    eventually("it is dead", || tree.running.has_ended());
+
+    let mut tree = Tree::start(authority, &["-t", "1h"]);
+    is_sent(tree.guard(), Signal::SIGKILL);
+    the_next_starts_after(authority, &tree);
+    eventually("it ends", || tree.running.has_ended());
+
+    let mut tree = Tree::start(authority, &["-t", "1h"]);
+    // nxlock leads a session here, and so a process group; its guard is in neither.
+    is_sent(-tree.running.pid(), Signal::SIGKILL);
+    the_next_starts_after(authority, &tree);
+    eventually("it is dead", || tree.running.has_ended());
+}
+
+#[test]
+fn nothing_outlives_a_kill_of_nxlock_of_its_guard_or_of_its_group() {
+    kills_leave_nothing(&Redis::start());
+    kills_leave_nothing(&Local::start());
+}
+
+#[test]
+fn a_kill_by_timeout_leaves_nothing() {
+    let redis = Redis::start();
+    let file = redis.directory().join("pids");
+    let call = redis.nxlock(["run", "job", "-t", "1h", "-c", TREE]).env("PIDS", &file);
+    let running = call.under(["setsid", "-w", "timeout", "-s", "KILL", "3"]).start();
+    let tree = Tree { running, pids: members(&file) };
+    the_next_starts_after(&redis, &tree);
+}
+
+#[test]
+fn a_kill_of_its_group_at_a_terminal_leaves_nothing() {
+    let redis = Redis::start();
+    let file = redis.directory().join("pids");
+    let mut terminal = Terminal::start(redis.nxlock(["run", "job", "-t", "1h", "-c", TREE]).env("PIDS", &file));
+    let pids = members(&file);
+    // The command is in it.
+    is_sent(-terminal.pid(), Signal::SIGKILL);
+    Turn::had(&redis, &[]).leaves();
+    assert!(!pids.into_iter().any(is_alive));
+    terminal.dies_of(Signal::SIGKILL);
+}
+
+#[test]
+fn the_guard_leads_a_session_of_its_own_and_hears_no_signal() {
+    let local = Local::start();
+    let tree = Tree::start(&local, &["-t", "1h"]);
+    let guard = tree.guard();
+    assert_eq!(comm(guard), "nxlock-guard");
+    assert_eq!(parent_of(guard), tree.running.pid());
+    assert_eq!(text_of_status(guard, "NSsid"), guard.to_string());
+    let blocked = u64::from_str_radix(&text_of_status(guard, "SigBlk"), 16).unwrap();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTSTP, Signal::SIGUSR1, Signal::SIGALRM] {
+        assert!(blocked >> (signal as i32 - 1) & 1 == 1, "{signal}: {blocked:x}");
+    }
+    // It keeps nothing open that is nxlock's caller's, but the standard streams.
+    let open = fs::read_dir(format!("/proc/{guard}/fd")).unwrap().flatten();
+    let open: Vec<_> = open.map(|fd| fs::read_link(fd.path()).unwrap_or_default()).collect();
+    assert!(open.len() <= 7, "{open:?}");
+}
+
+#[test]
+fn a_run_of_which_both_die_at_once_still_loses_its_command() {
+    let redis = Redis::start();
+    let mut running =
+        redis.nxlock(["run", "job", "-t", "1s", "-c", "echo pid $$; trap '' HUP; exec sleep 300"]).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    let guard = parent_of(command);
+    // Neither has a chance to notice the other's end.
+    freeze(running.pid());
+    is_sent(guard, Signal::SIGKILL);
+    is_sent(running.pid(), Signal::SIGKILL);
+    eventually("the command is gone", || !is_alive(command));
+    eventually("the lease has ended", || is_free(&redis));
+}
+
+#[test]
+fn a_frozen_guard_wakes_up_when_nxlock_is_killed() {
+    fn does(authority: &impl Authority) {
+        let mut tree = Tree::start(authority, &["-t", "1h"]);
+        freeze(tree.guard());
+        tree.running.signal(Signal::SIGKILL);
+        the_next_starts_after(authority, &tree);
+        eventually("it is dead", || tree.running.has_ended());
+    }
+    does(&Redis::start());
+    does(&Local::start());
+}
+
+fn a_frozen_nxlock_outlives_its_command(authority: &impl Authority) {
+    let tree = Tree::start(authority, &["-t", "2s"]);
+    freeze(tree.running.pid());
+    let next = Turn::had(authority, &[]);
+    assert!(tree.is_gone(), "the next one runs beside what was left of the tree");
+    tree.running.signal(Signal::SIGCONT);
+    next.leaves();
+}
+
+#[test]
+fn a_command_whose_nxlock_is_frozen_is_killed_before_its_lease_ends() {
+    a_frozen_nxlock_outlives_its_command(&Redis::start());
+    a_frozen_nxlock_outlives_its_command(&Local::start());
+}
+
+#[test]
+fn a_frozen_nxlock_that_wakes_up_tells_of_the_loss() {
+    let redis = Redis::start();
+    let mut running = redis.nxlock(["run", "job", "-t", "2s", "-c", "echo pid $$; exec sleep 300"]).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    freeze(running.pid());
+    eventually("the command is gone", || !is_alive(command));
+    eventually("the lease has ended", || is_free(&redis));
+    running.signal(Signal::SIGCONT);
+    running.finish().exits(76).says("\"job\" is lost");
+}
+
+#[test]
+fn a_frozen_guard_does_not_keep_nxlock_from_stopping_the_tree_in_time() {
+    let redis = Redis::start();
+    let tree = Tree::start(&redis, &["-t", "3s", "--kill-after", "200ms"]);
+    let guard = tree.guard();
+    freeze(guard);
+    redis.delete("lock:job");
+    eventually("all of it is gone", || tree.is_gone());
+    is_sent(guard, Signal::SIGCONT);
+}
+
+#[test]
+fn renewals_are_told_to_the_guard() {
+    let redis = Redis::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    // Several times as long as the lease that the guard was first told of.
+    let call = redis.nxlock(["-v", "run", "job", "-t", "1s", "-c", "echo up; read x; exit 4"]).stdin_from(reader);
+    let mut running = call.start();
+    running.line("up");
+    eventually("its lease would have ended thrice", || running.stderr().matches("renewed for 1s").count() > 10);
+    drop(writer);
+    running.finish().exits(4);
+}
+
+#[test]
+fn a_loss_that_is_put_up_with_is_so_for_the_guard_too() {
+    let redis = Redis::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = redis.nxlock(["run", "job", "-t", "1s", "--on-lost", "continue", "-c", "echo up; read x; exit 4"]);
+    let mut running = call.stdin_from(reader).start();
+    running.line("up");
+    freeze(running.pid());
+    eventually("the lease has ended", || is_free(&redis));
+    running.signal(Signal::SIGCONT);
+    running.says("\"job\" is lost");
+    drop(writer);
+    running.finish().exits(76);
+}
+
+fn stays_locked_for_the_rest(authority: &impl Authority) {
+    let words = ["run", "job", "-t", "1h", "--at-least", "1m", "-c", "echo pid $$; exec sleep 300"];
+    let mut running = authority.nxlock(words).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    running.signal(Signal::SIGKILL);
+    eventually("the command is gone", || !is_alive(command));
+    // Longer than a minute is the lease; without a minute it would be free.
+    eventually("the rest of the minute is left", || lease_left(authority).as_secs() <= 60);
+    assert!(!is_free(authority));
+    authority.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
+    eventually("it is dead", || running.has_ended());
+    break_it(authority);
+}
+
+#[test]
+fn a_killed_run_keeps_the_name_for_as_long_as_it_was_asked_to() {
+    stays_locked_for_the_rest(&Redis::start());
+    stays_locked_for_the_rest(&Local::start());
+}
+
+#[test]
+fn where_proc_is_that_of_another_pid_namespace_nothing_outlives_a_killed_nxlock() {
+    let options: &[&str] = if we_are_root() { &[] } else { &["--user", "--map-current-user"] };
+    let options = [options, &["--pid", "--fork"]].concat();
+    if !may_unshare(&options) {
+        return;
+    }
+    let redis = Redis::start();
+    let file = redis.directory().join("beats");
+    // The pids of the namespace mean nothing outside: what lives is told by what it writes.
+    let deaf = r#"( setsid env -i F="$F" sh -c 'trap "" TERM HUP; while :; do echo beat >> "$F"; sleep 0.02; done' & ); exec sleep 300"#;
+    let script =
+        r#"nxlock run job -t 1h -c "$DEAF" & while [ ! -s "$F" ]; do sleep 0.02; done; kill -9 $!; exec sleep 300"#;
+    let inside = [&["unshare"], &options[..], &["sh", "-c", script]].concat();
+    let call = Nxlock::by(inside[0], inside[1..].iter().copied()).env("DEAF", deaf).env("F", &file);
+    let namespace = redis.lead(call).start();
+    eventually("it runs", || file.exists());
+    let mut next = Turn::waiting(&redis, &[]);
+    next.up();
+    let beats = fs::metadata(&file).unwrap().len();
+    lasts(std::time::Duration::from_millis(200));
+    assert_eq!(fs::metadata(&file).unwrap().len(), beats, "the next one runs beside what was left of the tree");
+    next.leaves();
+    drop(namespace);
+}
+
+#[test]
+fn without_proc_no_command_is_run() {
+    let options: &[&str] = if we_are_root() { &["--mount"] } else { &["--map-root-user", "--mount"] };
+    if !may_unshare(options) {
+        return;
+    }
+    let redis = Redis::start();
+    let hide = r#"mount -t tmpfs none /proc && exec "$@""#;
+    let words =
+        [&["unshare"], options, &["sh", "-c", hide, "sh", program(), "run", "job", "--", "echo", "ran"]].concat();
+    let done = redis.lead(Nxlock::by(words[0], words[1..].iter().copied())).run().exits(78).prints("");
+    done.says("could not be stopped").says("mount -t proc proc /proc");
+    assert!(!redis.exists("lock:job"));
+}
+
+/// Counts what it gets, in a session of its own; leaves at USR2.
+const COUNTS: &str = r#"for s in INT HUP QUIT TERM TSTP CONT USR1; do trap "echo got-$s" $s; done
+    trap 'echo end; exit 4' USR2; echo up $$; while :; do sleep 300 & wait; done"#;
+
+#[test]
+fn a_nested_run_passes_a_signal_on_once() {
+    let local = Local::start();
+    let words = ["run", "outer", "--", "nxlock", "run", "inner", "--kill-after", "1h", "--", "bash", "-c", COUNTS];
+    let mut running = local.nxlock(words).start();
+    running.line("up ");
+    for (signal, name) in
+        [(Signal::SIGINT, "INT"), (Signal::SIGHUP, "HUP"), (Signal::SIGQUIT, "QUIT"), (Signal::SIGUSR1, "USR1")]
+    {
+        running.signal(signal);
+        running.line(&format!("got-{name}"));
+    }
+    // Handled after what came before it.
+    running.signal(Signal::SIGUSR2);
+    running.line("end");
+    let text = running.finish().text();
+    for name in ["INT", "HUP", "QUIT", "USR1"] {
+        assert_eq!(
+            text.matches(&format!(
+                "got-{name}
+"
+            ))
+            .count(),
+            1,
+            "{name}:
+{text}"
+        );
+    }
+}
+
+#[test]
+fn a_nested_run_is_suspended_and_goes_on() {
+    let local = Local::start();
+    let words = ["run", "outer", "--", "nxlock", "run", "inner", "-c", "echo up $$; read x; exit 3"];
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut running = local.nxlock(words).stdin_from(reader).start();
+    let command: i32 = running.line("up ").parse().unwrap();
+    let all = [running.pid(), parent_of(parent_of(command)), command];
+    for _ in 0..5 {
+        running.signal(Signal::SIGTSTP);
+        eventually("all are stopped", || all.iter().all(|pid| state_of(*pid) == Some('T')));
+        running.signal(Signal::SIGCONT);
+        eventually("all go on", || all.iter().all(|pid| state_of(*pid) != Some('T')));
+    }
+    drop(writer);
+    running.finish().exits(3);
+}
+
+#[test]
+fn a_command_without_a_terminal_may_get_ready_to_be_suspended() {
+    let local = Local::start();
+    // Not by a child, which would be stopped as well.
+    let script = r"
+import os, signal, time
+def stop(*_): print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP)
+signal.signal(signal.SIGTSTP, stop)
+signal.signal(signal.SIGCONT, lambda *_: print('cont', flush=True))
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(5))
+print('up', os.getpid(), flush=True)
+while True: time.sleep(1)
+";
+    let mut running = local.nxlock(["run", "job", "--", "python3", "-c", script]).start();
+    let command: i32 = running.line("up ").parse().unwrap();
+    running.signal(Signal::SIGTSTP);
+    running.line("ready");
+    eventually("both are stopped", || [command, running.pid()].iter().all(|pid| state_of(*pid) == Some('T')));
+    running.signal(Signal::SIGCONT);
+    running.line("cont");
+    running.signal(Signal::SIGUSR1);
+    let text = running.finish().exits(5).text();
+    assert_eq!((text.matches("ready").count(), text.matches("cont").count()), (1, 1), "{text}");
+}
+
+#[test]
+fn a_guard_gives_back_by_a_password_that_is_seen_nowhere() {
+    let redis = Redis::with_password("s3cret");
+    let url = format!("{}?pass=s3cret", redis.url());
+    let mut running = Nxlock::new(["run", "--key", "odd job", "-t", "1h", "-c", "echo pid $$; exec sleep 300"])
+        .env("NXLOCK_SERVER", &url)
+        .start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    running.signal(Signal::SIGKILL);
+    eventually("the command is gone", || !is_alive(command));
+    Nxlock::new(["run", "--key", "odd job", "--", "true"]).env("NXLOCK_SERVER", &url).run().exits(0);
+    eventually("it is dead", || running.has_ended());
+    let said = running.stderr();
+    assert!(
+        said.contains("nxlock was killed, and so were the command under \"odd job\"") && !said.contains("s3cret"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_command_is_not_killed_by_a_guard_that_was_told_to_leave() {
+    let local = Local::start();
+    let mut running = local.nxlock(["run", "job", "-c", "setsid sleep 300 >/dev/null 2>&1 & echo pid $!"]).start();
+    let left: i32 = running.line("pid ").parse().unwrap();
+    eventually("it ends", || running.has_ended());
+    assert!(is_alive(left) && is_free(&local));
+    assert_eq!(running.descendants(), [left], "the guard is gone");
+    is_sent(left, Signal::SIGKILL);
+}
+
+#[test]
+fn whatever_happens_to_the_command_of_a_frozen_nxlock_its_end_is_reported() {
+    // It reads nothing, and soon there is no room for more reports.
+    let local = Local::start();
+    let script = "echo pid $$; while :; do sleep 300 & wait; done";
+    let mut running = local.nxlock(["run", "job", "-c", script]).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    freeze(running.pid());
+    for _ in 0..600 {
+        is_sent(command, Signal::SIGSTOP);
+        eventually("it stops", || state_of(command) == Some('T'));
+        is_sent(command, Signal::SIGCONT);
+        eventually("it goes on", || state_of(command) != Some('T'));
+    }
+    is_sent(command, Signal::SIGKILL);
+    running.signal(Signal::SIGCONT);
+    running.finish().exits(137);
+}
