@@ -120,6 +120,7 @@ pub struct Supervisor<'a> {
     suspension: Option<Suspension>,
     /// How often nxlock was continued.
     continued: u64,
+    continued_before_suspension: u64,
     /// What came before there was a command.
     early: Vec<Notice>,
     ending: Option<Result<Ending, NoEnding>>,
@@ -163,6 +164,7 @@ impl<'a> Supervisor<'a> {
             phase: Phase::Running,
             suspension: None,
             continued: 0,
+            continued_before_suspension: 0,
             early: Vec::new(),
             ending: None,
             is_gone: false,
@@ -422,6 +424,7 @@ impl<'a> Supervisor<'a> {
 
     fn begin_suspension(&mut self, signal: c_int, had_by: HadBy) {
         if self.suspension.is_none() {
+            self.continued_before_suspension = self.continued;
             self.suspension = Some(Suspension::begin(signal, had_by));
         }
     }
@@ -433,6 +436,13 @@ impl<'a> Supervisor<'a> {
             return;
         }
         let Some(suspension) = self.suspension.take() else { return };
+        // A shell may have continued the job meanwhile; nxlock's own stop would discard that SIGCONT.
+        let before = self.continued;
+        self.take_notices();
+        if self.continued != before || self.continued_before_suspension != before {
+            suspension.undo(&self.tree, true);
+            return;
+        }
         suspend(self.tree.terminal(), suspension.signal());
         self.check_deadlines();
         let before = self.continued;

@@ -291,8 +291,7 @@ fn where_proc_is_that_of_another_pid_namespace_nothing_outlives_a_killed_nxlock(
     let call = Nxlock::by(inside[0], inside[1..].iter().copied()).env("DEAF", deaf).env("F", &file);
     let namespace = redis.lead(call).start();
     eventually("it runs", || file.exists());
-    let mut next = Turn::waiting(&redis, &[]);
-    next.up();
+    let next = Turn::had(&redis, &[]);
     let beats = fs::metadata(&file).unwrap().len();
     lasts(std::time::Duration::from_millis(200));
     assert_eq!(fs::metadata(&file).unwrap().len(), beats, "the next one runs beside what was left of the tree");
