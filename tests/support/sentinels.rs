@@ -11,6 +11,9 @@ use super::{Authority, Nxlock, Redis, eventually, eventually_some};
 /// The name of what they watch.
 pub const MASTER: &str = "main";
 
+/// How long a master may be silent: on a busy machine one that lives does not answer for a while.
+const PATIENCE_MS: &str = "60000";
+
 pub struct Sentinels {
     /// The first of them begins as the master.
     pub servers: Vec<Redis>,
@@ -76,8 +79,7 @@ impl Sentinels {
                 if self.secure { "port 0".to_owned() } else { format!("port {}", ports[who]) },
                 format!("sentinel myid {}", id(who + 1)),
                 format!("sentinel monitor {MASTER} 127.0.0.1 {} {}", self.servers[0].port(), n / 2 + 1),
-                // On a busy machine a master that lives does not answer for a while.
-                format!("sentinel down-after-milliseconds {MASTER} 60000"),
+                format!("sentinel down-after-milliseconds {MASTER} {PATIENCE_MS}"),
                 "sentinel announce-ip 127.0.0.1".to_owned(),
                 format!("sentinel announce-port {}", ports[who]),
             ];
@@ -121,9 +123,14 @@ impl Sentinels {
         hosts.join(",")
     }
 
-    /// Where they say that the master is.
+    /// Where the first of them that answers says that the master is.
     pub fn named_master(&self) -> Option<usize> {
-        self.sentinels.iter().filter(|sentinel| !sentinel.is_hanging()).find_map(|sentinel| {
+        self.named_masters().next()
+    }
+
+    /// Where each of them that answers says that the master is.
+    fn named_masters(&self) -> impl Iterator<Item = usize> {
+        self.sentinels.iter().filter(|sentinel| !sentinel.is_hanging()).filter_map(|sentinel| {
             let told = sentinel.try_ask::<(String, String)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
             self.servers.iter().position(|server| server.port().to_string() == told.1)
         })
@@ -133,11 +140,18 @@ impl Sentinels {
         &self.servers[self.named_master().expect("a sentinel knows the master")]
     }
 
-    /// From now on a master that does not answer for a second is down.
+    /// From now on a master that does not answer for a second is down, until they have named another.
     pub fn lose_patience(&self) {
         for sentinel in &self.sentinels {
             sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "down-after-milliseconds", "1000"]);
             sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "failover-timeout", "3000"]);
+        }
+    }
+
+    /// On a busy machine the next master does not answer for a second either.
+    fn regain_patience(&self) {
+        for sentinel in &self.sentinels {
+            sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "down-after-milliseconds", PATIENCE_MS]);
         }
     }
 
@@ -160,14 +174,22 @@ impl Sentinels {
             let named = self.named_master();
             named.is_some_and(|at| at != before && self.servers[at].is_master())
         });
+        self.regain_patience();
     }
 }
 
 impl Drop for Sentinels {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            let masters = self.servers.iter().filter(|server| server.is_master());
-            let litter: Vec<String> = masters.flat_map(Redis::litter).collect();
+            let mut named = Vec::new();
+            eventually("they agree on who is the master", || {
+                named = self.named_masters().collect();
+                named.iter().all(|at| *at == named[0])
+            });
+            // One that they have replaced a second time may not know it yet, and keeps what it held.
+            let current = |at: usize| named.first().is_none_or(|named| *named == at) && self.servers[at].is_master();
+            let masters = (0..self.servers.len()).filter(|at| current(*at));
+            let litter: Vec<String> = masters.flat_map(|at| self.servers[at].litter()).collect();
             assert!(litter.is_empty(), "left behind at the master: {litter:?}");
         }
     }
