@@ -120,7 +120,6 @@ pub struct Supervisor<'a> {
     suspension: Option<Suspension>,
     /// How often nxlock was continued.
     continued: u64,
-    continued_before_suspension: u64,
     /// What came before there was a command.
     early: Vec<Notice>,
     ending: Option<Result<Ending, NoEnding>>,
@@ -164,7 +163,6 @@ impl<'a> Supervisor<'a> {
             phase: Phase::Running,
             suspension: None,
             continued: 0,
-            continued_before_suspension: 0,
             early: Vec::new(),
             ending: None,
             is_gone: false,
@@ -424,8 +422,7 @@ impl<'a> Supervisor<'a> {
 
     fn begin_suspension(&mut self, signal: c_int, had_by: HadBy) {
         if self.suspension.is_none() {
-            self.continued_before_suspension = self.continued;
-            self.suspension = Some(Suspension::begin(signal, had_by));
+            self.suspension = Some(Suspension::begin(signal, had_by, self.continued));
         }
     }
 
@@ -437,9 +434,8 @@ impl<'a> Supervisor<'a> {
         }
         let Some(suspension) = self.suspension.take() else { return };
         // A shell may have continued the job meanwhile; nxlock's own stop would discard that SIGCONT.
-        let before = self.continued;
         self.take_notices();
-        if self.continued != before || self.continued_before_suspension != before {
+        if self.continued != suspension.continued() {
             suspension.undo(&self.tree, true);
             return;
         }

@@ -130,9 +130,14 @@ impl Bystander {
 fn is_kept_while_it_runs(authority: &impl Authority) {
     let script = Script::holding(authority, "--ttl 3s");
     is_renewed(authority);
-    let mut next = Turn::waiting(authority, &[]);
+    let next = Turn::waiting(authority, &[]);
     is_renewed(authority);
     assert!(!next.is_up());
+    hands_over(script, next);
+}
+
+/// The script ends, and who waits has it.
+fn hands_over(script: Script, mut next: Turn) {
     script.goes_on_to("");
     next.up();
     script.keeper_ends();

@@ -22,6 +22,8 @@ pub struct Suspension {
     signal: c_int,
     /// Which processes have had the signal.
     had_by: HadBy,
+    /// How often nxlock had been continued when this began.
+    continued: u64,
     began: Moment,
     next: Moment,
     stopped: Vec<Pid>,
@@ -37,10 +39,11 @@ pub enum HadBy {
 }
 
 impl Suspension {
-    /// `signal` is the one by which the command was stopped, or is to be.
-    pub fn begin(signal: c_int, had_by: HadBy) -> Suspension {
+    /// `signal` is the one by which the command was stopped, or is to be; `continued` is how often nxlock was
+    /// continued until now.
+    pub fn begin(signal: c_int, had_by: HadBy, continued: u64) -> Suspension {
         let now = Moment::now();
-        Suspension { signal, had_by, began: now, next: now, stopped: Vec::new() }
+        Suspension { signal, had_by, continued, began: now, next: now, stopped: Vec::new() }
     }
 
     /// When to look again.
@@ -50,6 +53,10 @@ impl Suspension {
 
     pub fn signal(&self) -> c_int {
         self.signal
+    }
+
+    pub fn continued(&self) -> u64 {
+        self.continued
     }
 
     /// Stops by SIGSTOP what does not stop by itself. Whether all of the tree is stopped, or will not be.

@@ -10,7 +10,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Gid, Pid, fork, getpid, setgid, setgroups, setuid};
 
-use super::{LONG, Script};
+use super::{LONG, Script, hands_over};
 use crate::support::line::{Turn, is_free};
 use crate::support::{Redis, eventually, we_are_root};
 
@@ -150,13 +150,9 @@ fn strangers_do_not_keep_the_lock_from_being_given_back_when_the_process_ends() 
     let redis = Redis::start();
     for habit in [Habit::HangsUp, Habit::Holds, Habit::Spins] {
         let script = Script::holding(&redis, LONG);
-        let mut next = Turn::waiting(&redis, &[]);
+        let next = Turn::waiting(&redis, &[]);
         let _strangers = Strangers::calling(script.keeper, habit);
-        script.goes_on_to("");
-        next.up();
-        script.keeper_ends();
-        script.ends_untold();
-        next.leaves();
+        hands_over(script, next);
     }
 }
 

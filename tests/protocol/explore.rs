@@ -7,6 +7,7 @@
 //!   who learns of it at its next renewal;
 //! * nobody in line, running, listening and with a running lease is overtaken (`plain` barges);
 //! * fences rise whenever the lock changes hands;
+//! * nobody takes a free lock for one that is held;
 //! * if no more goes wrong, everyone who waits and runs is served, and the lock is never free for
 //!   longer than a heartbeat while someone waits;
 //! * then nothing stays behind that does not expire; at once, if nothing went wrong.
@@ -45,6 +46,8 @@ fn setting(manners: &[Manner], faults: &'static [Fault], at_most: u8) -> Setting
         faults,
         at_most,
         prompt: false,
+        drops: None,
+        gives_up: None,
         server: TRUE,
     }
 }
@@ -333,6 +336,23 @@ fn a_queue_without_expiry_is_noticed() {
     }
     let crash = prompt(&[Queue, Queue], &[Fault::Crash], 2);
     fails(&Setting { server: Server { acquire, ..TRUE }, ..crash }, "stays behind");
+}
+
+/// Some die in line, more than one call drops, and one comes who does not wait.
+fn a_crowd_of_the_dead(manners: &[Manner], gives_up: fn(bool) -> bool) -> Setting {
+    Setting { drops: Some(1), gives_up: Some(gives_up), ..prompt(manners, &[Fault::Crash], 2) }
+}
+
+#[test]
+fn more_dead_in_line_than_one_call_drops_keep_nobody_from_a_free_lock() {
+    let held = |free: bool| !free;
+    passes("one who does not wait behind the dead", &a_crowd_of_the_dead(&[Queue, Queue, Once], held));
+    passes("waiters behind the dead", &a_crowd_of_the_dead(&[Queue; 3], held));
+}
+
+#[test]
+fn one_who_takes_a_free_lock_for_a_held_one_is_noticed() {
+    fails(&a_crowd_of_the_dead(&[Queue, Queue, Once], |_| true), "told that a free lock is busy");
 }
 
 fn beside_setnx(setting: Setting) -> Setting {

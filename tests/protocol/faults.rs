@@ -50,9 +50,7 @@ fn refused<T: std::fmt::Debug>(answer: &RedisResult<T>, code: &str) {
 fn a_killed_head_is_skipped_at_release() {
     let (server, mut c) = started();
     ask(&mut c, "holder", "once", "").unwrap();
-    let (ear, _) = waits(&server, &mut c, "killed", "10000");
-    let _live = waits(&server, &mut c, "live", "10000");
-    gone(&server, ear, "killed");
+    let _live = waits_behind_one_that_is_killed(&server, &mut c, "live");
     assert_eq!(text(release(&mut c, "holder")), ["2", "live"]);
 }
 
@@ -60,9 +58,7 @@ fn a_killed_head_is_skipped_at_release() {
 fn a_killed_head_is_skipped_at_expiry() {
     let (server, mut c) = started();
     ask(&mut c, "holder", "once", "").unwrap();
-    let (ear, _) = waits(&server, &mut c, "killed", "10000");
-    let _live = waits(&server, &mut c, "live", "10000");
-    gone(&server, ear, "killed");
+    let _live = waits_behind_one_that_is_killed(&server, &mut c, "live");
     send(&mut c, &["PEXPIRE", KEYS[0], "1"]);
     expires(&mut c);
     assert_eq!(ask(&mut c, "live", "queue", &wake("live")).unwrap()[0], "1");
@@ -94,9 +90,7 @@ fn a_frozen_head_costs_its_grace_at_expiry_and_keeps_its_place() {
 fn the_next_in_line_is_told_when_a_dead_head_is_dropped() {
     let (server, mut c) = started();
     ask(&mut c, "holder", "once", "").unwrap();
-    let (dead, _) = waits(&server, &mut c, "killed", "10000");
-    let (mut next, _) = waits(&server, &mut c, "next", "10000");
-    gone(&server, dead, "killed");
+    let mut next = waits_behind_one_that_is_killed(&server, &mut c, "next");
     assert_eq!(heard(&mut next), ["t"]);
     assert_eq!(ask(&mut c, "last", "queue", "").unwrap()[3], "2");
     assert_eq!(heard(&mut next), ["n"]);
@@ -110,9 +104,7 @@ fn who_listens_to_all_channels_stands_in_for_no_waiter() {
     ask(&mut c, "holder", "once", "").unwrap();
     assert_eq!(ask(&mut c, "deaf", "queue", &wake("deaf")).unwrap()[6], "0", "nobody listens there");
     release(&mut c, "deaf").unwrap();
-    let (ear, _) = waits(&server, &mut c, "killed", "10000");
-    let _live = waits(&server, &mut c, "live", "10000");
-    gone(&server, ear, "killed");
+    let _live = waits_behind_one_that_is_killed(&server, &mut c, "live");
     assert_eq!(text(release(&mut c, "holder")), ["2", "live"]);
 }
 
@@ -120,9 +112,7 @@ fn who_listens_to_all_channels_stands_in_for_no_waiter() {
 fn an_expiry_that_moves_nearer_is_told_to_the_first_in_line() {
     let (server, mut c) = started();
     ask(&mut c, "holder", "once", "").unwrap();
-    let (dead, _) = waits(&server, &mut c, "killed", "10000");
-    let (mut next, _) = waits(&server, &mut c, "next", "10000");
-    gone(&server, dead, "killed");
+    let mut next = waits_behind_one_that_is_killed(&server, &mut c, "next");
     assert_eq!(heard(&mut next), ["t"]);
     assert_eq!(text(renew(&mut c, "holder", "90000")), ["1", "0"]);
     assert_eq!(text(prolong(&mut c, "holder", "1000"))[0], "1");
@@ -210,9 +200,7 @@ fn one_who_may_not_publish_polls_and_hands_over_with_time_to_notice() {
     assert_eq!(ask(&mut mute, "deaf", "queue", &wake("deaf")).unwrap()[6], "0");
     release(&mut mute, "deaf").unwrap();
 
-    let (ear, _) = waits(&server, &mut c, "killed", "10000");
-    let _live = waits(&server, &mut c, "live", "10000");
-    gone(&server, ear, "killed");
+    let _live = waits_behind_one_that_is_killed(&server, &mut c, "live");
     assert_eq!(text(release(&mut mute, "holder")), ["2", "live"]);
     assert!(cmd("PTTL").arg(KEYS[0]).query::<i64>(&mut c).unwrap() > 10_000);
 }
@@ -290,6 +278,14 @@ fn a_release_behind_a_crowd_of_the_dead_frees_the_lock_for_who_asks_next() {
     let answer = acquire(&mut c, ["live", "60000", "queue", "60000", "10000", &wake("live"), &ticket]);
     assert_eq!(text(answer)[0], "1");
     assert!(!cmd("EXISTS").arg(KEYS[1]).arg(KEYS[2]).query::<bool>(&mut c).unwrap());
+}
+
+/// Listens for its turn.
+fn waits_behind_one_that_is_killed(server: &Server, connection: &mut Connection, token: &str) -> Connection {
+    let (dead, _) = waits(server, connection, "killed", "10000");
+    let (live, _) = waits(server, connection, token, "10000");
+    gone(server, dead, "killed");
+    live
 }
 
 /// More than one script drops.

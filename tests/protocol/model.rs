@@ -105,10 +105,21 @@ pub struct Model {
     pub fence: Option<Expiring<u64>>,
     /// Beside SETNX clients: whose lease is valid, whatever the lock holds.
     pub holder: Option<Expiring<Token>>,
+    /// How many of the dead one call drops; nothing for the scripts' own thousand, which are out of reach here.
+    pub drops: Option<usize>,
     /// Whose channel has a subscriber.
     pub listening: BTreeSet<Token>,
     /// What was said, and heard, since somebody last took it from here.
     pub said: Vec<(Token, Word)>,
+}
+
+/// Who is first in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Front {
+    Lives(Token),
+    Nobody,
+    /// As many as one call drops were before whoever it is.
+    TooManyDead,
 }
 
 impl Model {
@@ -133,11 +144,12 @@ impl Model {
         let (ticket, channel_used) = if queues { self.enqueue(ask) } else { (0, false) };
         if value.is_none() {
             match self.front(Some(token), Some(Word::Granted)).0 {
-                Some(next) if next != token => {
+                Front::Lives(next) if next != token => {
                     self.reserve(next, Some(token));
                     value = Some(next);
                 }
-                _ => return self.grant(ask),
+                Front::Lives(_) | Front::Nobody => return self.grant(ask),
+                Front::TooManyDead => {}
             }
         } else if queues && self.front(Some(token), None).1 {
             self.front(Some(token), Some(Word::Look));
@@ -159,11 +171,11 @@ impl Model {
         let not_ours = Released::NotOurs { value, pttl: self.pttl(), fence: self.fence() };
         if ours || value.is_none() {
             match self.front(None, Some(Word::Granted)).0 {
-                Some(next) => {
+                Front::Lives(next) => {
                     self.reserve(next, None);
                     if ours { Released::Next(next) } else { not_ours }
                 }
-                None => {
+                Front::Nobody | Front::TooManyDead => {
                     self.lock = None;
                     if ours { Released::Free } else { not_ours }
                 }
@@ -277,9 +289,10 @@ impl Model {
     }
 
     /// The first in line that lives, and whether dead ones had to be dropped to get to it.
-    fn front(&mut self, caller: Option<Token>, word: Option<Word>) -> (Option<Token>, bool) {
-        let mut dropped = false;
-        while let Some(&(_, first)) = self.queue.is.first() {
+    fn front(&mut self, caller: Option<Token>, word: Option<Word>) -> (Front, bool) {
+        let mut dropped = 0;
+        while self.drops.is_none_or(|most| dropped < most) {
+            let Some(&(_, first)) = self.queue.is.first() else { return (Front::Nobody, dropped > 0) };
             let alive = Some(first) == caller
                 || match (self.leased(first).map(|r| r.channel), word) {
                     (None, _) => false,
@@ -288,12 +301,12 @@ impl Model {
                     (Some(true), None) => self.listening.contains(&first),
                 };
             if alive {
-                return (Some(first), dropped);
+                return (Front::Lives(first), dropped > 0);
             }
             self.dequeue(first);
-            dropped = true;
+            dropped += 1;
         }
-        (None, dropped)
+        (Front::TooManyDead, true)
     }
 
     fn reserve(&mut self, next: Token, caller: Option<Token>) {

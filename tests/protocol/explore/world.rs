@@ -35,7 +35,7 @@ enum Request {
 enum Reply {
     Yes,
     No,
-    Busy { look_in: u64, ticket: u64 },
+    Busy { look_in: u64, ticket: u64, free: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,7 +99,7 @@ impl World {
             flight: None,
             owed: 0,
         };
-        let model = Model { now_us: START * 1000, ..Model::default() };
+        let model = Model { now_us: START * 1000, drops: setting.drops, ..Model::default() };
         World { model, clients: (1..).map(client).take(setting.manners.len()).collect(), faults: 0, last_fence: 0 }
     }
 
@@ -217,7 +217,7 @@ impl World {
                 c.flight = Some(Flight { request: Request::Release, sent: now, reply: None });
             }
             Step::Serve(i) => world.serve(i, setting)?,
-            Step::Receive(i) => world.receive(i),
+            Step::Receive(i) => world.receive(i, setting)?,
             Step::Thaw(i) => world.clients[i].frozen = false,
             Step::Suffer(fault, i) => world.suffer(fault, i, setting),
         }
@@ -249,7 +249,7 @@ impl World {
                         {
                             look_in = 1;
                         }
-                        Reply::Busy { look_in, ticket }
+                        Reply::Busy { look_in, ticket, free: value.is_none() }
                     }
                 }
             }
@@ -310,12 +310,19 @@ impl World {
         Ok(())
     }
 
-    fn receive(&mut self, i: usize) {
+    fn receive(&mut self, i: usize, setting: &Setting) -> Result<(), String> {
         let now = self.model.now();
         let c = &mut self.clients[i];
-        let Some(Flight { request, sent, reply: Some(reply) }) = c.flight.take() else { return };
+        let Some(Flight { request, sent, reply: Some(reply) }) = c.flight.take() else { return Ok(()) };
+        let gives_up = setting.gives_up.filter(|_| setting.manners[i] == Manner::Once);
         match (request, reply) {
-            (Request::Acquire { .. }, Reply::Busy { look_in, ticket }) => {
+            (Request::Acquire { .. }, Reply::Busy { free, .. }) if gives_up.is_some_and(|gives_up| gives_up(free)) => {
+                if free {
+                    return Err(format!("{} was told that a free lock is busy", c.token));
+                }
+                c.phase = Phase::Done;
+            }
+            (Request::Acquire { .. }, Reply::Busy { look_in, ticket, .. }) => {
                 c.look_at = now.saturating_add(look_in);
                 c.ticket = ticket;
             }
@@ -343,6 +350,7 @@ impl World {
                 };
             }
         }
+        Ok(())
     }
 
     fn one_holder(&self) -> Result<(), String> {

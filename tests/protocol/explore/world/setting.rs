@@ -54,5 +54,10 @@ pub struct Setting {
     pub at_most: u8,
     /// No time passes between what is due and its being done, but for clients that are frozen.
     pub prompt: bool,
+    /// How many of the dead in line one call drops.
+    pub drops: Option<usize>,
+    /// Whether one that asks `once` takes an answer for a no, by whether the lock was free; nothing if it
+    /// goes on to ask.
+    pub gives_up: Option<fn(bool) -> bool>,
     pub server: Server,
 }

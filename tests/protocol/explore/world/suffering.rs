@@ -36,7 +36,7 @@ impl World {
             }
             Fault::Flush => {
                 let listening = std::mem::take(&mut self.model.listening);
-                self.model = Model { now_us: self.model.now_us, listening, ..Model::default() };
+                self.model = Model { now_us: self.model.now_us, listening, drops: setting.drops, ..Model::default() };
                 self.void();
             }
         }
