@@ -206,13 +206,13 @@ fn patience(asked: &Asked, everywhere: &Everywhere) -> Patience {
 /// Waits for a lock; where there is no lease to go on with, the report.
 fn wait_for(
     store: &mut dyn Store,
-    (lock, hold): (&Named, &Hold),
+    (lock, hold): (&Named, &mut Hold),
     ttl: Ttl,
     asked: &Asked,
     everywhere: &Everywhere,
     signals: &mut Signals,
 ) -> anyhow::Result<Result<Lease, Report>> {
-    let mut waiting = Waiting::new(&hold.name);
+    let mut waiting = Waiting::new(&lock.name);
     let waited = wait::for_grant(store, hold, ttl, patience(asked, everywhere), &enclosing(), signals, &mut waiting);
     let granted = matches!(waited, Ok(Waited::Granted(_)));
     waiting.end(granted);
@@ -220,7 +220,7 @@ fn wait_for(
     say::urgent(granted);
     Ok(match waited? {
         Waited::Granted(lease) => {
-            events::granted(&lease, ttl);
+            events::granted(hold, &lease, ttl);
             if let Some(stale) = &lease.taken_over {
                 let since = say::validity(stale);
                 say::note(format_args!("took over \"{}\" from an old SETNX client: {since}", lock.name));

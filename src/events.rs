@@ -101,8 +101,9 @@ pub fn trouble(trouble: &Trouble) {
 }
 
 /// The lock is ours. Written a little later, so that nothing keeps a command from starting.
-pub fn granted(lease: &Lease, ttl: Ttl) {
+pub fn granted(hold: &Hold, lease: &Lease, ttl: Ttl) {
     note(|book| {
+        book.id = hold.token.id();
         book.trouble = None;
         book.fence = lease.fence;
         book.granted = lease.granted;

@@ -41,8 +41,8 @@ pub use target::{Target, here};
 /// One authority over locks. A value of this speaks to it from one thread.
 pub trait Store: Send {
     /// Asks for a lock. Asking again with the same token is the same question: it is granted again
-    /// to whoever has it already.
-    fn acquire(&mut self, hold: &Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble>;
+    /// to whoever has it already. Several servers are asked with a new token each time, which is then that of `hold`.
+    fn acquire(&mut self, hold: &mut Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble>;
 
     /// After an `acquire` that was not granted: waits until it is worth asking again.
     fn pause(&mut self, limit: Limit<'_>) -> Woken;

@@ -40,20 +40,22 @@ pub struct Outfit {
     alarm: Alarm,
     /// Readable when any of what is waited for is.
     bell: Epoll,
-    door: Door,
     nowhere: File,
+}
+
+/// An outfit in the background, where the lock's owner finds it.
+pub struct Post {
+    alarm: Alarm,
+    bell: Epoll,
+    door: Door,
 }
 
 impl Outfit {
     /// # Errors
     /// As the system calls: there may be too few descriptors.
-    pub fn gather(key: &str, token: &Token) -> io::Result<Outfit> {
-        Ok(Outfit {
-            alarm: Alarm::new()?,
-            bell: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
-            door: Door::open(key, token)?,
-            nowhere: fork::nowhere()?,
-        })
+    pub fn gather() -> io::Result<Outfit> {
+        let bell = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        Ok(Outfit { alarm: Alarm::new()?, bell, nowhere: fork::nowhere()? })
     }
 
     /// Goes into the background with a lock that was just granted, and tells the front of it.
@@ -61,17 +63,21 @@ impl Outfit {
     /// # Errors
     /// If that cannot be, or nobody is there any more.
     pub fn leave(
-        &self,
+        self,
+        key: &str,
         (token, fence): (&Token, Option<Fence>),
         ward: &Ward,
         signals: &Signals,
         front: &mut ToFront,
-    ) -> io::Result<()> {
-        for fd in signals.fds().into_iter().flatten().chain([ward.as_fd(), front.as_fd(), self.door.as_fd()]) {
+    ) -> io::Result<Post> {
+        // Only the token that was granted is the owner's.
+        let door = Door::open(key, token)?;
+        for fd in signals.fds().into_iter().flatten().chain([ward.as_fd(), front.as_fd(), door.as_fd()]) {
             self.bell.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }
         fork::detach(&self.nowhere)?;
-        front.grant(token, fence)
+        front.grant(token, fence)?;
+        Ok(Post { alarm: self.alarm, bell: self.bell, door })
     }
 }
 
@@ -116,19 +122,18 @@ enum End {
 }
 
 impl Vigil {
-    /// `outfit` has [`leave`](Outfit::leave) taken.
-    pub fn begin(outfit: Outfit, charge: Charge, ward: Ward, signals: Signals, front: ToFront) -> Vigil {
+    pub fn begin(post: Post, charge: Charge, ward: Ward, signals: Signals, front: ToFront) -> Vigil {
         let Charge { store, hold, ttl, lease, server_timeout, lost_signal } = charge;
         let token = hold.token.clone();
         Vigil {
             ward,
             lost_signal,
             token,
-            keeper: Keeper::new(store, hold, ttl, lease, server_timeout, outfit.alarm),
+            keeper: Keeper::new(store, hold, ttl, lease, server_timeout, post.alarm),
             signals,
-            bell: outfit.bell,
+            bell: post.bell,
             front: Some(front),
-            door: outfit.door,
+            door: post.door,
             until: lease.until,
             margin: margin::stop(ttl, Duration::ZERO),
             is_told: false,

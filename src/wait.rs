@@ -57,7 +57,7 @@ pub struct Refused {
 /// A wait under way.
 struct Attempt<'a> {
     store: &'a mut dyn Store,
-    hold: &'a Hold,
+    hold: &'a mut Hold,
     patience: Patience,
     manner: Manner,
     began: Moment,
@@ -74,13 +74,14 @@ struct Attempt<'a> {
     before: Option<Trouble>,
 }
 
-/// Asks `store` for a lock until there is an outcome. `enclosing` are the claims that we run under.
+/// Asks `store` for a lock until there is an outcome: if it is granted, then with the token that `hold` has then.
+/// `enclosing` are the claims that we run under.
 ///
 /// # Errors
 /// When the truth could not be found out in time, or never will be.
 pub fn for_grant(
     store: &mut dyn Store,
-    hold: &Hold,
+    hold: &mut Hold,
     ttl: Ttl,
     patience: Patience,
     enclosing: &[Token],
@@ -90,7 +91,7 @@ pub fn for_grant(
     let mut attempt = Attempt::new(store, hold, patience);
     loop {
         let limit = Limit { until: attempt.answer_by(), bells: signals.fds() };
-        match attempt.store.acquire(hold, ttl, attempt.manner, limit) {
+        match attempt.store.acquire(attempt.hold, ttl, attempt.manner, limit) {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
                 return Ok(Waited::Granted(lease));
             }
@@ -138,7 +139,7 @@ pub fn for_grant(
 }
 
 impl Attempt<'_> {
-    fn new<'a>(store: &'a mut dyn Store, hold: &'a Hold, patience: Patience) -> Attempt<'a> {
+    fn new<'a>(store: &'a mut dyn Store, hold: &'a mut Hold, patience: Patience) -> Attempt<'a> {
         let manner = match patience.queue {
             Queueing::InLine => Manner::Once,
             Queueing::Not => Manner::Plain,

@@ -7,6 +7,8 @@ mod down;
 mod forgetting;
 /// Servers that neither answer nor close the connection.
 mod hanging;
+/// Requests and replies that are overtaken.
+mod late;
 /// How several servers are named, and which make no sense together.
 mod naming;
 /// Many who want it at the same moment.

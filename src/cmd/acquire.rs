@@ -21,11 +21,12 @@ pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Repor
         let store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
         return kept::acquire(everywhere, asked, lock, store, pid);
     }
-    let hold = claim(&lock, &asked.patience, &asked.setnx, None)?;
+    let mut hold = claim(&lock, &asked.patience, &asked.setnx, None)?;
     events::begin(asked.telling.events.as_ref(), &lock, &hold)?;
     let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, (&lock, &hold), asked.ttl(), &asked.patience, everywhere, &mut signals)? {
+    let lease = match wait_for(&mut *store, (&lock, &mut hold), asked.ttl(), &asked.patience, everywhere, &mut signals)?
+    {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };

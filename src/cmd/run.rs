@@ -25,13 +25,13 @@ use crate::supervise::{Guard, Lost, NoEnding, Outcome, Program, Rules, SpawnErro
 
 pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(everywhere, &asked.which)?;
-    let hold = claim(&lock, &asked.patience, &asked.setnx, Some(std::process::id()))?;
+    let mut hold = claim(&lock, &asked.patience, &asked.setnx, Some(std::process::id()))?;
     events::begin(asked.telling.events.as_ref(), &lock, &hold)?;
     see_processes(&lock)?;
     let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
     let timeout = everywhere.server_timeout;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, (&lock, &hold), asked.ttl, &asked.patience, everywhere, &mut signals)? {
+    let lease = match wait_for(&mut *store, (&lock, &mut hold), asked.ttl, &asked.patience, everywhere, &mut signals)? {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };

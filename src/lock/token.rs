@@ -41,12 +41,13 @@ pub enum Upkeep {
 const LEASE_ONLY: &str = "lease";
 
 /// Proof of a claim. Chosen before the first request, so that asking again after a lost reply is
-/// the same question; never used for a second claim. Whole, it is shown to its owner only.
+/// the same question; never used for a second claim, nor for a second ballot among several servers. Whole, it is
+/// shown to its owner only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 /// The first characters of a token's random part: enough for people to tell holders apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HolderId(String);
 
 /// Who asks: a process on a machine.
@@ -80,13 +81,20 @@ impl Token {
     /// # Errors
     /// As `mint`.
     pub fn mint_for(upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).context("no random bits for a token")?;
-        let bits = u128::from_be_bytes(random);
-        // 26 places of 5 bits are 130: the last place has its lowest two bits empty.
-        let place = |i: usize| if i < 25 { bits >> (123 - 5 * i) } else { bits << 2 };
-        let random = (0..RANDOM_LEN).map(|i| char::from(BASE32[(place(i) & 31) as usize]));
-        Ok(Token(written(&random.collect::<String>(), owner, reason, now, upkeep)))
+        Ok(Token(written(&random_part()?, owner, reason, now, upkeep)))
+    }
+
+    /// The same claim with a random part of its own, so that what is undone of one is never taken for the other.
+    ///
+    /// # Errors
+    /// As `mint`.
+    pub fn renamed(&self) -> anyhow::Result<Token> {
+        let mut fields: Vec<&str> = self.0.split(':').collect();
+        let random = random_part()?;
+        if let Some(part) = fields.get_mut(1) {
+            *part = &random;
+        }
+        Ok(Token(fields.join(":")))
     }
 
     /// A new token that is a bare number, which whoever reads values as times takes for one far in the
@@ -171,6 +179,17 @@ impl Token {
             upkeep,
         })
     }
+}
+
+/// # Errors
+/// If the kernel has no random bits to give, getrandom(2).
+fn random_part() -> anyhow::Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).context("no random bits for a token")?;
+    let bits = u128::from_be_bytes(random);
+    // 26 places of 5 bits are 130: the last place has its lowest two bits empty.
+    let place = |i: usize| if i < 25 { bits >> (123 - 5 * i) } else { bits << 2 };
+    Ok((0..RANDOM_LEN).map(|i| char::from(BASE32[(place(i) & 31) as usize])).collect())
 }
 
 fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, upkeep: Upkeep) -> String {
@@ -292,6 +311,18 @@ mod tests {
         assert_eq!(told.born, born);
         assert_eq!(told.reason.as_deref(), Some("why: 50 % \u{1b}[31m é"));
         assert_eq!(told.id.as_str(), &token.as_str()[4..12]);
+    }
+
+    #[test]
+    fn a_renamed_token_tells_the_same_and_is_another() {
+        let token =
+            Token::mint_for(Upkeep::LeaseOnly, &owner("alice", "web"), Some("w:y"), SystemTime::UNIX_EPOCH).unwrap();
+        let renamed = token.renamed().unwrap();
+        let (one, other) = (Token::read(token.as_str().as_bytes()), Token::read(renamed.as_str().as_bytes()));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_ne!(one.id, other.id);
+        assert_eq!((one.owner, one.born, one.reason), (other.owner, other.born, other.reason));
+        assert_eq!((one.upkeep, renamed.is_lease_only()), (other.upkeep, true));
     }
 
     #[test]

@@ -105,8 +105,8 @@ pub fn try_lock<S: Store>(
         let token = token.map_err(|error| Trouble::of_ours("cannot make a token", &error))?;
         Ok::<_, Trouble>(Hold { name: name.clone(), token, lives_with: None, beside_setnx: None })
     };
-    let (ours, others) = (hold()?, hold()?);
-    let trial = go_through([first, second], [&ours, &others], &limit, seen);
+    let (mut ours, mut others) = (hold()?, hold()?);
+    let trial = go_through([first, second], [&mut ours, &mut others], &limit, seen);
     if trial.is_err() {
         // It may be the one thing that is not permitted: then they end by themselves.
         let _ = second.release(&others, limit());
@@ -117,14 +117,15 @@ pub fn try_lock<S: Store>(
 
 fn go_through<S: Store>(
     [first, second]: [&mut S; 2],
-    [ours, others]: [&Hold; 2],
+    [ours, others]: [&mut Hold; 2],
     limit: &impl Fn() -> Limit<'static>,
     seen: &Seen<S>,
 ) -> Result<Trial, Trouble> {
     let ttl = Ttl::at_least(TTL);
+    let name = ours.name.clone();
     let wrong = |came: &str| Trouble {
         kind: Kind::Broken,
-        tried: format!("cannot try the lock \"{}\"", ours.name),
+        tried: format!("cannot try the lock \"{name}\""),
         came: came.into(),
         remedy: "see whether it is one of the servers that nxlock(1) names".into(),
     };
@@ -132,7 +133,7 @@ fn go_through<S: Store>(
         return Err(wrong("a name that is nobody's is held by somebody"));
     };
     let Renewed::Until(_) = first.renew(ours, ttl, limit())? else { return Err(wrong("it was lost at once")) };
-    if seen.look && !first.inspect(&ours.name, limit())?.occupancy.is_held_with(&ours.token) {
+    if seen.look && !first.inspect(&name, limit())?.occupancy.is_held_with(&ours.token) {
         return Err(wrong("it was lost at once"));
     }
     let Acquired::Held(_, place) = second.acquire(others, ttl, Manner::Queue, limit())? else {

@@ -229,7 +229,7 @@ fn listed_key(place: &Place, path: &Path, patience: &mut Patience, limit: Limit<
 }
 
 impl Store for Local {
-    fn acquire(&mut self, hold: &Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
+    fn acquire(&mut self, hold: &mut Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
         // Before it is asked for: the lease is counted from later than that.
         let asked = Moment::now();
         let key = self.prefix.key(&hold.name);
@@ -352,7 +352,7 @@ mod tests {
         let record = Record { fence: u64::MAX, ..Record::new(&key, Boot::this().unwrap().id()) };
         std::fs::write(place.file(&key, Part::Record), record.written().unwrap()).unwrap();
         let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
-        let hold = Hold {
+        let mut hold = Hold {
             name,
             token: Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap(),
             lives_with: None,
@@ -360,7 +360,7 @@ mod tests {
         };
         let mut local = Local::new(at, prefix, Duration::from_secs(60));
         let limit = Limit::until(Moment::now() + Duration::from_secs(60));
-        let acquired = local.acquire(&hold, Ttl::at_least(Duration::from_secs(60)), Manner::Once, limit).unwrap();
+        let acquired = local.acquire(&mut hold, Ttl::at_least(Duration::from_secs(60)), Manner::Once, limit).unwrap();
         assert!(matches!(acquired, Acquired::Granted(Lease { fence: Some(fence), .. }) if fence.0 == u64::MAX));
     }
 }

@@ -2,6 +2,12 @@
 //!
 //! One thread speaks to each, and all are asked at once, so that those that hang cost nothing as long as
 //! the others are a majority. There is no queue.
+//!
+//! A ballot has a token of its own. It is won by a majority of grants, and by the highest fence among them once that
+//! is known to a majority whose grants still stand: whoever is granted the lock next meets one of those. Of those who
+//! share the votes, who has most keeps them and asks for the rest; the others give theirs up, by requests that nobody
+//! waits for. Who waits asks one server first, and the others only if that one would vote for it: a crowd meets
+//! there, and does not share the votes.
 
 mod again;
 mod assembly;
@@ -17,11 +23,11 @@ use super::endpoint::Endpoint;
 use super::{Acquired, Examination, Kind, Manner, Place, Released, Renewed, Standing, Store, Trouble};
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
-use crate::lock::{Fence, Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Token, Ttl};
+use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Token, Ttl};
 use again::Again;
-use assembly::Assembly;
+use assembly::{Assembly, Others};
 use node::{Order, Said, Whose};
-use verdict::{Votes, is_granted, is_not_yours, verdict};
+use verdict::{Votes, is_granted, is_not_yours, is_raised, verdict};
 
 pub struct Quorum {
     endpoints: Vec<Endpoint>,
@@ -29,44 +35,56 @@ pub struct Quorum {
     timeout: Duration,
     /// Called together when they are first asked.
     assembly: Option<Assembly>,
-    /// The claim that we have asked for: nobody else has it.
-    ours: Option<Token>,
+    ballot: Option<Ballot>,
     again: Again,
+}
+
+/// The votes of our last ballot.
+struct Ballot {
+    /// Used for this one only: what undoes it can take no vote of another away, whenever that comes.
+    token: Token,
+    /// They have not been given up.
+    stands: bool,
 }
 
 impl Quorum {
     pub fn new(endpoints: Vec<Endpoint>, prefix: Prefix, timeout: Duration) -> Quorum {
-        Quorum { endpoints, prefix, timeout, assembly: None, ours: None, again: Again::new() }
+        Quorum { endpoints, prefix, timeout, assembly: None, ballot: None, again: Again::new() }
     }
 
-    fn assembly(&mut self) -> io::Result<&mut Assembly> {
+    fn assembly(&mut self) -> Result<&mut Assembly, Trouble> {
         let assembly = match self.assembly.take() {
             Some(assembly) => assembly,
-            None => Assembly::convene(&self.endpoints, &self.prefix, self.timeout)?,
+            None => Assembly::convene(&self.endpoints, &self.prefix, self.timeout).map_err(|error| unable(&error))?,
         };
         Ok(self.assembly.insert(assembly))
     }
 
     /// Asks all about a new matter.
-    fn ask(&mut self, order: &Order, limit: Limit<'_>, enough: impl Fn(&Votes) -> bool) -> Result<Votes, Trouble> {
-        self.begin()?;
-        self.go_on(order, limit, enough)
+    fn ask(
+        &mut self,
+        order: &Order,
+        limit: Limit<'_>,
+        others: Others,
+        enough: impl Fn(&Votes) -> bool,
+    ) -> Result<Votes, Trouble> {
+        let assembly = self.assembly()?;
+        assembly.begin();
+        let mut votes = assembly.votes();
+        self.go_on(&mut votes, order, |_| true, (limit, others), enough)?;
+        Ok(votes)
     }
 
-    fn begin(&mut self) -> Result<(), Trouble> {
-        self.assembly().and_then(Assembly::begin).map_err(|error| unable(&error))
-    }
-
-    /// Asks all the next question about the same matter.
-    fn go_on(&mut self, order: &Order, limit: Limit<'_>, enough: impl Fn(&Votes) -> bool) -> Result<Votes, Trouble> {
-        let asked = self.assembly().and_then(|assembly| assembly.ask(order, limit, enough));
-        asked.map_err(|error| unable(&error))
-    }
-
-    fn linger(&mut self, votes: &mut Votes) {
-        if let Some(assembly) = &mut self.assembly {
-            assembly.linger(votes);
-        }
+    /// Asks some about the same.
+    fn go_on(
+        &mut self,
+        votes: &mut Votes,
+        order: &Order,
+        whom: impl Fn(usize) -> bool,
+        patience: (Limit<'_>, Others),
+        enough: impl Fn(&Votes) -> bool,
+    ) -> Result<(), Trouble> {
+        self.assembly()?.ask(votes, order, whom, patience, enough).map_err(|error| unable(&error))
     }
 
     fn too_few(&self, verb: &str, name: Option<&LockName>, votes: &Votes) -> Trouble {
@@ -79,121 +97,158 @@ impl Quorum {
     }
 
     /// One ballot: granted, or given back wherever it may have been.
-    fn vote(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble> {
-        let is_ready = |said: &Said| matches!(said, Said::Connected);
-        let connect = Order::Connect(hold.name.clone());
-        let mut votes = self.ask(&connect, limit, |votes| votes.is_settled(is_ready))?;
-        if !votes.has_quorum(is_ready) {
-            self.linger(&mut votes);
-            return Err(self.too_few("acquire", Some(&hold.name), &votes));
-        }
+    fn vote(&mut self, hold: &mut Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble> {
+        self.begin_ballot(hold)?;
         // Before any request leaves: the servers' counts begin later than ours.
         let asked = Moment::now();
         // A grant that comes later is of no use.
         let limit = limit.no_later_than(asked + ttl.get() / 2);
         let acquire = Order::Acquire(hold.clone(), ttl);
-        let mut votes = self.go_on(&acquire, limit, |votes| votes.is_settled(is_granted))?;
-        if votes.has_quorum(is_granted) {
-            return match self.fence(hold, ttl, &votes, limit) {
-                Ok(fence) => {
-                    let (granted, until) = (Moment::now(), ttl.believed_until(asked));
-                    Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None }))
-                }
-                Err(trouble) => {
-                    self.undo(hold, &votes);
-                    Err(trouble)
-                }
-            };
-        }
-        // Whose it is may be for those to say that have not answered yet.
-        if verdict(&votes).state == State::Unknown
-            && let Some(assembly) = &mut self.assembly
-        {
-            assembly.hear_the_well(&mut votes);
-        }
-        let occupancy = verdict(&votes);
-        self.undo(hold, &votes);
-        match occupancy.state {
-            // With those that do not answer it could have been ours. A majority does, though: it is met.
-            State::Unknown | State::Free => {
-                let trouble = self.too_few("acquire", Some(&hold.name), &votes);
-                let is_met =
-                    matches!(trouble.kind, Kind::Unreachable | Kind::Unanswered) && votes.answered() >= votes.quorum();
-                Err(Trouble { kind: if is_met { Kind::Unwilling } else { trouble.kind }, ..trouble })
+        let mut votes = self.assembly()?.votes();
+        let gate = self.again.gate();
+        if let Some(gate) = gate {
+            let soon = limit.no_later_than(asked + AT_THE_GATE);
+            let has_said = |votes: &Votes| votes.of(gate).is_some();
+            self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Others::Awaited), has_said)?;
+            if let Some(Said::Held(seen)) = votes.of(gate) {
+                self.ballot = None;
+                return Ok(Acquired::Held(self.again.at_the_gate(seen), Place { position: 0, length: 0 }));
             }
-            _ => Ok(Acquired::Held(occupancy, Place { position: 0, length: 0 })),
         }
+        let is_decided = |votes: &Votes| {
+            let is_lost = votes.count(is_granted) + votes.open() < votes.quorum();
+            votes.has_quorum(is_granted) || (is_lost && verdict(votes).state != State::Unknown)
+        };
+        let patience = (limit, Others::LeftBehind);
+        self.go_on(&mut votes, &acquire, |node| Some(node) != gate, patience, is_decided)?;
+        self.gather(&acquire, &mut votes, asked.elapsed(), limit, is_decided)?;
+        if !votes.has_quorum(is_granted) {
+            self.undo(hold, &votes);
+            let refused = self.refused(hold, &votes);
+            if let Ok(Acquired::Held(occupancy, _)) = &refused {
+                self.again.seen(&votes, occupancy);
+            }
+            return refused;
+        }
+        let fence = match verdict::highest_fence(&votes) {
+            None => None,
+            Some(fence) => {
+                let mut raised = self.assembly()?.votes();
+                let raise = Order::Raise(hold.clone(), fence, ttl);
+                self.go_on(&mut raised, &raise, |_| true, patience, |votes| votes.is_settled(is_raised))?;
+                if !raised.has_quorum(is_raised) {
+                    self.undo(hold, &votes);
+                    return self.refused(hold, &raised);
+                }
+                Some(fence)
+            }
+        };
+        let (granted, until) = (Moment::now(), ttl.believed_until(asked));
+        Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None }))
     }
 
-    /// Makes the highest of the fences that were granted known to a quorum: any later one meets it, and
-    /// gives a higher one.
-    fn fence(&mut self, hold: &Hold, ttl: Ttl, granted: &Votes, limit: Limit<'_>) -> Result<Option<Fence>, Trouble> {
-        let Some(mut fence) = verdict::highest_fence(granted) else { return Ok(None) };
-        let quorum = granted.quorum();
-        loop {
-            let raise = Order::Raise(hold.name.clone(), fence, ttl);
-            let is_settled = |votes: &Votes| {
-                let raised = verdict::raised_by(votes, granted, fence);
-                raised >= quorum || raised + votes.open() < quorum
-            };
-            let votes = self.go_on(&raise, limit, is_settled)?;
-            if verdict::raised_by(&votes, granted, fence) >= quorum {
-                return Ok(Some(fence));
+    fn begin_ballot(&mut self, hold: &mut Hold) -> Result<(), Trouble> {
+        if let Some(Ballot { token, stands }) = self.ballot.take() {
+            let before = Hold { token, ..hold.clone() };
+            if stands {
+                self.give_up(&before, |_| true);
             }
-            match verdict::outdone_by(&votes, fence) {
-                Some(Fence(higher)) if !limit.until.passed() => fence = Fence(higher + 1),
-                _ => return Err(self.too_few("acquire", Some(&hold.name), &votes)),
+            if before.token == hold.token {
+                let renamed = hold.token.renamed();
+                hold.token = renamed.map_err(|error| Trouble::of_ours("cannot vote", &format!("{error:#}")))?;
             }
         }
+        self.ballot = Some(Ballot { token: hold.token.clone(), stands: true });
+        self.assembly()?.begin();
+        Ok(())
+    }
+
+    /// Asks again for what others have of the votes, if none of them has as many: who has fewer gives them up.
+    fn gather(
+        &mut self,
+        acquire: &Order,
+        votes: &mut Votes,
+        took: Duration,
+        limit: Limit<'_>,
+        is_decided: impl Fn(&Votes) -> bool,
+    ) -> Result<(), Trouble> {
+        let ours = self.ballot.as_ref().and_then(|ballot| ballot.token.id());
+        let is_held = |said: &Said| matches!(said, Said::Held(_));
+        let stay = limit.no_later_than(Moment::now() + STAY.max(took * 10));
+        let mut pause = SOON.max(took / 2);
+        while !votes.has_quorum(is_granted)
+            && votes.count(is_held) > 0
+            && verdict::leads(votes, ours.as_ref())
+            && stay.rest(Moment::now() + pause, &[]) == Woken::Ready
+        {
+            let held: Vec<bool> = votes.each().map(|said| said.is_some_and(is_held)).collect();
+            self.go_on(votes, acquire, |node| held[node], (limit, Others::LeftBehind), &is_decided)?;
+            pause *= 2;
+        }
+        Ok(())
+    }
+
+    /// What a lost ballot tells.
+    fn refused(&self, hold: &Hold, votes: &Votes) -> Result<Acquired, Trouble> {
+        let occupancy = verdict(votes);
+        if !matches!(occupancy.state, State::Unknown | State::Free) {
+            return Ok(Acquired::Held(occupancy, Place { position: 0, length: 0 }));
+        }
+        // With those that do not answer it could have been ours. If a majority does, it is met.
+        let trouble = self.too_few("acquire", Some(&hold.name), votes);
+        let is_met = trouble.may_pass() && votes.answered() >= votes.quorum();
+        Err(Trouble { kind: if is_met { Kind::Unwilling } else { trouble.kind }, ..trouble })
     }
 
     /// Gives back what a lost ballot may have been granted. Who said that it is held has nothing of ours.
     fn undo(&mut self, hold: &Hold, votes: &Votes) {
-        let release = Order::Release(hold.clone(), Whose::Ours);
+        self.give_up(hold, |node| !matches!(votes.of(node), Some(Said::Held(_) | Said::Spared)));
+        if let Some(ballot) = &mut self.ballot {
+            ballot.stands = false;
+        }
+    }
+
+    /// Has a ballot's votes undone, and waits for nobody.
+    fn give_up(&mut self, hold: &Hold, whom: impl Fn(usize) -> bool) {
         let until = Moment::now() + self.timeout;
-        let mut undone = Votes::none(self.endpoints.len());
         if let Some(assembly) = &mut self.assembly {
             assembly.close();
-            assembly.put(&release, until, |node| !matches!(votes.of(node), Some(Said::Held(_))));
-            for (node, said) in votes.each().enumerate() {
-                if let Some(Said::Held(_)) = said {
-                    undone.cast(node, Said::Done);
-                }
-            }
-            assembly.linger(&mut undone);
+            assembly.put(&Order::Release(hold.clone(), Whose::Ours), until, whom);
         }
     }
 
     /// Releases it everywhere, and hears what there is to hear of it.
-    fn give_back(&mut self, hold: &Hold, whose: Whose, limit: Limit<'_>) -> Result<Votes, Trouble> {
-        if let Some(assembly) = &mut self.assembly {
-            assembly.close();
-        }
-        let order = Order::Release(hold.clone(), whose);
-        // Those that hang are not waited for if the others can tell.
-        let mut votes = self.go_on(&order, limit, |votes| votes.answered() >= votes.quorum())?;
-        self.linger(&mut votes);
-        Ok(votes)
+    fn give_back(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Votes, Trouble> {
+        let is_ours = self.ballot.as_ref().is_some_and(|ballot| ballot.token == hold.token);
+        let whose = if is_ours { Whose::Ours } else { Whose::Anybodys };
+        self.ask(&Order::Release(hold.clone(), whose), limit, Others::LeftBehind, |_| false)
     }
 }
+
+/// How long the one is waited for that is asked before the others.
+const AT_THE_GATE: Duration = Duration::from_millis(50);
+/// The shortest pause before votes are asked for that others have to give up.
+const SOON: Duration = Duration::from_millis(1);
+/// How long that is tried, at least.
+const STAY: Duration = Duration::from_millis(30);
 
 fn unable(error: &io::Error) -> Trouble {
     Trouble::of_ours("cannot speak to several servers at once", &crate::say::plain(error))
 }
 
 impl Store for Quorum {
-    fn acquire(&mut self, hold: &Hold, ttl: Ttl, _manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
-        self.ours = Some(hold.token.clone());
+    fn acquire(&mut self, hold: &mut Hold, ttl: Ttl, _manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
         let give_up = limit.no_later_than(Moment::now() + self.timeout);
         let mut before = None;
         loop {
+            let began = Moment::now();
             let acquired = match (self.vote(hold, ttl, limit), before) {
                 // A last ballot that time ran out on tells less than the one before it.
                 (Err(trouble), Some(held)) if trouble.may_pass() && limit.until.passed() => return Ok(held),
                 (acquired, _) => acquired?,
             };
             let Acquired::Held(occupancy, _) = &acquired else { return Ok(acquired) };
-            self.again.after(occupancy);
+            self.again.after(occupancy.ttl, began.elapsed());
             // Several came at the same moment, and none of them has it: somebody is to, even if nobody waits.
             let is_split = occupancy.state == State::Contested;
             if !is_split || give_up.rest(self.again.at, &[]) != Woken::Ready {
@@ -210,7 +265,7 @@ impl Store for Quorum {
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
         let is_extended = |said: &Said| matches!(said, Said::Extended(_));
         let asked = Moment::now();
-        let votes = self.ask(&Order::Renew(hold.clone(), ttl), limit, |votes| {
+        let votes = self.ask(&Order::Renew(hold.clone(), ttl), limit, Others::Awaited, |votes| {
             votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
         })?;
         if votes.has_quorum(is_extended) {
@@ -232,8 +287,7 @@ impl Store for Quorum {
     }
 
     fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
-        let whose = if self.ours.as_ref() == Some(&hold.token) { Whose::Ours } else { Whose::Anybodys };
-        let votes = self.give_back(hold, whose, limit)?;
+        let votes = self.give_back(hold, limit)?;
         if votes.rules_out_the_rest(is_not_yours) {
             return Ok(Released::NotYours(verdict(&votes)));
         }
@@ -244,8 +298,7 @@ impl Store for Quorum {
     }
 
     fn take_away(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Trouble> {
-        let mut votes = self.ask(&Order::Look(name.clone()), limit, |votes| votes.answered() >= votes.quorum())?;
-        self.linger(&mut votes);
+        let votes = self.ask(&Order::Look(name.clone()), limit, Others::LeftBehind, |_| false)?;
         let theirs = votes.each().flatten().find_map(|said| match said {
             Said::Seen(Occupancy { holder: Some(holder), .. }, token) if holder.id == *id => token.clone(),
             _ => None,
@@ -258,7 +311,7 @@ impl Store for Quorum {
         };
         // The whole value is compared again wherever it is deleted.
         let hold = Hold { name: name.clone(), token, lives_with: None, beside_setnx: None };
-        let votes = self.give_back(&hold, Whose::Anybodys, limit)?;
+        let votes = self.give_back(&hold, limit)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("break", Some(name), &votes));
         }
@@ -271,7 +324,7 @@ impl Store for Quorum {
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Standing, Trouble> {
         let is_clear = |votes: &Votes| !matches!(verdict(votes).state, State::Unknown | State::Contested);
-        let votes = self.ask(&Order::Look(name.clone()), limit, is_clear)?;
+        let votes = self.ask(&Order::Look(name.clone()), limit, Others::Awaited, is_clear)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("inspect", Some(name), &votes));
         }
@@ -280,8 +333,7 @@ impl Store for Quorum {
 
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble> {
         // A lock that is held is known to one of any quorum.
-        let mut votes = self.ask(&Order::Names, limit, |votes| votes.answered() >= votes.quorum())?;
-        self.linger(&mut votes);
+        let votes = self.ask(&Order::Names, limit, Others::LeftBehind, |_| false)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("list the locks", None, &votes));
         }

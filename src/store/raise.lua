@@ -1,14 +1,16 @@
--- RAISE: the fence no lower than what a majority's grant was given.
+-- RAISE: the fence no lower than what a majority's grant was given, where the vote for it stands.
 --
--- KEYS lock, fence     ARGV fence, ttl_ms
--- RETURNS {seen}       the fence as it was before, '0' if there was none; a string
+-- KEYS lock, fence     ARGV token, fence, ttl_ms
+-- RETURNS {1}          the lock holds our token, and the fence is at least what was asked for
+--         {0}          it does not
 --
--- Keeps: a fence never falls, and lasts as long as after a grant.
+-- Keeps: a fence never falls, and lasts as long as after a grant. Whoever is granted the lock here next gets a
+-- higher one, since our vote ends only after this.
 
 local F = KEYS[2]
-local seen = redis.call('GET', F) or '0'
-if (tonumber(seen) or 0) < tonumber(ARGV[1]) then
-  local ms = math.max(86400000, 10 * tonumber(ARGV[2]), redis.call('PTTL', F))
-  redis.call('SET', F, ARGV[1], 'PX', string.format('%.0f', ms))
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return { 0 } end
+if (tonumber(redis.call('GET', F) or '0') or 0) < tonumber(ARGV[2]) then
+  local ms = math.max(86400000, 10 * tonumber(ARGV[3]), redis.call('PTTL', F))
+  redis.call('SET', F, ARGV[2], 'PX', string.format('%.0f', ms))
 end
-return { seen }
+return { 1 }

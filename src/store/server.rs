@@ -271,7 +271,7 @@ fn not_a_lock(whose: Result<Option<Occupancy>, Trouble>) -> Result<Option<Occupa
 }
 
 impl Store for Server {
-    fn acquire(&mut self, hold: &Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
+    fn acquire(&mut self, hold: &mut Hold, ttl: Ttl, manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
         let what = What::to("acquire", &hold.name);
         let by_script = |server: &mut Server| server.acquire_by_script(&what, hold, ttl, manner, limit);
         let acquired = match hold.token.is_beside_setnx() {

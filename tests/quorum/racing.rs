@@ -48,6 +48,18 @@ fn they_race_on_while_a_minority_fails() {
 }
 
 #[test]
+fn a_crowd_gets_on_while_one_is_dead_and_one_hangs() {
+    let mut five = Five::start();
+    five.each_mut()[4].kill();
+    five.each()[3].hang();
+    let racing = race(&five, &five.directory(), 30, 2);
+    were_apart(&five.directory(), racing, 60);
+    five.each()[3].resume();
+    five.each_mut()[4].restart();
+    nothing_is_left(&five);
+}
+
+#[test]
 fn of_those_who_come_at_once_and_do_not_wait_one_has_it() {
     let five = Five::start();
     for _ in 0..5 {

@@ -198,11 +198,14 @@ pub fn fences_rise(log: &Path) {
 
 /// Sees all of them through, as long as somebody gets on: the machine may be slow.
 #[track_caller]
-pub fn counted(counter: &Path, callers: Vec<Running>, total: usize) {
+pub fn counted(counter: &Path, mut callers: Vec<Running>, total: usize) {
     let count = || text_of(counter).trim().parse().unwrap_or(0);
     let mut seen = 0;
     while seen < total {
-        eventually("another one has had its turn", || count() > seen);
+        eventually("another one has had its turn", || {
+            callers.iter_mut().for_each(Running::has_not_failed);
+            count() > seen
+        });
         seen = count();
     }
     for caller in callers {

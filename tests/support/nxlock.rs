@@ -161,6 +161,13 @@ impl Running {
         self.status.is_some()
     }
 
+    /// It has not ended with anything else than 0.
+    #[track_caller]
+    pub fn has_not_failed(&mut self) {
+        let has_failed = self.has_ended() && self.status.is_some_and(|status| !status.success());
+        assert!(!has_failed, "{:?}:\n{}", self.status, self.both());
+    }
+
     /// Waits for a line of the command's that begins so, and gives its rest.
     #[track_caller]
     pub fn line(&mut self, begin: &str) -> String {

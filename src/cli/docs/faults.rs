@@ -94,7 +94,8 @@ on purpose are found out by it.";
 const SEVERAL: &str = "\
 Of what befalls one server, most is nothing where three or more vote (see SEVERAL SERVERS in nxlock(1)).
 
-A minority is down, hangs, or is cut off.  Nothing. Who was asked and hangs is told to forget it, behind the request that it has not answered.
+A minority is down, hangs, or is cut off.  Nothing. Who was asked and hangs is told to forget it, behind the request that it has not answered; whenever that is carried out, \
+no later attempt is touched, since each has a token of its own.
 A majority is.  No lock is granted (69), and a holder is stopped before its lease ends. No overlap.
 One restarts empty while a lock is held.  It is told again at the next renewal, at most 10s later, and does not count as a vote in that round. Until then one server more that fails \
 or forgets may be one too many: with three servers the loss of two within that time lets two run, and the first is stopped at its next renewal.

@@ -45,13 +45,16 @@ With three or more servers a lock is held by who has it in more than half of the
 -s is repeated, or NXLOCK_SERVER has several URLs with white space or commas between them. An odd number is best: of four, one may be away, as of \
 three. Two are refused, since neither can outvote the other; so are several databases of one server, and a directory.
 
-All are asked at once. A minority that is down or hangs slows nothing; with a majority away no lock is granted, none is renewed, and the exit status is 69. \
+All are asked at once, and a majority that answers decides: the others are given four times as long as it took, where they could make a difference. Who is silent \
+for a quarter of a second is not waited for any more, and asked again each second. With a majority away no lock is granted, none is renewed, and the exit status is 69. \
 A server that lost the lock gets it again at the next renewal, but has no vote on that renewal.
 
-There is no queue with several servers: who waits asks again at random moments, within 200 ms and, while the same holder is seen, up to 1s, and --no-queue \
-means nothing more. Those who come at the same moment may split the votes; then they ask again, also with -n, for --server-timeout at most.
+There is no queue with several servers, and --no-queue means nothing more: who waits asks again at random moments. They are 50 ms apart at most, or fifty times as long as an answer takes, and \
+up to 1s while the same holder is seen. One server is asked first, one that has voted for the holder, and the others if it is free there, or after a second in any case. \
+Of those who come at the same moment and split the votes, who has most of them keeps them and asks for the others, and the others give theirs up; if nobody gets a majority, \
+they ask again, also with -n, for --server-timeout at most. Each attempt has a token of its own, and so an ID: what comes late of one cannot undo another.
 
-The fence rises with every grant here as well: the highest number that the granting majority gives is written to a majority before the command starts.
+The fence rises with every grant here as well: the highest number that the granting majority gives is written to a majority, where the votes still stand, before the command starts.
 
 The servers must be masters on machines of their own, without replicas: a failover to a replica that has not heard of a lock counts as a vote twice, and voids \
 the whole argument. So does a server that comes back empty while a lock is held: let it write with `appendfsync always`, or keep \

@@ -64,12 +64,13 @@ fn keep(
     close_all_but(&tied.into_iter().chain(told).collect::<Vec<_>>());
     // A claim in a directory lives with the ward: should the keeper be killed, nobody has the lock before the
     // ward has ended or the lease has.
-    let hold = claim(lock, &asked.patience, &asked.setnx, Some(ward.pid()))?;
+    let mut hold = claim(lock, &asked.patience, &asked.setnx, Some(ward.pid()))?;
     events::begin(events, lock, &hold)?;
     let server_timeout = everywhere.server_timeout;
     let mut signals = Signals::listen()?;
-    let outfit = Outfit::gather(&lock.key, &hold.token).context("cannot keep a lock in the background")?;
-    let lease = match wait_for(&mut *store, (lock, &hold), asked.ttl(), &asked.patience, everywhere, &mut signals)? {
+    let outfit = Outfit::gather().context("cannot keep a lock in the background")?;
+    let lease = match wait_for(&mut *store, (lock, &mut hold), asked.ttl(), &asked.patience, everywhere, &mut signals)?
+    {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };
@@ -79,11 +80,14 @@ fn keep(
     // What there is to say is said before there is nobody to hear it.
     say::urgent(false);
     let granted = (&hold.token, lease.fence);
-    if let Err(error) = outfit.leave(granted, &ward, &signals, &mut front) {
-        give_back(&mut *store, &hold, server_timeout);
-        return Err(error).context("cannot keep a lock in the background");
-    }
+    let post = match outfit.leave(&lock.key, granted, &ward, &signals, &mut front) {
+        Ok(post) => post,
+        Err(error) => {
+            give_back(&mut *store, &hold, server_timeout);
+            return Err(error).context("cannot keep a lock in the background");
+        }
+    };
     let charge = Charge { store, hold, ttl: asked.ttl(), lease, server_timeout, lost_signal: asked.lost_signal.0 };
-    Vigil::begin(outfit, charge, ward, signals, front).keep();
+    Vigil::begin(post, charge, ward, signals, front).keep();
     Ok(Report::Said(Ending::Status(0)))
 }

@@ -1,36 +1,81 @@
-//! When to ask again for a lock that somebody else has: there is no queue over several servers, and who
+//! When to ask again for a lock that somebody else has, and whom first: there is no queue over several servers, and who
 //! came at the same moment is not to come again at the same moment.
 
 use std::time::Duration;
 
+use super::verdict::{self, Votes};
 use crate::clock::Moment;
-use crate::lock::{HolderId, Occupancy};
+use crate::lock::{HolderId, Occupancy, State};
 
-const AT_FIRST: Duration = Duration::from_millis(200);
+const AT_LEAST: Duration = Duration::from_millis(50);
 const AT_MOST: Duration = Duration::from_secs(1);
+/// So many times as long as a ballot takes: what a crowd asks is bounded by what the servers, and the machines of
+/// those who ask, can do.
+const TIMES: u32 = 50;
 
 pub struct Again {
-    holder: Option<HolderId>,
     within: Duration,
     pub at: Moment,
+    /// What all said together, last.
+    verdict: Occupancy,
+    /// Who was seen to have votes, last and before that.
+    seen: [Option<HolderId>; 2],
+    /// Who has voted for the holder, and is asked before the others.
+    gate: Option<usize>,
+    /// When all are asked at once, whatever that one would say: its vote may be one that nobody needs any more.
+    all_at: Moment,
 }
 
 impl Again {
     pub fn new() -> Again {
-        Again { holder: None, within: AT_FIRST, at: Moment::now() }
+        let now = Moment::now();
+        Again { within: AT_LEAST, at: now, verdict: Occupancy::free(None), seen: [None, None], gate: None, all_at: now }
     }
 
-    /// Within a time that grows while the same holder is seen, but no later than a quorum can be free.
-    pub fn after(&mut self, occupancy: &Occupancy) {
-        let holder = occupancy.holder.as_ref().map(|holder| holder.id.clone());
-        self.within = match &self.holder {
-            before @ Some(_) if *before == holder => (self.within * 2).min(AT_MOST),
-            _ => AT_FIRST,
-        };
-        self.holder = holder;
-        let pause = up_to(self.within);
-        self.at = Moment::now() + occupancy.ttl.map_or(pause, |ttl| pause.min(ttl + Duration::from_millis(1)));
+    pub fn gate(&self) -> Option<usize> {
+        self.gate.filter(|_| !self.all_at.passed())
     }
+
+    /// All were asked. Those who wait choose the same gate if they see the same.
+    pub fn seen(&mut self, votes: &Votes, occupancy: &Occupancy) {
+        self.verdict = occupancy.clone();
+        self.note(id(occupancy));
+        self.gate = verdict::first_for_the_holder(votes);
+        self.all_at = Moment::now() + AT_MOST;
+    }
+
+    /// What the gate's vote for somebody tells: one vote alone does not make a holder.
+    pub fn at_the_gate(&mut self, seen: &Occupancy) -> Occupancy {
+        self.note(id(seen));
+        match id(seen) {
+            // Its own fence is not the one that the holder was given.
+            Some(holder) if Some(&holder) == id(&self.verdict).as_ref() => {
+                Occupancy { fence: self.verdict.fence, ..seen.clone() }
+            }
+            _ => Occupancy { state: State::Contested, holder: None, ttl: None, fence: None, legacy: None },
+        }
+    }
+
+    fn note(&mut self, seen: Option<HolderId>) {
+        self.seen.swap(0, 1);
+        self.seen[0] = seen;
+    }
+
+    /// Within a time that is long against the last ballot's, and grows while the same holder is seen, but no later
+    /// than a quorum can be free.
+    pub fn after(&mut self, ttl: Option<Duration>, took: Duration) {
+        let at_first = (took * TIMES).clamp(AT_LEAST, AT_MOST);
+        self.within = match &self.seen {
+            [Some(last), Some(before)] if last == before => (self.within * 2).clamp(at_first, AT_MOST),
+            _ => at_first,
+        };
+        let pause = up_to(self.within);
+        self.at = Moment::now() + ttl.map_or(pause, |ttl| pause.min(ttl + Duration::from_millis(1)));
+    }
+}
+
+fn id(occupancy: &Occupancy) -> Option<HolderId> {
+    occupancy.holder.as_ref().map(|holder| holder.id.clone())
 }
 
 /// At random: more than nothing, and no more than this.

@@ -1,9 +1,10 @@
-//! The nodes together: a question goes to all at once, and the answers are heard until there are enough.
-//! What they mean is `verdict`'s to know.
+//! The nodes together: a question goes to all at once, and the answers are heard until there are enough. Who does
+//! not answer is remembered, and not waited for again. What the answers mean is `verdict`'s to know.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -17,98 +18,137 @@ use crate::store::endpoint::Endpoint;
 use crate::store::server::Server;
 
 pub struct Assembly {
-    nodes: Vec<Sender<Errand>>,
+    members: Vec<Member>,
     letters: Inbox<Letter>,
-    /// The number of the last question: an answer to one before is of no use.
+    /// The number of the last question, and of the matter that it belongs to.
     question: u64,
-    session: Option<Session>,
-    /// How each is doing.
-    standing: Vec<Health>,
-    /// They have been waited for already.
-    has_lingered: bool,
+    matter: u64,
+    /// Of a matter up to this one nothing is asked any more, but for the end of a lease.
+    closed: Arc<AtomicU64>,
+    /// Closed at the end: then nobody waits for any answer.
+    open: Option<UnixStream>,
 }
 
-#[derive(Clone, Copy)]
-struct Health {
-    /// Every order is answered in the end, if only by who comes too late.
+struct Member {
+    orders: Sender<Errand>,
+    /// Every order is answered in the end, if only by the node's own thread.
     unanswered: usize,
-    /// It did what it was asked last, and was not waited for in vain.
-    is_well: bool,
+    asked: Moment,
+    /// Since when its server has not answered in time.
+    late_since: Option<Moment>,
 }
 
-/// Closed when it is dropped: then nobody wants the answers any more.
-struct Session {
-    wanted: Arc<UnixStream>,
-    _open: UnixStream,
+/// What is done about those that have not answered when a majority has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// They are waited for.
+    Awaited,
+    /// They are left behind after four times as long as the majority took.
+    LeftBehind,
 }
 
-/// How long those who have not answered are waited for when all is decided: the process may end, and what
-/// is not sent by then never is.
-const LINGER: Duration = Duration::from_millis(100);
-/// The same for one that has never failed us: more likely than it, the machine is busy.
-const LINGER_FOR_THE_WELL: Duration = Duration::from_millis(500);
+/// The least that those are given who are left behind: a thread has to be run in that time.
+const LEAST: Duration = Duration::from_millis(10);
+/// Who is late for so long is silent.
+const SILENT_AFTER: Duration = Duration::from_millis(250);
+/// How often a silent one is asked for a vote.
+const PROBE: Duration = Duration::from_secs(1);
+/// How long the process is kept from its end by requests that have to leave: none waits for an answer.
+const LAST: Duration = Duration::from_millis(100);
 
 impl Assembly {
     /// # Errors
     /// If there are too few threads or descriptors to be had.
     pub fn convene(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> io::Result<Assembly> {
         let (letters, answers) = Inbox::open()?;
+        let (open, end) = UnixStream::pair()?;
+        let closed = Arc::new(AtomicU64::new(0));
+        let now = Moment::now();
         let start = |(at, endpoint): (usize, &Endpoint)| {
-            node::start(at, Server::new(endpoint.clone(), prefix.clone(), timeout, 0), answers.another()?)
+            let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0);
+            let orders = node::start(at, server, end.try_clone()?, Arc::clone(&closed), answers.another()?)?;
+            Ok(Member { orders, unanswered: 0, asked: now, late_since: None })
         };
-        let nodes = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-        let standing = vec![Health { unanswered: 0, is_well: true }; nodes.len()];
-        Ok(Assembly { nodes, letters, question: 0, session: None, standing, has_lingered: false })
+        let members = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
+        Ok(Assembly { members, letters, question: 0, matter: 0, closed, open: Some(open) })
     }
 
-    /// Begins anew: whatever was asked before, nobody wants to know any more.
-    ///
-    /// # Errors
-    /// As socketpair(2).
-    pub fn begin(&mut self) -> io::Result<()> {
-        self.session = None;
-        let (open, wanted) = UnixStream::pair()?;
-        self.session = Some(Session { wanted: Arc::new(wanted), _open: open });
-        Ok(())
+    /// Begins a new matter: what was asked before, nobody wants to know any more.
+    pub fn begin(&mut self) {
+        self.close();
+        self.matter += 1;
     }
 
-    /// Cuts short what nobody wants to know any more.
+    /// What is asked of this matter and has not been sent yet is not sent, unless it is about the end of a lease.
     pub fn close(&mut self) {
-        self.session = None;
+        self.closed.store(self.matter, Ordering::Relaxed);
     }
 
-    /// Asks all, and hears them until there are enough answers, all have answered, or time is up.
+    /// Nobody has been asked yet.
+    pub fn votes(&self) -> Votes {
+        Votes::none(self.members.len(), self.question + 1)
+    }
+
+    /// Asks some, and hears all that were asked since `votes` began, until there are enough answers, all have answered,
+    /// or time is up.
     ///
     /// # Errors
     /// As poll(2).
-    pub fn ask(&mut self, order: &Order, limit: Limit<'_>, enough: impl Fn(&Votes) -> bool) -> io::Result<Votes> {
-        self.put(order, limit.until, |_| true);
-        let mut votes = Votes::none(self.nodes.len());
-        self.hear(&mut votes, limit, enough)?;
-        Ok(votes)
+    pub fn ask(
+        &mut self,
+        votes: &mut Votes,
+        order: &Order,
+        whom: impl Fn(usize) -> bool,
+        (limit, others): (Limit<'_>, Others),
+        enough: impl Fn(&Votes) -> bool,
+    ) -> io::Result<()> {
+        let is_vote = matches!(order, Order::Acquire(..) | Order::Raise(..));
+        let spared = |member: &Member| is_vote && member.is_to_be_spared();
+        let whom: Vec<bool> = (0..self.members.len()).map(whom).collect();
+        for (node, member) in self.members.iter().enumerate().filter(|(node, _)| whom[*node]) {
+            votes.retract(node);
+            if spared(member) {
+                votes.cast(node, Said::Spared);
+            }
+        }
+        self.put(order, limit.until, |node| whom[node] && !matches!(votes.of(node), Some(Said::Spared)));
+        self.hear(votes, limit, others, enough)
     }
 
     /// Asks some, without waiting.
     pub fn put(&mut self, order: &Order, until: Moment, whom: impl Fn(usize) -> bool) {
         self.question += 1;
-        self.has_lingered = false;
-        for (at, node) in self.nodes.iter().enumerate().filter(|(at, _)| whom(*at)) {
-            let wanted = self.session.as_ref().map(|session| session.wanted.clone());
-            let errand = Errand { question: self.question, order: order.clone(), until, wanted };
+        let now = Moment::now();
+        for (_, member) in self.members.iter_mut().enumerate().filter(|(node, _)| whom(*node)) {
+            let errand = Errand { question: self.question, matter: self.matter, order: order.clone(), until };
             // A thread that is gone has panicked: it does not answer.
-            let is_sent = node.send(errand).is_ok();
-            self.standing[at].unanswered += usize::from(is_sent);
+            let is_sent = member.orders.send(errand).is_ok();
+            member.unanswered += usize::from(is_sent);
+            member.asked = now;
         }
     }
 
-    /// Hears the answers to the last question, until there are enough.
-    ///
-    /// # Errors
-    /// As poll(2).
-    pub fn hear(&mut self, votes: &mut Votes, limit: Limit<'_>, enough: impl Fn(&Votes) -> bool) -> io::Result<()> {
+    /// Hears the answers since a question was asked, until there are enough.
+    fn hear(
+        &mut self,
+        votes: &mut Votes,
+        limit: Limit<'_>,
+        others: Others,
+        enough: impl Fn(&Votes) -> bool,
+    ) -> io::Result<()> {
+        let began = Moment::now();
+        let mut last = Moment::NEVER;
         while !votes.all_in() && !enough(votes) {
-            let Some(letter) = self.next(limit)? else { break };
-            if letter.question == self.question {
+            if others == Others::LeftBehind && last == Moment::NEVER && votes.answered() >= votes.quorum() {
+                last = began + (began.elapsed() * 4).max(LEAST);
+            }
+            let Some(letter) = self.next(limit.no_later_than(last))? else {
+                if last.passed() || limit.until.passed() {
+                    self.are_late(votes);
+                }
+                break;
+            };
+            if letter.question >= votes.since() {
                 votes.cast(letter.node, letter.said);
             }
         }
@@ -118,12 +158,14 @@ impl Assembly {
     fn next(&mut self, limit: Limit<'_>) -> io::Result<Option<Letter>> {
         Ok(match self.letters.next(limit.until, limit.bells)? {
             Arrival::Letter(letter) => {
-                let standing = &mut self.standing[letter.node];
-                standing.unanswered = standing.unanswered.saturating_sub(1);
+                let member = &mut self.members[letter.node];
+                member.unanswered = member.unanswered.saturating_sub(1);
                 match letter.said {
-                    Said::Unwanted => {}
-                    Said::Failed(_) => standing.is_well = false,
-                    _ => standing.is_well = true,
+                    Said::Unwanted | Said::Untouched | Said::Undoing | Said::Spared => {}
+                    // One that is down says so at once, and costs nothing.
+                    Said::Failed(_) if member.asked.elapsed() < LEAST => {}
+                    Said::Failed(_) => member.is_late(),
+                    _ => member.late_since = None,
                 }
                 Some(letter)
             }
@@ -131,39 +173,32 @@ impl Assembly {
         })
     }
 
-    /// Hears those who have not answered for a little longer. What they say changes nothing any more.
-    pub fn linger(&mut self, votes: &mut Votes) {
-        let soon = Limit::until(Moment::now() + LINGER);
-        let _ = self.hear(votes, soon, |_| false);
-        self.hear_the_well(votes);
-        self.has_lingered = !votes.all_in();
-    }
-
-    /// Hears those who have not answered and have never failed us. Others hold votes meanwhile, so that one
-    /// that hangs must not be waited for.
-    pub fn hear_the_well(&mut self, votes: &mut Votes) {
-        let well: Vec<bool> = self.standing.iter().map(|standing| standing.is_well).collect();
-        let none_is_well = |votes: &Votes| votes.each().zip(&well).all(|(said, well)| said.is_some() || !well);
-        let _ = self.hear(votes, Limit::until(Moment::now() + LINGER_FOR_THE_WELL), none_is_well);
-        for (standing, _) in self.standing.iter_mut().zip(votes.each()).filter(|(_, said)| said.is_none()) {
-            standing.is_well = false;
+    /// Those that have not answered had time to.
+    fn are_late(&mut self, votes: &Votes) {
+        for (member, _) in self.members.iter_mut().zip(votes.each()).filter(|(_, said)| said.is_none()) {
+            member.is_late();
         }
     }
+}
 
-    fn is_waited_for(&self, is_wanted: impl Fn(&Health) -> bool) -> bool {
-        self.standing.iter().any(|standing| standing.unanswered > 0 && is_wanted(standing))
+impl Member {
+    fn is_late(&mut self) {
+        self.late_since.get_or_insert_with(Moment::now);
+    }
+
+    /// Whether it is silent, and has not answered yet or was asked a moment ago.
+    fn is_to_be_spared(&self) -> bool {
+        let is_silent = self.late_since.is_some_and(|since| since.elapsed() > SILENT_AFTER);
+        is_silent && (self.unanswered > 0 || self.asked.elapsed() < PROBE)
     }
 }
 
 /// What was decided without them is sent to the others too before the process can end.
 impl Drop for Assembly {
     fn drop(&mut self) {
-        let now = Moment::now();
-        if self.has_lingered {
-            return;
-        }
-        let (soon, later) = (Limit::until(now + LINGER), Limit::until(now + LINGER_FOR_THE_WELL));
-        while self.is_waited_for(|_| true) && matches!(self.next(soon), Ok(Some(_))) {}
-        while self.is_waited_for(|standing| standing.is_well) && matches!(self.next(later), Ok(Some(_))) {}
+        self.closed.store(u64::MAX, Ordering::Relaxed);
+        self.open = None;
+        let soon = Limit::until(Moment::now() + LAST);
+        while self.members.iter().any(|member| member.unanswered > 0) && matches!(self.next(soon), Ok(Some(_))) {}
     }
 }

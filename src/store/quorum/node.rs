@@ -1,17 +1,21 @@
 //! One server of several, asked by a thread of its own: one order after the other, so that what undoes a
 //! request is always behind it. Knows nothing of the other servers, and decides nothing.
+//!
+//! What undoes a request in doubt is sent behind it on the same connection, and no answer is waited for: its token
+//! is never used again, so that it can take nothing else away, whenever it is carried out.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::inbox::Postbox;
-use crate::limit::{Limit, Woken};
+use crate::limit::Limit;
 use crate::lock::{Fence, Hold, LockName, Occupancy, State, Token, Ttl};
 use crate::say;
 use crate::signals::deaf;
@@ -22,11 +26,9 @@ use crate::store::{Acquired, Kind, Manner, Released, Renewed, Store, Trouble};
 /// What a node is to do.
 #[derive(Clone)]
 pub enum Order {
-    /// Be ready to be asked.
-    Connect(LockName),
     Acquire(Hold, Ttl),
-    /// Raise the fence to what a majority was given.
-    Raise(LockName, Fence, Ttl),
+    /// Raise the fence to what a majority was given, where its vote still stands.
+    Raise(Hold, Fence, Ttl),
     Renew(Hold, Ttl),
     /// Set the key again if the last renewal did not find it.
     Heal(Hold, Ttl),
@@ -46,29 +48,31 @@ pub enum Whose {
 /// An order, and for how long somebody wants its answer.
 pub struct Errand {
     pub question: u64,
+    /// Several questions may be about the same.
+    pub matter: u64,
     pub order: Order,
     pub until: Moment,
-    /// Ends when nobody does any more.
-    pub wanted: Option<Arc<UnixStream>>,
 }
 
 /// What came of an order.
 pub enum Said {
-    Connected,
     Granted(Option<Fence>),
     Held(Occupancy),
-    /// How the fence stood before it was raised.
-    Raised(Fence),
+    Raised,
     /// For this long, if that is longer than asked for.
     Extended(Option<Duration>),
     NotYours(Occupancy),
-    /// It was never asked for the lock, so it has nothing of ours.
+    /// It has nothing of ours: it was never asked for the lock, or our vote is gone.
     Untouched,
+    /// It was in doubt, and what undoes it is on its way.
+    Undoing,
     Done,
     Seen(Occupancy, Option<Token>),
     Names(Vec<LockName>),
     /// Nobody wanted to know any more.
     Unwanted,
+    /// It was not asked: it is silent.
+    Spared,
     Failed(Trouble),
 }
 
@@ -80,7 +84,7 @@ pub struct Letter {
 
 struct Node {
     server: Server,
-    round_trip: Duration,
+    closed: Arc<AtomicU64>,
     /// The claim that the server was asked for, and may have granted.
     asked: Option<Token>,
     /// It has not answered when it was last asked for one: it may still grant it.
@@ -91,23 +95,23 @@ struct Node {
     is_absent: bool,
 }
 
-/// Starts a node's thread. It ends when nobody can send it orders any more.
+/// Starts a node's thread. It ends when nobody can send it orders any more; when `end` is readable, nobody waits for
+/// any answer any more. Of a matter up to `closed` nothing is asked any more, but for the end of a lease.
 ///
 /// # Errors
 /// As pthread_create(3).
-pub fn start(at: usize, server: Server, answers: Postbox<Letter>) -> io::Result<Sender<Errand>> {
+pub fn start(
+    at: usize,
+    server: Server,
+    end: UnixStream,
+    closed: Arc<AtomicU64>,
+    answers: Postbox<Letter>,
+) -> io::Result<Sender<Errand>> {
     let (orders, given) = channel::<Errand>();
-    let mut node = Node {
-        server,
-        round_trip: Duration::ZERO,
-        asked: None,
-        is_in_doubt: false,
-        given_back: None,
-        is_absent: false,
-    };
+    let mut node = Node { server, closed, asked: None, is_in_doubt: false, given_back: None, is_absent: false };
     let work = move || {
         for errand in given {
-            let said = node.carry_out(&errand);
+            let said = node.carry_out(&errand, &end);
             answers.send(Letter { node: at, question: errand.question, said });
         }
     };
@@ -115,56 +119,33 @@ pub fn start(at: usize, server: Server, answers: Postbox<Letter>) -> io::Result<
     Ok(orders)
 }
 
-impl Errand {
-    fn limit(&self) -> Limit<'_> {
-        Limit { until: self.until, bells: [self.wanted.as_ref().map(|wanted| wanted.as_fd()), None, None] }
-    }
-
-    /// Whether nobody wants the answer any more.
-    fn is_unwanted(&self) -> bool {
-        let now = self.limit().no_later_than(Moment::now());
-        now.wait_for(&[]).is_ok_and(|woken| woken == Woken::Bell)
-    }
-}
-
 impl Node {
-    fn carry_out(&mut self, errand: &Errand) -> Said {
-        if errand.is_unwanted() {
+    fn carry_out(&mut self, errand: &Errand, end: &UnixStream) -> Said {
+        // What says how long the lock is ours is sent in any case.
+        let is_last = matches!(errand.order, Order::Release(..) | Order::Renew(..));
+        if !is_last && errand.matter <= self.closed.load(Ordering::Relaxed) {
             return Said::Unwanted;
         }
-        if errand.until.passed() {
+        if errand.until.passed() && !matches!(errand.order, Order::Release(..)) {
             return Said::Failed(Trouble { kind: Kind::Unreachable, ..Trouble::of_ours("", &"no answer in time") });
         }
-        match self.obey(&errand.order, errand.limit()) {
-            Ok(said) => said,
-            Err(_) if errand.is_unwanted() => Said::Unwanted,
-            Err(trouble) => {
-                say::trace(format_args!("{trouble}"));
-                Said::Failed(trouble)
-            }
-        }
+        let limit = Limit { until: errand.until, bells: [Some(end.as_fd()), None, None] };
+        self.obey(&errand.order, limit).unwrap_or_else(|trouble| {
+            say::trace(format_args!("{trouble}"));
+            Said::Failed(trouble)
+        })
     }
 
     fn obey(&mut self, order: &Order, limit: Limit<'_>) -> Result<Said, Trouble> {
         Ok(match order {
-            Order::Connect(name) => {
-                let began = Moment::now();
-                // Seen through even when nobody waits for it: one that is far away is ready the next time.
-                self.server.connect(&What::to("acquire", name), Limit::until(limit.until))?;
-                // Until there is a reply to go by.
-                if self.round_trip.is_zero() {
-                    self.round_trip = began.elapsed();
-                }
-                Said::Connected
-            }
             Order::Acquire(hold, ttl) => match self.acquire(hold, *ttl, limit)? {
                 Acquired::Granted(lease) => Said::Granted(lease.fence),
                 Acquired::Held(occupancy, _) => Said::Held(occupancy),
             },
-            Order::Raise(name, fence, ttl) => {
-                let limit = limit.no_later_than(self.reply_by(*ttl));
-                Said::Raised(self.server.raise(name, *fence, *ttl, limit)?)
-            }
+            Order::Raise(hold, fence, ttl) => match self.server.raise(hold, *fence, *ttl, limit)? {
+                true => Said::Raised,
+                false => Said::Untouched,
+            },
             Order::Renew(hold, ttl) => self.renew(hold, *ttl, limit)?,
             Order::Heal(hold, ttl) => {
                 if std::mem::take(&mut self.is_absent) {
@@ -181,32 +162,20 @@ impl Node {
         })
     }
 
-    /// A node that takes longer is left behind: small against the ttl, but it must be given the time
-    /// that its distance takes.
-    fn reply_by(&self, ttl: Ttl) -> Moment {
-        let small = (ttl.get() / 20).clamp(Duration::from_millis(20), Duration::from_millis(500));
-        Moment::now() + small.max(self.round_trip * 4)
-    }
-
     fn acquire(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble> {
         self.server.connect(&What::to("acquire", &hold.name), limit)?;
         self.asked = Some(hold.token.clone());
         self.given_back = None;
         self.is_in_doubt = true;
-        let asked = Moment::now();
-        let acquired = self.server.acquire(hold, ttl, Manner::Plain, limit.no_later_than(self.reply_by(ttl)))?;
+        let acquired = self.server.acquire(&mut hold.clone(), ttl, Manner::Plain, limit)?;
         self.is_in_doubt = false;
-        self.round_trip = asked.elapsed();
         Ok(acquired)
     }
 
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Said, Trouble> {
         self.is_absent = false;
         self.server.connect(&What::to("renew", &hold.name), limit)?;
-        let asked = Moment::now();
-        let renewed = self.server.renew(hold, ttl, limit.no_later_than(self.reply_by(ttl)))?;
-        self.round_trip = asked.elapsed();
-        Ok(match renewed {
+        Ok(match self.server.renew(hold, ttl, limit)? {
             Renewed::Until(_) | Renewed::PutBack(_) => Said::Extended(None),
             Renewed::Longer(left) => Said::Extended(Some(left)),
             Renewed::NotYours(occupancy) => {
@@ -225,16 +194,13 @@ impl Node {
         if whose == Whose::Ours && self.asked.as_ref() != token {
             return Ok(Said::Untouched);
         }
-        let in_doubt = std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(hold, limit);
-        let released = self.server.release(hold, limit)?;
-        self.asked = None;
-        Ok(match released {
-            // It went already by what was sent behind the request in doubt, or it never came.
-            Released::NotYours(occupancy) if in_doubt && occupancy.state != State::Free => {
-                return Err(Trouble { kind: Kind::Unanswered, ..Trouble::of_ours("", &"an answer was lost") });
-            }
-            Released::NotYours(occupancy) if !in_doubt => Said::NotYours(occupancy),
-            Released::NotYours(_) | Released::Done => {
+        self.asked.take_if(|asked| Some(&*asked) == token);
+        if std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(hold, limit) {
+            return Ok(Said::Undoing);
+        }
+        Ok(match self.server.release(hold, limit)? {
+            Released::NotYours(occupancy) => Said::NotYours(occupancy),
+            Released::Done => {
                 self.given_back = Some(hold.token.clone());
                 Said::Done
             }

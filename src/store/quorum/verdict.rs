@@ -3,21 +3,32 @@
 use std::time::Duration;
 
 use super::node::Said;
-use crate::lock::{Fence, Occupancy, State};
+use crate::lock::{Fence, HolderId, Occupancy, State};
 use crate::store::{Kind, Trouble};
 
 /// What each node has said to one question; nothing, as long as it has not answered.
 pub struct Votes {
     said: Vec<Option<Said>>,
+    /// An answer to an earlier question than this one is of no use.
+    since: u64,
 }
 
 impl Votes {
-    pub fn none(nodes: usize) -> Votes {
-        Votes { said: (0..nodes).map(|_| None).collect() }
+    pub fn none(nodes: usize, since: u64) -> Votes {
+        Votes { said: (0..nodes).map(|_| None).collect(), since }
+    }
+
+    pub fn since(&self) -> u64 {
+        self.since
     }
 
     pub fn cast(&mut self, node: usize, said: Said) {
         self.said[node] = Some(said);
+    }
+
+    /// It is asked again.
+    pub fn retract(&mut self, node: usize) {
+        self.said[node] = None;
     }
 
     /// Which of them has said what.
@@ -49,7 +60,7 @@ impl Votes {
 
     /// Those that told what was asked.
     pub fn answered(&self) -> usize {
-        self.count(|said| !matches!(said, Said::Failed(_) | Said::Unwanted))
+        self.count(|said| !matches!(said, Said::Failed(_) | Said::Unwanted | Said::Undoing | Said::Spared))
     }
 
     pub fn has_quorum(&self, which: impl Fn(&Said) -> bool) -> bool {
@@ -72,6 +83,10 @@ pub fn is_granted(said: &Said) -> bool {
     matches!(said, Said::Granted(_))
 }
 
+pub fn is_raised(said: &Said) -> bool {
+    matches!(said, Said::Raised)
+}
+
 pub fn is_not_yours(said: &Said) -> bool {
     matches!(said, Said::NotYours(_) | Said::Untouched)
 }
@@ -88,17 +103,6 @@ pub fn highest_fence(granted: &Votes) -> Option<Fence> {
     granted.each().flatten().filter_map(fences).max()
 }
 
-/// How many nodes had a lower fence before they were given this one, or gave it themselves: whoever is
-/// granted the lock next finds one of a quorum of them.
-pub fn raised_by(votes: &Votes, granted: &Votes, fence: Fence) -> usize {
-    let own = |node: usize| matches!(granted.of(node), Some(Said::Granted(Some(own))) if *own == fence);
-    let is_raised = |(node, said): (usize, Option<&Said>)| match said {
-        Some(Said::Raised(before)) => *before < fence || (*before == fence && own(node)),
-        _ => false,
-    };
-    votes.each().enumerate().filter(|vote| is_raised(*vote)).count()
-}
-
 /// How long a lock lasts that was renewed, if a quorum had it for longer than was asked for and left it so.
 pub fn longer_than_asked(votes: &Votes) -> Option<Duration> {
     let left = |said: &Said| match said {
@@ -110,13 +114,33 @@ pub fn longer_than_asked(votes: &Votes) -> Option<Duration> {
     lefts.get(votes.quorum() - 1).copied()
 }
 
-/// A higher fence that a node had already.
-pub fn outdone_by(votes: &Votes, fence: Fence) -> Option<Fence> {
-    let before = |said: &Said| match said {
-        Said::Raised(before) => Some(*before),
-        _ => None,
+/// Whether nobody else has as many votes as we have, who are known by `ours`. Of two who have as many, the one whose
+/// id is the smaller counts as first: they see each other, and one of them gives its votes up.
+pub fn leads(votes: &Votes, ours: Option<&HolderId>) -> bool {
+    let own = votes.count(is_granted);
+    let taken: Vec<&Occupancy> = votes.each().flatten().filter_map(taken).collect();
+    let is_behind = |other: &Occupancy| {
+        let theirs = taken.iter().filter(|seen| is_same(seen, other)).count();
+        let is_first = || other.holder.as_ref().zip(ours).is_some_and(|(other, ours)| *ours < other.id);
+        theirs < own || (theirs == own && is_first())
     };
-    votes.each().flatten().filter_map(before).filter(|before| *before >= fence).max()
+    own > 0 && taken.iter().all(|other| is_behind(other))
+}
+
+/// The first node that has voted for whoever holds the lock; if nobody has a majority, the first that has for anybody.
+pub fn first_for_the_holder(votes: &Votes) -> Option<usize> {
+    let id = |seen: &Occupancy| seen.holder.as_ref().map(|holder| holder.id.clone());
+    let holder = id(&verdict(votes));
+    let has_voted = |said: &Said| taken(said).is_some_and(|seen| holder.is_none() || id(seen) == holder);
+    votes.each().position(|said| said.is_some_and(has_voted))
+}
+
+/// A lock that somebody else was seen to have.
+fn taken(said: &Said) -> Option<&Occupancy> {
+    match said {
+        Said::Held(seen) | Said::NotYours(seen) | Said::Seen(seen, _) if seen.state != State::Free => Some(seen),
+        _ => None,
+    }
 }
 
 /// Whose a lock is.
@@ -190,7 +214,7 @@ pub fn too_few(tried: String, servers: &[String], votes: &Votes) -> Trouble {
                 failed.push((server, trouble));
                 said.push(format!("{server}: {}", trouble.came));
             }
-            None => said.push(format!("{server}: no answer in time")),
+            None | Some(Said::Spared) => said.push(format!("{server}: no answer in time")),
             Some(_) => {}
         }
     }
@@ -216,6 +240,7 @@ pub fn too_few(tried: String, servers: &[String], votes: &Votes) -> Trouble {
 
 #[cfg(test)]
 mod tests {
+    use std::str::FromStr;
     use std::time::SystemTime;
 
     use super::*;
@@ -239,7 +264,7 @@ mod tests {
     }
 
     fn votes(sights: &str) -> Votes {
-        Votes { said: sights.split(' ').map(said).collect() }
+        Votes { said: sights.split(' ').map(said).collect(), since: 0 }
     }
 
     /// The state, whose, and for how many seconds.
@@ -286,23 +311,20 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_is_given_if_a_majority_has_one_and_counts_where_it_is_a_rise() {
+    fn a_fence_is_given_if_a_majority_has_one() {
         assert_eq!(highest_fence(&votes("+ + + - !")), Some(Fence(7)));
         assert_eq!(highest_fence(&votes("+ + - - !")), None);
-        let raised = |before: [u64; 3]| {
-            let said = before.map(|before| Some(Said::Raised(Fence(before)))).into();
-            let votes = Votes { said };
-            (raised_by(&votes, &votes_of_two(), Fence(7)), outdone_by(&votes, Fence(7)))
-        };
-        assert_eq!(raised([1, 2, 3]), (3, None));
-        assert_eq!(raised([7, 2, 3]).0, 3, "its own");
-        // The third had it from somebody else.
-        assert_eq!(raised([7, 2, 7]), (2, Some(Fence(7))));
-        assert_eq!(raised([9, 8, 3]), (1, Some(Fence(9))));
     }
 
-    fn votes_of_two() -> Votes {
-        votes("+ + -")
+    #[test]
+    fn who_has_most_votes_leads_and_of_two_with_as_many_the_smaller_id() {
+        let leads = |sights: &str| {
+            let ours = HolderId::from_str("bbbbbbbb").unwrap();
+            super::leads(&votes(sights), Some(&ours))
+        };
+        assert!(leads("+ + a9 - !") && leads("+ + a9 c9 -") && leads("+ + c9 c9 !"));
+        assert!(!leads("+ + a9 a9 !") && !leads("+ a9 c9 c9 !") && !leads("+ x x - -") && !leads("- - - - -"));
+        assert!(!leads("+ x - - -"), "another program gives nothing up");
     }
 
     #[test]
@@ -310,7 +332,7 @@ mod tests {
         let failed = |kind| Some(Said::Failed(Trouble { kind, ..Trouble::of_ours("t", &"it says no") }));
         let kind_of = |said: Vec<Option<Said>>| {
             let servers: Vec<String> = (0..said.len()).map(|at| format!("s{at}")).collect();
-            too_few("cannot".into(), &servers, &Votes { said })
+            too_few("cannot".into(), &servers, &Votes { said, since: 0 })
         };
         let (unreachable, refused) = (|| failed(Kind::Unreachable), || failed(Kind::Refused));
         let yes = || Some(Said::Done);

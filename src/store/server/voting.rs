@@ -1,6 +1,6 @@
 //! What a server is asked beyond a store's contract when it is one of several that vote.
 
-use super::{Limit, LockName, Script, Server, Standing, Trouble, What, reply};
+use super::{Hold, Limit, LockName, Script, Server, Standing, Trouble, What, reply};
 use crate::lock::{Fence, Ttl};
 
 impl Server {
@@ -9,12 +9,15 @@ impl Server {
         self.wire.reach(limit).map(drop).map_err(|fault| self.unanswered(what, fault))
     }
 
-    /// Raises the fence to what a majority was given; how it stood before.
-    pub fn raise(&mut self, name: &LockName, fence: Fence, ttl: Ttl, limit: Limit<'_>) -> Result<Fence, Trouble> {
-        let what = What::to("acquire", name);
+    /// Raises the fence to what a majority was given, if this vote still stands. Whether it does.
+    pub fn raise(&mut self, hold: &Hold, fence: Fence, ttl: Ttl, limit: Limit<'_>) -> Result<bool, Trouble> {
+        let what = What::to("acquire", &hold.name);
         let args = [fence.0.to_string(), ttl.millis().to_string()];
-        let answer = self.script(&what, Script::Raise, &[&args[0], &args[1]], limit)?;
-        Ok(answer.first().and_then(reply::fence).unwrap_or(Fence(0)))
+        let answer = self.script(&what, Script::Raise, &[hold.token.as_str(), &args[0], &args[1]], limit)?;
+        match answer.first().and_then(reply::integer) {
+            Some(raised @ (0 | 1)) => Ok(raised == 1),
+            _ => Err(self.senseless(&what)),
+        }
     }
 
     /// How a name stands, and the key's value where it is text.

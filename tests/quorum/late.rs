@@ -1,0 +1,82 @@
+//! Messages that come late: what belongs to a ballot that is over must not touch the next one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::quorum::nothing_is_left;
+use crate::support::line::{Turn, turn};
+use crate::support::{Fate, Five, Nxlock, Proxy, Redis, eventually, lasts};
+
+/// Somebody else's vote.
+const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
+
+/// How many scripts it has run.
+fn scripts(redis: &Redis) -> u64 {
+    let stats: String = redis.ask(&["INFO", "commandstats"]);
+    let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
+    eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+#[test]
+fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    // The first ballot is lost: one vote of three is somebody else's, and one request is on its way.
+    three[2].put("lock:job", OTHERS, Some(600_000));
+    let slow = Proxy::to(&three[0], |number| if number == 1 { Fate::Held } else { Fate::Delivered });
+    let servers = format!("{} {} {}", slow.url(), three[1].url(), three[2].url());
+    let call = Nxlock::new(turn(&["-t", "30s", "--server-timeout", "500ms"])).env("NXLOCK_SERVER", &servers);
+    let mut holder = Turn::of(call);
+    holder.up();
+    let won = three[1].value("lock:job");
+    assert_eq!(three[0].value("lock:job"), won);
+    let before = scripts(&three[0]);
+    slow.lets_go();
+    eventually("the late request is carried out, and what undoes it", || scripts(&three[0]) >= before + 2);
+    assert_eq!(three[0].value("lock:job"), won, "a vote of the ballot that was won is gone");
+    // With it, and with the one that is free now, another would have a majority.
+    three[2].delete("lock:job");
+    let other = Nxlock::new(["run", "job", "-n", "--", "echo", "ran"]);
+    other.env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" ")).run().exits(75).prints("");
+    holder.leaves();
+}
+
+#[test]
+fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachable() {
+    let mut five = Five::start();
+    five.each_mut()[4].kill();
+    let hangs = Proxy::to(&five.each()[2], |number| if number == 1 { Fate::Delivered } else { Fate::Blackholed });
+    let mut servers: Vec<String> = five.each().iter().map(Redis::url).collect();
+    servers[2] = hangs.url();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // The fourth that lives is where others vote again and again: its fence rises with each of them.
+        let rival = scope.spawn(|| {
+            let redis = &five.each()[3];
+            let mut fence = 4_000_000_000_000_000_u64;
+            while !over.load(Ordering::Relaxed) {
+                redis.put("lock:job", OTHERS, Some(60_000));
+                fence += 1_000_000;
+                redis.put("{lock:job}:fence", fence.to_string().as_bytes(), Some(600_000));
+                lasts(Duration::from_millis(1));
+            }
+            redis.delete("lock:job");
+        });
+        let call =
+            Nxlock::new(turn(&["-t", "30s", "--server-timeout", "500ms"])).env("NXLOCK_SERVER", servers.join(" "));
+        let mut waiter = Turn::of(call);
+        eventually("it has said what it waits for, or has ended", || {
+            waiter.running.stderr().contains("waiting for") || waiter.running.has_ended()
+        });
+        // For longer than it would give those that it has never met.
+        lasts(Duration::from_secs(2));
+        over.store(true, Ordering::Relaxed);
+        rival.join().unwrap();
+        waiter.up();
+        waiter.leaves();
+    });
+    // What it voted for ends with the lease: nothing that undoes it gets there.
+    five.each()[2].delete("lock:job");
+    five.each_mut()[4].restart();
+    nothing_is_left(&five);
+}
