@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::contender;
-use crate::ground::{Failing, Ground, OneMachine, Server, everything_but_forgetting};
+use crate::ground::{Failing, Ground, OneMachine, Server, Several, everything_but_forgetting};
 use crate::observer;
 use crate::outsider;
 use crate::process::gone_within;
@@ -69,6 +69,11 @@ impl Spec {
         let server = Server::new(Redis::with_clock(9_900, &[]), &[Ailment::ScriptsForgotten], (100, 500));
         let names = ["hot", "mild", "cool", "cold", "icy", "still"];
         Spec { severed: 50, ..Spec::new("drifting", server, &names, 8) }
+    }
+
+    /// Five servers that vote, of which some are away or late at any time.
+    pub fn several() -> Spec {
+        Spec { branching: 10, ..Spec::new("several", Several::new(), &["hot", "mild", "cold"], 5) }
     }
 
     /// A place at which the injector itself fails.

@@ -25,7 +25,7 @@ mod waits;
 
 use crate::record::{Ailment, Fault, Manner, Nanos, On, Record, Who, Word};
 
-pub use waits::longest as longest_wait_for_a_free_lock;
+pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
 
 const MS: Nanos = 1_000_000;
 /// How late a process may be that has nothing to wait for, on a busy machine.

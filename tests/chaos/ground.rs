@@ -175,6 +175,86 @@ impl Ground for Server {
     }
 }
 
+/// Several servers that know nothing of each other, each with a network of its own. What befalls one of them befalls
+/// nobody else, and none of them forgets.
+pub struct Several(Vec<(Redis, Network)>);
+
+impl Several {
+    pub fn new() -> Several {
+        let server = |_| {
+            let redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+            redis.leave_as_it_is();
+            let network = Network::to(&redis);
+            (redis, network)
+        };
+        Several((0..5).map(server).collect())
+    }
+}
+
+impl Ground for Several {
+    fn near(&self) -> String {
+        self.0.iter().map(|(redis, _)| redis.url()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn far(&self) -> Option<String> {
+        let urls = self.0.iter().map(|(_, network)| format!("unix://{}", network.socket().display()));
+        Some(urls.collect::<Vec<_>>().join(" "))
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {
+        use Ailment::{Down, Hung, Refusing};
+        let millis = Duration::from_millis;
+        lasts(seed.millis(20, 300));
+        let network = |condition| [Way::There, Way::Back].map(|way| Ailment::Network(way, condition));
+        let conditions =
+            [Condition::Delayed(millis(30)), Condition::Delayed(millis(400)), Condition::BlackHoled, Condition::Cut];
+        let ailments: Vec<Ailment> =
+            [Hung, Hung, Down, Refusing].into_iter().chain(conditions.into_iter().flat_map(network)).collect();
+        let ailment = seed.one_of(&ailments);
+        // Mostly a minority.
+        let many = seed.one_of(&[1, 1, 1, 2, 2, 2, 3]);
+        let first = usize::try_from(seed.between(0, 5)).expect("it fits");
+        let long = if seed.percent(75) { seed.millis(10, 400) } else { seed.millis(400, 1300) };
+        let from = boot_clock();
+        let struck: Vec<usize> = (0..many).map(|n| (first + n) % 5).collect();
+        for at in &struck {
+            let (redis, network) = &mut self.0[*at];
+            match ailment {
+                Hung => redis.hang(),
+                Down => redis.kill(),
+                Refusing => network.refuses(),
+                Ailment::Network(way, condition) => network.is(way, condition),
+                _ => unreachable!("{ailment:?} is none of these"),
+            }
+        }
+        lasts(long);
+        for at in &struck {
+            let (redis, network) = &mut self.0[*at];
+            match ailment {
+                Hung => redis.resume(),
+                Down => redis.restart(),
+                Refusing => network.accepts(),
+                _ => network.clears(),
+            }
+        }
+        journal.befell(ailment, On::All, from);
+    }
+
+    fn left(&mut self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (redis, _) in &self.0 {
+            let keys = || redis.ask::<Vec<String>>(&["KEYS", "*"]);
+            eventually("the leases of the dead have ended", || keys().iter().all(|key| key.ends_with(":fence")));
+            left.extend(keys().into_iter().filter(|key| redis.pttl(key) <= 0));
+        }
+        left
+    }
+}
+
 /// A directory: nothing befalls it but what befalls the processes that use it.
 pub struct OneMachine(Local);
 

@@ -2,8 +2,8 @@
 //! their network and their server, for as long as one likes; and a checker that reads afterwards what
 //! all of them wrote down.
 //!
-//! `NXLOCK_CHAOS_SECONDS` lengthens a run, `NXLOCK_CHAOS_SEED` repeats its decisions. The moments at
-//! which processes are scheduled do not repeat.
+//! `NXLOCK_CHAOS_SECONDS` lengthens a run, `NXLOCK_CHAOS_ARENA` is the one that is wanted alone, and
+//! `NXLOCK_CHAOS_SEED` repeats a run's decisions. The moments at which processes are scheduled do not repeat.
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
@@ -57,10 +57,13 @@ fn nothing_overlaps_whatever_befalls_it() {
     let seed = from_environment("NXLOCK_CHAOS_SEED").unwrap_or_else(seed::fresh);
     let lasts = Duration::from_secs(from_environment("NXLOCK_CHAOS_SECONDS").unwrap_or(10));
     println!("NXLOCK_CHAOS_SEED={seed} NXLOCK_CHAOS_SECONDS={}", lasts.as_secs());
-    let specs =
-        [Spec::bare(), Spec::lasting(), Spec::forgetful(), Spec::drifting(), Spec::serverless(), Spec::killed()];
+    let wanted = std::env::var("NXLOCK_CHAOS_ARENA").ok();
+    let specs: [fn() -> Spec; 7] =
+        [Spec::bare, Spec::lasting, Spec::forgetful, Spec::drifting, Spec::serverless, Spec::killed, Spec::several];
+    let arenas = specs.into_iter().enumerate().map(|(n, spec)| Arena::open(spec(), Seed::of(seed).branch(n as u64)));
     let arenas: Vec<Arena> =
-        specs.into_iter().enumerate().map(|(n, spec)| Arena::open(spec, Seed::of(seed).branch(n as u64))).collect();
+        arenas.filter(|arena| wanted.as_ref().is_none_or(|wanted| arena.name() == wanted)).collect();
+    assert!(!arenas.is_empty(), "there is no arena {wanted:?}");
     let mut failed = Vec::new();
     for (name, verdict) in verdicts(arenas, lasts) {
         match verdict {

@@ -55,7 +55,12 @@ pub fn summary(record: &Record) -> String {
     );
     let _ = writeln!(text, "  overlaps excused: {}; the longest, {:.3} s", excused.0, seconds(excused.1));
     let free = checker::longest_wait_for_a_free_lock(record);
-    let _ = write!(text, "  longest wait for a lock that was free: {:.3} s", seconds(free));
+    let standstill = seconds(checker::standstill(record));
+    let _ = write!(
+        text,
+        "  longest wait for a lock that was free: {:.3} s; longest that nobody was in: {standstill:.3} s",
+        seconds(free)
+    );
     text
 }
 

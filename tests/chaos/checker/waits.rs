@@ -25,6 +25,21 @@ pub fn longest(record: &Record) -> Nanos {
     free(record, &super::sections(record)).iter().map(|wait| wait.to - wait.from).max().unwrap_or(0)
 }
 
+/// The longest that nobody was in while the one who was in next had asked already: whatever kept it.
+pub fn standstill(record: &Record) -> Nanos {
+    let sections = super::sections(record);
+    let of = |name: usize| {
+        let (mut left, mut longest) = (record.began, 0);
+        for section in sections.iter().filter(|section| section.name == name) {
+            let waited_since = left.max(record.attempts[section.who].asked);
+            longest = longest.max(section.entered().saturating_sub(waited_since));
+            left = left.max(section.last());
+        }
+        longest
+    };
+    (0..record.names.len()).map(of).max().unwrap_or(0)
+}
+
 struct Wait {
     name: usize,
     who: usize,
