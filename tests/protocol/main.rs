@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what a scene needs is there, or the test has failed")]
 
 /// Every order of events that a few clients can live through, searched to the end in the model.
+mod ballots;
 mod explore;
 /// Scenes in which the server or a waiter is not at its best.
 mod faults;
