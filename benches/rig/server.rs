@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use redis::{Client, Connection, FromRedisValue, RedisResult, cmd};
 use tempfile::TempDir;
 
@@ -144,6 +145,18 @@ impl Server {
         }
         // The one that asks.
         Stats { calls, connections: connections - 1 }
+    }
+}
+
+impl Server {
+    pub fn kill(&mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it is ours");
+    }
+
+    /// It neither answers nor closes anything.
+    pub fn hang(&self) {
+        kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGSTOP).expect("it runs");
     }
 }
 

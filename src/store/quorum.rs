@@ -107,7 +107,7 @@ impl Quorum {
         let mut votes = self.assembly()?.votes();
         let gate = self.again.gate();
         if let Some(gate) = gate {
-            let soon = limit.no_later_than(asked + AT_THE_GATE);
+            let soon = limit.no_later_than(asked + AT_THE_GATE.max(self.again.took * 4));
             let has_said = |votes: &Votes| votes.of(gate).is_some();
             self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Others::Awaited), has_said)?;
             if let Some(Said::Held(seen)) = votes.of(gate) {
@@ -138,7 +138,9 @@ impl Quorum {
                 self.go_on(&mut raised, &raise, |_| true, patience, |votes| votes.is_settled(is_raised))?;
                 if !raised.has_quorum(is_raised) {
                     self.undo(hold, &votes);
-                    return self.refused(hold, &raised);
+                    let trouble = self.outvoted(hold, &raised);
+                    let came = format!("a majority granted it, and too few of them took the fence: {}", trouble.came);
+                    return Err(Trouble { came, ..trouble });
                 }
                 Some(fence)
             }
@@ -194,10 +196,15 @@ impl Quorum {
         if !matches!(occupancy.state, State::Unknown | State::Free) {
             return Ok(Acquired::Held(occupancy, Place { position: 0, length: 0 }));
         }
-        // With those that do not answer it could have been ours. If a majority does, it is met.
+        // With those that do not answer it could have been ours.
+        Err(self.outvoted(hold, votes))
+    }
+
+    /// Too few have answered as was needed. If a majority has answered at all, it is met.
+    fn outvoted(&self, hold: &Hold, votes: &Votes) -> Trouble {
         let trouble = self.too_few("acquire", Some(&hold.name), votes);
         let is_met = trouble.may_pass() && votes.answered() >= votes.quorum();
-        Err(Trouble { kind: if is_met { Kind::Unwilling } else { trouble.kind }, ..trouble })
+        Trouble { kind: if is_met { Kind::Unwilling } else { trouble.kind }, ..trouble }
     }
 
     /// Gives back what a lost ballot may have been granted. Who said that it is held has nothing of ours.
@@ -225,7 +232,7 @@ impl Quorum {
     }
 }
 
-/// How long the one is waited for that is asked before the others.
+/// How long the one is waited for that is asked before the others, at least.
 const AT_THE_GATE: Duration = Duration::from_millis(50);
 /// The shortest pause before votes are asked for that others have to give up.
 const SOON: Duration = Duration::from_millis(1);

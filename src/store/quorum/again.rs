@@ -16,6 +16,8 @@ const TIMES: u32 = 50;
 pub struct Again {
     within: Duration,
     pub at: Moment,
+    /// What the last ballot took.
+    pub took: Duration,
     /// What all said together, last.
     verdict: Occupancy,
     /// Who was seen to have votes, last and before that.
@@ -29,7 +31,15 @@ pub struct Again {
 impl Again {
     pub fn new() -> Again {
         let now = Moment::now();
-        Again { within: AT_LEAST, at: now, verdict: Occupancy::free(None), seen: [None, None], gate: None, all_at: now }
+        Again {
+            within: AT_LEAST,
+            at: now,
+            took: Duration::ZERO,
+            verdict: Occupancy::free(None),
+            seen: [None, None],
+            gate: None,
+            all_at: now,
+        }
     }
 
     pub fn gate(&self) -> Option<usize> {
@@ -64,6 +74,7 @@ impl Again {
     /// Within a time that is long against the last ballot's, and grows while the same holder is seen, but no later
     /// than a quorum can be free.
     pub fn after(&mut self, ttl: Option<Duration>, took: Duration) {
+        self.took = took;
         let at_first = (took * TIMES).clamp(AT_LEAST, AT_MOST);
         self.within = match &self.seen {
             [Some(last), Some(before)] if last == before => (self.within * 2).clamp(at_first, AT_MOST),

@@ -173,11 +173,10 @@ impl Assembly {
         })
     }
 
-    /// Those that have not answered had time to.
+    /// Those that were asked and have not answered had time to.
     fn are_late(&mut self, votes: &Votes) {
-        for (member, _) in self.members.iter_mut().zip(votes.each()).filter(|(_, said)| said.is_none()) {
-            member.is_late();
-        }
+        let asked = self.members.iter_mut().zip(votes.each()).filter(|(member, _)| member.unanswered > 0);
+        asked.filter(|(_, said)| said.is_none()).for_each(|(member, _)| member.is_late());
     }
 }
 
