@@ -272,7 +272,8 @@ impl Store for Quorum {
     fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
         let is_extended = |said: &Said| matches!(said, Said::Extended(_));
         let asked = Moment::now();
-        let votes = self.ask(&Order::Renew(hold.clone(), ttl), limit, Others::Awaited, |votes| {
+        let renew = Order::Renew(hold.clone(), ttl);
+        let mut votes = self.ask(&renew, limit, Others::Awaited, |votes| {
             votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
         })?;
         if votes.has_quorum(is_extended) {
@@ -288,6 +289,9 @@ impl Store for Quorum {
             });
         }
         if votes.rules_out_the_rest(is_not_yours) {
+            // Whose it is, those may tell that have not answered yet.
+            let is_clear = |votes: &Votes| verdict(votes).state != State::Unknown;
+            self.go_on(&mut votes, &renew, |_| false, (limit, Others::LeftBehind), is_clear)?;
             return Ok(Renewed::NotYours(verdict(&votes)));
         }
         Err(self.too_few("renew", Some(&hold.name), &votes))

@@ -195,9 +195,13 @@ impl Member {
 /// What was decided without them is sent to the others too before the process can end.
 impl Drop for Assembly {
     fn drop(&mut self) {
+        // Those that are well vote in a moment, so that a lock does not rest on a bare majority.
+        let soon = Limit::until(Moment::now() + LEAST);
+        let is_well = |member: &Member| member.unanswered > 0 && member.late_since.is_none();
+        while self.members.iter().any(is_well) && matches!(self.next(soon), Ok(Some(_))) {}
         self.closed.store(u64::MAX, Ordering::Relaxed);
         self.open = None;
-        let soon = Limit::until(Moment::now() + LAST);
-        while self.members.iter().any(|member| member.unanswered > 0) && matches!(self.next(soon), Ok(Some(_))) {}
+        let last = Limit::until(Moment::now() + LAST);
+        while self.members.iter().any(|member| member.unanswered > 0) && matches!(self.next(last), Ok(Some(_))) {}
     }
 }
