@@ -106,10 +106,10 @@ impl Link {
     pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Link, Fault> {
         let stream = match (&endpoint.address, &endpoint.entry.trust) {
             (Address::Unix(path), _) => Stream::Unix(dial::unix(path, limit)?),
-            (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host, *port, limit)?),
+            (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host.raw(), *port, limit)?),
             (Address::Tcp { host, port }, Some(trust)) => {
-                let socket = dial::host(host, *port, limit)?;
-                Stream::Tls(Box::new(Secure::begin(socket, host, trust, limit)?))
+                let socket = dial::host(host.raw(), *port, limit)?;
+                Stream::Tls(Box::new(Secure::begin(socket, host.raw(), trust, limit)?))
             }
         };
         let mut link = Link { peer: endpoint.clone(), stream, parser: Parser::new() };
