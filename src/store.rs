@@ -6,6 +6,7 @@
 mod access;
 pub mod connect;
 mod dial;
+mod distinct;
 mod endpoint;
 mod examine;
 mod ladder;

@@ -43,7 +43,9 @@ With three or more servers a lock is held by who has it in more than half of the
     nxlock -s redis://a -s redis://b -s redis://c run deploy -- ./deploy.sh
 
 -s is repeated, or NXLOCK_SERVER has several URLs with white space or commas between them. An odd number is best: of four, one may be away, as of \
-three. Two are refused, since neither can outvote the other; so are several databases of one server, and a directory.
+three. Two are refused, since neither can outvote the other; so are several databases of one server, and a directory. A server that is reached at several addresses is known by its \
+run_id, has the vote of one of them, and fails at the others: an error (78) where the rest is no majority, and told by `check`. One that does not permit INFO cannot be \
+told from another.
 
 All are asked at once. A minority that is down or hangs slows nothing; with a majority away no lock is granted, none is renewed, and the exit status is 69. \
 A server that lost the lock gets it again at the next renewal, but has no vote on that renewal.
@@ -147,6 +149,7 @@ renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`; and, to tell the f
 status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
 Sentinel  `+role` at the master; at a sentinel with users, `+sentinel|get-master-addr-by-name`
 Cluster  `+cluster|slots +asking`
+Several servers  `+info`, to see that they are not one
 --min-replicas  `+wait`
 check  All of these; and `+info +config|get` to be told of all that endangers locks
 

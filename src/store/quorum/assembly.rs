@@ -13,6 +13,7 @@ use crate::clock::Moment;
 use crate::inbox::{Arrival, Inbox};
 use crate::limit::Limit;
 use crate::lock::Prefix;
+use crate::store::distinct::Distinct;
 use crate::store::endpoint::Endpoint;
 use crate::store::server::Server;
 
@@ -53,8 +54,10 @@ impl Assembly {
     /// If there are too few threads or descriptors to be had.
     pub fn convene(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> io::Result<Assembly> {
         let (letters, answers) = Inbox::open()?;
+        let distinct = Distinct::default();
         let start = |(at, endpoint): (usize, &Endpoint)| {
-            node::start(at, Server::new(endpoint.clone(), prefix.clone(), timeout, 0), answers.another()?)
+            let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).among(&distinct);
+            node::start(at, server, answers.another()?)
         };
         let nodes = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
         let standing = vec![Health { unanswered: 0, is_well: true }; nodes.len()];

@@ -88,7 +88,9 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
             return !info.is_replica();
         }
         Err(Silence::Refusal(why)) => {
-            let found = format!("not permitted to look at its role, persistence and memory ({why})");
+            let also =
+                if server.wire.is_one_of_several() { ", nor whether it is another server than the others" } else { "" };
+            let found = format!("not permitted to look at its role, persistence and memory{also} ({why})");
             findings.push(Finding::warning("server", found, acl(server, &["+info".into(), "+config|get".into()])));
         }
         Err(Silence::Trouble(trouble)) => findings.push(Finding::of_trouble("answers", &trouble)),
