@@ -116,8 +116,8 @@ The password is the first line of the file that --password-file names, or else w
 If others may read that file, there is a warning.
 
 A configuration, a password file and the files of --tls-ca, --tls-cert and --tls-key are read only if they and the directory that \
-they are in belong to the effective user or to root, and no group and no others may write to them; a directory with the sticky bit, as /tmp, may be \
-anybody's to write to, and a link there has to be the user's or root's. Anything else is an error (78), so that root with the HOME of another user, as under \
+they are in belong to the effective user or to root, and nobody else may write to them: no others, and no group but one in which the owner is alone by /etc/passwd and /etc/group. \
+A directory with the sticky bit, as /tmp, may be anybody's to write to, and a link there has to be the user's or root's. Anything else is an error (78), so that root with the HOME of another user, as under \
 `sudo -E`, does not do what that user's file says. What the caller has opened is not judged: /dev/stdin, /dev/fd/N and `<(...)`.";
 
 pub const FILES: &str = "\
