@@ -188,7 +188,7 @@ function __fish_nxlock_finds_names
     command -q $words[1]
     or return
     set -l word (commandline -ct | string unescape)
-    set -g __fish_nxlock_names (command $words[1] complete-names $words "$word" 2>/dev/null </dev/null)
+    set -g __fish_nxlock_names (command $words[1] complete-names $words "$word" 2>/dev/null </dev/null | string match -rv '^(~|%self)')
     set -q __fish_nxlock_names[1]
 end
 

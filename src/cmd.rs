@@ -7,7 +7,7 @@ mod renew;
 mod run;
 mod status;
 
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ pub fn perform(cli: &Cli, settings: Result<Settings, Trouble>) -> Report {
         Ok(settings) => settings,
         Err(trouble) => return Report::Failed(trouble),
     };
+    warn_of_a_password(everywhere);
     let report = match &cli.verb {
         Verb::Run(run) => run::run(everywhere, run),
         Verb::Acquire(acquire) => acquire::acquire(everywhere, acquire),
@@ -45,6 +46,22 @@ pub fn perform(cli: &Cli, settings: Result<Settings, Trouble>) -> Report {
     events::concluded(&report);
     say::urgent(false);
     report
+}
+
+/// Every user of this machine can read our arguments while we run. Told to a person alone: a log would have it with every
+/// call.
+fn warn_of_a_password(everywhere: &Everywhere) {
+    let has_password = |url: &str| {
+        let target = Target::choose([url], None, &Access::default());
+        target.is_ok_and(|target| target.has_login())
+    };
+    let is_argument = |url: &str| std::env::args_os().any(|word| word.to_string_lossy().contains(url));
+    if io::stderr().is_terminal() && everywhere.servers().any(|url| is_argument(url) && has_password(url)) {
+        say::warn(format_args!(
+            "while nxlock runs, every user of this machine can read the password in --server; give it by NXLOCK_SERVER, \
+             REDISCLI_AUTH, --password-file or a configuration file"
+        ));
+    }
 }
 
 /// What is left to do now that a report has been shown, and to say if that fails.

@@ -7,7 +7,7 @@ pub use crate::lock::{Fence, Hold, HolderId, LockName, Occupancy, Owner, Prefix,
 pub use crate::proc::{Stat, number_is};
 pub use crate::render::{harmless, shown};
 pub use crate::report::{Busy, Named, NotYours, Report, Row, StatusRows, Wanted};
-pub use crate::say::{Waiting, begin, heard, lost_how};
+pub use crate::say::{Tainted, Waiting, begin, heard, lost_how};
 pub use crate::store::files;
 pub use crate::store::{
     Access, Acquired, Manner, Place, Released, Renewed, Standing, Store, Target, Trouble, Waiter, open,

@@ -13,6 +13,7 @@ pub use setnx::{BesideSetnx, Legacy};
 pub use token::{HELD, HolderId, Owner, Token, Upkeep};
 
 use crate::clock::Moment;
+use crate::say::Tainted;
 
 /// A name that people agree on.
 ///
@@ -177,7 +178,7 @@ pub struct Holder {
     /// Since when, and for how long, by the clock of the server where it told.
     pub since: SystemTime,
     pub held: Duration,
-    pub reason: Option<String>,
+    pub reason: Option<Tainted>,
 }
 
 /// What a key is to us.
@@ -196,7 +197,7 @@ pub enum State {
     /// A value without expiry: it will not end by itself.
     NoExpiry,
     /// Not a string at all, so it cannot be a lock. Its type, as `TYPE` tells it.
-    WrongType(String),
+    WrongType(Tainted),
     /// Of several servers, no majority agrees on a holder, nor that there is none.
     Contested,
     /// Those of several servers that do not answer could decide whose it is.

@@ -27,6 +27,7 @@ mod say;
 mod signals;
 mod store;
 mod supervise;
+mod trusted;
 mod vigil;
 mod wait;
 mod watch;

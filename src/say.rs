@@ -7,6 +7,7 @@
 pub mod heard;
 mod listing;
 mod scribe;
+mod tainted;
 mod text;
 mod waiting;
 
@@ -25,6 +26,7 @@ use scribe::Text;
 
 pub use listing::Listing;
 pub use scribe::{settle, urgent};
+pub use tainted::Tainted;
 pub use text::{
     clean, escaped, instant, may_fool, now_whose, plain, process, shortened, span, state, state_word, validity, who,
 };

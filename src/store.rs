@@ -6,6 +6,7 @@
 mod access;
 pub mod connect;
 mod dial;
+mod distinct;
 mod endpoint;
 mod examine;
 mod ladder;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
 use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Owner, Prefix, State, Ttl};
+use crate::say::Tainted;
 use crate::wait::jittered;
 
 pub use access::{Access, TlsFiles};
@@ -150,7 +152,7 @@ pub struct Waiter {
     pub id: HolderId,
     pub owner: Owner,
     pub waiting: Duration,
-    pub reason: Option<String>,
+    pub reason: Option<Tainted>,
 }
 
 impl Standing {

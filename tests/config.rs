@@ -1,5 +1,6 @@
 //! Configuration files: what counts before what, and what is said of mistakes.
 
+mod ownership;
 mod passwords;
 
 use std::fs::{self, Permissions};

@@ -8,6 +8,8 @@ pub struct Typed {
     /// Without quotes; the last is the one that is being typed.
     pub words: Vec<String>,
     open: Open,
+    /// The line ends in a backslash, which quotes whatever comes next: what two names agree on may end there.
+    is_quoting: bool,
 }
 
 /// The quotes that the cursor is within.
@@ -19,9 +21,9 @@ enum Open {
 }
 
 impl Typed {
-    /// Nothing, of a line whose end is not at the end of a character: behind a backslash.
-    pub fn read(line: &str) -> Option<Typed> {
+    pub fn read(line: &str) -> Typed {
         let (mut words, mut word, mut open) = (Vec::new(), None::<String>, Open::None);
+        let mut is_quoting = false;
         let mut chars = line.chars();
         while let Some(c) = chars.next() {
             if open == Open::None && matches!(c, ' ' | '\t' | '\n') {
@@ -33,36 +35,34 @@ impl Typed {
                 (Open::None, '\'') => open = Open::Single,
                 (Open::None, '"') => open = Open::Double,
                 (Open::Single, '\'') | (Open::Double, '"') => open = Open::None,
-                (Open::None, '\\') => word.push(chars.next()?),
-                (Open::Double, '\\') => {
-                    let next = chars.next()?;
-                    if !matches!(next, '$' | '`' | '"' | '\\') {
-                        word.push('\\');
+                (Open::None | Open::Double, '\\') => match chars.next() {
+                    None => is_quoting = true,
+                    Some(next) => {
+                        if open == Open::Double && !matches!(next, '$' | '`' | '"' | '\\') {
+                            word.push('\\');
+                        }
+                        word.push(next);
                     }
-                    word.push(next);
-                }
+                },
                 _ => word.push(c),
             }
         }
         words.push(word.unwrap_or_default());
-        Some(Typed { words, open })
+        Typed { words, open, is_quoting }
     }
 
     /// What to put in the place of `current`, the end of the line as bash sees it, so that the word becomes one of
-    /// these, that begin with it. As far as they agree, it is one text; where they part, each is shown, and nothing is
-    /// inserted.
+    /// these, that begin with it. Each has its quotes, also among several: bash inserts what they agree on, and with
+    /// `menu-complete` one after the other.
     pub fn completed(&self, current: &str, names: &[String]) -> Vec<String> {
         let typed = self.words.last().map_or(0, String::len);
+        let current = if self.is_quoting { current.strip_suffix('\\').unwrap_or(current) } else { current };
         let rests: Vec<&str> = names.iter().filter_map(|name| name.get(typed..)).collect();
-        let inserted = |rest: &str| format!("{current}{}", self.quoted(rest));
+        let inserted = |rest: &&str| format!("{current}{}", self.quoted(rest));
         match rests.as_slice() {
-            [] => Vec::new(),
             // bash itself closes what is open.
             [rest] => vec![inserted(rest) + if self.open == Open::None { " " } else { "" }],
-            [first, others @ ..] => match others.iter().fold(*first, |common, rest| shared(common, rest)) {
-                "" => rests.iter().map(|rest| format!("{current}{rest}")).collect(),
-                common => vec![inserted(common)],
-            },
+            several => several.iter().map(inserted).collect(),
         }
     }
 
@@ -88,19 +88,12 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | '%' | '+' | ',' | '=')
 }
 
-/// What both begin with.
-fn shared<'a>(one: &'a str, other: &str) -> &'a str {
-    let part = one.char_indices().zip(other.chars()).find(|((_, one), other)| one != other);
-    let end = part.map_or(one.len().min(other.len()), |((at, _), _)| at);
-    &one[..end]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn completed(line: &str, current: &str, names: &[&str]) -> Vec<String> {
-        let typed = Typed::read(line).unwrap();
+        let typed = Typed::read(line);
         let begins = |name: &&&str| name.starts_with(typed.words.last().unwrap());
         let names: Vec<_> = names.iter().filter(begins).map(|name| (*name).to_owned()).collect();
         typed.completed(current, &names)
@@ -108,16 +101,19 @@ mod tests {
 
     #[test]
     fn words_are_read_as_bash_reads_them() {
-        let words = |line| Typed::read(line).map(|typed| (typed.words.join("|"), typed.open));
+        let words = |line| {
+            let typed = Typed::read(line);
+            (typed.words.join("|"), typed.open)
+        };
         assert_eq!(
             words(r#"nxlock  -s redis://h run "a b"'c'\ d"#),
-            Some(("nxlock|-s|redis://h|run|a bc d".into(), Open::None))
+            ("nxlock|-s|redis://h|run|a bc d".into(), Open::None)
         );
-        assert_eq!(words("nxlock run "), Some(("nxlock|run|".into(), Open::None)));
-        assert_eq!(words(r#"x "a\$\x "#), Some((r"x|a$\x ".into(), Open::Double)));
-        assert_eq!(words("x 'a\\"), Some(("x|a\\".into(), Open::Single)));
-        assert_eq!(words("x ''"), Some(("x|".into(), Open::None)));
-        assert_eq!(words("x a\\"), None);
+        assert_eq!(words("nxlock run "), ("nxlock|run|".into(), Open::None));
+        assert_eq!(words(r#"x "a\$\x "#), (r"x|a$\x ".into(), Open::Double));
+        assert_eq!(words("x 'a\\"), ("x|a\\".into(), Open::Single));
+        assert_eq!(words("x ''"), ("x|".into(), Open::None));
+        assert_eq!(words("x a\\"), ("x|a".into(), Open::None));
     }
 
     #[test]
@@ -131,10 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn several_are_put_in_as_far_as_they_agree_and_then_shown() {
-        assert_eq!(completed("nxlock run ", "", &["job $1", "job $2"]), [r"job\ \$"]);
+    fn each_of_several_has_its_quotes() {
+        assert_eq!(completed("nxlock run ", "", &["job $1", "job $2"]), [r"job\ \$1", r"job\ \$2"]);
         assert_eq!(completed(r"nxlock run job\ \$", r"job\ \$", &["job $1", "job $2"]), [r"job\ \$1", r"job\ \$2"]);
+        assert_eq!(completed("nxlock run ", "", &["`x`", "$(x)", ";x"]), [r"\`x\`", r"\$\(x\)", r"\;x"]);
+        assert_eq!(completed("nxlock run \"", "", &["`x`", "$(x)", "!x"]), [r"\`x\`", r"\$(x)", r#""'!'"x"#]);
+        assert_eq!(completed("nxlock run '", "", &["`x`", "it's"]), ["`x`", r"it'\''s"]);
         assert_eq!(completed("nxlock run é", "é", &["éa", "éb", "é"]), ["éa", "éb", "é"]);
         assert_eq!(completed("nxlock run x", "x", &["y"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_backslash_that_several_agreed_on_is_gone_on_from() {
+        assert_eq!(completed("nxlock run \\", "\\", &["`x`", "$(x)"]), [r"\`x\`", r"\$\(x\)"]);
+        assert_eq!(completed("nxlock run \"\\", "\"\\", &["`x`", "$x"]), [r#""\`x\`"#, r#""\$x"#]);
     }
 }

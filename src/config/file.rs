@@ -1,7 +1,7 @@
 //! A configuration file: found, read, and taken apart into what it says of which option, and where. Knows
 //! nothing of the command line's own values.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{self, KEYS, Scope, Shape};
 use crate::say;
 use crate::store::{Kind, Trouble};
+use crate::trusted::{self, Unfit};
 
 /// Of this machine; the user's own goes before it.
 const OF_THE_MACHINE: &str = "/etc/nxlock/config.toml";
@@ -54,17 +55,15 @@ pub fn found(named: Option<&Path>) -> Result<Vec<Source>, Trouble> {
     if let Some(path) = of_the_user() {
         match read(&path) {
             Ok(text) => files.push(Source { path, text }),
-            Err(error) if is_absent(&error) => {}
-            // A HOME that we may not look into is somebody else's, as after su(1).
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && fs::symlink_metadata(&path).is_err() => {}
-            Err(error) => return Err(unreadable(&path, &error)),
+            Err(unfit) if is_absent(&unfit) || is_out_of_reach(&unfit, &path) => {}
+            Err(unfit) => return Err(unreadable(&path, &unfit)),
         }
     }
     let path = Path::new(OF_THE_MACHINE);
     match read(path) {
         Ok(text) => files.push(Source { path: path.to_owned(), text }),
-        Err(error) if is_absent(&error) => {}
-        Err(error) => return Err(unreadable(path, &error)),
+        Err(unfit) if is_absent(&unfit) => {}
+        Err(unfit) => return Err(unreadable(path, &unfit)),
     }
     Ok(files)
 }
@@ -77,26 +76,39 @@ fn of_the_user() -> Option<PathBuf> {
     Some(directory.join("nxlock/config.toml"))
 }
 
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+fn is_absent(unfit: &Unfit) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(unfit, Unfit::Unreadable(error) if matches!(error.kind(), NotFound | NotADirectory))
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// A HOME that we may not look into is somebody else's, as after su(1).
+fn is_out_of_reach(unfit: &Unfit, path: &Path) -> bool {
+    let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    matches!(unfit, Unfit::Unreadable(error) if is_denied(error)) && fs::symlink_metadata(path).is_err()
+}
+
+fn read(path: &Path) -> Result<String, Unfit> {
     let mut text = String::new();
-    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    trusted::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LONGEST {
-        return Err(io::Error::other("it is longer than 1 MiB"));
+        return Err(io::Error::other("it is longer than 1 MiB").into());
     }
     // TOML has none; editors of other systems do.
     Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned))
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Trouble {
+fn unreadable(path: &Path, unfit: &Unfit) -> Trouble {
+    let (came, remedy) = match unfit {
+        Unfit::Unreadable(error) => {
+            (say::plain(error), "make it readable for this user, or name another: --config FILE")
+        }
+        Unfit::Untrusted { came, remedy } => (came.clone(), *remedy),
+    };
     Trouble {
         kind: Kind::Misconfigured,
         tried: format!("cannot read the configuration in {}", shown(path)),
-        came: say::plain(error),
-        remedy: "make it readable for this user, or name another: --config FILE".into(),
+        came,
+        remedy: remedy.into(),
     }
 }
 

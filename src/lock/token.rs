@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
+use crate::say::Tainted;
+
 const VERSION: &str = "nx1";
 const MAX_LEN: usize = 256;
 const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -53,8 +55,8 @@ pub struct HolderId(String);
 /// Who asks: a process on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    pub user: String,
-    pub host: String,
+    pub user: Tainted,
+    pub host: Tainted,
     pub pid: u32,
 }
 
@@ -63,7 +65,7 @@ pub struct Told {
     pub id: HolderId,
     pub owner: Owner,
     pub born: SystemTime,
-    pub reason: Option<String>,
+    pub reason: Option<Tainted>,
     pub upkeep: Upkeep,
 }
 
@@ -175,7 +177,7 @@ impl Token {
             id: HolderId(random[..ID_LEN].to_owned()),
             owner: Owner { user: unescaped(user), host: unescaped(host), pid },
             born: SystemTime::UNIX_EPOCH.checked_add(born)?,
-            reason: Some(reason).filter(|reason| !reason.is_empty()),
+            reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
             upkeep,
         })
     }
@@ -194,7 +196,7 @@ fn random_part() -> anyhow::Result<String> {
 
 fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, upkeep: Upkeep) -> String {
     let born = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
-    let mut text = format!("{VERSION}:{random}:{}@{}:", field(&owner.user, 40), field(&owner.host, 80));
+    let mut text = format!("{VERSION}:{random}:{}@{}:", field(owner.user.raw(), 40), field(owner.host.raw(), 80));
     text += &format!("{}:{born}:", owner.pid);
     let end = match upkeep {
         Upkeep::Renewed => String::new(),
@@ -219,8 +221,8 @@ fn field(text: &str, room: usize) -> String {
     encoded
 }
 
-fn unescaped(field: &str) -> String {
-    percent_decode_str(field).decode_utf8_lossy().into_owned()
+fn unescaped(field: &str) -> Tainted {
+    Tainted::new(percent_decode_str(field).decode_utf8_lossy().into_owned())
 }
 
 impl FromStr for Token {
@@ -270,11 +272,8 @@ impl Owner {
     /// This process. Names that cannot be found out are "unknown" and the user's number.
     pub fn this_process() -> Owner {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-        Owner {
-            user: user_name(),
-            host: host.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into()),
-            pid: std::process::id(),
-        }
+        let host = host.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into());
+        Owner { user: user_name().into(), host: host.into(), pid: std::process::id() }
     }
 }
 
@@ -309,7 +308,7 @@ mod tests {
         let told = Token::read(token.as_str().as_bytes()).unwrap();
         assert_eq!(told.owner, owner("al:ice", "web@3"));
         assert_eq!(told.born, born);
-        assert_eq!(told.reason.as_deref(), Some("why: 50 % \u{1b}[31m é"));
+        assert_eq!(told.reason.as_ref().map(Tainted::raw), Some("why: 50 % \u{1b}[31m é"));
         assert_eq!(told.id.as_str(), &token.as_str()[4..12]);
     }
 
@@ -331,7 +330,7 @@ mod tests {
         let token = Token::mint(&owner(&long, &long), Some(&long), SystemTime::UNIX_EPOCH).unwrap();
         assert!(token.as_str().len() <= MAX_LEN, "{}", token.as_str().len());
         let told = Token::read(token.as_str().as_bytes()).unwrap();
-        assert!(told.reason.unwrap().chars().all(|c| c == 'ü'));
+        assert!(told.reason.unwrap().raw().chars().all(|c| c == 'ü'));
     }
 
     #[test]
@@ -356,7 +355,7 @@ mod tests {
             assert!(record.starts_with(&token.record_begin()));
             let told = Token::read(record.as_bytes()).unwrap();
             assert_eq!(told.owner, owner("al:ice", "web@3"));
-            assert_eq!((told.id.as_str(), told.reason.as_deref()), (&token.as_str()[..8], Some("why")));
+            assert_eq!((told.id.as_str(), told.reason.as_ref().map(Tainted::raw)), (&token.as_str()[..8], Some("why")));
             assert_eq!(HolderId::from_str(told.id.as_str()), Ok(told.id));
         }
         for other in ["1795000000", "9000000000000000000", "3999999999999999999", "400000000000000000x"] {
@@ -387,7 +386,7 @@ mod tests {
             assert!(!kept.is_lease_only() && left.is_lease_only(), "{reason:?}");
             assert!(left.as_str().len() <= MAX_LEN);
             let told = |token: &Token| Token::read(token.as_str().as_bytes()).unwrap().reason.unwrap_or_default();
-            assert!(told(&kept).starts_with(&told(&left)));
+            assert!(told(&kept).raw().starts_with(told(&left).raw()));
         }
     }
 }

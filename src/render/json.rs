@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Origin, Setting, shown};
 use crate::lock::{Fence, Holder, Legacy, Occupancy, State};
 use crate::report::{Checked, CheckedServer, Ending, Named, Ran, Report, Row, Wanted};
-use crate::say;
+use crate::say::{self, Tainted};
 use crate::store::{Finding, Kind, Trouble, Verdict, Waiter};
 use crate::supervise::Lost;
 use crate::wait::Refused;
@@ -101,12 +101,12 @@ fn occupancy(occupancy: &Occupancy) -> [(&'static str, Value); 4] {
 pub fn holder(holder: &Holder) -> Value {
     json!({
         "id": holder.id.as_str(),
-        "host": holder.owner.host,
-        "user": holder.owner.user,
+        "host": holder.owner.host.raw(),
+        "user": holder.owner.user.raw(),
         "pid": holder.owner.pid,
         "since": say::instant(holder.since),
         "held_ms": millis(holder.held),
-        "reason": holder.reason,
+        "reason": holder.reason.as_ref().map(Tainted::raw),
     })
 }
 
@@ -114,11 +114,11 @@ fn waiter(waiter: &Waiter) -> Value {
     json!({
         "position": waiter.position,
         "id": waiter.id.as_str(),
-        "host": waiter.owner.host,
-        "user": waiter.owner.user,
+        "host": waiter.owner.host.raw(),
+        "user": waiter.owner.user.raw(),
         "pid": waiter.owner.pid,
         "waiting_ms": millis(waiter.waiting),
-        "reason": waiter.reason,
+        "reason": waiter.reason.as_ref().map(Tainted::raw),
     })
 }
 

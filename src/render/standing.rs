@@ -107,7 +107,7 @@ fn lock(row: &Row) -> Line {
         if queue.is_empty() { dash() } else { count(queue).into() },
         match &occupancy.legacy {
             Some(legacy) => say::validity(legacy),
-            None => holder.and_then(|holder| holder.reason.as_deref()).map(clean).unwrap_or_default(),
+            None => holder.and_then(|holder| holder.reason.as_ref()).map(ToString::to_string).unwrap_or_default(),
         }
         .into(),
     ]
@@ -130,7 +130,7 @@ fn waiter(waiter: &Waiter) -> Line {
         span(waiter.waiting).into(),
         dash(),
         dash(),
-        waiter.reason.as_deref().map(clean).unwrap_or_default().into(),
+        waiter.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
 }
 
@@ -170,7 +170,7 @@ fn place(waiter: &Waiter) -> [Cell; 5] {
         say::process(&waiter.owner).into(),
         waiter.id.to_string().into(),
         format!("for {}", span(waiter.waiting)).into(),
-        waiter.reason.as_deref().map(clean).unwrap_or_default().into(),
+        waiter.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
 }
 
@@ -194,8 +194,8 @@ pub fn block(lock: &Named, occupancy: &Occupancy, options: Option<&str>) -> Stri
     if let Some(legacy) = &occupancy.legacy {
         line("says", say::validity(legacy));
     }
-    if let Some(reason) = occupancy.holder.as_ref().and_then(|holder| holder.reason.as_deref()) {
-        line("reason", clean(reason));
+    if let Some(reason) = occupancy.holder.as_ref().and_then(|holder| holder.reason.as_ref()) {
+        line("reason", reason.to_string());
     }
     if let Some(breaks) = options.and_then(|options| breaks(lock, occupancy, options)) {
         line("break", breaks);

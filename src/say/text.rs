@@ -114,13 +114,13 @@ pub fn instant(time: SystemTime) -> String {
 
 /// `alice@web-3:4711`
 pub fn process(owner: &Owner) -> String {
-    format!("{}@{}:{}", clean(&owner.user), clean(&owner.host), owner.pid)
+    format!("{}@{}:{}", owner.user, owner.host, owner.pid)
 }
 
 /// `alice@web-3, pid 4711`
 pub fn who(holder: &Holder) -> String {
     let owner = &holder.owner;
-    format!("{}@{}, pid {}", clean(&owner.user), clean(&owner.host), owner.pid)
+    format!("{}@{}, pid {}", owner.user, owner.host, owner.pid)
 }
 
 /// Who has it, in the middle of a sentence.
@@ -169,7 +169,7 @@ pub fn validity(legacy: &Legacy) -> String {
 /// What an occupied name is, to somebody who was refused.
 pub fn state(occupancy: &Occupancy) -> String {
     match &occupancy.state {
-        State::WrongType(kind) => format!("a key of type {}", clean(kind)),
+        State::WrongType(kind) => format!("a key of type {kind}"),
         _ if occupancy.holder.is_some() => "held by somebody else".to_owned(),
         _ => held_by(occupancy),
     }

@@ -1,7 +1,6 @@
 //! Who we are at a server, and whom we trust there: passwords and where they come from. Knows no server.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use super::endpoint::Login;
 use super::secure::Trust;
 use super::{Kind, Trouble};
 use crate::say;
+use crate::trusted::{self, Unfit};
 
 /// What nobody is to see: it can neither be printed nor be formatted for debugging.
 #[derive(Clone)]
@@ -87,8 +87,10 @@ fn read(path: &Path) -> Result<Secret, Trouble> {
         came,
         remedy: remedy.into(),
     };
-    let (text, mode) =
-        contents(path).map_err(|e| wrong(say::plain(&e), "see --password-file, NXLOCK_PASSWORD_FILE"))?;
+    let (text, mode) = contents(path).map_err(|unfit| match unfit {
+        Unfit::Unreadable(error) => wrong(say::plain(&error), "see --password-file, NXLOCK_PASSWORD_FILE"),
+        Unfit::Untrusted { came, remedy } => wrong(came, remedy),
+    })?;
     if mode & 0o077 != 0 {
         let quoted = shlex::try_quote(&shown).unwrap_or_default();
         say::warn(format_args!("others may read the password in {shown}: chmod 600 {quoted}"));
@@ -99,9 +101,9 @@ fn read(path: &Path) -> Result<Secret, Trouble> {
 }
 
 /// What a file holds and, of a file and not a pipe, who may read it.
-fn contents(path: &Path) -> io::Result<(String, u32)> {
-    let file = File::open(path)?;
-    let found: fs::Metadata = file.metadata()?;
+fn contents(path: &Path) -> Result<(String, u32), Unfit> {
+    let file = trusted::open(path)?;
+    let found = file.metadata()?;
     let mode = if found.is_file() { found.permissions().mode() } else { 0 };
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;

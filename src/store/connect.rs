@@ -25,6 +25,8 @@ use crate::say;
 pub struct Link {
     /// Whom it leads to.
     pub peer: Endpoint,
+    /// It has been asked who it is, where that matters.
+    pub is_introduced: bool,
     stream: Stream,
     parser: Parser,
 }
@@ -106,13 +108,13 @@ impl Link {
     pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Link, Fault> {
         let stream = match (&endpoint.address, &endpoint.entry.trust) {
             (Address::Unix(path), _) => Stream::Unix(dial::unix(path, limit)?),
-            (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host, *port, limit)?),
+            (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host.raw(), *port, limit)?),
             (Address::Tcp { host, port }, Some(trust)) => {
-                let socket = dial::host(host, *port, limit)?;
-                Stream::Tls(Box::new(Secure::begin(socket, host, trust, limit)?))
+                let socket = dial::host(host.raw(), *port, limit)?;
+                Stream::Tls(Box::new(Secure::begin(socket, host.raw(), trust, limit)?))
             }
         };
-        let mut link = Link { peer: endpoint.clone(), stream, parser: Parser::new() };
+        let mut link = Link { peer: endpoint.clone(), is_introduced: false, stream, parser: Parser::new() };
         let greetings = greetings(endpoint);
         // What is lost of a greeting is no request's: none has been made yet.
         for reply in link.converse(&greetings, limit)? {
@@ -302,7 +304,7 @@ mod tests {
             begun.and_then(|()| (0..).try_for_each(|_| theirs.write_all(&[b'x'; 1 << 16])))
         });
         let peer = Endpoint { address: Address::Unix("s".into()), entry: Entry::default() };
-        let mut link = Link { peer, stream: Stream::Unix(ours), parser: Parser::new() };
+        let mut link = Link { peer, is_introduced: false, stream: Stream::Unix(ours), parser: Parser::new() };
         let fault = link.receive(Limit::until(Moment::now() + limit)).unwrap_err();
         drop(link);
         assert!(talker.join().unwrap().is_err());

@@ -10,6 +10,7 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::access::{Access, Secret};
 use super::secure::Trust;
+use crate::say::Tainted;
 
 /// One Redis server, and how we are let in.
 #[derive(Clone)]
@@ -29,7 +30,7 @@ pub struct Entry {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    Tcp { host: String, port: u16 },
+    Tcp { host: Tainted, port: u16 },
     Unix(PathBuf),
 }
 
@@ -83,7 +84,7 @@ impl Endpoint {
         let info = url.into_connection_info().map_err(|e| reason(&e))?;
         let address = match info.addr() {
             ConnectionAddr::Tcp(host, _) => {
-                let host = host.trim_matches(['[', ']']).to_owned();
+                let host = Tainted::from(host.trim_matches(['[', ']']));
                 Address::Tcp { host, port: named_port.unwrap_or(port) }
             }
             ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
@@ -113,7 +114,7 @@ fn reason(error: &redis::RedisError) -> String {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } if host.raw().contains(':') => write!(f, "[{host}]:{port}"),
             Address::Tcp { host, port } => write!(f, "{host}:{port}"),
             Address::Unix(path) => write!(f, "{}", percent_encode(path.as_os_str().as_bytes(), ESCAPED)),
         }

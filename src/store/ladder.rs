@@ -95,11 +95,11 @@ pub fn look(wire: &mut Wire, key: &str, limit: Limit<'_>) -> Result<(Standing, O
     kind.arg(key);
     let [kind, get, pttl] = three(wire.ask_all(&[kind, get(key), pttl(key)], limit).map_err(NoReply::of_a_read)?)?;
     let (occupancy, value) = match reply::text(&refuse_error(kind)?) {
-        Some("string" | "none") => {
+        Some(kind) if matches!(kind.raw(), "string" | "none") => {
             let value = refuse_error(get)?;
-            (seen(&value, &refuse_error(pttl)?), reply::text(&value).map(str::to_owned))
+            (seen(&value, &refuse_error(pttl)?), reply::text(&value).map(|value| value.raw().to_owned()))
         }
-        Some(other) => (reply::wrong_type(other), None),
+        Some(other) => (reply::wrong_type(other.raw()), None),
         None => return Err(Obstacle::Unexpected(Unexpected::Shape)),
     };
     Ok((Standing { occupancy, queue: Vec::new() }, value))

@@ -195,7 +195,7 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Ear
 /// The script's question whether we hear it, which wants no answer.
 fn is_test(said: &Value) -> bool {
     match said {
-        Value::Array(fields) => fields.get(2).and_then(reply::text) == Some("t"),
+        Value::Array(fields) => fields.get(2).and_then(reply::text).is_some_and(|said| said.raw() == "t"),
         _ => false,
     }
 }

@@ -10,12 +10,12 @@ use redis::Value;
 use super::connect::{Fault, NoReply};
 use super::{Kind, Place, Trouble, Waiter};
 use crate::lock::{Fence, Legacy, LockName, Occupancy, State, Token};
-use crate::say;
+use crate::say::{self, Tainted};
 
 /// A reply that is not what was asked for.
 pub enum Unexpected {
     /// The server's own error: its code, and all that it said.
-    Error { code: String, text: String },
+    Error { code: Tainted, text: Tainted },
     /// A reply of another shape: not a server whose scripts we understand.
     Shape,
 }
@@ -74,9 +74,9 @@ pub fn told(fault: Fault, waited: Duration) -> (Kind, String, &'static str) {
 fn understood(unexpected: Unexpected) -> (Kind, String, &'static str) {
     match unexpected {
         Unexpected::Error { code, text } => {
-            let (kind, remedy) = meaning(&code);
-            let clue = if text.contains(&code) { String::new() } else { format!("{}: ", say::clean(&code)) };
-            (kind, format!("{clue}the server says \"{}\"", say::clean(&text)), remedy)
+            let (kind, remedy) = meaning(code.raw());
+            let clue = if text.raw().contains(code.raw()) { String::new() } else { format!("{code}: ") };
+            (kind, format!("{clue}the server says \"{text}\""), remedy)
         }
         Unexpected::Shape => {
             (Kind::Broken, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
@@ -129,20 +129,21 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         Some((said, place)) if place.contains(", on @") => said,
         _ => details,
     };
-    Unexpected::Error { code: code.to_owned(), text: format!("{} {said}", error.code()).trim_end().to_owned() }
+    let text = format!("{} {said}", error.code()).trim_end().to_owned();
+    Unexpected::Error { code: code.into(), text: text.into() }
 }
 
 /// Whether an error is a "no" that stays no: it is not permitted, or not known here.
 pub fn denies(unexpected: &Unexpected) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };
-    code == "NOPERM" || text.to_lowercase().contains("unknown command")
+    code.raw() == "NOPERM" || text.raw().to_lowercase().contains("unknown command")
 }
 
 /// Whether an error says that scripts are not run here, or not for us.
 pub fn denies_scripts(unexpected: &Unexpected) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };
-    let text = text.to_lowercase();
-    (code == "NOPERM" && text.contains("'eval'")) || (text.contains("unknown command") && text.contains("eval"))
+    let text = text.raw().to_lowercase();
+    (code.raw() == "NOPERM" && text.contains("'eval'")) || (text.contains("unknown command") && text.contains("eval"))
 }
 
 const READ_URL: &str = "check the user and password: in the URL, --password-file or REDISCLI_AUTH";
@@ -193,14 +194,14 @@ pub fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-pub fn text(value: &Value) -> Option<&str> {
-    std::str::from_utf8(bytes(value)?).ok()
+pub fn text(value: &Value) -> Option<Tainted<&str>> {
+    std::str::from_utf8(bytes(value)?).ok().map(Tainted::new)
 }
 
 pub fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Int(n) => Some(*n),
-        other => text(other)?.parse().ok(),
+        other => text(other)?.raw().parse().ok(),
     }
 }
 
@@ -229,7 +230,7 @@ pub fn stale(value: &Value) -> Option<Legacy> {
 
 /// A key that cannot be a lock.
 pub fn wrong_type(kind: &str) -> Occupancy {
-    Occupancy { state: State::WrongType(kind.to_owned()), holder: None, ttl: None, fence: None, legacy: None }
+    Occupancy { state: State::WrongType(kind.into()), holder: None, ttl: None, fence: None, legacy: None }
 }
 
 /// What ACQUIRE says of the queue: `position, length, ticket, channel used`.
@@ -247,7 +248,7 @@ pub fn queued(fields: &[Value]) -> Option<Queued> {
     if place.position > place.length {
         return None;
     }
-    Some(Queued { place, ticket: text(ticket)?.to_owned(), channel_used: integer(used)? == 1 })
+    Some(Queued { place, ticket: text(ticket)?.raw().to_owned(), channel_used: integer(used)? == 1 })
 }
 
 /// `token, ticket, token, ticket ...`: a ticket is the server's microsecond of the enqueuing.

@@ -2,7 +2,6 @@
 //! they are made out to (RFC 9525).
 
 use std::fmt;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -19,6 +18,8 @@ use super::access::TlsFiles;
 use super::connect::Fault;
 use super::dial::ready;
 use crate::limit::Limit;
+use crate::say::Tainted;
+use crate::trusted::{self, Unfit};
 
 /// Whom we trust and who we are. The files are read when the first connection needs them.
 pub struct Trust {
@@ -65,7 +66,8 @@ impl Trust {
         let found = rustls_native_certs::load_native_certs();
         let (added, _) = roots.add_parsable_certificates(found.certs);
         if added == 0 {
-            let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
+            let why =
+                found.errors.first().map(|error| format!(": {}", Tainted::from(error.to_string()))).unwrap_or_default();
             return Err(Fault::Told {
                 kind: Kind::Misconfigured,
                 came: format!("this system has no certificates of authorities to verify a server by{why}"),
@@ -77,7 +79,7 @@ impl Trust {
 }
 
 fn chain(file: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    let text = fs::read(file).map_err(|error| misconfigured(file, option, &error))?;
+    let text = trusted::read(file).map_err(|unfit| unreadable(file, option, unfit))?;
     let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| misconfigured(file, option, &error))?;
     if certificates.is_empty() {
@@ -87,16 +89,30 @@ fn chain(file: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Faul
 }
 
 fn private(file: &Path) -> Result<PrivateKeyDer<'static>, Fault> {
-    let text = fs::read(file).map_err(|error| misconfigured(file, "--tls-key", &error))?;
+    let text = trusted::read(file).map_err(|unfit| unreadable(file, "--tls-key", unfit))?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
         misconfigured(file, "--tls-key", &"there is no private key in it: PEM without a passphrase is wanted")
     })
 }
 
+/// What is wrong with which file, whatever stands in it and in its name.
+fn named(file: &Path, option: &str, came: &dyn fmt::Display) -> String {
+    format!("{option} {}: {}", Tainted::from(file.to_string_lossy().into_owned()), Tainted::from(came.to_string()))
+}
+
+fn unreadable(file: &Path, option: &str, unfit: Unfit) -> Fault {
+    match unfit {
+        Unfit::Unreadable(error) => misconfigured(file, option, &error),
+        Unfit::Untrusted { came, remedy } => {
+            Fault::Told { kind: Kind::Misconfigured, came: named(file, option, &came), remedy }
+        }
+    }
+}
+
 fn misconfigured(file: &Path, option: &str, came: &dyn fmt::Display) -> Fault {
     Fault::Told {
         kind: Kind::Misconfigured,
-        came: format!("{option} {}: {}", file.display(), crate::say::clean(&came.to_string())),
+        came: named(file, option, came),
         remedy: "name a file that can be read and holds what it should, in PEM",
     }
 }
@@ -216,7 +232,7 @@ fn said(error: &rustls::Error) -> Fault {
             "name the authority's certificate: --tls-ca FILE",
         ),
         Error::InvalidCertificate(flaw) => untrusted(
-            format!("its certificate cannot be trusted: {}", crate::say::clean(&flaw.to_string())),
+            format!("its certificate cannot be trusted: {}", Tainted::from(flaw.to_string())),
             "see `openssl s_client -connect HOST:PORT`",
         ),
         Error::AlertReceived(Alert::CertificateRequired) => {
@@ -241,7 +257,7 @@ fn said(error: &rustls::Error) -> Fault {
         },
         other => Fault::Told {
             kind: Kind::Unreachable,
-            came: format!("TLS failed: {}", crate::say::clean(&other.to_string())),
+            came: format!("TLS failed: {}", Tainted::from(other.to_string())),
             remedy: "see the server's log",
         },
     }

@@ -186,7 +186,7 @@ impl Server {
             *shown = self.told(what, &value, limit);
         }
         let standing = standing(&answer).ok_or_else(|| self.senseless(what))?;
-        Ok((standing, reply::text(&value).map(str::to_owned)))
+        Ok((standing, reply::text(&value).map(|value| value.raw().to_owned())))
     }
 
     /// What RELEASE has answered: nothing if it is done, or whose the lock is.
@@ -357,7 +357,8 @@ impl Store for Server {
 /// What INSPECT tells.
 fn standing(answer: &[Value]) -> Option<Standing> {
     let [kind, seen @ .., reserved, Value::Array(queue)] = answer else { return None };
-    let mut occupancy = match reply::text(kind)? {
+    let kind = reply::text(kind)?;
+    let mut occupancy = match kind.raw() {
         "string" | "none" => reply::occupancy(seen)?,
         other => reply::wrong_type(other),
     };

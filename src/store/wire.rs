@@ -10,6 +10,7 @@ use redis::{Cmd, Value, cmd};
 
 use super::Kind;
 use super::connect::{Fault, Link, NoReply};
+use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
 use super::route::{Heard, Route};
 use crate::clock::Moment;
@@ -28,6 +29,8 @@ pub struct Wire {
     /// Connections with a request outstanding that nobody waits for any more, the latest first: what is sent on
     /// one is executed after that request.
     spent: Vec<Link>,
+    /// Who the others are, where this server is one of several.
+    distinct: Option<Distinct>,
 }
 
 /// So often we let ourselves be sent to another server before there is an answer.
@@ -38,7 +41,16 @@ const MOST_SPENT: usize = 16;
 
 impl Wire {
     pub fn new(route: Route, timeout: Duration) -> Wire {
-        Wire { route, timeout, began: Moment::now(), with: None, idle: Vec::new(), spent: Vec::new() }
+        Wire { route, timeout, began: Moment::now(), with: None, idle: Vec::new(), spent: Vec::new(), distinct: None }
+    }
+
+    /// The server is to be another than those that are spoken to elsewhere.
+    pub fn among(&mut self, distinct: &Distinct) {
+        self.distinct = Some(distinct.clone());
+    }
+
+    pub fn is_one_of_several(&self) -> bool {
+        self.distinct.is_some()
     }
 
     pub fn route(&self) -> &Route {
@@ -150,7 +162,7 @@ impl Wire {
     }
 
     fn converse(&mut self, mut link: Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
-        match link.converse(requests, self.within(limit)) {
+        match self.exchange(&mut link, requests, self.within(limit)) {
             Ok(replies) => {
                 self.idle.push(link);
                 Ok(replies)
@@ -165,6 +177,20 @@ impl Wire {
                 Err(no_reply)
             }
         }
+    }
+
+    /// One of several servers tells who it is ahead of its first answer, in the same round trip.
+    fn exchange(&self, link: &mut Link, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        let Some(distinct) = self.distinct.as_ref().filter(|_| !link.is_introduced) else {
+            return link.converse(requests, limit);
+        };
+        let all: Vec<Cmd> = [Distinct::question()].into_iter().chain(requests.iter().cloned()).collect();
+        let mut replies = link.converse(&all, limit)?.into_iter();
+        let told = replies.next().unwrap_or(Value::Nil);
+        // The other requests have been carried out all the same.
+        distinct.hear(&link.peer, &told).map_err(|fault| NoReply { fault, sent: true })?;
+        link.is_introduced = true;
+        Ok(replies.collect())
     }
 
     /// Sends a request behind each one that was given up, so that it cannot be executed before it. Nobody

@@ -56,6 +56,6 @@ fn fits(row: &Row, wanted: &str) -> bool {
     wanted.is_empty()
         || has(row.lock.name.as_str())
         || holder.is_some_and(|holder| {
-            has(&say::process(&holder.owner)) || has(holder.reason.as_deref().unwrap_or_default())
+            has(&say::process(&holder.owner)) || holder.reason.as_ref().is_some_and(|reason| has(reason.raw()))
         })
 }

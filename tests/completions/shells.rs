@@ -122,6 +122,54 @@ fn names_are_completed(shell: &str) {
     clear(&redis);
 }
 
+/// Whoever may write keys chooses names, and what a shell puts into its line it would run.
+const HOSTILE: [&str; 6] = ["$(touch x)", "&& touch x", "=touch", "`touch x`", "touch;touch x", "~root"];
+
+/// The names have no beginning in common, and by a menu each is put in whole. `more` keys are needed before the first
+/// one, and `choose` to have the one that is shown.
+fn no_name_is_run_that_is_put_in(shell_name: &str, menu: &str, more: usize, choose: &str) {
+    let redis = with_locks(&HOSTILE);
+    let Some(mut shell) = start(shell_name, Some(&redis)) else { return clear(&redis) };
+    shell.completes("nxlock run \\`\t", &["run", "`touch x`"]);
+    shell.terminal.types(menu);
+    let mut chosen = Vec::new();
+    // fish has no way to quote a tilde that is offered, and it is not offered.
+    let offered = if shell_name == "fish" { &HOSTILE[..5] } else { &HOSTILE };
+    for nth in 1..=offered.len() {
+        let typed = format!("nxlock run {}{choose}", "\t".repeat(nth + more));
+        // On a busy machine a first try may take too long, and nothing is put in.
+        eventually("a name is put in", || match shell.words(&typed).as_slice() {
+            [verb] if verb == "run" => false,
+            words => {
+                assert_eq!(words.len(), 2, "a name is one word: {words:?}\n{}", shell.terminal.screen());
+                assert!(HOSTILE.contains(&words[1].as_str()), "it is a name: {words:?}\n{}", shell.terminal.screen());
+                chosen.push(words[1].clone());
+                true
+            }
+        });
+    }
+    chosen.sort_unstable();
+    assert_eq!(chosen, offered, "each was put in once");
+    assert!(!shell.directory.path().join("x").exists(), "nothing was run");
+    clear(&redis);
+}
+
+#[test]
+fn no_name_is_run_that_bash_puts_in() {
+    no_name_is_run_that_is_put_in("bash", "bind TAB:menu-complete\r", 0, "");
+}
+
+#[test]
+fn no_name_is_run_that_zsh_puts_in() {
+    no_name_is_run_that_is_put_in("zsh", "bindkey '^I' menu-complete\r", 0, "");
+}
+
+#[test]
+fn no_name_is_run_that_fish_puts_in() {
+    // The first key shows the menu.
+    no_name_is_run_that_is_put_in("fish", "", 1, "\r");
+}
+
 fn without_a_server_nothing_is_said(shell: &str) {
     let Some(mut shell) = start(shell, None) else { return };
     assert_eq!(shell.words("nxlock run tw\t"), ["run", "tw"]);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Home;
-use crate::support::{Nxlock, Redis};
+use crate::support::{Nxlock, Redis, Terminal};
 
 #[test]
 fn a_password_comes_from_a_file_then_the_url_then_a_variable() {
@@ -110,4 +110,38 @@ fn no_password_is_shown_wherever_it_comes_from() {
         home.call(["-s", &url, "run", "job", "-n", "--", "true"]).env("NXLOCK_PASSWORD_FILE", &file).run().exits(75);
     done.never_says("s3cret").says(&format!("nxlock -s {url} release job --break"));
     home.call(["--config", config, "release", "job", &token]).run().exits(0);
+}
+
+#[test]
+fn a_person_is_told_once_that_others_can_read_a_password_among_the_arguments() {
+    let redis = Redis::on_tcp(&["--requirepass", "s3cret"]);
+    redis.leave_as_it_is();
+    let home = Home::new();
+    let with = format!("redis://:s3cret@127.0.0.1:{}", redis.port());
+    let config = home.file("nx.toml", format!("server = {with:?}\n"));
+    let config = config.to_str().unwrap();
+    let warning = "can read the password in --server";
+    let equals = format!("--server={with}");
+    for args in [&["-s", &with, "status"][..], &["status", &equals], &["-s", &with, "run", "job", "--", "true"]] {
+        let call = || home.call(args.iter().copied());
+        let mut terminal = Terminal::start(call());
+        terminal.exits(0);
+        let screen = terminal.screen();
+        assert_eq!(screen.matches(warning).count(), 1, "{screen}");
+        assert!(["NXLOCK_SERVER", "--password-file"].iter().all(|other| screen.contains(other)), "{screen}");
+        assert!(!screen.contains("s3cret"), "{screen}");
+        // Nobody reads what cron mails every minute.
+        call().run().never_says(warning);
+    }
+    for call in [
+        home.call(["-q", "-s", &with, "status"]),
+        home.call(["status"]).env("NXLOCK_SERVER", &with),
+        home.call(["status", "--config", config]),
+        home.call(["-s", &with.replace(":s3cret@", ""), "status"]).env("REDISCLI_AUTH", "s3cret"),
+        home.call(["-s", "local:/tmp", "status"]),
+    ] {
+        let mut terminal = Terminal::start(call);
+        terminal.exits(0);
+        assert!(!terminal.screen().contains("password"), "{}", terminal.screen());
+    }
 }

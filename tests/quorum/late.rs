@@ -18,12 +18,19 @@ fn scripts(redis: &Redis) -> u64 {
     eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
 }
 
+/// Whether a request is the first script of all.
+fn first_script() -> impl Fn(&str) -> bool + Send + Sync {
+    let is_over = AtomicBool::new(false);
+    move |words: &str| words.starts_with("EVAL") && !is_over.swap(true, Ordering::Relaxed)
+}
+
 #[test]
 fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
     let three = [Redis::start(), Redis::start(), Redis::start()];
     // The first ballot is lost: one vote of three is somebody else's, and one request is on its way.
     three[2].put("lock:job", OTHERS, Some(600_000));
-    let slow = Proxy::to(&three[0], |number| if number == 1 { Fate::Held } else { Fate::Delivered });
+    let first = first_script();
+    let slow = Proxy::by_command(&three[0], move |_, words| if first(words) { Fate::Held } else { Fate::Delivered });
     let servers = format!("{} {} {}", slow.url(), three[1].url(), three[2].url());
     let call = Nxlock::new(turn(&["-t", "30s", "--server-timeout", "500ms"])).env("NXLOCK_SERVER", &servers);
     let mut holder = Turn::of(call);
@@ -45,7 +52,11 @@ fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
 fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachable() {
     let mut five = Five::start();
     five.each_mut()[4].kill();
-    let hangs = Proxy::to(&five.each()[2], |number| if number == 1 { Fate::Delivered } else { Fate::Blackholed });
+    let (first, has_voted) = (first_script(), AtomicBool::new(false));
+    let hangs = Proxy::by_command(&five.each()[2], move |_, words| {
+        let votes = first(words);
+        if has_voted.fetch_or(votes, Ordering::Relaxed) { Fate::Blackholed } else { Fate::Delivered }
+    });
     let mut servers: Vec<String> = five.each().iter().map(Redis::url).collect();
     servers[2] = hangs.url();
     let over = AtomicBool::new(false);

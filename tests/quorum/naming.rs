@@ -71,3 +71,38 @@ fn of_an_even_number_more_than_half_decide() {
     let done = call(&["run", "job", "-n", "--server-timeout", "300ms", "--", "echo", "ran"]).run();
     done.exits(69).prints("").says("2 of 4 servers answered");
 }
+
+#[test]
+fn a_server_that_is_named_by_several_addresses_has_one_vote() {
+    let (one, other) = (Redis::on_tcp(&[]), Redis::start());
+    let (ip, name) = (format!("redis://127.0.0.1:{}", one.port()), format!("redis://localhost:{}", one.port()));
+    let all = [one.url(), ip.clone(), name.clone()].join(" ");
+    for verb in [&["run", "job", "--", "echo", "ran"][..], &["acquire", "job", "--ttl", "1m"], &["status", "job"]] {
+        let done = Nxlock::new(verb.iter().copied()).env("NXLOCK_SERVER", &all).run().exits(78).prints("");
+        done.says("it is the same server as ").says("name each server once");
+        assert!(!one.exists("lock:job"), "nothing is left there");
+    }
+    let done = Nxlock::new(["check"]).env("NXLOCK_SERVER", &all).run().exits(78);
+    assert_eq!(done.text().matches("it is the same server as ").count(), 2, "{}", done.both());
+    // The others are a majority without it.
+    let third = Redis::start();
+    let four = [ip, other.url(), name, third.url()].join(" ");
+    Nxlock::new(["run", "job", "--", "echo", "ran"]).env("NXLOCK_SERVER", &four).run().exits(0).prints("ran\n");
+    let done = Nxlock::new(["check"]).env("NXLOCK_SERVER", &four).run().exits(1);
+    assert!(done.text().contains("it is the same server as "), "{}", done.both());
+}
+
+#[test]
+fn servers_that_do_not_tell_who_they_are_are_taken_for_several() {
+    let five = Five::start();
+    for redis in five.each() {
+        redis.ask::<()>(&["ACL", "SETUSER", "default", "-info"]);
+    }
+    five.nxlock(["run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n").says_nothing();
+    let done = five.nxlock(["check"]).run().exits(1);
+    let said = "nor whether it is another server than the others";
+    assert_eq!(done.text().matches(said).count(), 5, "{}", done.both());
+    for redis in five.each() {
+        redis.ask::<()>(&["ACL", "SETUSER", "default", "+info"]);
+    }
+}

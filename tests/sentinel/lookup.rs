@@ -173,3 +173,35 @@ fn the_password_of_the_url_is_that_of_the_master() {
     group.sentinels[0].ask::<()>(&["ACL", "SETUSER", "watcher", "on", "nopass", "+@all"]);
     attempt(&group, &url, "2s").exits(0).prints("ran\n");
 }
+
+/// Says the same to whoever asks anything.
+fn says_to_all(reply: Vec<u8>) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    // Ends with the test process.
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = std::io::Read::read(&mut client, &mut [0; 1024]);
+            let _ = std::io::Write::write_all(&mut client, &reply);
+        }
+    });
+    host
+}
+
+#[test]
+fn nothing_that_a_sentinel_says_can_fool_a_terminal() {
+    let hostile = "h\u{1b}]0;owned\u{7}\u{1b}[2J\u{202e}evil";
+    let answer = |host: &str| format!("*2\r\n${}\r\n{host}\r\n$1\r\n1\r\n", host.len()).into_bytes();
+    let named = says_to_all(answer(hostile));
+    let told = says_to_all(format!("-ERR {hostile}\r\n").into_bytes());
+    for host in [named, told] {
+        for verb in
+            [&["-v", "status"][..], &["check"], &["--json", "check"], &["-v", "run", "job", "-n", "--", "echo", "ran"]]
+        {
+            let args = ["--server-timeout", "500ms", "--color", "never"].iter().chain(verb).copied();
+            let done = Nxlock::new(args).env("NXLOCK_SERVER", url(&host)).run();
+            assert!(!done.status.success(), "{}", done.both());
+            done.never_says("\u{1b}").never_says("\u{7}").never_says("\u{202e}").never_says("ran\n");
+        }
+    }
+}

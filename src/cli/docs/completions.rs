@@ -42,13 +42,14 @@ _nxlock_names() {
 }
 "#;
 
+/// fish quotes what it puts in, but for what it would itself expand at the beginning of a word: that is not offered.
 const FISH: &str = r#"
 function __fish_nxlock_finds_names
     set -l words (commandline -opc)
     command -q $words[1]
     or return
     set -l word (commandline -ct | string unescape)
-    set -g __fish_nxlock_names (command $words[1] complete-names $words "$word" 2>/dev/null </dev/null)
+    set -g __fish_nxlock_names (command $words[1] complete-names $words "$word" 2>/dev/null </dev/null | string match -rv '^(~|%self)')
     set -q __fish_nxlock_names[1]
 end
 

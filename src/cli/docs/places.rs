@@ -43,7 +43,9 @@ With three or more servers a lock is held by who has it in more than half of the
     nxlock -s redis://a -s redis://b -s redis://c run deploy -- ./deploy.sh
 
 -s is repeated, or NXLOCK_SERVER has several URLs with white space or commas between them. An odd number is best: of four, one may be away, as of \
-three. Two are refused, since neither can outvote the other; so are several databases of one server, and a directory.
+three. Two are refused, since neither can outvote the other; so are several databases of one server, and a directory. A server that is reached at several addresses is known by its \
+run_id, has the vote of one of them, and fails at the others: an error (78) where the rest is no majority, and told by `check`. One that does not permit INFO cannot be \
+told from another.
 
 All are asked at once, and a majority that answers decides: the others are given four times as long as it took, where they could make a difference. Who is silent \
 for a quarter of a second is not waited for any more, and asked again each second. With a majority away no lock is granted, none is renewed, and the exit status is 69. \
@@ -114,7 +116,12 @@ that is not admitted are errors (78) of every verb, since locks might be somewhe
 and where from.
 
 The password is the first line of the file that --password-file names, or else what the URL has, or else REDISCLI_AUTH. \
-If others may read that file, there is a warning.";
+If others may read that file, there is a warning.
+
+A configuration, a password file and the files of --tls-ca, --tls-cert and --tls-key are read only if they and the directory that \
+they are in belong to the effective user or to root, and nobody else may write to them: no others, and no group but one in which the owner is alone by /etc/passwd and /etc/group. \
+A directory with the sticky bit, as /tmp, may be anybody's to write to, and a link there has to be the user's or root's. Anything else is an error (78), so that root with the HOME of another user, as under \
+`sudo -E`, does not do what that user's file says. What the caller has opened is not judged: /dev/stdin, /dev/fd/N and `<(...)`.";
 
 pub const FILES: &str = "\
 $XDG_CONFIG_HOME/nxlock/config.toml, ~/.config/nxlock/config.toml  The user's configuration: the second where XDG_CONFIG_HOME is not set.
@@ -145,6 +152,7 @@ renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`; and, to tell the f
 status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
 Sentinel  `+role` at the master; at a sentinel with users, `+sentinel|get-master-addr-by-name`
 Cluster  `+cluster|slots +asking`
+Several servers  `+info`, to see that they are not one
 --min-replicas  `+wait`
 check  All of these; and `+info +config|get` to be told of all that endangers locks
 

@@ -154,7 +154,7 @@ mod tests {
     use crate::lock::Owner;
 
     fn longest_token() -> Token {
-        let owner = Owner { user: "ü".repeat(40), host: "h".repeat(80), pid: 4_194_304 };
+        let owner = Owner { user: "ü".repeat(40).into(), host: "h".repeat(80).into(), pid: 4_194_304 };
         Token::mint(&owner, Some(&"?".repeat(256)), SystemTime::UNIX_EPOCH).unwrap()
     }
 

@@ -14,6 +14,7 @@ use crate::clock::Moment;
 use crate::inbox::{Arrival, Inbox};
 use crate::limit::Limit;
 use crate::lock::Prefix;
+use crate::store::distinct::Distinct;
 use crate::store::endpoint::Endpoint;
 use crate::store::server::Server;
 
@@ -63,9 +64,10 @@ impl Assembly {
         let (letters, answers) = Inbox::open()?;
         let (open, end) = UnixStream::pair()?;
         let closed = Arc::new(AtomicU64::new(0));
+        let distinct = Distinct::default();
         let now = Moment::now();
         let start = |(at, endpoint): (usize, &Endpoint)| {
-            let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0);
+            let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).among(&distinct);
             let orders = node::start(at, server, end.try_clone()?, Arc::clone(&closed), answers.another()?)?;
             Ok(Member { orders, unanswered: 0, asked: now, late_since: None })
         };

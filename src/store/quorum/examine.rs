@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
+use super::super::distinct::Distinct;
 use super::super::examine::{Examination, Examined, Finding, Verdict};
 use super::super::server::Server;
 use super::{Endpoint, Limit, Moment, Prefix, Store};
 
 pub fn examine(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> Examination {
     let mut servers: Vec<Examined> = Vec::with_capacity(endpoints.len());
+    let distinct = Distinct::default();
     for endpoint in endpoints {
-        let mut server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0);
+        let mut server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).among(&distinct);
         match server.examine(Limit::until(Moment::now() + timeout)) {
             Ok(examination) => servers.extend(examination.servers),
             Err(trouble) => {

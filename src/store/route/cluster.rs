@@ -228,7 +228,7 @@ fn owned(from: &Endpoint, range: &Value) -> Option<(u16, u16, Address)> {
     let [first, last, Value::Array(master), ..] = range.as_slice() else { return None };
     let number = |value| reply::integer(value).and_then(|n| u16::try_from(n).ok());
     let [host, port, ..] = master.as_slice() else { return None };
-    let host = reply::text(host).unwrap_or_default();
+    let host = reply::text(host).unwrap_or_default().into_raw();
     Some((number(first)?, number(last)?, node(from, host, number(port)?)?))
 }
 
@@ -237,7 +237,7 @@ fn node(from: &Endpoint, host: &str, port: u16) -> Option<Address> {
         ("" | "?", Address::Tcp { host, .. }) => Some(Address::Tcp { host: host.clone(), port }),
         ("" | "?", Address::Unix(_)) => None,
         _ if host.contains(say::may_fool) => None,
-        _ => Some(Address::Tcp { host: host.to_owned(), port }),
+        _ => Some(Address::Tcp { host: host.into(), port }),
     }
 }
 

@@ -45,7 +45,9 @@ impl Sentinels {
         });
         let (link, role) = opened.map_err(|fault| befell(fault, &format!("the master {}", endpoint.address), asked))?;
         match role {
-            Value::Array(said) if said.first().and_then(reply::text) == Some("master") => Ok(link),
+            Value::Array(said) if said.first().and_then(reply::text).is_some_and(|role| role.raw() == "master") => {
+                Ok(link)
+            }
             Value::Array(_) => Err(Fault::Told {
                 kind: Kind::Unwilling,
                 came: format!("the sentinels name {}, and that is not a master", endpoint.address),
@@ -99,8 +101,8 @@ impl Sentinels {
             Value::Nil => Ok(None),
             Value::Array(parts) => match parts.iter().map(reply::text).collect::<Vec<_>>().as_slice() {
                 [Some(host), Some(port)] => {
-                    let port = port.parse().map_err(|_| Fault::Garbled("it names no port".into()))?;
-                    Ok(Some(Address::Tcp { host: (*host).to_owned(), port }))
+                    let port = port.raw().parse().map_err(|_| Fault::Garbled("it names no port".into()))?;
+                    Ok(Some(Address::Tcp { host: host.to_owned(), port }))
                 }
                 _ => Err(Fault::Garbled("it names no address".into())),
             },

@@ -13,7 +13,7 @@ use super::{Server, Trouble};
 use crate::clock::{Moment, wall};
 use crate::limit::Limit;
 use crate::lock::{LockName, beside};
-use crate::say::{clean, span};
+use crate::say::{Tainted, clean, span};
 use crate::store::Kind;
 
 const PINGS: usize = 5;
@@ -88,7 +88,9 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
             return !info.is_replica();
         }
         Err(Silence::Refusal(why)) => {
-            let found = format!("not permitted to look at its role, persistence and memory ({why})");
+            let also =
+                if server.wire.is_one_of_several() { ", nor whether it is another server than the others" } else { "" };
+            let found = format!("not permitted to look at its role, persistence and memory{also} ({why})");
             findings.push(Finding::warning("server", found, acl(server, &["+info".into(), "+config|get".into()])));
         }
         Err(Silence::Trouble(trouble)) => findings.push(Finding::of_trouble("answers", &trouble)),
@@ -111,7 +113,7 @@ impl From<Trouble> for Silence {
 fn told(server: &mut Server) -> Result<(Info, Saving), Silence> {
     let answer = tell(server, &cmd("INFO"))?.map_err(Silence::Refusal)?;
     let saving = Saving { save: setting(server, "save")?, appendfsync: setting(server, "appendfsync")? };
-    Ok((Info::new(reply::text(&answer).unwrap_or_default()), saving))
+    Ok((Info::new(&reply::text(&answer).unwrap_or_default()), saving))
 }
 
 /// What it lets us do.
@@ -137,7 +139,7 @@ fn tell(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Tr
     let limit = patiently(server);
     let answer = server.wire.ask(question, limit).map_err(|fault| server.unanswered(&what, fault))?;
     Ok(match &answer {
-        Value::ServerError(error) => Err(clean(error.details().unwrap_or(error.code()))),
+        Value::ServerError(error) => Err(Tainted::new(error.details().unwrap_or(error.code())).to_string()),
         _ => Ok(answer),
     })
 }
@@ -148,7 +150,7 @@ fn setting(server: &mut Server, name: &str) -> Result<Option<String>, Trouble> {
     get.arg("GET").arg(name);
     let answer = tell(server, &get)?.ok();
     let value = answer.and_then(|answer| reply::array(answer).ok()).and_then(|pair| pair.into_iter().nth(1));
-    Ok(value.as_ref().and_then(reply::text).map(clean))
+    Ok(value.as_ref().and_then(reply::text).map(|value| value.to_string()))
 }
 
 /// Its clock beside ours. Of no matter to a lease, which both count from its beginning.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::say::{clean, span};
+use crate::say::{Tainted, span};
 use crate::store::Kind;
 use crate::store::examine::Finding;
 
 /// `field:value` lines, as INFO has them.
-pub struct Info(String);
+pub struct Info(Tainted);
 
 /// What CONFIG GET tells, where it may be asked.
 #[derive(Default)]
@@ -22,17 +22,17 @@ const LAGGING: u64 = 10;
 const SAVE: &str = "CONFIG SET appendonly yes, and the same in its configuration file";
 
 impl Info {
-    pub fn new(text: &str) -> Info {
+    pub fn new(text: &Tainted<&str>) -> Info {
         Info(text.to_owned())
     }
 
-    fn field(&self, name: &str) -> Option<&str> {
-        let pairs = self.0.lines().filter_map(|line| line.split_once(':'));
-        pairs.filter(|(field, _)| *field == name).map(|(_, value)| value.trim()).next()
+    fn field(&self, name: &str) -> Option<Tainted<&str>> {
+        let pairs = self.0.raw().lines().filter_map(|line| line.split_once(':'));
+        pairs.filter(|(field, _)| *field == name).map(|(_, value)| Tainted::new(value.trim())).next()
     }
 
     fn number(&self, name: &str) -> Option<u64> {
-        self.field(name)?.parse().ok()
+        self.field(name)?.raw().parse().ok()
     }
 
     /// What it calls itself, and its version.
@@ -41,14 +41,14 @@ impl Info {
         let (kind, version) = if let Some(version) = self.field("valkey_version") {
             ("Valkey", version)
         } else if let Some(version) = self.field("dragonfly_version") {
-            ("Dragonfly", version.trim_start_matches("df-"))
-        } else if self.field("executable").is_some_and(|path| path.contains("keydb")) {
-            ("KeyDB", told.unwrap_or("of no version"))
+            ("Dragonfly", Tainted::new(version.into_raw().trim_start_matches("df-")))
+        } else if self.field("executable").is_some_and(|path| path.raw().contains("keydb")) {
+            ("KeyDB", told.unwrap_or(Tainted::new("of no version")))
         } else {
-            ("Redis", told.unwrap_or("of no version"))
+            ("Redis", told.unwrap_or(Tainted::new("of no version")))
         };
-        let found = format!("{kind} {}", clean(version));
-        let mut numbers = told.unwrap_or_default().split('.').map(str::parse::<u32>);
+        let found = format!("{kind} {version}");
+        let mut numbers = told.unwrap_or_default().into_raw().split('.').map(str::parse::<u32>);
         match numbers.next().and_then(Result::ok).zip(numbers.next().and_then(Result::ok)) {
             Some(version) if version < (6, 2) => {
                 let remedy = "use Redis 6.2 or later, Valkey, KeyDB or Dragonfly";
@@ -59,13 +59,13 @@ impl Info {
     }
 
     pub fn is_replica(&self) -> bool {
-        self.field("role") == Some("slave")
+        self.field("role").is_some_and(|role| role.raw() == "slave")
     }
 
     /// Who takes writes, and who has a copy.
     pub fn role(&self, min_replicas: u32) -> Finding {
         if self.is_replica() {
-            let field = |name| clean(self.field(name).unwrap_or("?"));
+            let field = |name| self.field(name).unwrap_or(Tainted::new("?")).to_string();
             let (host, port) = (field("master_host"), field("master_port"));
             let host = if host.contains(':') { format!("[{host}]") } else { host };
             let link = field("master_link_status");
@@ -77,7 +77,8 @@ impl Info {
                 format!("name the master: redis://{host}:{port}"),
             );
         }
-        let replicas: Vec<Replica> = (0..).map_while(|n| self.field(&format!("slave{n}"))).map(Replica::read).collect();
+        let replicas: Vec<Replica> =
+            (0..).map_while(|n| self.field(&format!("slave{n}"))).map(|line| Replica::read(line.into_raw())).collect();
         let lagging: Vec<String> = replicas.iter().filter_map(Replica::lags).collect();
         let current = replicas.len() - lagging.len();
         let found = match replicas.len() {
@@ -135,7 +136,7 @@ impl Info {
     /// Whether locks may be thrown out to make room.
     pub fn memory(&self) -> Finding {
         let topic = "memory";
-        let policy = clean(self.field("maxmemory_policy").unwrap_or("unknown"));
+        let policy = self.field("maxmemory_policy").unwrap_or(Tainted::new("unknown")).to_string();
         match self.number("maxmemory") {
             Some(0) => Finding::fine(topic, "no maxmemory: nothing is evicted"),
             Some(limit) if policy == "noeviction" => {
@@ -162,7 +163,8 @@ impl Replica {
     fn read(line: &str) -> Replica {
         let pairs = || line.split(',').filter_map(|pair| pair.split_once('='));
         let field = |name: &str| pairs().find(|(field, _)| *field == name).map(|(_, value)| value);
-        let name = format!("{}:{}", clean(field("ip").unwrap_or("?")), clean(field("port").unwrap_or("?")));
+        let shown = |name| Tainted::new(field(name).unwrap_or("?"));
+        let name = format!("{}:{}", shown("ip"), shown("port"));
         let lag = field("lag").and_then(|lag| lag.parse().ok()).unwrap_or(0);
         Replica { name, online: field("state") == Some("online"), lag }
     }
@@ -201,7 +203,7 @@ mod tests {
             ("redis_version:7.4.0\r\ndragonfly_version:df-v1.25.0\r\n", "Dragonfly v1.25.0", "fine"),
             ("", "Redis of no version", "fine"),
         ] {
-            let finding = Info::new(info).version();
+            let finding = Info::new(&Tainted::new(info)).version();
             assert_eq!((finding.found.as_str(), word(&finding)), (found, verdict), "{info:?}");
         }
     }
@@ -211,18 +213,18 @@ mod tests {
         let info = "role:master\r\nconnected_slaves:3\r\nslave0:ip=10.0.0.1,port=1,state=online,offset=1,lag=1\r\n\
                     slave1:ip=10.0.0.2,port=2,state=online,offset=1,lag=11\r\n\
                     slave2:ip=10.0.0.3,port=3,state=send_bulk,offset=0,lag=0\r\n";
-        let finding = Info::new(info).role(1);
+        let finding = Info::new(&Tainted::new(info)).role(1);
         assert_eq!(word(&finding), "warning");
         assert!(finding.found.contains("10.0.0.2:2 was last heard of 11s ago"), "{}", finding.found);
         assert!(finding.found.contains("10.0.0.3:3 is not up to date yet"), "{}", finding.found);
-        assert_eq!(word(&Info::new(info).role(2)), "obstacle");
+        assert_eq!(word(&Info::new(&Tainted::new(info)).role(2)), "obstacle");
     }
 
     #[test]
     fn what_a_crash_forgets_is_told_of_each_way_to_save() {
         let told = |info: &str, save: Option<&str>, appendfsync: Option<&str>| {
             let saving = Saving { save: save.map(str::to_owned), appendfsync: appendfsync.map(str::to_owned) };
-            word(&Info::new(info).persistence(&saving))
+            word(&Info::new(&Tainted::new(info)).persistence(&saving))
         };
         assert_eq!(told("aof_enabled:1\r\n", Some(""), Some("always")), "fine");
         assert_eq!(told("aof_enabled:1\r\n", None, None), "fine");

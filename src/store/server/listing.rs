@@ -76,9 +76,9 @@ impl Server {
         let reply = self.wire.ask(&scan, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         let page = reply::array(reply).map_err(|unexpected| LIST.misunderstood(&self.wire, unexpected))?;
         let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&LIST)) };
-        let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.to_owned();
+        let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.raw().to_owned();
         let prefix = self.prefix.as_str();
-        let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.strip_prefix(prefix));
+        let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.into_raw().strip_prefix(prefix));
         // A key whose rest is no name is no lock: our own fences, for one, begin with a brace.
         survey.names.extend(keys.filter_map(|name| name.parse::<LockName>().ok()));
         survey.cursor = Some(next).filter(|next| next != "0");

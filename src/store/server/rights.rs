@@ -164,8 +164,8 @@ fn aside<const N: usize>(wire: &mut Wire, requests: &[Cmd; N], limit: Limit<'_>)
 /// The rule that is missing, if an answer says that one is.
 fn denial(answer: &Value, rule: &str, pattern: &str) -> Option<String> {
     let Unexpected::Error { code, text } = reply::unexpected(answer) else { return None };
-    let text = text.to_lowercase();
-    match code.as_str() {
+    let text = text.raw().to_lowercase();
+    match code.raw() {
         "NOPERM" if text.contains("access") && (text.contains("key") || text.contains("channel")) => {
             Some(pattern.to_owned())
         }

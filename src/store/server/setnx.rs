@@ -6,6 +6,7 @@ use super::{Server, how};
 use crate::clock::Moment;
 use crate::limit::Limit;
 use crate::lock::{Hold, Occupancy, Token, Ttl, Upkeep, beside};
+use crate::say::Tainted;
 use crate::store::reply::{self, Unexpected, What};
 use crate::store::script::Script;
 use crate::store::{Kind, Renewed, Trouble};
@@ -46,7 +47,8 @@ impl Server {
 
     /// A lock's value; or, where that is a bare number of ours, what lies beside it and tells who it is.
     pub(super) fn told(&mut self, what: &What<'_>, value: &Value, limit: Limit<'_>) -> Value {
-        let Some(number) = reply::text(value).filter(|text| Token::is_number(text.as_bytes())) else {
+        let Some(number) = reply::text(value).map(Tainted::into_raw).filter(|text| Token::is_number(text.as_bytes()))
+        else {
             return value.clone();
         };
         if let Some((_, record)) = self.told.0.as_ref().filter(|(known, _)| known == value) {
@@ -57,7 +59,7 @@ impl Server {
         // Without an answer it is somebody's whom we do not know, as it is without a record.
         let Ok(record) = self.wire.ask(cmd("GET").arg(beside(&key, "holder")), limit) else { return value.clone() };
         let its = number.parse::<Token>().is_ok_and(|token| {
-            reply::text(&record).is_some_and(|record| {
+            reply::text(&record).map(Tainted::into_raw).is_some_and(|record| {
                 record.starts_with(&token.record_begin()) && Token::read(record.as_bytes()).is_some()
             })
         });

@@ -2,8 +2,15 @@
 
 use super::{Hold, Limit, LockName, Script, Server, Standing, Trouble, What, reply};
 use crate::lock::{Fence, Ttl};
+use crate::store::distinct::Distinct;
 
 impl Server {
+    /// One that is to be another than the other servers.
+    pub fn among(mut self, distinct: &Distinct) -> Server {
+        self.wire.among(distinct);
+        self
+    }
+
     /// Sees to it that there is a connection, for what is to be asked next.
     pub fn connect(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(), Trouble> {
         self.wire.reach(limit).map(drop).map_err(|fault| self.unanswered(what, fault))
