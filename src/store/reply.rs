@@ -122,6 +122,8 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         ("ERR", None) if details.contains("unauthenticated") => "NOAUTH",
         ("ERR", None) if details.contains("without any password configured") => "NOPASS",
         ("ERR", None) if details.contains("DB index is out of range") => "NODB",
+        // In a script, which may have done a part of its work by then.
+        ("ERR", None) if details.contains("non local key") => "NONLOCAL",
         (code, _) => code,
     };
     // Where in which script is of no use to anybody here.
@@ -138,6 +140,16 @@ pub fn denies(unexpected: &Unexpected) -> bool {
     code == "NOPERM" || text.to_lowercase().contains("unknown command")
 }
 
+/// Whether an error says that nothing was done, because some of the keys are at another server just now.
+pub fn is_parted(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if code == "TRYAGAIN")
+}
+
+/// Whether an error says that nothing was done, and which server is to be asked.
+pub fn redirects(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if code == "ASK" || code == "MOVED")
+}
+
 /// Whether an error says that scripts are not run here, or not for us.
 pub fn denies_scripts(unexpected: &Unexpected) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };
@@ -149,7 +161,7 @@ const READ_URL: &str = "check the user and password: in the URL, --password-file
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
 /// Error codes that say what can be done about them.
-const CODES: [(&str, Kind, &str); 20] = [
+const CODES: [(&str, Kind, &str); 21] = [
     (
         "NOAUTH",
         Kind::Refused,
@@ -168,6 +180,7 @@ const CODES: [(&str, Kind, &str); 20] = [
     ("EXECABORT", Kind::Unwilling, "try again soon"),
     ("CLUSTERDOWN", Kind::Unwilling, "see CLUSTER INFO there"),
     ("TRYAGAIN", Kind::Unwilling, "the cluster is moving the key: try again soon"),
+    ("NONLOCAL", Kind::Unanswered, "the cluster is moving the key: try again soon"),
     ("MISCONF", Kind::Unwilling, "it refuses writes because it cannot save them: see its log and its disk"),
     ("OOM", Kind::Unwilling, "it is out of memory: see `maxmemory` and INFO memory there"),
     ("NOREPLICAS", Kind::Unwilling, "it has too few replicas to accept writes: see INFO replication there"),
