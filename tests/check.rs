@@ -118,7 +118,7 @@ fn what_a_restart_forgets_is_a_warning() {
         told.contains("  warning   persistence  ") && told.ends_with("fit to keep locks, with 1 warning\n"),
         "{told}"
     );
-    let redis = Redis::with(&["--save", "3600 1"]);
+    let redis = Redis::with(&["--save", "3600", "1"]);
     finds(&check(&redis).exits(0), "persistence", "fine", "snapshots", "");
     let redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     finds(&check(&redis).exits(0), "persistence", "fine", "always", "");

@@ -113,7 +113,8 @@ pub fn unexpected(reply: &Value) -> Unexpected {
     // 7 all of it reads "ERR Error running script ...: -OOM command not allowed".
     let known = CODES.iter().find(|(code, ..)| details.contains(&format!("{code} ")));
     let code = match (error.code(), known) {
-        ("ERR", Some((code, ..))) => code,
+        // The second is what a script has returned, before Redis 7: "@user_script: 65: -READONLY You can't".
+        ("ERR" | "@user_script:", Some((code, ..))) => code,
         ("ERR", None) if details.contains("can't run this command") => "NOPERM",
         // Valkey 8.
         ("ERR", None) if details.starts_with("ACL failure in script") => "NOPERM",
@@ -131,7 +132,11 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         Some((said, place)) if place.contains(", on @") => said,
         _ => details,
     };
-    Unexpected::Error { code: code.to_owned(), text: format!("{} {said}", error.code()).trim_end().to_owned() }
+    let text = match said.split_once(": -") {
+        Some((_, said)) if error.code() == "@user_script:" => said.to_owned(),
+        _ => format!("{} {said}", error.code()).trim_end().to_owned(),
+    };
+    Unexpected::Error { code: code.to_owned(), text }
 }
 
 /// Whether an error is a "no" that stays no: it is not permitted, or not known here.
@@ -290,6 +295,16 @@ mod tests {
         let error = redis::parse_redis_value(b"-\x1b[31mE\x0b\r\n").unwrap();
         let trouble = what.misunderstood(&"redis://h", unexpected(&error));
         assert!(!trouble.to_string().contains(char::is_control), "{trouble:?}");
+    }
+
+    #[test]
+    fn an_error_that_a_script_has_returned_is_understood() {
+        let what = What { verb: "look", name: None };
+        let error = "-@user_script: 65: -READONLY You can't write against a read only replica.\r\n";
+        let trouble =
+            what.misunderstood(&"redis://h", unexpected(&redis::parse_redis_value(error.as_bytes()).unwrap()));
+        assert_eq!(trouble.kind, Kind::Unwilling);
+        assert!(trouble.came.ends_with("\"READONLY You can't write against a read only replica.\""), "{trouble:?}");
     }
 
     #[test]
