@@ -34,8 +34,8 @@ fn a_missing_password_is_asked_for() {
 fn a_permission_that_is_missing_is_named() {
     let redis = Redis::start();
     let permissions = [
-        // Redis 7.0 has no code for it: "ERR The user executing the script can't run this command".
-        ("no-set", &["~*", "&*", "+@all", "-set"][..], "run this command"),
+        // Redis 7.0 has no code for it: "ERR The user executing the script can't run this command". Others word it otherwise.
+        ("no-set", &["~*", "&*", "+@all", "-set"][..], "NOPERM"),
         ("no-keys", &["~other:*", "&*", "+@all"], "key"),
         ("nothing", &["-@all"], "permissions"),
     ];

@@ -129,7 +129,7 @@ pub fn unexpected(reply: &Value) -> Unexpected {
     };
     // Where in which script is of no use to anybody here.
     let said = match details.rsplit_once(" script: ") {
-        Some((said, place)) if place.contains(", on @") => said,
+        Some((said, place)) if place.contains(", on @") || place.starts_with("on @") => said,
         _ => details,
     };
     let text = match said.split_once(": -") {
