@@ -37,6 +37,10 @@ fn check(redis: &Redis) -> Done {
     redis.nxlock(["--json", "check"]).run()
 }
 
+fn what_it_is(redis: &Redis) -> &'static str {
+    if redis.ask::<String>(&["INFO", "server"]).contains("valkey_version:") { "Valkey " } else { "Redis " }
+}
+
 fn keys(redis: &Redis) -> Vec<String> {
     redis.ask(&["KEYS", "*"])
 }
@@ -47,7 +51,7 @@ fn a_good_server_is_fit_and_nothing_is_left_there() {
     let done = check(&redis).exits(0).says_nothing();
     assert_eq!(done.json()["outcome"], "fit");
     assert_eq!(done.json()["servers"][0]["url"], redis.url());
-    finds(&done, "server", "fine", "Redis ", "");
+    finds(&done, "server", "fine", what_it_is(&redis), "");
     finds(&done, "round trip", "fine", "the median of 5", "");
     finds(&done, "role", "fine", "master, without replicas", "");
     finds(&done, "persistence", "fine", "everysec", "");
@@ -118,7 +122,7 @@ fn what_a_restart_forgets_is_a_warning() {
         told.contains("  warning   persistence  ") && told.ends_with("fit to keep locks, with 1 warning\n"),
         "{told}"
     );
-    let redis = Redis::with(&["--save", "3600 1"]);
+    let redis = Redis::with(&["--save", "3600", "1"]);
     finds(&check(&redis).exits(0), "persistence", "fine", "snapshots", "");
     let redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     finds(&check(&redis).exits(0), "persistence", "fine", "always", "");
@@ -166,7 +170,9 @@ fn a_replica_is_an_obstacle_that_names_the_master() {
     replica.hang();
     eventually("the replica is late", || {
         master.ask::<String>(&["INFO", "replication"]).lines().any(|line| {
-            line.rsplit_once("lag=").and_then(|(_, lag)| lag.trim().parse().ok()).is_some_and(|lag: u64| lag > 10)
+            line.rsplit_once("lag=")
+                .and_then(|(_, lag)| lag.split(',').next()?.trim().parse().ok())
+                .is_some_and(|lag: u64| lag > 10)
         })
     });
     finds(&check(&master).exits(1), "role", "warning", "was last heard of", "INFO replication");
@@ -222,7 +228,7 @@ fn a_server_that_goes_away_meanwhile_is_told_with_what_was_found_before() {
     network.is(Way::Back, Condition::BlackHoled);
     let done = call.finish().exits(69);
     assert_eq!(done.json()["outcome"], "unfit");
-    finds(&done, "server", "fine", "Redis ", "");
+    finds(&done, "server", "fine", what_it_is(&redis), "");
     finds(&done, "answers", "obstacle", "no answer within", "");
     redis.leave_as_it_is();
 }

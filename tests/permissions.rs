@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::line::{Turn, is_renewed, line_is, queue, standing, turn, whoever_is_next};
 use crate::support::{Nxlock, Redis, eventually, now};
 
-const ENOUGH: &str = "~lock:* ~{lock:* &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
+const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
                       +zadd +zrem +zrange +zscore +zrank +zcard +hget +hset +hdel +publish +pubsub|numsub +type +scan";
 /// What the manual has for a user without scripts.
 const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
@@ -51,7 +51,7 @@ impl<'a> User<'a> {
 #[test]
 fn what_the_manual_lists_is_enough_for_everything() {
     let redis = Redis::start();
-    let listed = "~lock:* ~{lock:*}:* &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
+    let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
                   +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe";
     for (name, rules) in [("enough", ENOUGH), ("listed", listed)] {
         let user = User::who_may(&redis, name, rules);

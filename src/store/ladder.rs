@@ -132,8 +132,12 @@ fn transact(wire: &mut Wire, key: &str, hold: &Hold, deed: Deed, limit: Limit<'_
             (Deed::Renew(ttl) | Deed::Prolong(ttl), _) => drop(act.arg(ttl.millis())),
             (Deed::Release, _) => {}
         }
-        let [begun, queued, done] = three(wire.ask_on(&[cmd("MULTI"), act, cmd("EXEC")], limit)?)?;
+        let [begun, queued, done] = three(wire.exec_on(&[act], limit)?)?;
         refuse_error(begun)?;
+        // It has moved to another server since WATCH, so nothing was done.
+        if [&queued, &done].into_iter().any(|reply| reply::redirects(&reply::unexpected(reply))) {
+            continue;
+        }
         refuse_error(queued)?;
         match refuse_error(done)? {
             Value::Array(results) => {

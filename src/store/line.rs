@@ -11,6 +11,7 @@ use redis::{Value, cmd};
 
 use super::connect::{Fault, Link};
 use super::endpoint::Endpoint;
+use super::poll_pause;
 use super::reply::{self, Queued};
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
@@ -145,6 +146,11 @@ impl Line {
             pause = Duration::from_millis(5);
         }
         self.look_at = Moment::now() + pause;
+    }
+
+    /// Takes note that our place is not kept for now: nobody may call us.
+    pub fn polls(&mut self, occupancy: &Occupancy) {
+        self.look_at = Moment::now() + poll_pause(occupancy);
     }
 
     /// Waits until we are called, or it is time to look.

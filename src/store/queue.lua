@@ -99,5 +99,6 @@ local function reserve(h, w)
   redis.call('HDEL', W, h)
   bump(FENCE_MS)
   redis.call('SET', K, h, 'PX', digits(grace))
-  front('n')
+  -- It is done: a queue that is empty now may be refused to us, if its slot is on its way to another server.
+  pcall(front, 'n')
 end

@@ -113,7 +113,8 @@ pub fn unexpected(reply: &Value) -> Unexpected {
     // 7 all of it reads "ERR Error running script ...: -OOM command not allowed".
     let known = CODES.iter().find(|(code, ..)| details.contains(&format!("{code} ")));
     let code = match (error.code(), known) {
-        ("ERR", Some((code, ..))) => code,
+        // The second is what a script has returned, before Redis 7: "@user_script: 65: -READONLY You can't".
+        ("ERR" | "@user_script:", Some((code, ..))) => code,
         ("ERR", None) if details.contains("can't run this command") => "NOPERM",
         // Valkey 8.
         ("ERR", None) if details.starts_with("ACL failure in script") => "NOPERM",
@@ -122,14 +123,19 @@ pub fn unexpected(reply: &Value) -> Unexpected {
         ("ERR", None) if details.contains("unauthenticated") => "NOAUTH",
         ("ERR", None) if details.contains("without any password configured") => "NOPASS",
         ("ERR", None) if details.contains("DB index is out of range") => "NODB",
+        // In a script, which may have done a part of its work by then.
+        ("ERR", None) if details.contains("non local key") => "NONLOCAL",
         (code, _) => code,
     };
     // Where in which script is of no use to anybody here.
     let said = match details.rsplit_once(" script: ") {
-        Some((said, place)) if place.contains(", on @") => said,
+        Some((said, place)) if place.contains(", on @") || place.starts_with("on @") => said,
         _ => details,
     };
-    let text = format!("{} {said}", error.code()).trim_end().to_owned();
+    let text = match said.split_once(": -") {
+        Some((_, said)) if error.code() == "@user_script:" => said.to_owned(),
+        _ => format!("{} {said}", error.code()).trim_end().to_owned(),
+    };
     Unexpected::Error { code: code.into(), text: text.into() }
 }
 
@@ -137,6 +143,16 @@ pub fn unexpected(reply: &Value) -> Unexpected {
 pub fn denies(unexpected: &Unexpected) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };
     code.raw() == "NOPERM" || text.raw().to_lowercase().contains("unknown command")
+}
+
+/// Whether an error says that nothing was done, because some of the keys are at another server just now.
+pub fn is_parted(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "TRYAGAIN")
+}
+
+/// Whether an error says that nothing was done, and which server is to be asked.
+pub fn redirects(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if matches!(code.raw(), "ASK" | "MOVED"))
 }
 
 /// Whether an error says that scripts are not run here, or not for us.
@@ -150,7 +166,7 @@ const READ_URL: &str = "check the user and password: in the URL, --password-file
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
 /// Error codes that say what can be done about them.
-const CODES: [(&str, Kind, &str); 20] = [
+const CODES: [(&str, Kind, &str); 21] = [
     (
         "NOAUTH",
         Kind::Refused,
@@ -169,6 +185,7 @@ const CODES: [(&str, Kind, &str); 20] = [
     ("EXECABORT", Kind::Unwilling, "try again soon"),
     ("CLUSTERDOWN", Kind::Unwilling, "see CLUSTER INFO there"),
     ("TRYAGAIN", Kind::Unwilling, "the cluster is moving the key: try again soon"),
+    ("NONLOCAL", Kind::Unanswered, "the cluster is moving the key: try again soon"),
     ("MISCONF", Kind::Unwilling, "it refuses writes because it cannot save them: see its log and its disk"),
     ("OOM", Kind::Unwilling, "it is out of memory: see `maxmemory` and INFO memory there"),
     ("NOREPLICAS", Kind::Unwilling, "it has too few replicas to accept writes: see INFO replication there"),
@@ -278,6 +295,16 @@ mod tests {
         let error = redis::parse_redis_value(b"-\x1b[31mE\x0b\r\n").unwrap();
         let trouble = what.misunderstood(&"redis://h", unexpected(&error));
         assert!(!trouble.to_string().contains(char::is_control), "{trouble:?}");
+    }
+
+    #[test]
+    fn an_error_that_a_script_has_returned_is_understood() {
+        let what = What { verb: "look", name: None };
+        let error = "-@user_script: 65: -READONLY You can't write against a read only replica.\r\n";
+        let trouble =
+            what.misunderstood(&"redis://h", unexpected(&redis::parse_redis_value(error.as_bytes()).unwrap()));
+        assert_eq!(trouble.kind, Kind::Unwilling);
+        assert!(trouble.came.ends_with("\"READONLY You can't write against a read only replica.\""), "{trouble:?}");
     }
 
     #[test]

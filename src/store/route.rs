@@ -62,6 +62,14 @@ impl Route {
         }
     }
 
+    /// A connection to a server that we are sent to for this time.
+    pub fn link_there(&mut self, there: &Endpoint, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
+        match self {
+            Route::Straight(_) | Route::Sentinel(_) => Link::open(there, limit),
+            Route::Cluster(cluster) => cluster.link_to(&there.address, idle, limit),
+        }
+    }
+
     /// What is asked next is about this key.
     pub fn turn_to(&mut self, key: &str) {
         if let Route::Cluster(cluster) = self {

@@ -13,6 +13,11 @@ pub enum Script {
     AcquireBesideSetnx,
     RenewBesideSetnx,
     ReleaseBesideSetnx,
+    /// The same of one key each, while the keys of a lock are on their way from one server to another.
+    AcquireMoving,
+    RenewMoving,
+    ReleaseMoving,
+    RaiseMoving,
 }
 
 const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.lua"));
@@ -44,6 +49,10 @@ const RELEASE_BESIDE_SETNX: &str = concat!(
     include_str!("setnx.lua"),
     include_str!("setnx_release.lua")
 );
+const ACQUIRE_MOVING: &str = include_str!("moving_acquire.lua");
+const RENEW_MOVING: &str = include_str!("moving_renew.lua");
+const RELEASE_MOVING: &str = include_str!("moving_release.lua");
+const RAISE_MOVING: &str = include_str!("moving_raise.lua");
 
 static ACQUIRE_SENT: [u8; sent::<0>(ACQUIRE).1] = sent(ACQUIRE).0;
 static RELEASE_SENT: [u8; sent::<0>(RELEASE).1] = sent(RELEASE).0;
@@ -54,6 +63,10 @@ static RAISE_SENT: [u8; sent::<0>(RAISE).1] = sent(RAISE).0;
 static ACQUIRE_BESIDE_SETNX_SENT: [u8; sent::<0>(ACQUIRE_BESIDE_SETNX).1] = sent(ACQUIRE_BESIDE_SETNX).0;
 static RENEW_BESIDE_SETNX_SENT: [u8; sent::<0>(RENEW_BESIDE_SETNX).1] = sent(RENEW_BESIDE_SETNX).0;
 static RELEASE_BESIDE_SETNX_SENT: [u8; sent::<0>(RELEASE_BESIDE_SETNX).1] = sent(RELEASE_BESIDE_SETNX).0;
+static ACQUIRE_MOVING_SENT: [u8; sent::<0>(ACQUIRE_MOVING).1] = sent(ACQUIRE_MOVING).0;
+static RENEW_MOVING_SENT: [u8; sent::<0>(RENEW_MOVING).1] = sent(RENEW_MOVING).0;
+static RELEASE_MOVING_SENT: [u8; sent::<0>(RELEASE_MOVING).1] = sent(RELEASE_MOVING).0;
+static RAISE_MOVING_SENT: [u8; sent::<0>(RAISE_MOVING).1] = sent(RAISE_MOVING).0;
 
 impl Script {
     /// The text, always the same, so that the server's cache holds one of each.
@@ -68,16 +81,21 @@ impl Script {
             Script::AcquireBesideSetnx => &ACQUIRE_BESIDE_SETNX_SENT,
             Script::RenewBesideSetnx => &RENEW_BESIDE_SETNX_SENT,
             Script::ReleaseBesideSetnx => &RELEASE_BESIDE_SETNX_SENT,
+            Script::AcquireMoving => &ACQUIRE_MOVING_SENT,
+            Script::RenewMoving => &RENEW_MOVING_SENT,
+            Script::ReleaseMoving => &RELEASE_MOVING_SENT,
+            Script::RaiseMoving => &RAISE_MOVING_SENT,
         }
     }
 
-    /// What belongs to a lock beside its key, and is handed to the script.
+    /// What belongs to a lock beside its key, and is handed to the script. A script of one key is handed no other.
     pub fn beside(self) -> &'static [&'static str] {
         match self {
             Script::Renew | Script::Raise => &["fence"],
             Script::RenewBesideSetnx => &["fence", "holder"],
             Script::Acquire | Script::Release | Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
             Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
+            Script::AcquireMoving | Script::RenewMoving | Script::ReleaseMoving | Script::RaiseMoving => &[],
         }
     }
 }
@@ -126,6 +144,10 @@ mod tests {
             (Script::AcquireBesideSetnx, ACQUIRE_BESIDE_SETNX),
             (Script::RenewBesideSetnx, RENEW_BESIDE_SETNX),
             (Script::ReleaseBesideSetnx, RELEASE_BESIDE_SETNX),
+            (Script::AcquireMoving, ACQUIRE_MOVING),
+            (Script::RenewMoving, RENEW_MOVING),
+            (Script::ReleaseMoving, RELEASE_MOVING),
+            (Script::RaiseMoving, RAISE_MOVING),
         ] {
             let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
             let expected: String = lines.flat_map(|line| [line, "\n"]).collect();

@@ -4,6 +4,7 @@ mod claim;
 mod examine;
 mod info;
 mod listing;
+mod moving;
 mod replicas;
 mod rights;
 mod setnx;
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
-use crate::lock::{Hold, HolderId, LockName, Occupancy, Prefix, State, Ttl, beside};
+use crate::lock::{Hold, HolderId, LockName, Occupancy, Prefix, State, Token, Ttl, beside};
 use crate::say;
 use setnx::{Told, script_for};
 
@@ -46,6 +47,8 @@ pub struct Server {
     /// So many replicas must have a grant.
     min_replicas: u32,
     told: Told,
+    /// Whose grant may have no fence yet.
+    unfenced: Option<Token>,
 }
 
 impl Server {
@@ -61,6 +64,7 @@ impl Server {
             round_trip: Duration::ZERO,
             min_replicas,
             told: Told::default(),
+            unfenced: None,
         }
     }
 
@@ -73,21 +77,30 @@ impl Server {
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Vec<Value>, Trouble> {
-        let command = self.packed(script, what.name, args);
+        let answer = self.answer(what, script, &self.packed(script, what.name, args), limit)?;
+        answer.map_err(|unexpected| what.misunderstood(&self.wire, unexpected))
+    }
+
+    /// What a script answers, or what the server says instead.
+    fn answer(
+        &mut self,
+        what: &What<'_>,
+        script: Script,
+        command: &Cmd,
+        limit: Limit<'_>,
+    ) -> Result<Result<Vec<Value>, Unexpected>, Trouble> {
         self.turn_to(what);
-        let reply = self.wire.ask(&command, limit).map_err(|no_reply| match script {
+        let reply = self.wire.ask(command, limit).map_err(|no_reply| match script {
             Script::Inspect => self.unanswered(what, no_reply).of_a_read(),
             _ => self.unanswered(what, no_reply),
         })?;
         let answer = reply::array(reply);
         self.runs_scripts |= answer.is_ok();
-        answer.map_err(|unexpected| {
-            if reply::denies_scripts(&unexpected) {
-                say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire));
-                self.denies_scripts = true;
-            }
-            what.misunderstood(&self.wire, unexpected)
-        })
+        if answer.as_ref().is_err_and(reply::denies_scripts) {
+            say::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.wire));
+            self.denies_scripts = true;
+        }
+        Ok(answer)
     }
 
     /// By script; or, if the server does not run scripts for us, without one. A refusal lasts only where no script
@@ -143,9 +156,9 @@ impl Server {
     fn look(&mut self, what: &What<'_>, limit: Limit<'_>) -> Result<(Standing, Option<String>), Trouble> {
         let seen = self.either(
             what,
-            |server| {
-                let answer = server.script(what, Script::Inspect, &[], limit)?;
-                server.understood(what, answer, limit)
+            |server| match server.script_unless_moving(what, Script::Inspect, &[], limit)? {
+                Some(answer) => server.understood(what, answer, limit),
+                None => server.look_moving(what, limit),
             },
             |wire, key| ladder::look(wire, key, limit),
         );
@@ -170,6 +183,11 @@ impl Server {
     fn obstructed(&self, what: &What<'_>, obstacle: Obstacle) -> Trouble {
         match obstacle {
             Obstacle::NoReply(no_reply) => self.unanswered(what, no_reply),
+            // Not of the first reply, whose redirections are followed: it has moved after that.
+            Obstacle::Unexpected(unexpected) if self.wire.is_of_a_cluster() && reply::redirects(&unexpected) => {
+                let trouble = what.misunderstood(&self.wire, unexpected);
+                Trouble { kind: Kind::Unwilling, remedy: "try again soon".into(), ..trouble }
+            }
             Obstacle::Unexpected(unexpected) => what.misunderstood(&self.wire, unexpected),
         }
     }
@@ -190,14 +208,11 @@ impl Server {
     }
 
     /// What RELEASE has answered: nothing if it is done, or whose the lock is.
-    fn ours(
-        &mut self,
-        what: &What<'_>,
-        script: Script,
-        args: &[&str],
-        limit: Limit<'_>,
-    ) -> Result<Option<Occupancy>, Trouble> {
-        let answer = self.script(what, script, args, limit)?;
+    fn ours(&mut self, what: &What<'_>, token: &Token, limit: Limit<'_>) -> Result<Option<Occupancy>, Trouble> {
+        let script = script_for(Script::Release, token);
+        let Some(answer) = self.script_unless_moving(what, script, &[token.as_str()], limit)? else {
+            return self.release_moving(what, token, limit);
+        };
         match answer.split_first().map(|(done, rest)| (reply::integer(done), rest)) {
             // 2: put aside for the next.
             Some((Some(1 | 2), _)) => Ok(None),
@@ -235,7 +250,7 @@ impl Server {
     fn release_as(&mut self, what: &What<'_>, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
         let whose = self.either(
             what,
-            |server| server.ours(what, script_for(Script::Release, &hold.token), &[hold.token.as_str()], limit),
+            |server| server.ours(what, &hold.token, limit),
             |wire, key| ladder::release(wire, key, hold, limit),
         );
         Ok(match not_a_lock(whose)? {
@@ -250,8 +265,11 @@ impl Server {
         let is_in_doubt = self.wire.is_in_doubt();
         if is_in_doubt {
             let script = script_for(Script::Release, &hold.token);
-            let release = self.packed(script, Some(&hold.name), &[hold.token.as_str()]);
-            self.wire.send_behind(&release, limit);
+            let mut undo = vec![self.packed(script, Some(&hold.name), &[hold.token.as_str()])];
+            if self.wire.is_of_a_cluster() {
+                undo.extend(self.release_moving_there(hold));
+            }
+            self.wire.send_behind(&undo, limit);
         }
         is_in_doubt
     }
@@ -303,8 +321,10 @@ impl Store for Server {
             &what,
             |server| {
                 let asked = Moment::now();
-                let answer = server.script(&what, Script::Renew, &args, limit)?;
-                server.renewed(&what, &answer, ttl.believed_until(asked), limit)
+                match server.script_unless_moving(&what, Script::Renew, &args, limit)? {
+                    Some(answer) => server.renewed(&what, &answer, ttl.believed_until(asked), limit),
+                    None => server.renew_moving(&what, &hold.token, ttl, how(hold.may_shorten()), limit),
+                }
             },
             |wire, key| ladder::renew(wire, key, hold, ttl, limit),
         );

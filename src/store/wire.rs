@@ -24,6 +24,8 @@ pub struct Wire {
     pub began: Moment,
     /// Whom it was with, where that may be another each time.
     with: Option<Address>,
+    /// The last answer is of a server that is only about to have the key.
+    sent_there: bool,
     /// Connections without a request under way; that of the last conversation comes last.
     idle: Vec<Link>,
     /// Connections with a request outstanding that nobody waits for any more, the latest first: what is sent on
@@ -41,7 +43,16 @@ const MOST_SPENT: usize = 16;
 
 impl Wire {
     pub fn new(route: Route, timeout: Duration) -> Wire {
-        Wire { route, timeout, began: Moment::now(), with: None, idle: Vec::new(), spent: Vec::new(), distinct: None }
+        Wire {
+            route,
+            timeout,
+            began: Moment::now(),
+            with: None,
+            sent_there: false,
+            idle: Vec::new(),
+            spent: Vec::new(),
+            distinct: None,
+        }
     }
 
     /// The server is to be another than those that are spoken to elsewhere.
@@ -55,6 +66,11 @@ impl Wire {
 
     pub fn route(&self) -> &Route {
         &self.route
+    }
+
+    /// Whether a key may be on its way from one server to another.
+    pub fn is_of_a_cluster(&self) -> bool {
+        matches!(self.route, Route::Cluster(_))
     }
 
     /// A limit, cut to what one connect or one reply may take.
@@ -93,6 +109,11 @@ impl Wire {
         self.idle.last().map(|link| &link.peer)
     }
 
+    /// The same, if it is only about to have the key.
+    pub fn sent_there(&self) -> Option<&Endpoint> {
+        self.answered().filter(|_| self.sent_there)
+    }
+
     /// Whether a request is outstanding that nobody waits for any more.
     pub fn is_in_doubt(&self) -> bool {
         !self.spent.is_empty()
@@ -107,9 +128,16 @@ impl Wire {
     /// Several requests in one go; as many replies.
     pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         self.began = Moment::now();
+        let mut there = None;
         for _ in 0..HOPS {
-            let link = self.link(limit)?;
-            let replies = self.converse(link, requests, limit)?;
+            let replies = match &there {
+                None => {
+                    let link = self.link(limit)?;
+                    self.converse(link, requests, limit)?
+                }
+                Some(there) => self.ask_there(there, requests, limit)?,
+            };
+            self.sent_there = there.take().is_some();
             let heard = replies.first().zip(self.idle.last()).map(|(reply, link)| self.route.hear(&link.peer, reply));
             match heard.unwrap_or(Heard::Answer) {
                 Heard::Answer => return Ok(replies),
@@ -118,7 +146,7 @@ impl Wire {
                     return Ok(replies);
                 }
                 Heard::Moved => {}
-                Heard::Ask(there) => return self.ask_there(&there, requests, limit),
+                Heard::Ask(node) => there = Some(node),
             }
         }
         Err(Fault::Told {
@@ -143,10 +171,20 @@ impl Wire {
         self.converse(link, requests, limit)
     }
 
+    /// The same as one transaction; the replies to MULTI, to each request, and to EXEC (Redis commands).
+    pub fn exec_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        // Holds until EXEC.
+        let before = if self.sent_there { vec![cmd("ASKING"), cmd("MULTI")] } else { vec![cmd("MULTI")] };
+        let all: Vec<Cmd> = before.iter().chain(requests).cloned().chain([cmd("EXEC")]).collect();
+        Ok(self.ask_on(&all, limit)?.split_off(before.len() - 1))
+    }
+
     /// Asks a server that is about to have the key, which has to be said before each request (Redis command
     /// ASKING).
-    fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
-        let link = Link::open(there, self.within(limit))?;
+    pub fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        let within = self.within(limit);
+        let link = self.route.link_there(there, &mut self.idle, within)?;
+        self.with = Some(link.peer.address.clone());
         let requests: Vec<Cmd> = requests.iter().flat_map(|request| [cmd("ASKING"), request.clone()]).collect();
         let replies = self.converse(link, &requests, limit)?;
         Ok(replies.into_iter().skip(1).step_by(2).collect())
@@ -193,12 +231,13 @@ impl Wire {
         Ok(replies.collect())
     }
 
-    /// Sends a request behind each one that was given up, so that it cannot be executed before it. Nobody
+    /// Sends requests behind each one that was given up, so that they cannot be executed before it. Nobody
     /// waits for the replies.
-    pub fn send_behind(&mut self, request: &Cmd, limit: Limit<'_>) {
+    pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
+        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         for mut spent in self.spent.drain(..) {
             // If it cannot be sent, neither could what it is to undo be answered: the lease ends.
-            let _ = spent.send(&request.get_packed_command(), limit);
+            let _ = spent.send(&packed, limit);
         }
     }
 

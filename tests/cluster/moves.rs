@@ -1,12 +1,20 @@
 //! A slot goes from one master to another, while somebody holds a name in it and others wait.
 
-use std::time::Duration;
-
+use super::seeds::seed;
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::line::{
-    Turn, acquire, fences_rise, grants, is_free, is_renewed, queue, release, turn, whoever_is_next,
+    Turn, acquire, break_it, counted, fences_rise, grants, is_free, is_renewed, release, turn, whoever_is_next,
 };
-use crate::support::{Authority, Running, eventually};
+use crate::support::{Authority, Cluster, Nxlock, Running, eventually};
+
+const LOCK: &str = "lock:job";
+const QUEUE: &str = "{lock:job}:queue";
+const WAITERS: &str = "{lock:job}:waiters";
+const FENCE: &str = "{lock:job}:fence";
+
+/// What of a lock's keys may have been carried to the node that its slot goes to, while the rest is where it was.
+const PARTS: [&[&str]; 5] =
+    [&[], &[LOCK], &[FENCE], &[LOCK, QUEUE, WAITERS], &[LOCK, QUEUE, WAITERS, FENCE, "{lock:job}:holder"]];
 
 #[test]
 fn a_slot_that_moves_disturbs_neither_who_holds_nor_who_waits() {
@@ -63,34 +71,273 @@ fn a_lock_is_renewed_and_given_back_where_it_is_while_its_slot_is_on_its_way() {
 }
 
 #[test]
-fn who_comes_while_a_slot_is_on_its_way_waits_for_its_arrival() {
+fn a_lock_is_given_back_at_once_while_its_slot_is_on_its_way() {
     let cluster = MASTERS.lend();
-    let token = acquire(&cluster, "5m");
-    let slot = cluster.begins_to_move("lock:job");
-    // Of the keys of a lock some are here and some nowhere: the cluster asks for patience.
-    let call = cluster.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
-    call.run().exits(69).prints("").says("TRYAGAIN").within(Duration::from_secs(1));
-    let mut waiter = Turn::of(cluster.nxlock(turn(&[])));
-    waiter.running.says("TRYAGAIN");
-    slot.ends();
-    eventually("it stands in line", || queue(&cluster) == [waiter.pid()]);
-    release(&cluster, &token);
-    waiter.up();
-    waiter.leaves();
+    for carried in PARTS {
+        let token = acquire(&cluster, "5m");
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        release(&cluster, &token);
+        assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None, "{carried:?} carried");
+        // Once more, it is nobody's.
+        cluster.nxlock(["release", "job", &token]).run().exits(76);
+        slot.ends();
+        assert!(is_free(&cluster));
+    }
 }
 
 #[test]
-fn a_release_while_a_slot_is_on_its_way_is_asked_for_until_it_arrives() {
+fn a_command_that_ends_while_its_slot_is_on_its_way_leaves_no_lock_behind() {
+    let cluster = MASTERS.lend();
+    for carried in PARTS {
+        let holder = Turn::had(&cluster, &["-t", "5m"]);
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        holder.leaves();
+        assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None, "{carried:?} carried");
+        slot.ends();
+    }
+}
+
+#[test]
+fn a_lock_is_taken_while_its_slot_is_on_its_way_and_its_fences_rise() {
+    let cluster = MASTERS.lend();
+    let fence = || {
+        let done = cluster.nxlock(["run", "job", "-n", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).says_nothing();
+        done.text().trim().parse::<u64>().expect("a fence")
+    };
+    let mut fences = vec![fence()];
+    // Ahead of every clock: only who reads it gives a higher one.
+    let ahead = (fences[0] + 3_600_000_000).to_string();
+    cluster.ask::<()>(&["SET", FENCE, &ahead, "PX", "90000000"]);
+    for carried in PARTS {
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        fences.extend([fence(), fence()]);
+        slot.ends();
+        fences.push(fence());
+    }
+    assert!(fences.is_sorted_by(|before, after| before < after), "{fences:?}");
+    assert!(fences[1] > ahead.parse().unwrap(), "{fences:?}");
+}
+
+#[test]
+fn who_comes_while_a_slot_is_on_its_way_is_told_who_has_the_lock_and_gets_it_next() {
+    let cluster = MASTERS.lend();
+    for carried in PARTS {
+        let token = acquire(&cluster, "5m");
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        let call = cluster.nxlock(["run", "job", "-n", "--", "echo", "ran"]);
+        call.run().exits(75).prints("").says("is held by somebody else");
+        let mut waiter = Turn::waiting(&cluster, &["-t", "5m"]);
+        release(&cluster, &token);
+        waiter.up();
+        waiter.leaves();
+        assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None, "{carried:?} carried");
+        slot.ends();
+    }
+}
+
+#[test]
+fn a_lock_that_is_handed_on_as_its_slot_begins_to_move_is_given_back_without_a_doubt() {
     let cluster = MASTERS.lend();
     let token = acquire(&cluster, "5m");
-    let slot = cluster.begins_to_move("lock:job");
-    let giving_back = cluster.nxlock(["release", "job", &token, "--server-timeout", "15s"]).start();
-    eventually("it was told to try again", || {
-        slot.from().ask::<String>(&["INFO", "errorstats"]).contains("errorstat_TRYAGAIN")
-    });
+    let mut waiter = Turn::queued(&cluster, &[]);
+    listen_where_the_lock_is(&cluster, 1);
+    // All of its keys are still there, until the only one in line leaves the queue.
+    let slot = cluster.begins_to_move(LOCK);
+    cluster.nxlock(["release", "job", &token]).run().exits(0).says_nothing();
+    waiter.up();
+    waiter.leaves();
     slot.ends();
-    giving_back.finish().exits(0);
+}
+
+#[test]
+fn a_line_is_served_while_its_slot_is_on_its_way() {
+    for carried in PARTS {
+        let cluster = MASTERS.lend();
+        let log = cluster.directory().join("log");
+        let line = line(&cluster, 2, &["-t", "8s"]);
+        listen_where_the_lock_is(&cluster, 2);
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        are_served_in_any_order(&cluster, line);
+        slot.ends();
+        std::fs::remove_file(log).unwrap();
+    }
+}
+
+#[test]
+fn no_two_have_a_lock_while_its_keys_are_carried_one_by_one() {
+    let cluster = MASTERS.lend();
+    let counter = cluster.directory().join("counter");
+    std::fs::write(&counter, "0\n").unwrap();
+    let script = r#"for i in 1 2 3 4 5 6 7 8; do nxlock -q run job -c "$INCREMENT" || exit; done"#;
+    let increment =
+        r#"n=$(cat "$COUNTER"); echo "$WHO $NXLOCK_FENCE" >> "$LOG"; sleep 0.01; echo $((n + 1)) > "$COUNTER""#;
+    let log = cluster.directory().join("log");
+    let start = |who: usize| {
+        let call = cluster.sh(script, &[]).env("COUNTER", &counter).env("INCREMENT", increment);
+        call.env("LOG", &log).env("WHO", who.to_string()).start()
+    };
+    let mut callers: Vec<Running> = (0..6).map(start).collect();
+    let mut order = [LOCK, QUEUE, WAITERS, FENCE];
+    eventually("all have had their turns", || {
+        let slot = cluster.begins_to_move(LOCK);
+        order.iter().for_each(|key| slot.carries(&[key]));
+        slot.ends();
+        order.rotate_left(1);
+        order.swap(1, 2);
+        callers.iter_mut().all(Running::has_ended)
+    });
+    counted(&counter, callers, 6 * 8);
+    fences_rise(&log);
+    std::fs::remove_file(log).unwrap();
+}
+
+#[test]
+fn a_lock_is_kept_for_as_long_as_asked_while_its_slot_is_on_its_way() {
+    let cluster = MASTERS.lend();
+    for carried in PARTS {
+        let mut holder = Turn::of(cluster.nxlock(turn(&["-t", "5m", "--at-least", "1m"])));
+        holder.up();
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        holder.leaves();
+        let left: i64 = slot.ask(&["PTTL", LOCK]);
+        assert!((1..=60_000).contains(&left), "{left} with {carried:?} carried");
+        slot.ends();
+        break_it(&cluster);
+    }
+}
+
+#[test]
+fn a_lock_is_seen_renewed_and_broken_while_its_slot_is_on_its_way() {
+    let cluster = MASTERS.lend();
+    let seen = || {
+        let done = cluster.nxlock(["--json", "status", "job"]).run();
+        done.json()[0].take()
+    };
+    for carried in PARTS {
+        let slot = cluster.begins_to_move(LOCK);
+        assert_eq!(seen()["state"], "free");
+        slot.ends();
+        let token = acquire(&cluster, "5m");
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        let held = seen();
+        assert_eq!(held["state"], "held", "{held}");
+        assert!(token.contains(held["holder"]["id"].as_str().unwrap()));
+        cluster.nxlock(["renew", "job", &token, "--ttl", "9m"]).run().exits(0);
+        let left: i64 = slot.ask(&["PTTL", LOCK]);
+        assert!(left > 500_000, "{left}");
+        break_it(&cluster);
+        cluster.nxlock(["renew", "job", &token, "--ttl", "9m"]).run().exits(76);
+        assert_eq!(seen()["state"], "free");
+        slot.ends();
+    }
+}
+
+#[test]
+fn a_grant_that_nobody_waits_for_any_more_is_undone_at_the_node_that_is_about_to_have_the_lock() {
+    let cluster = MASTERS.lend();
+    // Its fence stays, so that some of its keys are here and some nowhere.
+    cluster.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    let slot = cluster.begins_to_move(LOCK);
+    slot.to().hang();
+    cluster.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "true"]).run().exits(69);
+    slot.to().resume();
+    eventually("it is free", || slot.ask::<Option<String>>(&["GET", LOCK]).is_none());
+    slot.ends();
     assert!(is_free(&cluster));
+}
+
+#[test]
+fn a_lock_is_not_granted_at_the_node_that_was_about_to_have_it_once_its_move_is_called_off() {
+    let cluster = MASTERS.lend();
+    cluster.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    let slot = cluster.begins_to_move(LOCK);
+    slot.from().ask::<()>(&["CONFIG", "RESETSTAT"]);
+    slot.to().hang();
+    let mut late = Turn::of(cluster.nxlock(turn(&["--server-timeout", "15s"])));
+    eventually("it is sent to the new node", || {
+        slot.from().ask::<String>(&["INFO", "errorstats"]).contains("errorstat_ASK:")
+    });
+    slot.is_called_off_at(slot.from());
+    let call = Nxlock::new(["acquire", "job", "--ttl", "5m"]);
+    let token = call.env("NXLOCK_SERVER", seed(slot.from())).run().exits(0).token();
+    slot.to().resume();
+    late.running.says("waiting for \"job\"");
+    assert_eq!(cluster.ask::<Option<String>>(&["GET", LOCK]), Some(token.clone()));
+    slot.is_called_off_at(slot.to());
+    assert!(!late.is_up(), "two at once");
+    release(&cluster, &token);
+    late.up();
+    late.leaves();
+}
+
+#[test]
+fn a_grant_without_a_fence_is_none_and_gets_one_of_its_own_when_the_slot_has_arrived() {
+    let cluster = MASTERS.lend();
+    let fence = |turn: &mut Turn| turn.up().trim_start_matches("up ").trim().parse::<u64>().expect("a fence");
+    let mut first = Turn::of(cluster.nxlock(turn(&[])));
+    let before = fence(&mut first);
+    first.leaves();
+    let slot = cluster.begins_to_move(LOCK);
+    // The fence is still there, and cannot be raised.
+    slot.from().ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let call = cluster.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
+    call.run().exits(69).prints("").says("OOM");
+    assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None, "what is given up is given back");
+    let mut second = Turn::of(cluster.nxlock(turn(&[])));
+    eventually("it has the lock", || slot.ask::<Option<String>>(&["GET", LOCK]).is_some());
+    assert!(!second.is_up(), "without a fence");
+    let from = slot.from().port();
+    slot.ends();
+    let fence = fence(&mut second);
+    assert!(fence > before, "{fence} after {before}");
+    second.leaves();
+    let full = cluster.nodes.iter().find(|node| node.port() == from).expect("it is one of them");
+    full.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+#[test]
+fn a_user_without_scripts_locks_while_the_slot_is_on_its_way() {
+    let cluster = Cluster::of_masters();
+    for node in &cluster.nodes {
+        let rules = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec +cluster|slots +asking";
+        let words = ["ACL", "SETUSER", "plain", "on", ">pw"].into_iter().chain(rules.split_whitespace());
+        node.ask::<()>(&words.collect::<Vec<_>>());
+    }
+    let url = format!("redis+cluster://plain:pw@{}", cluster.hosts());
+    let call = |words: &[&str]| cluster.nxlock(words.iter().copied()).env("NXLOCK_SERVER", &url);
+    let slot = cluster.begins_to_move(LOCK);
+    let token = call(&["acquire", "job", "-t", "5m"]).run().exits(0).token();
+    call(&["renew", "job", &token, "--ttl", "9m"]).run().exits(0);
+    call(&["run", "job", "-n", "--", "true"]).run().exits(75);
+    call(&["release", "job", &token]).run().exits(0);
+    assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None);
+    slot.ends();
+}
+
+#[test]
+fn a_key_shared_with_old_clients_is_renewed_and_given_back_while_its_slot_is_on_its_way() {
+    let cluster = MASTERS.lend();
+    for carried in PARTS {
+        let script = r#"echo "up"; read x; exit 0"#;
+        let words = ["run", "--setnx-compat", "--key", LOCK, "-t", "9s", "-c", script];
+        let mut holder = Turn::of(cluster.nxlock(words));
+        holder.running.line("up");
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        eventually("it is renewed", || slot.ask::<i64>(&["PTTL", LOCK]) < 8_900);
+        eventually("it is renewed", || slot.ask::<i64>(&["PTTL", LOCK]) > 8_900);
+        holder.leaves();
+        assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None, "{carried:?} carried");
+        assert_eq!(slot.ask::<Option<String>>(&["GET", "{lock:job}:holder"]), None, "{carried:?} carried");
+        slot.ends();
+    }
 }
 
 #[test]
@@ -122,33 +369,28 @@ fn are_served_in_any_order(authority: &impl Authority, mut waiting: Vec<Turn>) {
 }
 
 #[test]
-fn a_list_waits_for_the_lock_whose_slot_is_on_its_way_and_finds_it_where_it_goes() {
+fn a_list_has_every_lock_while_a_slot_is_on_its_way() {
     let cluster = MASTERS.lend();
     let names: Vec<String> = (0..40).map(|n| format!("job-{n:02}")).collect();
     let tokens: Vec<String> =
         names.iter().map(|name| cluster.nxlock(["acquire", name, "-t", "10m"]).run().exits(0).token()).collect();
-    let list = || cluster.nxlock(["--json", "--server-timeout", "15s", "status"]).start();
-    let listed = |list: Running| {
-        let rows = list.finish().exits(0).json();
+    let listed = || {
+        let rows = cluster.nxlock(["--json", "status"]).run().exits(0).json();
         let names = rows.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
-    assert_eq!(listed(list()), names);
+    assert_eq!(listed(), names);
     let slot = cluster.begins_to_move("lock:job-07");
-    slot.from().ask::<()>(&["CONFIG", "RESETSTAT"]);
-    let waiting = list();
-    // Of its keys some are here and some nowhere: it is asked for patience, and does not go on without.
-    eventually("it asks again", || {
-        let errors: String = slot.from().ask(&["INFO", "errorstats"]);
-        let count = errors.lines().find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));
-        count.and_then(|count| count.trim().parse::<u32>().ok()).is_some_and(|count| count >= 3)
-    });
+    // Of its keys some are here and some nowhere.
+    assert_eq!(listed(), names);
+    slot.carries(&["lock:job-07"]);
+    assert_eq!(listed(), names);
     slot.carries_its_keys();
+    assert_eq!(listed(), names);
     slot.ends();
-    assert_eq!(listed(waiting), names);
-    assert_eq!(listed(list()), names);
+    assert_eq!(listed(), names);
     for (name, token) in names.iter().zip(&tokens) {
         cluster.nxlock(["release", name, token]).run().exits(0);
     }
-    assert_eq!(listed(list()), [""; 0]);
+    assert_eq!(listed(), [""; 0]);
 }

@@ -7,7 +7,7 @@ use crate::support::certificates::certificates;
 use crate::support::line::{Turn, turn};
 use crate::support::{Authority, Cluster, Nxlock, Redis, eventually, unused_port};
 
-fn seed(node: &Redis) -> String {
+pub fn seed(node: &Redis) -> String {
     format!("redis+cluster://127.0.0.1:{}", node.port())
 }
 

@@ -189,12 +189,33 @@ impl Move<'_> {
 
     pub fn carries_its_keys(&self) {
         let keys: Vec<String> = self.from().ask(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "1000"]);
+        self.carries(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// These of its keys, as far as they are still there.
+    pub fn carries(&self, keys: &[&str]) {
         let port = self.to().port().to_string();
-        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-        words.extend(keys.iter().map(String::as_str));
+        let words = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
         if !keys.is_empty() {
-            self.from().ask::<()>(&words);
+            self.from().ask::<()>(&[&words, keys].concat());
         }
+    }
+
+    /// What is asked about one key, of whichever of the two has it.
+    pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.from().try_ask(words).unwrap_or_else(|_| {
+            // The new place answers only who says that it was sent there.
+            let mut asking = redis::pipe();
+            asking.cmd("ASKING").ignore().cmd(words[0]).arg(&words[1..]);
+            let mut connection = self.to().connection().expect("the server answers");
+            let (answer,) = asking.query(&mut connection).expect("an answer");
+            answer
+        })
+    }
+
+    /// The slot stays where it was, as far as one of the two is told.
+    pub fn is_called_off_at(&self, node: &Redis) {
+        node.ask::<()>(&["CLUSTER", "SETSLOT", &self.slot, "STABLE"]);
     }
 
     /// Whatever has come since is carried too.

@@ -80,7 +80,7 @@ impl Cluster {
         self.told.iter().find(|(from, to, _)| (*from..=*to).contains(&slot)).map(|(.., node)| node)
     }
 
-    fn link_to(&mut self, node: &Address, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
+    pub fn link_to(&mut self, node: &Address, idle: &mut Vec<Link>, limit: Limit<'_>) -> Result<Link, Fault> {
         if let Some(link) = take(idle, |link| link.peer.address == *node) {
             return Ok(link);
         }

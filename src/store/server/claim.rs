@@ -43,7 +43,15 @@ impl Server {
             args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
             // Before the request leaves: the server's count begins later than ours.
             let asked = Moment::now();
-            let answer = self.script(what, script_for(Script::Acquire, &hold.token), &args, limit)?;
+            let script = script_for(Script::Acquire, &hold.token);
+            // Beside SETNX clients a lock is compared and replaced together with what lies beside it, or not at all.
+            let answer = match hold.token.is_beside_setnx() {
+                true => Some(self.script(what, script, &args, limit)?),
+                false => self.script_unless_moving(what, script, &args, limit)?,
+            };
+            let Some(answer) = answer.filter(|answer| !is_grant(answer) || !self.may_be_unfenced(&hold.token)) else {
+                return self.acquire_moving(what, hold, ttl, limit);
+            };
             hops += 1;
             // Answered by another server than the one that we listen to: it could not call us.
             if manner != Manner::Queue || self.is_within_earshot() || is_grant(&answer) || hops == HOPS {
@@ -89,7 +97,7 @@ impl Server {
         ear.zip(self.wire.answered()).is_none_or(|(ear, answered)| ear.address == answered.address)
     }
 
-    fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {
+    pub(super) fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {
         self.line = None;
         Lease { fence, asked, granted: Moment::now(), until: ttl.believed_until(asked), taken_over: None }
     }

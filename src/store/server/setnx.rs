@@ -98,12 +98,16 @@ impl Server {
         };
         let may_shorten = hold.may_shorten() || self.is_lease_only(what, &hold.token, limit);
         let args = [hold.token.as_str(), &ttl.millis().to_string(), how(may_shorten), &record];
-        let answer = self.only_by_script(what, |server| server.script(what, Script::RenewBesideSetnx, &args, limit));
+        let script = Script::RenewBesideSetnx;
+        let answer = self.only_by_script(what, |server| server.script_unless_moving(what, script, &args, limit));
         let answer = match answer {
             Err(trouble) if trouble.kind == Kind::WrongType => {
                 return Ok(Renewed::NotYours(reply::wrong_type("another type")));
             }
             answer => answer?,
+        };
+        let Some(answer) = answer else {
+            return self.renew_moving_beside_setnx(what, &hold.token, ttl, may_shorten, limit);
         };
         self.renewed(what, &answer, ttl.believed_until(asked), limit)
     }

@@ -1,0 +1,13 @@
+-- RAISE of one key: a fence for who holds the lock, higher than all before it.
+--
+-- KEYS fence     ARGV ttl_ms
+-- RETURNS {fence}, a string
+--
+-- Keeps: a fence never falls. It outlives the lock.
+
+local F, time = KEYS[1], redis.call('TIME')
+local seen = redis.pcall('GET', F)
+local before = type(seen) == 'string' and tonumber(seen) or 0
+local fence = string.format('%.0f', math.max(before + 1, tonumber(time[1]) * 1000000 + tonumber(time[2])))
+redis.call('SET', F, fence, 'PX', string.format('%.0f', math.max(86400000, 10 * tonumber(ARGV[1]))))
+return { fence }

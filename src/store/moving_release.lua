@@ -1,0 +1,18 @@
+-- RELEASE of one key: the lock, or the record beside one that is shared with SETNX clients.
+--
+-- KEYS lock or holder     ARGV token
+-- RETURNS {1}                        it was ours
+--         {0, value, pttl, '0', us}  it was not: as found, value '' if it was free; all strings, the fourth for a fence
+--
+-- Keeps: only what is of our token is touched. Nobody is called, and the lock is put aside for nobody.
+
+local K, token = KEYS[1], ARGV[1]
+local value, record = redis.call('GET', K), 'nx1:' .. token .. ':'
+if value and (value == token or string.sub(value, 1, #record) == record) then
+  redis.call('DEL', K)
+  return { 1 }
+end
+local time = redis.call('TIME')
+local function digits(n) return string.format('%.0f', n) end
+return { 0, value or '', digits(redis.call('PTTL', K)), '0',
+  digits(tonumber(time[1]) * 1000000 + tonumber(time[2])) }
