@@ -30,8 +30,7 @@ const FORMAT: [(u32, u32); 20] = [
 ];
 
 /// The styles of our own messages, which anstream takes out where they are unwanted.
-const STYLES: [&str; 7] =
-    ["\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m", "\x1b[0m"];
+const STYLES: [&str; 7] = ["\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m", "\x1b[0m"];
 
 /// Nothing in it moves a cursor, hides words or puts them in another order.
 pub fn harmless(text: &str) {

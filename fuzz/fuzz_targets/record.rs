@@ -28,8 +28,8 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let target = Target::choose([format!("local:{}", directory.display()).as_str()], None, &Access::default())
         .ok()
         .expect("a directory");
-    let hold = hold();
-    let granted = store(&target).acquire(&hold, Ttl::at_least(Duration::ZERO), Manner::Once, limit());
+    let mut hold = hold();
+    let granted = store(&target).acquire(&mut hold, Ttl::at_least(Duration::ZERO), Manner::Once, limit());
     assert!(granted.is_ok());
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
     let line = record.with_extension("line");
@@ -112,7 +112,7 @@ fn visited() {
         Err(trouble) => reports.push(Report::Failed(trouble)),
     }
     for manner in [Manner::Once, Manner::Queue] {
-        match store.acquire(&hold, ttl, manner, limit()) {
+        match store.acquire(&mut hold.clone(), ttl, manner, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
             Ok(Acquired::Held(occupancy, place)) => {
                 let refused = Refused { occupancy, place, waited: Duration::ZERO, nested: false };

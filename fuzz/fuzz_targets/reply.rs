@@ -112,7 +112,7 @@ fn asked(verb: u8, store: &mut dyn Store, hold: &Hold) -> Option<Report> {
 }
 
 fn acquire(store: &mut dyn Store, hold: &Hold, manner: Manner) -> Result<Option<Report>, Trouble> {
-    let acquired = store.acquire(hold, Ttl::at_least(Duration::from_secs(30)), manner, limit())?;
+    let acquired = store.acquire(&mut hold.clone(), Ttl::at_least(Duration::from_secs(30)), manner, limit())?;
     let Acquired::Held(occupancy, place) = acquired else { return Ok(None) };
     store.pause(Limit::until(Moment::now()));
     let mut waiting = Waiting::new(&hold.name);
