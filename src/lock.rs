@@ -219,6 +219,11 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
+    /// What people know its holder by.
+    pub fn holder_id(&self) -> Option<&HolderId> {
+        self.holder.as_ref().map(|holder| &holder.id)
+    }
+
     /// Whether the holder's claim is this one. By its id: whole tokens are not shown around.
     pub fn is_held_with(&self, token: &Token) -> bool {
         self.holder.as_ref().is_some_and(|holder| token.random_part().starts_with(holder.id.as_str()))

@@ -23,7 +23,7 @@ use super::endpoint::Endpoint;
 use super::{Acquired, Examination, Kind, Manner, Place, Released, Renewed, Standing, Store, Trouble};
 use crate::clock::Moment;
 use crate::limit::{Limit, Woken};
-use crate::lock::{Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Token, Ttl};
+use crate::lock::{Fence, Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Token, Ttl};
 use again::Again;
 use assembly::{Assembly, Others};
 use node::{Order, Said, Whose};
@@ -130,23 +130,28 @@ impl Quorum {
             }
             return refused;
         }
-        let fence = match verdict::highest_fence(&votes) {
-            None => None,
-            Some(fence) => {
-                let mut raised = self.assembly()?.votes();
-                let raise = Order::Raise(hold.clone(), fence, ttl);
-                self.go_on(&mut raised, &raise, |_| true, patience, |votes| votes.is_settled(is_raised))?;
-                if !raised.has_quorum(is_raised) {
-                    self.undo(hold, &votes);
-                    let trouble = self.outvoted(hold, &raised);
-                    let came = format!("a majority granted it, and too few of them took the fence: {}", trouble.came);
-                    return Err(Trouble { came, ..trouble });
-                }
-                Some(fence)
-            }
-        };
+        let fence = verdict::highest_fence(&votes);
+        if let Some(fence) = fence
+            && let Err(trouble) = self.raise(hold, fence, ttl, patience)
+        {
+            self.undo(hold, &votes);
+            return Err(trouble);
+        }
         let (granted, until) = (Moment::now(), ttl.believed_until(asked));
         Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None }))
+    }
+
+    /// Makes a fence known to a majority whose grants still stand.
+    fn raise(&mut self, hold: &Hold, fence: Fence, ttl: Ttl, patience: (Limit<'_>, Others)) -> Result<(), Trouble> {
+        let mut raised = self.assembly()?.votes();
+        let raise = Order::Raise(hold.clone(), fence, ttl);
+        self.go_on(&mut raised, &raise, |_| true, patience, |votes| votes.is_settled(is_raised))?;
+        if raised.has_quorum(is_raised) {
+            return Ok(());
+        }
+        let trouble = self.outvoted(hold, &raised);
+        let came = format!("a majority granted it, and too few of them took the fence: {}", trouble.came);
+        Err(Trouble { came, ..trouble })
     }
 
     fn begin_ballot(&mut self, hold: &mut Hold) -> Result<(), Trouble> {

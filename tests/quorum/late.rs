@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::quorum::nothing_is_left;
 use crate::support::line::{Turn, turn};
-use crate::support::{Fate, Five, Nxlock, Proxy, Redis, eventually, lasts};
+use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
 
 /// Somebody else's vote.
 const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
@@ -46,6 +46,24 @@ fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
     let other = Nxlock::new(["run", "job", "-n", "--", "echo", "ran"]);
     other.env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" ")).run().exits(75).prints("");
     holder.leaves();
+}
+
+#[test]
+fn a_lock_is_given_back_though_most_servers_refuse_connections_at_first() {
+    let five = Five::start();
+    let networks: Vec<Network> = five.each().iter().map(Network::to).collect();
+    let urls: Vec<String> = networks.iter().map(|network| format!("unix://{}", network.socket().display())).collect();
+    let call = Nxlock::new(turn(&["-v", "-t", "30s", "--server-timeout", "15s"]));
+    let mut holder = Turn::of(call.env("NXLOCK_SERVER", urls.join(" ")));
+    holder.up();
+    networks[..3].iter().for_each(Network::refuses);
+    holder.is_told();
+    holder.running.says("cannot release");
+    networks[..3].iter().for_each(Network::accepts);
+    holder.finish().exits(0);
+    // A majority has it no more. Where it was refused to the last, it ends with its lease.
+    five.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    five.each().iter().for_each(|redis| _ = redis.ask::<i64>(&["DEL", "lock:job"]));
 }
 
 #[test]

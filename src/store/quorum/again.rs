@@ -49,26 +49,26 @@ impl Again {
     /// All were asked. Those who wait choose the same gate if they see the same.
     pub fn seen(&mut self, votes: &Votes, occupancy: &Occupancy) {
         self.verdict = occupancy.clone();
-        self.note(id(occupancy));
-        self.gate = verdict::first_for_the_holder(votes);
+        self.note(occupancy);
+        self.gate = verdict::first_for_the_holder(votes, occupancy);
         self.all_at = Moment::now() + AT_MOST;
     }
 
     /// What the gate's vote for somebody tells: one vote alone does not make a holder.
     pub fn at_the_gate(&mut self, seen: &Occupancy) -> Occupancy {
-        self.note(id(seen));
-        match id(seen) {
+        self.note(seen);
+        match seen.holder_id() {
             // Its own fence is not the one that the holder was given.
-            Some(holder) if Some(&holder) == id(&self.verdict).as_ref() => {
+            holder @ Some(_) if holder == self.verdict.holder_id() => {
                 Occupancy { fence: self.verdict.fence, ..seen.clone() }
             }
             _ => Occupancy { state: State::Contested, holder: None, ttl: None, fence: None, legacy: None },
         }
     }
 
-    fn note(&mut self, seen: Option<HolderId>) {
+    fn note(&mut self, seen: &Occupancy) {
         self.seen.swap(0, 1);
-        self.seen[0] = seen;
+        self.seen[0] = seen.holder_id().cloned();
     }
 
     /// Within a time that is long against the last ballot's, and grows while the same holder is seen, but no later
@@ -83,10 +83,6 @@ impl Again {
         let pause = up_to(self.within);
         self.at = Moment::now() + ttl.map_or(pause, |ttl| pause.min(ttl + Duration::from_millis(1)));
     }
-}
-
-fn id(occupancy: &Occupancy) -> Option<HolderId> {
-    occupancy.holder.as_ref().map(|holder| holder.id.clone())
 }
 
 /// At random: more than nothing, and no more than this.

@@ -194,11 +194,14 @@ impl Node {
         if whose == Whose::Ours && self.asked.as_ref() != token {
             return Ok(Said::Untouched);
         }
-        self.asked.take_if(|asked| Some(&*asked) == token);
         if std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(hold, limit) {
+            self.asked = None;
             return Ok(Said::Undoing);
         }
-        Ok(match self.server.release(hold, limit)? {
+        let released = self.server.release(hold, limit)?;
+        // Not before that: who asks again because there was no answer must not be told that there is nothing of ours.
+        self.asked = None;
+        Ok(match released {
             Released::NotYours(occupancy) => Said::NotYours(occupancy),
             Released::Done => {
                 self.given_back = Some(hold.token.clone());

@@ -128,10 +128,10 @@ pub fn leads(votes: &Votes, ours: Option<&HolderId>) -> bool {
 }
 
 /// The first node that has voted for whoever holds the lock; if nobody has a majority, the first that has for anybody.
-pub fn first_for_the_holder(votes: &Votes) -> Option<usize> {
-    let id = |seen: &Occupancy| seen.holder.as_ref().map(|holder| holder.id.clone());
-    let holder = id(&verdict(votes));
-    let has_voted = |said: &Said| taken(said).is_some_and(|seen| holder.is_none() || id(seen) == holder);
+/// `verdict` is what they say together.
+pub fn first_for_the_holder(votes: &Votes, verdict: &Occupancy) -> Option<usize> {
+    let holder = verdict.holder_id();
+    let has_voted = |said: &Said| taken(said).is_some_and(|seen| holder.is_none() || seen.holder_id() == holder);
     votes.each().position(|said| said.is_some_and(has_voted))
 }
 
