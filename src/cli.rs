@@ -3,16 +3,16 @@
 //! Help, completions and manual pages are generated from this one definition (`cli/docs.rs`), so
 //! each text below is written for all three. Parsing touches neither the network nor a file.
 
+pub mod config;
 #[cfg(test)]
 pub mod docs;
-mod duration;
-mod everywhere;
+mod event_args;
+mod global;
 mod lost;
+mod parse;
 mod servers;
 mod setnx;
-mod telling;
 pub mod text;
-mod which;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -20,15 +20,16 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use crate::duration::{self, positive};
 use crate::lock::{HolderId, Key, LockName, Ttl};
 
-pub use duration::duration;
-use duration::positive;
-pub use everywhere::{DEFAULT_PREFIX, Everywhere, When, given};
+pub use event_args::EventArgs;
+pub use global::DEFAULT_PREFIX;
+pub use global::GlobalArgs;
+pub use global::given;
 pub use lost::LostSignal;
-pub use setnx::Setnx;
-pub use telling::Telling;
-pub use which::Which;
+pub use parse::LockArg;
+pub use setnx::SetnxArgs;
 
 /// flock(1) for a fleet: run a command under a lock kept in Redis.
 ///
@@ -43,7 +44,7 @@ pub use which::Which;
 #[command(after_long_help = text::AFTER_HELP)]
 pub struct Cli {
     #[command(flatten)]
-    pub everywhere: Everywhere,
+    pub global: GlobalArgs,
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -76,7 +77,7 @@ pub enum Verb {
 )]
 pub struct Run {
     #[command(flatten)]
-    pub which: Which,
+    pub lock: LockArg,
 
     /// The lease: how long the lock outlives a holder that cannot renew it.
     ///
@@ -85,13 +86,13 @@ pub struct Run {
     pub ttl: Ttl,
 
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait_args: WaitArgs,
 
     #[command(flatten)]
-    pub setnx: Setnx,
+    pub setnx: SetnxArgs,
 
     #[command(flatten)]
-    pub telling: Telling,
+    pub event_args: EventArgs,
 
     /// Run TEXT by `sh -c`; no further arguments.
     #[arg(short = 'c', long, value_name = "TEXT", help_heading = "The command")]
@@ -110,7 +111,7 @@ pub struct Run {
     /// How long a stopped command has between TERM and KILL.
     ///
     /// Always cut to what the lease leaves: the command is gone before the lease can have ended.
-    #[arg(long, value_name = "D", default_value = "5s", value_parser = duration, help_heading = "The command")]
+    #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse, help_heading = "The command")]
     pub kill_after: Duration,
 
     /// What to do when the lock is lost while the command runs.
@@ -158,7 +159,7 @@ pub enum Descendants {
 )]
 pub struct Acquire {
     #[command(flatten)]
-    pub which: Which,
+    pub lock: LockArg,
 
     /// Keep the lock until process PID ends, by a keeper in the background.
     ///
@@ -185,13 +186,13 @@ pub struct Acquire {
 
     // Last: their headings would be those of what follows.
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait_args: WaitArgs,
 
     #[command(flatten)]
-    pub setnx: Setnx,
+    pub setnx: SetnxArgs,
 
     #[command(flatten)]
-    pub telling: Telling,
+    pub event_args: EventArgs,
 }
 
 impl Acquire {
@@ -203,9 +204,9 @@ impl Acquire {
 /// How long to wait for a lock that somebody else has.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Waiting")]
-pub struct Patience {
+pub struct WaitArgs {
     /// Give up after D; 0 is the same as -n. Without either, wait for ever.
-    #[arg(short, long, value_name = "D", value_parser = duration, conflicts_with = "no_wait")]
+    #[arg(short, long, value_name = "D", value_parser = duration::parse, conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
 
     /// Do not wait.
@@ -240,7 +241,7 @@ pub struct Patience {
 )]
 pub struct Renew {
     #[command(flatten)]
-    pub which: Which,
+    pub lock: LockArg,
 
     /// The token that `acquire` printed; `-` reads it from stdin.
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
@@ -263,7 +264,7 @@ pub struct Renew {
 )]
 pub struct Release {
     #[command(flatten)]
-    pub which: Which,
+    pub lock: LockArg,
 
     /// The token that `acquire` printed; `-` reads it from stdin.
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]

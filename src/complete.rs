@@ -10,10 +10,11 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use crate::cli::config;
 use crate::clock::Moment;
-use crate::limit::Limit;
 use crate::lock::LockName;
-use crate::{cmd, config, say};
+use crate::wait::Limit;
+use crate::{cmd, log, text};
 use bash::Typed;
 
 const WORD: &str = "complete-names";
@@ -66,18 +67,18 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
         return None;
     }
     let line: Vec<_> = before.iter().cloned().chain([HERE.into()]).collect();
-    let (matches, mut everywhere) = config::so_far(&line)?;
+    let (matches, mut global) = config::so_far(&line)?;
     let (_, verb) = matches.subcommand()?;
     let raw = |id| verb.try_get_raw(id).ok().flatten();
     let last = raw("name").or_else(|| raw("names"))?.next_back()?;
     if last != HERE || raw("key").is_some() {
         return None;
     }
-    everywhere.quiet = true;
-    everywhere.server_timeout = everywhere.server_timeout.min(BOUND);
-    say::begin(&everywhere, false);
-    let names = cmd::names(&everywhere, Limit::until(Moment::now() + BOUND)).ok()?;
+    global.quiet = true;
+    global.server_timeout = global.server_timeout.min(BOUND);
+    log::begin(global.log_options(false), global.color.into());
+    let names = cmd::names(&global, Limit::until(Moment::now() + BOUND)).ok()?;
     // What would be taken for an option, and what would look like something else.
-    let harmless = |name: &&str| !name.starts_with('-') && !name.contains(say::may_fool);
+    let harmless = |name: &&str| !name.starts_with('-') && !name.contains(text::may_fool);
     Some(names.iter().map(LockName::as_str).filter(harmless).map(str::to_owned).collect())
 }

@@ -5,11 +5,11 @@
 
 use std::process::ExitCode;
 
-use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+use nix::sys::signal::Signal;
 
+use crate::error::ErrorKind;
 use crate::report::{Ending, Ran, Report};
-use crate::store::Kind;
+use crate::signals::die_of;
 
 pub const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
@@ -26,8 +26,8 @@ impl From<&Report> for Exit {
     fn from(report: &Report) -> Exit {
         Exit::Status(match report {
             Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) | Report::Watched => 0,
-            Report::Status(rows) if rows.named && rows.rows.iter().any(|row| row.standing.is_unknown()) => UNREACHABLE,
-            Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.standing.is_free())),
+            Report::Status(rows) if rows.named && rows.rows.iter().any(|row| row.status.is_unknown()) => UNREACHABLE,
+            Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.status.is_free())),
             Report::Checked(checked) => match checked.obstacle() {
                 Some(kind) => of(kind),
                 None => u8::from(checked.warnings() > 0),
@@ -47,18 +47,18 @@ impl From<&Report> for Exit {
                 },
                 Ending::Killed { signal, .. } => killed_by(signal),
             },
-            Report::Failed(trouble) => of(trouble.kind),
+            Report::Failed(error) => of(error.kind),
         })
     }
 }
 
-fn of(kind: Kind) -> u8 {
+fn of(kind: ErrorKind) -> u8 {
     match kind {
-        Kind::Unreachable | Kind::Unanswered | Kind::Unwilling | Kind::Untrusted => UNREACHABLE,
-        Kind::Usage => USAGE,
-        Kind::Broken => 70,
-        Kind::Refused => 77,
-        Kind::Misconfigured | Kind::WrongType => 78,
+        ErrorKind::Unreachable | ErrorKind::Unanswered | ErrorKind::Unavailable | ErrorKind::Untrusted => UNREACHABLE,
+        ErrorKind::Usage => USAGE,
+        ErrorKind::Internal => 70,
+        ErrorKind::Refused => 77,
+        ErrorKind::Misconfigured | ErrorKind::WrongType => 78,
     }
 }
 
@@ -73,20 +73,4 @@ impl Exit {
             Exit::Signal(signal) => die_of(signal),
         }
     }
-}
-
-/// Ends the process by a signal, without a core file of ours.
-pub fn die_of(number: Signal) -> ! {
-    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    // SAFETY: SIG_DFL runs no code of ours.
-    let _ = unsafe { signal(number, SigHandler::SigDfl) };
-    let _ = SigSet::from(number).thread_unblock();
-    let _ = raise(number);
-    // Only the first process of a pid namespace survives its own signal.
-    leave(killed_by(number as i32))
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one place that ends the process")]
-fn leave(status: u8) -> ! {
-    std::process::exit(i32::from(status))
 }

@@ -1,16 +1,17 @@
-//! What the fuzz targets call (`fuzz/`): they are crates of their own, for which this one is a library.
+//! What the fuzz targets call (`tests/fuzz`): they are crates of their own, for which this one is a library.
 
-pub use crate::cli::{Cli, duration};
+pub use crate::cli::Cli;
 pub use crate::clock::{Moment, ahead, wall};
-pub use crate::limit::Limit;
-pub use crate::lock::{Fence, Hold, HolderId, LockName, Occupancy, Owner, Prefix, State, Token, Ttl};
+pub use crate::duration::parse as parse_duration;
+pub use crate::error::Error;
+pub use crate::lock::{Claim, Fence, HolderId, LockName, LockState, Lost, Owner, Prefix, StateKind, Token, Ttl};
+pub use crate::log::{Level, Options as LogOptions, begin as begin_log, heard};
+pub use crate::output::progress::Waiting;
+pub use crate::output::{harmless, shown};
 pub use crate::proc::{Stat, number_is};
-pub use crate::render::{harmless, shown};
-pub use crate::report::{Busy, Named, NotYours, Report, Row, StatusRows, Wanted};
-pub use crate::say::{Tainted, Waiting, begin, heard, lost_how};
-pub use crate::store::files;
+pub use crate::report::{Busy, Named, NotYours, Refused, Report, Row, StatusRows, Wanted};
 pub use crate::store::{
-    Access, Acquired, Manner, Place, Released, Renewed, Standing, Store, Target, Trouble, Waiter, open,
+    AcquireMode, Acquired, Credentials, LockStatus, QueuePlace, Released, Renewed, Store, Target, Waiter, files, open,
 };
-pub use crate::supervise::Lost;
-pub use crate::wait::Refused;
+pub use crate::text::Tainted;
+pub use crate::wait::Limit;

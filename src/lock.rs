@@ -3,17 +3,26 @@
 mod key;
 mod setnx;
 mod token;
+pub mod words;
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-pub use key::{Key, beside};
-pub use setnx::{BesideSetnx, Legacy};
-pub use token::{HELD, HolderId, Owner, Token, Upkeep};
+pub use key::Key;
+pub use key::companion_key;
+pub use setnx::BesideSetnx;
+pub use setnx::Legacy;
+pub use token::HELD;
+pub use token::HolderId;
+pub use token::Owner;
+pub use token::Token;
+pub use token::Upkeep;
 
 use crate::clock::Moment;
-use crate::say::Tainted;
+use crate::duration;
+use crate::error::Error;
+use crate::text::Tainted;
 
 /// A name that people agree on.
 ///
@@ -45,7 +54,7 @@ impl FromStr for LockName {
 /// For people: a name that a server lists is anybody's, and may hold what would fool a terminal.
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&crate::say::clean(&self.0))
+        f.write_str(&crate::text::clean(&self.0))
     }
 }
 
@@ -96,7 +105,7 @@ impl Ttl {
     /// Below this, a round trip to a server takes a good part of the lease.
     pub const MIN: Duration = Duration::from_millis(100);
     /// Ten years: far below where the arithmetic of `PX` overflows.
-    pub const MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+    pub const MAX: Duration = duration::MAX;
 
     pub fn get(self) -> Duration {
         self.0
@@ -127,7 +136,7 @@ impl FromStr for Ttl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match crate::cli::duration(text)? {
+        match duration::parse(text)? {
             short if short < Ttl::MIN => Err("too short: 100ms at least".into()),
             duration => Ok(Ttl(duration)),
         }
@@ -141,19 +150,19 @@ pub struct Fence(pub u64);
 
 /// All it takes to renew or to release: a name, and the token that proves the claim to it.
 #[derive(Clone, Debug)]
-pub struct Hold {
+pub struct Claim {
     pub name: LockName,
     pub token: Token,
     /// The process that the claim ends with, where whoever keeps the lock can see it end.
-    pub lives_with: Option<u32>,
+    pub owner_pid: Option<u32>,
     /// If the key is shared with old `SETNX` clients.
     pub beside_setnx: Option<BesideSetnx>,
 }
 
-impl Hold {
+impl Claim {
     /// Whether a renewal may move the expiry nearer: not if somebody else renews the lock, and counts on it.
     pub fn may_shorten(&self) -> bool {
-        self.lives_with.is_some() || self.token.is_lease_only()
+        self.owner_pid.is_some() || self.token.is_lease_only()
     }
 }
 
@@ -170,6 +179,14 @@ pub struct Lease {
     pub taken_over: Option<Legacy>,
 }
 
+/// A lock that went while its command ran.
+pub enum Lost {
+    /// The server said whose it is now.
+    Taken(LockState),
+    /// It could not be renewed in time; what the last try came to.
+    Unconfirmed(Option<Error>),
+}
+
 /// Who has a lock, for people to read: nothing decides by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -183,7 +200,7 @@ pub struct Holder {
 
 /// What a key is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum StateKind {
     /// No such key.
     Free,
     /// Our kind of value, with an expiry.
@@ -208,17 +225,17 @@ pub enum State {
 
 /// Who occupies a name just now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Occupancy {
-    pub state: State,
+pub struct LockState {
+    pub kind: StateKind,
     pub holder: Option<Holder>,
     /// How long the lease still runs; none where the key has no expiry.
     pub ttl: Option<Duration>,
     pub fence: Option<Fence>,
-    /// What the value of a [`State::Legacy`] lock says.
+    /// What the value of a [`StateKind::Legacy`] lock says.
     pub legacy: Option<Legacy>,
 }
 
-impl Occupancy {
+impl LockState {
     /// What people know its holder by.
     pub fn holder_id(&self) -> Option<&HolderId> {
         self.holder.as_ref().map(|holder| &holder.id)
@@ -229,24 +246,24 @@ impl Occupancy {
         self.holder.as_ref().is_some_and(|holder| token.random_part().starts_with(holder.id.as_str()))
     }
 
-    pub fn free(fence: Option<Fence>) -> Occupancy {
-        Occupancy { state: State::Free, holder: None, ttl: None, fence, legacy: None }
+    pub fn free(fence: Option<Fence>) -> LockState {
+        LockState { kind: StateKind::Free, holder: None, ttl: None, fence, legacy: None }
     }
 
     /// What somebody should know who looks after these locks.
     pub fn warning(&self) -> Option<&'static str> {
-        match self.state {
-            State::NoExpiry | State::Legacy => Some("it has no expiry: it does not end by itself"),
-            State::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
-            State::Contested => Some("no holder has a majority of the servers"),
-            State::Damaged => Some("its queue or waiters key is of another type: delete that key"),
-            State::Unknown => Some("too few servers answer to tell whose it is"),
-            State::Free | State::Held | State::Reserved | State::Foreign => None,
+        match self.kind {
+            StateKind::NoExpiry | StateKind::Legacy => Some("it has no expiry: it does not end by itself"),
+            StateKind::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
+            StateKind::Contested => Some("no holder has a majority of the servers"),
+            StateKind::Damaged => Some("its queue or waiters key is of another type: delete that key"),
+            StateKind::Unknown => Some("too few servers answer to tell whose it is"),
+            StateKind::Free | StateKind::Held | StateKind::Reserved | StateKind::Foreign => None,
         }
     }
 
     /// What a key's value and expiry tell. `now` is the server's clock.
-    pub fn of_value(value: &[u8], ttl: Option<Duration>, fence: Option<Fence>, now: SystemTime) -> Occupancy {
+    pub fn of_value(value: &[u8], ttl: Option<Duration>, fence: Option<Fence>, now: SystemTime) -> LockState {
         let holder = Token::read(value).map(|told| {
             // The fence is the server's microsecond of the grant; a token only knows when its owner
             // began to ask, by a clock of its own.
@@ -256,13 +273,13 @@ impl Occupancy {
             Holder { id: told.id, owner: told.owner, since, held, reason: told.reason }
         });
         let legacy = Legacy::read(value, now).filter(|_| holder.is_none() && ttl.is_none());
-        let state = match (&holder, ttl) {
-            _ if legacy.is_some() => State::Legacy,
-            (_, None) => State::NoExpiry,
-            (None, Some(_)) => State::Foreign,
-            (Some(_), Some(_)) => State::Held,
+        let kind = match (&holder, ttl) {
+            _ if legacy.is_some() => StateKind::Legacy,
+            (_, None) => StateKind::NoExpiry,
+            (None, Some(_)) => StateKind::Foreign,
+            (Some(_), Some(_)) => StateKind::Held,
         };
-        Occupancy { state, holder, ttl, fence, legacy }
+        LockState { kind, holder, ttl, fence, legacy }
     }
 }
 
@@ -297,15 +314,15 @@ mod tests {
     #[test]
     fn a_key_without_expiry_is_told_apart() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let state = |value: &str, ttl| Occupancy::of_value(value.as_bytes(), ttl, None, now).state;
-        assert_eq!(state("1800000000", None), State::Legacy);
-        assert_eq!(state("1800000000.25", None), State::Legacy);
-        let legacy = |value: &str| Occupancy::of_value(value.as_bytes(), None, None, now).legacy.unwrap();
+        let state = |value: &str, ttl| LockState::of_value(value.as_bytes(), ttl, None, now).kind;
+        assert_eq!(state("1800000000", None), StateKind::Legacy);
+        assert_eq!(state("1800000000.25", None), StateKind::Legacy);
+        let legacy = |value: &str| LockState::of_value(value.as_bytes(), None, None, now).legacy.unwrap();
         assert!(legacy("1799999999.5").stale && !legacy("1800000001").stale && !legacy("1800000001000").stale);
         assert_eq!(legacy("1800000001000").valid_until, now + Duration::from_secs(1));
-        assert_eq!(state("1.2.3", None), State::NoExpiry);
-        assert_eq!(state("job 7", None), State::NoExpiry);
-        assert_eq!(state("", None), State::NoExpiry);
-        assert_eq!(state("1800000000", Some(Duration::from_secs(1))), State::Foreign);
+        assert_eq!(state("1.2.3", None), StateKind::NoExpiry);
+        assert_eq!(state("job 7", None), StateKind::NoExpiry);
+        assert_eq!(state("", None), StateKind::NoExpiry);
+        assert_eq!(state("1800000000", Some(Duration::from_secs(1))), StateKind::Foreign);
     }
 }

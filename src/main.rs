@@ -3,60 +3,63 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, subreapers, parent-death signals");
 
+mod acquire;
 mod cli;
 mod clock;
 mod cmd;
 mod complete;
-mod config;
 mod descriptors;
-mod events;
+mod duration;
+mod error;
 mod exit;
 #[cfg(fuzzing)]
 pub mod fuzzed;
-mod inbox;
 mod inherited;
 mod keeper;
-mod limit;
+mod list;
 mod lock;
-mod look;
-mod pen;
+mod log;
+mod mailbox;
+mod notify;
+mod output;
 mod proc;
-mod render;
+mod renewer;
 mod report;
-mod say;
+mod retry;
 mod signals;
 mod store;
 mod supervise;
+mod text;
+mod thread;
+mod top;
 mod trusted;
-mod vigil;
 mod wait;
-mod watch;
 
 use std::process::ExitCode;
 
 use crate::cli::Verb;
-use crate::config::Asked;
+use crate::cli::config::Asked;
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
     if let Some(offered) = complete::asked() {
-        return render::offer(&offered).code();
+        return output::offer(&offered).code();
     }
-    let Asked { cli, settings } = match config::asked() {
+    let Asked { cli, settings } = match cli::config::asked() {
         Ok(asked) => asked,
-        Err(usage) => return render::usage(usage).code(),
+        Err(usage) => return output::usage(usage).code(),
     };
-    say::begin(&cli.everywhere, matches!(cli.verb, Verb::Run(_)));
-    let report = cmd::perform(&cli, settings);
-    let mut exit = Exit::from(&report);
-    let failure = match render::show(&report, cli.everywhere.json) {
-        Ok(()) => cmd::shown(report),
-        Err(error) => cmd::unshown(report, &error, &cli.everywhere),
+    log::begin(cli.global.log_options(matches!(cli.verb, Verb::Run(_))), cli.global.color.into());
+    let outcome = cmd::perform(&cli, settings);
+    let mut exit = Exit::from(&outcome.report);
+    let failure = match output::show(&outcome.report, cli.global.json) {
+        Ok(()) => outcome.printed(),
+        Err(error) => outcome.not_printed(&error, cli.global.server_timeout),
     };
     if let Some(failure) = failure {
         exit = Exit::from(&failure);
-        render::complain(&failure, cli.everywhere.json);
+        output::complain(&failure, cli.global.json);
     }
-    events::end();
+    notify::end();
     exit.code()
 }

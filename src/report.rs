@@ -2,17 +2,16 @@
 //! know, its number `exit`'s.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::config::Setting;
-use crate::lock::{Fence, Hold, Key, LockName, Occupancy, Prefix, Token, Ttl};
-use crate::store::{Finding, Kind, Standing, Store, Trouble, Verdict};
-use crate::supervise::Lost;
-use crate::vigil::ToKeeper;
-use crate::wait::Refused;
+use crate::cli::config::Setting;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Fence, Key, LockName, LockState, Lost, Prefix, Token, Ttl};
+use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 
 pub enum Report {
     Acquired(Acquired),
@@ -30,7 +29,7 @@ pub enum Report {
     Said(Ending),
     /// A wait ended by a signal; nothing was started and nothing is held.
     Interrupted(Signal),
-    Failed(Trouble),
+    Failed(Error),
 }
 
 /// A lock's name and the key it lives under.
@@ -55,30 +54,11 @@ impl Named {
 pub struct Acquired {
     pub lock: Named,
     pub token: Token,
-    pub custody: Custody,
+    /// The process that keeps the lock, if one does.
+    pub keeper: Option<i32>,
     pub fence: Option<Fence>,
     pub ttl: Ttl,
     pub form: TokenForm,
-}
-
-/// Who gives a lock back, if nobody can be told its token.
-pub enum Custody {
-    Ours {
-        hold: Hold,
-        store: Box<dyn Store>,
-    },
-    /// In the background.
-    Keeper(ToKeeper),
-}
-
-impl Acquired {
-    /// The process that keeps the lock, where one does.
-    pub fn keeper(&self) -> Option<i32> {
-        match &self.custody {
-            Custody::Ours { .. } => None,
-            Custody::Keeper(keeper) => Some(keeper.pid().as_raw()),
-        }
-    }
 }
 
 /// How `acquire` prints what it got.
@@ -98,6 +78,15 @@ pub struct Busy {
     pub conflict_exit_code: Option<u8>,
 }
 
+/// Somebody else has the lock, and we do not wait any longer.
+pub struct Refused {
+    pub state: LockState,
+    pub place: QueuePlace,
+    pub waited: Duration,
+    /// The holder is a run that we are a part of.
+    pub nested: bool,
+}
+
 pub struct Renewed {
     pub lock: Named,
     pub ttl: Ttl,
@@ -112,7 +101,7 @@ pub struct Released {
 pub struct NotYours {
     pub lock: Named,
     pub wanted: Wanted,
-    pub occupancy: Occupancy,
+    pub state: LockState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,7 +121,7 @@ pub struct StatusRows {
 
 pub struct Row {
     pub lock: Named,
-    pub standing: Standing,
+    pub status: LockStatus,
 }
 
 /// What is set, and what was found of it.
@@ -153,7 +142,7 @@ impl Checked {
     }
 
     /// What the first obstacle comes to, if there is one.
-    pub fn obstacle(&self) -> Option<Kind> {
+    pub fn obstacle(&self) -> Option<ErrorKind> {
         self.findings().find_map(|finding| match finding.verdict {
             Verdict::Obstacle(kind, _) => Some(kind),
             Verdict::Fine | Verdict::Warning(_) => None,
@@ -186,8 +175,17 @@ pub enum Ending {
     },
 }
 
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Status(status) => write!(f, "it exited with {status}"),
+            Ending::Killed { signal, .. } => write!(f, "it died of signal {signal}"),
+        }
+    }
+}
+
 pub struct Unreleased {
-    pub trouble: Trouble,
+    pub error: Error,
     pub ends_in: Duration,
 }
 

@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Context;
 use nix::libc::{self, c_int};
 use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getppid};
 
-use crate::exit;
-use crate::inbox::Fds;
+use crate::mailbox::Fds;
+use crate::thread::with_signals_blocked;
 
 /// Requests to stop: what ends a wait.
 const STOP: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -182,15 +183,6 @@ impl Signals {
     }
 }
 
-/// Starts a thread, by `start`, that is never given a signal: one that is meant for the main thread
-/// would be lost on it.
-pub fn deaf<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let started = start();
-    before.thread_set_mask()?;
-    started
-}
-
 impl CtrlC {
     fn listen() -> anyhow::Result<CtrlC> {
         let (bell, mut ring) = UnixStream::pair()?;
@@ -199,10 +191,10 @@ impl CtrlC {
         let pressed = move || {
             let _ = ring.write(&[1]);
             if presses.fetch_add(1, Ordering::SeqCst) > 0 {
-                exit::die_of(Signal::SIGINT);
+                die_of(Signal::SIGINT);
             }
         };
-        deaf(|| ctrlc::set_handler(pressed).map_err(io::Error::other))?;
+        with_signals_blocked(|| ctrlc::set_handler(pressed).map_err(io::Error::other))?;
         Ok(CtrlC { bell })
     }
 
@@ -239,6 +231,22 @@ pub fn set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
         }
         SigSet::from_sigset_t_unchecked(set)
     }
+}
+
+/// Ends the process by a signal, without a core file of ours.
+pub fn die_of(number: Signal) -> ! {
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    // SAFETY: SIG_DFL runs no code of ours.
+    let _ = unsafe { signal(number, SigHandler::SigDfl) };
+    let _ = SigSet::from(number).thread_unblock();
+    let _ = raise(number);
+    // Only the first process of a pid namespace survives its own signal.
+    leave(128 + number as i32)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that ends the process")]
+fn leave(status: i32) -> ! {
+    std::process::exit(status)
 }
 
 /// Has us end by a signal when our parent does, prctl(2): to be called after fork(2), by the child of `parent`. It makes

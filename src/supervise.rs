@@ -21,22 +21,24 @@ use nix::libc::{self, c_int};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getsid};
 
-pub use guard::{Guard, Watch};
-pub use spawn::{Program, SpawnError, Terminal};
+pub use guard::Guard;
+pub use guard::GuardTask;
+pub use spawn::Program;
+pub use spawn::SpawnError;
+pub use spawn::Terminal;
 
 use crate::cli::{Descendants, OnLost};
 use crate::clock::Moment;
-use crate::events;
-use crate::inbox::Arrival;
-use crate::keeper::{Keeper, Kept};
-use crate::lock::{Lease, LockName, Occupancy, Ttl};
+use crate::error::Error;
+use crate::lock::{Lease, Lost, Ttl};
+use crate::mailbox::Arrived;
 use crate::proc::{self, Job, JobState};
+use crate::renewer::{Renewal, Renewer};
 use crate::report::Ending;
-use crate::say;
 use crate::signals::{Notice, Signals, Source};
-use crate::store::Trouble;
+use crate::{duration, log, notify};
 use group::GroupMember;
-use guard::{End, Report};
+use guard::{CommandEvent, End};
 use kill::Killing;
 use suspend::{HadBy, Suspension};
 use tree::{Reach, Tree};
@@ -86,14 +88,6 @@ pub enum NoEnding {
     GuardKilled(Pid),
 }
 
-/// A lock that went while its command ran.
-pub enum Lost {
-    /// The server said whose it is now.
-    Taken(Occupancy),
-    /// It could not be renewed in time; what the last try came to.
-    Unconfirmed(Option<Trouble>),
-}
-
 enum Phase {
     Running,
     /// The command has ended; what it has left behind is waited for.
@@ -106,13 +100,12 @@ enum Phase {
 }
 
 pub struct Supervisor<'a> {
-    name: &'a LockName,
     guard: &'a mut Guard,
     group: Option<GroupMember>,
     tree: Tree,
     rules: Rules,
     signals: &'a mut Signals,
-    keeper: &'a mut Keeper,
+    renewer: &'a mut Renewer,
     /// The lease may be believed until then.
     until: Moment,
     time_limit: Moment,
@@ -133,31 +126,29 @@ pub struct Supervisor<'a> {
     typed: Option<c_int>,
     timed_out: bool,
     lost: Option<Lost>,
-    uncertain: Option<Trouble>,
+    uncertain: Option<Error>,
 }
 
 impl<'a> Supervisor<'a> {
     /// `guard` was started with this terminal.
     pub fn new(
-        name: &'a LockName,
         (guard, terminal): (&'a mut Guard, Terminal),
         lease: Lease,
         rules: Rules,
         signals: &'a mut Signals,
-        keeper: &'a mut Keeper,
+        renewer: &'a mut Renewer,
     ) -> Supervisor<'a> {
         let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
         // Without one a signal to the whole group comes to the command twice, as to all that are wrapped.
         let group = if terminal == Terminal::Present { GroupMember::start().ok() } else { None };
         let helpers = [guard.pid()].into_iter().chain(group.as_ref().map(GroupMember::pid)).collect();
         Supervisor {
-            name,
             guard,
             group,
             tree: Tree::new(helpers, terminal),
             rules,
             signals,
-            keeper,
+            renewer,
             until: lease.until,
             time_limit,
             phase: Phase::Running,
@@ -192,9 +183,9 @@ impl<'a> Supervisor<'a> {
             self.suspend_if_asked();
             let until = self.next_deadline();
             let [arrivals, ctrl_c, _] = self.signals.fds();
-            match self.keeper.next(until, [arrivals, ctrl_c, self.guard.fd()])? {
-                Arrival::Letter(kept) => self.kept(kept),
-                Arrival::Readable | Arrival::Time => {}
+            match self.renewer.next(until, [arrivals, ctrl_c, self.guard.fd()])? {
+                Arrived::Message(renewed) => self.renewed(renewed),
+                Arrived::Readable | Arrived::Time => {}
             }
         }
     }
@@ -220,7 +211,7 @@ impl<'a> Supervisor<'a> {
             _ if self.asked_to_end => self.stop(libc::SIGTERM, Reach::All),
             (_, Descendants::Leave) => return Some(ending),
             (Phase::Running, Descendants::Wait) => {
-                say::trace(format_args!("the command has ended: waiting for what it has left behind"));
+                log::trace(format_args!("the command has ended: waiting for what it has left behind"));
                 self.phase = Phase::Outlived;
             }
             (Phase::Outlived, Descendants::Wait) => {}
@@ -237,7 +228,7 @@ impl<'a> Supervisor<'a> {
         if self.ending.is_none() {
             let pid = self.guard.pid();
             self.ending = Some(Err(NoEnding::GuardKilled(pid)));
-            say::warn(format_args!("the guard of the command (process {pid}) was killed: killing the command"));
+            log::warn(format_args!("the guard of the command (process {pid}) was killed: killing the command"));
         }
         if matches!(self.ending, Some(Err(_))) && !matches!(self.phase, Phase::Killing(_)) {
             self.phase = Phase::Killing(Killing::begin());
@@ -248,11 +239,10 @@ impl<'a> Supervisor<'a> {
         self.is_gone = guard::reap_all();
     }
 
-    fn heard(&mut self, report: Report) {
+    fn heard(&mut self, report: CommandEvent) {
         match report {
-            Report::Started(pid) => {
-                say::trace(format_args!("started the command, pid {pid}"));
-                events::started(pid);
+            CommandEvent::Started(pid) => {
+                notify::started(pid);
                 // What has come until now may have come before there was a command to get it.
                 self.early.extend(self.signals.notices());
                 self.tree.command = Some(pid);
@@ -265,16 +255,16 @@ impl<'a> Supervisor<'a> {
                     self.notice(Notice { source, ..notice }, Reach::All);
                 }
             }
-            Report::Failed(error) => self.ending = Some(Err(NoEnding::NotBegun(error))),
+            CommandEvent::Failed(error) => self.ending = Some(Err(NoEnding::NotBegun(error))),
             // The report may be older than what has continued the command.
-            Report::Stopped(_) if !self.command_is_stopped() => {}
-            Report::Stopped(signal) if self.tree.terminal() == Terminal::Present => {
+            CommandEvent::Stopped(_) if !self.command_is_stopped() => {}
+            CommandEvent::Stopped(signal) if self.tree.terminal() == Terminal::Present => {
                 let follows = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
                 self.begin_suspension(if follows { signal } else { libc::SIGTSTP }, HadBy::OurGroup);
             }
             // Nobody does job control for us.
-            Report::Stopped(_) => {}
-            Report::Ended(status) => {
+            CommandEvent::Stopped(_) => {}
+            CommandEvent::Ended(status) => {
                 let typed = self.typed;
                 let ending = *self.ending.get_or_insert_with(|| Ok(ending(status, typed)));
                 // What a shell had started in the background does not hear the key.
@@ -337,7 +327,7 @@ impl<'a> Supervisor<'a> {
                 }
             }
             (libc::SIGTERM, _) => {
-                say::trace(format_args!("got SIGTERM: stopping the command"));
+                log::trace(format_args!("got SIGTERM: stopping the command"));
                 self.asked_to_end = true;
                 self.stop(number, reach);
             }
@@ -363,23 +353,23 @@ impl<'a> Supervisor<'a> {
         if had && source == Source::Process { Reach::OutsideOurGroup } else { Reach::All }
     }
 
-    fn kept(&mut self, kept: Kept) {
-        match kept {
-            Kept::Until(until) => {
+    fn renewed(&mut self, renewed: Renewal) {
+        match renewed {
+            Renewal::Until(until) => {
                 if self.uncertain.take().is_some() {
-                    say::note(format_args!("the lock is renewed again"));
+                    log::note(format_args!("the lock is renewed again"));
                 }
                 self.until = until;
                 self.guard.kill_at(self.last_call());
             }
-            Kept::Uncertain(trouble) => {
+            Renewal::Uncertain(error) => {
                 if self.uncertain.is_none() && self.lost.is_none() {
                     let left = self.stop_at().remaining();
-                    say::warn(format_args!("{trouble}; trying again for {}", say::span(left)));
+                    log::warn(format_args!("{error}; trying again for {}", duration::span(left)));
                 }
-                self.uncertain = Some(trouble);
+                self.uncertain = Some(error);
             }
-            Kept::Lost(occupancy) => self.lose(Lost::Taken(occupancy)),
+            Renewal::Lost(state) => self.lose(Lost::Taken(state)),
         }
     }
 
@@ -392,8 +382,7 @@ impl<'a> Supervisor<'a> {
             OnLost::Stop => "stopping the command",
             OnLost::Continue => "the command runs on without it",
         };
-        say::lost(self.name, &lost, follows);
-        events::lost(&lost, follows);
+        notify::lost(&lost, follows);
         self.lost = Some(lost);
         if then == OnLost::Stop {
             self.stop(libc::SIGTERM, Reach::All);
@@ -450,13 +439,13 @@ impl<'a> Supervisor<'a> {
 
     fn check_deadlines(&mut self) {
         if self.lost.is_none() && self.stop_at().passed() {
-            let trouble = self.uncertain.clone();
-            self.lose(Lost::Unconfirmed(trouble));
+            let error = self.uncertain.clone();
+            self.lose(Lost::Unconfirmed(error));
         }
         if self.time_limit.passed() {
             self.time_limit = Moment::NEVER;
             if matches!(self.phase, Phase::Running | Phase::Outlived) {
-                say::warn(format_args!("the time limit is reached: stopping the command"));
+                log::warn(format_args!("the time limit is reached: stopping the command"));
                 self.timed_out = true;
                 self.stop(libc::SIGTERM, Reach::All);
             }
@@ -466,7 +455,7 @@ impl<'a> Supervisor<'a> {
         {
             let mut killing = Killing::begin();
             if killing.round(&self.tree) {
-                say::warn(format_args!("not permitted to kill all of what the command started: waiting for it to end"));
+                log::warn(format_args!("not permitted to kill all of what the command started: waiting for it to end"));
             }
             self.phase = Phase::Killing(killing);
         }
@@ -516,7 +505,7 @@ fn ending(status: ExitStatus, typed: Option<c_int>) -> Ending {
 
 /// Stops us as the command is stopped.
 fn suspend(terminal: Terminal, signal: c_int) {
-    say::trace(format_args!("suspended: nothing is renewed until SIGCONT"));
+    log::trace(format_args!("suspended: nothing is renewed until SIGCONT"));
     Signals::suspend(match terminal {
         // Where nobody is there to continue it, a group does not stop at TSTP: the first program of a
         // window, or of `ssh -t`. We would alone if this were STOP, and for ever.
@@ -524,5 +513,5 @@ fn suspend(terminal: Terminal, signal: c_int) {
         // Ours may be such a group, and the command's is not: we are there.
         Terminal::Absent => Signal::SIGSTOP,
     });
-    say::trace(format_args!("resumed"));
+    log::trace(format_args!("resumed"));
 }

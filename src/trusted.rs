@@ -16,8 +16,8 @@ pub enum Unfit {
     Unreadable(io::Error),
     /// Another user could have written what is in it, or have put it there.
     Untrusted {
-        came: String,
-        remedy: &'static str,
+        cause: String,
+        hint: &'static str,
     },
 }
 
@@ -106,11 +106,11 @@ fn is_ours(found: &FileStat, what: &str) -> Result<(), Unfit> {
     if found.st_uid == us || found.st_uid == 0 {
         return Ok(());
     }
-    let (us, remedy) = match us {
+    let (us, hint) = match us {
         0 => ("root".to_owned(), "chown it to root, or name another; under sudo, leave out -E"),
         us => (format!("user {us} or root"), "name one of your own"),
     };
-    Err(Unfit::Untrusted { came: format!("{what} belongs to user {}, not to {us}", found.st_uid), remedy })
+    Err(Unfit::Untrusted { cause: format!("{what} belongs to user {}, not to {us}", found.st_uid), hint })
 }
 
 fn others_may_write(found: &FileStat) -> bool {
@@ -143,8 +143,8 @@ fn is_private(gid: u32, owner: u32, passwd: &str, group: &str) -> bool {
     !names.is_empty() && members.all(|members| members.split(',').all(is_owner))
 }
 
-fn writable(came: &str, found: &FileStat, remedy: &'static str) -> Unfit {
-    Unfit::Untrusted { came: format!("{came} (mode {:04o})", found.st_mode & 0o7777), remedy }
+fn writable(cause: &str, found: &FileStat, hint: &'static str) -> Unfit {
+    Unfit::Untrusted { cause: format!("{cause} (mode {:04o})", found.st_mode & 0o7777), hint }
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Process, Record, Waiter, sum};
 use nxlock::fuzzed::{
-    Access, Acquired, Busy, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Owner, Prefix, Refused, Released,
-    Renewed, Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Wanted, open,
+    AcquireMode, Acquired, Busy, Claim, Credentials, Error, Limit, LockName, Moment, Named, NotYours, Owner, Prefix,
+    Refused, Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Ttl, Wanted, open,
 };
 
 /// A directory with the files of one lock.
@@ -25,11 +25,11 @@ struct Ground {
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let directory = std::env::temp_dir().join(format!("nxlock-fuzz-{}", std::process::id()));
-    let target = Target::choose([format!("local:{}", directory.display()).as_str()], None, &Access::default())
+    let target = Target::choose([format!("local:{}", directory.display()).as_str()], None, &Credentials::default())
         .ok()
         .expect("a directory");
-    let mut hold = hold();
-    let granted = store(&target).acquire(&mut hold, Ttl::at_least(Duration::ZERO), Manner::Once, limit());
+    let mut claim = claim();
+    let granted = store(&target).acquire(&mut claim, Ttl::at_least(Duration::ZERO), AcquireMode::Once, limit());
     assert!(granted.is_ok());
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
     let line = record.with_extension("line");
@@ -88,34 +88,32 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
 
 /// Whatever stands there, each verb comes to an end, and what it says is harmless.
 fn visited() {
-    let hold = hold();
+    let claim = claim();
     let ttl = Ttl::at_least(Duration::from_secs(1));
     let mut reports = Vec::new();
-    let lock = || Named::new(&hold.name, &"lock:".parse().expect("a prefix"));
+    let lock = || Named::new(&claim.name, &"lock:".parse().expect("a prefix"));
     let mut store = store(&GROUND.target);
     match store.names(limit()) {
         Ok(names) => assert!(names.len() <= 2),
-        Err(trouble) => reports.push(Report::Failed(trouble)),
+        Err(error) => reports.push(Report::Failed(error)),
     }
-    reports.push(match store.inspect(&hold.name, limit()) {
-        Ok(standing) => Report::Status(StatusRows {
-            rows: vec![Row { lock: lock(), standing }],
-            named: true,
-            options: String::new(),
-        }),
-        Err(trouble) => Report::Failed(trouble),
+    reports.push(match store.inspect(&claim.name, limit()) {
+        Ok(status) => {
+            Report::Status(StatusRows { rows: vec![Row { lock: lock(), status }], named: true, options: String::new() })
+        }
+        Err(error) => Report::Failed(error),
     });
-    let not_yours = |wanted, occupancy| Report::NotYours(NotYours { lock: lock(), wanted, occupancy });
-    match store.renew(&hold, ttl, limit()) {
-        Ok(Renewed::NotYours(occupancy)) => reports.push(not_yours(Wanted::Renew, occupancy)),
+    let not_yours = |wanted, state| Report::NotYours(NotYours { lock: lock(), wanted, state });
+    match store.renew(&claim, ttl, limit()) {
+        Ok(Renewed::NotYours(state)) => reports.push(not_yours(Wanted::Renew, state)),
         Ok(Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_)) => {}
-        Err(trouble) => reports.push(Report::Failed(trouble)),
+        Err(error) => reports.push(Report::Failed(error)),
     }
-    for manner in [Manner::Once, Manner::Queue] {
-        match store.acquire(&mut hold.clone(), ttl, manner, limit()) {
+    for mode in [AcquireMode::Once, AcquireMode::Queue] {
+        match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
-            Ok(Acquired::Held(occupancy, place)) => {
-                let refused = Refused { occupancy, place, waited: Duration::ZERO, nested: false };
+            Ok(Acquired::Held(state, place)) => {
+                let refused = Refused { state, place, waited: Duration::ZERO, nested: false };
                 reports.push(Report::Busy(Busy {
                     lock: lock(),
                     refused,
@@ -123,13 +121,13 @@ fn visited() {
                     conflict_exit_code: None,
                 }));
             }
-            Err(trouble) => reports.push(Report::Failed(trouble)),
+            Err(error) => reports.push(Report::Failed(error)),
         }
     }
-    match store.release(&hold, limit()) {
-        Ok(Released::NotYours(occupancy)) => reports.push(not_yours(Wanted::Release, occupancy)),
+    match store.release(&claim, limit()) {
+        Ok(Released::NotYours(state)) => reports.push(not_yours(Wanted::Release, state)),
         Ok(Released::Done) => {}
-        Err(trouble) => reports.push(Report::Failed(trouble)),
+        Err(error) => reports.push(Report::Failed(error)),
     }
     for report in &reports {
         oracle::human(report);
@@ -137,10 +135,10 @@ fn visited() {
     }
 }
 
-fn hold() -> Hold {
+fn claim() -> Claim {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
-    Hold { name: "deploy".parse::<LockName>().expect("a name"), token, lives_with: None, beside_setnx: None }
+    Claim { name: "deploy".parse::<LockName>().expect("a name"), token, owner_pid: None, beside_setnx: None }
 }
 
 fn store(target: &Target) -> Box<dyn Store> {

@@ -13,12 +13,13 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use anstream::ColorChoice;
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    Access, Acquired, Busy, Cli, Hold, Limit, LockName, Manner, Moment, Named, NotYours, Occupancy, Owner, Prefix,
-    Refused, Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Trouble, Ttl, Waiting, Wanted, begin,
-    open,
+    AcquireMode, Acquired, Busy, Claim, Credentials, Error, Level, Limit, LockName, LockState, LogOptions, Moment,
+    Named, NotYours, Owner, Prefix, Refused, Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Ttl,
+    Waiting, Wanted, begin_log, open,
 };
 
 /// What the next connections are told.
@@ -26,7 +27,7 @@ static ANSWERS: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
 
 /// A server that says what it is told to, whatever it is asked, and then no more.
 static SERVER: LazyLock<Target> = LazyLock::new(|| {
-    begin(&Cli::try_parse_from(["nxlock", "-v", "status"]).expect("a command line").everywhere, false);
+    begin_log(LogOptions { level: Level::Verbose, json: false, is_run: false }, ColorChoice::Auto);
     let path = std::env::temp_dir().join(format!("nxlock-fuzz-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).expect("a socket");
@@ -44,7 +45,9 @@ static SERVER: LazyLock<Target> = LazyLock::new(|| {
             }
         }
     });
-    Target::choose([format!("unix://{}", path.display()).as_str()], None, &Access::default()).ok().expect("a server")
+    Target::choose([format!("unix://{}", path.display()).as_str()], None, &Credentials::default())
+        .ok()
+        .expect("a server")
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -60,15 +63,15 @@ fuzz_target!(|bytes: &[u8]| {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
     let random = token.random_part().to_owned();
-    let hold = Hold { name, token, lives_with: None, beside_setnx: None };
-    let report = asked(*verb, &mut *store, &hold);
+    let claim = Claim { name, token, owner_pid: None, beside_setnx: None };
+    let report = asked(*verb, &mut *store, &claim);
     let mut texts = vec![oracle::said()];
     if let Some(report) = report {
         texts.push(oracle::human(&report));
         texts.push(oracle::json(&report).to_string());
-        if let Report::Failed(trouble) = &report {
-            let mut waiting = Waiting::new(&hold.name);
-            waiting.trouble(trouble);
+        if let Report::Failed(error) = &report {
+            let mut waiting = Waiting::new(&claim.name);
+            waiting.error(error);
             oracle::harmless(&waiting.live());
             texts.push(oracle::said());
         }
@@ -87,62 +90,62 @@ fn split(mut answers: &[u8]) -> VecDeque<Vec<u8>> {
     all
 }
 
-fn asked(verb: u8, store: &mut dyn Store, hold: &Hold) -> Option<Report> {
+fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
     let ttl = Ttl::at_least(Duration::from_secs(30));
     let report = match verb {
-        b'o' => acquire(store, hold, Manner::Once),
-        b'q' => acquire(store, hold, Manner::Queue),
-        b'p' => acquire(store, hold, Manner::Plain),
-        b'w' => store.renew(hold, ttl, limit()).map(|renewed| match renewed {
+        b'o' => acquire(store, claim, AcquireMode::Once),
+        b'q' => acquire(store, claim, AcquireMode::Queue),
+        b'p' => acquire(store, claim, AcquireMode::Plain),
+        b'w' => store.renew(claim, ttl, limit()).map(|renewed| match renewed {
             Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => None,
-            Renewed::NotYours(occupancy) => Some(not_yours(hold, Wanted::Renew, occupancy)),
+            Renewed::NotYours(state) => Some(not_yours(claim, Wanted::Renew, state)),
         }),
-        b'r' => store.release(hold, limit()).map(|released| rebuff(hold, Wanted::Release, released)),
+        b'r' => store.release(claim, limit()).map(|released| rebuff(claim, Wanted::Release, released)),
         b'b' => {
             let id = "abcdefgh".parse().expect("an id");
-            store.take_away(&hold.name, &id, limit()).map(|released| rebuff(hold, Wanted::Break, released))
+            store.break_lock(&claim.name, &id, limit()).map(|released| rebuff(claim, Wanted::Break, released))
         }
         b'n' => listed(store),
-        _ => store.inspect(&hold.name, limit()).map(|standing| {
-            let lock = named(&hold.name);
-            Some(Report::Status(StatusRows { rows: vec![Row { lock, standing }], named: true, options: String::new() }))
+        _ => store.inspect(&claim.name, limit()).map(|status| {
+            let lock = named(&claim.name);
+            Some(Report::Status(StatusRows { rows: vec![Row { lock, status }], named: true, options: String::new() }))
         }),
     };
-    report.unwrap_or_else(|trouble| Some(Report::Failed(trouble)))
+    report.unwrap_or_else(|error| Some(Report::Failed(error)))
 }
 
-fn acquire(store: &mut dyn Store, hold: &Hold, manner: Manner) -> Result<Option<Report>, Trouble> {
-    let acquired = store.acquire(&mut hold.clone(), Ttl::at_least(Duration::from_secs(30)), manner, limit())?;
-    let Acquired::Held(occupancy, place) = acquired else { return Ok(None) };
+fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Option<Report>, Error> {
+    let acquired = store.acquire(&mut claim.clone(), Ttl::at_least(Duration::from_secs(30)), mode, limit())?;
+    let Acquired::Held(state, place) = acquired else { return Ok(None) };
     store.pause(Limit::until(Moment::now()));
-    let mut waiting = Waiting::new(&hold.name);
-    waiting.held(&occupancy, place);
+    let mut waiting = Waiting::new(&claim.name);
+    waiting.held(&state, place);
     oracle::harmless(&waiting.live());
     oracle::said();
-    let refused = Refused { occupancy, place, waited: Duration::from_secs(2), nested: false };
-    let lock = named(&hold.name);
+    let refused = Refused { state, place, waited: Duration::from_secs(2), nested: false };
+    let lock = named(&claim.name);
     Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))
 }
 
 /// All names that the server tells, and how the first ones stand.
-fn listed(store: &mut dyn Store) -> Result<Option<Report>, Trouble> {
+fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
     let mut rows = Vec::new();
     for name in store.names(limit())?.into_iter().take(4) {
-        let standing = store.inspect(&name, limit())?;
-        rows.push(Row { lock: named(&name), standing });
+        let status = store.inspect(&name, limit())?;
+        rows.push(Row { lock: named(&name), status });
     }
     Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new() })))
 }
 
-fn rebuff(hold: &Hold, wanted: Wanted, released: Released) -> Option<Report> {
+fn rebuff(claim: &Claim, wanted: Wanted, released: Released) -> Option<Report> {
     match released {
         Released::Done => None,
-        Released::NotYours(occupancy) => Some(not_yours(hold, wanted, occupancy)),
+        Released::NotYours(state) => Some(not_yours(claim, wanted, state)),
     }
 }
 
-fn not_yours(hold: &Hold, wanted: Wanted, occupancy: Occupancy) -> Report {
-    Report::NotYours(NotYours { lock: named(&hold.name), wanted, occupancy })
+fn not_yours(claim: &Claim, wanted: Wanted, state: LockState) -> Report {
+    Report::NotYours(NotYours { lock: named(&claim.name), wanted, state })
 }
 
 fn named(name: &LockName) -> Named {

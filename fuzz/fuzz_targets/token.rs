@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    Busy, Fence, LockName, Lost, Named, NotYours, Occupancy, Owner, Place, Prefix, Refused, Report, Row, Standing,
-    StatusRows, Tainted, Token, Waiter, Waiting, Wanted, lost_how,
+    Busy, Fence, LockName, LockState, LockStatus, Lost, Named, NotYours, Owner, Prefix, QueuePlace, Refused, Report,
+    Row, StatusRows, Tainted, Token, Waiter, Waiting, Wanted,
 };
 use serde_json::Value;
 
@@ -19,15 +19,15 @@ fuzz_target!(|value: &[u8]| {
     let granted = Fence(1_799_999_999_000_000);
     let ends = Some(Duration::from_millis(u64::MAX));
     for (ttl, fence) in [(None, None), (Some(Duration::ZERO), Some(granted)), (ends, Some(Fence(u64::MAX)))] {
-        told(value, Occupancy::of_value(value, ttl, fence, now), now);
+        told(value, LockState::of_value(value, ttl, fence, now), now);
     }
 });
 
-fn told(value: &[u8], occupancy: Occupancy, now: SystemTime) {
+fn told(value: &[u8], state: LockState, now: SystemTime) {
     let prefix: Prefix = "lock:".parse().expect("a prefix");
     let name: LockName = "deploy".parse().expect("a name");
     let lock = || Named::new(&name, &prefix);
-    let place = Place { position: 2, length: 3 };
+    let place = QueuePlace { position: 2, length: 3 };
     let queue = Token::read(value).into_iter().map(|told| Waiter {
         position: 1,
         id: told.id,
@@ -35,33 +35,33 @@ fn told(value: &[u8], occupancy: Occupancy, now: SystemTime) {
         waiting: now.duration_since(told.born).unwrap_or_default(),
         reason: told.reason,
     });
-    let standing = Standing { occupancy: occupancy.clone(), queue: queue.collect() };
-    let refused = Refused { occupancy: occupancy.clone(), place, waited: Duration::from_secs(1), nested: false };
+    let status = LockStatus { state: state.clone(), queue: queue.collect() };
+    let refused = Refused { state: state.clone(), place, waited: Duration::from_secs(1), nested: false };
     let reports = [
         Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
-        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, occupancy: occupancy.clone() }),
-        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Break, occupancy: occupancy.clone() }),
-        Report::Status(StatusRows { rows: vec![Row { lock: lock(), standing }], named: true, options: String::new() }),
+        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: state.clone() }),
+        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Break, state: state.clone() }),
+        Report::Status(StatusRows { rows: vec![Row { lock: lock(), status }], named: true, options: String::new() }),
     ];
     let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
-    texts.push(lost_how(&Lost::Taken(occupancy.clone())));
+    texts.push(Lost::to_string(&Lost::Taken(state.clone())));
     let mut waiting = Waiting::new(&name);
-    waiting.held(&occupancy, place);
+    waiting.held(&state, place);
     texts.push(oracle::said());
     texts.push(waiting.live());
     for report in &reports {
         let document = oracle::json(report);
         let holder = document.get("holder").unwrap_or(&document[0]["holder"]);
-        same_holder(holder, &occupancy);
+        same_holder(holder, &state);
         texts.push(document.to_string());
     }
     texts[4..7].iter().for_each(|line| oracle::harmless(line));
-    unrevealed(value, &occupancy, &texts);
+    unrevealed(value, &state, &texts);
 }
 
 /// A document carries what the holder said as it was.
-fn same_holder(document: &Value, occupancy: &Occupancy) {
-    let Some(holder) = &occupancy.holder else { return assert!(document.is_null(), "{document}") };
+fn same_holder(document: &Value, state: &LockState) {
+    let Some(holder) = &state.holder else { return assert!(document.is_null(), "{document}") };
     assert_eq!(document["user"], holder.owner.user.raw());
     assert_eq!(document["host"], holder.owner.host.raw());
     assert_eq!(document["pid"], holder.owner.pid);
@@ -70,8 +70,8 @@ fn same_holder(document: &Value, occupancy: &Occupancy) {
 }
 
 /// Nobody learns the random part of a token, unless its owner has written it elsewhere too.
-fn unrevealed(value: &[u8], occupancy: &Occupancy, texts: &[String]) {
-    let (Some(holder), Ok(text)) = (&occupancy.holder, str::from_utf8(value)) else { return };
+fn unrevealed(value: &[u8], state: &LockState, texts: &[String]) {
+    let (Some(holder), Ok(text)) = (&state.holder, str::from_utf8(value)) else { return };
     let random = text.split(':').nth(1).expect("a token has a random part");
     assert_eq!(random.len(), 26);
     let Owner { user, host, .. } = &holder.owner;

@@ -5,7 +5,7 @@
 mod oracle;
 
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::{Access, Report, Target};
+use nxlock::fuzzed::{Credentials, Report, Target};
 
 /// Stands for a password wherever one is put; no URL of the corpus has it.
 const SECRET: &str = "s3cr3tpw";
@@ -13,12 +13,13 @@ const SECRET: &str = "s3cr3tpw";
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
     let text = text.as_ref();
-    for chosen in
-        [Target::choose(Some(text), None, &Access::default()), Target::choose(None, Some(text), &Access::default())]
-    {
+    for chosen in [
+        Target::choose(Some(text), None, &Credentials::default()),
+        Target::choose(None, Some(text), &Credentials::default()),
+    ] {
         match chosen {
             Ok(target) => accepted(&target),
-            Err(trouble) => _ = oracle::human(&Report::Failed(trouble)),
+            Err(error) => _ = oracle::human(&Report::Failed(error)),
         }
     }
     let (front, back) = text.split_once('\n').unwrap_or(("", text));
@@ -41,9 +42,9 @@ fn accepted(target: &Target) {
     if target.has_login() {
         return;
     }
-    let again = match Target::choose([shown.as_str()], None, &Access::default()) {
+    let again = match Target::choose([shown.as_str()], None, &Credentials::default()) {
         Ok(again) => again,
-        Err(trouble) => panic!("{shown:?}: {trouble}"),
+        Err(error) => panic!("{shown:?}: {error}"),
     };
     assert_eq!(again.to_string(), shown);
     assert_eq!(std::mem::discriminant(&again), std::mem::discriminant(target), "{shown:?} is of another kind");
@@ -51,11 +52,11 @@ fn accepted(target: &Target) {
 
 /// No message repeats a password, not even one that was not taken for one.
 fn concealed(url: &str) {
-    let text = match Target::choose(Some(url), None, &Access::default()) {
+    let text = match Target::choose(Some(url), None, &Credentials::default()) {
         // A path is shown, and what stands in it is no password.
         Ok(target) if target.has_login() && !target.to_string().starts_with("unix") => target.to_string(),
         Ok(_) => return,
-        Err(trouble) => oracle::human(&Report::Failed(trouble)),
+        Err(error) => oracle::human(&Report::Failed(error)),
     };
     assert!(!text.contains(SECRET), "{url:?}: {text}");
 }

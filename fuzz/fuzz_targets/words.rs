@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::{Cli, HolderId, LockName, Prefix, Token, Ttl, duration, harmless};
+use nxlock::fuzzed::{Cli, HolderId, LockName, Prefix, Token, Ttl, harmless, parse_duration};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = str::from_utf8(bytes) else { return };
@@ -16,14 +16,14 @@ fuzz_target!(|bytes: &[u8]| {
     if text.contains('\0') {
         return;
     }
-    if let Some(duration) = taken(duration(text)) {
+    if let Some(duration) = taken(parse_duration(text)) {
         assert!(duration <= Ttl::MAX);
         let written = humantime::format_duration(duration).to_string();
-        assert_eq!(nxlock::fuzzed::duration(&written), Ok(duration), "{written}");
+        assert_eq!(parse_duration(&written), Ok(duration), "{written}");
     }
     if let Some(ttl) = taken(text.parse::<Ttl>()) {
         assert!((Ttl::MIN..=Ttl::MAX).contains(&ttl.get()));
-        assert_eq!(duration(text), Ok(ttl.get()));
+        assert_eq!(parse_duration(text), Ok(ttl.get()));
         assert_eq!(Duration::from_millis(ttl.millis()).as_millis(), ttl.get().as_millis());
     }
     if let Some(name) = taken(text.parse::<LockName>()) {

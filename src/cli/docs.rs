@@ -12,7 +12,7 @@ mod places;
 mod prose;
 mod recipes;
 mod roff;
-mod standing;
+mod status;
 
 use std::fs;
 use std::io::{self, Write};
@@ -220,12 +220,13 @@ mod exit_statuses {
     use std::time::Duration;
 
     use super::*;
+    use crate::error::{Error, ErrorKind};
     use crate::exit::Exit;
-    use crate::lock::{Occupancy, Prefix};
+    use crate::lock::Lost;
+    use crate::lock::{LockState, Prefix};
+    use crate::report::Refused;
     use crate::report::{Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Released, Report, Wanted};
-    use crate::store::{Finding, Kind, Place, Trouble};
-    use crate::supervise::Lost;
-    use crate::wait::Refused;
+    use crate::store::{Finding, QueuePlace};
 
     fn lock() -> Named {
         Named::new(&"name".parse().unwrap(), &"lock:".parse::<Prefix>().unwrap())
@@ -248,12 +249,12 @@ mod exit_statuses {
     /// What a verb may have to report, beside its own failures.
     fn reports(verb: &str) -> Vec<Report> {
         let busy = || {
-            let (occupancy, place) = (Occupancy::free(None), Place { position: 0, length: 0 });
-            let refused = Refused { occupancy, place, waited: Duration::ZERO, nested: false };
+            let (state, place) = (LockState::free(None), QueuePlace { position: 0, length: 0 });
+            let refused = Refused { state, place, waited: Duration::ZERO, nested: false };
             Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
         };
         let not_yours =
-            || Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, occupancy: Occupancy::free(None) });
+            || Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: LockState::free(None) });
         match verb {
             "run" => {
                 let lost = ran(true, Some(Lost::Unconfirmed(None)));
@@ -278,16 +279,16 @@ mod exit_statuses {
         for (verb, _, help) in PAGES {
             let Some(verb) = verb else { continue };
             let kinds = [
-                Kind::Unreachable,
-                Kind::Unanswered,
-                Kind::Unwilling,
-                Kind::Untrusted,
-                Kind::Refused,
-                Kind::Misconfigured,
-                Kind::Usage,
-                Kind::Broken,
+                ErrorKind::Unreachable,
+                ErrorKind::Unanswered,
+                ErrorKind::Unavailable,
+                ErrorKind::Untrusted,
+                ErrorKind::Refused,
+                ErrorKind::Misconfigured,
+                ErrorKind::Usage,
+                ErrorKind::Internal,
             ];
-            let failed = kinds.map(|kind| Report::Failed(Trouble { kind, ..Trouble::of_ours("", &"") }));
+            let failed = kinds.map(|kind| Report::Failed(Error { kind, ..Error::internal("", &"") }));
             let mut numbers: BTreeSet<_> = match verb {
                 // Its 0 is among its command's own.
                 "run" => BTreeSet::new(),

@@ -6,71 +6,87 @@ mod kept;
 use std::io;
 use std::time::Duration;
 
-use super::{Wants, claim, give_up_if_asked, hand_back, meant, open, wait_for};
-use crate::cli::{Acquire, Everywhere};
-use crate::events;
-use crate::lock::{Fence, Token};
-use crate::report::{Acquired, Custody, Named, Report, TokenForm};
-use crate::say::span;
+use super::{Outcome, Wants, give_up_if_asked, hand_back, meant, new_claim, open, wait_for};
+use crate::cli::{Acquire, GlobalArgs};
+use crate::duration::span;
+use crate::error::Error;
+use crate::keeper::KeeperEnd;
+use crate::lock::{Claim, Fence, Token};
+use crate::notify;
+use crate::report::{Acquired, Named, Report, TokenForm};
 use crate::signals::Signals;
-use crate::store::Trouble;
+use crate::store::Store;
 
-pub fn acquire(everywhere: &Everywhere, asked: &Acquire) -> anyhow::Result<Report> {
-    let (lock, prefix) = meant(everywhere, &asked.which)?;
+pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> {
+    let (lock, prefix) = meant(global, &asked.lock)?;
     if let Some(pid) = asked.while_pid {
-        let store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
-        return kept::acquire(everywhere, asked, lock, store, pid);
+        let store = open(global, prefix, Wants::of(&asked.wait_args, &asked.setnx))?;
+        return kept::acquire(global, asked, lock, store, pid);
     }
-    let mut hold = claim(&lock, &asked.patience, &asked.setnx, None)?;
-    events::begin(asked.telling.events.as_ref(), &lock, &hold)?;
-    let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
+    let mut claim = new_claim(&lock, &asked.wait_args, &asked.setnx, None)?;
+    notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
+    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.setnx))?;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, (&lock, &mut hold), asked.ttl(), &asked.patience, everywhere, &mut signals)?
-    {
+    let lease = match wait_for(&mut *store, (&lock, &mut claim), asked.ttl(), &asked.wait_args, global, &mut signals)? {
         Ok(lease) => lease,
-        Err(report) => return Ok(report),
+        Err(report) => return Ok(report.into()),
     };
-    if let Some(interrupted) = give_up_if_asked(&mut *store, &hold, everywhere.server_timeout, &mut signals) {
-        return Ok(interrupted);
+    if let Some(interrupted) = give_up_if_asked(&mut *store, &claim, global.server_timeout, &mut signals) {
+        return Ok(interrupted.into());
     }
-    let token = hold.token.clone();
-    Ok(Report::Acquired(acquired(asked, lock, (token, lease.fence), Custody::Ours { hold, store })))
+    let token = claim.token.clone();
+    Ok(acquired(asked, lock, (token, lease.fence), Custody::Here { claim, store }))
 }
 
-fn acquired(asked: &Acquire, lock: Named, (token, fence): (Token, Option<Fence>), custody: Custody) -> Acquired {
+fn acquired(asked: &Acquire, lock: Named, (token, fence): (Token, Option<Fence>), custody: Custody) -> Outcome {
     let form = if asked.export { TokenForm::Export } else { TokenForm::Plain };
-    Acquired { lock, token, custody, fence, ttl: asked.ttl(), form }
+    let keeper = match &custody {
+        Custody::Here { .. } => None,
+        Custody::Keeper(keeper) => Some(keeper.pid().as_raw()),
+    };
+    let acquired = Acquired { lock, token, keeper, fence, ttl: asked.ttl(), form };
+    Outcome { report: Report::Acquired(acquired), custody: Some(custody) }
 }
 
-/// The token was printed.
-///
-/// # Errors
-/// If there is no keeper any more who has the lock.
-pub fn heard(acquired: Acquired) -> Result<(), Trouble> {
-    match acquired.custody {
-        Custody::Ours { .. } => Ok(()),
-        Custody::Keeper(keeper) => keeper.printed().map_err(|_| {
-            let tried = format!("cannot keep the lock \"{}\"", acquired.lock.name);
-            Trouble::of_ours(&tried, &"its keeper has ended, and has given it back or lost it")
-        }),
+/// Who holds the lock while its token is printed.
+pub enum Custody {
+    Here {
+        claim: Claim,
+        store: Box<dyn Store>,
+    },
+    /// In the background.
+    Keeper(KeeperEnd),
+}
+
+impl Custody {
+    /// Leaves the lock to the caller, who has its token now.
+    ///
+    /// # Errors
+    /// If its keeper has ended.
+    pub fn hand_over(self, acquired: &Acquired) -> Result<(), Error> {
+        match self {
+            Custody::Here { .. } => Ok(()),
+            Custody::Keeper(keeper) => keeper.printed().map_err(|_| {
+                let action = format!("cannot keep the lock \"{}\"", acquired.lock.name);
+                Error::internal(&action, &"its keeper has ended, and has given it back or lost it")
+            }),
+        }
+    }
+
+    /// Releases a lock whose token could not be printed: nobody else could.
+    pub fn take_back(self, acquired: &Acquired, error: &io::Error, server_timeout: Duration) -> Error {
+        let ends = |error: &str| format!("{error}; the lock ends by itself within {}", span(acquired.ttl.get()));
+        let cause = match self {
+            Custody::Here { claim, mut store } => {
+                let handed_back = hand_back(&mut *store, &claim, server_timeout);
+                handed_back.map_or_else(|error| ends(&error.to_string()), |()| "the lock was given back".to_owned())
+            }
+            // It may be renewing just now, which has its own bound.
+            Custody::Keeper(keeper) => {
+                let said = keeper.withdraw(server_timeout + Duration::from_secs(5));
+                said.unwrap_or_else(|| ends("its keeper does not say whether it has given it back"))
+            }
+        };
+        Error::internal(&format!("cannot write the token to stdout ({error})"), &cause)
     }
 }
-
-/// Gives back a lock whose token could not be printed: nobody could release it.
-pub fn unheard(acquired: Acquired, error: &io::Error, server_timeout: Duration) -> Trouble {
-    let ends = |trouble: &str| format!("{trouble}; the lock ends by itself within {}", span(acquired.ttl.get()));
-    let came = match acquired.custody {
-        Custody::Ours { hold, mut store } => {
-            let handed_back = hand_back(&mut *store, &hold, server_timeout);
-            handed_back.map_or_else(|trouble| ends(&trouble.to_string()), |()| GIVEN_BACK.to_owned())
-        }
-        // It may be renewing just now, which has its own bound.
-        Custody::Keeper(keeper) => {
-            let said = keeper.withdraw(server_timeout + Duration::from_secs(5));
-            said.unwrap_or_else(|| ends("its keeper does not say whether it has given it back"))
-        }
-    };
-    Trouble::of_ours(&format!("cannot write the token to stdout ({error})"), &came)
-}
-
-const GIVEN_BACK: &str = "the lock was given back";

@@ -1,39 +1,40 @@
 //! Whether all is set up so that locks can be kept: which settings are in force, and what the server is like.
 
 use super::{Wants, open, redis_url};
-use crate::cli::{Everywhere, given};
-use crate::config::{Origin, Setting, Settings};
+use crate::cli::config::{Origin, Setting, Settings};
+use crate::cli::{GlobalArgs, given};
+use crate::error::Error;
 use crate::report::{Checked, CheckedServer, Report};
-use crate::store::{Access, Examined, Finding, Target, Trouble};
-use crate::wait;
+use crate::retry;
+use crate::store::{Credentials, Finding, ProbedServer, Target};
 
-pub fn check(everywhere: &Everywhere, settings: Settings) -> Report {
-    let named = server_named(everywhere);
+pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
+    let named = server_named(global);
     let wants = Wants { min_replicas: settings.min_replicas, ..Wants::default() };
-    let servers = match open(everywhere, everywhere.prefix.clone(), wants) {
-        Err(trouble) => vec![failed(named.as_deref().map(shown), &trouble)],
+    let servers = match open(global, global.prefix.clone(), wants) {
+        Err(error) => vec![failed(named.as_deref().map(shown), &error)],
         Ok(mut store) => {
-            let examined = wait::insist(everywhere.server_timeout, |limit| store.examine(limit));
+            let examined = retry::insist(global.server_timeout, |limit| store.probe(limit));
             match examined {
-                Err(trouble) => vec![failed(named.as_deref().map(shown), &trouble)],
+                Err(error) => vec![failed(named.as_deref().map(shown), &error)],
                 Ok(examination) => {
-                    let server = |one: Examined| CheckedServer { url: Some(one.url), findings: one.findings };
+                    let server = |one: ProbedServer| CheckedServer { url: Some(one.url), findings: one.findings };
                     examination.servers.into_iter().map(server).collect()
                 }
             }
         }
     };
-    Report::Checked(Checked { settings: told(settings.list, everywhere), servers })
+    Report::Checked(Checked { settings: told(settings.list, global), servers })
 }
 
 /// Nothing else could be found out.
-fn failed(url: Option<String>, trouble: &Trouble) -> CheckedServer {
-    CheckedServer { url, findings: vec![Finding::of_trouble("server", trouble)] }
+fn failed(url: Option<String>, error: &Error) -> CheckedServer {
+    CheckedServer { url, findings: vec![Finding::of_trouble("server", error)] }
 }
 
 /// What is shown of settings: no secrets, and what REDIS_URL names.
-fn told(list: Vec<Setting>, everywhere: &Everywhere) -> Vec<Setting> {
-    let password = password(&list, everywhere);
+fn told(list: Vec<Setting>, global: &GlobalArgs) -> Vec<Setting> {
+    let password = password(&list, global);
     let mut told: Vec<Setting> = Vec::with_capacity(list.len() + 1);
     for setting in list {
         if setting.name != "server" {
@@ -46,7 +47,7 @@ fn told(list: Vec<Setting>, everywhere: &Everywhere) -> Vec<Setting> {
             (None, Some(_)) => Origin::Environment("REDIS_URL".into()),
             (None, None) => Origin::Default,
         };
-        told.push(Setting { name: setting.name, value: server_named(everywhere).as_deref().map(shown), origin });
+        told.push(Setting { name: setting.name, value: server_named(global).as_deref().map(shown), origin });
         told.extend(password.iter().map(|origin| Setting {
             name: "password".into(),
             value: None,
@@ -57,23 +58,23 @@ fn told(list: Vec<Setting>, everywhere: &Everywhere) -> Vec<Setting> {
 }
 
 /// Where the password comes from that a server is given.
-fn password(list: &[Setting], everywhere: &Everywhere) -> Option<Origin> {
+fn password(list: &[Setting], global: &GlobalArgs) -> Option<Origin> {
     let origin = |name: &str| list.iter().find(|setting| setting.name == name).map(|setting| setting.origin.clone());
-    if given(everywhere.password_file.as_ref()).is_some() {
+    if given(global.password_file.as_ref()).is_some() {
         return origin("password-file");
     }
-    let access = Access::default();
-    let target = Target::choose(everywhere.servers(), redis_url().as_deref(), &access);
+    let credentials = Credentials::default();
+    let target = Target::choose(global.servers(), redis_url().as_deref(), &credentials);
     if target.is_ok_and(|target| target.has_login()) {
-        let by_url = everywhere.servers().next().is_none();
+        let by_url = global.servers().next().is_none();
         return if by_url { Some(Origin::Environment("REDIS_URL".into())) } else { origin("server") };
     }
     let variable = "REDISCLI_AUTH";
     std::env::var(variable).is_ok_and(|text| !text.is_empty()).then(|| Origin::Environment(variable.into()))
 }
 
-fn server_named(everywhere: &Everywhere) -> Option<String> {
-    let servers = everywhere.servers().collect::<Vec<_>>().join(" ");
+fn server_named(global: &GlobalArgs) -> Option<String> {
+    let servers = global.servers().collect::<Vec<_>>().join(" ");
     Some(servers).filter(|servers| !servers.is_empty()).or_else(redis_url)
 }
 

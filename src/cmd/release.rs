@@ -1,30 +1,29 @@
 //! Give a lock back, or take it from a holder that was seen.
 
 use super::{Wants, meant, open, token};
-use crate::cli::{Everywhere, Release};
+use crate::cli::{GlobalArgs, Release};
 use crate::clock::Moment;
-use crate::lock::Hold;
+use crate::error::{Error, ErrorKind};
+use crate::lock::Claim;
 use crate::report::{NotYours, Released, Report, Wanted};
-use crate::say;
-use crate::store::{Kind, Trouble};
-use crate::vigil;
-use crate::wait::{self, GivenBack};
+use crate::retry::{self, GivenBack};
+use crate::{keeper, log};
 
-pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Report> {
-    let (lock, prefix) = meant(everywhere, &asked.which)?;
-    let mut store = open(everywhere, prefix, Wants::default())?;
-    let timeout = everywhere.server_timeout;
+pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
+    let (lock, prefix) = meant(global, &asked.lock)?;
+    let mut store = open(global, prefix, Wants::default())?;
+    let timeout = global.server_timeout;
     let never = Moment::NEVER;
     let (wanted, given_back) = match (&asked.break_id, &asked.token) {
         (Some(id), _) => {
-            (Wanted::Break, wait::give_back(timeout, never, |limit| store.take_away(&lock.name, id, limit)))
+            (Wanted::Break, retry::give_back(timeout, never, |limit| store.break_lock(&lock.name, id, limit)))
         }
         (None, Some(given)) => {
-            let hold = Hold { name: lock.name.clone(), token: token(given)?, lives_with: None, beside_setnx: None };
-            if vigil::dismiss(&lock.key, &hold.token) {
-                say::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
+            let claim = Claim { name: lock.name.clone(), token: token(given)?, owner_pid: None, beside_setnx: None };
+            if keeper::ask_to_leave(&lock.key, &claim.token) {
+                log::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }
-            (Wanted::Release, wait::give_back(timeout, never, |limit| store.release(&hold, limit)))
+            (Wanted::Release, retry::give_back(timeout, never, |limit| store.release(&claim, limit)))
         }
         (None, None) => return Err(no_token().into()),
     };
@@ -32,21 +31,21 @@ pub fn release(everywhere: &Everywhere, asked: &Release) -> anyhow::Result<Repor
     Ok(match given_back? {
         GivenBack::Done => Report::Released(Released { lock, broken }),
         GivenBack::InDoubt => {
-            say::warn(format_args!(
+            log::warn(format_args!(
                 "an answer was lost, so \"{}\" may have been given back only now, or have ended before",
                 lock.name
             ));
             Report::Released(Released { lock, broken })
         }
-        GivenBack::NotYours(occupancy) => Report::NotYours(NotYours { lock, wanted, occupancy }),
+        GivenBack::NotYours(state) => Report::NotYours(NotYours { lock, wanted, state }),
     })
 }
 
-fn no_token() -> Trouble {
-    Trouble {
-        kind: Kind::Usage,
-        tried: "cannot release a lock without its token".into(),
-        came: "none was given".into(),
-        remedy: "give TOKEN, set NXLOCK_TOKEN, or write `-` to read it from stdin".into(),
+fn no_token() -> Error {
+    Error {
+        kind: ErrorKind::Usage,
+        action: "cannot release a lock without its token".into(),
+        cause: "none was given".into(),
+        hint: "give TOKEN, set NXLOCK_TOKEN, or write `-` to read it from stdin".into(),
     }
 }

@@ -9,43 +9,41 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-use super::{Wants, claim, enclosing, give_back, give_up_if_asked, meant, open, wait_for};
-use crate::cli::{Everywhere, Run};
+use super::{Wants, enclosing, give_back, give_up_if_asked, meant, new_claim, open, wait_for};
+use crate::cli::{GlobalArgs, Run};
 use crate::clock::Moment;
-use crate::events;
-use crate::inbox::Alarm;
-use crate::keeper::{GivenBack, Keeper};
-use crate::lock::{HELD, Hold, Lease, LockName, Ttl};
-use crate::proc;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Claim, HELD, Lease, LockName, Lost, Ttl};
+use crate::mailbox::Alarm;
+use crate::renewer::{GivenBack, Renewer};
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
-use crate::say;
 use crate::signals::Signals;
-use crate::store::{Kind, Trouble};
-use crate::supervise::{Guard, Lost, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal, Watch};
+use crate::supervise::{Guard, GuardTask, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal};
+use crate::{log, notify, proc};
 
-pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
-    let (lock, prefix) = meant(everywhere, &asked.which)?;
-    let mut hold = claim(&lock, &asked.patience, &asked.setnx, Some(std::process::id()))?;
-    events::begin(asked.telling.events.as_ref(), &lock, &hold)?;
+pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
+    let (lock, prefix) = meant(global, &asked.lock)?;
+    let mut claim = new_claim(&lock, &asked.wait_args, &asked.setnx, Some(std::process::id()))?;
+    notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
     see_processes(&lock)?;
-    let mut store = open(everywhere, prefix, Wants::of(&asked.patience, &asked.setnx))?;
-    let timeout = everywhere.server_timeout;
+    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.setnx))?;
+    let timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, (&lock, &mut hold), asked.ttl, &asked.patience, everywhere, &mut signals)? {
+    let lease = match wait_for(&mut *store, (&lock, &mut claim), asked.ttl, &asked.wait_args, global, &mut signals)? {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };
-    say::trace(format_args!("got \"{}\"", lock.name));
+    log::trace(format_args!("got \"{}\"", lock.name));
     // All that may be lacking is had before the command is: what runs must be kept, and stopped.
     let alarm = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
     let alarm = match alarm {
         Ok(alarm) => alarm,
         Err(error) => {
-            give_back(&mut *store, &hold, timeout);
+            give_back(&mut *store, &claim, timeout);
             return Err(error);
         }
     };
-    if let Some(interrupted) = give_up_if_asked(&mut *store, &hold, timeout, &mut signals) {
+    if let Some(interrupted) = give_up_if_asked(&mut *store, &claim, timeout, &mut signals) {
         return Ok(interrupted);
     }
     let words = words(asked);
@@ -58,43 +56,42 @@ pub fn run(everywhere: &Everywhere, asked: &Run) -> anyhow::Result<Report> {
     };
     let terminal = Terminal::find();
     let until_at_least = asked.at_least.map(|least| lease.granted + least);
-    let claim = store.claim_fd();
-    let watch = Watch {
+    let claim_fd = store.claim_fd();
+    let task = GuardTask {
         terminal,
         start_by: rules.stop_at(lease.until),
         kill_at: rules.kill_at(lease.until),
-        keep_open: claim,
-        give_back: &|| orphaned::give_back(everywhere, &lock, &hold, signals.inherited(), until_at_least, claim),
+        keep_open: claim_fd,
+        give_back: &|| orphaned::give_back(global, &lock, &claim, signals.inherited(), until_at_least, claim_fd),
     };
-    let program = Program::new(&words, &environment(&lock, &hold, lease, asked.ttl), signals.inherited());
-    say::trace(format_args!("starting the command"));
-    say::settle(before_the_command(lease));
-    let mut guard = match program.and_then(|program| Guard::start(&program, &watch)) {
+    let program = Program::new(&words, &environment(&lock, &claim, lease, asked.ttl), signals.inherited());
+    log::trace(format_args!("starting the command"));
+    log::settle(before_the_command(lease));
+    let mut guard = match program.and_then(|program| Guard::start(&program, &task)) {
         Ok(guard) => guard,
         Err(errno) => {
-            let given_back = give_back(&mut *store, &hold, timeout);
+            let given_back = give_back(&mut *store, &claim, timeout);
             return Ok(not_run(lock, words, errno, given_back));
         }
     };
-    let mut keeper = Keeper::new(store, hold, asked.ttl, lease, timeout, alarm);
-    let supervisor = Supervisor::new(&lock.name, (&mut guard, terminal), lease, rules, &mut signals, &mut keeper);
+    let mut renewer = Renewer::new(store, claim, asked.ttl, lease, timeout, alarm);
+    let supervisor = Supervisor::new((&mut guard, terminal), lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, until } = supervisor.run().context("cannot watch the command")?;
     // From here on the lock is nxlock's alone to give back.
     guard.dismiss();
     if let Ok(ending) = &ending {
-        say::trace(format_args!("the command has ended: {}", say::ending(ending)));
-        events::ended(ending, time_limit);
+        notify::ended(ending, time_limit);
     }
     let rest = until_at_least.filter(|_| ending.is_ok() && lost.is_none());
     let rest = rest.map(Moment::remaining).filter(|rest| !rest.is_zero());
-    let unreleased = give_up(&lock.name, keeper, rest.map(Ttl::at_least), &mut lost);
+    let unreleased = give_up(renewer, rest.map(Ttl::at_least), &mut lost);
     guard.wait();
-    if let (Err(_), Some(trouble)) = (&ending, &unreleased) {
-        say::warn(format_args!("{trouble}"));
+    if let (Err(_), Some(error)) = (&ending, &unreleased) {
+        log::warn(format_args!("{error}"));
     }
     match ending {
         Ok(ending) => {
-            let unreleased = unreleased.map(|trouble| Unreleased { trouble, ends_in: until.remaining() });
+            let unreleased = unreleased.map(|error| Unreleased { error, ends_in: until.remaining() });
             Ok(Report::Ran(Ran { lock, ending, time_limit, lost, unreleased }))
         }
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
@@ -114,35 +111,35 @@ fn not_run(lock: Named, words: Vec<OsString>, errno: Errno, given_back: bool) ->
 }
 
 /// Without /proc nobody finds what the command starts in sessions of its own: it could not be stopped with the lock.
-fn see_processes(lock: &Named) -> Result<(), Trouble> {
+fn see_processes(lock: &Named) -> Result<(), Error> {
     if proc::own_number().is_some() {
         return Ok(());
     }
-    Err(Trouble {
-        kind: Kind::Misconfigured,
-        tried: format!("cannot run a command under \"{}\"", lock.name),
-        came: "/proc does not show this process, so what the command starts could not be stopped".into(),
-        remedy: "mount /proc: mount -t proc proc /proc".into(),
+    Err(Error {
+        kind: ErrorKind::Misconfigured,
+        action: format!("cannot run a command under \"{}\"", lock.name),
+        cause: "/proc does not show this process, so what the command starts could not be stopped".into(),
+        hint: "mount /proc: mount -t proc proc /proc".into(),
     })
 }
 
 /// The command's status went with its guard.
-fn without_a_guard(name: &LockName, guard: Pid) -> Trouble {
-    Trouble {
-        kind: Kind::Broken,
-        tried: format!("cannot see the command under \"{name}\" through"),
-        came: format!("its guard (process {guard}) was killed, and so were the command and all that it had started"),
-        remedy: "see who kills processes named nxlock-guard, perhaps for lack of memory".into(),
+fn without_a_guard(name: &LockName, guard: Pid) -> Error {
+    Error {
+        kind: ErrorKind::Internal,
+        action: format!("cannot see the command under \"{name}\" through"),
+        cause: format!("its guard (process {guard}) was killed, and so were the command and all that it had started"),
+        hint: "see who kills processes named nxlock-guard, perhaps for lack of memory".into(),
     }
 }
 
 /// We were held up between the grant and the start: stopped, or the whole machine was.
-fn too_late(name: &LockName) -> Trouble {
-    Trouble {
-        kind: Kind::Unreachable,
-        tried: format!("cannot use the lock \"{name}\""),
-        came: "it was granted, and its lease was about to end before the command could be started".into(),
-        remedy: "see what stopped nxlock meanwhile, or use a longer --ttl".into(),
+fn too_late(name: &LockName) -> Error {
+    Error {
+        kind: ErrorKind::Unreachable,
+        action: format!("cannot use the lock \"{name}\""),
+        cause: "it was granted, and its lease was about to end before the command could be started".into(),
+        hint: "see what stopped nxlock meanwhile, or use a longer --ttl".into(),
     }
 }
 
@@ -154,12 +151,12 @@ fn words(asked: &Run) -> Vec<OsString> {
     }
 }
 
-fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static str, Option<OsString>); 6] {
-    let held = enclosing().into_iter().chain([hold.token.clone()]);
+fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'static str, Option<OsString>); 6] {
+    let held = enclosing().into_iter().chain([claim.token.clone()]);
     [
         ("NXLOCK_NAME", Some(lock.name.as_str().into())),
         ("NXLOCK_KEY", Some(lock.key.clone().into())),
-        ("NXLOCK_TOKEN", Some(hold.token.as_str().into())),
+        ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
         ("NXLOCK_FENCE", lease.fence.map(|fence| fence.0.to_string().into())),
         ("NXLOCK_TTL_MS", Some(ttl.millis().to_string().into())),
         (HELD, Some(held.map(|token| token.as_str().to_owned()).collect::<Vec<_>>().join(" ").into())),
@@ -168,26 +165,21 @@ fn environment(lock: &Named, hold: &Hold, lease: Lease, ttl: Ttl) -> [(&'static 
 
 /// Gives the lock back, or lets it stand for the `rest` that `--at-least` asks for. What kept it from that; and if it
 /// was not ours any more, that is how it was lost.
-fn give_up(name: &LockName, keeper: Keeper, rest: Option<Ttl>, lost: &mut Option<Lost>) -> Option<Trouble> {
-    match keeper.give_back(rest) {
-        GivenBack::NotYours(occupancy) if lost.is_none() => {
-            let found = Lost::Taken(occupancy);
+fn give_up(renewer: Renewer, rest: Option<Ttl>, lost: &mut Option<Lost>) -> Option<Error> {
+    match renewer.give_back(rest) {
+        GivenBack::NotYours(state) if lost.is_none() => {
+            let found = Lost::Taken(state);
             let follows = "found when the command had ended";
-            say::lost(name, &found, follows);
-            events::lost(&found, follows);
+            notify::lost(&found, follows);
             *lost = Some(found);
         }
         GivenBack::Done => {
-            match rest {
-                None => say::trace(format_args!("gave back \"{name}\"")),
-                Some(rest) => say::trace(format_args!("\"{name}\" stays locked for {}", say::span(rest.get()))),
-            }
-            events::released(rest.map(Ttl::get));
+            notify::released(rest.map(Ttl::get));
         }
         GivenBack::NotYours(_) => {}
-        GivenBack::Unconfirmed(trouble) => {
-            events::unreleased(&trouble);
-            return Some(trouble);
+        GivenBack::Unconfirmed(error) => {
+            notify::unreleased(&error);
+            return Some(error);
         }
     }
     None

@@ -1,25 +1,25 @@
 //! Who holds which lock: told once, or shown for as long as somebody watches.
 
 use super::{Wants, open, options};
-use crate::cli::{Everywhere, Status};
+use crate::cli::{GlobalArgs, Status};
+use crate::list::Subject;
 use crate::lock::Prefix;
-use crate::look::Subject;
+use crate::output::progress::Listing;
 use crate::report::{Named, Report, StatusRows};
-use crate::say::Listing;
-use crate::watch;
+use crate::top;
 
-pub fn status(everywhere: &Everywhere, asked: &Status) -> anyhow::Result<Report> {
+pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let by_key = asked.key.as_ref();
-    let prefix = by_key.map_or_else(|| everywhere.prefix.clone(), |_| Prefix::none());
-    let mut store = open(everywhere, prefix.clone(), Wants::default())?;
+    let prefix = by_key.map_or_else(|| global.prefix.clone(), |_| Prefix::none());
+    let mut store = open(global, prefix.clone(), Wants::default())?;
     let names = asked.names.iter().map(|name| Named::new(name, &prefix));
     let given = names.chain(by_key.map(Named::by_key)).collect::<Vec<_>>();
     let subject =
-        Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: everywhere.server_timeout };
+        Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: global.server_timeout };
     // Of which lock is the same for all of them.
-    let options = subject.named.iter().flatten().next().map(|lock| options(everywhere, lock)).unwrap_or_default();
+    let options = subject.named.iter().flatten().next().map(|lock| options(global, lock)).unwrap_or_default();
     if let Some(every) = asked.watch {
-        return watch::watch(store, subject, every, everywhere.json);
+        return top::watch(store, subject, every, global.json);
     }
     let mut listing = Listing::begin();
     let rows = subject.look(store.as_mut(), &mut |found| listing.found(found))?;

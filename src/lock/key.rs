@@ -50,7 +50,7 @@ fn tag(key: &str) -> Option<&str> {
 }
 
 /// The key of something that belongs to the lock under `key`: in the same slot of a cluster.
-pub fn beside(key: &str, what: &str) -> String {
+pub fn companion_key(key: &str, what: &str) -> String {
     match tag(key) {
         None => format!("{{{key}}}:{what}"),
         // Longer, so that it is not what belongs to the lock whose key is that tag.
@@ -76,7 +76,7 @@ mod tests {
         for key in ["lock.foo", "{user}.lock", "a{b}c{d}", "a{b", "{{a}", "{", "a{b}c}", "{lock.foo}", "a b", "{}a{b}"]
         {
             match key.parse::<Key>() {
-                Ok(_) => assert_eq!(hashed(&beside(key, "queue")), hashed(key), "{key}"),
+                Ok(_) => assert_eq!(hashed(&companion_key(key, "queue")), hashed(key), "{key}"),
                 Err(why) => assert!(key == "{}a{b}" && why.contains("slot"), "{key}: {why}"),
             }
         }
@@ -87,6 +87,6 @@ mod tests {
 
     #[test]
     fn what_belongs_to_one_lock_belongs_to_no_other() {
-        assert_ne!(beside("lock.foo", "queue"), beside("{lock.foo}", "queue"));
+        assert_ne!(companion_key("lock.foo", "queue"), companion_key("{lock.foo}", "queue"));
     }
 }

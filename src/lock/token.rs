@@ -5,14 +5,13 @@
 //! shared with old `SETNX` clients the value is a bare number instead, and a record in that same format,
 //! with the number for its random part, lies beside it.
 
+use crate::text::Tainted;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-
-use crate::say::Tainted;
 
 const VERSION: &str = "nx1";
 const MAX_LEN: usize = 256;

@@ -9,34 +9,35 @@
 //! waits for. Who waits asks one server first, and the others only if that one would vote for it: a crowd meets
 //! there, and does not share the votes.
 
-mod again;
-mod assembly;
-mod examine;
+mod backoff;
+mod check;
+mod fanout;
 mod node;
-mod verdict;
+mod tally;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::endpoint::Endpoint;
-use super::{Acquired, Examination, Kind, Manner, Place, Released, Renewed, Standing, Store, Trouble};
+use super::redis::endpoint::Endpoint;
+use super::{AcquireMode, Acquired, LockStatus, Probed, QueuePlace, Released, Renewed, Store};
 use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
-use crate::lock::{Fence, Hold, HolderId, Lease, LockName, Occupancy, Prefix, State, Token, Ttl};
-use again::Again;
-use assembly::{Assembly, Others};
-use node::{Order, Said, Whose};
-use verdict::{Votes, is_granted, is_not_yours, is_raised, verdict};
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Ttl};
+use crate::wait::{Limit, Woken};
+use backoff::Backoff;
+use fanout::{Fanout, Stragglers};
+use node::{Answer, Request, Whose};
+use tally::{Votes, is_granted, is_not_yours, is_raised, verdict};
 
 pub struct Quorum {
     endpoints: Vec<Endpoint>,
     prefix: Prefix,
     timeout: Duration,
     /// Called together when they are first asked.
-    assembly: Option<Assembly>,
+    fanout: Option<Fanout>,
     ballot: Option<Ballot>,
-    again: Again,
+    backoff: Backoff,
 }
 
 /// The votes of our last ballot.
@@ -49,29 +50,29 @@ struct Ballot {
 
 impl Quorum {
     pub fn new(endpoints: Vec<Endpoint>, prefix: Prefix, timeout: Duration) -> Quorum {
-        Quorum { endpoints, prefix, timeout, assembly: None, ballot: None, again: Again::new() }
+        Quorum { endpoints, prefix, timeout, fanout: None, ballot: None, backoff: Backoff::new() }
     }
 
-    fn assembly(&mut self) -> Result<&mut Assembly, Trouble> {
-        let assembly = match self.assembly.take() {
-            Some(assembly) => assembly,
-            None => Assembly::convene(&self.endpoints, &self.prefix, self.timeout).map_err(|error| unable(&error))?,
+    fn fanout(&mut self) -> Result<&mut Fanout, Error> {
+        let fanout = match self.fanout.take() {
+            Some(fanout) => fanout,
+            None => Fanout::start(&self.endpoints, &self.prefix, self.timeout).map_err(|error| unable(&error))?,
         };
-        Ok(self.assembly.insert(assembly))
+        Ok(self.fanout.insert(fanout))
     }
 
     /// Asks all about a new matter.
     fn ask(
         &mut self,
-        order: &Order,
+        request: &Request,
         limit: Limit<'_>,
-        others: Others,
+        others: Stragglers,
         enough: impl Fn(&Votes) -> bool,
-    ) -> Result<Votes, Trouble> {
-        let assembly = self.assembly()?;
-        assembly.begin();
-        let mut votes = assembly.votes();
-        self.go_on(&mut votes, order, |_| true, (limit, others), enough)?;
+    ) -> Result<Votes, Error> {
+        let fanout = self.fanout()?;
+        fanout.begin();
+        let mut votes = fanout.votes();
+        self.go_on(&mut votes, request, |_| true, (limit, others), enough)?;
         Ok(votes)
     }
 
@@ -79,161 +80,161 @@ impl Quorum {
     fn go_on(
         &mut self,
         votes: &mut Votes,
-        order: &Order,
+        request: &Request,
         whom: impl Fn(usize) -> bool,
-        patience: (Limit<'_>, Others),
+        patience: (Limit<'_>, Stragglers),
         enough: impl Fn(&Votes) -> bool,
-    ) -> Result<(), Trouble> {
-        self.assembly()?.ask(votes, order, whom, patience, enough).map_err(|error| unable(&error))
+    ) -> Result<(), Error> {
+        self.fanout()?.ask(votes, request, whom, patience, enough).map_err(|error| unable(&error))
     }
 
-    fn too_few(&self, verb: &str, name: Option<&LockName>, votes: &Votes) -> Trouble {
+    fn too_few(&self, verb: &str, name: Option<&LockName>, votes: &Votes) -> Error {
         let servers: Vec<String> = self.endpoints.iter().map(ToString::to_string).collect();
-        let tried = match name {
+        let action = match name {
             Some(name) => format!("cannot {verb} \"{name}\""),
             None => format!("cannot {verb}"),
         };
-        verdict::too_few(tried, &servers, votes)
+        tally::too_few(action, &servers, votes)
     }
 
     /// One ballot: granted, or given back wherever it may have been.
-    fn vote(&mut self, hold: &mut Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble> {
-        self.begin_ballot(hold)?;
+    fn vote(&mut self, claim: &mut Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Error> {
+        self.begin_ballot(claim)?;
         // Before any request leaves: the servers' counts begin later than ours.
         let asked = Moment::now();
         // A grant that comes later is of no use.
         let limit = limit.no_later_than(asked + ttl.get() / 2);
-        let acquire = Order::Acquire(hold.clone(), ttl);
-        let mut votes = self.assembly()?.votes();
-        let gate = self.again.gate();
+        let acquire = Request::Acquire(claim.clone(), ttl);
+        let mut votes = self.fanout()?.votes();
+        let gate = self.backoff.gate();
         if let Some(gate) = gate {
-            let soon = limit.no_later_than(asked + AT_THE_GATE.max(self.again.took * 4));
+            let soon = limit.no_later_than(asked + AT_THE_GATE.max(self.backoff.took * 4));
             let has_said = |votes: &Votes| votes.of(gate).is_some();
-            self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Others::Awaited), has_said)?;
-            if let Some(Said::Held(seen)) = votes.of(gate) {
+            self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Stragglers::Awaited), has_said)?;
+            if let Some(Answer::Held(seen)) = votes.of(gate) {
                 self.ballot = None;
-                return Ok(Acquired::Held(self.again.at_the_gate(seen), Place { position: 0, length: 0 }));
+                return Ok(Acquired::Held(self.backoff.at_the_gate(seen), QueuePlace { position: 0, length: 0 }));
             }
         }
         let is_decided = |votes: &Votes| {
             let is_lost = votes.count(is_granted) + votes.open() < votes.quorum();
-            votes.has_quorum(is_granted) || (is_lost && verdict(votes).state != State::Unknown)
+            votes.has_quorum(is_granted) || (is_lost && verdict(votes).kind != StateKind::Unknown)
         };
-        let patience = (limit, Others::LeftBehind);
+        let patience = (limit, Stragglers::LeftBehind);
         self.go_on(&mut votes, &acquire, |node| Some(node) != gate, patience, is_decided)?;
         self.gather(&acquire, &mut votes, asked.elapsed(), limit, is_decided)?;
         if !votes.has_quorum(is_granted) {
-            self.undo(hold, &votes);
-            let refused = self.refused(hold, &votes);
-            if let Ok(Acquired::Held(occupancy, _)) = &refused {
-                self.again.seen(&votes, occupancy);
+            self.undo(claim, &votes);
+            let refused = self.refused(claim, &votes);
+            if let Ok(Acquired::Held(state, _)) = &refused {
+                self.backoff.seen(&votes, state);
             }
             return refused;
         }
-        let fence = verdict::highest_fence(&votes);
+        let fence = tally::highest_fence(&votes);
         if let Some(fence) = fence
-            && let Err(trouble) = self.raise(hold, fence, ttl, patience)
+            && let Err(error) = self.raise(claim, fence, ttl, patience)
         {
-            self.undo(hold, &votes);
-            return Err(trouble);
+            self.undo(claim, &votes);
+            return Err(error);
         }
         let (granted, until) = (Moment::now(), ttl.believed_until(asked));
         Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None }))
     }
 
     /// Makes a fence known to a majority whose grants still stand.
-    fn raise(&mut self, hold: &Hold, fence: Fence, ttl: Ttl, patience: (Limit<'_>, Others)) -> Result<(), Trouble> {
-        let mut raised = self.assembly()?.votes();
-        let raise = Order::Raise(hold.clone(), fence, ttl);
+    fn raise(&mut self, claim: &Claim, fence: Fence, ttl: Ttl, patience: (Limit<'_>, Stragglers)) -> Result<(), Error> {
+        let mut raised = self.fanout()?.votes();
+        let raise = Request::Raise(claim.clone(), fence, ttl);
         self.go_on(&mut raised, &raise, |_| true, patience, |votes| votes.is_settled(is_raised))?;
         if raised.has_quorum(is_raised) {
             return Ok(());
         }
-        let trouble = self.outvoted(hold, &raised);
-        let came = format!("a majority granted it, and too few of them took the fence: {}", trouble.came);
-        Err(Trouble { came, ..trouble })
+        let error = self.outvoted(claim, &raised);
+        let cause = format!("a majority granted it, and too few of them took the fence: {}", error.cause);
+        Err(Error { cause, ..error })
     }
 
-    fn begin_ballot(&mut self, hold: &mut Hold) -> Result<(), Trouble> {
+    fn begin_ballot(&mut self, claim: &mut Claim) -> Result<(), Error> {
         if let Some(Ballot { token, stands }) = self.ballot.take() {
-            let before = Hold { token, ..hold.clone() };
+            let before = Claim { token, ..claim.clone() };
             if stands {
                 self.give_up(&before, |_| true);
             }
-            if before.token == hold.token {
-                let renamed = hold.token.renamed();
-                hold.token = renamed.map_err(|error| Trouble::of_ours("cannot vote", &format!("{error:#}")))?;
+            if before.token == claim.token {
+                let renamed = claim.token.renamed();
+                claim.token = renamed.map_err(|error| Error::internal("cannot vote", &format!("{error:#}")))?;
             }
         }
-        self.ballot = Some(Ballot { token: hold.token.clone(), stands: true });
-        self.assembly()?.begin();
+        self.ballot = Some(Ballot { token: claim.token.clone(), stands: true });
+        self.fanout()?.begin();
         Ok(())
     }
 
     /// Asks again for what others have of the votes, if none of them has as many: who has fewer gives them up.
     fn gather(
         &mut self,
-        acquire: &Order,
+        acquire: &Request,
         votes: &mut Votes,
         took: Duration,
         limit: Limit<'_>,
         is_decided: impl Fn(&Votes) -> bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Error> {
         let ours = self.ballot.as_ref().and_then(|ballot| ballot.token.id());
-        let is_held = |said: &Said| matches!(said, Said::Held(_));
+        let is_held = |answer: &Answer| matches!(answer, Answer::Held(_));
         let stay = limit.no_later_than(Moment::now() + STAY.max(took * 10));
         let mut pause = SOON.max(took / 2);
         while !votes.has_quorum(is_granted)
             && votes.count(is_held) > 0
-            && verdict::leads(votes, ours.as_ref())
+            && tally::leads(votes, ours.as_ref())
             && stay.rest(Moment::now() + pause, &[]) == Woken::Ready
         {
-            let held: Vec<bool> = votes.each().map(|said| said.is_some_and(is_held)).collect();
-            self.go_on(votes, acquire, |node| held[node], (limit, Others::LeftBehind), &is_decided)?;
+            let held: Vec<bool> = votes.each().map(|answer| answer.is_some_and(is_held)).collect();
+            self.go_on(votes, acquire, |node| held[node], (limit, Stragglers::LeftBehind), &is_decided)?;
             pause *= 2;
         }
         Ok(())
     }
 
     /// What a lost ballot tells.
-    fn refused(&self, hold: &Hold, votes: &Votes) -> Result<Acquired, Trouble> {
-        let occupancy = verdict(votes);
-        if !matches!(occupancy.state, State::Unknown | State::Free) {
-            return Ok(Acquired::Held(occupancy, Place { position: 0, length: 0 }));
+    fn refused(&self, claim: &Claim, votes: &Votes) -> Result<Acquired, Error> {
+        let state = verdict(votes);
+        if !matches!(state.kind, StateKind::Unknown | StateKind::Free) {
+            return Ok(Acquired::Held(state, QueuePlace { position: 0, length: 0 }));
         }
         // With those that do not answer it could have been ours.
-        Err(self.outvoted(hold, votes))
+        Err(self.outvoted(claim, votes))
     }
 
     /// Too few have answered as was needed. If a majority has answered at all, it is met.
-    fn outvoted(&self, hold: &Hold, votes: &Votes) -> Trouble {
-        let trouble = self.too_few("acquire", Some(&hold.name), votes);
-        let is_met = trouble.may_pass() && votes.answered() >= votes.quorum();
-        Trouble { kind: if is_met { Kind::Unwilling } else { trouble.kind }, ..trouble }
+    fn outvoted(&self, claim: &Claim, votes: &Votes) -> Error {
+        let error = self.too_few("acquire", Some(&claim.name), votes);
+        let is_met = error.is_retryable() && votes.answered() >= votes.quorum();
+        Error { kind: if is_met { ErrorKind::Unavailable } else { error.kind }, ..error }
     }
 
     /// Gives back what a lost ballot may have been granted. Who said that it is held has nothing of ours.
-    fn undo(&mut self, hold: &Hold, votes: &Votes) {
-        self.give_up(hold, |node| !matches!(votes.of(node), Some(Said::Held(_) | Said::Spared)));
+    fn undo(&mut self, claim: &Claim, votes: &Votes) {
+        self.give_up(claim, |node| !matches!(votes.of(node), Some(Answer::Held(_) | Answer::Spared)));
         if let Some(ballot) = &mut self.ballot {
             ballot.stands = false;
         }
     }
 
     /// Has a ballot's votes undone, and waits for nobody.
-    fn give_up(&mut self, hold: &Hold, whom: impl Fn(usize) -> bool) {
+    fn give_up(&mut self, claim: &Claim, whom: impl Fn(usize) -> bool) {
         let until = Moment::now() + self.timeout;
-        if let Some(assembly) = &mut self.assembly {
-            assembly.close();
-            assembly.put(&Order::Release(hold.clone(), Whose::Ours), until, whom);
+        if let Some(fanout) = &mut self.fanout {
+            fanout.close();
+            fanout.put(&Request::Release(claim.clone(), Whose::Ours), until, whom);
         }
     }
 
     /// Releases it everywhere, and hears what there is to hear of it.
-    fn give_back(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Votes, Trouble> {
-        let is_ours = self.ballot.as_ref().is_some_and(|ballot| ballot.token == hold.token);
+    fn give_back(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Votes, Error> {
+        let is_ours = self.ballot.as_ref().is_some_and(|ballot| ballot.token == claim.token);
         let whose = if is_ours { Whose::Ours } else { Whose::Anybodys };
-        self.ask(&Order::Release(hold.clone(), whose), limit, Others::LeftBehind, |_| false)
+        self.ask(&Request::Release(claim.clone(), whose), limit, Stragglers::LeftBehind, |_| false)
     }
 }
 
@@ -244,26 +245,32 @@ const SOON: Duration = Duration::from_millis(1);
 /// How long that is tried, at least.
 const STAY: Duration = Duration::from_millis(30);
 
-fn unable(error: &io::Error) -> Trouble {
-    Trouble::of_ours("cannot speak to several servers at once", &crate::say::plain(error))
+fn unable(error: &io::Error) -> Error {
+    Error::internal("cannot speak to several servers at once", &crate::text::plain(error))
 }
 
 impl Store for Quorum {
-    fn acquire(&mut self, hold: &mut Hold, ttl: Ttl, _manner: Manner, limit: Limit<'_>) -> Result<Acquired, Trouble> {
+    fn acquire(
+        &mut self,
+        claim: &mut Claim,
+        ttl: Ttl,
+        _manner: AcquireMode,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Error> {
         let give_up = limit.no_later_than(Moment::now() + self.timeout);
         let mut before = None;
         loop {
             let began = Moment::now();
-            let acquired = match (self.vote(hold, ttl, limit), before) {
+            let acquired = match (self.vote(claim, ttl, limit), before) {
                 // A last ballot that time ran out on tells less than the one before it.
-                (Err(trouble), Some(held)) if trouble.may_pass() && limit.until.passed() => return Ok(held),
+                (Err(error), Some(held)) if error.is_retryable() && limit.until.passed() => return Ok(held),
                 (acquired, _) => acquired?,
             };
-            let Acquired::Held(occupancy, _) = &acquired else { return Ok(acquired) };
-            self.again.after(occupancy.ttl, began.elapsed());
+            let Acquired::Held(state, _) = &acquired else { return Ok(acquired) };
+            self.backoff.after(state.ttl, began.elapsed());
             // Several came at the same moment, and none of them has it: somebody is to, even if nobody waits.
-            let is_split = occupancy.state == State::Contested;
-            if !is_split || give_up.rest(self.again.at, &[]) != Woken::Ready {
+            let is_split = state.kind == StateKind::Contested;
+            if !is_split || give_up.rest(self.backoff.at, &[]) != Woken::Ready {
                 return Ok(acquired);
             }
             before = Some(acquired);
@@ -271,90 +278,90 @@ impl Store for Quorum {
     }
 
     fn pause(&mut self, limit: Limit<'_>) -> Woken {
-        limit.rest(self.again.at, &[])
+        limit.rest(self.backoff.at, &[])
     }
 
-    fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Trouble> {
-        let is_extended = |said: &Said| matches!(said, Said::Extended(_));
+    fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        let is_extended = |answer: &Answer| matches!(answer, Answer::Extended(_));
         let asked = Moment::now();
-        let renew = Order::Renew(hold.clone(), ttl);
-        let mut votes = self.ask(&renew, limit, Others::Awaited, |votes| {
+        let renew = Request::Renew(claim.clone(), ttl);
+        let mut votes = self.ask(&renew, limit, Stragglers::Awaited, |votes| {
             votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
         })?;
         if votes.has_quorum(is_extended) {
             // Those that forgot it get it again, but have no vote for that: others may have had it there.
-            if let Some(assembly) = &mut self.assembly {
+            if let Some(fanout) = &mut self.fanout {
                 let until = Moment::now() + ttl.get() / 3;
-                let heal = Order::Heal(hold.clone(), ttl);
-                assembly.put(&heal, until, |node| !votes.of(node).is_some_and(is_extended));
+                let heal = Request::Heal(claim.clone(), ttl);
+                fanout.put(&heal, until, |node| !votes.of(node).is_some_and(is_extended));
             }
-            return Ok(match verdict::longer_than_asked(&votes) {
+            return Ok(match tally::longer_than_asked(&votes) {
                 Some(left) => Renewed::Longer(left),
                 None => Renewed::Until(ttl.believed_until(asked)),
             });
         }
         if votes.rules_out_the_rest(is_not_yours) {
             // Whose it is, those may tell that have not answered yet.
-            let is_clear = |votes: &Votes| verdict(votes).state != State::Unknown;
-            self.go_on(&mut votes, &renew, |_| false, (limit, Others::LeftBehind), is_clear)?;
+            let is_clear = |votes: &Votes| verdict(votes).kind != StateKind::Unknown;
+            self.go_on(&mut votes, &renew, |_| false, (limit, Stragglers::LeftBehind), is_clear)?;
             return Ok(Renewed::NotYours(verdict(&votes)));
         }
-        Err(self.too_few("renew", Some(&hold.name), &votes))
+        Err(self.too_few("renew", Some(&claim.name), &votes))
     }
 
-    fn release(&mut self, hold: &Hold, limit: Limit<'_>) -> Result<Released, Trouble> {
-        let votes = self.give_back(hold, limit)?;
+    fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
+        let votes = self.give_back(claim, limit)?;
         if votes.rules_out_the_rest(is_not_yours) {
             return Ok(Released::NotYours(verdict(&votes)));
         }
         if votes.answered() >= votes.quorum() {
             return Ok(Released::Done);
         }
-        Err(self.too_few("release", Some(&hold.name), &votes))
+        Err(self.too_few("release", Some(&claim.name), &votes))
     }
 
-    fn take_away(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Trouble> {
-        let votes = self.ask(&Order::Look(name.clone()), limit, Others::LeftBehind, |_| false)?;
-        let theirs = votes.each().flatten().find_map(|said| match said {
-            Said::Seen(Occupancy { holder: Some(holder), .. }, token) if holder.id == *id => token.clone(),
+    fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
+        let votes = self.ask(&Request::Look(name.clone()), limit, Stragglers::LeftBehind, |_| false)?;
+        let theirs = votes.each().flatten().find_map(|answer| match answer {
+            Answer::Seen(LockState { holder: Some(holder), .. }, token) if holder.id == *id => token.clone(),
             _ => None,
         });
         let Some(token) = theirs else {
             return match votes.answered() >= votes.quorum() {
                 true => Ok(Released::NotYours(verdict(&votes))),
-                false => Err(self.too_few("break", Some(name), &votes).of_a_read()),
+                false => Err(self.too_few("break", Some(name), &votes).of_read()),
             };
         };
         // The whole value is compared again wherever it is deleted.
-        let hold = Hold { name: name.clone(), token, lives_with: None, beside_setnx: None };
-        let votes = self.give_back(&hold, limit)?;
+        let claim = Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None };
+        let votes = self.give_back(&claim, limit)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("break", Some(name), &votes));
         }
         // A claim that has no majority is taken away too: it is in the way of others.
-        Ok(match votes.count(|said| matches!(said, Said::Done)) {
+        Ok(match votes.count(|answer| matches!(answer, Answer::Done)) {
             0 => Released::NotYours(verdict(&votes)),
             _ => Released::Done,
         })
     }
 
-    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Standing, Trouble> {
-        let is_clear = |votes: &Votes| !matches!(verdict(votes).state, State::Unknown | State::Contested);
-        let votes = self.ask(&Order::Look(name.clone()), limit, Others::Awaited, is_clear)?;
+    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
+        let is_clear = |votes: &Votes| !matches!(verdict(votes).kind, StateKind::Unknown | StateKind::Contested);
+        let votes = self.ask(&Request::Look(name.clone()), limit, Stragglers::Awaited, is_clear)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("inspect", Some(name), &votes));
         }
-        Ok(Standing { occupancy: verdict(&votes), queue: Vec::new() })
+        Ok(LockStatus { state: verdict(&votes), queue: Vec::new() })
     }
 
-    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Trouble> {
+    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
         // A lock that is held is known to one of any quorum.
-        let votes = self.ask(&Order::Names, limit, Others::LeftBehind, |_| false)?;
+        let votes = self.ask(&Request::Names, limit, Stragglers::LeftBehind, |_| false)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("list the locks", None, &votes));
         }
-        let named = votes.each().flatten().flat_map(|said| match said {
-            Said::Names(names) => names.clone(),
+        let named = votes.each().flatten().flat_map(|answer| match answer {
+            Answer::Names(names) => names.clone(),
             _ => Vec::new(),
         });
         let mut names: Vec<LockName> = named.collect();
@@ -363,11 +370,11 @@ impl Store for Quorum {
         Ok(names)
     }
 
-    fn examine(&mut self, _limit: Limit<'_>) -> Result<Examination, Trouble> {
-        Ok(examine::examine(&self.endpoints, &self.prefix, self.timeout))
+    fn probe(&mut self, _limit: Limit<'_>) -> Result<Probed, Error> {
+        Ok(check::probe(&self.endpoints, &self.prefix, self.timeout))
     }
 
-    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+    fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }

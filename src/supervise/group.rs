@@ -21,8 +21,8 @@ use nix::unistd::{ForkResult, Pid, fork, getpid};
 use super::tree;
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
-use crate::limit::{Limit, Woken};
 use crate::signals::{blockable, end_with, set};
+use crate::wait::{Limit, Woken};
 
 /// A process of our group that only gets signals.
 pub struct GroupMember {

@@ -29,7 +29,7 @@ use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
-use crate::inbox::Alarm;
+use crate::mailbox::Alarm;
 use crate::signals::{blockable, set};
 
 /// As nxlock sees it.
@@ -50,7 +50,7 @@ pub enum End {
 
 /// What a guard reports of its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum CommandEvent {
     /// The process that is to become the command.
     Started(Pid),
     /// It did not become the command.
@@ -63,7 +63,7 @@ pub enum Report {
 
 /// What nxlock tells its guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum Instruction {
     /// Nothing of the tree may be alive later than this.
     KillAt(Moment),
     /// nxlock has heard how the command ended, and sends it no signal any more.
@@ -71,7 +71,7 @@ enum Order {
 }
 
 /// What a guard does for a lock, beside its command.
-pub struct Watch<'a> {
+pub struct GuardTask<'a> {
     pub terminal: Terminal,
     /// No command begins later than this.
     pub start_by: Moment,
@@ -92,7 +92,7 @@ impl Guard {
     ///
     /// # Errors
     /// As fork(2), socketpair(2) and prctl(2).
-    pub fn start(program: &Program, watch: &Watch<'_>) -> Result<Guard, Errno> {
+    pub fn start(program: &Program, task: &GuardTask<'_>) -> Result<Guard, Errno> {
         prctl::set_child_subreaper(true)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, guards) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
@@ -104,8 +104,7 @@ impl Guard {
             ForkResult::Child => {
                 drop(ours);
                 // Whatever happens, this process goes no further than here.
-                let guard =
-                    || Guarding::begin(nxlock, guards, program, watch).map_or(1, |guarding| guarding.run(watch));
+                let guard = || Guarding::begin(nxlock, guards, program, task).map_or(1, |guarding| guarding.run(task));
                 let status = catch_unwind(AssertUnwindSafe(guard)).unwrap_or(1);
                 // SAFETY: ends this process, and runs nothing else.
                 unsafe { libc::_exit(status) }
@@ -123,32 +122,32 @@ impl Guard {
     }
 
     /// The next thing it has reported, without waiting.
-    pub fn report(&self) -> Option<Report> {
+    pub fn report(&self) -> Option<CommandEvent> {
         let [what, number] = receive(&self.socket)?;
         let raw = u32::try_from(number).unwrap_or(0).cast_signed();
         Some(match what {
-            STARTED => Report::Started(Pid::from_raw(raw)),
-            FAILED => Report::Failed(Errno::from_raw(raw).into()),
-            STOPPED => Report::Stopped(raw),
-            _ => Report::Ended(ExitStatus::from_raw(raw)),
+            STARTED => CommandEvent::Started(Pid::from_raw(raw)),
+            FAILED => CommandEvent::Failed(Errno::from_raw(raw).into()),
+            STOPPED => CommandEvent::Stopped(raw),
+            _ => CommandEvent::Ended(ExitStatus::from_raw(raw)),
         })
     }
 
     /// Tells it by when nothing of the tree may be alive.
     pub fn kill_at(&self, moment: Moment) {
-        self.tell(Order::KillAt(moment));
+        self.tell(Instruction::KillAt(moment));
     }
 
     /// Lets it reap the command, wait for the rest of the tree, and end when that is gone.
     pub fn reap(&self) {
-        self.tell(Order::Reap);
+        self.tell(Instruction::Reap);
     }
 
     /// A guard that was stopped goes on: nothing else would continue it.
-    fn tell(&self, order: Order) {
-        let message: Message = match order {
-            Order::KillAt(moment) => [KILL_AT, moment.since_boot().map_or(u64::MAX, nanos)],
-            Order::Reap => [REAP, 0],
+    fn tell(&self, instruction: Instruction) {
+        let message: Message = match instruction {
+            Instruction::KillAt(moment) => [KILL_AT, moment.since_boot().map_or(u64::MAX, nanos)],
+            Instruction::Reap => [REAP, 0],
         };
         transmit(&self.socket, message);
         self.wake();
@@ -252,7 +251,7 @@ enum Reaped {
 }
 
 impl Guarding {
-    fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, watch: &Watch<'_>) -> Result<Guarding, Errno> {
+    fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
         let tell = |errno: Errno| _ = transmit(&socket, [FAILED, number(errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
@@ -264,7 +263,7 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            let command = program.spawn(watch.terminal, watch.start_by, tell)?;
+            let command = program.spawn(task.terminal, task.start_by, tell)?;
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| tell(*errno))?;
@@ -274,10 +273,10 @@ impl Guarding {
         let _ = setsid();
         // What nxlock has open is nxlock's to close: a connection, a pipe, another program's lock.
         let own = [socket.as_raw_fd(), alarm.as_fd().as_raw_fd(), signals.as_fd().as_raw_fd()];
-        close_all_but(&own.into_iter().chain(watch.keep_open).collect::<Vec<_>>());
-        let mut tree = Tree::new(Vec::new(), watch.terminal);
+        close_all_but(&own.into_iter().chain(task.keep_open).collect::<Vec<_>>());
+        let mut tree = Tree::new(Vec::new(), task.terminal);
         tree.command = Some(command);
-        let kill_at = watch.kill_at;
+        let kill_at = task.kill_at;
         Ok(Guarding {
             nxlock,
             socket,
@@ -292,9 +291,9 @@ impl Guarding {
     }
 
     /// Sees the tree through to its end; the guard's exit status.
-    fn run(mut self, watch: &Watch<'_>) -> c_int {
+    fn run(mut self, task: &GuardTask<'_>) -> c_int {
         loop {
-            self.take_orders();
+            self.take_instructions();
             self.pass_on();
             let orphaned = self.is_orphaned();
             if self.killing.is_none() && (orphaned || self.kill_at.passed()) {
@@ -316,7 +315,7 @@ impl Guarding {
         if self.is_orphaned() {
             // Not for the nxlock that this becomes.
             while let Ok(Some(_)) = self.signals.read_signal() {}
-            (watch.give_back)();
+            (task.give_back)();
         }
         0
     }
@@ -332,7 +331,7 @@ impl Guarding {
         kill.min(tell)
     }
 
-    fn take_orders(&mut self) {
+    fn take_instructions(&mut self) {
         while let Some([what, number]) = receive(&self.socket) {
             match what {
                 KILL_AT if number == u64::MAX => self.kill_at = Moment::NEVER,

@@ -10,9 +10,8 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{ForkResult, Pid, fork, getpid, setpgid};
 
 use crate::clock::Moment;
-use crate::inherited;
-use crate::proc;
 use crate::signals::{end_with, is_ignored};
+use crate::{inherited, proc};
 
 /// Whether a terminal controls us, and so whether there is job control to take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, cmd};
 
 use crate::model::{Acquired, Ask, Expiring, Inspected, Manner, Model, Released, Renewed, Token, Word};
-use crate::script::Script;
+use crate::scripts::Script;
 use crate::server::{self, KEYS, Server, until, words};
 use crate::setnx::STALE;
 

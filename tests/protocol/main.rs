@@ -12,8 +12,8 @@ mod histories;
 /// What a server does for one lock, as a pure value.
 mod model;
 /// The scripts as the program sends them, not a copy.
-#[path = "../../src/store/script.rs"]
-mod script;
+#[path = "../../src/store/redis/scripts.rs"]
+mod scripts;
 /// A redis-server of one's own, and how the scripts are called.
 mod server;
 /// What the scripts do beside SETNX clients.

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use redis::{Client, Connection, FromRedisValue, RedisResult, Value, cmd};
 use tempfile::TempDir;
 
-use crate::script::Script;
+use crate::scripts::Script;
 
 pub const KEYS: [&str; 4] = ["lock:x", "{lock:x}:queue", "{lock:x}:waiters", "{lock:x}:fence"];
 
@@ -110,7 +110,7 @@ pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
 
 fn eval(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
     let verb = if script == Script::Inspect { "EVAL_RO" } else { "EVAL" };
-    let beside = script.beside().iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
+    let beside = script.companions().iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
     let keys: Vec<String> = once(KEYS[0].to_owned()).chain(beside).collect();
     cmd(verb).arg(script.text()).arg(keys.len()).arg(keys).arg(args).query(connection)
 }

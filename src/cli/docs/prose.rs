@@ -7,7 +7,7 @@ use super::events::{self, EVENTS};
 use super::keeper::KEEPER;
 use super::old::OLD_LOCKS;
 use super::places::{CONFIGURATION, FILES, KEYS, LOCAL, PERMISSIONS, REACHING, SERVERS, SEVERAL};
-use super::standing::{SHOWN, WATCHED};
+use super::status::{SHOWN, WATCHED};
 
 /// A section's heading and its text.
 pub type Section = (&'static str, &'static str);

@@ -12,16 +12,16 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::clock::Moment;
-use crate::limit::{Limit, Woken};
+use crate::error::{Error, ErrorKind};
+use crate::keeper::{KeeperEnd, Watched};
 use crate::lock::{Fence, Token};
 use crate::report::{Ending, Named, Report};
 use crate::signals::{Notice, Signals, Source};
-use crate::store::{Kind, Trouble};
-use crate::vigil::{ToKeeper, Ward};
+use crate::wait::{Limit, Woken};
 
 /// What the keeper's asking came to.
-pub enum Heard {
-    Granted((Token, Option<Fence>), ToKeeper),
+pub enum KeeperAnswer {
+    Granted((Token, Option<Fence>), KeeperEnd),
     Ended(Report),
 }
 
@@ -30,18 +30,23 @@ pub enum Heard {
 const BY_ITSELF: Duration = Duration::from_millis(200);
 
 /// Waits until the keeper has the lock, or has given up.
-pub fn wait(lock: &Named, ward: &Ward, mut keeper: ToKeeper, server_timeout: Duration) -> anyhow::Result<Heard> {
+pub fn wait(
+    lock: &Named,
+    watched: &Watched,
+    mut keeper: KeeperEnd,
+    server_timeout: Duration,
+) -> anyhow::Result<KeeperAnswer> {
     let mut signals = Signals::listen()?;
     let mut pass_on: Option<(Signal, Moment)> = None;
     let mut asked_to_stop = None;
-    let mut ward_ended = false;
+    let mut watched_ended = false;
     while !keeper.has_spoken() {
         let until = pass_on.map_or(Moment::NEVER, |(_, at)| at);
         let mut wanted = vec![(keeper.as_fd(), PollFlags::POLLIN)];
-        wanted.extend((!ward_ended).then(|| (ward.as_fd(), PollFlags::POLLIN)));
-        match (Limit { until, bells: signals.fds() }).wait_for(&wanted).context("cannot wait for the keeper")? {
+        wanted.extend((!watched_ended).then(|| (watched.as_fd(), PollFlags::POLLIN)));
+        match (Limit { until, cancel: signals.fds() }).wait_for(&wanted).context("cannot wait for the keeper")? {
             Woken::TimeUp => pass(&mut pass_on, keeper.pid()),
-            Woken::Bell => {
+            Woken::Cancelled => {
                 for Notice { number, source, .. } in signals.notices() {
                     let Ok(signal) = Signal::try_from(number) else { continue };
                     asked_to_stop = Some(signal);
@@ -52,8 +57,8 @@ pub fn wait(lock: &Named, ward: &Ward, mut keeper: ToKeeper, server_timeout: Dur
                     }
                 }
             }
-            Woken::Ready if !ward_ended && ward.has_ended() => {
-                ward_ended = true;
+            Woken::Ready if !watched_ended && watched.has_ended() => {
+                watched_ended = true;
                 // Nobody needs the lock any more.
                 let _ = kill(keeper.pid(), Signal::SIGTERM);
             }
@@ -63,17 +68,17 @@ pub fn wait(lock: &Named, ward: &Ward, mut keeper: ToKeeper, server_timeout: Dur
     asked_to_stop = asked_to_stop.or_else(|| signals.stop_requested());
     signals.end()?;
     let grant = keeper.grant();
-    if ward_ended || ward.has_ended() {
-        return Ok(Heard::Ended(Report::Failed(left_alone(lock, ward))));
+    if watched_ended || watched.has_ended() {
+        return Ok(KeeperAnswer::Ended(Report::Failed(watched_ended_error(lock, watched))));
     }
     match (grant, asked_to_stop) {
-        (Some(grant), None) => Ok(Heard::Granted(grant, keeper)),
+        (Some(grant), None) => Ok(KeeperAnswer::Granted(grant, keeper)),
         // The lock had just been granted: nobody is told of it.
         (Some(_), Some(signal)) => {
             keeper.withdraw(server_timeout);
-            Ok(Heard::Ended(Report::Interrupted(signal)))
+            Ok(KeeperAnswer::Ended(Report::Interrupted(signal)))
         }
-        (None, _) => ended(lock, keeper.pid()).map(Heard::Ended),
+        (None, _) => ended(lock, keeper.pid()).map(KeeperAnswer::Ended),
     }
 }
 
@@ -101,20 +106,20 @@ fn ended(lock: &Named, keeper: Pid) -> anyhow::Result<Report> {
             Report::Interrupted(signal)
         }
         other => {
-            let came = match other {
+            let cause = match other {
                 WaitStatus::Signaled(_, signal, _) => format!("the keeper was killed by {signal}"),
                 _ => "the keeper ended without a word".to_owned(),
             };
-            Report::Failed(Trouble::of_ours(&format!("cannot acquire \"{}\"", lock.name), &came))
+            Report::Failed(Error::internal(&format!("cannot acquire \"{}\"", lock.name), &cause))
         }
     })
 }
 
-fn left_alone(lock: &Named, ward: &Ward) -> Trouble {
-    Trouble {
-        kind: Kind::Usage,
-        tried: format!("cannot keep \"{}\" while process {} runs", lock.name, ward.pid()),
-        came: "it has ended, while the lock was waited for".into(),
-        remedy: String::new(),
+fn watched_ended_error(lock: &Named, watched: &Watched) -> Error {
+    Error {
+        kind: ErrorKind::Usage,
+        action: format!("cannot keep \"{}\" while process {} runs", lock.name, watched.pid()),
+        cause: "it has ended, while the lock was waited for".into(),
+        hint: String::new(),
     }
 }

@@ -13,40 +13,40 @@ use nix::poll::PollFlags;
 use nix::sys::signal::SigSet;
 use nix::unistd::{dup2_stdout, write};
 
-use super::super::renew::LAST_RENEWAL;
-use crate::cli::{Everywhere, given};
+use crate::cli::{GlobalArgs, given};
 use crate::clock::Moment;
-use crate::limit::is_ready;
-use crate::lock::{Hold, Ttl};
+use crate::cmd::renew::LAST_RENEWAL;
+use crate::keeper;
+use crate::lock::{Claim, Ttl};
 use crate::report::Named;
 use crate::supervise::Program;
-use crate::vigil;
+use crate::wait::is_ready;
 
 /// This program, whatever has become of its file, proc_pid_exe(5).
 const SELF: &str = "/proc/self/exe";
 
 /// Says what has happened, and gives the lock back, or leaves it for the rest that `--at-least` asks for; if that fails,
-/// it ends with its lease. `claim` is the descriptor by which the claim lives, if there is one. To be called in a process
+/// it ends with its lease. `claim_fd` is the descriptor by which the claim lives, if there is one. To be called in a process
 /// that does nothing else any more.
 pub fn give_back(
-    everywhere: &Everywhere,
+    global: &GlobalArgs,
     lock: &Named,
-    hold: &Hold,
+    claim: &Claim,
     mask: SigSet,
     at_least: Option<Moment>,
-    claim: Option<RawFd>,
+    claim_fd: Option<RawFd>,
 ) {
     let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
     tell(lock);
     // stdout is the command's.
-    let _ = vigil::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
+    let _ = keeper::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
     let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
-    match (rest, claim) {
+    match (rest, claim_fd) {
         (Some(rest), _) => {
             let rest = Ttl::at_least(rest).millis();
             words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
             // Until that is done, the claim lives by this.
-            claim.into_iter().for_each(keep_open);
+            claim_fd.into_iter().for_each(keep_open);
         }
         // It ends with this process.
         (None, Some(_)) => return,
@@ -57,25 +57,25 @@ pub fn give_back(
     } else {
         words.extend(["--".into(), lock.name.as_str().into()]);
     }
-    if let Ok(program) = Program::new(&words, &environment(everywhere, hold), mask) {
+    if let Ok(program) = Program::new(&words, &environment(global, claim), mask) {
         program.exec();
     }
 }
 
 /// What was said on the command line or in a configuration file, as variables: a password must not be seen in argv.
-fn environment(everywhere: &Everywhere, hold: &Hold) -> [(&'static str, Option<OsString>); 10] {
+fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsString>); 10] {
     let file = |file: &Option<PathBuf>| given(file.as_ref()).map(|path| path.as_os_str().to_owned());
-    let servers: Vec<&str> = everywhere.servers().collect();
+    let servers: Vec<&str> = global.servers().collect();
     [
         ("NXLOCK_SERVER", Some(servers.join(" ").into()).filter(|_| !servers.is_empty())),
-        ("NXLOCK_PREFIX", Some(everywhere.prefix.as_str().into())),
-        ("NXLOCK_CONFIG", file(&everywhere.config)),
-        ("NXLOCK_PASSWORD_FILE", file(&everywhere.password_file)),
-        ("NXLOCK_TLS_CA", file(&everywhere.tls_ca)),
-        ("NXLOCK_TLS_CERT", file(&everywhere.tls_cert)),
-        ("NXLOCK_TLS_KEY", file(&everywhere.tls_key)),
-        ("NXLOCK_SERVER_TIMEOUT", Some(format!("{}ms", everywhere.server_timeout.as_millis().max(1)).into())),
-        ("NXLOCK_TOKEN", Some(hold.token.as_str().into())),
+        ("NXLOCK_PREFIX", Some(global.prefix.as_str().into())),
+        ("NXLOCK_CONFIG", file(&global.config)),
+        ("NXLOCK_PASSWORD_FILE", file(&global.password_file)),
+        ("NXLOCK_TLS_CA", file(&global.tls_ca)),
+        ("NXLOCK_TLS_CERT", file(&global.tls_cert)),
+        ("NXLOCK_TLS_KEY", file(&global.tls_key)),
+        ("NXLOCK_SERVER_TIMEOUT", Some(format!("{}ms", global.server_timeout.as_millis().max(1)).into())),
+        ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
         (LAST_RENEWAL, Some("1".into())),
     ]
 }

@@ -3,12 +3,11 @@
 
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::thread;
 
 use nix::poll::PollFlags;
 
-use crate::limit::is_ready;
-use crate::signals::deaf;
+use crate::thread;
+use crate::wait::is_ready;
 
 /// A call under way. Dropped, it goes on until it ends, and nobody hears of it.
 pub struct Background {
@@ -26,7 +25,7 @@ impl Background {
             call();
             drop(ours);
         };
-        deaf(|| thread::Builder::new().name("blocked".into()).stack_size(64 * 1024).spawn(thread))?;
+        thread::spawn("blocked", thread)?;
         Ok(Background { ended })
     }
 

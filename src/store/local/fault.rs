@@ -6,13 +6,13 @@ use std::path::Path;
 
 use nix::libc;
 
-use crate::say;
-use crate::store::Kind;
+use crate::error::ErrorKind;
+use crate::text;
 
-pub struct Fault {
-    pub kind: Kind,
-    pub came: String,
-    pub remedy: String,
+pub struct LocalError {
+    pub kind: ErrorKind,
+    pub cause: String,
+    pub hint: String,
 }
 
 /// Why a text is not what we would have written.
@@ -25,63 +25,66 @@ pub enum Flaw {
     Damaged,
 }
 
-impl Fault {
-    pub fn new(kind: Kind, came: impl Into<String>, remedy: impl Into<String>) -> Fault {
-        Fault { kind, came: came.into(), remedy: remedy.into() }
+impl LocalError {
+    pub fn new(kind: ErrorKind, cause: impl Into<String>, hint: impl Into<String>) -> LocalError {
+        LocalError { kind, cause: cause.into(), hint: hint.into() }
     }
 
     /// A system call that failed on `path`.
-    pub fn of(path: &Path, error: &io::Error) -> Fault {
-        let (kind, remedy) = match error.kind() {
-            io::ErrorKind::PermissionDenied => (Kind::Refused, "see who may write there"),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (Kind::Unwilling, "make room there"),
+    pub fn of(path: &Path, error: &io::Error) -> LocalError {
+        let (kind, hint) = match error.kind() {
+            io::ErrorKind::PermissionDenied => (ErrorKind::Refused, "see who may write there"),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (ErrorKind::Unavailable, "make room there"),
             _ if error.raw_os_error() == Some(libc::ELOOP) => {
-                (Kind::Misconfigured, "no symbolic link is followed there: remove it")
+                (ErrorKind::Misconfigured, "no symbolic link is followed there: remove it")
             }
             // Not even a file: what open(2) says of directories and sockets.
             _ if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
-                (Kind::Misconfigured, "remove it, or use another NAME")
+                (ErrorKind::Misconfigured, "remove it, or use another NAME")
             }
             // The limit of this process alone does not pass.
             _ if error.raw_os_error() == Some(libc::EMFILE) => {
-                (Kind::Broken, "see how many files this process may open (ulimit -n)")
+                (ErrorKind::Internal, "see how many files this process may open (ulimit -n)")
             }
             _ if matches!(error.raw_os_error(), Some(libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) => {
-                (Kind::Unwilling, "see the limits of processes and files (ulimit -a)")
+                (ErrorKind::Unavailable, "see the limits of processes and files (ulimit -a)")
             }
             io::ErrorKind::NotFound
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::AlreadyExists
             | io::ErrorKind::ReadOnlyFilesystem
             | io::ErrorKind::InvalidFilename => {
-                (Kind::Misconfigured, "name a directory that can be written to: local:/path")
+                (ErrorKind::Misconfigured, "name a directory that can be written to: local:/path")
             }
-            _ => (Kind::Broken, ""),
+            _ => (ErrorKind::Internal, ""),
         };
-        Fault::new(kind, format!("{}: {}", shown(path), say::plain(error)), remedy)
+        LocalError::new(kind, format!("{}: {}", shown(path), text::plain(error)), hint)
     }
 
     /// A byte of a file that cannot be locked, as [`super::ticket`] does.
-    pub fn unlockable(path: &Path, error: &io::Error) -> Fault {
+    pub fn unlockable(path: &Path, error: &io::Error) -> LocalError {
         match error.raw_os_error() {
-            Some(libc::EINVAL | libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Fault::new(
-                Kind::Misconfigured,
-                format!("{}: its file system keeps no locks of open files ({})", shown(path), say::plain(error)),
+            Some(libc::EINVAL | libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => LocalError::new(
+                ErrorKind::Misconfigured,
+                format!("{}: its file system keeps no locks of open files ({})", shown(path), text::plain(error)),
                 "name a directory on another file system: local:/path",
             ),
-            _ => Fault::of(path, error),
+            _ => LocalError::of(path, error),
         }
     }
 
     /// Without /proc nobody knows by which clock this process counts.
-    pub fn no_boot(error: &io::Error) -> Fault {
-        Fault { remedy: "mount /proc: mount -t proc proc /proc".into(), ..Fault::of("/proc/self".as_ref(), error) }
+    pub fn no_boot(error: &io::Error) -> LocalError {
+        LocalError {
+            hint: "mount /proc: mount -t proc proc /proc".into(),
+            ..LocalError::of("/proc/self".as_ref(), error)
+        }
     }
 
     /// A file with another text than ours; it is left as it is.
-    pub fn flawed(path: &Path, flaw: Flaw) -> Fault {
+    pub fn flawed(path: &Path, flaw: Flaw) -> LocalError {
         let path = shown(path);
-        let (came, remedy) = match flaw {
+        let (cause, hint) = match flaw {
             Flaw::Foreign => (
                 format!("{path} is not a record of nxlock, and is left as it is"),
                 "use another NAME or directory, or move that file away".to_owned(),
@@ -95,10 +98,10 @@ impl Fault {
                 "remove it when nothing runs under this lock any more".to_owned(),
             ),
         };
-        Fault::new(Kind::Misconfigured, came, remedy)
+        LocalError::new(ErrorKind::Misconfigured, cause, hint)
     }
 }
 
 pub fn shown(path: &Path) -> String {
-    say::clean(&path.to_string_lossy())
+    text::clean(&path.to_string_lossy())
 }

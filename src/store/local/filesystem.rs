@@ -1,15 +1,14 @@
 //! Whether a file system can keep locks: one of this machine alone can. On a network file system
 //! flock(2) and inotify(7) mean little, and its other machines have other clocks.
 
+use super::fault::{LocalError, shown};
+use crate::error::ErrorKind;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::statfs;
-
-use super::fault::{Fault, shown};
-use crate::store::Kind;
 
 /// Numbers of statfs(2) and of the kernel's sources.
 const NETWORK: [(u32, &str); 17] = [
@@ -51,8 +50,8 @@ const NETWORK_FUSE: [&str; 12] = [
 
 /// # Errors
 /// If it is known to be one that more than this machine can write to.
-pub fn keeps_locks(path: &Path) -> Result<(), Fault> {
-    let failed = |error: io::Error| Fault::of(path, &error);
+pub fn keeps_locks(path: &Path) -> Result<(), LocalError> {
+    let failed = |error: io::Error| LocalError::of(path, &error);
     let kind = u32::try_from(statfs(path).map_err(|error| failed(error.into()))?.f_type & 0xffff_ffff).unwrap_or(0);
     let network = if kind == FUSE {
         let device = fs::metadata(path).map_err(failed)?.dev();
@@ -63,8 +62,8 @@ pub fn keeps_locks(path: &Path) -> Result<(), Fault> {
     };
     match network {
         None => Ok(()),
-        Some(name) => Err(Fault::new(
-            Kind::Misconfigured,
+        Some(name) => Err(LocalError::new(
+            ErrorKind::Misconfigured,
             format!("{} is on a network file system ({name}), where locks of two machines would not meet", shown(path)),
             "name a directory on this machine's own disk, or a Redis server",
         )),
@@ -85,7 +84,7 @@ pub fn name(path: &Path) -> Option<String> {
 
 fn mounted_as(mounts: &str, device: u64) -> Option<&str> {
     let number = format!("{}:{}", nix::libc::major(device), nix::libc::minor(device));
-    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+    let mount = mounts.lines().find(|waiters| waiters.split(' ').nth(2) == Some(&number))?;
     mount.split_once(" - ")?.1.split(' ').next()
 }
 

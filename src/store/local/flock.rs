@@ -7,16 +7,16 @@ use std::sync::Arc;
 use nix::poll::PollFlags;
 
 use super::background::Background;
-use crate::limit::{Limit, Woken};
+use crate::wait::{Limit, Woken};
 
 /// Waits for files to be unlocked by others.
 #[derive(Default)]
-pub struct Patience {
+pub struct FileLock {
     /// A wait that was given up and goes on: there is never more than one.
     stuck: Option<Background>,
 }
 
-impl Patience {
+impl FileLock {
     /// Locks a file for ourselves alone, if nobody else has it locked.
     ///
     /// # Errors

@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use super::entry::{self, or_dash};
 use super::fault::Flaw;
-use super::process::Process;
+use super::format::{self, or_dash};
+use super::pid_view::Process;
 use crate::lock::Token;
 
 /// The sizes of a record and of a waiter's line. A page is a multiple of both, so that neither can
@@ -26,12 +26,12 @@ pub struct Record {
     pub fence: u64,
     /// The boot in which the claim was made, if that was known: no claim outlives it.
     pub boot: Option<String>,
-    pub claim: Option<Claim>,
+    pub grant: Option<Grant>,
 }
 
 /// Moments are microseconds after boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct Grant {
     pub token: Token,
     pub granted: u64,
     pub until: u64,
@@ -91,34 +91,34 @@ pub struct Waiter {
 
 impl Record {
     pub fn new(key: &str, boot: Option<&str>) -> Record {
-        Record { key: key.to_owned(), fence: 0, boot: boot.map(str::to_owned), claim: None }
+        Record { key: key.to_owned(), fence: 0, boot: boot.map(str::to_owned), grant: None }
     }
 
     /// Nothing if the key is too long.
     pub fn written(&self) -> Option<Vec<u8>> {
         let key = utf8_percent_encode(&self.key, ESCAPED).to_string();
         let mut fields = vec![("key", key), ("fence", self.fence.to_string()), ("boot", or_dash(self.boot.as_ref()))];
-        match &self.claim {
+        match &self.grant {
             None => fields.push(("state", "free".into())),
-            Some(claim) => fields.extend([
+            Some(grant) => fields.extend([
                 ("state", "held".into()),
-                ("reserved_for", or_dash(claim.reserved.as_ref())),
-                ("granted_us", claim.granted.to_string()),
-                ("until_us", claim.until.to_string()),
-                ("since_ms", claim.since.to_string()),
-                ("life", claim.life.to_string()),
-                ("token", claim.token.as_str().to_owned()),
+                ("reserved_for", or_dash(grant.reserved.as_ref())),
+                ("granted_us", grant.granted.to_string()),
+                ("until_us", grant.until.to_string()),
+                ("since_ms", grant.since.to_string()),
+                ("life", grant.life.to_string()),
+                ("token", grant.token.as_str().to_owned()),
             ]),
         }
-        entry::write("nxlock-lock", &fields, RECORD)
+        format::write("nxlock-lock", &fields, RECORD)
     }
 
     pub fn read(bytes: &[u8]) -> Result<Record, Flaw> {
-        let entry = entry::read("nxlock-lock", bytes)?;
+        let entry = format::read("nxlock-lock", bytes)?;
         let key = percent_decode_str(entry.text("key")?).decode_utf8().map_err(|_| Flaw::Damaged)?.into_owned();
-        let claim = match entry.text("state")? {
+        let grant = match entry.text("state")? {
             "free" => None,
-            "held" => Some(Claim {
+            "held" => Some(Grant {
                 token: entry.parsed("token")?,
                 granted: entry.parsed("granted_us")?,
                 until: entry.parsed("until_us")?,
@@ -129,7 +129,7 @@ impl Record {
             }),
             _ => return Err(Flaw::Damaged),
         };
-        Ok(Record { key, fence: entry.parsed("fence")?, boot: entry.optional("boot")?, claim })
+        Ok(Record { key, fence: entry.parsed("fence")?, boot: entry.optional("boot")?, grant })
     }
 }
 
@@ -137,11 +137,11 @@ impl Waiter {
     /// Nothing if the token is longer than any that we make.
     pub fn written(&self) -> Option<Vec<u8>> {
         let fields = [("ticket", self.ticket.to_string()), ("token", self.token.as_str().to_owned())];
-        entry::write("nxlock-waiter", &fields, WAITER)
+        format::write("nxlock-waiter", &fields, WAITER)
     }
 
     pub fn read(bytes: &[u8]) -> Result<Waiter, Flaw> {
-        let entry = entry::read("nxlock-waiter", bytes)?;
+        let entry = format::read("nxlock-waiter", bytes)?;
         Ok(Waiter { ticket: entry.parsed("ticket")?, token: entry.parsed("token")? })
     }
 }
@@ -161,17 +161,17 @@ mod tests {
     #[test]
     fn the_longest_that_there_can_be_fit_and_are_read_back() {
         let process = format!("4194304.{0}.{0}", u64::MAX).parse().unwrap();
-        let claim = |reserved, life| {
-            Some(Claim { token: longest_token(), granted: u64::MAX, until: u64::MAX, since: u64::MAX, reserved, life })
+        let grant = |reserved, life| {
+            Some(Grant { token: longest_token(), granted: u64::MAX, until: u64::MAX, since: u64::MAX, reserved, life })
         };
-        for (claim, key) in [
+        for (grant, key) in [
             (None, "a b=c%"),
-            (claim(Some(u64::MAX), Life::Lease), "short"),
-            (claim(None, Life::Holder), "short"),
-            (claim(None, Life::HolderAnd(process)), &"日".repeat(100)),
+            (grant(Some(u64::MAX), Life::Lease), "short"),
+            (grant(None, Life::Holder), "short"),
+            (grant(None, Life::HolderAnd(process)), &"日".repeat(100)),
         ] {
             for boot in [None, Some("b".repeat(36))] {
-                let record = Record { key: key.to_owned(), fence: u64::MAX, boot, claim: claim.clone() };
+                let record = Record { key: key.to_owned(), fence: u64::MAX, boot, grant: grant.clone() };
                 let written = record.written().unwrap();
                 assert_eq!(written.len(), RECORD);
                 assert_eq!(Record::read(&written).unwrap_or_else(|flaw| panic!("{flaw:?}")), record);
@@ -189,8 +189,8 @@ mod tests {
     fn a_claim_of_the_first_version_ends_with_its_lease() {
         let text = "nxlock-lock 1 key=lock:job fence=7 boot=b state=held reserved_for=- granted_us=1 until_us=2 \
                     since_ms=3 process=4.5.6.7.8 token=t";
-        let line = format!("{text} sum={:016x}\n", entry::sum(text.as_bytes()));
-        let record = Record::read(line.as_bytes()).unwrap_or_else(|flaw| panic!("{flaw:?}"));
-        assert_eq!((record.fence, record.claim.unwrap().life), (7, Life::Lease));
+        let waiters = format!("{text} sum={:016x}\n", format::sum(text.as_bytes()));
+        let record = Record::read(waiters.as_bytes()).unwrap_or_else(|flaw| panic!("{flaw:?}"));
+        assert_eq!((record.fence, record.grant.unwrap().life), (7, Life::Lease));
     }
 }

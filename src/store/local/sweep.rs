@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::directory::{OpenDirectory, Part};
 use super::flock::Locked;
-use super::line::Line;
-use super::place::{Part, Place};
-use super::ticket;
-use super::visit::{self, Machine};
+use super::ofd_lock;
+use super::transaction::{self, Machine};
+use super::waiters::Waiters;
 use crate::clock::{Moment, wall};
 
 /// As long as a server keeps a fence.
@@ -18,14 +18,14 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 const AT_MOST: usize = 64;
 
 /// Removes some of what is left in a directory. What cannot be removed stays: it is in nobody's way.
-pub fn sweep(place: &Place, machine: &Machine) {
-    let files = place.files().unwrap_or_default();
+pub fn sweep(directory: &OpenDirectory, machine: &Machine) {
+    let files = directory.files().unwrap_or_default();
     let begin = getrandom::u32().map_or(0, |random| random as usize % files.len().max(1));
     for path in files.iter().cycle().skip(begin).take(AT_MOST.min(files.len())) {
-        if is_old(path) && place.is_unfinished(path) {
+        if is_old(path) && directory.is_unfinished(path) {
             let _ = fs::remove_file(path);
-        } else if is_old(path) && place.is_record(path) {
-            let _ = forget(place, machine, path);
+        } else if is_old(path) && directory.is_record(path) {
+            let _ = forget(directory, machine, path);
         }
     }
 }
@@ -37,25 +37,25 @@ fn is_old(path: &Path) -> bool {
 
 /// Removes the files of a lock that nobody has and nobody waits for. They are removed under its flock, and
 /// whoever waits for that sees that the file it has open is not the one with that name any more.
-fn forget(place: &Place, machine: &Machine, path: &Path) -> Option<()> {
-    let file = place.open_file(path).ok()??;
+fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<()> {
+    let file = directory.open_file(path).ok()??;
     file.try_lock().ok()?;
     let file = Locked(file.into());
-    let record = visit::record(&file.0, path).ok()?.ok()?;
-    let line = place.file(&record.key, Part::Line);
+    let record = transaction::record(&file.0, path).ok()?.ok()?;
+    let waiters = directory.file(&record.key, Part::Waiters);
     let other_boot = machine.boot.is_other_than(record.boot.as_deref());
-    let kept = ticket::is_taken(&file.0, record.fence).unwrap_or(true);
-    let held = record.claim.is_some_and(|claim| claim.until > machine.boot.micros(Moment::now()));
-    let waits = |line: &Line| line.waiters().any(|waiter| line.lives(waiter.ticket).unwrap_or(true));
-    let waited_for = Line::read(place, line.clone()).map_or(true, |line| waits(&line));
+    let kept = ofd_lock::is_taken(&file.0, record.fence).unwrap_or(true);
+    let held = record.grant.is_some_and(|grant| grant.until > machine.boot.micros(Moment::now()));
+    let waits = |waiters: &Waiters| waiters.all().any(|waiter| waiters.lives(waiter.ticket).unwrap_or(true));
+    let waited_for = Waiters::read(directory, waiters.clone()).map_or(true, |waiters| waits(&waiters));
     if kept
         || (held && !other_boot)
         || waited_for
-        || place.file(&record.key, Part::Record) != path
-        || !place.is_at(&file.0, path)
+        || directory.file(&record.key, Part::Record) != path
+        || !directory.is_at(&file.0, path)
     {
         return None;
     }
-    let _ = fs::remove_file(line);
+    let _ = fs::remove_file(waiters);
     fs::remove_file(path).ok()
 }

@@ -10,30 +10,29 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::inbox::Postbox;
-use crate::limit::Limit;
-use crate::lock::{Fence, Hold, LockName, Occupancy, State, Token, Ttl};
-use crate::say;
-use crate::signals::deaf;
-use crate::store::reply::What;
-use crate::store::server::Server;
-use crate::store::{Acquired, Kind, Manner, Released, Renewed, Store, Trouble};
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Claim, Fence, LockName, LockState, StateKind, Token, Ttl};
+use crate::mailbox::MailSender;
+use crate::store::redis::Server;
+use crate::store::redis::reply::Operation;
+use crate::store::{AcquireMode, Acquired, Released, Renewed, Store};
+use crate::wait::Limit;
+use crate::{log, thread};
 
 /// What a node is to do.
 #[derive(Clone)]
-pub enum Order {
-    Acquire(Hold, Ttl),
+pub enum Request {
+    Acquire(Claim, Ttl),
     /// Raise the fence to what a majority was given, where its vote still stands.
-    Raise(Hold, Fence, Ttl),
-    Renew(Hold, Ttl),
+    Raise(Claim, Fence, Ttl),
+    Renew(Claim, Ttl),
     /// Set the key again if the last renewal did not find it.
-    Heal(Hold, Ttl),
+    Heal(Claim, Ttl),
     /// With a token that nobody else can have used, nothing is asked where nothing was granted.
-    Release(Hold, Whose),
+    Release(Claim, Whose),
     Look(LockName),
     Names,
 }
@@ -46,40 +45,40 @@ pub enum Whose {
 }
 
 /// An order, and for how long somebody wants its answer.
-pub struct Errand {
+pub struct Job {
     pub question: u64,
     /// Several questions may be about the same.
-    pub matter: u64,
-    pub order: Order,
+    pub ballot_number: u64,
+    pub request: Request,
     pub until: Moment,
 }
 
 /// What came of an order.
-pub enum Said {
+pub enum Answer {
     Granted(Option<Fence>),
-    Held(Occupancy),
+    Held(LockState),
     Raised,
     /// For this long, if that is longer than asked for.
     Extended(Option<Duration>),
-    NotYours(Occupancy),
+    NotYours(LockState),
     /// It has nothing of ours: it was never asked for the lock, or our vote is gone.
     Untouched,
     /// It was in doubt, and what undoes it is on its way.
     Undoing,
     Done,
-    Seen(Occupancy, Option<Token>),
+    Seen(LockState, Option<Token>),
     Names(Vec<LockName>),
     /// Nobody wanted to know any more.
     Unwanted,
     /// It was not asked: it is silent.
     Spared,
-    Failed(Trouble),
+    Failed(Error),
 }
 
-pub struct Letter {
+pub struct Reply {
     pub node: usize,
     pub question: u64,
-    pub said: Said,
+    pub answer: Answer,
 }
 
 struct Node {
@@ -105,107 +104,107 @@ pub fn start(
     server: Server,
     end: UnixStream,
     closed: Arc<AtomicU64>,
-    answers: Postbox<Letter>,
-) -> io::Result<Sender<Errand>> {
-    let (orders, given) = channel::<Errand>();
+    answers: MailSender<Reply>,
+) -> io::Result<Sender<Job>> {
+    let (jobs, given) = channel::<Job>();
     let mut node = Node { server, closed, asked: None, is_in_doubt: false, given_back: None, is_absent: false };
     let work = move || {
-        for errand in given {
-            let said = node.carry_out(&errand, &end);
-            answers.send(Letter { node: at, question: errand.question, said });
+        for job in given {
+            let answer = node.carry_out(&job, &end);
+            answers.send(Reply { node: at, question: job.question, answer });
         }
     };
-    deaf(|| thread::Builder::new().name("quorum".into()).spawn(work))?;
-    Ok(orders)
+    thread::spawn("quorum", work)?;
+    Ok(jobs)
 }
 
 impl Node {
-    fn carry_out(&mut self, errand: &Errand, end: &UnixStream) -> Said {
+    fn carry_out(&mut self, job: &Job, end: &UnixStream) -> Answer {
         // What says how long the lock is ours is sent in any case.
-        let is_last = matches!(errand.order, Order::Release(..) | Order::Renew(..));
-        if !is_last && errand.matter <= self.closed.load(Ordering::Relaxed) {
-            return Said::Unwanted;
+        let is_last = matches!(job.request, Request::Release(..) | Request::Renew(..));
+        if !is_last && job.ballot_number <= self.closed.load(Ordering::Relaxed) {
+            return Answer::Unwanted;
         }
-        if errand.until.passed() && !matches!(errand.order, Order::Release(..)) {
-            return Said::Failed(Trouble { kind: Kind::Unreachable, ..Trouble::of_ours("", &"no answer in time") });
+        if job.until.passed() && !matches!(job.request, Request::Release(..)) {
+            return Answer::Failed(Error { kind: ErrorKind::Unreachable, ..Error::internal("", &"no answer in time") });
         }
-        let limit = Limit { until: errand.until, bells: [Some(end.as_fd()), None, None] };
-        self.obey(&errand.order, limit).unwrap_or_else(|trouble| {
-            say::trace(format_args!("{trouble}"));
-            Said::Failed(trouble)
+        let limit = Limit { until: job.until, cancel: [Some(end.as_fd()), None, None] };
+        self.execute(&job.request, limit).unwrap_or_else(|error| {
+            log::trace(format_args!("{error}"));
+            Answer::Failed(error)
         })
     }
 
-    fn obey(&mut self, order: &Order, limit: Limit<'_>) -> Result<Said, Trouble> {
-        Ok(match order {
-            Order::Acquire(hold, ttl) => match self.acquire(hold, *ttl, limit)? {
-                Acquired::Granted(lease) => Said::Granted(lease.fence),
-                Acquired::Held(occupancy, _) => Said::Held(occupancy),
+    fn execute(&mut self, request: &Request, limit: Limit<'_>) -> Result<Answer, Error> {
+        Ok(match request {
+            Request::Acquire(claim, ttl) => match self.acquire(claim, *ttl, limit)? {
+                Acquired::Granted(lease) => Answer::Granted(lease.fence),
+                Acquired::Held(state, _) => Answer::Held(state),
             },
-            Order::Raise(hold, fence, ttl) => match self.server.raise(hold, *fence, *ttl, limit)? {
-                true => Said::Raised,
-                false => Said::Untouched,
+            Request::Raise(claim, fence, ttl) => match self.server.raise(claim, *fence, *ttl, limit)? {
+                true => Answer::Raised,
+                false => Answer::Untouched,
             },
-            Order::Renew(hold, ttl) => self.renew(hold, *ttl, limit)?,
-            Order::Heal(hold, ttl) => {
+            Request::Renew(claim, ttl) => self.renew(claim, *ttl, limit)?,
+            Request::Heal(claim, ttl) => {
                 if std::mem::take(&mut self.is_absent) {
-                    self.acquire(hold, *ttl, limit)?;
+                    self.acquire(claim, *ttl, limit)?;
                 }
-                Said::Done
+                Answer::Done
             }
-            Order::Release(hold, whose) => self.release(hold, *whose, limit)?,
-            Order::Look(name) => {
-                let (standing, value) = self.server.sight(name, limit)?;
-                Said::Seen(standing.occupancy, value.and_then(|value| value.parse().ok()))
+            Request::Release(claim, whose) => self.release(claim, *whose, limit)?,
+            Request::Look(name) => {
+                let (status, value) = self.server.sight(name, limit)?;
+                Answer::Seen(status.state, value.and_then(|value| value.parse().ok()))
             }
-            Order::Names => Said::Names(self.server.names(limit)?),
+            Request::Names => Answer::Names(self.server.names(limit)?),
         })
     }
 
-    fn acquire(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Trouble> {
-        self.server.connect(&What::to("acquire", &hold.name), limit)?;
-        self.asked = Some(hold.token.clone());
+    fn acquire(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Error> {
+        self.server.connect(&Operation::to("acquire", &claim.name), limit)?;
+        self.asked = Some(claim.token.clone());
         self.given_back = None;
         self.is_in_doubt = true;
-        let acquired = self.server.acquire(&mut hold.clone(), ttl, Manner::Plain, limit)?;
+        let acquired = self.server.acquire(&mut claim.clone(), ttl, AcquireMode::Plain, limit)?;
         self.is_in_doubt = false;
         Ok(acquired)
     }
 
-    fn renew(&mut self, hold: &Hold, ttl: Ttl, limit: Limit<'_>) -> Result<Said, Trouble> {
+    fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Answer, Error> {
         self.is_absent = false;
-        self.server.connect(&What::to("renew", &hold.name), limit)?;
-        Ok(match self.server.renew(hold, ttl, limit)? {
-            Renewed::Until(_) | Renewed::PutBack(_) => Said::Extended(None),
-            Renewed::Longer(left) => Said::Extended(Some(left)),
-            Renewed::NotYours(occupancy) => {
-                self.is_absent = occupancy.state == State::Free;
-                Said::NotYours(occupancy)
+        self.server.connect(&Operation::to("renew", &claim.name), limit)?;
+        Ok(match self.server.renew(claim, ttl, limit)? {
+            Renewed::Until(_) | Renewed::PutBack(_) => Answer::Extended(None),
+            Renewed::Longer(left) => Answer::Extended(Some(left)),
+            Renewed::NotYours(state) => {
+                self.is_absent = state.kind == StateKind::Free;
+                Answer::NotYours(state)
             }
         })
     }
 
-    fn release(&mut self, hold: &Hold, whose: Whose, limit: Limit<'_>) -> Result<Said, Trouble> {
-        let token = Some(&hold.token);
+    fn release(&mut self, claim: &Claim, whose: Whose, limit: Limit<'_>) -> Result<Answer, Error> {
+        let token = Some(&claim.token);
         // Asked again, since not all have answered.
         if self.given_back.as_ref() == token {
-            return Ok(Said::Done);
+            return Ok(Answer::Done);
         }
         if whose == Whose::Ours && self.asked.as_ref() != token {
-            return Ok(Said::Untouched);
+            return Ok(Answer::Untouched);
         }
-        if std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(hold, limit) {
+        if std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(claim, limit) {
             self.asked = None;
-            return Ok(Said::Undoing);
+            return Ok(Answer::Undoing);
         }
-        let released = self.server.release(hold, limit)?;
+        let released = self.server.release(claim, limit)?;
         // Not before that: who asks again because there was no answer must not be told that there is nothing of ours.
         self.asked = None;
         Ok(match released {
-            Released::NotYours(occupancy) => Said::NotYours(occupancy),
+            Released::NotYours(state) => Answer::NotYours(state),
             Released::Done => {
-                self.given_back = Some(hold.token.clone());
-                Said::Done
+                self.given_back = Some(claim.token.clone());
+                Answer::Done
             }
         })
     }

@@ -1,0 +1,228 @@
+//! A configuration file: found, read, and taken apart into what it says of which option, and where. Knows
+//! nothing of the command line's own values.
+
+use std::fs;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{self, KEYS, Scope, Shape};
+use crate::error::{Error, ErrorKind};
+use crate::text;
+use crate::trusted::{self, Unfit};
+
+/// Of this machine; the user's own goes before it.
+const OF_THE_MACHINE: &str = "/etc/nxlock/config.toml";
+/// More than anybody has to say.
+const LONGEST: u64 = 1 << 20;
+
+/// What a file says of an option.
+#[derive(Clone)]
+pub struct Entry {
+    pub key: &'static str,
+    pub scope: Scope,
+    pub value: String,
+    pub location: Location,
+}
+
+#[derive(Clone)]
+pub struct Location {
+    pub path: PathBuf,
+    /// From 1.
+    pub line: usize,
+}
+
+/// A file, as it stands.
+pub struct Source {
+    pub path: PathBuf,
+    pub text: String,
+}
+
+/// The files that there are, the one that counts most first: the one that was named, or else the user's and the
+/// machine's.
+///
+/// # Errors
+/// If one is there and cannot be read: what it says may be where the locks are.
+pub fn found(named: Option<&Path>) -> Result<Vec<Source>, Error> {
+    if let Some(path) = named {
+        return read(path).map(|text| vec![Source { path: path.to_owned(), text }]).map_err(|e| unreadable(path, &e));
+    }
+    let mut files = Vec::new();
+    if let Some(path) = of_the_user() {
+        match read(&path) {
+            Ok(text) => files.push(Source { path, text }),
+            Err(unfit) if is_absent(&unfit) || is_out_of_reach(&unfit, &path) => {}
+            Err(unfit) => return Err(unreadable(&path, &unfit)),
+        }
+    }
+    let path = Path::new(OF_THE_MACHINE);
+    match read(path) {
+        Ok(text) => files.push(Source { path: path.to_owned(), text }),
+        Err(unfit) if is_absent(&unfit) => {}
+        Err(unfit) => return Err(unreadable(path, &unfit)),
+    }
+    Ok(files)
+}
+
+/// Nowhere, under cron of a user without a home. What is relative there is nothing, as the XDG Base Directory
+/// Specification has it.
+fn of_the_user() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(directory.join("nxlock/config.toml"))
+}
+
+fn is_absent(unfit: &Unfit) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(unfit, Unfit::Unreadable(error) if matches!(error.kind(), NotFound | NotADirectory))
+}
+
+/// A HOME that we may not look into is somebody else's, as after su(1).
+fn is_out_of_reach(unfit: &Unfit, path: &Path) -> bool {
+    let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    matches!(unfit, Unfit::Unreadable(error) if is_denied(error)) && fs::symlink_metadata(path).is_err()
+}
+
+fn read(path: &Path) -> Result<String, Unfit> {
+    let mut text = String::new();
+    trusted::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(io::Error::other("it is longer than 1 MiB").into());
+    }
+    // TOML has none; editors of other systems do.
+    Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned))
+}
+
+fn unreadable(path: &Path, unfit: &Unfit) -> Error {
+    let (cause, hint) = match unfit {
+        Unfit::Unreadable(error) => {
+            (text::plain(error), "make it readable for this user, or name another: --config FILE")
+        }
+        Unfit::Untrusted { cause, hint } => (cause.clone(), *hint),
+    };
+    Error {
+        kind: ErrorKind::Misconfigured,
+        action: format!("cannot read the configuration in {}", shown(path)),
+        cause,
+        hint: hint.into(),
+    }
+}
+
+pub fn shown(path: &Path) -> String {
+    text::clean(&path.to_string_lossy())
+}
+
+impl Location {
+    /// What is wrong there, with which key.
+    pub fn error(&self, key: &str, cause: String) -> Error {
+        let key = if key.is_empty() { String::new() } else { format!(": {}", text::clean(key)) };
+        let action = format!("{}:{}{key}", shown(&self.path), self.line);
+        Error { kind: ErrorKind::Misconfigured, action, cause, hint: String::new() }
+    }
+}
+
+impl Source {
+    /// What it says, in the order in which it stands.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn entries(&self, command: &Command) -> Result<Vec<Entry>, Error> {
+        let table = DeTable::parse(&self.text).map_err(|error| {
+            // Its own Display would show the line, and what stands there may be a password.
+            let location = self.location(error.span().unwrap_or_default());
+            let first = error.message().lines().next().unwrap_or_default();
+            location.error("", format!("it is not TOML: {}", text::clean(first)))
+        })?;
+        let mut pairs: Vec<_> = table.get_ref().iter().collect();
+        pairs.sort_by_key(|(key, _)| key.span().start);
+        let mut entries: Vec<Entry> = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            let location = self.location(key.span());
+            let name: &str = key.get_ref().as_ref();
+            let entry = self.entry(command, name, value, &location).map_err(|cause| location.error(name, cause))?;
+            if let Some(other) = entries.iter().find(|other| other.excludes(&entry)) {
+                let cause = format!("it makes no sense beside `{}` in line {}", other.key, other.location.line);
+                return Err(location.error(name, cause));
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    fn entry(
+        &self,
+        command: &Command,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        location: &Location,
+    ) -> Result<Entry, String> {
+        let value = value.get_ref();
+        if let DeValue::Table(_) = value {
+            return Err("it is a table, and there are none: every key stands for itself, as in `ttl = \"30s\"`".into());
+        }
+        let known = KEYS.iter().find(|(key, _)| *key == name);
+        let Some(&(key, scope)) = known else { return Err(keys::misplaced(command, name)) };
+        let option = keys::option(command, key, scope).ok_or("there is no such option")?;
+        let shape = keys::shape(key, option);
+        let mut text = text(shape, value)?;
+        if shape == Shape::Path && !text.is_empty() {
+            // Never a bare word: an option may take that for something else than a file.
+            let directory =
+                self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            text = directory.join(text).to_string_lossy().into_owned();
+        }
+        if shape != Shape::Flag {
+            keys::admit(option, &text).map_err(|why| text::clean(&why))?;
+        }
+        Ok(Entry { key, scope, value: text, location: location.clone() })
+    }
+
+    fn location(&self, span: Range<usize>) -> Location {
+        let before = self.text.get(..span.start).unwrap_or(&self.text);
+        Location { path: self.path.clone(), line: before.matches('\n').count() + 1 }
+    }
+}
+
+impl Entry {
+    /// A flag that is off says nothing against anything.
+    pub fn is_off(&self) -> bool {
+        self.value == "false" && self.key != "prefix" && self.key != "reason"
+    }
+
+    /// Whether the two cannot both be meant.
+    pub fn excludes(&self, other: &Entry) -> bool {
+        !self.is_off() && !other.is_off() && keys::rivals(self.key).any(|rival| rival == other.key)
+    }
+}
+
+/// A value as the command line would have it.
+fn text(shape: Shape, value: &DeValue<'_>) -> Result<String, String> {
+    let wanted = match (shape, value) {
+        (Shape::Flag, DeValue::Boolean(on)) => return Ok(on.to_string()),
+        (Shape::Flag, _) => "true or false",
+        (Shape::Number | Shape::Span, DeValue::Integer(number)) => {
+            let number = i64::from_str_radix(number.as_str(), number.radix());
+            return number.map(|number| number.to_string()).map_err(|_| "the number is too large".into());
+        }
+        (Shape::Number, _) => "a number",
+        (Shape::Span, DeValue::Float(number)) => return Ok(number.as_str().to_owned()),
+        (_, DeValue::String(text)) => return Ok(text.to_string()),
+        (Shape::Texts, DeValue::Array(elements)) => {
+            let texts = elements.iter().map(|element| element.get_ref().as_str());
+            return match texts.collect::<Option<Vec<_>>>() {
+                // As a variable has them.
+                Some(texts) if !texts.is_empty() => Ok(texts.join(" ")),
+                _ => Err("a string is wanted, or an array of strings".into()),
+            };
+        }
+        (Shape::Texts, _) => "a string, or an array of strings,",
+        (Shape::Span, _) => "a string, as \"30s\",",
+        (Shape::Path | Shape::Text, _) => "a string",
+    };
+    let article = if value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
+    Err(format!("{wanted} is wanted, and it is {article} {}", value.type_str()))
+}

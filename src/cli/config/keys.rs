@@ -1,0 +1,176 @@
+//! What may stand in a configuration file: which options, of which verbs, and as what kind of value.
+//! Everything else about them is told by their one definition, `cli.rs`.
+
+use std::any::TypeId;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, ArgAction, Command};
+
+use crate::lock::Ttl;
+use crate::notify::Destination;
+
+/// Whose option it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    GlobalArgs,
+    RunAndAcquire,
+    Run,
+}
+
+/// The long names of the options that may stand there.
+pub const KEYS: [(&str, Scope); 26] = [
+    ("server", Scope::GlobalArgs),
+    ("prefix", Scope::GlobalArgs),
+    ("password-file", Scope::GlobalArgs),
+    ("tls-ca", Scope::GlobalArgs),
+    ("tls-cert", Scope::GlobalArgs),
+    ("tls-key", Scope::GlobalArgs),
+    ("server-timeout", Scope::GlobalArgs),
+    ("json", Scope::GlobalArgs),
+    ("quiet", Scope::GlobalArgs),
+    ("verbose", Scope::GlobalArgs),
+    ("color", Scope::GlobalArgs),
+    ("wait", Scope::RunAndAcquire),
+    ("no-wait", Scope::RunAndAcquire),
+    ("no-queue", Scope::RunAndAcquire),
+    ("conflict-exit-code", Scope::RunAndAcquire),
+    ("setnx-compat", Scope::RunAndAcquire),
+    ("setnx-margin", Scope::RunAndAcquire),
+    ("reason", Scope::RunAndAcquire),
+    ("min-replicas", Scope::RunAndAcquire),
+    ("events", Scope::RunAndAcquire),
+    // Whoever acquires has to say how long.
+    ("ttl", Scope::Run),
+    ("at-least", Scope::Run),
+    ("time-limit", Scope::Run),
+    ("kill-after", Scope::Run),
+    ("on-lost", Scope::Run),
+    ("descendants", Scope::Run),
+];
+
+/// Options that mean opposite things: one that was given says no to the other.
+pub const RIVALS: [(&str, &str); 3] = [("wait", "no-wait"), ("quiet", "verbose"), ("json", "export")];
+
+/// What kind of value TOML has for an option.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    Flag,
+    Number,
+    /// A string; of a number the option's own parser tells what is wrong with it.
+    Span,
+    /// A string that may be a relative path.
+    Path,
+    Text,
+    /// A string, or an array of them.
+    Texts,
+}
+
+pub fn rivals(key: &str) -> impl Iterator<Item = &'static str> {
+    let other = move |(one, other): &(&'static str, &'static str)| match key {
+        _ if key == *one => Some(*other),
+        _ if key == *other => Some(*one),
+        _ => None,
+    };
+    RIVALS.iter().filter_map(other)
+}
+
+/// What clap knows an option by.
+pub fn id(key: &str) -> String {
+    key.replace('-', "_")
+}
+
+/// The option of the command line that a key stands for.
+pub fn option<'a>(command: &'a Command, key: &str, scope: Scope) -> Option<&'a Arg> {
+    let of = |command: &'a Command| command.get_arguments().find(|arg| arg.get_long() == Some(key));
+    match scope {
+        Scope::GlobalArgs => of(command),
+        Scope::RunAndAcquire | Scope::Run => command.find_subcommand("run").and_then(of),
+    }
+}
+
+pub fn shape(key: &str, option: &Arg) -> Shape {
+    let parsed = option.get_value_parser().type_id();
+    match option.get_action() {
+        ArgAction::SetTrue => Shape::Flag,
+        _ if key == "server" => Shape::Texts,
+        _ if parsed == TypeId::of::<u8>() || parsed == TypeId::of::<u32>() => Shape::Number,
+        _ if parsed == TypeId::of::<Duration>() || parsed == TypeId::of::<Ttl>() => Shape::Span,
+        _ if parsed == TypeId::of::<PathBuf>() || parsed == TypeId::of::<Destination>() => Shape::Path,
+        _ => Shape::Text,
+    }
+}
+
+/// What the option itself says of a value.
+///
+/// # Errors
+/// In its own words, why it is not one.
+pub fn admit(option: &Arg, value: &str) -> Result<(), String> {
+    let alone = Arg::new("value").long("value").value_parser(option.get_value_parser().clone());
+    let command = Command::new("nxlock").no_binary_name(true).arg(alone);
+    let Err(error) = command.try_get_matches_from([format!("--value={value}")]) else { return Ok(()) };
+    if let Some(why) = std::error::Error::source(&error) {
+        return Err(why.to_string());
+    }
+    let words = |kind| match error.get(kind) {
+        Some(ContextValue::Strings(words)) => words.join(", "),
+        _ => String::new(),
+    };
+    match words(ContextKind::ValidValue) {
+        known if known.is_empty() => Err("it is empty".into()),
+        known => Err(format!("it is none of {known}")),
+    }
+}
+
+/// What is to be said of a key that has no place in a file.
+pub fn misplaced(command: &Command, key: &str) -> String {
+    let commands = std::iter::once(command).chain(command.get_subcommands());
+    let mut options = commands.flat_map(Command::get_arguments).filter_map(Arg::get_long);
+    if options.any(|option| option == key) || matches!(key, "help" | "version") {
+        return "this option can only be given on the command line".into();
+    }
+    let known = KEYS.iter().map(|(key, _)| Arg::new(*key).long(*key));
+    let asked = Command::new("nxlock").no_binary_name(true).args(known);
+    let near = asked.try_get_matches_from([format!("--{key}")]).err();
+    match near.as_ref().and_then(|error| error.get(ContextKind::SuggestedArg)) {
+        Some(ContextValue::String(near)) => {
+            format!("there is no such key: is `{}` meant?", near.trim_start_matches('-'))
+        }
+        _ => "there is no such key: see CONFIGURATION in nxlock(1)".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// An option that is new has to be thought of here.
+    #[test]
+    fn each_option_may_stand_in_a_file_or_says_why_not() {
+        let only_typed =
+            ["config", "key", "shell", "export", "while-pid", "lost-signal", "break", "watch", "help", "version"];
+        let command = Cli::command();
+        let commands = std::iter::once(&command).chain(command.get_subcommands());
+        let options: BTreeSet<_> = commands.flat_map(Command::get_arguments).filter_map(Arg::get_long).collect();
+        let thought_of: BTreeSet<_> = KEYS.iter().map(|(key, _)| *key).chain(only_typed).collect();
+        assert_eq!(options.difference(&thought_of).collect::<Vec<_>>(), Vec::<&&str>::new());
+        for (key, scope) in KEYS {
+            let option = option(&command, key, scope).unwrap_or_else(|| panic!("{key}"));
+            assert_eq!(option.get_id().as_str(), id(key));
+        }
+    }
+
+    #[test]
+    fn a_key_that_has_no_place_is_told_from_one_that_is_misspelt() {
+        let command = Cli::command();
+        assert!(misplaced(&command, "break").contains("command line"));
+        assert!(misplaced(&command, "server_timeout").contains("`server-timeout`"));
+        assert!(misplaced(&command, "xyzzy").contains("CONFIGURATION"));
+    }
+}

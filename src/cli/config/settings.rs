@@ -1,0 +1,71 @@
+//! Which settings are in force, and where each comes from: for `check` to tell.
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+use super::file::{Entry, Location};
+use super::keys::{Scope, id};
+
+/// One that is not as it is built in, or that one always wants to see.
+pub struct Setting {
+    pub name: String,
+    /// None where there is nothing, and where it is a secret.
+    pub value: Option<String>,
+    pub origin: Origin,
+}
+
+#[derive(Clone)]
+pub enum Origin {
+    Flag,
+    /// The variable's name.
+    Environment(String),
+    File(Location),
+    Default,
+}
+
+/// What is in force.
+#[derive(Default)]
+pub struct Settings {
+    pub list: Vec<Setting>,
+    /// What `run` and `acquire` would ask of the server.
+    pub min_replicas: u32,
+}
+
+const ALWAYS: [&str; 3] = ["server", "prefix", "server_timeout"];
+
+impl Settings {
+    /// `entries` are those of the files that count.
+    pub fn of(command: &Command, matches: &ArgMatches, entries: &[Entry]) -> Settings {
+        let options = command.get_arguments().filter(|option| !matches!(option.get_id().as_str(), "help" | "version"));
+        let mut list: Vec<_> = options.filter_map(|option| global(option, matches, entries)).collect();
+        // Those of other verbs can come from a file alone.
+        let others = entries.iter().filter(|entry| entry.scope != Scope::GlobalArgs);
+        list.extend(others.map(|entry| Setting {
+            name: entry.key.to_owned(),
+            value: Some(entry.value.clone()),
+            origin: Origin::File(entry.location.clone()),
+        }));
+        let replicas = entries.iter().find(|entry| entry.key == "min-replicas");
+        Settings { list, min_replicas: replicas.and_then(|entry| entry.value.parse().ok()).unwrap_or(0) }
+    }
+}
+
+fn global(option: &Arg, matches: &ArgMatches, entries: &[Entry]) -> Option<Setting> {
+    let name = option.get_id().as_str();
+    let from_file = entries.iter().find(|entry| entry.scope == Scope::GlobalArgs && id(entry.key) == name);
+    let origin = match (matches.value_source(name), from_file) {
+        (Some(ValueSource::CommandLine), _) => Origin::Flag,
+        (Some(ValueSource::EnvVariable), _) => Origin::Environment(variable(option)),
+        (_, Some(entry)) => Origin::File(entry.location.clone()),
+        _ if ALWAYS.contains(&name) => Origin::Default,
+        _ => return None,
+    };
+    let raw = matches.get_raw(name).into_iter().flatten();
+    let words: Vec<_> = raw.map(|word| word.to_string_lossy().into_owned()).collect();
+    let value = Some(words.join(" ")).filter(|_| !words.is_empty());
+    Some(Setting { name: option.get_long().unwrap_or(name).to_owned(), value, origin })
+}
+
+fn variable(option: &Arg) -> String {
+    option.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}

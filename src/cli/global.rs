@@ -1,0 +1,142 @@
+//! The options of every verb. Where their values come from, if not from the command line, is `config.rs`'s.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anstream::ColorChoice;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::positive;
+use crate::lock::Prefix;
+use crate::log::{self, Level};
+
+/// Options of every verb, accepted on either side of it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every verb")]
+pub struct GlobalArgs {
+    /// Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local:
+    /// for this machine alone. Repeated for three or more: a majority of them decides.
+    ///
+    /// There is no default. `rediss:` is by TLS, `redis+sentinel:` and `redis+cluster:` have several hosts. `local:/path` is a directory of your choice. Without this option NXLOCK_SERVER is asked, then REDIS_URL, then
+    /// the configuration. `redis:`
+    /// may be written `valkey:`. A password in argv can be read by every user of this machine:
+    /// prefer the environment, or --password-file.
+    #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]
+    pub server: Vec<String>,
+
+    /// What stands before NAME in the key.
+    #[arg(
+        long,
+        global = true,
+        value_name = "P",
+        env = "NXLOCK_PREFIX",
+        default_value = DEFAULT_PREFIX,
+        hide_env_values = true
+    )]
+    pub prefix: Prefix,
+
+    /// Read the configuration from FILE, and from no other.
+    ///
+    /// Without this option: config.toml in $XDG_CONFIG_HOME/nxlock, or else ~/.config/nxlock, and then
+    /// /etc/nxlock/config.toml. Each gives what the command line, the environment and the one before it do not.
+    #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_CONFIG", hide_env_values = true)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+
+    /// Take the server's password from the first line of FILE.
+    ///
+    /// It goes before a password in the URL, and that before the one in REDISCLI_AUTH.
+    #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_PASSWORD_FILE", hide_env_values = true)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    pub password_file: Option<PathBuf>,
+
+    /// Trust a server that has a certificate of the authorities in FILE, instead of the system's.
+    #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CA", hide_env_values = true)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    pub tls_ca: Option<PathBuf>,
+
+    /// Show the server the certificate in FILE.
+    #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CERT", hide_env_values = true)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key of that certificate.
+    #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_KEY", hide_env_values = true)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    pub tls_key: Option<PathBuf>,
+
+    /// Bound on one connect and on one reply.
+    #[arg(
+        long,
+        global = true,
+        value_name = "D",
+        env = "NXLOCK_SERVER_TIMEOUT",
+        default_value = "2s",
+        hide_env_values = true
+    )]
+    #[arg(value_parser = positive)]
+    pub server_timeout: Duration,
+
+    /// Give the answer as one JSON document.
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// Say nothing but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Say what happens, with times.
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+
+    /// Colour messages: auto (if they go to a terminal), always, or never.
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    #[arg(hide_possible_values = true)]
+    pub color: When,
+}
+
+impl GlobalArgs {
+    /// The servers that are named, each by a text that may name several.
+    pub fn servers(&self) -> impl Iterator<Item = &str> {
+        self.server.iter().map(String::as_str).filter(|text| !text.trim().is_empty())
+    }
+
+    pub fn log_options(&self, is_run: bool) -> log::Options {
+        let level = match (self.quiet, self.verbose) {
+            (true, _) => Level::Quiet,
+            (_, true) => Level::Verbose,
+            _ => Level::Normal,
+        };
+        log::Options { level, json: self.json, is_run }
+    }
+}
+
+pub const DEFAULT_PREFIX: &str = "lock:";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+impl From<When> for ColorChoice {
+    fn from(when: When) -> ColorChoice {
+        match when {
+            When::Auto => ColorChoice::Auto,
+            When::Always => ColorChoice::Always,
+            When::Never => ColorChoice::Never,
+        }
+    }
+}
+
+/// A file's name. An empty one, as of an empty variable, is none: see [`given`].
+fn file() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// A file that was really named.
+pub fn given(file: Option<&PathBuf>) -> Option<&PathBuf> {
+    file.filter(|file| !file.as_os_str().is_empty())
+}

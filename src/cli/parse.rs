@@ -1,0 +1,138 @@
+//! Which lock a command line is about, and how its words are read where a key stands in the place of NAME.
+//!
+//! Then the first word is not NAME but what follows it: a command, a token. clap cannot leave out one
+//! positional for the sake of an option, so the line is read by a definition without NAME first.
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
+
+use super::{Cli, Verb, servers};
+use crate::lock::{Key, LockName};
+
+/// Which lock: by its name, or by its key.
+#[derive(Debug, Args)]
+pub struct LockArg {
+    /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other, required = true, conflicts_with = "key")]
+    pub name: Option<LockName>,
+
+    /// The exact key, without prefix, in place of NAME: for scripts that fixed it long ago.
+    ///
+    /// It is shown as the lock's name. See OLD LOCKS in nxlock(1).
+    #[arg(long, value_name = "KEY", value_hint = ValueHint::Other)]
+    pub key: Option<Key>,
+}
+
+impl Cli {
+    /// Reads a command line, its first word that of the program, by a definition of it.
+    ///
+    /// # Errors
+    /// What clap has to say: what is wrong with it, or the help that was asked for.
+    pub fn read(line: &[OsString], definition: impl Fn() -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
+        if !line.iter().any(is_key_option) {
+            return read_by(line, &definition);
+        }
+        let nameless = read_by(line, &|| nameless(definition()));
+        if nameless.as_ref().is_ok_and(|(_, cli)| cli.is_by_key()) {
+            return nameless;
+        }
+        // The option may be the command's own, and not ours.
+        match (nameless, read_by(line, &definition)) {
+            (_, Err(error)) if error.kind() == ErrorKind::ArgumentConflict => Err(error),
+            (Err(error), Err(_)) => Err(error),
+            (_, read) => read,
+        }
+    }
+
+    fn is_by_key(&self) -> bool {
+        match &self.verb {
+            Verb::Run(run) => run.lock.key.is_some(),
+            Verb::Acquire(acquire) => acquire.lock.key.is_some(),
+            Verb::Renew(renew) => renew.lock.key.is_some(),
+            Verb::Release(release) => release.lock.key.is_some(),
+            Verb::Status(status) => status.key.is_some(),
+            Verb::Check(_) => false,
+        }
+    }
+}
+
+fn read_by(line: &[OsString], definition: &dyn Fn() -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
+    let mut command = definition();
+    let matches = command.try_get_matches_from_mut(line)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    if let Some(servers) = servers::on_both_sides(line, definition) {
+        cli.global.server = servers;
+    }
+    Ok((matches, cli))
+}
+
+fn is_key_option(word: &OsString) -> bool {
+    word == "--key" || word.as_encoded_bytes().starts_with(b"--key=")
+}
+
+/// The definition in which NAME is no word: an option that cannot be written, and would be refused beside --key.
+fn nameless(mut command: Command) -> Command {
+    for verb in ["run", "acquire", "renew", "release"] {
+        command = command.mut_subcommand(verb, |verb| {
+            verb.mut_arg("name", |name| name.index(None).long("name-in-place-of-key").hide(true).required(false))
+        });
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn read(words: &str) -> Result<Cli, String> {
+        let line: Vec<_> = words.split(' ').map(OsString::from).collect();
+        Cli::read(&line, Cli::command).map(|(_, cli)| cli).map_err(|error| error.render().to_string())
+    }
+
+    fn run(words: &str) -> (String, Vec<OsString>) {
+        match read(words).unwrap().verb {
+            Verb::Run(run) => {
+                let name = run.lock.key.map_or_else(|| run.lock.name.unwrap(), |key| key.name());
+                (name.as_str().to_owned(), run.command)
+            }
+            _ => panic!("{words}"),
+        }
+    }
+
+    #[test]
+    fn a_key_stands_in_the_place_of_a_name() {
+        for (line, name, command) in [
+            ("nxlock run --key lock.foo -- ls -l", "lock.foo", "ls -l"),
+            ("nxlock run --key=lock.foo ls -l", "lock.foo", "ls -l"),
+            ("nxlock --json run -n --key lock.foo grep -n x", "lock.foo", "grep -n x"),
+            ("nxlock run deploy tool --key x", "deploy", "tool --key x"),
+            ("nxlock run deploy -- --key=x", "deploy", "--key=x"),
+            ("nxlock run --key lock.foo tool --key x", "lock.foo", "tool --key x"),
+        ] {
+            let words: Vec<_> = command.split(' ').map(OsString::from).collect();
+            assert_eq!(run(line), (name.to_owned(), words), "{line}");
+        }
+        let Verb::Release(release) = read("nxlock release --key lock.foo 4123").unwrap().verb else { panic!() };
+        assert_eq!(release.token.as_deref(), Some("4123"));
+        let Verb::Renew(renew) = read("nxlock renew --ttl 1m --key lock.foo 4123").unwrap().verb else { panic!() };
+        assert_eq!(renew.token, "4123");
+        assert!(read("nxlock status --key lock.foo").is_ok());
+    }
+
+    #[test]
+    fn a_name_beside_a_key_is_refused() {
+        for line in
+            ["nxlock acquire --ttl 1m --key k job", "nxlock acquire job --ttl 1m --key k", "nxlock status --key k job"]
+        {
+            assert!(read(line).is_err(), "{line}");
+        }
+        for line in ["nxlock run deploy --key k true", "nxlock run --key k", "nxlock run --key x{}y true"] {
+            let said = read(line).unwrap_err();
+            assert!(said.contains("--key") || said.contains("COMMAND"), "{line}: {said}");
+        }
+    }
+}

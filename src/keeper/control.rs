@@ -1,0 +1,338 @@
+//! The control socket of a keeper, for the owner of its token on the same machine: a socket in the abstract namespace,
+//! unix(7), named by what everybody may know of the token. `release` says there that it is about to give the lock
+//! back, so that the keeper does not take that for a loss.
+//!
+//! One message is one token (SOCK_SEQPACKET). Anybody may connect, so that nobody may cost the keeper anything: it never
+//! waits for a caller, other users are refused by the credentials that the kernel has of them, and after a refusal
+//! it does not listen for a moment.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, socket,
+    sockopt::PeerCredentials,
+};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::unistd::geteuid;
+
+use crate::clock::Moment;
+use crate::lock::Token;
+use crate::wait::{Limit, Woken, is_ready};
+
+/// How long `release` waits for a keeper: one that hangs must not hold it up.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How many connections wait to be accepted, and how many are accepted before anything else is done.
+const BACKLOG: u8 = 64;
+/// How many callers may take their time to send a token. It is sent at once; the oldest has to make room.
+const CALLERS: usize = 16;
+/// How long the keeper does not listen after it has refused somebody: a bound on what refusals cost.
+const PAUSE: Duration = Duration::from_millis(20);
+/// More than any token has.
+const LONGEST: usize = 2048;
+/// What fits into an address, unix(7), without its first byte.
+const NAME_MAX: usize = 107;
+
+/// The keeper's side.
+pub struct ControlSocket {
+    /// std has no type for sockets of this kind; accept(2), read(2) and write(2) are the same.
+    listener: UnixListener,
+    /// Callers that have not sent anything yet, the oldest first.
+    callers: VecDeque<UnixStream>,
+    /// Readable when the listener is, or a pause in place of it is over, or when one of the callers is.
+    poller: Epoll,
+    pause: TimerFd,
+    is_pausing: bool,
+}
+
+/// Somebody who has the token, and waits to hear that nothing is renewed any more.
+pub struct TokenOwner(UnixStream);
+
+/// What a caller has sent.
+enum Received {
+    Nothing,
+    Token,
+    /// Something else, or it has hung up.
+    Other,
+}
+
+impl ControlSocket {
+    /// # Errors
+    /// As bind(2), epoll_create(2) and timerfd_create(2).
+    pub fn open(key: &str, token: &Token) -> io::Result<ControlSocket> {
+        let name = name(key, token).ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))?;
+        let listener = seqpacket(SockFlag::SOCK_NONBLOCK)?;
+        bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name)?)?;
+        // The kernel lets one more than that wait.
+        listen(&listener, Backlog::new(i32::from(BACKLOG) - 1)?)?;
+        let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let pause = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
+        poller.add(&listener, READABLE)?;
+        poller.add(&pause, READABLE)?;
+        Ok(ControlSocket { listener: listener.into(), callers: VecDeque::new(), poller, pause, is_pausing: false })
+    }
+
+    /// The owner of the token, if it has called. It may have called during a pause, too.
+    pub fn owner(&mut self, token: &Token) -> Option<TokenOwner> {
+        let mut refused = self.accept().is_err();
+        let mut waiting = VecDeque::new();
+        for caller in self.callers.drain(..) {
+            match received(&caller, token) {
+                Received::Token => return Some(TokenOwner(caller)),
+                Received::Nothing => waiting.push_back(caller),
+                Received::Other => refused = true,
+            }
+        }
+        refused |= waiting.len() > CALLERS;
+        waiting.drain(..waiting.len().saturating_sub(CALLERS));
+        self.callers = waiting;
+        self.listen_again(refused);
+        None
+    }
+
+    /// Take what waits in the backlog.
+    ///
+    /// # Errors
+    /// If somebody was refused, or nobody can be accepted just now.
+    fn accept(&mut self) -> io::Result<()> {
+        let mut refused = Ok(());
+        for _ in 0..BACKLOG {
+            match self.listener.accept() {
+                Ok((caller, _)) if is_ours(&caller) => {
+                    caller.set_nonblocking(true)?;
+                    self.poller.add(&caller, READABLE)?;
+                    self.callers.push_back(caller);
+                }
+                Ok(_) => refused = Err(ErrorKind::PermissionDenied.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        refused
+    }
+
+    /// Begin a pause after a refusal, and end one that is over. Where a system call fails, the listener is listened to:
+    /// it may wake the keeper more often than it should, and nothing else.
+    fn listen_again(&mut self, refused: bool) {
+        let is_over = self.is_pausing && is_ready(self.pause.as_fd(), PollFlags::POLLIN);
+        if refused {
+            let after = Expiration::OneShot(TimeSpec::from_duration(PAUSE));
+            let has_begun = self.pause.set(after, TimerSetTimeFlags::empty()).is_ok();
+            if has_begun && !self.is_pausing {
+                self.is_pausing = self.poller.delete(&self.listener).is_ok();
+            }
+        } else if is_over && self.poller.add(&self.listener, READABLE).is_ok() {
+            self.is_pausing = false;
+            let _ = self.pause.unset();
+        }
+    }
+}
+
+/// Readable when somebody has called or has sent something.
+impl AsFd for ControlSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.0.as_fd()
+    }
+}
+
+impl TokenOwner {
+    /// Nothing is renewed any more.
+    pub fn answer(mut self) {
+        let _ = self.0.write_all(b"k");
+    }
+}
+
+const READABLE: EpollEvent = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+
+fn seqpacket(flags: SockFlag) -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC | flags, None)?)
+}
+
+/// What a caller has sent so far, without waiting for it.
+fn received(mut caller: &UnixStream, token: &Token) -> Received {
+    let mut message = [0; LONGEST];
+    match caller.read(&mut message) {
+        Ok(length) if message[..length] == *token.as_str().as_bytes() => Received::Token,
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Received::Nothing,
+        Ok(_) | Err(_) => Received::Other,
+    }
+}
+
+/// Ask the keeper of a claim, if it has one here, to leave it to us. Whether it does.
+pub fn ask_to_leave(key: &str, token: &Token) -> bool {
+    let limit = Limit::until(Moment::now() + ANSWER);
+    let Some(mut keeper) = name(key, token).and_then(|name| call(&name, limit).ok()) else { return false };
+    // Anybody may have the name by now; only ours may hear the token.
+    (is_ours(&keeper) || geteuid().is_root())
+        && keeper.write_all(token.as_str().as_bytes()).is_ok()
+        && limit.wait_for(&[(keeper.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
+        && keeper.read(&mut [0]).is_ok_and(|n| n > 0)
+}
+
+/// Connect, and wait for room in the backlog if there is none.
+fn call(name: &[u8], limit: Limit<'_>) -> io::Result<UnixStream> {
+    let keeper = UnixStream::from(seqpacket(SockFlag::empty())?);
+    let address = UnixAddr::new_abstract(name)?;
+    loop {
+        // connect(2) waits no longer than that either, unix(7). Zero would be for ever.
+        keeper.set_write_timeout(Some(limit.until.remaining().max(Duration::from_millis(1))))?;
+        match connect(keeper.as_raw_fd(), &address) {
+            Err(Errno::EINTR) if !limit.until.passed() => {}
+            connected => break connected?,
+        }
+    }
+    keeper.set_nonblocking(true)?;
+    Ok(keeper)
+}
+
+/// Whether the other end is a process of the same user or of the superuser.
+fn is_ours(other: &UnixStream) -> bool {
+    getsockopt(other, PeerCredentials).is_ok_and(|other| other.uid() == geteuid().as_raw() || other.uid() == 0)
+}
+
+/// The token's id, which `status` shows, and the key as far as there is room.
+fn name(key: &str, token: &Token) -> Option<Vec<u8>> {
+    let mut name = format!("nxlock-keeper:{}:{key}", token.id()?).into_bytes();
+    name.truncate(NAME_MAX);
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::lock::Owner;
+
+    const KEY: &str = "lock:job";
+
+    fn mint() -> Token {
+        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+        Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap()
+    }
+
+    fn soon() -> Limit<'static> {
+        Limit::until(Moment::now() + Duration::from_secs(20))
+    }
+
+    /// Somebody who has connected, and has not sent anything.
+    fn caller(token: &Token) -> UnixStream {
+        call(&name(KEY, token).unwrap(), soon()).unwrap()
+    }
+
+    /// Waits until somebody has called or a pause is over, and looks for the owner.
+    fn look(door: &mut ControlSocket, token: &Token) -> Option<TokenOwner> {
+        soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
+        door.owner(token)
+    }
+
+    /// The owner, however often it takes to look.
+    fn find(door: &mut ControlSocket, token: &Token) -> TokenOwner {
+        let until = soon().until;
+        loop {
+            assert!(!until.passed(), "the owner is not heard");
+            if let Some(owner) = look(door, token) {
+                return owner;
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_whole_token_is_heard() {
+        let token = mint();
+        let key = "lock:".to_owned() + &"x".repeat(200);
+        let mut door = ControlSocket::open(&key, &token).unwrap();
+        assert!(door.owner(&token).is_none());
+        // The same id, and not the same token.
+        let half: Token = format!("nx1:{}:u@h:1:0:other", token.random_part()).parse().unwrap();
+        let (theirs, ours) = (half.clone(), key.clone());
+        let stranger = thread::spawn(move || ask_to_leave(&ours, &theirs));
+        while !stranger.is_finished() {
+            let limit = Limit::until(Moment::now() + PAUSE);
+            limit.wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
+            assert!(door.owner(&token).is_none());
+        }
+        assert!(!stranger.join().unwrap());
+        let (theirs, ours) = (token.clone(), key.clone());
+        let owner = thread::spawn(move || ask_to_leave(&ours, &theirs));
+        find(&mut door, &token).answer();
+        assert!(owner.join().unwrap());
+        drop(door);
+        assert!(!ask_to_leave(&key, &token), "nobody is there");
+    }
+
+    #[test]
+    fn a_caller_that_sends_nothing_is_not_waited_for_and_does_not_wake_the_keeper() {
+        let token = mint();
+        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        let _silent = caller(&token);
+        assert!(look(&mut door, &token).is_none());
+        assert!(!is_ready(door.as_fd(), PollFlags::POLLIN));
+        let mut owner = caller(&token);
+        assert!(look(&mut door, &token).is_none(), "it has not sent its token yet");
+        owner.write_all(token.as_str().as_bytes()).unwrap();
+        assert!(look(&mut door, &token).is_some());
+    }
+
+    #[test]
+    fn a_token_in_two_messages_is_none() {
+        let token = mint();
+        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        let mut caller = caller(&token);
+        let (front, back) = token.as_str().as_bytes().split_at(10);
+        caller.write_all(front).and_then(|()| caller.write_all(back)).unwrap();
+        assert!(look(&mut door, &token).is_none());
+        assert_eq!(door.callers.len(), 0);
+    }
+
+    #[test]
+    fn callers_that_send_nothing_are_let_go_when_there_are_many_and_the_owner_is_heard() {
+        let token = mint();
+        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        let silent: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
+        assert!(look(&mut door, &token).is_none());
+        assert_eq!(door.callers.len(), CALLERS);
+        let more: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
+        let (theirs, limit) = (token.clone(), soon());
+        // There is no room for it until the keeper looks again.
+        let owner = thread::spawn(move || {
+            let mut owner = call(&name(KEY, &theirs).unwrap(), limit).unwrap();
+            owner.write_all(theirs.as_str().as_bytes()).unwrap();
+            owner
+        });
+        find(&mut door, &token).answer();
+        let mut owner = owner.join().unwrap();
+        limit.wait_for(&[(owner.as_fd(), PollFlags::POLLIN)]).unwrap();
+        assert_eq!(owner.read(&mut [0; 2]).unwrap(), 1);
+        drop((silent, more));
+    }
+
+    #[test]
+    fn after_a_refusal_the_keeper_is_not_woken_before_a_pause_is_over() {
+        let token = mint();
+        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        drop(caller(&token));
+        assert!(look(&mut door, &token).is_none());
+        assert!(door.is_pausing);
+        // In the pause nobody wakes the keeper, and its end does.
+        drop(caller(&token));
+        assert!(is_ready(door.listener.as_fd(), PollFlags::POLLIN), "somebody has called");
+        soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
+        assert!(is_ready(door.pause.as_fd(), PollFlags::POLLIN));
+        assert!(door.owner(&token).is_none());
+        assert!(door.is_pausing, "the second is refused too, and another pause begins");
+        assert!(look(&mut door, &token).is_none());
+        assert!(!door.is_pausing && !is_ready(door.as_fd(), PollFlags::POLLIN));
+        let _caller = caller(&token);
+        assert!(is_ready(door.as_fd(), PollFlags::POLLIN));
+    }
+}

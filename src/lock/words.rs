@@ -1,0 +1,90 @@
+//! What a lock is, in words: for messages, tables and JSON.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Holder, Legacy, LockState, Lost, Owner, StateKind};
+use crate::duration::span;
+use crate::text::instant;
+
+/// `alice@web-3:4711`
+pub fn process(owner: &Owner) -> String {
+    format!("{}@{}:{}", owner.user, owner.host, owner.pid)
+}
+
+/// `alice@web-3, pid 4711`
+pub fn who(holder: &Holder) -> String {
+    let owner = &holder.owner;
+    format!("{}@{}, pid {}", owner.user, owner.host, owner.pid)
+}
+
+/// Who has it, in the middle of a sentence.
+pub fn held_by(state: &LockState) -> String {
+    held_by_after(state, Duration::ZERO)
+}
+
+/// The same, so long after it was found so.
+pub fn held_by_after(state: &LockState, since: Duration) -> String {
+    match (&state.holder, &state.kind) {
+        (Some(holder), _) => format!("held by {} for {}", who(holder), span(holder.held + since)),
+        (None, StateKind::Free) => "free".to_owned(),
+        (None, StateKind::Legacy) => "held by an old SETNX client, without expiry".to_owned(),
+        (None, StateKind::NoExpiry) => "held by another program, without expiry".to_owned(),
+        (None, StateKind::WrongType(_)) => "taken by a key of another type".to_owned(),
+        (None, StateKind::Contested) => "contested, without a holder that has a majority of the servers".to_owned(),
+        (None, StateKind::Unknown) => "not known, since too few servers answer".to_owned(),
+        (None, _) => "held by another program".to_owned(),
+    }
+}
+
+/// A state's name, as JSON has it.
+pub fn state_name(kind: &StateKind) -> &'static str {
+    match kind {
+        StateKind::Free => "free",
+        StateKind::Held => "held",
+        StateKind::Reserved => "reserved",
+        StateKind::Foreign => "foreign",
+        StateKind::Legacy => "legacy",
+        StateKind::NoExpiry => "no_expiry",
+        StateKind::WrongType(_) => "wrong_type",
+        StateKind::Contested => "contested",
+        StateKind::Unknown | StateKind::Damaged => "unknown",
+    }
+}
+
+/// What an old `SETNX` lock says of itself, by the server's clock.
+pub fn validity(legacy: &Legacy) -> String {
+    match (instant(legacy.valid_until), legacy.stale) {
+        (never, _) if never.is_empty() => "valid for ever".to_owned(),
+        (since, true) => format!("stale since {since}"),
+        (until, false) => format!("valid until {until}"),
+    }
+}
+
+/// What an occupied name is, to somebody who was refused.
+pub fn describe(state: &LockState) -> String {
+    match &state.kind {
+        StateKind::WrongType(kind) => format!("a key of type {kind}"),
+        _ if state.holder.is_some() => "held by somebody else".to_owned(),
+        _ => held_by(state),
+    }
+}
+
+/// Whose it is now, after it turned out not to be ours.
+pub fn now_whose(state: &LockState) -> String {
+    match state.kind {
+        StateKind::Free => "it had expired or was deleted".to_owned(),
+        _ => format!("it is now {}", held_by(state)),
+    }
+}
+
+/// How it was lost.
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lost::Taken(state) => f.write_str(&now_whose(state)),
+            Lost::Unconfirmed(None) => f.write_str("it could not be renewed in time"),
+            Lost::Unconfirmed(Some(error)) => write!(f, "it could not be renewed in time: {error}"),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What we say while it goes on: the only writer on stderr.
+//!
+//! Warnings, what happens (`--verbose`), and the line that tells what is waited for. Nothing said
+//! here is an answer; those are `render`'s.
+
+#[cfg(fuzzing)]
+pub mod heard;
+mod stderr;
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use anstream::ColorChoice;
+use anstyle::{AnsiColor, Style};
+use serde_json::{Value, json};
+
+use crate::clock::Moment;
+use crate::text;
+
+pub use stderr::Text;
+pub use stderr::offer;
+pub use stderr::settle;
+pub use stderr::urgent;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Quiet,
+    Normal,
+    Verbose,
+}
+
+/// How much is logged, and in which form.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub level: Level,
+    /// One JSON document a line.
+    pub json: bool,
+    /// stdout belongs to a command: the report goes to stderr.
+    pub is_run: bool,
+}
+
+static OPTIONS: OnceLock<(Options, Moment)> = OnceLock::new();
+
+const DEFAULT: Options = Options { level: Level::Normal, json: false, is_run: false };
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+pub const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
+const PLAIN: Style = Style::new();
+pub const FAINT: Style = Style::new().dimmed();
+
+/// Sets how much is logged, and in which colours. Called once, before anything is logged.
+pub fn begin(options: Options, colours: ColorChoice) {
+    // Without it, anstream looks at NO_COLOR, CLICOLOR_FORCE and the terminal.
+    if colours != ColorChoice::Auto {
+        colours.write_global();
+    }
+    let _ = OPTIONS.set((options, Moment::now()));
+}
+
+pub fn options() -> Options {
+    OPTIONS.get().map_or(DEFAULT, |(options, _)| *options)
+}
+
+/// What happens, for `--verbose`.
+pub fn trace(what: fmt::Arguments<'_>) {
+    if let Some((Options { level: Level::Verbose, .. }, began)) = OPTIONS.get() {
+        let elapsed = began.elapsed().as_secs_f64();
+        message("trace", PLAIN, format_args!("[{elapsed:.6}s] {what}"));
+    }
+}
+
+/// Something worth knowing.
+pub fn note(what: fmt::Arguments<'_>) {
+    if options().level >= Level::Normal {
+        message("note", PLAIN, what);
+    }
+}
+
+/// Something that may need somebody to act.
+pub fn warn(what: fmt::Arguments<'_>) {
+    if options().level >= Level::Normal {
+        message("warning", DOUBTFUL, what);
+    }
+}
+
+/// What went wrong: said even when quiet.
+pub fn error(what: fmt::Arguments<'_>) {
+    line(format_args!("{BAD}nxlock:{BAD:#} {what}"));
+}
+
+/// Nothing but errors is said.
+pub fn is_quiet() -> bool {
+    options().level == Level::Quiet
+}
+
+/// stdout is a command's, and nothing of ours goes there.
+pub fn is_run() -> bool {
+    options().is_run
+}
+
+/// One document, one line.
+pub fn document(document: &Value) {
+    line(format_args!("{}", text::escaped(document)));
+}
+
+fn message(event: &str, style: Style, what: fmt::Arguments<'_>) {
+    if options().json {
+        document(&json!({ "event": event, "message": what.to_string() }));
+    } else {
+        line(format_args!("{style}nxlock:{style:#} {what}"));
+    }
+}
+
+/// All of a line in one write, so that lines of several processes do not mix. Nobody can be told
+/// that stderr does not take it.
+pub fn line(what: fmt::Arguments<'_>) {
+    stderr::put(Text::Styled(format!("{what}\n")));
+}

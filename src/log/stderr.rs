@@ -1,0 +1,78 @@
+//! The only code that writes to stderr.
+//!
+//! The reader of stderr may have stalled. While a lease runs, that must not keep nxlock from starting or stopping the
+//! command in time: then a thread writes, and nxlock waits for it only at the end, for at most a second.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+
+use crate::thread::{BackgroundWriter, FLUSH_AT_EXIT};
+use crate::wait::is_ready;
+
+/// What is to be written.
+pub enum Text {
+    /// With styles, which are taken out where colours are unwanted.
+    Styled(String),
+    /// As it is: what moves the cursor.
+    Raw(String),
+}
+
+static URGENT: AtomicBool = AtomicBool::new(false);
+static SCRIBE: OnceLock<Option<BackgroundWriter<Text>>> = OnceLock::new();
+
+/// Whether a lease runs.
+pub fn urgent(urgent: bool) {
+    URGENT.store(urgent, Ordering::SeqCst);
+    if let Some(Some(pen)) = SCRIBE.get().filter(|_| !urgent) {
+        pen.settle(FLUSH_AT_EXIT);
+    }
+}
+
+/// Wait until everything said so far has been written, but no longer than `within`, and not at all if stderr takes
+/// nothing now: its reader may have stalled.
+pub fn settle(within: Duration) {
+    if let Some(Some(pen)) = SCRIBE.get()
+        && pen.outstanding() > 0
+        && is_ready(std::io::stderr().as_fd(), PollFlags::POLLOUT)
+    {
+        pen.settle(within);
+    }
+}
+
+pub fn put(text: Text) {
+    if !URGENT.load(Ordering::SeqCst) {
+        return write(&text);
+    }
+    // Without a thread it goes unsaid.
+    if let Some(pen) = SCRIBE.get_or_init(|| BackgroundWriter::begin("stderr", |text| write(&text)).ok()) {
+        pen.put(text);
+    }
+}
+
+/// Writes if stderr takes it at once, and before anything else goes on: what a waiter shows has to be gone
+/// when its command begins.
+pub fn offer(text: &Text) {
+    let stderr = std::io::stderr();
+    if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {
+        write(text);
+    }
+}
+
+#[cfg(fuzzing)]
+fn write(text: &Text) {
+    let (Text::Styled(text) | Text::Raw(text)) = text;
+    super::heard::put(text);
+}
+
+#[cfg(not(fuzzing))]
+fn write(text: &Text) {
+    let _ = match text {
+        Text::Styled(text) => anstream::stderr().lock().write_all(text.as_bytes()),
+        Text::Raw(text) => std::io::stderr().write_all(text.as_bytes()),
+    };
+}

@@ -1,0 +1,118 @@
+//! Lines on their way to the journal: a pen writes them, and what does not get there is counted.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::journal::{Destination, Journal, LONGEST, Unopened};
+use crate::error::Error;
+use crate::thread::{BackgroundWriter, FLUSH_AT_EXIT};
+use crate::{log, text};
+
+pub struct Writer {
+    at: Destination,
+    /// Until there is a pen.
+    journal: Option<Journal>,
+    pen: Option<BackgroundWriter<String>>,
+    held_back: Vec<String>,
+    unwritten: Arc<Unwritten>,
+}
+
+#[derive(Default)]
+struct Unwritten {
+    lines: AtomicUsize,
+    /// Of the first of them.
+    why: OnceLock<String>,
+}
+
+impl Unwritten {
+    fn add(&self, why: impl FnOnce() -> String) {
+        self.lines.fetch_add(1, Ordering::SeqCst);
+        self.why.get_or_init(why);
+    }
+}
+
+impl Writer {
+    /// Nothing, if nothing is to be written. A place that cannot be written to just now is no error: no run fails
+    /// for that.
+    ///
+    /// # Errors
+    /// A place that never can.
+    pub fn open(at: &Destination) -> Result<Option<Writer>, Error> {
+        let unwritten = Arc::new(Unwritten::default());
+        let journal = match Journal::open(at) {
+            Ok(None) => return Ok(None),
+            Ok(journal) => journal,
+            Err(Unopened::Wrong(error)) => return Err(error),
+            Err(Unopened::Unavailable(error)) => {
+                unwritten.why.get_or_init(|| text::plain(&error));
+                None
+            }
+        };
+        Ok(Some(Writer { at: at.clone(), journal, pen: None, held_back: Vec::new(), unwritten }))
+    }
+
+    /// Writes it with what comes next: to start a pen takes time, and none is to be lost now.
+    pub fn hold_back(&mut self, line: String) {
+        match self.pen {
+            None => self.held_back.push(line),
+            Some(_) => self.put(line),
+        }
+    }
+
+    pub fn put(&mut self, line: String) {
+        self.flush();
+        self.hand_over(line);
+    }
+
+    /// Writes what was held back.
+    pub fn flush(&mut self) {
+        if let Some(mut journal) = self.journal.take() {
+            let unwritten = Arc::clone(&self.unwritten);
+            let write = move |line: String| match write(&mut journal, &line) {
+                Ok(()) => {}
+                Err(error) => unwritten.add(|| text::plain(&error)),
+            };
+            match BackgroundWriter::begin("events", write) {
+                Ok(pen) => self.pen = Some(pen),
+                Err(error) => _ = self.unwritten.why.get_or_init(|| text::plain(&error)),
+            }
+        }
+        for line in std::mem::take(&mut self.held_back) {
+            self.hand_over(line);
+        }
+    }
+
+    fn hand_over(&self, line: String) {
+        if !self.pen.as_ref().is_some_and(|pen| pen.put(line)) {
+            self.unwritten.add(not_read);
+        }
+    }
+
+    /// Has the rest written, for no longer than that may take, and says what was not.
+    pub fn end(mut self) {
+        self.flush();
+        let mut lines = 0;
+        if let Some(pen) = &self.pen {
+            pen.settle(FLUSH_AT_EXIT);
+            lines = pen.outstanding();
+        }
+        lines += self.unwritten.lines.load(Ordering::SeqCst);
+        if lines > 0 {
+            let events = if lines == 1 { "an event was".to_owned() } else { format!("{lines} events were") };
+            let why = self.unwritten.why.get_or_init(not_read);
+            log::warn(format_args!("{events} not written to {}: {why}", self.at));
+        }
+    }
+}
+
+fn not_read() -> String {
+    "nobody takes them".to_owned()
+}
+
+fn write(journal: &mut Journal, line: &str) -> io::Result<()> {
+    if line.len() > LONGEST {
+        return Err(io::Error::other("it is too long to be written at once"));
+    }
+    journal.write(line)
+}

@@ -1,0 +1,150 @@
+//! A report made visible: a sentence, a table, a document, or assignments for a shell. The only
+//! writer on stdout.
+
+mod human;
+pub mod json;
+pub mod progress;
+pub mod status;
+mod table;
+
+use std::io::{self, Write};
+
+use anstream::AutoStream;
+use clap::error::{ContextKind, ContextValue};
+
+use crate::clock::wall;
+use crate::exit::{self, Exit};
+use crate::report::Report;
+use crate::{inherited, log, text};
+use status::Table;
+
+/// Shows help where it was asked for, and what is wrong with a command line.
+pub fn usage(error: clap::Error) -> Exit {
+    let wrong = error.use_stderr();
+    // Nobody is left to tell if it cannot be written.
+    let _ = harmless(error).print();
+    Exit::Status(if wrong { exit::USAGE } else { 0 })
+}
+
+/// clap repeats words as they came, and a script may have them from anywhere.
+pub fn harmless(mut error: clap::Error) -> clap::Error {
+    let cleaned = |(kind, value): (ContextKind, &ContextValue)| match value {
+        ContextValue::String(text) => Some((kind, text::clean(text))).filter(|(_, cleaned)| cleaned != text),
+        _ => None,
+    };
+    let words: Vec<_> = error.context().filter_map(cleaned).collect();
+    if !words.is_empty() {
+        // It would be a tip on how to write the same word.
+        error.remove(ContextKind::Suggested);
+    }
+    for (kind, word) in words {
+        error.insert(kind, ContextValue::String(word));
+    }
+    error
+}
+
+/// Says on stderr what stdout did not take.
+pub fn complain(report: &Report, as_json: bool) {
+    match json::document(report) {
+        Some(document) if as_json => log::document(&document),
+        _ => human::stderr(report),
+    }
+}
+
+/// Offers words to a shell, one a line. Nobody is to be told if it does not take them.
+pub fn offer(words: &[String]) -> Exit {
+    let text: String = words.iter().map(|word| format!("{word}\n")).collect();
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    Exit::Status(0)
+}
+
+/// Shows a report.
+///
+/// # Errors
+/// If stdout does not take what was to go there. A reader that has left is no error, except to
+/// somebody who must not lose what was said: it is the caller's to know.
+pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
+    let stdout = if as_json { json::stdout(report) } else { human::stdout(report) };
+    if let Some(text) = stdout {
+        write(&text)?;
+    }
+    if as_json {
+        if let Some(document) = json::stderr(report) {
+            log::document(&document);
+        }
+    } else {
+        human::stderr(report);
+    }
+    Ok(())
+}
+
+/// Shows how locks stand by now, to somebody who watches: one document a line, or a table under the time.
+///
+/// # Errors
+/// If stdout does not take it.
+pub fn show_again(report: &Report, as_json: bool, is_first: bool) -> io::Result<()> {
+    match report {
+        Report::Status(status) if !as_json => {
+            let gap = if is_first { "" } else { "\n" };
+            let rows: Vec<_> = status.rows.iter().collect();
+            let table = Table::of(&rows, status.named, human::columns()).text();
+            write(&format!("{gap}{}\n{table}", text::instant(wall())))
+        }
+        report => show(report, as_json),
+    }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    if inherited::stdout_closed() {
+        return Err(io::Error::other("it is closed"));
+    }
+    let mut fitting = AutoStream::new(Vec::new(), AutoStream::choice(&io::stdout()));
+    fitting.write_all(text.as_bytes())?;
+    Stdout.write_all(&fitting.into_inner())
+}
+
+/// stdout without std in between, which reports success when the descriptor is not open for writing (EBADF).
+struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(nix::unistd::write(io::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What stdout would be given, in the form that is asked for; what stderr would be, [`log::heard`] has.
+#[cfg(fuzzing)]
+pub fn shown(report: &Report, as_json: bool) -> String {
+    if as_json {
+        return json::text(report).unwrap_or_default();
+    }
+    human::stderr(report);
+    human::stdout(report).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_refused_word_is_repeated_without_what_could_fool_a_terminal() {
+        for words in [
+            ["-t\u{1b}[2J", "n"],
+            ["--on-lost=\u{202e}", "n"],
+            ["--\u{9b}A", "n"],
+            ["-\u{1b}c", "n"],
+            ["-tM\u{7}", "n"],
+        ] {
+            let line = ["nxlock", "run"].into_iter().chain(words).chain(["true"]);
+            let said = harmless(Cli::try_parse_from(line).unwrap_err()).render().to_string();
+            assert!(!said.contains(['\u{1b}', '\u{202e}', '\u{9b}', '\u{7}']), "{said:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! For people: the answer on stdout, everything else on stderr.
+
+mod check;
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+
+use super::status::{Table, block, detail, quoted};
+use crate::duration::span;
+use crate::error::Error;
+use crate::lock::{StateKind, words};
+use crate::log::{self, FAINT};
+use crate::report::{Acquired, Busy, NotRun, NotYours, Ran, Refused, Report, StatusRows, TokenForm, Wanted};
+use crate::text::{self, clean};
+
+pub fn stdout(report: &Report) -> Option<String> {
+    match report {
+        Report::Acquired(acquired) => Some(token(acquired)),
+        Report::Status(status) => Some(standings(status)),
+        Report::Checked(checked) => Some(check::told(checked)),
+        _ => None,
+    }
+}
+
+pub fn stderr(report: &Report) {
+    match report {
+        Report::Acquired(_)
+        | Report::Status(_)
+        | Report::Watched
+        | Report::Checked(_)
+        | Report::Interrupted(_)
+        | Report::Said(_) => {}
+        Report::Renewed(renewed) => {
+            log::trace(format_args!("renewed \"{}\" for {}", renewed.lock.name, span(renewed.ttl.get())));
+        }
+        Report::Released(released) if released.broken => log::note(format_args!("broke \"{}\"", released.lock.name)),
+        Report::Released(released) => log::trace(format_args!("released \"{}\"", released.lock.name)),
+        // The status says it.
+        Report::Busy(_) if log::is_quiet() => {}
+        Report::Busy(busy) => log::error(format_args!("{}", refusal(busy))),
+        Report::NotYours(not_yours) => log::error(format_args!("{}", rebuff(not_yours))),
+        Report::NotRun(not_run) => log::error(format_args!("{}", unstartable(not_run))),
+        Report::Ran(ran) => aftermath(ran),
+        Report::Failed(error) => log::error(format_args!("{}", explanation(error))),
+    }
+}
+
+/// At a terminal all that is known of the one lock that was named; else a table.
+fn standings(status: &StatusRows) -> String {
+    let columns = columns();
+    match status.rows.as_slice() {
+        [] => String::new(),
+        [row] if status.named && columns.is_some() => detail(row, Some(&status.options)),
+        rows => Table::of(&rows.iter().collect::<Vec<_>>(), status.named, columns).text(),
+    }
+}
+
+/// How wide the terminal is that stdout is, if it is one. Its last column is left empty: writing it may wrap the line.
+pub fn columns() -> Option<usize> {
+    let stdout = std::io::stdout();
+    let width = || terminal_size::terminal_size_of(&stdout).map_or(80, |(width, _)| usize::from(width.0));
+    stdout.is_terminal().then(|| width().saturating_sub(1))
+}
+
+fn token(acquired: &Acquired) -> String {
+    let token = acquired.token.as_str();
+    match acquired.form {
+        TokenForm::Plain => format!("{token}\n"),
+        TokenForm::Export => {
+            let mut text =
+                format!("export NXLOCK_NAME={} NXLOCK_TOKEN={}", quoted(acquired.lock.name.as_str()), quoted(token));
+            match acquired.fence {
+                Some(fence) => writeln!(text, " NXLOCK_FENCE={}", fence.0),
+                None => writeln!(text, "; unset NXLOCK_FENCE"),
+            }
+            .ok();
+            text
+        }
+    }
+}
+
+/// What was tried, what came back, what to do.
+fn explanation(error: &Error) -> String {
+    let hint = &error.hint;
+    if hint.is_empty() { error.to_string() } else { format!("{error}; {hint}") }
+}
+
+fn refusal(busy: &Busy) -> String {
+    let name = &busy.lock.name;
+    let Refused { state, place, waited, nested } = &busy.refused;
+    if *nested {
+        return format!("\"{name}\" is already held by this script: it would wait for itself");
+    }
+    let waited = if waited.as_millis() > 100 { format!(", waited {}", span(*waited)) } else { String::new() };
+    let mut text = format!("\"{name}\" is {}{waited}", words::describe(state));
+    text += &block(&busy.lock, state, Some(&busy.options));
+    match place.length - usize::from(place.position > 0) {
+        0 => {}
+        1 => text += &format!("\n  {FAINT}queue{FAINT:#}   one other waits"),
+        n => text += &format!("\n  {FAINT}queue{FAINT:#}   {n} others wait"),
+    }
+    text
+}
+
+fn rebuff(not_yours: &NotYours) -> String {
+    let name = &not_yours.lock.name;
+    let state = &not_yours.state;
+    let then = match (not_yours.wanted, &state.kind) {
+        (Wanted::Break, StateKind::Free) => return format!("cannot break \"{name}\": it is free"),
+        (Wanted::Break, _) => {
+            return format!("cannot break \"{name}\": the holder has changed, {}", words::now_whose(state));
+        }
+        (Wanted::Renew, _) => "cannot renew",
+        (Wanted::Release, _) => "cannot release",
+    };
+    format!("{then} \"{name}\" with this token: {}", words::now_whose(state))
+}
+
+fn unstartable(not_run: &NotRun) -> String {
+    let command = clean(&not_run.command.to_string_lossy());
+    let why = if not_run.missing { "not found".to_owned() } else { text::plain(&not_run.error) };
+    let lock = &not_run.lock.name;
+    let then = if not_run.given_back { "was given back" } else { "ends by itself" };
+    format!("cannot run \"{command}\": {why}; \"{lock}\" {then}")
+}
+
+fn aftermath(ran: &Ran) {
+    // That it was lost has been said when it was.
+    if ran.lost.is_some() || ran.time_limit {
+        log::note(format_args!("the command has ended: {}", ran.ending));
+    }
+    if let Some(unreleased) = &ran.unreleased {
+        let ends_in = span(unreleased.ends_in);
+        log::warn(format_args!("{}; the lock ends by itself within {ends_in}", unreleased.error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_stands_in_a_name_comes_out_of_eval_as_it_was() {
+        for name in ["plain", "two words", "it's", "$(x) `y` \"z\" \\", "-n", "é*?"] {
+            let script = format!("printf %s {}", quoted(name));
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), name);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! For programs: one document with stable names, durations as `*_ms`, instants as RFC 3339.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::cli::config::{Origin, Setting, shown};
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Fence, Holder, Legacy, LockState, Lost, StateKind, words};
+use crate::log;
+use crate::report::{Checked, CheckedServer, Ending, Named, Ran, Refused, Report, Row, Wanted};
+use crate::store::{Finding, Verdict, Waiter};
+use crate::text::{self, Tainted};
+
+/// The document of every verb but `run`, whose stdout is its command's.
+pub fn stdout(report: &Report) -> Option<String> {
+    Some(text(report)? + "\n").filter(|_| !log::is_run())
+}
+
+/// The document as it is written.
+pub fn text(report: &Report) -> Option<String> {
+    match report {
+        // Row by row: all of them as one value would take several times the room.
+        Report::Status(status) => {
+            Some(format!("[{}]", status.rows.iter().map(|one| text::escaped(&row(one))).collect::<Vec<_>>().join(",")))
+        }
+        report => Some(text::escaped(&document(report)?)),
+    }
+}
+
+pub fn stderr(report: &Report) -> Option<Value> {
+    document(report).filter(|_| log::is_run())
+}
+
+pub fn document(report: &Report) -> Option<Value> {
+    Some(match report {
+        Report::Acquired(acquired) => outcome(
+            "acquired",
+            &acquired.lock,
+            [
+                ("token", json!(acquired.token.as_str())),
+                ("fence", fence(acquired.fence)),
+                ("ttl_ms", json!(acquired.ttl.millis())),
+                ("keeper", json!(acquired.keeper)),
+            ],
+        ),
+        Report::Busy(busy) => outcome("held", &busy.lock, refusal(&busy.refused)),
+        Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
+        Report::Released(released) => outcome("released", &released.lock, [("broken", json!(released.broken))]),
+        Report::NotYours(not_yours) => {
+            let wanted = match not_yours.wanted {
+                Wanted::Renew => "renew",
+                Wanted::Release => "release",
+                Wanted::Break => "break",
+            };
+            outcome(
+                "not_yours",
+                &not_yours.lock,
+                state(&not_yours.state).into_iter().chain([("wanted", json!(wanted))]),
+            )
+        }
+        Report::Checked(checked) => check(checked),
+        Report::Ran(ran) => outcome("ended", &ran.lock, ended(ran)),
+        Report::NotRun(not_run) => outcome(
+            "not_run",
+            &not_run.lock,
+            [("command", json!(not_run.command.to_string_lossy())), ("message", json!(text::plain(&not_run.error)))],
+        ),
+        Report::Failed(error) => failed(error),
+        Report::Status(_) | Report::Watched | Report::Interrupted(_) | Report::Said(_) => return None,
+    })
+}
+
+fn outcome(outcome: &str, lock: &Named, more: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let first = [("outcome", json!(outcome)), ("name", json!(lock.name.as_str())), ("key", json!(lock.key))];
+    object(first.into_iter().chain(more))
+}
+
+fn refusal(refused: &Refused) -> impl Iterator<Item = (&'static str, Value)> {
+    let more = [
+        ("queue_length", json!(refused.place.length - usize::from(refused.place.position > 0))),
+        ("waited_ms", millis(refused.waited)),
+        ("nested", json!(refused.nested)),
+    ];
+    state(&refused.state).into_iter().chain(more)
+}
+
+fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+fn state(state: &LockState) -> [(&'static str, Value); 4] {
+    [
+        ("state", json!(words::state_name(&state.kind))),
+        ("holder", state.holder.as_ref().map_or(Value::Null, holder)),
+        ("ttl_ms", state.ttl.map_or(Value::Null, millis)),
+        ("fence", fence(state.fence)),
+    ]
+}
+
+pub fn holder(holder: &Holder) -> Value {
+    json!({
+        "id": holder.id.as_str(),
+        "host": holder.owner.host.raw(),
+        "user": holder.owner.user.raw(),
+        "pid": holder.owner.pid,
+        "since": text::instant(holder.since),
+        "held_ms": millis(holder.held),
+        "reason": holder.reason.as_ref().map(Tainted::raw),
+    })
+}
+
+fn waiter(waiter: &Waiter) -> Value {
+    json!({
+        "position": waiter.position,
+        "id": waiter.id.as_str(),
+        "host": waiter.owner.host.raw(),
+        "user": waiter.owner.user.raw(),
+        "pid": waiter.owner.pid,
+        "waiting_ms": millis(waiter.waiting),
+        "reason": waiter.reason.as_ref().map(Tainted::raw),
+    })
+}
+
+fn row(row: &Row) -> Value {
+    let seen = &row.status.state;
+    let name = [("name", json!(row.lock.name.as_str())), ("key", json!(row.lock.key))];
+    let rest = [
+        ("queue", row.status.queue.iter().map(waiter).collect()),
+        ("legacy", seen.legacy.map_or(Value::Null, legacy)),
+        ("warnings", seen.warning().into_iter().collect()),
+    ];
+    object(name.into_iter().chain(state(seen)).chain(rest))
+}
+
+fn check(checked: &Checked) -> Value {
+    let outcome = match (checked.obstacle(), checked.warnings()) {
+        (Some(_), _) => "unfit",
+        (None, 0) => "fit",
+        (None, _) => "fit_with_warnings",
+    };
+    json!({
+        "outcome": outcome,
+        "settings": checked.settings.iter().map(setting).collect::<Value>(),
+        "servers": checked.servers.iter().map(server).collect::<Value>(),
+    })
+}
+
+fn setting(setting: &Setting) -> Value {
+    let (origin, variable, place) = match &setting.origin {
+        Origin::Flag => ("flag", None, None),
+        Origin::Environment(variable) => ("environment", Some(variable), None),
+        Origin::File(place) => ("file", None, Some(place)),
+        Origin::Default => ("default", None, None),
+    };
+    json!({
+        "name": setting.name,
+        "value": setting.value,
+        "origin": origin,
+        "variable": variable,
+        "file": place.map(|place| shown(&place.path)),
+        "line": place.map(|place| place.line),
+    })
+}
+
+fn server(server: &CheckedServer) -> Value {
+    json!({ "url": server.url, "findings": server.findings.iter().map(finding).collect::<Value>() })
+}
+
+fn finding(finding: &Finding) -> Value {
+    let (verdict, hint) = match &finding.verdict {
+        Verdict::Fine => ("fine", None),
+        Verdict::Warning(hint) => ("warning", Some(hint)),
+        Verdict::Obstacle(_, hint) => ("obstacle", Some(hint)),
+    };
+    json!({ "topic": finding.topic, "found": finding.found, "verdict": verdict, "remedy": hint })
+}
+
+fn legacy(legacy: Legacy) -> Value {
+    json!({ "valid_until": text::instant(legacy.valid_until), "stale": legacy.stale })
+}
+
+fn ended(ran: &Ran) -> Vec<(&'static str, Value)> {
+    let (status, signal) = match ran.ending {
+        Ending::Status(status) => (json!(status), Value::Null),
+        Ending::Killed { signal, .. } => (Value::Null, json!(signal)),
+    };
+    vec![
+        ("status", status),
+        ("signal", signal),
+        ("time_limit", json!(ran.time_limit)),
+        ("lost", ran.lost.as_ref().map_or(Value::Null, lost)),
+        ("unreleased", ran.unreleased.as_ref().map_or(Value::Null, |unreleased| {
+            json!({ "message": unreleased.error.to_string(), "ends_in_ms": millis(unreleased.ends_in) })
+        })),
+    ]
+}
+
+pub fn lost(lost: &Lost) -> Value {
+    let how = match lost {
+        Lost::Taken(state) if state.kind == StateKind::Free => "expired",
+        Lost::Taken(_) => "taken",
+        Lost::Unconfirmed(_) => "unconfirmed",
+    };
+    json!({ "how": how, "message": lost.to_string() })
+}
+
+fn failed(error: &Error) -> Value {
+    json!({ "outcome": kind(error), "message": error.to_string(), "remedy": error.hint })
+}
+
+pub fn kind(error: &Error) -> &'static str {
+    match error.kind {
+        ErrorKind::Unreachable | ErrorKind::Unanswered | ErrorKind::Unavailable | ErrorKind::Untrusted => "unreachable",
+        ErrorKind::Refused => "refused",
+        ErrorKind::Misconfigured | ErrorKind::WrongType => "misconfigured",
+        ErrorKind::Usage => "usage",
+        ErrorKind::Internal => "broken",
+    }
+}
+
+pub fn fence(fence: Option<Fence>) -> Value {
+    fence.map_or(Value::Null, |fence| json!(fence.0))
+}
+
+pub fn millis(duration: Duration) -> Value {
+    json!(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}

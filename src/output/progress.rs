@@ -1,0 +1,236 @@
+//! Lines that show progress while nxlock waits or lists: redrawn in place on a terminal, sparse in a log.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use nix::unistd::{getpgrp, tcgetpgrp};
+
+use crate::clock::Moment;
+use crate::duration::span;
+use crate::error::Error;
+use crate::lock::words::{held_by_after, process};
+use crate::lock::{LockName, LockState};
+use crate::log::{self, Level, Text, line, offer};
+use crate::store::QueuePlace;
+use crate::text::cut;
+
+/// How often a log is told that the wait goes on.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+const REDRAW_EVERY: Duration = Duration::from_secs(1);
+
+pub struct Waiting {
+    name: LockName,
+    began: Moment,
+    form: Form,
+    news: Option<News>,
+    /// The kind of news that the log was told last.
+    told: Option<String>,
+    next_log: Moment,
+    redraw_at: Moment,
+    drawn: bool,
+}
+
+#[derive(PartialEq, Eq)]
+enum Form {
+    Silent,
+    Live,
+    Log,
+}
+
+/// What is waited for, as it was when the server told.
+enum News {
+    Held { state: LockState, place: QueuePlace, seen: Moment },
+    Error(Error),
+}
+
+impl Waiting {
+    pub fn new(name: &LockName) -> Waiting {
+        let options = log::options();
+        let form = match () {
+            () if options.json || options.level == Level::Quiet => Form::Silent,
+            () if std::io::stderr().is_terminal() => Form::Live,
+            () => Form::Log,
+        };
+        let now = Moment::now();
+        let name = name.clone();
+        Waiting {
+            name,
+            began: now,
+            form,
+            news: None,
+            told: None,
+            next_log: now,
+            redraw_at: Moment::NEVER,
+            drawn: false,
+        }
+    }
+
+    /// The lock is somebody else's.
+    pub fn held(&mut self, state: &LockState, place: QueuePlace) {
+        self.news = Some(News::Held { state: state.clone(), place, seen: Moment::now() });
+        self.tell("held");
+    }
+
+    /// The server does not answer, or is not willing.
+    pub fn error(&mut self, error: &Error) {
+        self.news = Some(News::Error(error.clone()));
+        self.tell(&error.cause);
+    }
+
+    fn tell(&mut self, kind: &str) {
+        match self.form {
+            Form::Silent => {}
+            Form::Live => self.redraw(),
+            Form::Log => {
+                let news = self.told.as_deref() != Some(kind);
+                if news || self.next_log.passed() {
+                    line(format_args!("nxlock: {}", self.text()));
+                    self.told = Some(kind.to_owned());
+                    self.next_log = Moment::now() + LOG_EVERY;
+                }
+            }
+        }
+    }
+
+    /// For a log, which has room.
+    fn text(&self) -> String {
+        let what = match &self.news {
+            None => String::new(),
+            Some(News::Error(error)) => format!("{error}, trying again"),
+            Some(News::Held { state, place, seen }) => {
+                let held = held_by_after(state, seen.elapsed());
+                let place = ahead(*place).map_or(String::new(), |ahead| format!(", {ahead}"));
+                format!("{held}, lease {}{place}", lease_left(state, *seen))
+            }
+        };
+        format!("waiting for \"{}\": {what}; waited {}", self.name, self.waited())
+    }
+
+    /// For one line of a terminal: what changes comes first, since what does not fit is cut.
+    fn live_text(&self) -> String {
+        let what = match &self.news {
+            None => String::new(),
+            Some(News::Error(error)) => format!("; {}, trying again", error.cause),
+            Some(News::Held { state, seen, .. }) => match &state.holder {
+                Some(holder) => {
+                    let held = span(whole(holder.held + seen.elapsed()));
+                    format!("; held {held} by {}, lease {}", process(&holder.owner), lease_left(state, *seen))
+                }
+                None => format!("; {}", held_by_after(state, seen.elapsed())),
+            },
+        };
+        let place = match &self.news {
+            Some(News::Held { place, .. }) => ahead(*place).map_or(String::new(), |ahead| format!("{ahead}, ")),
+            Some(News::Error(_)) | None => String::new(),
+        };
+        format!("waiting for \"{}\": {place}waited {}{what}", self.name, self.waited())
+    }
+
+    /// What a terminal would be shown.
+    #[cfg(fuzzing)]
+    pub fn live(&self) -> String {
+        self.live_text()
+    }
+
+    fn waited(&self) -> String {
+        span(whole(self.began.elapsed()))
+    }
+
+    /// When the line is to be drawn again.
+    pub fn redraw_at(&self) -> Moment {
+        self.redraw_at
+    }
+
+    pub fn redraw(&mut self) {
+        if self.form != Form::Live {
+            return;
+        }
+        self.redraw_at = Moment::now() + REDRAW_EVERY;
+        // The shell's prompt is there.
+        if !is_in_the_foreground() {
+            self.drawn = false;
+            return;
+        }
+        let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
+        // The last column is left empty: writing it may wrap the line.
+        let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
+        // Not through anstream, which takes escapes out where colours are unwanted.
+        offer(&Text::Raw(text));
+        self.drawn = true;
+    }
+
+    /// The wait is over. On a terminal nothing of it remains.
+    pub fn end(&mut self, granted: bool) {
+        if self.drawn && is_in_the_foreground() {
+            offer(&Text::Raw("\r\x1b[K".into()));
+        }
+        self.drawn = false;
+        if self.form == Form::Log && self.told.is_some() && granted {
+            let waited = span(whole(self.began.elapsed()));
+            offer(&Text::Styled(format!("nxlock: got \"{}\" after {waited}\n", self.name)));
+        }
+    }
+}
+
+/// Whether the terminal is our process group's just now. One that does not control us belongs to no group of our
+/// session, tcgetpgrp(3), and nobody's prompt is there.
+fn is_in_the_foreground() -> bool {
+    tcgetpgrp(std::io::stderr()).map_or(true, |group| group == getpgrp())
+}
+
+/// Our place, from where we stand.
+fn ahead(place: QueuePlace) -> Option<String> {
+    match place.position {
+        0 => None,
+        1 => Some("we are next".to_owned()),
+        n => Some(format!("{} ahead of us", n - 1)),
+    }
+}
+
+fn lease_left(state: &LockState, seen: Moment) -> String {
+    match state.ttl {
+        Some(ttl) => span(ttl.saturating_sub(seen.elapsed())),
+        None => "without end".to_owned(),
+    }
+}
+
+/// Tenths of a second in a line that is redrawn once a second would only flicker.
+fn whole(duration: Duration) -> Duration {
+    if duration >= Duration::from_secs(1) { Duration::from_secs(duration.as_secs()) } else { duration }
+}
+
+/// Before this, nobody wonders.
+const LISTING_AFTER: Duration = Duration::from_secs(1);
+const LISTING_EVERY: Duration = Duration::from_millis(200);
+
+pub struct Listing {
+    is_shown: bool,
+    redraw_at: Moment,
+    drawn: bool,
+}
+
+impl Listing {
+    pub fn begin() -> Listing {
+        let options = log::options();
+        let is_shown = !options.json && options.level > Level::Quiet && std::io::stderr().is_terminal();
+        Listing { is_shown, redraw_at: Moment::now() + LISTING_AFTER, drawn: false }
+    }
+
+    /// So many have been found by now.
+    pub fn found(&mut self, locks: usize) {
+        if self.is_shown && self.redraw_at.passed() {
+            offer(&Text::Raw(format!("\rlisting locks: {locks} so far\x1b[K")));
+            self.drawn = true;
+            self.redraw_at = Moment::now() + LISTING_EVERY;
+        }
+    }
+}
+
+/// However it ends, nothing of it remains.
+impl Drop for Listing {
+    fn drop(&mut self) {
+        if self.drawn {
+            offer(&Text::Raw("\r\x1b[K".into()));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! How locks stand, for people: a table that reads at a glance, and all that is known of one.
+
+use anstyle::{AnsiColor, Style};
+
+use super::table::{Cell, Layout, Yield};
+use crate::duration::span;
+use crate::lock::{LockState, StateKind, words};
+use crate::log::{DOUBTFUL, FAINT};
+use crate::report::{Named, Row};
+use crate::store::{LockStatus, Waiter};
+use crate::text::{clean, instant};
+
+const COLUMNS: usize = 8;
+const HEADING: [&str; COLUMNS] = ["NAME", "STATE", "HOLDER", "ID", "HELD", "LEASE", "WAITING", "REASON"];
+const NAME: usize = 0;
+const HOLDER: usize = 2;
+const ID: usize = 3;
+const LEASE: usize = 5;
+const WAITING: usize = 6;
+const REASON: usize = 7;
+/// Down to sixty columns nobody loses who holds what, how long, and how many wait.
+const YIELDS: [Yield; 15] = [
+    (REASON, 10),
+    (NAME, 20),
+    (HOLDER, 20),
+    (REASON, 0),
+    (NAME, 16),
+    (HOLDER, 16),
+    (ID, 0),
+    (NAME, 12),
+    (HOLDER, 12),
+    (WAITING, 4),
+    (HOLDER, 8),
+    (NAME, 10),
+    (WAITING, 0),
+    (LEASE, 0),
+    (NAME, 6),
+];
+
+type Line = [Cell; COLUMNS];
+
+/// A table of locks. With `queues`, those who wait stand under the lock that they wait for.
+pub struct Table {
+    heading: Line,
+    /// For each lock, its line and those of its queue.
+    locks: Vec<Vec<Line>>,
+    layout: Layout<COLUMNS>,
+}
+
+impl Table {
+    pub fn of(rows: &[&Row], queues: bool, columns: Option<usize>) -> Table {
+        let heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
+        let waiters = |row: &Row| if queues { row.status.queue.iter().map(waiter).collect() } else { Vec::new() };
+        let lines = |row: &&Row| std::iter::once(lock(row)).chain(waiters(row)).collect();
+        let locks: Vec<Vec<Line>> = rows.iter().map(lines).collect();
+        let layout = Layout::of(std::iter::once(&heading).chain(locks.iter().flatten()), &YIELDS, columns);
+        Table { heading, locks, layout }
+    }
+
+    pub fn heading(&self) -> String {
+        self.layout.line(&self.heading)
+    }
+
+    /// The lines of those locks, in their order.
+    pub fn lines(&self, which: std::ops::Range<usize>) -> impl Iterator<Item = String> {
+        self.locks[which].iter().flatten().map(|line| self.layout.line(line))
+    }
+
+    /// All of it.
+    pub fn text(&self) -> String {
+        let lines = std::iter::once(self.heading()).chain(self.lines(0..self.locks.len()));
+        lines.map(|line| line + "\n").collect()
+    }
+}
+
+/// What is to be seen of a state from afar.
+fn style(kind: &StateKind) -> Style {
+    match kind {
+        StateKind::Free => FAINT,
+        StateKind::Held => AnsiColor::Green.on_default(),
+        StateKind::Reserved => AnsiColor::Cyan.on_default(),
+        StateKind::Foreign => Style::new(),
+        StateKind::Legacy
+        | StateKind::NoExpiry
+        | StateKind::WrongType(_)
+        | StateKind::Contested
+        | StateKind::Unknown
+        | StateKind::Damaged => DOUBTFUL,
+    }
+}
+
+fn state_cell(kind: &StateKind) -> Cell {
+    Cell { text: words::state_name(kind).replace('_', " "), style: style(kind) }
+}
+
+fn dash() -> Cell {
+    Cell { text: "-".to_owned(), style: FAINT }
+}
+
+fn lock(row: &Row) -> Line {
+    let LockStatus { state, queue } = &row.status;
+    let holder = state.holder.as_ref();
+    // Where nobody is known to have it, no lease is known either.
+    let ends = !matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
+    [
+        row.lock.name.to_string().into(),
+        state_cell(&state.kind),
+        holder.map_or_else(dash, |holder| words::process(&holder.owner).into()),
+        holder.map_or_else(dash, |holder| holder.id.to_string().into()),
+        holder.map_or_else(dash, |holder| span(holder.held).into()),
+        state.ttl.map_or_else(|| if ends { "no end".into() } else { dash() }, |ttl| span(ttl).into()),
+        if queue.is_empty() { dash() } else { count(queue).into() },
+        match &state.legacy {
+            Some(legacy) => words::validity(legacy),
+            None => holder.and_then(|holder| holder.reason.as_ref()).map(ToString::to_string).unwrap_or_default(),
+        }
+        .into(),
+    ]
+}
+
+/// A server tells of so many, and not whether there are more.
+const TOLD: usize = 500;
+
+fn count(queue: &[Waiter]) -> String {
+    format!("{}{}", queue.len(), if queue.len() >= TOLD { "+" } else { "" })
+}
+
+/// A waiter stands under the lock that it waits for; what it has waited, where others have what they have held.
+fn waiter(waiter: &Waiter) -> Line {
+    [
+        format!("  {}.", waiter.position).into(),
+        "waiting".into(),
+        words::process(&waiter.owner).into(),
+        waiter.id.to_string().into(),
+        span(waiter.waiting).into(),
+        dash(),
+        dash(),
+        waiter.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+    ]
+}
+
+/// All that is known of one lock, and its queue, a line each. `options` are those of a command that would break it.
+pub fn detail(row: &Row, options: Option<&str>) -> String {
+    let Row { lock, status: LockStatus { state, queue } } = row;
+    let (style, text) = match &state.holder {
+        Some(_) => (style(&state.kind), words::state_name(&state.kind).to_owned()),
+        None => (style(&state.kind), words::describe(state)),
+    };
+    let mut shown = format!("\"{}\" is {style}{text}{style:#}", lock.name);
+    if state.kind == StateKind::Free {
+        return shown + "\n";
+    }
+    shown += &block(lock, state, options);
+    shown += &match (state.fence, &state.holder) {
+        (Some(fence), Some(_)) => labelled("fence", &fence.0.to_string()),
+        _ => String::new(),
+    };
+    shown += &labelled("key", &clean(&lock.key));
+    let waiting = match queue.len() {
+        0 => "nobody waits".to_owned(),
+        1 => "one waits".to_owned(),
+        _ => format!("{} wait", count(queue)),
+    };
+    shown += &labelled("queue", &waiting);
+    shown.push('\n');
+    let places: Vec<[Cell; 5]> = queue.iter().map(place).collect();
+    let layout = Layout::of(&places, &[], None);
+    places.iter().for_each(|place| shown += &format!("{}\n", layout.line(place)));
+    shown
+}
+
+fn place(waiter: &Waiter) -> [Cell; 5] {
+    [
+        format!("    {}.", waiter.position).into(),
+        words::process(&waiter.owner).into(),
+        waiter.id.to_string().into(),
+        format!("for {}", span(waiter.waiting)).into(),
+        waiter.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+    ]
+}
+
+fn labelled(label: &str, what: &str) -> String {
+    format!("\n  {FAINT}{label:<7}{FAINT:#} {what}")
+}
+
+/// Who has a lock, since when, for how long still, why, and what would break it.
+pub fn block(lock: &Named, state: &LockState, options: Option<&str>) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, what: String| text += &labelled(label, &what);
+    if let Some(holder) = &state.holder {
+        line("by", format!("{}, id {}", words::who(holder), holder.id));
+        line("since", format!("{}, {} ago", instant(holder.since), span(holder.held)));
+    }
+    match state.ttl {
+        Some(ttl) => line("lease", format!("{} left unless it is renewed", span(ttl))),
+        None if matches!(state.kind, StateKind::Contested | StateKind::Unknown) => {}
+        None => line("lease", "none: it does not end by itself".into()),
+    }
+    if let Some(legacy) = &state.legacy {
+        line("says", words::validity(legacy));
+    }
+    if let Some(reason) = state.holder.as_ref().and_then(|holder| holder.reason.as_ref()) {
+        line("reason", reason.to_string());
+    }
+    if let Some(breaks) = options.and_then(|options| breaks(lock, state, options)) {
+        line("break", breaks);
+    }
+    text
+}
+
+/// The command that would take a lock from who has it.
+pub fn breaks(Named { name, key, by_key }: &Named, state: &LockState, options: &str) -> Option<String> {
+    let Some(holder) = &state.holder else {
+        let nobodys = matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
+        return (!nobodys).then(|| format!("redis-cli DEL {}", quoted(key)));
+    };
+    let (quoted, id) = (quoted(name.as_str()), &holder.id);
+    // One that begins with a dash would be taken for an option.
+    let which = match name.as_str().starts_with('-') {
+        _ if *by_key => format!("--key={quoted} --break {id}"),
+        true => format!("--break {id} -- {quoted}"),
+        false => format!("{quoted} --break {id}"),
+    };
+    Some(format!("nxlock{options} release {which}"))
+}
+
+/// Quoted for a POSIX shell. A name and a token hold no NUL, which alone cannot be quoted.
+pub fn quoted(text: &str) -> String {
+    shlex::try_quote(text).map_or_else(|_| String::new(), std::borrow::Cow::into_owned)
+}

@@ -1,0 +1,96 @@
+//! Asking a server again while it may help, with growing pauses, and what an answer means after a lost one.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::duration::jittered;
+use crate::error::{Error, ErrorKind};
+use crate::lock::LockState;
+use crate::log;
+use crate::store::Released;
+use crate::wait::Limit;
+
+/// What came of asking for a lock to be released.
+pub enum GivenBack {
+    Done,
+    /// The lock is not ours, and an earlier request, whose reply was lost, may have released it.
+    InDoubt,
+    NotYours(LockState),
+}
+
+/// Releases a lock: asks as [`insist`] does. `held_until` is how long the lock is known to be ours if nobody
+/// takes it away; a caller that does not know gives [`Moment::NEVER`].
+///
+/// # Errors
+/// The trouble of the last try.
+pub fn give_back(
+    within: Duration,
+    held_until: Moment,
+    ask: impl FnMut(Limit<'_>) -> Result<Released, Error>,
+) -> Result<GivenBack, Error> {
+    let (answer, in_doubt) = ask_again(within, ask);
+    Ok(match answer? {
+        Released::Done => GivenBack::Done,
+        Released::NotYours(_) if in_doubt && !held_until.passed() => GivenBack::InDoubt,
+        Released::NotYours(state) => GivenBack::NotYours(state),
+    })
+}
+
+/// Asks once, and again while trouble may pass, for no longer than `within`.
+///
+/// # Errors
+/// The trouble of the last try.
+pub fn insist<T>(within: Duration, ask: impl FnMut(Limit<'_>) -> Result<T, Error>) -> Result<T, Error> {
+    ask_again(within, ask).0
+}
+
+/// Also tells whether a request before the last one may have been carried out.
+fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Error>) -> (Result<T, Error>, bool) {
+    let give_up = Limit::until(Moment::now() + within);
+    let mut backoff = Backoff::new();
+    let mut before: Option<Error> = None;
+    let mut in_doubt = false;
+    loop {
+        match ask(give_up) {
+            Err(error) if error.is_retryable() && !give_up.until.passed() => {
+                log::trace(format_args!("{error}"));
+                in_doubt |= error.kind == ErrorKind::Unanswered;
+                before = Some(error);
+            }
+            // A last try that time ran out on tells less than the one before it.
+            Err(error) if error.is_retryable() => return (Err(before.unwrap_or(error)), in_doubt),
+            answer => return (answer, in_doubt),
+        }
+        // Nothing to wait for but time; it ends early only if poll(2) fails, and then we ask again.
+        let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);
+    }
+}
+
+/// Ever longer pauses after trouble: from 50 ms, doubled up to 1 s, and jittered by half so that
+/// clients do not come back in step.
+pub struct Backoff(Duration);
+
+impl Backoff {
+    pub fn new() -> Backoff {
+        Backoff(Duration::from_millis(50))
+    }
+
+    pub fn next(&mut self) -> Duration {
+        let pause = jittered(self.0);
+        self.0 = (self.0 * 2).min(Duration::from_secs(1));
+        pause
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_second_and_are_jittered_by_half() {
+        let mut backoff = Backoff::new();
+        let pauses: Vec<_> = (0..12).map(|_| backoff.next()).collect();
+        assert!((25..=75).contains(&pauses[0].as_millis()), "{pauses:?}");
+        assert!(pauses.iter().all(|pause| pause.as_millis() <= 1500), "{pauses:?}");
+        assert!(pauses[8..].iter().all(|pause| pause.as_millis() >= 500), "{pauses:?}");
+    }
+}

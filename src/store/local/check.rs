@@ -1,0 +1,65 @@
+//! Whether a directory is fit to keep locks.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::Duration;
+
+use super::directory::{OpenDirectory, Part};
+use super::fault::{LocalError, shown};
+use super::{Local, filesystem};
+use crate::clock::{Boot, Moment};
+use crate::store::probe::{Finding, Seen, finely, scratch_name, try_lock};
+use crate::wait::Limit;
+
+pub fn probe(local: &mut Local) -> Result<Vec<Finding>, LocalError> {
+    let directory = OpenDirectory::open(&local.directory)?;
+    let mut findings = vec![owner_and_mode(&directory)?];
+    let kind = filesystem::name(directory.path());
+    findings.push(match kind {
+        Some(kind) => Finding::fine("file system", format!("{kind}, of this machine alone")),
+        None => Finding::fine("file system", "none that is known to be another machine's"),
+    });
+    let boot = Boot::this().map_err(|error| LocalError::no_boot(&error))?;
+    findings
+        .push(Finding::fine("boot", boot.id().unwrap_or("not known, since /proc/sys is not the kernel's own here")));
+    findings.push(locks(local, &directory));
+    Ok(findings)
+}
+
+fn owner_and_mode(directory: &OpenDirectory) -> Result<Finding, LocalError> {
+    let path = directory.path();
+    let found = fs::metadata(path).map_err(|error| LocalError::of(path, &error))?;
+    let mode = found.permissions().mode() & 0o7777;
+    let told = format!("{}, of user {}, mode {mode:04o}", shown(path), found.uid());
+    let meddlesome = mode & 0o002 != 0 && mode & 0o1000 == 0;
+    Ok(if meddlesome {
+        let quoted = path.to_string_lossy();
+        let hint = format!("chmod +t {}", shlex::try_quote(&quoted).unwrap_or_default());
+        Finding::warning("directory", format!("{told}: everybody may remove everybody's locks"), hint)
+    } else {
+        Finding::fine("directory", told)
+    })
+}
+
+/// With a record of its own, written, waited for and removed.
+fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
+    let (timeout, prefix) = (local.timeout, local.prefix.clone());
+    let mut other = Local::new(local.directory.clone(), prefix.clone(), timeout);
+    let limit = || Limit::until(Moment::now() + timeout.max(Duration::from_millis(100)));
+    let trial = scratch_name().and_then(|name| {
+        let trial = try_lock([&mut *local, &mut other], &name, limit, &Seen { look: true, heard: |_| true });
+        let key = prefix.key(&name);
+        for part in [Part::Record, Part::Waiters] {
+            // Else it is cleared away in a day.
+            let _ = fs::remove_file(directory.file(&key, part));
+        }
+        trial
+    });
+    match trial {
+        Ok(trial) => {
+            let found = format!("taken, renewed, handed over in {} and given back", finely(trial.handed_over));
+            Finding::fine("locks", found)
+        }
+        Err(error) => Finding::of_trouble("locks", &error),
+    }
+}

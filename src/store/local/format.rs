@@ -1,0 +1,129 @@
+//! How a record stands in a file: one line of `field=value`, padded to a fixed size, with a checksum.
+//!
+//! A line is written by a single pwrite(2) within a page, which no signal can cut in two: a process
+//! that is killed has written all of it or nothing. People can read it.
+
+use std::str::FromStr;
+
+use super::fault::Flaw;
+
+/// The version of the format that we write. The one before it has claims without `life`.
+const VERSION: u32 = 2;
+const OLDEST: u32 = 1;
+
+/// The fields of a line.
+pub struct Entry<'a>(&'a str);
+
+/// A line of this `kind`; nothing if it does not fit into `size`.
+pub fn write(kind: &str, fields: &[(&str, String)], size: usize) -> Option<Vec<u8>> {
+    let mut text = format!("{kind} {VERSION}");
+    for (name, value) in fields {
+        text += &format!(" {name}={value}");
+    }
+    text += &format!(" sum={:016x}", sum(text.as_bytes()));
+    let room = size.checked_sub(text.len() + 1)?;
+    text += &" ".repeat(room);
+    text.push('\n');
+    Some(text.into_bytes())
+}
+
+/// Reads back what [`write`] wrote.
+///
+/// # Errors
+/// If it is not that to the last byte.
+pub fn read<'a>(kind: &str, waiters: &'a [u8]) -> Result<Entry<'a>, Flaw> {
+    // What a file system leaves of a file that a power cut caught.
+    if waiters.iter().all(|byte| *byte == 0) {
+        return Err(Flaw::Damaged);
+    }
+    let rest = waiters.strip_prefix(kind.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")).ok_or(Flaw::Foreign)?;
+    let version = rest.split(|byte| *byte == b' ').next().unwrap_or_default();
+    match std::str::from_utf8(version).ok().and_then(|version| version.parse().ok()) {
+        Some(OLDEST..=VERSION) => {}
+        Some(newer) if newer > VERSION => return Err(Flaw::Newer),
+        _ => return Err(Flaw::Damaged),
+    }
+    let waiters = waiters.strip_suffix(b"\n").ok_or(Flaw::Damaged)?;
+    let text = waiters.trim_ascii_end();
+    if waiters[text.len()..].iter().any(|byte| *byte != b' ') {
+        return Err(Flaw::Damaged);
+    }
+    let text = std::str::from_utf8(text).map_err(|_| Flaw::Damaged)?;
+    let (summed, told) = text.rsplit_once(" sum=").ok_or(Flaw::Damaged)?;
+    if told != format!("{:016x}", sum(summed.as_bytes())) {
+        return Err(Flaw::Damaged);
+    }
+    Ok(Entry(summed))
+}
+
+impl Entry<'_> {
+    pub fn text(&self, name: &str) -> Result<&str, Flaw> {
+        let value = |field: &'_ str| field.split_once('=').is_some_and(|(key, _)| key == name);
+        let field = self.0.split(' ').find(|field| value(field)).ok_or(Flaw::Damaged)?;
+        Ok(&field[name.len() + 1..])
+    }
+
+    pub fn parsed<T: FromStr>(&self, name: &str) -> Result<T, Flaw> {
+        self.text(name)?.parse().map_err(|_| Flaw::Damaged)
+    }
+
+    /// What may be left out; written as `-`.
+    pub fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>, Flaw> {
+        match self.text(name)? {
+            "-" => Ok(None),
+            value => value.parse().map(Some).map_err(|_| Flaw::Damaged),
+        }
+    }
+}
+
+pub fn or_dash<T: ToString>(value: Option<&T>) -> String {
+    value.map_or_else(|| "-".to_owned(), T::to_string)
+}
+
+/// FNV-1a, 64 bits: tells an accident from a record, and a long name from another.
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiters() -> Vec<u8> {
+        write("kind", &[("a", "1".into()), ("b", "-".into()), ("c", "x=y".into())], 128).unwrap()
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let waiters = waiters();
+        assert_eq!(waiters.len(), 128);
+        let entry = read("kind", &waiters).unwrap_or_else(|flaw| panic!("{flaw:?}"));
+        assert_eq!(entry.parsed("a"), Ok(1));
+        assert_eq!(entry.optional::<u64>("b"), Ok(None));
+        assert_eq!(entry.text("c"), Ok("x=y"));
+        assert_eq!(entry.text("d"), Err(Flaw::Damaged));
+        assert!(write("kind", &[("a", "x".repeat(128))], 128).is_none());
+    }
+
+    #[test]
+    fn no_byte_can_change_unseen() {
+        for at in 0..128 {
+            let mut changed = waiters();
+            changed[at] ^= 1 << (at % 8);
+            assert!(read("kind", &changed).is_err(), "byte {at}");
+        }
+        for length in 0..128 {
+            assert!(read("kind", &waiters()[..length]).is_err(), "{length} bytes of it");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_told_from_what_is_damaged() {
+        let flaw = |waiters: &[u8]| read("kind", waiters).err();
+        assert_eq!(flaw(b""), Some(Flaw::Damaged));
+        assert_eq!(flaw(&[0; 128]), Some(Flaw::Damaged));
+        assert_eq!(flaw(b"127.0.0.1 localhost\n"), Some(Flaw::Foreign));
+        assert_eq!(flaw(b"kind 3 {\"other\": 1}\n"), Some(Flaw::Newer));
+        assert_eq!(flaw(b"kind 2 a=1 sum=0\n"), Some(Flaw::Damaged));
+    }
+}

@@ -1,0 +1,173 @@
+//! What was found out about a place where locks live, and whether they are safe there; and the lock of one's own
+//! that is tried to find out. Each kind of authority looks at what it alone knows.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::{AcquireMode, Acquired, Released, Renewed, Store};
+use crate::clock::{Moment, wall};
+use crate::duration::span;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Claim, Fence, LockName, Owner, Token, Ttl};
+use crate::wait::{Limit, Woken};
+
+/// Everything that was found out, by server.
+pub struct Probed {
+    pub servers: Vec<ProbedServer>,
+}
+
+/// One server, and what was found there.
+pub struct ProbedServer {
+    pub url: String,
+    pub findings: Vec<Finding>,
+}
+
+pub struct Finding {
+    pub topic: &'static str,
+    pub found: String,
+    pub verdict: Verdict,
+}
+
+pub enum Verdict {
+    Fine,
+    /// It endangers locks, or what is told of them; and how to mend it.
+    Warning(String),
+    /// No lock can be had here; what that comes to, and how to mend it.
+    Obstacle(ErrorKind, String),
+}
+
+impl Probed {
+    pub fn of(url: &impl Display, findings: Vec<Finding>) -> Probed {
+        Probed { servers: vec![ProbedServer { url: url.to_string(), findings }] }
+    }
+}
+
+impl Finding {
+    pub fn fine(topic: &'static str, found: impl Into<String>) -> Finding {
+        Finding { topic, found: found.into(), verdict: Verdict::Fine }
+    }
+
+    pub fn warning(topic: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Finding {
+        Finding { topic, found: found.into(), verdict: Verdict::Warning(hint.into()) }
+    }
+
+    pub fn obstacle(
+        topic: &'static str,
+        kind: ErrorKind,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Finding {
+        Finding { topic, found: found.into(), verdict: Verdict::Obstacle(kind, hint.into()) }
+    }
+
+    /// Something could not be done.
+    pub fn of_trouble(topic: &'static str, error: &Error) -> Finding {
+        Finding::obstacle(topic, error.kind, error.to_string(), error.hint.clone())
+    }
+}
+
+/// What trying a lock has shown.
+pub struct Trial {
+    pub fence: Option<Fence>,
+    /// Whether there is a line to stand in.
+    pub queued: bool,
+    /// Whether the one who stood in line could be called.
+    pub heard: bool,
+    /// From the release to the moment at which the next had it.
+    pub handed_over: Duration,
+}
+
+/// What is to be looked at meanwhile.
+pub struct Seen<S> {
+    /// Whether locks may be looked at.
+    pub look: bool,
+    /// Whether who waits can be called.
+    pub heard: fn(&S) -> bool,
+}
+
+/// Long enough for any server that is of use; it ends by itself if we are killed.
+const TTL: Duration = Duration::from_secs(30);
+
+/// A name that is nobody's.
+pub fn scratch_name() -> Result<LockName, Error> {
+    let random = getrandom::u64().map_err(|error| Error::internal("cannot make up a name", &error))?;
+    format!("nxlock-check-{random:016x}")
+        .parse()
+        .map_err(|error: String| Error::internal("cannot make up a name", &error))
+}
+
+/// Takes a lock, renews it and looks at it; has another wait for it, and hands it over to that one.
+///
+/// # Errors
+/// The first thing that did not go as it should. What was taken is given back all the same, as far as that goes.
+pub fn try_lock<S: Store>(
+    [first, second]: [&mut S; 2],
+    name: &LockName,
+    limit: impl Fn() -> Limit<'static>,
+    seen: &Seen<S>,
+) -> Result<Trial, Error> {
+    let claim = || {
+        let token = Token::mint(&Owner::this_process(), Some("nxlock check"), wall());
+        let token = token.map_err(|error| Error::internal("cannot make a token", &error))?;
+        Ok::<_, Error>(Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None })
+    };
+    let (mut ours, mut others) = (claim()?, claim()?);
+    let trial = go_through([first, second], [&mut ours, &mut others], &limit, seen);
+    if trial.is_err() {
+        // It may be the one thing that is not permitted: then they end by themselves.
+        let _ = second.release(&others, limit());
+        let _ = first.release(&ours, limit());
+    }
+    trial
+}
+
+fn go_through<S: Store>(
+    [first, second]: [&mut S; 2],
+    [ours, others]: [&mut Claim; 2],
+    limit: &impl Fn() -> Limit<'static>,
+    seen: &Seen<S>,
+) -> Result<Trial, Error> {
+    let ttl = Ttl::at_least(TTL);
+    let name = ours.name.clone();
+    let wrong = |cause: &str| Error {
+        kind: ErrorKind::Internal,
+        action: format!("cannot try the lock \"{name}\""),
+        cause: cause.into(),
+        hint: "see whether it is one of the servers that nxlock(1) names".into(),
+    };
+    let Acquired::Granted(lease) = first.acquire(ours, ttl, AcquireMode::Once, limit())? else {
+        return Err(wrong("a name that is nobody's is held by somebody"));
+    };
+    let Renewed::Until(_) = first.renew(ours, ttl, limit())? else { return Err(wrong("it was lost at once")) };
+    if seen.look && !first.inspect(&name, limit())?.state.is_held_with(&ours.token) {
+        return Err(wrong("it was lost at once"));
+    }
+    let Acquired::Held(_, place) = second.acquire(others, ttl, AcquireMode::Queue, limit())? else {
+        return Err(wrong("it was granted to two"));
+    };
+    let heard = (seen.heard)(second);
+    let Released::Done = first.release(ours, limit())? else {
+        return Err(wrong("it was lost before it was given back"));
+    };
+    let given_back = Moment::now();
+    let turn = limit();
+    while let Acquired::Held(..) = second.acquire(others, ttl, AcquireMode::Queue, limit())? {
+        if turn.until.passed() || second.pause(turn) != Woken::Ready {
+            return Err(wrong("it was given back, and did not come to the one who waited for it"));
+        }
+    }
+    let handed_over = given_back.elapsed();
+    let Released::Done = second.release(others, limit())? else {
+        return Err(wrong("it was lost before it was given back"));
+    };
+    Ok(Trial { fence: lease.fence, queued: place.position > 0, heard, handed_over })
+}
+
+/// To a tenth of a millisecond, rounded up, where that says something.
+pub fn finely(duration: Duration) -> String {
+    let tenths = duration.as_micros().div_ceil(100).max(1);
+    match tenths {
+        0..100 => format!("{}.{}ms", tenths / 10, tenths % 10),
+        _ => span(duration),
+    }
+}

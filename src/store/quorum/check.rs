@@ -1,0 +1,38 @@
+//! Whether several servers are fit to vote on locks: each is examined as if it were alone. What ails a minority
+//! keeps nobody from a lock.
+
+use std::time::Duration;
+
+use super::{Endpoint, Limit, Moment, Prefix, Store};
+use crate::store::probe::{Finding, Probed, ProbedServer, Verdict};
+use crate::store::redis::Server;
+use crate::store::redis::distinct::Distinct;
+
+pub fn probe(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> Probed {
+    let mut servers: Vec<ProbedServer> = Vec::with_capacity(endpoints.len());
+    let distinct = Distinct::default();
+    for endpoint in endpoints {
+        let mut server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).among(&distinct);
+        match server.probe(Limit::until(Moment::now() + timeout)) {
+            Ok(examination) => servers.extend(examination.servers),
+            Err(error) => {
+                let findings = vec![Finding::of_trouble("server", &error)];
+                servers.push(ProbedServer { url: endpoint.to_string(), findings });
+            }
+        }
+    }
+    let is_obstacle = |finding: &Finding| matches!(finding.verdict, Verdict::Obstacle(..));
+    let fit = servers.iter().filter(|server| !server.findings.iter().any(is_obstacle)).count();
+    if fit > endpoints.len() / 2 {
+        servers.iter_mut().flat_map(|server| &mut server.findings).for_each(to_warning);
+    }
+    Probed { servers }
+}
+
+fn to_warning(finding: &mut Finding) {
+    if let Verdict::Obstacle(_, hint) = &mut finding.verdict {
+        let others = "the others are a majority: mend it before another one fails";
+        let hint = if hint.is_empty() { others.to_owned() } else { format!("{hint}; {others}") };
+        finding.verdict = Verdict::Warning(hint);
+    }
+}

@@ -1,0 +1,354 @@
+//! What the answers of several servers mean together. Pure: no server is asked here.
+
+use std::time::Duration;
+
+use super::node::Answer;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Fence, HolderId, LockState, StateKind};
+
+/// What each node has said to one question; nothing, as long as it has not answered.
+pub struct Votes {
+    answer: Vec<Option<Answer>>,
+    /// An answer to an earlier question than this one is of no use.
+    since: u64,
+}
+
+impl Votes {
+    pub fn none(nodes: usize, since: u64) -> Votes {
+        Votes { answer: (0..nodes).map(|_| None).collect(), since }
+    }
+
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    pub fn cast(&mut self, node: usize, answer: Answer) {
+        self.answer[node] = Some(answer);
+    }
+
+    /// It is asked again.
+    pub fn retract(&mut self, node: usize) {
+        self.answer[node] = None;
+    }
+
+    /// Which of them has said what.
+    pub fn each(&self) -> impl Iterator<Item = Option<&Answer>> {
+        self.answer.iter().map(Option::as_ref)
+    }
+
+    pub fn of(&self, node: usize) -> Option<&Answer> {
+        self.answer[node].as_ref()
+    }
+
+    /// More than half.
+    pub fn quorum(&self) -> usize {
+        self.answer.len() / 2 + 1
+    }
+
+    pub fn count(&self, which: impl Fn(&Answer) -> bool) -> usize {
+        self.each().flatten().filter(|answer| which(answer)).count()
+    }
+
+    /// Those that have not answered, and may.
+    pub fn open(&self) -> usize {
+        self.each().filter(Option::is_none).count()
+    }
+
+    pub fn all_in(&self) -> bool {
+        self.open() == 0
+    }
+
+    /// Those that told what was asked.
+    pub fn answered(&self) -> usize {
+        self.count(|answer| !matches!(answer, Answer::Failed(_) | Answer::Unwanted | Answer::Undoing | Answer::Spared))
+    }
+
+    pub fn has_quorum(&self, which: impl Fn(&Answer) -> bool) -> bool {
+        self.count(which) >= self.quorum()
+    }
+
+    /// Whether a quorum has said so, or none can any more.
+    pub fn is_settled(&self, which: impl Fn(&Answer) -> bool) -> bool {
+        let yes = self.count(which);
+        yes >= self.quorum() || yes + self.open() < self.quorum()
+    }
+
+    /// Whether so many have said so that the others are no quorum.
+    pub fn rules_out_the_rest(&self, which: impl Fn(&Answer) -> bool) -> bool {
+        self.count(which) + self.quorum() > self.answer.len()
+    }
+}
+
+pub fn is_granted(answer: &Answer) -> bool {
+    matches!(answer, Answer::Granted(_))
+}
+
+pub fn is_raised(answer: &Answer) -> bool {
+    matches!(answer, Answer::Raised)
+}
+
+pub fn is_not_yours(answer: &Answer) -> bool {
+    matches!(answer, Answer::NotYours(_) | Answer::Untouched)
+}
+
+/// The highest fence of those that granted; none unless a quorum gave one.
+pub fn highest_fence(granted: &Votes) -> Option<Fence> {
+    let fences = |answer: &Answer| match answer {
+        Answer::Granted(fence) => *fence,
+        _ => None,
+    };
+    if !granted.has_quorum(|answer| fences(answer).is_some()) {
+        return None;
+    }
+    granted.each().flatten().filter_map(fences).max()
+}
+
+/// How long a lock lasts that was renewed, if a quorum had it for longer than was asked for and left it so.
+pub fn longer_than_asked(votes: &Votes) -> Option<Duration> {
+    let left = |answer: &Answer| match answer {
+        Answer::Extended(left) => *left,
+        _ => None,
+    };
+    let mut lefts: Vec<Duration> = votes.each().flatten().filter_map(left).collect();
+    lefts.sort_unstable_by_key(|left| std::cmp::Reverse(*left));
+    lefts.get(votes.quorum() - 1).copied()
+}
+
+/// Whether nobody else has as many votes as we have, who are known by `ours`. Of two who have as many, the one whose
+/// id is the smaller counts as first: they see each other, and one of them gives its votes up.
+pub fn leads(votes: &Votes, ours: Option<&HolderId>) -> bool {
+    let own = votes.count(is_granted);
+    let taken: Vec<&LockState> = votes.each().flatten().filter_map(taken).collect();
+    let is_behind = |other: &LockState| {
+        let theirs = taken.iter().filter(|seen| is_same(seen, other)).count();
+        let is_first = || other.holder.as_ref().zip(ours).is_some_and(|(other, ours)| *ours < other.id);
+        theirs < own || (theirs == own && is_first())
+    };
+    own > 0 && taken.iter().all(|other| is_behind(other))
+}
+
+/// The first node that has voted for whoever holds the lock; if nobody has a majority, the first that has for anybody.
+/// `verdict` is what they say together.
+pub fn first_for_the_holder(votes: &Votes, verdict: &LockState) -> Option<usize> {
+    let holder = verdict.holder_id();
+    let has_voted = |answer: &Answer| taken(answer).is_some_and(|seen| holder.is_none() || seen.holder_id() == holder);
+    votes.each().position(|answer| answer.is_some_and(has_voted))
+}
+
+/// A lock that somebody else was seen to have.
+fn taken(answer: &Answer) -> Option<&LockState> {
+    match answer {
+        Answer::Held(seen) | Answer::NotYours(seen) | Answer::Seen(seen, _) if seen.kind != StateKind::Free => {
+            Some(seen)
+        }
+        _ => None,
+    }
+}
+
+/// Whose a lock is.
+pub fn verdict(votes: &Votes) -> LockState {
+    let quorum = votes.quorum();
+    let mut absent = 0;
+    let mut taken: Vec<&LockState> = Vec::new();
+    let mut fence = None;
+    for answer in votes.each().flatten() {
+        match answer {
+            Answer::Held(seen) | Answer::NotYours(seen) | Answer::Seen(seen, _) => {
+                fence = fence.max(seen.fence);
+                if seen.kind == StateKind::Free { absent += 1 } else { taken.push(seen) }
+            }
+            // Ours is given back.
+            Answer::Granted(_) | Answer::Done => absent += 1,
+            _ => {}
+        }
+    }
+    let silent = votes.each().count() - absent - taken.len();
+    if absent >= quorum {
+        return LockState::free(fence);
+    }
+    let with = |one: &LockState| taken.iter().copied().filter(|other| is_same(one, other)).collect::<Vec<_>>();
+    let most = taken.iter().map(|one| with(one)).max_by_key(Vec::len).unwrap_or_default();
+    if most.len() >= quorum {
+        return held(most, quorum);
+    }
+    let could_change = most.len().max(absent) + silent >= quorum;
+    let state = if could_change { StateKind::Unknown } else { StateKind::Contested };
+    let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| state == StateKind::Contested).flatten();
+    LockState { kind: state, holder: None, ttl, fence: None, legacy: None }
+}
+
+/// By who holds it. Values that are not nxlock's are not told apart: they are another program's.
+fn is_same(one: &LockState, other: &LockState) -> bool {
+    match (&one.holder, &other.holder) {
+        (Some(one), Some(other)) => one.id == other.id && one.owner == other.owner,
+        (None, None) => one.kind == other.kind,
+        _ => false,
+    }
+}
+
+/// What those that show the same holder tell together: no more than a quorum of them agrees on.
+fn held(mut by: Vec<&LockState>, quorum: usize) -> LockState {
+    by.sort_by_key(|seen| std::cmp::Reverse(endless(seen)));
+    let ttl = by[quorum - 1].ttl;
+    // One that was set again has a fence of its own, and so has one that granted late.
+    by.sort_by_key(|seen| std::cmp::Reverse(seen.fence));
+    LockState { ttl, ..by[quorum - 1].clone() }
+}
+
+fn endless(seen: &LockState) -> Duration {
+    seen.ttl.unwrap_or(Duration::MAX)
+}
+
+/// How soon a quorum is free if nobody renews.
+fn free_in(absent: usize, taken: &[&LockState], quorum: usize) -> Option<Duration> {
+    let mut ends: Vec<Duration> = taken.iter().copied().map(endless).collect();
+    ends.sort_unstable();
+    ends.get((quorum - absent).saturating_sub(1)).copied().filter(|end| *end != Duration::MAX)
+}
+
+/// That too few have answered, or not as was needed: each that failed, and what it said.
+pub fn too_few(action: String, servers: &[String], votes: &Votes) -> Error {
+    let mut failed: Vec<(&str, &Error)> = Vec::new();
+    let mut answer = Vec::new();
+    for (server, vote) in servers.iter().zip(votes.each()) {
+        match vote {
+            Some(Answer::Failed(error)) => {
+                failed.push((server, error));
+                answer.push(format!("{server}: {}", error.cause));
+            }
+            None | Some(Answer::Spared) => answer.push(format!("{server}: no answer in time")),
+            Some(_) => {}
+        }
+    }
+    let lasting = || failed.iter().map(|(_, error)| error).filter(|error| !error.is_retryable());
+    let kind = match lasting().next() {
+        // The others alone could not make it good.
+        Some(error) if lasting().count() + votes.quorum() > servers.len() => error.kind,
+        _ if answer.len() == failed.len() && failed.iter().all(|(_, error)| error.kind == ErrorKind::Unavailable) => {
+            ErrorKind::Unavailable
+        }
+        // A server that has said nothing may have been sent a request.
+        _ if votes.open() > 0 || failed.iter().any(|(_, error)| error.kind == ErrorKind::Unanswered) => {
+            ErrorKind::Unanswered
+        }
+        _ => ErrorKind::Unreachable,
+    };
+    let event_args = failed.iter().find(|(_, error)| error.kind == kind).or(failed.first());
+    let hint = event_args.map(|(_, error)| error.hint.clone()).unwrap_or_default();
+    let mut cause = format!("{} of {} servers answered", votes.answered(), servers.len());
+    if !answer.is_empty() {
+        cause += &format!(": {}", answer.join("; "));
+    }
+    Error { kind, action, cause, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::lock::Fence;
+
+    /// One whose token begins with this letter, for so many seconds; `-` for nothing, `x` for another
+    /// program's value, `!` for no answer, `+` for a grant.
+    fn answer(sight: &str) -> Option<Answer> {
+        let (who, seconds) = sight.split_at(1);
+        let ttl = seconds.parse().ok().map(Duration::from_secs);
+        let value = match who {
+            "!" => return None,
+            "+" => return Some(Answer::Granted(Some(Fence(7)))),
+            "-" => return Some(Answer::Held(LockState::free(None))),
+            "x" => "another's".to_owned(),
+            who => format!("nx1:{}:u@h:1:1800000000000:", who.repeat(26)),
+        };
+        let fence = ttl.map(|ttl| Fence(ttl.as_secs()));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        Some(Answer::Held(LockState::of_value(value.as_bytes(), ttl, fence, now)))
+    }
+
+    fn votes(sights: &str) -> Votes {
+        Votes { answer: sights.split(' ').map(answer).collect(), since: 0 }
+    }
+
+    /// The state, whose, and for how many seconds.
+    fn told(sights: &str) -> (StateKind, Option<char>, Option<u64>) {
+        let told = verdict(&votes(sights));
+        let who = told.holder.and_then(|holder| holder.id.as_str().chars().next());
+        (told.kind, who, told.ttl.map(|ttl| ttl.as_secs()))
+    }
+
+    #[test]
+    fn who_has_more_than_half_holds_it_for_as_long_as_that_lasts() {
+        assert_eq!(told("a9 a5 a7 - -"), (StateKind::Held, Some('a'), Some(5)));
+        assert_eq!(told("a9 a5 a7 a8 -"), (StateKind::Held, Some('a'), Some(7)));
+        assert_eq!(told("a9 b5 a7 ! a1"), (StateKind::Held, Some('a'), Some(1)));
+        assert_eq!(told("a9 a8 a7 !"), (StateKind::Held, Some('a'), Some(7)), "of four, three");
+        assert_eq!(told("x9 x8 x7 - !"), (StateKind::Foreign, None, Some(7)));
+        assert_eq!(told("x x x - -"), (StateKind::NoExpiry, None, None));
+    }
+
+    #[test]
+    fn where_more_than_half_have_nothing_it_is_free() {
+        assert_eq!(told("- - - a9 a9").0, StateKind::Free);
+        assert_eq!(told("- - + a9 !").0, StateKind::Free, "what was granted to us is given back");
+        assert_eq!(told("- - -").0, StateKind::Free);
+    }
+
+    #[test]
+    fn where_nobody_has_more_than_half_it_is_contested_until_a_majority_can_be_free() {
+        assert_eq!(told("a9 a8 b7 b6 -"), (StateKind::Contested, None, Some(7)));
+        assert_eq!(told("a9 a8 - -"), (StateKind::Contested, None, Some(8)));
+        assert_eq!(told("a9 b8 c7"), (StateKind::Contested, None, Some(8)));
+        assert_eq!(told("x x - - a9"), (StateKind::Contested, None, Some(9)));
+        assert_eq!(told("x x x1 - a"), (StateKind::Contested, None, None), "most of them do not end");
+    }
+
+    #[test]
+    fn what_those_could_decide_that_do_not_answer_is_unknown() {
+        assert_eq!(told("a9 a8 - ! -"), (StateKind::Unknown, None, None));
+        assert_eq!(told("a9 a8 b7 b6 !"), (StateKind::Unknown, None, None));
+        assert_eq!(told("a9 - - ! !").0, StateKind::Unknown);
+        assert_eq!(told("! ! ! ! !").0, StateKind::Unknown);
+        // However it stands with them, nobody has three.
+        assert_eq!(told("a9 b8 c7 - !").0, StateKind::Contested);
+    }
+
+    #[test]
+    fn a_fence_is_given_if_a_majority_has_one() {
+        assert_eq!(highest_fence(&votes("+ + + - !")), Some(Fence(7)));
+        assert_eq!(highest_fence(&votes("+ + - - !")), None);
+    }
+
+    #[test]
+    fn who_has_most_votes_leads_and_of_two_with_as_many_the_smaller_id() {
+        let leads = |sights: &str| {
+            let ours = HolderId::from_str("bbbbbbbb").unwrap();
+            super::leads(&votes(sights), Some(&ours))
+        };
+        assert!(leads("+ + a9 - !") && leads("+ + a9 c9 -") && leads("+ + c9 c9 !"));
+        assert!(!leads("+ + a9 a9 !") && !leads("+ a9 c9 c9 !") && !leads("+ x x - -") && !leads("- - - - -"));
+        assert!(!leads("+ x - - -"), "another program gives nothing up");
+    }
+
+    #[test]
+    fn too_few_answers_are_trouble_of_the_kind_that_would_have_to_pass() {
+        let failed = |kind| Some(Answer::Failed(Error { kind, ..Error::internal("t", &"it says no") }));
+        let kind_of = |answer: Vec<Option<Answer>>| {
+            let servers: Vec<String> = (0..answer.len()).map(|at| format!("s{at}")).collect();
+            too_few("cannot".into(), &servers, &Votes { answer, since: 0 })
+        };
+        let (unreachable, refused) = (|| failed(ErrorKind::Unreachable), || failed(ErrorKind::Refused));
+        let yes = || Some(Answer::Done);
+        assert_eq!(kind_of(vec![yes(), refused(), unreachable()]).kind, ErrorKind::Unreachable);
+        assert_eq!(kind_of(vec![yes(), refused(), refused()]).kind, ErrorKind::Refused);
+        assert_eq!(
+            kind_of(vec![yes(), failed(ErrorKind::Unavailable), failed(ErrorKind::Unavailable)]).kind,
+            ErrorKind::Unavailable
+        );
+        assert_eq!(kind_of(vec![yes(), failed(ErrorKind::Unavailable), None]).kind, ErrorKind::Unanswered);
+        assert_eq!(kind_of(vec![yes(), unreachable(), failed(ErrorKind::Unanswered)]).kind, ErrorKind::Unanswered);
+        let cause = kind_of(vec![yes(), refused(), None]).cause;
+        assert_eq!(cause, "1 of 3 servers answered: s1: it says no; s2: no answer in time");
+    }
+}

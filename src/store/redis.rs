@@ -1,0 +1,413 @@
+//! One Redis authority, however it is reached: its keys, its scripts, its answers.
+
+mod acl;
+mod check;
+mod claim;
+mod client;
+pub mod connection;
+pub mod credentials;
+mod dial;
+pub mod distinct;
+pub mod endpoint;
+mod fault;
+mod info;
+mod list;
+mod moving;
+mod queue;
+mod replicas;
+pub mod reply;
+mod scriptless;
+mod scripts;
+mod setnx;
+pub mod tls;
+pub mod topology;
+mod voting;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+
+use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Ttl, companion_key};
+use crate::log;
+use crate::wait::{Limit, Woken};
+use client::Client;
+use fault::NoReply;
+use queue::QueueEntry;
+use reply::{Operation, Unexpected};
+use scriptless::ScriptlessError;
+use scripts::Script;
+use setnx::{LastRecord, script_for};
+use topology::Topology;
+
+pub struct Server {
+    client: Client,
+    prefix: Prefix,
+    /// The last script was refused: the server runs none, or none for us.
+    denies_scripts: bool,
+    /// It has run one before: then a refusal may pass.
+    runs_scripts: bool,
+    /// Our place in the queue of the lock that we wait for.
+    entry: Option<QueueEntry>,
+    /// When it is worth asking again, for who does not stand in line.
+    look_at: Moment,
+    /// What the last request took: how long we must be given to claim a lock.
+    round_trip: Duration,
+    /// So many replicas must have a grant.
+    min_replicas: u32,
+    told: LastRecord,
+    /// Whose grant may have no fence yet.
+    unfenced: Option<Token>,
+}
+
+impl Server {
+    pub fn new(topology: impl Into<Topology>, prefix: Prefix, timeout: Duration, min_replicas: u32) -> Server {
+        let client = Client::new(topology.into(), timeout);
+        Server {
+            client,
+            prefix,
+            denies_scripts: false,
+            runs_scripts: false,
+            entry: None,
+            look_at: Moment::now(),
+            round_trip: Duration::ZERO,
+            min_replicas,
+            told: LastRecord::default(),
+            unfenced: None,
+        }
+    }
+
+    /// One request, one reply. The whole text of a script is always sent: one round trip whatever
+    /// the server has forgotten, and no permission to load scripts.
+    fn script(
+        &mut self,
+        operation: &Operation<'_>,
+        script: Script,
+        args: &[&str],
+        limit: Limit<'_>,
+    ) -> Result<Vec<Value>, Error> {
+        let answer = self.answer(operation, script, &self.packed(script, operation.name, args), limit)?;
+        answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
+    }
+
+    /// What a script answers, or what the server says instead.
+    fn answer(
+        &mut self,
+        operation: &Operation<'_>,
+        script: Script,
+        command: &Cmd,
+        limit: Limit<'_>,
+    ) -> Result<Result<Vec<Value>, Unexpected>, Error> {
+        self.turn_to(operation);
+        let reply = self.client.ask(command, limit).map_err(|no_reply| match script {
+            Script::Inspect => self.unanswered(operation, no_reply).of_read(),
+            _ => self.unanswered(operation, no_reply),
+        })?;
+        let answer = reply::array(reply);
+        self.runs_scripts |= answer.is_ok();
+        if answer.as_ref().is_err_and(reply::denies_scripts) {
+            log::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.client));
+            self.denies_scripts = true;
+        }
+        Ok(answer)
+    }
+
+    /// By script; or, if the server does not run scripts for us, without one. A refusal lasts only where no script
+    /// was ever run, and where the server lets us do it without.
+    fn either<T>(
+        &mut self,
+        operation: &Operation<'_>,
+        by_script: impl FnOnce(&mut Server) -> Result<T, Error>,
+        by_commands: impl FnOnce(&mut Client, &str) -> Result<T, ScriptlessError>,
+    ) -> Result<T, Error> {
+        if self.runs_scripts || !self.denies_scripts {
+            self.denies_scripts = false;
+            let answer = by_script(self);
+            if !self.denies_scripts {
+                return answer;
+            }
+        }
+        self.turn_to(operation);
+        let key = operation.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        by_commands(&mut self.client, &key).map_err(|failed| {
+            let error = self.obstructed(operation, failed);
+            self.denies_scripts &= error.kind != ErrorKind::Refused;
+            error
+        })
+    }
+
+    fn turn_to(&mut self, operation: &Operation<'_>) {
+        if let Some(name) = operation.name {
+            self.client.turn_to(&self.prefix.key(name));
+        }
+    }
+
+    fn unanswered(&self, operation: &Operation<'_>, no_reply: impl Into<NoReply>) -> Error {
+        operation.unanswered(&self.client, self.client.began.elapsed().min(self.client.timeout), no_reply.into())
+    }
+
+    fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
+        let lock = name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        let mut command = cmd("EVAL");
+        command.arg(script.text()).arg(1 + script.companions().len()).arg(&lock);
+        for operation in script.companions() {
+            command.arg(companion_key(&lock, operation));
+        }
+        command.arg(args);
+        command
+    }
+
+    fn senseless(&self, operation: &Operation<'_>) -> Error {
+        operation.misunderstood(&self.client, Unexpected::Shape)
+    }
+
+    /// Who has a lock and who waits for it, and the key's value where it is text.
+    fn look(&mut self, operation: &Operation<'_>, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
+        let seen = self.either(
+            operation,
+            |server| match server.script_unless_moving(operation, Script::Inspect, &[], limit)? {
+                Some(answer) => server.understood(operation, answer, limit),
+                None => server.look_moving(operation, limit),
+            },
+            |client, key| scriptless::look(client, key, limit),
+        );
+        match seen {
+            Err(error) if error.kind == ErrorKind::WrongType => self.look_at_damaged(operation, limit),
+            seen => seen,
+        }
+    }
+
+    /// The same for a lock beside which a key of another type lies: what the lock's own key tells.
+    fn look_at_damaged(
+        &mut self,
+        operation: &Operation<'_>,
+        limit: Limit<'_>,
+    ) -> Result<(LockStatus, Option<String>), Error> {
+        let key = operation.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        self.turn_to(operation);
+        let (mut status, value) =
+            scriptless::look(&mut self.client, &key, limit).map_err(|failed| self.obstructed(operation, failed))?;
+        if !matches!(status.state.kind, StateKind::WrongType(_)) {
+            status.state.kind = StateKind::Damaged;
+        }
+        Ok((status, value))
+    }
+
+    fn obstructed(&self, operation: &Operation<'_>, failed: ScriptlessError) -> Error {
+        match failed {
+            ScriptlessError::NoReply(no_reply) => self.unanswered(operation, no_reply),
+            // Not of the first reply, whose redirections are followed: it has moved after that.
+            ScriptlessError::Unexpected(unexpected)
+                if self.client.is_of_a_cluster() && reply::redirects(&unexpected) =>
+            {
+                let error = operation.misunderstood(&self.client, unexpected);
+                Error { kind: ErrorKind::Unavailable, hint: "try again soon".into(), ..error }
+            }
+            ScriptlessError::Unexpected(unexpected) => operation.misunderstood(&self.client, unexpected),
+        }
+    }
+
+    /// What INSPECT has answered.
+    fn understood(
+        &mut self,
+        operation: &Operation<'_>,
+        mut answer: Vec<Value>,
+        limit: Limit<'_>,
+    ) -> Result<(LockStatus, Option<String>), Error> {
+        let value = answer.get(1).cloned().unwrap_or(Value::Nil);
+        if let Some(shown) = answer.get_mut(1) {
+            *shown = self.told(operation, &value, limit);
+        }
+        let status = status(&answer).ok_or_else(|| self.senseless(operation))?;
+        Ok((status, reply::text(&value).map(|value| value.raw().to_owned())))
+    }
+
+    /// What RELEASE has answered: nothing if it is done, or whose the lock is.
+    fn ours(&mut self, operation: &Operation<'_>, token: &Token, limit: Limit<'_>) -> Result<Option<LockState>, Error> {
+        let script = script_for(Script::Release, token);
+        let Some(answer) = self.script_unless_moving(operation, script, &[token.as_str()], limit)? else {
+            return self.release_moving(operation, token, limit);
+        };
+        match answer.split_first().map(|(done, rest)| (reply::integer(done), rest)) {
+            // 2: put aside for the next.
+            Some((Some(1 | 2), _)) => Ok(None),
+            Some((Some(0), rest)) => self.state(operation, rest, limit).map(Some),
+            _ => Err(self.senseless(operation)),
+        }
+    }
+
+    /// What RENEW has answered.
+    fn renewed(
+        &mut self,
+        operation: &Operation<'_>,
+        answer: &[Value],
+        until: Moment,
+        limit: Limit<'_>,
+    ) -> Result<Renewed, Error> {
+        if let [Value::Int(1), moved, ..] = answer
+            && reply::integer(moved) == Some(-1)
+        {
+            // The first in line has set its timer by the expiry before. Whom that does not reach finds out by itself.
+            let _ = self.script(operation, Script::Nudge, &[""], limit);
+        }
+        match answer {
+            [Value::Int(1), ..] if matches!(answer.get(2), Some(Value::Int(1))) => Ok(Renewed::PutBack(until)),
+            [Value::Int(1), left, ..] => match (reply::integer(left), reply::integer(left).map(u64::try_from)) {
+                (Some(-1 | 0), _) => Ok(Renewed::Until(until)),
+                (_, Some(Ok(left))) => Ok(Renewed::Longer(Duration::from_millis(left))),
+                _ => Err(self.senseless(operation)),
+            },
+            [Value::Int(0), seen @ ..] => Ok(Renewed::NotYours(self.state(operation, seen, limit)?)),
+            _ => Err(self.senseless(operation)),
+        }
+    }
+
+    fn release_as(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
+        let whose = self.either(
+            operation,
+            |server| server.ours(operation, &claim.token, limit),
+            |client, key| scriptless::release(client, key, claim, limit),
+        );
+        Ok(match not_a_lock(whose)? {
+            None => Released::Done,
+            Some(state) => Released::NotYours(state),
+        })
+    }
+
+    /// Sends a release behind a request that nobody waits for any more, if there is one: should that be carried
+    /// out only now, so is this. Whether there was one.
+    pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
+        let is_in_doubt = self.client.is_in_doubt();
+        if is_in_doubt {
+            let script = script_for(Script::Release, &claim.token);
+            let mut undo = vec![self.packed(script, Some(&claim.name), &[claim.token.as_str()])];
+            if self.client.is_of_a_cluster() {
+                undo.extend(self.release_moving_there(claim));
+            }
+            self.client.send_behind(&undo, limit);
+        }
+        is_in_doubt
+    }
+}
+
+/// What a renewal may do to the expiry, as RENEW is told.
+fn how(may_shorten: bool) -> &'static str {
+    if may_shorten { "set" } else { "prolong" }
+}
+
+/// Something else than a lock has taken the key's place: then it is nobody's lock.
+fn not_a_lock(whose: Result<Option<LockState>, Error>) -> Result<Option<LockState>, Error> {
+    match whose {
+        Err(error) if error.kind == ErrorKind::WrongType => Ok(Some(reply::wrong_type("another type"))),
+        whose => whose,
+    }
+}
+
+impl Store for Server {
+    fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
+        let operation = Operation::to("acquire", &claim.name);
+        let by_script = |server: &mut Server| server.acquire_by_script(&operation, claim, ttl, mode, limit);
+        let acquired = match claim.token.is_beside_setnx() {
+            true => self.only_by_script(&operation, by_script),
+            false => {
+                self.either(&operation, by_script, |client, key| scriptless::acquire(client, key, claim, ttl, limit))
+            }
+        }?;
+        match &acquired {
+            Acquired::Granted(_) => self.replicated(&operation, claim, ttl, limit)?,
+            Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
+        }
+        Ok(acquired)
+    }
+
+    fn pause(&mut self, limit: Limit<'_>) -> Woken {
+        if let Some(entry) = &mut self.entry {
+            return entry.wait(limit);
+        }
+        limit.rest(self.look_at, &[])
+    }
+
+    fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        let operation = Operation::to("renew", &claim.name);
+        if claim.token.is_beside_setnx() {
+            return self.renew_beside_setnx(&operation, claim, ttl, limit);
+        }
+        let ttl_ms = ttl.millis().to_string();
+        let args = [claim.token.as_str(), &ttl_ms, how(claim.may_shorten())];
+        let renewed = self.either(
+            &operation,
+            |server| {
+                let asked = Moment::now();
+                match server.script_unless_moving(&operation, Script::Renew, &args, limit)? {
+                    Some(answer) => server.renewed(&operation, &answer, ttl.believed_until(asked), limit),
+                    None => server.renew_moving(&operation, &claim.token, ttl, how(claim.may_shorten()), limit),
+                }
+            },
+            |client, key| scriptless::renew(client, key, claim, ttl, limit),
+        );
+        match renewed {
+            Err(error) if error.kind == ErrorKind::WrongType => {
+                Ok(Renewed::NotYours(reply::wrong_type("another type")))
+            }
+            renewed => renewed,
+        }
+    }
+
+    fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
+        self.entry = None;
+        let released = self.release_as(&Operation::to("release", &claim.name), claim, limit);
+        self.undo_outstanding(claim, limit);
+        released
+    }
+
+    fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
+        let operation = Operation::to("break", name);
+        let (LockStatus { state, .. }, value) = self.look(&operation, limit)?;
+        let seen = state.holder.as_ref().is_some_and(|holder| holder.id == *id);
+        let Some(token) = value.filter(|_| seen).and_then(|value| value.parse().ok()) else {
+            return Ok(Released::NotYours(state));
+        };
+        // The whole value is compared again when it is deleted, so the holder that was seen is the
+        // one that loses it.
+        self.release_as(&operation, &Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None }, limit)
+    }
+
+    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
+        Ok(self.look(&Operation::to("inspect", name), limit)?.0)
+    }
+
+    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
+        self.listed(limit)
+    }
+
+    fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
+        self.surveyed(list_page, limit)
+    }
+
+    fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error> {
+        check::probe(self, limit)
+    }
+
+    fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.client.disconnect_fd()
+    }
+}
+
+/// What INSPECT tells.
+fn status(answer: &[Value]) -> Option<LockStatus> {
+    let [kind, seen @ .., reserved, Value::Array(queue)] = answer else { return None };
+    let kind = reply::text(kind)?;
+    let mut state = match kind.raw() {
+        "string" | "none" => reply::state(seen)?,
+        other => reply::wrong_type(other),
+    };
+    // Nothing lies beside a bare number before it is claimed.
+    if reply::integer(reserved)? == 1 && matches!(state.kind, StateKind::Held | StateKind::Foreign) {
+        state.kind = StateKind::Reserved;
+    }
+    let queue = reply::waiters(queue, seen.last()?)?;
+    Some(LockStatus { state, queue })
+}

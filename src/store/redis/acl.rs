@@ -1,0 +1,180 @@
+//! What a server's access control lists let us do (Redis documentation, ACL): every command that a lock needs is
+//! tried on keys of a lock of nobody's, in a form that changes nothing, so that all that is missing can be told at once.
+
+use redis::{Cmd, Value, cmd};
+
+use super::client::Client;
+use super::connection::Connection;
+use super::fault::Fault;
+use super::list::glob_escaped;
+use super::reply::{self, Unexpected};
+use crate::lock::{LockName, Prefix, companion_key};
+use crate::wait::Limit;
+
+/// What we may not do, as rules for ACL SETUSER that would let us.
+#[derive(Default)]
+pub struct Rights {
+    /// Needed for any lock.
+    pub vital: Vec<String>,
+    /// Needed for waiters to be called.
+    pub calls: Vec<String>,
+    /// Needed to see the locks of others: `status`, `release --break`.
+    pub look: Vec<String>,
+    /// Needed for scripts, where they are not permitted: then locks are had without, and something else is vital.
+    pub scripts: Vec<String>,
+}
+
+/// What a rule is needed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Scripts,
+    /// By our scripts.
+    Script,
+    /// With scripts and without.
+    Both,
+    /// Without scripts.
+    Ladder,
+    Calls,
+    Look,
+}
+
+struct Probe {
+    need: Need,
+    rule: &'static str,
+    /// The rule for its keys, or its channel.
+    pattern: String,
+    request: Cmd,
+}
+
+/// The keys of a lock, and the patterns that let one use the keys of all.
+struct Keys {
+    key: String,
+    companion: String,
+    channel: String,
+    patterns: [String; 3],
+}
+
+/// Tries everything.
+pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Limit<'_>) -> Result<Rights, Fault> {
+    let key = prefix.key(name);
+    let all = format!("{}*", glob_escaped(prefix.as_str()));
+    let keys = Keys {
+        companion: companion_key(&key, "queue"),
+        channel: format!("{key}:wake:check"),
+        patterns: [format!("~{all}"), format!("~{{{all}}}:*"), format!("&{all}")],
+        key,
+    };
+    let mut denied = Vec::new();
+    // Lets ourselves be sent to where they are all to be asked.
+    client.turn_to(&keys.key);
+    client.ask(&request("GET", &[&keys.key]), limit)?;
+    let probes = probes(&keys);
+    let requests: Vec<Cmd> = probes.iter().map(|probe| probe.request.clone()).collect();
+    for (probe, answer) in probes.iter().zip(client.ask_all(&requests, limit)?) {
+        denied.extend(denial(&answer, probe.rule, &probe.pattern).map(|rule| (probe.need, rule)));
+    }
+    // What is written can be removed again, so it may be written.
+    if !denied.iter().any(|(_, rule)| rule == "+hdel" || rule.starts_with('~')) {
+        let requests =
+            [request("HSET", &[&keys.companion, "check", "1"]), request("HDEL", &[&keys.companion, "check"])];
+        let answers = client.ask_all(&requests, limit)?;
+        denied.extend(answers.first().and_then(|answer| denial(answer, "+hset", "")).map(|rule| (Need::Script, rule)));
+    }
+    let no_scripts = denied.iter().any(|(need, _)| *need == Need::Scripts);
+    let subscribed = aside(client, &[request("SUBSCRIBE", &[&keys.channel])], limit)?;
+    denied.extend(denial(&subscribed[0], "+subscribe", &keys.patterns[2]).map(|rule| (Need::Calls, rule)));
+    if no_scripts {
+        let transaction = [request("WATCH", &[&keys.key]), cmd("MULTI"), cmd("EXEC")];
+        for (answer, rule) in aside(client, &transaction, limit)?.iter().zip(["+watch", "+multi", "+exec"]) {
+            denied.extend(denial(answer, rule, &keys.patterns[0]).map(|rule| (Need::Ladder, rule)));
+        }
+    }
+    Ok(Rights::of(denied, no_scripts))
+}
+
+impl Rights {
+    fn of(denied: Vec<(Need, String)>, no_scripts: bool) -> Rights {
+        let mut rights = Rights::default();
+        for (need, rule) in denied {
+            let rules = match need {
+                Need::Both | Need::Ladder => &mut rights.vital,
+                Need::Look => &mut rights.look,
+                _ if no_scripts => &mut rights.scripts,
+                Need::Script => &mut rights.vital,
+                Need::Calls => &mut rights.calls,
+                Need::Scripts => continue,
+            };
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        rights
+    }
+}
+
+fn probes(keys: &Keys) -> Vec<Probe> {
+    let Keys { key, companion, channel, patterns: [all_keys, all_companions, all_channels] } = keys;
+    let mut probes = Vec::new();
+    let mut probe = |need, rule, pattern: &str, words: &[&str]| {
+        let (name, args) = words.split_first().unwrap_or((&"PING", &[]));
+        probes.push(Probe { need, rule, pattern: pattern.to_owned(), request: request(name, args) });
+    };
+    probe(Need::Scripts, "+eval", "", &["EVAL", "return 1", "0"]);
+    probe(Need::Both, "+get", all_keys, &["GET", key]);
+    // Only where it is already: it is not.
+    probe(Need::Both, "+set", all_keys, &["SET", key, "check", "XX", "PX", "1"]);
+    probe(Need::Both, "+del", all_keys, &["DEL", key]);
+    probe(Need::Both, "+pttl", all_keys, &["PTTL", key]);
+    probe(Need::Both, "+pexpire", all_keys, &["PEXPIRE", key, "1"]);
+    probe(Need::Look, "+type", all_keys, &["TYPE", key]);
+    // Of those of its keys, the one whose command is permitted soonest.
+    probe(Need::Script, "+get", all_companions, &["GET", companion]);
+    probe(Need::Script, "+time", "", &["TIME"]);
+    probe(Need::Script, "+zadd", all_companions, &["ZADD", companion, "XX", "1", "check"]);
+    probe(Need::Script, "+zrem", all_companions, &["ZREM", companion, "check"]);
+    probe(Need::Script, "+zrange", all_companions, &["ZRANGE", companion, "0", "0"]);
+    probe(Need::Script, "+zrank", all_companions, &["ZRANK", companion, "check"]);
+    probe(Need::Script, "+zscore", all_companions, &["ZSCORE", companion, "check"]);
+    probe(Need::Script, "+zcard", all_companions, &["ZCARD", companion]);
+    probe(Need::Script, "+hget", all_companions, &["HGET", companion, "check"]);
+    probe(Need::Script, "+hdel", all_companions, &["HDEL", companion, "check"]);
+    probe(Need::Calls, "+publish", all_channels, &["PUBLISH", channel, "t"]);
+    probe(Need::Calls, "+pubsub|numsub", "", &["PUBSUB", "NUMSUB", channel]);
+    probe(Need::Look, "+scan", "", &["SCAN", "0", "COUNT", "1"]);
+    probes
+}
+
+fn request(name: &str, args: &[&str]) -> Cmd {
+    let mut request = cmd(name);
+    request.arg(args);
+    request
+}
+
+/// On a connection of its own: one that listens, or is in a transaction that it may not end, can do nothing else.
+fn aside<const N: usize>(client: &mut Client, requests: &[Cmd; N], limit: Limit<'_>) -> Result<[Value; N], Fault> {
+    let limit = client.within(limit);
+    let mut connection = Connection::open(&client.reach(limit)?, limit)?;
+    connection.send(&requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat(), limit)?;
+    let mut answers = [const { Value::Nil }; N];
+    for answer in &mut answers {
+        *answer = connection.receive(limit)?;
+    }
+    Ok(answers)
+}
+
+/// The rule that is missing, if an answer says that one is.
+fn denial(answer: &Value, rule: &str, pattern: &str) -> Option<String> {
+    let Unexpected::Error { code, text } = reply::unexpected(answer) else { return None };
+    let text = text.raw().to_lowercase();
+    match code.raw() {
+        "NOPERM" if text.contains("access") && (text.contains("key") || text.contains("channel")) => {
+            Some(pattern.to_owned())
+        }
+        "NOPERM" => Some(rule.to_owned()),
+        // What EXEC says that is not permitted itself.
+        "EXECABORT" if text.contains("noperm") => Some(rule.to_owned()),
+        // Renamed or taken out: no list of permissions brings it back.
+        _ if text.contains("unknown command") => Some(rule.to_owned()),
+        _ => None,
+    }
+}

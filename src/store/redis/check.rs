@@ -1,0 +1,268 @@
+//! Whether a Redis server is fit to keep locks: it is met, asked about itself, and a lock is tried.
+
+use std::time::{Duration, SystemTime};
+
+use redis::{Cmd, Value, cmd};
+
+use super::Server;
+use super::acl::{self, Rights};
+use super::info::{Info, Saving};
+use super::queue::QueueEntry;
+use super::reply::{self, Operation};
+use crate::clock::{Moment, wall};
+use crate::duration::span;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{LockName, companion_key};
+use crate::store::probe::{Finding, Probed, ProbedServer, Seen, Trial, finely, scratch_name, try_lock};
+use crate::text::{Tainted, clean};
+use crate::wait::Limit;
+
+const PINGS: usize = 5;
+/// What people notice.
+const APART: Duration = Duration::from_secs(1);
+
+/// # Errors
+/// If the server is not to be met.
+pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
+    let met = meet(server, limit)?;
+    let operation = Operation { verb: "check the servers", name: None };
+    let shards = server.client.shards(patiently(server)).map_err(|fault| server.unanswered(&operation, fault))?;
+    let name = scratch_name()?;
+    let mut findings = Vec::new();
+    let mut masters = Vec::new();
+    // Masters have slots, and others have none.
+    let mut can_write = true;
+    if shards.is_empty() {
+        can_write = look_into(server, &mut findings);
+    }
+    for shard in shards {
+        server.client.turn_to_shard(&shard);
+        let mut findings = Vec::new();
+        look_into(server, &mut findings);
+        masters.push(ProbedServer { url: shard.to_string(), findings });
+    }
+    findings.insert(findings.len().min(1), met);
+    if let Err(error) = look_around(server, &name, can_write, &mut findings) {
+        findings.push(Finding::of_trouble("answers", &error));
+    }
+    let mut examination = Probed::of(&server.client, findings);
+    examination.servers.extend(masters);
+    Ok(examination)
+}
+
+/// How long a question takes.
+fn meet(server: &mut Server, limit: Limit<'_>) -> Result<Finding, Error> {
+    let operation = Operation { verb: "check the server", name: None };
+    let mut took = Vec::with_capacity(PINGS);
+    // The first one connects, and is not counted.
+    for nth in 0..=PINGS {
+        let asked = Moment::now();
+        let limit = if nth == 0 { limit } else { patiently(server) };
+        let answer = server.client.ask(&cmd("PING"), limit).map_err(|fault| server.unanswered(&operation, fault))?;
+        // Who may not PING has had an answer all the same.
+        if let Value::ServerError(_) = answer {
+            let error = operation.misunderstood(&server.client, reply::unexpected(&answer));
+            if !error.cause.contains("NOPERM") {
+                return Err(error);
+            }
+        }
+        if nth > 0 {
+            took.push(asked.elapsed());
+        }
+    }
+    took.sort();
+    let median = took.get(PINGS / 2).copied().unwrap_or_default();
+    Ok(Finding::fine("round trip", format!("{}, the median of {PINGS}", finely(median))))
+}
+
+/// Its own bound is enough for each question.
+fn patiently(server: &Server) -> Limit<'static> {
+    Limit::until(Moment::now() + server.client.timeout)
+}
+
+/// What it tells of itself; whether it can be written to. Where it does not tell that, it is taken for a master: a
+/// lock that is tried will show it.
+fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
+    match told(server) {
+        Ok((info, saving)) => {
+            findings.extend([info.version(), info.role(server.min_replicas), info.persistence(&saving), info.memory()]);
+            return !info.is_replica();
+        }
+        Err(Silence::Refusal(why)) => {
+            let also = if server.client.is_one_of_several() {
+                ", nor whether it is another server than the others"
+            } else {
+                ""
+            };
+            let found = format!("not permitted to look at its role, persistence and memory{also} ({why})");
+            findings.push(Finding::warning("server", found, acl(server, &["+info".into(), "+config|get".into()])));
+        }
+        Err(Silence::Error(error)) => findings.push(Finding::of_trouble("answers", &error)),
+    }
+    true
+}
+
+enum Silence {
+    /// In the server's own words.
+    Refusal(String),
+    Error(Error),
+}
+
+impl From<Error> for Silence {
+    fn from(error: Error) -> Silence {
+        Silence::Error(error)
+    }
+}
+
+fn told(server: &mut Server) -> Result<(Info, Saving), Silence> {
+    let answer = tell(server, &cmd("INFO"))?.map_err(Silence::Refusal)?;
+    let saving = Saving { save: setting(server, "save")?, appendfsync: setting(server, "appendfsync")? };
+    Ok((Info::new(&reply::text(&answer).unwrap_or_default()), saving))
+}
+
+/// What it lets us do.
+fn look_around(
+    server: &mut Server,
+    name: &LockName,
+    can_write: bool,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Error> {
+    findings.extend(clock(server)?);
+    let rights = find_out(server, name)?;
+    findings.extend(permissions(server, &rights));
+    // Where something is missing, what was taken could perhaps not be given back.
+    if can_write && rights.vital.is_empty() {
+        locks(server, name, &rights, findings);
+    }
+    Ok(())
+}
+
+/// An answer, or the server's words for why there is none.
+fn tell(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Error> {
+    let operation = Operation { verb: "check the server", name: None };
+    let limit = patiently(server);
+    let answer = server.client.ask(question, limit).map_err(|fault| server.unanswered(&operation, fault))?;
+    Ok(match &answer {
+        Value::ServerError(error) => Err(Tainted::new(error.details().unwrap_or(error.code())).to_string()),
+        _ => Ok(answer),
+    })
+}
+
+/// A setting of the server's, where we may see it.
+fn setting(server: &mut Server, name: &str) -> Result<Option<String>, Error> {
+    let mut get = cmd("CONFIG");
+    get.arg("GET").arg(name);
+    let answer = tell(server, &get)?.ok();
+    let value = answer.and_then(|answer| reply::array(answer).ok()).and_then(|pair| pair.into_iter().nth(1));
+    Ok(value.as_ref().and_then(reply::text).map(|value| value.to_string()))
+}
+
+/// Its clock beside ours. Of no matter to a lease, which both count from its beginning.
+fn clock(server: &mut Server) -> Result<Option<Finding>, Error> {
+    let before = wall();
+    let Ok(answer) = tell(server, &cmd("TIME"))? else { return Ok(None) };
+    let after = wall();
+    let Some(theirs) = time(&answer) else { return Ok(None) };
+    let round_trip = after.duration_since(before).unwrap_or_default();
+    let ours = before + round_trip / 2;
+    let (apart, way) = match theirs.duration_since(ours) {
+        Ok(ahead) => (ahead, "ahead of"),
+        Err(behind) => (behind.duration(), "behind"),
+    };
+    Ok(Some(if apart > APART + round_trip / 2 {
+        let found = format!(
+            "the server's is {} {way} this machine's; leases are not affected, since they are counted from when they \
+             are granted, but the times that are shown are the server's",
+            span(apart)
+        );
+        Finding::warning("clock", found, "see what sets the clocks of both (timedatectl, chronyc tracking)")
+    } else {
+        Finding::fine("clock", format!("within {} of this machine's", span(APART)))
+    }))
+}
+
+/// Seconds and microseconds.
+fn time(answer: &Value) -> Option<SystemTime> {
+    let Value::Array(parts) = answer else { return None };
+    let [seconds, micros] = parts.as_slice() else { return None };
+    let number = |value| reply::integer(value).and_then(|n| u64::try_from(n).ok());
+    let since = Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+fn find_out(server: &mut Server, name: &LockName) -> Result<Rights, Error> {
+    let operation = Operation { verb: "check the server", name: None };
+    let limit = patiently(server);
+    let prefix = server.prefix.clone();
+    acl::find_out(&mut server.client, &prefix, name, limit).map_err(|fault| server.unanswered(&operation, fault))
+}
+
+/// What is not permitted, and the line that permits it.
+fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !rights.scripts.is_empty() {
+        let found = "scripts are not run for us (EVAL): no queue and no fence, every waiter polls";
+        findings.push(Finding::warning("scripts", found, acl(server, &rights.scripts)));
+    }
+    if !rights.vital.is_empty() {
+        let found = format!("missing: {}", rights.vital.join(" "));
+        let all: Vec<_> = [&rights.vital, &rights.calls, &rights.look].into_iter().flatten().cloned().collect();
+        findings.push(Finding::obstacle("permissions", ErrorKind::Refused, found, acl(server, &all)));
+    } else if !rights.look.is_empty() {
+        let found = format!("missing for `status` and `release --break`: {}", rights.look.join(" "));
+        findings.push(Finding::warning("permissions", found, acl(server, &rights.look)));
+    } else {
+        findings.push(Finding::fine("permissions", "all that every verb asks for"));
+    }
+    findings
+}
+
+fn acl(server: &Server, rules: &[String]) -> String {
+    let login = server.client.topology().session().login.as_ref();
+    let user = login.and_then(|login| login.user.as_deref()).unwrap_or("default");
+    let mut unique: Vec<&str> = Vec::new();
+    for rule in rules {
+        if !unique.contains(&rule.as_str()) {
+            unique.push(rule);
+        }
+    }
+    format!("ACL SETUSER {} {}", clean(user), clean(&unique.join(" ")))
+}
+
+/// The real thing, by the same code as every verb.
+fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut Vec<Finding>) {
+    let timeout = server.client.timeout;
+    let mut other = Server::new(server.client.topology().clone(), server.prefix.clone(), timeout, server.min_replicas);
+    let limit = || Limit::until(Moment::now() + timeout);
+    let seen = Seen {
+        look: !rights.look.iter().any(|rule| rule == "+type"),
+        heard: |other: &Server| other.entry.as_ref().is_some_and(QueueEntry::hears),
+    };
+    let trial = try_lock([&mut *server, &mut other], name, limit, &seen);
+    forget(server, name);
+    let Trial { fence, queued, heard, handed_over } = match trial {
+        Ok(trial) => trial,
+        Err(error) => return findings.push(Finding::of_trouble("locks", &error)),
+    };
+    let fence = if fence.is_some() { "with a fence" } else { "without a fence" };
+    let found = format!("taken {fence}, renewed, handed over in {} and given back", finely(handed_over));
+    findings.push(Finding::fine("locks", found));
+    if queued && heard {
+        findings.push(Finding::fine("waiters", "stand in line, and are called"));
+    } else if queued {
+        let found = "stand in line, but are not called (SUBSCRIBE, PUBLISH): the first polls";
+        let hint = match rights.calls.as_slice() {
+            [] => "see whether something between here and the server keeps messages back".to_owned(),
+            rules => acl(server, rules),
+        };
+        findings.push(Finding::warning("waiters", found, hint));
+    }
+}
+
+/// The fence would end by itself, in a day.
+fn forget(server: &mut Server, name: &LockName) {
+    let mut delete = cmd("DEL");
+    delete.arg(companion_key(&server.prefix.key(name), "fence"));
+    let limit = patiently(server);
+    let _ = server.client.ask(&delete, limit);
+}

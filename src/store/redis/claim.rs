@@ -1,0 +1,126 @@
+//! Asking for a lock by script: once, as a plain client would, or standing in line where we can be called.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::queue::{self, QueueEntry};
+use super::reply::{self, Operation};
+use super::scripts::Script;
+use super::setnx::script_for;
+use super::{AcquireMode, Acquired, Server};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::lock::{Claim, Fence, Lease, Prefix, Ttl};
+use crate::wait::Limit;
+
+/// So often a queue is looked for that moves from one server to another.
+const MAX_REDIRECTS: usize = 3;
+
+impl Server {
+    pub fn acquire_by_script(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        ttl: Ttl,
+        mode: AcquireMode,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Error> {
+        let grace = self.grace(ttl);
+        let millis = |duration: Duration| duration.as_millis().to_string();
+        let (ttl_ms, lease_ms, grace_ms) = (millis(ttl.get()), millis(queue::LEASE), millis(grace));
+        let shared = claim.beside_setnx.as_ref().map(|beside| (millis(beside.margin), &beside.record));
+        let mut redirects = 0;
+        let (asked, answer) = loop {
+            let (word, channel, ticket) = match mode {
+                AcquireMode::Once => ("once", String::new(), String::new()),
+                AcquireMode::Plain => ("plain", String::new(), String::new()),
+                AcquireMode::Queue => {
+                    let (channel, ticket) = self.listen(operation, claim, limit)?;
+                    ("queue", channel, ticket)
+                }
+            };
+            let mut args = vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket];
+            args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
+            // Before the request leaves: the server's count begins later than ours.
+            let asked = Moment::now();
+            let script = script_for(Script::Acquire, &claim.token);
+            // Beside SETNX clients a lock is compared and replaced together with what lies beside it, or not at all.
+            let answer = match claim.token.is_beside_setnx() {
+                true => Some(self.script(operation, script, &args, limit)?),
+                false => self.script_unless_moving(operation, script, &args, limit)?,
+            };
+            let Some(answer) = answer.filter(|answer| !is_grant(answer) || !self.may_be_unfenced(&claim.token)) else {
+                return self.acquire_moving(operation, claim, ttl, limit);
+            };
+            redirects += 1;
+            // Answered by another server than the one that we listen to: it could not call us.
+            if mode != AcquireMode::Queue || self.is_within_earshot() || is_grant(&answer) || redirects == MAX_REDIRECTS
+            {
+                break (asked, answer);
+            }
+        };
+        self.round_trip = asked.elapsed();
+        match answer.as_slice() {
+            [Value::Int(1), fence, stale @ ..] => {
+                let lease = self.granted(reply::fence(fence), ttl, asked);
+                Ok(Acquired::Granted(Lease { taken_over: stale.first().and_then(reply::stale), ..lease }))
+            }
+            [Value::Int(0), value, pttl, queued @ .., fence, now] => {
+                let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
+                let state = self.state(operation, &seen, limit)?;
+                let queued = reply::queued(queued).ok_or_else(|| self.senseless(operation))?;
+                if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
+                    entry.stands(&queued, &state, grace);
+                }
+                Ok(Acquired::Held(state, queued.place))
+            }
+            _ => Err(self.senseless(operation)),
+        }
+    }
+
+    /// Sees to it that we can be called by the server that is about to be asked: on which channel, and our
+    /// ticket there.
+    fn listen(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        limit: Limit<'_>,
+    ) -> Result<(String, String), Error> {
+        self.turn_to(operation);
+        let node = self.client.reach(limit).map_err(|fault| self.unanswered(operation, fault))?;
+        let entry = self.entry.get_or_insert_with(|| QueueEntry::new(channel_of(&self.prefix, claim)));
+        // While it is tried, a lock that is put aside for us cannot be claimed.
+        let patience = (self.client.timeout / 4).max(self.round_trip * 8);
+        let listening = entry.listen(&node, self.client.within(limit).no_later_than(Moment::now() + patience));
+        let subscribed = (entry.channel().to_owned(), entry.ticket().to_owned());
+        listening.map_err(|fault| self.unanswered(operation, fault))?;
+        Ok(subscribed)
+    }
+
+    /// Whether the server that has answered last is the one that we listen to, if to any.
+    fn is_within_earshot(&self) -> bool {
+        let ear = self.entry.as_ref().and_then(QueueEntry::listens_to);
+        ear.zip(self.client.answered()).is_none_or(|(ear, answered)| ear.address == answered.address)
+    }
+
+    pub(super) fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {
+        self.entry = None;
+        Lease { fence, asked, granted: Moment::now(), until: ttl.believed_until(asked), taken_over: None }
+    }
+
+    /// How long a lock is put aside for us: time enough to come and claim it.
+    fn grace(&self, ttl: Ttl) -> Duration {
+        let enough = self.round_trip * 4 + Duration::from_millis(500);
+        enough.max(Duration::from_secs(1)).min(ttl.get())
+    }
+}
+
+fn is_grant(answer: &[Value]) -> bool {
+    matches!(answer.first(), Some(Value::Int(1)))
+}
+
+/// Where a waiter is called: nobody else listens there.
+fn channel_of(prefix: &Prefix, claim: &Claim) -> String {
+    format!("{}:wake:{}", prefix.key(&claim.name), claim.token.random_part())
+}

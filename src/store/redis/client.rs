@@ -1,0 +1,267 @@
+//! Requests and their replies, over connections that are opened when they are needed, and anew when they have
+//! ended. Knows nothing of locks.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+
+use super::connection::Connection;
+use super::distinct::Distinct;
+use super::endpoint::{Address, Endpoint};
+use super::fault::{Fault, NoReply};
+use super::topology::{Redirect, Topology};
+use crate::clock::Moment;
+use crate::error::ErrorKind;
+use crate::wait::Limit;
+
+pub struct Client {
+    topology: Topology,
+    /// Bound on one connect and on one reply.
+    pub timeout: Duration,
+    /// When the last conversation began.
+    pub began: Moment,
+    /// Whom it was with, where that may be another each time.
+    with: Option<Address>,
+    /// The last answer is of a server that is only about to have the key.
+    sent_there: bool,
+    /// Connections without a request under way; that of the last conversation comes last.
+    idle: Vec<Connection>,
+    /// Connections with a request outstanding that nobody waits for any more, the latest first: what is sent on
+    /// one is executed after that request.
+    spent: Vec<Connection>,
+    /// Who the others are, where this server is one of several.
+    distinct: Option<Distinct>,
+}
+
+/// So often we let ourselves be sent to another server before there is an answer.
+const MAX_REDIRECTS: usize = 5;
+
+/// Maximum number of connections kept for a request that was given up: each is a descriptor.
+const MOST_SPENT: usize = 16;
+
+impl Client {
+    pub fn new(topology: Topology, timeout: Duration) -> Client {
+        Client {
+            topology,
+            timeout,
+            began: Moment::now(),
+            with: None,
+            sent_there: false,
+            idle: Vec::new(),
+            spent: Vec::new(),
+            distinct: None,
+        }
+    }
+
+    /// The server is to be another than those that are spoken to elsewhere.
+    pub fn among(&mut self, distinct: &Distinct) {
+        self.distinct = Some(distinct.clone());
+    }
+
+    pub fn is_one_of_several(&self) -> bool {
+        self.distinct.is_some()
+    }
+
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Whether a key may be on its way from one server to another.
+    pub fn is_of_a_cluster(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_))
+    }
+
+    /// A limit, cut to what one connect or one reply may take.
+    pub fn within<'a>(&self, limit: Limit<'a>) -> Limit<'a> {
+        limit.no_later_than(Moment::now() + self.timeout)
+    }
+
+    /// What is asked next is about this key.
+    pub fn turn_to(&mut self, key: &str) {
+        self.topology.turn_to(key);
+    }
+
+    /// What is asked next is asked of this server.
+    pub fn turn_to_shard(&mut self, shard: &Endpoint) {
+        self.topology.turn_to_shard(shard);
+    }
+
+    /// All servers that have keys, each with its own; none where there is only one to ask.
+    pub fn shards(&mut self, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
+        self.began = Moment::now();
+        let limit = self.within(limit);
+        self.topology.shards(&mut self.idle, limit)
+    }
+
+    /// The server that the next request goes to, as far as can be told before: connected to.
+    pub fn reach(&mut self, limit: Limit<'_>) -> Result<Endpoint, Fault> {
+        self.began = Moment::now();
+        let connection = self.connection(limit)?;
+        let peer = connection.peer.clone();
+        self.idle.push(connection);
+        Ok(peer)
+    }
+
+    /// The server that has answered last.
+    pub fn answered(&self) -> Option<&Endpoint> {
+        self.idle.last().map(|connection| &connection.peer)
+    }
+
+    /// The same, if it is only about to have the key.
+    pub fn sent_there(&self) -> Option<&Endpoint> {
+        self.answered().filter(|_| self.sent_there)
+    }
+
+    /// Whether a request is outstanding that nobody waits for any more.
+    pub fn is_in_doubt(&self) -> bool {
+        !self.spent.is_empty()
+    }
+
+    /// One request, one reply.
+    pub fn ask(&mut self, request: &Cmd, limit: Limit<'_>) -> Result<Value, NoReply> {
+        let mut replies = self.ask_all(std::slice::from_ref(request), limit)?;
+        replies.pop().ok_or_else(|| Fault::Garbled("it does not reply".into()).into())
+    }
+
+    /// Several requests in one go; as many replies.
+    pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        self.began = Moment::now();
+        let mut there = None;
+        for _ in 0..MAX_REDIRECTS {
+            let replies = match &there {
+                None => {
+                    let connection = self.connection(limit)?;
+                    self.converse(connection, requests, limit)?
+                }
+                Some(there) => self.ask_there(there, requests, limit)?,
+            };
+            self.sent_there = there.take().is_some();
+            let redirect = replies
+                .first()
+                .zip(self.idle.last())
+                .map(|(reply, connection)| self.topology.hear(&connection.peer, reply));
+            match redirect.unwrap_or(Redirect::Answer) {
+                Redirect::Answer => return Ok(replies),
+                Redirect::Elsewhere => {
+                    self.idle.clear();
+                    return Ok(replies);
+                }
+                Redirect::Moved => {}
+                Redirect::Ask(node) => there = Some(node),
+            }
+        }
+        Err(Fault::Known {
+            kind: ErrorKind::Unavailable,
+            cause: "its servers send us from one to another without end".into(),
+            hint: "see CLUSTER INFO there, on each",
+        }
+        .into())
+    }
+
+    /// The same, of the server that was turned to and of no other: where it sends us is not followed.
+    pub fn ask_here(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        self.began = Moment::now();
+        let connection = self.connection(limit)?;
+        self.converse(connection, requests, limit)
+    }
+
+    /// The same, but only on the connection of the last request, whose state at the server matters.
+    pub fn ask_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        let gone = || Fault::Ended(io::Error::new(io::ErrorKind::NotConnected, "the connection was closed"));
+        let connection = self.idle.pop().ok_or_else(gone)?;
+        self.converse(connection, requests, limit)
+    }
+
+    /// The same as one transaction; the replies to MULTI, to each request, and to EXEC (Redis commands).
+    pub fn exec_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        // Holds until EXEC.
+        let before = if self.sent_there { vec![cmd("ASKING"), cmd("MULTI")] } else { vec![cmd("MULTI")] };
+        let all: Vec<Cmd> = before.iter().chain(requests).cloned().chain([cmd("EXEC")]).collect();
+        Ok(self.ask_on(&all, limit)?.split_off(before.len() - 1))
+    }
+
+    /// Asks a server that is about to have the key, which has to be said before each request (Redis command
+    /// ASKING).
+    pub fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        let within = self.within(limit);
+        let connection = self.topology.link_there(there, &mut self.idle, within)?;
+        self.with = Some(connection.peer.address.clone());
+        let requests: Vec<Cmd> = requests.iter().flat_map(|request| [cmd("ASKING"), request.clone()]).collect();
+        let replies = self.converse(connection, &requests, limit)?;
+        Ok(replies.into_iter().skip(1).step_by(2).collect())
+    }
+
+    fn connection(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
+        let limit = self.within(limit);
+        let connection = self.topology.connection(&mut self.idle, limit)?;
+        if self.topology.may_turn() {
+            self.with = Some(connection.peer.address.clone());
+        }
+        Ok(connection)
+    }
+
+    fn converse(
+        &mut self,
+        mut connection: Connection,
+        requests: &[Cmd],
+        limit: Limit<'_>,
+    ) -> Result<Vec<Value>, NoReply> {
+        match self.exchange(&mut connection, requests, self.within(limit)) {
+            Ok(replies) => {
+                self.idle.push(connection);
+                Ok(replies)
+            }
+            Err(no_reply) => {
+                self.topology.lost(&connection.peer);
+                if no_reply.sent && matches!(no_reply.fault, Fault::TimeUp | Fault::Cancelled) {
+                    // The one before it has been given up for longest.
+                    self.spent.truncate(MOST_SPENT - 1);
+                    self.spent.insert(0, connection);
+                }
+                Err(no_reply)
+            }
+        }
+    }
+
+    /// One of several servers tells who it is ahead of its first answer, in the same round trip.
+    fn exchange(&self, connection: &mut Connection, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        let Some(distinct) = self.distinct.as_ref().filter(|_| !connection.is_introduced) else {
+            return connection.converse(requests, limit);
+        };
+        let all: Vec<Cmd> = [Distinct::question()].into_iter().chain(requests.iter().cloned()).collect();
+        let mut replies = connection.converse(&all, limit)?.into_iter();
+        let told = replies.next().unwrap_or(Value::Nil);
+        // The other requests have been carried out all the same.
+        distinct.hear(&connection.peer, &told).map_err(|fault| NoReply { fault, sent: true })?;
+        connection.is_introduced = true;
+        Ok(replies.collect())
+    }
+
+    /// Sends requests behind each one that was given up, so that they cannot be executed before it. Nobody
+    /// waits for the replies.
+    pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
+        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
+        for mut spent in self.spent.drain(..) {
+            // If it cannot be sent, neither could what it is to undo be answered: the lease ends.
+            let _ = spent.send(&packed, limit);
+        }
+    }
+
+    /// Readable when the connection has ended.
+    pub fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.idle.last().map(Connection::fd)
+    }
+}
+
+/// Who is asked, and which server that was last, where it may be another each time. Without the password.
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.with {
+            Some(address) => write!(f, "{} ({address})", self.topology),
+            None => self.topology.fmt(f),
+        }
+    }
+}

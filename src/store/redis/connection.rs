@@ -1,0 +1,263 @@
+//! From an address to a live connection, and what is said over it.
+//!
+//! A `Connection` carries requests and replies in RESP2, packed and parsed by the redis crate. The sockets
+//! are ours and never block, so that every wait has one limit, whatever it waits for: the crate's
+//! own connection counts its time-outs once per address and per reply, and cannot be interrupted.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use nix::poll::PollFlags;
+use redis::{Cmd, Parser, Value, cmd};
+
+use super::credentials::Login;
+use super::dial::{self, ready};
+use super::endpoint::{Address, Endpoint};
+use super::fault::{Fault, NoReply};
+use super::tls::{self, TlsStream};
+use crate::clock::Moment;
+use crate::log;
+use crate::wait::{Limit, Woken};
+
+/// A connection with at most one request under way.
+pub struct Connection {
+    /// Whom it leads to.
+    pub peer: Endpoint,
+    /// It has been asked who it is, where that matters.
+    pub is_introduced: bool,
+    stream: Stream,
+    parser: Parser,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<TlsStream>),
+}
+
+/// More than any reply of ours has: a queue of a hundred thousand takes half of it.
+const LONGEST: usize = 64 << 20;
+/// So much is read without a look at the clock: who has always more to say would keep us from it, and the
+/// parser reads a long line anew with every piece.
+const UNTIMED: usize = 1 << 20;
+
+impl Connection {
+    /// Connects, to the first of a host's addresses that answers, and says who we are where that is
+    /// needed: nothing is sent to a server without password for its first database.
+    pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Connection, Fault> {
+        let stream = match (&endpoint.address, &endpoint.session.trust) {
+            (Address::Unix(path), _) => Stream::Unix(dial::unix(path, limit)?),
+            (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host.raw(), *port, limit)?),
+            (Address::Tcp { host, port }, Some(trust)) => {
+                let socket = dial::host(host.raw(), *port, limit)?;
+                Stream::Tls(Box::new(TlsStream::begin(socket, host.raw(), trust, limit)?))
+            }
+        };
+        let mut connection = Connection { peer: endpoint.clone(), is_introduced: false, stream, parser: Parser::new() };
+        let greetings = greetings(endpoint);
+        // What is lost of a greeting is no request's: none has been made yet.
+        for reply in connection.converse(&greetings, limit)? {
+            if let Value::ServerError(_) = reply {
+                return Err(Fault::Greeting(reply));
+            }
+        }
+        log::trace(format_args!("connected to {endpoint}"));
+        Ok(connection)
+    }
+
+    /// Sends requests in one go, and waits for as many replies.
+    pub fn converse(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
+        if let Err(no_reply) = self.send(&packed, limit) {
+            // A server that closes the door at once may have said why.
+            if let Fault::Ended(_) = no_reply.fault
+                && let Ok(said @ Value::ServerError(_)) = self.receive(limit)
+            {
+                return Ok(vec![said; requests.len()]);
+            }
+            return Err(no_reply);
+        }
+        let received: Result<Vec<Value>, Fault> = requests.iter().map(|_| self.receive(limit)).collect();
+        received.map_err(|fault| NoReply { fault, sent: true })
+    }
+
+    /// Sends a packed request.
+    pub fn send(&mut self, request: &[u8], limit: Limit<'_>) -> Result<(), NoReply> {
+        let mut rest = request;
+        self.send_rest(&mut rest, limit).map_err(|fault| NoReply { fault, sent: rest.len() < request.len() })
+    }
+
+    /// Sends what is left of a request, and takes from it what was sent.
+    fn send_rest(&mut self, request: &mut &[u8], limit: Limit<'_>) -> Result<(), Fault> {
+        loop {
+            // An empty rest may still have to leave.
+            let sent = match request.is_empty() {
+                true => self.stream.flush().map(|()| None),
+                false => self.stream.write(request).map(Some),
+            };
+            match sent {
+                Ok(None) => return Ok(()),
+                Ok(Some(0)) => return Err(Fault::Ended(io::ErrorKind::WriteZero.into())),
+                Ok(Some(n)) => *request = &request[n..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready(self.fd(), PollFlags::POLLOUT, limit)?,
+                Err(e) => return Err(tls::fault(e)),
+            }
+        }
+    }
+
+    /// Waits for one reply. After a fault the connection may still be written to, but what it says
+    /// can no longer be told apart.
+    pub fn receive(&mut self, limit: Limit<'_>) -> Result<Value, Fault> {
+        let mut source = Source { stream: &mut self.stream, limit, room: LONGEST, fault: None };
+        match self.parser.parse_value(&mut source) {
+            Ok(value) => Ok(value),
+            Err(error) => Err(source.fault.take().unwrap_or_else(|| match error.is_io_error() {
+                true => Fault::Ended(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
+                false => Fault::Garbled("it does not speak the Redis protocol".into()),
+            })),
+        }
+    }
+
+    /// Whether, between requests, the other side has neither closed nor said anything unasked.
+    pub fn is_quiet(&self) -> bool {
+        let now = Limit::until(Moment::now());
+        now.wait_for(&[(self.fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::TimeUp)
+    }
+
+    /// Readable, between requests, only when the connection has ended.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn greetings(endpoint: &Endpoint) -> Vec<Cmd> {
+    let session = &endpoint.session;
+    let mut greetings = Vec::new();
+    greetings.extend(session.login.as_ref().map(auth));
+    if session.db != 0 {
+        let mut select = cmd("SELECT");
+        select.arg(session.db);
+        greetings.push(select);
+    }
+    greetings
+}
+
+/// Redis command AUTH.
+pub fn auth(login: &Login) -> Cmd {
+    let mut auth = cmd("AUTH");
+    auth.arg(&login.user).arg(login.password.reveal());
+    auth
+}
+
+/// Reads with a limit. The parser knows only I/O errors, so the fault is kept aside.
+struct Source<'a> {
+    stream: &'a mut Stream,
+    limit: Limit<'a>,
+    /// How much may come still, before it fills all memory.
+    room: usize,
+    fault: Option<Fault>,
+}
+
+impl Read for Source<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.room == 0 {
+            self.fault = Some(Fault::Garbled("its reply does not end".into()));
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if LONGEST - self.room > UNTIMED && self.limit.until.passed() {
+            self.fault = Some(Fault::TimeUp);
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        loop {
+            match self.stream.read(buffer) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let fd = self.stream.as_fd();
+                    if let Err(fault) = ready(fd, PollFlags::POLLIN, self.limit) {
+                        self.fault = Some(fault);
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(e) => {
+                    let kind = e.kind();
+                    self.fault = Some(tls::fault(e));
+                    return Err(kind.into());
+                }
+                Ok(n) => {
+                    self.room = self.room.saturating_sub(n);
+                    return Ok(n);
+                }
+            }
+        }
+    }
+}
+
+impl Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tls(tls) => tls.socket().as_fd(),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tls(tls) => tls.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
+            Stream::Tls(tls) => tls.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::redis::endpoint::Session;
+
+    /// What becomes of a reply that begins like this and does not end.
+    fn endless(beginning: &'static [u8], limit: Duration) -> Fault {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let talker = thread::spawn(move || {
+            let begun = theirs.write_all(beginning);
+            begun.and_then(|()| (0..).try_for_each(|_| theirs.write_all(&[b'x'; 1 << 16])))
+        });
+        let peer = Endpoint { address: Address::Unix("s".into()), session: Session::default() };
+        let mut connection =
+            Connection { peer, is_introduced: false, stream: Stream::Unix(ours), parser: Parser::new() };
+        let fault = connection.receive(Limit::until(Moment::now() + limit)).unwrap_err();
+        drop(connection);
+        assert!(talker.join().unwrap().is_err());
+        fault
+    }
+
+    #[test]
+    fn a_reply_without_end_is_given_up() {
+        let fault = endless(b"$9000000000000000000\r\n", Duration::from_secs(60));
+        assert!(matches!(fault, Fault::Garbled(_)), "{fault:?}");
+        let fault = endless(b"+", Duration::ZERO);
+        assert!(matches!(fault, Fault::TimeUp), "{fault:?}");
+    }
+}

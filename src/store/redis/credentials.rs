@@ -1,0 +1,127 @@
+//! Who we are at a server, and whom we trust there: passwords and where they come from. Knows no server.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::tls::TlsFiles;
+use super::tls::Trust;
+use crate::error::{Error, ErrorKind};
+use crate::trusted::{self, Unfit};
+use crate::{log, text};
+
+/// What nobody is to see: it can neither be printed nor be formatted for debugging.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Nothing, if there is nothing to keep.
+    pub fn of(text: String) -> Option<Secret> {
+        (!text.is_empty()).then_some(Secret(text))
+    }
+
+    /// For the server alone.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What AUTH takes (Redis command AUTH).
+#[derive(Clone)]
+pub struct Login {
+    pub user: Option<String>,
+    pub password: Secret,
+}
+
+/// How a server is to be met.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// Goes before the one in a URL.
+    pub password: Option<Secret>,
+    /// For a URL without one.
+    pub fallback: Option<Secret>,
+    pub tls: TlsFiles,
+}
+
+/// More than any password.
+const LONGEST: u64 = 64 * 1024;
+
+impl Credentials {
+    /// Reads the password file, where one is named, and the environment.
+    ///
+    /// # Errors
+    /// If a file is named and there is no password to be had from it.
+    pub fn gather(password_file: Option<&Path>, tls: TlsFiles) -> Result<Credentials, Error> {
+        let password = password_file.map(read).transpose()?;
+        // One that is no UTF-8 could not be sent as it was meant.
+        let fallback = std::env::var("REDISCLI_AUTH").ok().and_then(Secret::of);
+        Ok(Credentials { password, fallback, tls })
+    }
+
+    /// Who we are at a server whose URL says this much.
+    pub fn login(&self, user: Option<&str>, password: Option<&str>) -> Option<Login> {
+        Some(Login { user: user.map(str::to_owned), password: self.password_beside(password)? })
+    }
+
+    /// Whom we trust there.
+    pub fn trust(&self) -> Arc<Trust> {
+        Arc::new(Trust::new(self.tls.clone()))
+    }
+
+    /// The password for a server whose URL has this one.
+    fn password_beside(&self, of_url: Option<&str>) -> Option<Secret> {
+        let of_url = || of_url.map(str::to_owned).and_then(Secret::of);
+        self.password.clone().or_else(of_url).or_else(|| self.fallback.clone())
+    }
+}
+
+fn read(path: &Path) -> Result<Secret, Error> {
+    let shown = text::clean(&path.to_string_lossy());
+    let wrong = |cause: String, hint: &str| Error {
+        kind: ErrorKind::Misconfigured,
+        action: format!("cannot take the password from {shown}"),
+        cause,
+        hint: hint.into(),
+    };
+    let (text, mode) = contents(path).map_err(|unfit| match unfit {
+        Unfit::Unreadable(error) => wrong(text::plain(&error), "see --password-file, NXLOCK_PASSWORD_FILE"),
+        Unfit::Untrusted { cause, hint } => wrong(cause, hint),
+    })?;
+    if mode & 0o077 != 0 {
+        let quoted = shlex::try_quote(&shown).unwrap_or_default();
+        log::warn(format_args!("others may read the password in {shown}: chmod 600 {quoted}"));
+    }
+    let entry = text.lines().next().unwrap_or_default();
+    let entry = entry.strip_suffix('\r').unwrap_or(entry);
+    Secret::of(entry.to_owned()).ok_or_else(|| wrong("its first line is empty".into(), "write the password there"))
+}
+
+/// What a file holds and, of a file and not a pipe, who may read it.
+fn contents(path: &Path) -> Result<(String, u32), Unfit> {
+    let file = trusted::open(path)?;
+    let found = file.metadata()?;
+    let mode = if found.is_file() { found.permissions().mode() } else { 0 };
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok((text, mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_goes_before_the_url_and_that_before_the_variable() {
+        let secret = |text: &str| Secret::of(text.into());
+        let order = |password, fallback, of_url| {
+            let credentials = Credentials { password, fallback, tls: TlsFiles::default() };
+            credentials.password_beside(of_url).map(|secret| secret.reveal().to_owned())
+        };
+        assert_eq!(order(secret("file"), secret("variable"), Some("url")).as_deref(), Some("file"));
+        assert_eq!(order(None, secret("variable"), Some("url")).as_deref(), Some("url"));
+        assert_eq!(order(None, secret("variable"), None).as_deref(), Some("variable"));
+        assert_eq!(order(None, secret("variable"), Some("")).as_deref(), Some("variable"));
+        assert_eq!(order(None, None, None), None);
+    }
+}

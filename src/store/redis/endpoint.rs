@@ -1,0 +1,180 @@
+//! What a URL of a Redis server says: parsing and printing, no I/O. A password goes in and never out.
+
+use super::credentials::{Credentials, Login};
+use super::tls::Trust;
+use crate::text::Tainted;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode, utf8_percent_encode};
+use redis::{ConnectionAddr, IntoConnectionInfo};
+
+/// One Redis server, and how we are let in.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub address: Address,
+    pub session: Session,
+}
+
+/// What is the same for all servers that keep each other's data.
+#[derive(Clone, Default)]
+pub struct Session {
+    pub login: Option<Login>,
+    pub db: i64,
+    /// By whom a server must be vouched for, where it is spoken to by TLS.
+    pub trust: Option<Arc<Trust>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Address {
+    Tcp { host: Tainted, port: u16 },
+    Unix(PathBuf),
+}
+
+/// What of a path cannot stand in a URL as it is.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'?').add(b'#').add(b',').add(b'@').add(b'\\');
+/// What of a user or a master's name cannot.
+const ESCAPED_WORD: &AsciiSet = &ESCAPED.add(b'/').add(b':');
+
+/// Where a server listens that is not said to listen elsewhere.
+pub const PORT: u16 = 6379;
+
+/// How a server is reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    Tcp,
+    Tls,
+    Unix,
+}
+
+impl Endpoint {
+    /// What stands behind `scheme://`. `port` is where it listens unless told otherwise.
+    ///
+    /// # Errors
+    /// What is wrong with it, without repeating any of it.
+    pub fn parse(scheme: Scheme, rest: &str, port: u16, credentials: &Credentials) -> Result<Endpoint, String> {
+        // White space and commas separate servers in a variable; in a user or password a comma is one.
+        let behind_login = rest.rsplit('@').next().unwrap_or(rest);
+        if rest.contains(|c: char| c.is_whitespace() || c.is_control()) || behind_login.contains(',') {
+            return Err("it names several servers, and only one can be used".into());
+        }
+        let (word, known): (_, &[&str]) = match scheme {
+            Scheme::Tcp | Scheme::Tls => ("redis", &[]),
+            Scheme::Unix => ("redis+unix", &["db", "user", "pass"]),
+        };
+        let url = redis::parse_redis_url(&format!("{word}://{rest}")).ok_or("it cannot be parsed")?;
+        // Not repeated either: behind a `?` in a password stands the rest of it.
+        if url.query_pairs().any(|(key, _)| !known.contains(&key.as_ref())) {
+            return Err("nothing is known of what stands behind its `?`: write %3F in a password".into());
+        }
+        if url.fragment().is_some() {
+            return Err("there is a `#` in it: write %23 in a password".into());
+        }
+        let named_port = url.port();
+        let info = url.into_connection_info().map_err(|e| reason(&e))?;
+        let address = match info.addr() {
+            ConnectionAddr::Tcp(host, _) => {
+                let host = Tainted::from(host.trim_matches(['[', ']']));
+                Address::Tcp { host, port: named_port.unwrap_or(port) }
+            }
+            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+            _ => return Err("it names a server that cannot be reached from here".into()),
+        };
+        let settings = info.redis_settings();
+        if settings.db() < 0 {
+            return Err(format!("there is no database {}", settings.db()));
+        }
+        let login = credentials.login(settings.username(), settings.password());
+        if login.is_none() && settings.username().is_some() {
+            return Err("it has a user, and there is no password: write redis://:PASSWORD@host for a password \
+                        alone, or give it by --password-file or REDISCLI_AUTH"
+                .into());
+        }
+        let trust = (scheme == Scheme::Tls).then(|| credentials.trust());
+        Ok(Endpoint { address, session: Session { login, db: settings.db(), trust } })
+    }
+}
+
+/// What the redis crate says of a URL; it repeats none of it. Behind a dash it names its own kinds.
+fn reason(error: &redis::RedisError) -> String {
+    let text = error.to_string().to_lowercase();
+    text.split(" - ").next().unwrap_or(&text).to_owned()
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.raw().contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "{}", percent_encode(path.as_os_str().as_bytes(), ESCAPED)),
+        }
+    }
+}
+
+impl Session {
+    /// How a URL begins that leads here.
+    pub fn scheme(&self) -> &'static str {
+        if self.trust.is_some() { "rediss" } else { "redis" }
+    }
+
+    /// The user, as it stands before a host.
+    pub fn user(&self) -> String {
+        let user = self.login.as_ref().and_then(|login| login.user.as_deref());
+        user.map(|user| format!("{}@", escaped(user))).unwrap_or_default()
+    }
+
+    /// The database, as it stands at the end of a URL.
+    pub fn path(&self) -> String {
+        if self.db == 0 { String::new() } else { format!("/{}", self.db) }
+    }
+}
+
+/// A word as it can stand anywhere in a URL.
+pub fn escaped(word: &str) -> String {
+    utf8_percent_encode(word, ESCAPED_WORD).to_string()
+}
+
+/// Without the password.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Endpoint { address, session } = self;
+        match address {
+            Address::Tcp { .. } => write!(f, "{}://{}{address}{}", session.scheme(), session.user(), session.path()),
+            Address::Unix(_) if session.db == 0 => write!(f, "unix://{address}"),
+            Address::Unix(_) => write!(f, "unix://{address}?db={}", session.db),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::credentials::Secret;
+
+    fn login(url: &str, credentials: &Credentials) -> Option<(Option<String>, String)> {
+        let endpoint = Endpoint::parse(Scheme::Tcp, url, PORT, credentials).unwrap();
+        endpoint.session.login.map(|login| (login.user, login.password.reveal().to_owned()))
+    }
+
+    #[test]
+    fn the_password_and_user_are_percent_decoded() {
+        let expected = Some((Some("u@x".to_owned()), "p/q".to_owned()));
+        assert_eq!(login("u%40x:p%2Fq@h", &Credentials::default()), expected);
+    }
+
+    #[test]
+    fn a_user_in_the_url_and_a_password_from_elsewhere_are_one_login() {
+        let credentials = Credentials { fallback: Secret::of("pw".into()), ..Credentials::default() };
+        for (scheme, rest) in [(Scheme::Tcp, "bob@h"), (Scheme::Unix, "/s?user=bob")] {
+            let login =
+                Endpoint::parse(scheme, rest, PORT, &credentials).ok().and_then(|endpoint| endpoint.session.login);
+            assert_eq!(login.as_ref().map(|login| login.password.reveal()), Some("pw"));
+            assert_eq!(login.and_then(|login| login.user).as_deref(), Some("bob"));
+            assert!(
+                Endpoint::parse(scheme, rest, PORT, &Credentials::default()).is_err_and(|cause| !cause.contains("bob"))
+            );
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What a server tells of itself (Redis command INFO), and what of that endangers locks. No I/O.
+
+use std::time::Duration;
+
+use crate::duration::span;
+use crate::error::ErrorKind;
+use crate::store::probe::Finding;
+use crate::text::Tainted;
+
+/// `field:value` lines, as INFO has them.
+pub struct Info(Tainted);
+
+/// What CONFIG GET tells, where it may be asked.
+#[derive(Default)]
+pub struct Saving {
+    /// When a snapshot is taken; empty for never.
+    pub save: Option<String>,
+    pub appendfsync: Option<String>,
+}
+
+/// How long a replica may be silent before it is said to lag: it reports every second.
+const LAGGING: u64 = 10;
+const SAVE: &str = "CONFIG SET appendonly yes, and the same in its configuration file";
+
+impl Info {
+    pub fn new(text: &Tainted<&str>) -> Info {
+        Info(text.to_owned())
+    }
+
+    fn field(&self, name: &str) -> Option<Tainted<&str>> {
+        let pairs = self.0.raw().lines().filter_map(|line| line.split_once(':'));
+        pairs.filter(|(field, _)| *field == name).map(|(_, value)| Tainted::new(value.trim())).next()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.field(name)?.raw().parse().ok()
+    }
+
+    /// What it calls itself, and its version.
+    pub fn version(&self) -> Finding {
+        let told = self.field("redis_version");
+        let (kind, version) = if let Some(version) = self.field("valkey_version") {
+            ("Valkey", version)
+        } else if let Some(version) = self.field("dragonfly_version") {
+            ("Dragonfly", Tainted::new(version.into_raw().trim_start_matches("df-")))
+        } else if self.field("executable").is_some_and(|path| path.raw().contains("keydb")) {
+            ("KeyDB", told.unwrap_or(Tainted::new("of no version")))
+        } else {
+            ("Redis", told.unwrap_or(Tainted::new("of no version")))
+        };
+        let found = format!("{kind} {version}");
+        let mut numbers = told.unwrap_or_default().into_raw().split('.').map(str::parse::<u32>);
+        match numbers.next().and_then(Result::ok).zip(numbers.next().and_then(Result::ok)) {
+            Some(version) if version < (6, 2) => {
+                let hint = "use Redis 6.2 or later, Valkey, KeyDB or Dragonfly";
+                Finding::obstacle("server", ErrorKind::Misconfigured, format!("{found} is too old"), hint)
+            }
+            _ => Finding::fine("server", found),
+        }
+    }
+
+    pub fn is_replica(&self) -> bool {
+        self.field("role").is_some_and(|role| role.raw() == "slave")
+    }
+
+    /// Who takes writes, and who has a copy.
+    pub fn role(&self, min_replicas: u32) -> Finding {
+        if self.is_replica() {
+            let field = |name| self.field(name).unwrap_or(Tainted::new("?")).to_string();
+            let (host, port) = (field("master_host"), field("master_port"));
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            let connection = field("master_link_status");
+            let found = format!("a replica of {host}:{port} (link {connection}), and only a master can grant locks");
+            return Finding::obstacle(
+                "role",
+                ErrorKind::Unavailable,
+                found,
+                format!("name the master: redis://{host}:{port}"),
+            );
+        }
+        let replicas: Vec<Replica> =
+            (0..).map_while(|n| self.field(&format!("slave{n}"))).map(|line| Replica::read(line.into_raw())).collect();
+        let lagging: Vec<String> = replicas.iter().filter_map(Replica::lags).collect();
+        let current = replicas.len() - lagging.len();
+        let found = match replicas.len() {
+            0 => "master, without replicas".to_owned(),
+            1 => "master, with 1 replica".to_owned(),
+            n => format!("master, with {n} replicas"),
+        };
+        if u32::try_from(current).is_ok_and(|current| current < min_replicas) {
+            let found =
+                format!("{found}, {current} of them up to date: with min-replicas {min_replicas} no grant counts");
+            let hint = "see INFO replication there, or ask for fewer (--min-replicas)";
+            return Finding::obstacle("role", ErrorKind::Unreachable, found, hint);
+        }
+        if lagging.is_empty() {
+            return Finding::fine("role", found);
+        }
+        let found = format!("{found}; {}: a failover to it would forget locks", lagging.join("; "));
+        Finding::warning("role", found, "see INFO replication there, and the replica's log")
+    }
+
+    /// What a restart leaves of locks.
+    pub fn persistence(&self, saving: &Saving) -> Finding {
+        let topic = "persistence";
+        if self.number("aof_enabled") == Some(1) {
+            return match saving.appendfsync.as_deref() {
+                Some("always") => Finding::fine(topic, "append-only file, synced always: a crash forgets nothing"),
+                Some("everysec") => {
+                    Finding::fine(topic, "append-only file, synced everysec: a power cut forgets about a second")
+                }
+                Some("no") => Finding::warning(
+                    topic,
+                    "append-only file, synced when the system likes: a power cut forgets about half a minute",
+                    "CONFIG SET appendfsync everysec, and the same in its configuration file",
+                ),
+                _ => Finding::fine(topic, "append-only file; it does not tell how often that is synced (CONFIG GET)"),
+            };
+        }
+        let saved = self.number("rdb_saves").is_some_and(|saves| saves > 0);
+        match saving.save.as_deref() {
+            Some("") => {
+                let found = "neither an append-only file nor snapshots: a restart forgets all locks";
+                Finding::warning(topic, found, SAVE)
+            }
+            None if !saved => {
+                let found = "no append-only file, and it does not tell whether it takes snapshots: a restart may forget \
+                             all locks";
+                Finding::warning(topic, found, format!("permit +config|get, to see; or {SAVE}"))
+            }
+            _ => {
+                Finding::fine(topic, "snapshots, no append-only file: a crash forgets what was granted since the last")
+            }
+        }
+    }
+
+    /// Whether locks may be thrown out to make room.
+    pub fn memory(&self) -> Finding {
+        let topic = "memory";
+        let policy = self.field("maxmemory_policy").unwrap_or(Tainted::new("unknown")).to_string();
+        match self.number("maxmemory") {
+            Some(0) => Finding::fine(topic, "no maxmemory: nothing is evicted"),
+            Some(limit) if policy == "noeviction" => {
+                Finding::fine(topic, format!("maxmemory {limit} with noeviction: when it is full, it refuses locks"))
+            }
+            Some(limit) => Finding::warning(
+                topic,
+                format!("maxmemory {limit} with maxmemory-policy {policy}: eviction takes locks with it"),
+                "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file",
+            ),
+            None => Finding::warning(topic, "it does not tell whether it evicts keys", "see maxmemory-policy there"),
+        }
+    }
+}
+
+/// `ip=10.0.0.7,port=6379,state=online,offset=14,lag=0`
+struct Replica {
+    name: String,
+    online: bool,
+    lag: u64,
+}
+
+impl Replica {
+    fn read(entry: &str) -> Replica {
+        let pairs = || entry.split(',').filter_map(|pair| pair.split_once('='));
+        let field = |name: &str| pairs().find(|(field, _)| *field == name).map(|(_, value)| value);
+        let shown = |name| Tainted::new(field(name).unwrap_or("?"));
+        let name = format!("{}:{}", shown("ip"), shown("port"));
+        let lag = field("lag").and_then(|lag| lag.parse().ok()).unwrap_or(0);
+        Replica { name, online: field("state") == Some("online"), lag }
+    }
+
+    fn lags(&self) -> Option<String> {
+        let ago = || span(Duration::from_secs(self.lag));
+        match self.lag {
+            _ if !self.online => Some(format!("{} is not up to date yet", self.name)),
+            lag if lag > LAGGING => Some(format!("{} was last heard of {} ago", self.name, ago())),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Verdict;
+
+    fn word(finding: &Finding) -> &'static str {
+        match finding.verdict {
+            Verdict::Fine => "fine",
+            Verdict::Warning(_) => "warning",
+            Verdict::Obstacle(..) => "obstacle",
+        }
+    }
+
+    #[test]
+    fn each_kind_of_server_is_known_by_its_name_and_an_old_one_by_its_version() {
+        for (info, found, verdict) in [
+            ("redis_version:7.0.15\r\n", "Redis 7.0.15", "fine"),
+            ("redis_version:6.2.0\r\n", "Redis 6.2.0", "fine"),
+            ("redis_version:6.0.16\r\n", "Redis 6.0.16 is too old", "obstacle"),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.1\r\n", "Valkey 9.0.1", "fine"),
+            ("redis_version:6.3.4\r\nexecutable:/usr/bin/keydb-server\r\n", "KeyDB 6.3.4", "fine"),
+            ("redis_version:7.4.0\r\ndragonfly_version:df-v1.25.0\r\n", "Dragonfly v1.25.0", "fine"),
+            ("", "Redis of no version", "fine"),
+        ] {
+            let finding = Info::new(&Tainted::new(info)).version();
+            assert_eq!((finding.found.as_str(), word(&finding)), (found, verdict), "{info:?}");
+        }
+    }
+
+    #[test]
+    fn replicas_that_lag_are_told_and_do_not_count() {
+        let info = "role:master\r\nconnected_slaves:3\r\nslave0:ip=10.0.0.1,port=1,state=online,offset=1,lag=1\r\n\
+                    slave1:ip=10.0.0.2,port=2,state=online,offset=1,lag=11\r\n\
+                    slave2:ip=10.0.0.3,port=3,state=send_bulk,offset=0,lag=0\r\n";
+        let finding = Info::new(&Tainted::new(info)).role(1);
+        assert_eq!(word(&finding), "warning");
+        assert!(finding.found.contains("10.0.0.2:2 was last heard of 11s ago"), "{}", finding.found);
+        assert!(finding.found.contains("10.0.0.3:3 is not up to date yet"), "{}", finding.found);
+        assert_eq!(word(&Info::new(&Tainted::new(info)).role(2)), "obstacle");
+    }
+
+    #[test]
+    fn what_a_crash_forgets_is_told_of_each_way_to_save() {
+        let told = |info: &str, save: Option<&str>, appendfsync: Option<&str>| {
+            let saving = Saving { save: save.map(str::to_owned), appendfsync: appendfsync.map(str::to_owned) };
+            word(&Info::new(&Tainted::new(info)).persistence(&saving))
+        };
+        assert_eq!(told("aof_enabled:1\r\n", Some(""), Some("always")), "fine");
+        assert_eq!(told("aof_enabled:1\r\n", None, None), "fine");
+        assert_eq!(told("aof_enabled:1\r\n", Some(""), Some("no")), "warning");
+        assert_eq!(told("aof_enabled:0\r\n", Some(""), Some("everysec")), "warning");
+        assert_eq!(told("aof_enabled:0\r\n", Some("3600 1"), None), "fine");
+        assert_eq!(told("aof_enabled:0\r\nrdb_saves:0\r\n", None, None), "warning");
+        assert_eq!(told("aof_enabled:0\r\nrdb_saves:2\r\n", None, None), "fine");
+    }
+}

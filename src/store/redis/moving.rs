@@ -1,0 +1,227 @@
+//! A lock whose slot is on its way from one node of a cluster to another, key by key.
+//!
+//! Meanwhile the cluster refuses what concerns several keys of which some are at one node and some at the other, or
+//! nowhere: TRYAGAIN. It serves one key at a time, at the old node if it is there, and else at the new one (ASK).
+//! MIGRATE carries a key in one step, and the old node does not create keys any more, so a key is never at both: the
+//! lock's own key decides who holds it as ever. The queue is not served meanwhile: who waits polls, and keeps its ticket.
+
+use redis::{Cmd, Value, cmd};
+
+use super::endpoint::Endpoint;
+use super::reply::{self, Operation};
+use super::scripts::Script;
+use super::setnx::script_for;
+use super::{Acquired, LockStatus, Renewed, Server, how, scriptless};
+use crate::clock::{Moment, wall};
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Claim, Fence, LockState, StateKind, Token, Ttl, companion_key};
+use crate::log;
+use crate::store::QueuePlace;
+use crate::wait::Limit;
+
+/// So often a grant is asked for before it has a fence that belongs to it.
+const ROUNDS: usize = 4;
+
+impl Server {
+    /// What a script answers; none if it was not run, because some of its keys are on their way.
+    pub(super) fn script_unless_moving(
+        &mut self,
+        operation: &Operation<'_>,
+        script: Script,
+        args: &[&str],
+        limit: Limit<'_>,
+    ) -> Result<Option<Vec<Value>>, Error> {
+        match self.answer(operation, script, &self.packed(script, operation.name, args), limit)? {
+            Err(unexpected) if reply::is_parted(&unexpected) => {
+                log::trace(format_args!("{} is moving the lock: asking for one key at a time", self.client));
+                Ok(None)
+            }
+            answer => answer.map(Some).map_err(|unexpected| operation.misunderstood(&self.client, unexpected)),
+        }
+    }
+
+    /// Whether a grant may have no fence yet: asked for one key at a time, and not answered to the end.
+    pub(super) fn may_be_unfenced(&self, token: &Token) -> bool {
+        self.unfenced.as_ref() == Some(token)
+    }
+
+    /// The lock first, then its fence, then the lock once more. While it is ours nobody else is given a fence, so that ours
+    /// is higher than all before it and lower than all after it. The second time also shows that the first grant was no
+    /// mistake: the old node, asked after the new one had granted it, still does not have the key.
+    pub(super) fn acquire_moving(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        ttl: Ttl,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Error> {
+        let ttl_ms = ttl.millis().to_string();
+        let mut fenced: Option<(Fence, Moment)> = None;
+        let mut granted_there: Option<Endpoint> = None;
+        for _ in 0..ROUNDS {
+            self.unfenced = Some(claim.token.clone());
+            let asked = Moment::now();
+            let key = self.key(operation);
+            let args = [claim.token.as_str(), &ttl_ms];
+            let answer = self.script_of_one(operation, Script::AcquireMoving, &key, &args, limit)?;
+            self.round_trip = asked.elapsed();
+            match answer.as_slice() {
+                [Value::Int(1), had] => match fenced {
+                    Some((fence, until)) if reply::integer(had) == Some(1) && !until.passed() => {
+                        self.unfenced = None;
+                        return Ok(Acquired::Granted(self.granted(Some(fence), ttl, asked)));
+                    }
+                    _ => {
+                        granted_there = self.client.sent_there().cloned();
+                        let fence = companion_key(&key, "fence");
+                        let answer = self.script_of_one(operation, Script::RaiseMoving, &fence, &[&ttl_ms], limit)?;
+                        let fence = answer.first().and_then(reply::fence).ok_or_else(|| self.senseless(operation))?;
+                        fenced = Some((fence, ttl.believed_until(asked)));
+                    }
+                },
+                [Value::Int(0), seen @ ..] => {
+                    self.unfenced = None;
+                    // The move was called off before the new node granted it: what is there is no lock.
+                    if let Some(node) = granted_there {
+                        let release = packed_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]);
+                        let _ = self.client.ask_there(&node, &[release], limit);
+                    }
+                    let state = self.state(operation, seen, limit)?;
+                    if let Some(entry) = &mut self.entry {
+                        entry.polls(&state);
+                    }
+                    return Ok(Acquired::Held(state, QueuePlace { position: 0, length: 0 }));
+                }
+                _ => return Err(self.senseless(operation)),
+            }
+        }
+        Err(Error {
+            kind: ErrorKind::Unavailable,
+            action: operation.action(&self.client),
+            cause: "it was granted, and each time its lease had ended before it had a fence".into(),
+            hint: "try again soon".into(),
+        })
+    }
+
+    pub(super) fn renew_moving(
+        &mut self,
+        operation: &Operation<'_>,
+        token: &Token,
+        ttl: Ttl,
+        how: &str,
+        limit: Limit<'_>,
+    ) -> Result<Renewed, Error> {
+        let key = self.key(operation);
+        let asked = Moment::now();
+        let args = [token.as_str(), &ttl.millis().to_string(), how];
+        let answer = self.script_of_one(operation, Script::RenewMoving, &key, &args, limit)?;
+        let renewed = self.renewed(operation, &answer, ttl.believed_until(asked), limit)?;
+        if let Renewed::Until(_) = renewed {
+            // It was made to last a day at the grant, so that one try that fails does no harm.
+            let lasts = ttl.millis().saturating_mul(10).max(86_400_000);
+            let _ = self.client.ask(cmd("PEXPIRE").arg(companion_key(&key, "fence")).arg(lasts), limit);
+        }
+        Ok(renewed)
+    }
+
+    /// The same for a key that is shared with old `SETNX` clients. What one of them has written over it is put back
+    /// when the slot has arrived: until then the renewal is in doubt.
+    pub(super) fn renew_moving_beside_setnx(
+        &mut self,
+        operation: &Operation<'_>,
+        token: &Token,
+        ttl: Ttl,
+        may_shorten: bool,
+        limit: Limit<'_>,
+    ) -> Result<Renewed, Error> {
+        match self.renew_moving(operation, token, ttl, how(may_shorten), limit)? {
+            Renewed::NotYours(LockState { kind: StateKind::Legacy, .. }) => Err(Error {
+                kind: ErrorKind::Unavailable,
+                action: operation.action(&self.client),
+                cause: "an old client has written over it while the cluster is moving it".into(),
+                hint: "try again soon".into(),
+            }),
+            renewed @ Renewed::Until(_) => {
+                // Ends a little before the lock, never after it.
+                let lasts = ttl.millis().saturating_sub(2).max(1);
+                let _ = self
+                    .client
+                    .ask(cmd("PEXPIRE").arg(companion_key(&self.key(operation), "holder")).arg(lasts), limit);
+                Ok(renewed)
+            }
+            renewed => Ok(renewed),
+        }
+    }
+
+    /// Whose the lock is, if it was not ours to give back.
+    pub(super) fn release_moving(
+        &mut self,
+        operation: &Operation<'_>,
+        token: &Token,
+        limit: Limit<'_>,
+    ) -> Result<Option<LockState>, Error> {
+        let key = self.key(operation);
+        let answer = self.script_of_one(operation, Script::ReleaseMoving, &key, &[token.as_str()], limit)?;
+        let whose = match answer.as_slice() {
+            [Value::Int(1)] => None,
+            [Value::Int(0), seen @ ..] => Some(self.state(operation, seen, limit)?),
+            _ => return Err(self.senseless(operation)),
+        };
+        // What is left of us where others wait ends by itself, and costs them a moment until then.
+        if script_for(Script::Release, token) == Script::ReleaseBesideSetnx {
+            let record = companion_key(&key, "holder");
+            let _ = self.script_of_one(operation, Script::ReleaseMoving, &record, &[token.as_str()], limit);
+        }
+        let _ = self.client.ask(cmd("ZREM").arg(companion_key(&key, "queue")).arg(token.as_str()), limit);
+        let _ =
+            self.client.ask(cmd("HDEL").arg(companion_key(&key, "waiters")).arg(token.as_str()).arg("reserved"), limit);
+        Ok(whose)
+    }
+
+    /// What undoes a grant at a node that is only about to have the key, for nobody to wait for.
+    pub(super) fn release_moving_there(&self, claim: &Claim) -> [Cmd; 2] {
+        let key = self.prefix.key(&claim.name);
+        [cmd("ASKING"), packed_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()])]
+    }
+
+    /// Who has the lock, and its value where it is text; who waits for it and its fence are not known meanwhile.
+    pub(super) fn look_moving(
+        &mut self,
+        operation: &Operation<'_>,
+        limit: Limit<'_>,
+    ) -> Result<(LockStatus, Option<String>), Error> {
+        let key = self.key(operation);
+        self.turn_to(operation);
+        let seen = scriptless::look(&mut self.client, &key, limit);
+        let (mut status, value) = seen.map_err(|failed| self.obstructed(operation, failed))?;
+        if let Some(number) = value.as_ref().filter(|value| Token::is_number(value.as_bytes())) {
+            let told = self.told(operation, &Value::BulkString(number.as_bytes().to_vec()), limit);
+            if let Some(told) = reply::bytes(&told) {
+                status.state = LockState::of_value(told, status.state.ttl, None, wall());
+            }
+        }
+        Ok((status, value))
+    }
+
+    fn key(&self, operation: &Operation<'_>) -> String {
+        operation.name.map(|name| self.prefix.key(name)).unwrap_or_default()
+    }
+
+    fn script_of_one(
+        &mut self,
+        operation: &Operation<'_>,
+        script: Script,
+        key: &str,
+        args: &[&str],
+        limit: Limit<'_>,
+    ) -> Result<Vec<Value>, Error> {
+        let answer = self.answer(operation, script, &packed_of_one(script, key, args), limit)?;
+        answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
+    }
+}
+
+fn packed_of_one(script: Script, key: &str, args: &[&str]) -> Cmd {
+    let mut command = cmd("EVAL");
+    command.arg(script.text()).arg(1).arg(key).arg(args);
+    command
+}

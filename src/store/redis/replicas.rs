@@ -1,0 +1,55 @@
+//! A grant that counts only once others have it too: Redis replicates after it has answered, and WAIT (Redis
+//! command) tells how many replicas have heard.
+
+use std::time::Duration;
+
+use redis::cmd;
+
+use super::Server;
+use super::reply::{self, Operation};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Claim, Ttl};
+use crate::wait::Limit;
+
+impl Server {
+    /// Sees to it that as many replicas as were asked for have a lock that was just granted. If not, it is given
+    /// back. What it takes is taken from the lease, so it is given no more than a quarter of that.
+    pub fn replicated(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        ttl: Ttl,
+        limit: Limit<'_>,
+    ) -> Result<(), Error> {
+        let wanted = self.min_replicas;
+        if wanted == 0 {
+            return Ok(());
+        }
+        let asked = Moment::now();
+        // An answer that takes longer than a reply may take is none.
+        let patience = (self.client.timeout / 2).min(ttl.get() / 4).min(limit.until.remaining() / 2);
+        let patience = patience.max(Duration::from_millis(1));
+        let mut wait = cmd("WAIT");
+        wait.arg(wanted).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
+        // On the connection that the grant came by: it is its writes that are waited for.
+        let answer = self.client.ask_on(&[wait], limit).map_err(|fault| self.unanswered(operation, fault))?;
+        let error = match answer.first().map(|reply| (reply::integer(reply), reply)) {
+            Some((Some(have), _)) if have >= i64::from(wanted) => return Ok(()),
+            Some((Some(have), _)) => Error {
+                kind: ErrorKind::Untrusted,
+                action: operation.action(&self.client),
+                cause: format!(
+                    "{have} of the {wanted} replicas that --min-replicas asks for had it within {}, so it was given back",
+                    crate::duration::span(asked.elapsed())
+                ),
+                hint: "see INFO replication there".into(),
+            },
+            Some((None, refusal)) => operation.misunderstood(&self.client, reply::unexpected(refusal)),
+            None => self.senseless(operation),
+        };
+        // If it cannot be, it ends by itself; whoever gives up the wait tries once more.
+        let _ = self.release_as(operation, claim, limit);
+        Err(error)
+    }
+}

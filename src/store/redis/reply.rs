@@ -1,0 +1,327 @@
+//! What a server's replies mean, and their absence: answers of our scripts, and errors, sorted by
+//! what can be done about them.
+
+use std::fmt;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use redis::Value;
+
+use super::fault::{Fault, NoReply};
+use crate::duration;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Fence, Legacy, LockName, LockState, StateKind, Token};
+use crate::store::{QueuePlace, Waiter};
+use crate::text::{self, Tainted};
+
+/// A reply that is not what was asked for.
+pub enum Unexpected {
+    /// The server's own error: its code, and all that it said.
+    Error { code: Tainted, text: Tainted },
+    /// A reply of another shape: not a server whose scripts we understand.
+    Shape,
+}
+
+/// What is being done, for messages.
+#[derive(Clone, Copy)]
+pub struct Operation<'a> {
+    pub verb: &'static str,
+    pub name: Option<&'a LockName>,
+}
+
+impl<'a> Operation<'a> {
+    pub fn to(verb: &'static str, name: &'a LockName) -> Operation<'a> {
+        Operation { verb, name: Some(name) }
+    }
+
+    /// What no reply means.
+    pub fn unanswered(&self, at: &dyn fmt::Display, waited: Duration, no_reply: NoReply) -> Error {
+        let (kind, cause, hint) = told(no_reply.fault, waited);
+        let kind = if no_reply.sent && kind == ErrorKind::Unreachable { ErrorKind::Unanswered } else { kind };
+        Error { kind, action: self.action(at), cause, hint: hint.to_owned() }
+    }
+
+    /// What a reply means that is not an answer.
+    pub fn misunderstood(&self, at: &dyn fmt::Display, unexpected: Unexpected) -> Error {
+        let (kind, cause, hint) = understood(unexpected);
+        Error { kind, action: self.action(at), cause, hint: hint.to_owned() }
+    }
+
+    pub fn action(&self, at: &dyn fmt::Display) -> String {
+        match self.name {
+            Some(name) => format!("cannot {} \"{name}\" at {at}", self.verb),
+            None => format!("cannot {} at {at}", self.verb),
+        }
+    }
+}
+
+/// What can be done about a fault, what came, and what to do.
+pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str) {
+    let (cause, hint) = match fault {
+        Fault::Greeting(reply) => return understood(unexpected(&reply)),
+        Fault::Known { kind, cause, hint } => return (kind, cause, hint),
+        Fault::TimeUp => (
+            format!("no answer within {}", duration::span(waited)),
+            "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
+        ),
+        Fault::Cancelled => ("interrupted".to_owned(), ""),
+        Fault::Ended(error) => (text::plain(&error), hint(&error)),
+        Fault::Garbled(cause) => {
+            (cause, "see whether the port is that of a Redis server, and without TLS: rediss:// is with it")
+        }
+    };
+    (ErrorKind::Unreachable, cause, hint)
+}
+
+fn understood(unexpected: Unexpected) -> (ErrorKind, String, &'static str) {
+    match unexpected {
+        Unexpected::Error { code, text } => {
+            let (kind, hint) = meaning(code.raw());
+            let clue = if text.raw().contains(code.raw()) { String::new() } else { format!("{code}: ") };
+            (kind, format!("{clue}the server says \"{text}\""), hint)
+        }
+        Unexpected::Shape => {
+            (ErrorKind::Internal, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
+        }
+    }
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            "see whether it runs, and whether the address is right"
+        }
+        io::ErrorKind::PermissionDenied => "see the permissions of the socket",
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "see the server's log, and whether its port is one with TLS: rediss:// is for that"
+        }
+        _ => "see the server's log",
+    }
+}
+
+/// The elements of an array reply.
+pub fn array(reply: Value) -> Result<Vec<Value>, Unexpected> {
+    match reply {
+        Value::Array(values) => Ok(values),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A reply that is good for nothing but its error.
+pub fn unexpected(reply: &Value) -> Unexpected {
+    let Value::ServerError(error) = reply else { return Unexpected::Shape };
+    let details = error.details().unwrap_or_default();
+    // A script's error may carry the code of the command that failed only in its text: before Redis
+    // 7 all of it reads "ERR Error running script ...: -OOM command not allowed".
+    let known = CODES.iter().find(|(code, ..)| details.contains(&format!("{code} ")));
+    let code = match (error.code(), known) {
+        // The second is what a script has returned, before Redis 7: "@user_script: 65: -READONLY You can't".
+        ("ERR" | "@user_script:", Some((code, ..))) => code,
+        ("ERR", None) if details.contains("can't run this command") => "NOPERM",
+        // Valkey 8.
+        ("ERR", None) if details.starts_with("ACL failure in script") => "NOPERM",
+        ("ERR", None) if details.contains("max number of clients") => "MAXCLIENTS",
+        // What a server says that does not even let a long request in.
+        ("ERR", None) if details.contains("unauthenticated") => "NOAUTH",
+        ("ERR", None) if details.contains("without any password configured") => "NOPASS",
+        ("ERR", None) if details.contains("DB index is out of range") => "NODB",
+        // In a script, which may have done a part of its work by then.
+        ("ERR", None) if details.contains("non local key") => "NONLOCAL",
+        (code, _) => code,
+    };
+    // Where in which script is of no use to anybody here.
+    let said = match details.rsplit_once(" script: ") {
+        Some((said, place)) if place.contains(", on @") || place.starts_with("on @") => said,
+        _ => details,
+    };
+    let text = match said.split_once(": -") {
+        Some((_, said)) if error.code() == "@user_script:" => said.to_owned(),
+        _ => format!("{} {said}", error.code()).trim_end().to_owned(),
+    };
+    Unexpected::Error { code: code.into(), text: text.into() }
+}
+
+/// Whether an error is a "no" that stays no: it is not permitted, or not known here.
+pub fn denies(unexpected: &Unexpected) -> bool {
+    let Unexpected::Error { code, text } = unexpected else { return false };
+    code.raw() == "NOPERM" || text.raw().to_lowercase().contains("unknown command")
+}
+
+/// Whether an error says that nothing was done, because some of the keys are at another server just now.
+pub fn is_parted(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "TRYAGAIN")
+}
+
+/// Whether an error says that nothing was done, and which server is to be asked.
+pub fn redirects(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if matches!(code.raw(), "ASK" | "MOVED"))
+}
+
+/// Whether an error says that scripts are not run here, or not for us.
+pub fn denies_scripts(unexpected: &Unexpected) -> bool {
+    let Unexpected::Error { code, text } = unexpected else { return false };
+    let text = text.raw().to_lowercase();
+    (code.raw() == "NOPERM" && text.contains("'eval'")) || (text.contains("unknown command") && text.contains("eval"))
+}
+
+const READ_URL: &str = "check the user and password: in the URL, --password-file or REDISCLI_AUTH";
+const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
+
+/// Error codes that say what can be done about them.
+const CODES: [(&str, ErrorKind, &str); 21] = [
+    (
+        "NOAUTH",
+        ErrorKind::Refused,
+        "put the password in the URL: redis://:PASSWORD@host or redis://USER:PASSWORD@host; or use --password-file or REDISCLI_AUTH",
+    ),
+    ("WRONGPASS", ErrorKind::Refused, READ_URL),
+    ("NOPERM", ErrorKind::Refused, READ_ACL),
+    ("NOPASS", ErrorKind::Refused, "it wants no password: take it out of the URL, --password-file or REDISCLI_AUTH"),
+    (
+        "NODB",
+        ErrorKind::Misconfigured,
+        "it has fewer databases than the URL names: see `databases` in its configuration",
+    ),
+    ("READONLY", ErrorKind::Unavailable, "this is a replica: name the master"),
+    ("LOADING", ErrorKind::Unavailable, "it is reading its data set after a start: try again soon"),
+    ("MASTERDOWN", ErrorKind::Unavailable, "this is a replica that lost its master: name the master"),
+    ("MOVED", ErrorKind::Misconfigured, "this is one node of a cluster: write redis+cluster:// instead of redis://"),
+    ("ASK", ErrorKind::Misconfigured, "this is one node of a cluster: write redis+cluster:// instead of redis://"),
+    ("CROSSSLOT", ErrorKind::Misconfigured, "the key does not let what belongs to it be in its slot: choose another"),
+    ("EXECABORT", ErrorKind::Unavailable, "try again soon"),
+    ("CLUSTERDOWN", ErrorKind::Unavailable, "see CLUSTER INFO there"),
+    ("TRYAGAIN", ErrorKind::Unavailable, "the cluster is moving the key: try again soon"),
+    ("NONLOCAL", ErrorKind::Unanswered, "the cluster is moving the key: try again soon"),
+    ("MISCONF", ErrorKind::Unavailable, "it refuses writes because it cannot save them: see its log and its disk"),
+    ("OOM", ErrorKind::Unavailable, "it is out of memory: see `maxmemory` and INFO memory there"),
+    ("NOREPLICAS", ErrorKind::Unavailable, "it has too few replicas to accept writes: see INFO replication there"),
+    ("BUSY", ErrorKind::Unavailable, "it is busy with a script of somebody's: see SCRIPT KILL"),
+    ("MAXCLIENTS", ErrorKind::Unavailable, "it has too many clients: see `maxclients` there"),
+    ("WRONGTYPE", ErrorKind::WrongType, "something else uses this key: choose another NAME or --prefix"),
+];
+
+/// What an error code means to us, and what to do about it.
+fn meaning(code: &str) -> (ErrorKind, &'static str) {
+    let known = CODES.iter().find(|(known, ..)| *known == code);
+    known.map_or(
+        (ErrorKind::Refused, "nxlock needs Redis 6.2 or later, Valkey, KeyDB or Dragonfly"),
+        |&(_, kind, hint)| (kind, hint),
+    )
+}
+
+pub fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+pub fn text(value: &Value) -> Option<Tainted<&str>> {
+    std::str::from_utf8(bytes(value)?).ok().map(Tainted::new)
+}
+
+pub fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(n) => Some(*n),
+        other => text(other)?.raw().parse().ok(),
+    }
+}
+
+/// A fence as our scripts write it; 0 where there is none.
+pub fn fence(value: &Value) -> Option<Fence> {
+    integer(value).and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).map(Fence)
+}
+
+/// `value, pttl, fence, server us`, as every script tells who occupies a name.
+pub fn state(fields: &[Value]) -> Option<LockState> {
+    let [value, pttl, fence_seen, now] = fields else { return None };
+    let fence = fence(fence_seen);
+    let pttl = integer(pttl)?;
+    if pttl == -2 {
+        return Some(LockState::free(fence));
+    }
+    let now = instant(now)?;
+    let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
+    Some(LockState::of_value(bytes(value)?, ttl, fence, now))
+}
+
+/// The time in the value of an old lock that was taken over.
+pub fn stale(value: &Value) -> Option<Legacy> {
+    Legacy::read(bytes(value)?, SystemTime::UNIX_EPOCH).map(|legacy| Legacy { stale: true, ..legacy })
+}
+
+/// A key that cannot be a lock.
+pub fn wrong_type(kind: &str) -> LockState {
+    LockState { kind: StateKind::WrongType(kind.into()), holder: None, ttl: None, fence: None, legacy: None }
+}
+
+/// What ACQUIRE says of the queue: `position, length, ticket, channel used`.
+pub struct Queued {
+    pub place: QueuePlace,
+    pub ticket: String,
+    pub channel_used: bool,
+}
+
+pub fn queued(fields: &[Value]) -> Option<Queued> {
+    let [position, length, ticket, used] = fields else { return None };
+    let count = |value| integer(value).and_then(|n| usize::try_from(n).ok());
+    let place = QueuePlace { position: count(position)?, length: count(length)? };
+    // Nobody stands behind the end of a queue.
+    if place.position > place.length {
+        return None;
+    }
+    Some(Queued { place, ticket: text(ticket)?.raw().to_owned(), channel_used: integer(used)? == 1 })
+}
+
+/// `token, ticket, token, ticket ...`: a ticket is the server's microsecond of the enqueuing.
+pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
+    let now = instant(now)?;
+    let waiter = |(place, pair): (usize, &[Value])| {
+        let [token, ticket] = pair else { return None };
+        let told = Token::read(bytes(token)?)?;
+        let waiting = now.duration_since(instant(ticket)?).unwrap_or_default();
+        Some(Waiter { position: place + 1, id: told.id, owner: told.owner, waiting, reason: told.reason })
+    };
+    Some(queue.chunks(2).enumerate().filter_map(waiter).collect())
+}
+
+/// Microseconds since 1970, by the server's clock.
+fn instant(value: &Value) -> Option<SystemTime> {
+    Some(SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(value)?).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_error_code_is_shown_without_what_could_fool_a_terminal() {
+        let operation = Operation { verb: "look", name: None };
+        let error = redis::parse_redis_value(b"-\x1b[31mE\x0b\r\n").unwrap();
+        let error = operation.misunderstood(&"redis://h", unexpected(&error));
+        assert!(!error.to_string().contains(char::is_control), "{error:?}");
+    }
+
+    #[test]
+    fn an_error_that_a_script_has_returned_is_understood() {
+        let operation = Operation { verb: "look", name: None };
+        let error = "-@user_script: 65: -READONLY You can't write against a read only replica.\r\n";
+        let error =
+            operation.misunderstood(&"redis://h", unexpected(&redis::parse_redis_value(error.as_bytes()).unwrap()));
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        assert!(error.cause.ends_with("\"READONLY You can't write against a read only replica.\""), "{error:?}");
+    }
+
+    #[test]
+    fn a_place_behind_the_end_of_a_queue_makes_no_sense() {
+        let place = |position, length| {
+            let ticket = Value::BulkString(b"1".to_vec());
+            queued(&[Value::Int(position), Value::Int(length), ticket, Value::Int(1)]).map(|queued| queued.place)
+        };
+        assert_eq!(place(2, 3), Some(QueuePlace { position: 2, length: 3 }));
+        assert_eq!(place(0, 0), Some(QueuePlace { position: 0, length: 0 }));
+        assert_eq!(place(1, 0), None);
+        assert_eq!(place(1, -1), None);
+    }
+}

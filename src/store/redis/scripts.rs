@@ -1,0 +1,157 @@
+//! The scripts, as a server is sent them.
+
+/// What a server can be asked to do in one step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Script {
+    Acquire,
+    Renew,
+    Release,
+    Nudge,
+    Inspect,
+    Raise,
+    /// The same three, on a key that is shared with old `SETNX` clients: more to send, and for nobody else.
+    AcquireBesideSetnx,
+    RenewBesideSetnx,
+    ReleaseBesideSetnx,
+    /// The same of one key each, while the keys of a lock are on their way from one server to another.
+    AcquireMoving,
+    RenewMoving,
+    ReleaseMoving,
+    RaiseMoving,
+}
+
+const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.lua"));
+const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("release.lua"));
+const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
+const RENEW: &str = include_str!("renew.lua");
+const NUDGE: &str = concat!(include_str!("queue.lua"), include_str!("nudge.lua"));
+const RAISE: &str = include_str!("raise.lua");
+const ACQUIRE_BESIDE_SETNX: &str = concat!(
+    include_str!("queue.lua"),
+    "local function ask()\n",
+    include_str!("acquire.lua"),
+    "end\n",
+    include_str!("setnx.lua"),
+    include_str!("setnx_acquire.lua")
+);
+const RENEW_BESIDE_SETNX: &str = concat!(
+    "local function ask()\n",
+    include_str!("renew.lua"),
+    "end\n",
+    include_str!("setnx.lua"),
+    include_str!("setnx_renew.lua")
+);
+const RELEASE_BESIDE_SETNX: &str = concat!(
+    include_str!("queue.lua"),
+    "local function ask()\n",
+    include_str!("release.lua"),
+    "end\n",
+    include_str!("setnx.lua"),
+    include_str!("setnx_release.lua")
+);
+const ACQUIRE_MOVING: &str = include_str!("moving_acquire.lua");
+const RENEW_MOVING: &str = include_str!("moving_renew.lua");
+const RELEASE_MOVING: &str = include_str!("moving_release.lua");
+const RAISE_MOVING: &str = include_str!("moving_raise.lua");
+
+static ACQUIRE_SENT: [u8; sent::<0>(ACQUIRE).1] = sent(ACQUIRE).0;
+static RELEASE_SENT: [u8; sent::<0>(RELEASE).1] = sent(RELEASE).0;
+static NUDGE_SENT: [u8; sent::<0>(NUDGE).1] = sent(NUDGE).0;
+static INSPECT_SENT: [u8; sent::<0>(INSPECT).1] = sent(INSPECT).0;
+static RENEW_SENT: [u8; sent::<0>(RENEW).1] = sent(RENEW).0;
+static RAISE_SENT: [u8; sent::<0>(RAISE).1] = sent(RAISE).0;
+static ACQUIRE_BESIDE_SETNX_SENT: [u8; sent::<0>(ACQUIRE_BESIDE_SETNX).1] = sent(ACQUIRE_BESIDE_SETNX).0;
+static RENEW_BESIDE_SETNX_SENT: [u8; sent::<0>(RENEW_BESIDE_SETNX).1] = sent(RENEW_BESIDE_SETNX).0;
+static RELEASE_BESIDE_SETNX_SENT: [u8; sent::<0>(RELEASE_BESIDE_SETNX).1] = sent(RELEASE_BESIDE_SETNX).0;
+static ACQUIRE_MOVING_SENT: [u8; sent::<0>(ACQUIRE_MOVING).1] = sent(ACQUIRE_MOVING).0;
+static RENEW_MOVING_SENT: [u8; sent::<0>(RENEW_MOVING).1] = sent(RENEW_MOVING).0;
+static RELEASE_MOVING_SENT: [u8; sent::<0>(RELEASE_MOVING).1] = sent(RELEASE_MOVING).0;
+static RAISE_MOVING_SENT: [u8; sent::<0>(RAISE_MOVING).1] = sent(RAISE_MOVING).0;
+
+impl Script {
+    /// The text, always the same, so that the server's cache holds one of each.
+    pub fn text(self) -> &'static [u8] {
+        match self {
+            Script::Acquire => &ACQUIRE_SENT,
+            Script::Renew => &RENEW_SENT,
+            Script::Release => &RELEASE_SENT,
+            Script::Nudge => &NUDGE_SENT,
+            Script::Inspect => &INSPECT_SENT,
+            Script::Raise => &RAISE_SENT,
+            Script::AcquireBesideSetnx => &ACQUIRE_BESIDE_SETNX_SENT,
+            Script::RenewBesideSetnx => &RENEW_BESIDE_SETNX_SENT,
+            Script::ReleaseBesideSetnx => &RELEASE_BESIDE_SETNX_SENT,
+            Script::AcquireMoving => &ACQUIRE_MOVING_SENT,
+            Script::RenewMoving => &RENEW_MOVING_SENT,
+            Script::ReleaseMoving => &RELEASE_MOVING_SENT,
+            Script::RaiseMoving => &RAISE_MOVING_SENT,
+        }
+    }
+
+    /// What belongs to a lock beside its key, and is handed to the script. A script of one key is handed no other.
+    pub fn companions(self) -> &'static [&'static str] {
+        match self {
+            Script::Renew | Script::Raise => &["fence"],
+            Script::RenewBesideSetnx => &["fence", "holder"],
+            Script::Acquire | Script::Release | Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
+            Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
+            Script::AcquireMoving | Script::RenewMoving | Script::ReleaseMoving | Script::RaiseMoving => &[],
+        }
+    }
+}
+
+/// A script without its comment lines and its indentation, as far as `N` bytes hold it, and how long
+/// it is: the server digests every byte of it, every time.
+const fn sent<const N: usize>(source: &str) -> ([u8; N], usize) {
+    let source = source.as_bytes();
+    let (mut kept, mut length) = ([0; N], 0);
+    let mut at = 0;
+    while at < source.len() {
+        while source[at] == b' ' {
+            at += 1;
+        }
+        let comment = source[at] == b'-' && source[at + 1] == b'-';
+        let empty = source[at] == b'\n';
+        loop {
+            if !comment && !empty {
+                if length < N {
+                    kept[length] = source[at];
+                }
+                length += 1;
+            }
+            at += 1;
+            if source[at - 1] == b'\n' {
+                break;
+            }
+        }
+    }
+    (kept, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_sent_without_its_comments_and_with_all_the_rest() {
+        for (script, source) in [
+            (Script::Acquire, ACQUIRE),
+            (Script::Renew, RENEW),
+            (Script::Release, RELEASE),
+            (Script::Nudge, NUDGE),
+            (Script::Inspect, INSPECT),
+            (Script::Raise, RAISE),
+            (Script::AcquireBesideSetnx, ACQUIRE_BESIDE_SETNX),
+            (Script::RenewBesideSetnx, RENEW_BESIDE_SETNX),
+            (Script::ReleaseBesideSetnx, RELEASE_BESIDE_SETNX),
+            (Script::AcquireMoving, ACQUIRE_MOVING),
+            (Script::RenewMoving, RENEW_MOVING),
+            (Script::ReleaseMoving, RELEASE_MOVING),
+            (Script::RaiseMoving, RAISE_MOVING),
+        ] {
+            let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
+            let expected: String = lines.flat_map(|line| [line, "\n"]).collect();
+            assert_eq!(std::str::from_utf8(script.text()).unwrap(), expected);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The node of a Redis Cluster that has a key's slot (Redis Cluster specification): asked wherever we are let in,
+//! and then where we are sent.
+
+use std::fmt;
+
+use crc16::{State, XMODEM};
+use redis::{Value, cmd};
+
+use super::{Redirect, befell, first_to_tell, take};
+use crate::clock::Moment;
+use crate::error::ErrorKind;
+use crate::store::redis::connection::Connection;
+use crate::store::redis::endpoint::{Address, Endpoint, Session};
+use crate::store::redis::fault::Fault;
+use crate::store::redis::reply;
+use crate::wait::Limit;
+use crate::{log, text};
+
+const SLOTS: u16 = 16384;
+
+#[derive(Clone)]
+pub struct Cluster {
+    /// As the URL has it.
+    seeds: Vec<Address>,
+    /// All that are known, the one that is most likely to answer first.
+    nodes: Vec<Address>,
+    session: Session,
+    /// Who has which slots, as far as we were told; the latest word comes first.
+    told: Vec<(u16, u16, Address)>,
+    whom: Whom,
+}
+
+/// Whom the next question is for.
+#[derive(Clone)]
+enum Whom {
+    Slot(u16),
+    Node(Address),
+}
+
+impl Cluster {
+    pub fn new(seeds: Vec<Address>, session: Session) -> Cluster {
+        Cluster { nodes: seeds.clone(), seeds, session, told: Vec::new(), whom: Whom::Slot(0) }
+    }
+
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub fn turn_to(&mut self, key: &str) {
+        self.whom = Whom::Slot(slot(key.as_bytes()));
+    }
+
+    pub fn turn_to_node(&mut self, node: &Endpoint) {
+        self.whom = Whom::Node(node.address.clone());
+    }
+
+    pub fn connection(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Connection, Fault> {
+        let whom = match &self.whom {
+            Whom::Node(node) => Some(node.clone()),
+            Whom::Slot(slot) => self.owner(*slot).cloned(),
+        };
+        if let Some(node) = whom {
+            return self.link_to(&node, idle, limit);
+        }
+        let connection = self.any(idle, limit)?;
+        // Who let us in may have told us who it is.
+        let owner = match &self.whom {
+            Whom::Slot(slot) => self.owner(*slot).filter(|owner| **owner != connection.peer.address).cloned(),
+            Whom::Node(_) => None,
+        };
+        match owner {
+            None => Ok(connection),
+            Some(owner) => {
+                idle.push(connection);
+                self.link_to(&owner, idle, limit)
+            }
+        }
+    }
+
+    fn owner(&self, slot: u16) -> Option<&Address> {
+        self.told.iter().find(|(from, to, _)| (*from..=*to).contains(&slot)).map(|(.., node)| node)
+    }
+
+    pub fn link_to(
+        &mut self,
+        node: &Address,
+        idle: &mut Vec<Connection>,
+        limit: Limit<'_>,
+    ) -> Result<Connection, Fault> {
+        if let Some(connection) = take(idle, |connection| connection.peer.address == *node) {
+            return Ok(connection);
+        }
+        let endpoint = Endpoint { address: node.clone(), session: self.session.clone() };
+        let asked = Moment::now();
+        Connection::open(&endpoint, limit).map_err(|fault| {
+            self.lost(&endpoint);
+            befell(fault, &format!("its node {node}"), asked)
+        })
+    }
+
+    /// Somebody who can tell us where to go.
+    fn any(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Connection, Fault> {
+        match take(idle, |_| true) {
+            Some(connection) => Ok(connection),
+            None => self.meet(limit),
+        }
+    }
+
+    /// A new connection to the first node that answers, which has told who has which slots.
+    fn meet(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
+        let nodes = self.nodes.clone();
+        let met = first_to_tell(&nodes, limit, |node, share| {
+            let endpoint = Endpoint { address: node.clone(), session: self.session.clone() };
+            let mut connection = Connection::open(&endpoint, share)?;
+            self.learn(&mut connection, share)?;
+            Ok(Some(connection))
+        })?;
+        match met {
+            Ok((at, connection)) => {
+                self.prefer(&nodes[at]);
+                Ok(connection)
+            }
+            Err(silence) => Err(Fault::Known {
+                kind: silence.kind,
+                cause: format!("no node of it answers: {}", silence.said.join("; ")),
+                hint: "see whether they run, and whether the addresses are right",
+            }),
+        }
+    }
+
+    fn prefer(&mut self, node: &Address) {
+        self.nodes.retain(|known| known != node);
+        self.nodes.insert(0, node.clone());
+    }
+
+    /// What an error means for the way.
+    pub fn hear(&mut self, from: &Endpoint, code: &str, details: &str) -> Redirect {
+        match (code, redirection(from, details)) {
+            ("MOVED", Some((slot, node))) => {
+                log::trace(format_args!("{} sends us to {node}", from.address));
+                self.told.retain(|(first, last, _)| (*first, *last) != (slot, slot));
+                self.told.insert(0, (slot, slot, node.clone()));
+                if !self.nodes.contains(&node) {
+                    self.nodes.push(node);
+                }
+                Redirect::Moved
+            }
+            ("ASK", Some((_, node))) => Redirect::Ask(Endpoint { address: node, session: self.session.clone() }),
+            // What it knows of the cluster may be out of date, or it was cut off from it.
+            ("CLUSTERDOWN" | "READONLY" | "MASTERDOWN", _) => {
+                self.lost(from);
+                Redirect::Elsewhere
+            }
+            _ => Redirect::Answer,
+        }
+    }
+
+    /// Whatever was told of a node that does not answer is to be asked for anew, and elsewhere.
+    pub fn lost(&mut self, node: &Endpoint) {
+        self.told.retain(|(.., known)| *known != node.address);
+        if let Some(at) = self.nodes.iter().position(|known| *known == node.address) {
+            let node = self.nodes.remove(at);
+            self.nodes.push(node);
+        }
+    }
+
+    /// All that have slots.
+    pub fn masters(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
+        let connection = match take(idle, |_| true) {
+            Some(mut connection) => {
+                self.learn(&mut connection, limit)?;
+                connection
+            }
+            None => self.meet(limit)?,
+        };
+        idle.push(connection);
+        let covered: usize = self.told.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum();
+        if covered < usize::from(SLOTS) {
+            return Err(Fault::Known {
+                kind: ErrorKind::Unavailable,
+                cause: format!("{} of its {SLOTS} slots are nobody's", usize::from(SLOTS) - covered),
+                hint: "see CLUSTER INFO there",
+            });
+        }
+        let mut masters: Vec<Address> = Vec::new();
+        for (.., node) in &self.told {
+            if !masters.contains(node) {
+                masters.push(node.clone());
+            }
+        }
+        Ok(masters.into_iter().map(|address| Endpoint { address, session: self.session.clone() }).collect())
+    }
+
+    /// Has a node tell who has which slots (Redis command CLUSTER SLOTS). A server that is none of a cluster would
+    /// take every key for its own: two of them as seeds, and two would hold one lock.
+    fn learn(&mut self, connection: &mut Connection, limit: Limit<'_>) -> Result<(), Fault> {
+        let mut question = cmd("CLUSTER");
+        question.arg("SLOTS");
+        let said = connection.converse(&[question], limit)?.pop().unwrap_or(Value::Nil);
+        let ranges = match &said {
+            Value::Array(ranges) => ranges,
+            Value::ServerError(error) if error.details().is_some_and(|said| said.contains("support disabled")) => {
+                return Err(Fault::Known {
+                    kind: ErrorKind::Misconfigured,
+                    cause: "it is no node of a cluster".into(),
+                    hint: "write redis:// for a server of its own",
+                });
+            }
+            Value::ServerError(_) => return Err(Fault::Greeting(said)),
+            _ => return Err(Fault::Garbled("it is no node of a cluster".into())),
+        };
+        let told = ranges.iter().map(|range| owned(&connection.peer, range)).collect::<Option<Vec<_>>>();
+        self.told = told.ok_or_else(|| Fault::Garbled("it tells of its slots what makes no sense".into()))?;
+        for (.., node) in &self.told {
+            if !self.nodes.contains(node) {
+                self.nodes.push(node.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `SLOT HOST:PORT`, as MOVED and ASK tell it. Without a host it is that of who says so.
+fn redirection(from: &Endpoint, details: &str) -> Option<(u16, Address)> {
+    let mut words = details.split_whitespace();
+    let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    Some((slot, node(from, host, port.parse().ok()?)?))
+}
+
+/// `from, to, [host, port, ...], ...`: a range of slots and its master.
+fn owned(from: &Endpoint, range: &Value) -> Option<(u16, u16, Address)> {
+    let Value::Array(range) = range else { return None };
+    let [first, last, Value::Array(master), ..] = range.as_slice() else { return None };
+    let number = |value| reply::integer(value).and_then(|n| u16::try_from(n).ok());
+    let [host, port, ..] = master.as_slice() else { return None };
+    let host = reply::text(host).unwrap_or_default().into_raw();
+    Some((number(first)?, number(last)?, node(from, host, number(port)?)?))
+}
+
+fn node(from: &Endpoint, host: &str, port: u16) -> Option<Address> {
+    match (host, &from.address) {
+        ("" | "?", Address::Tcp { host, .. }) => Some(Address::Tcp { host: host.clone(), port }),
+        ("" | "?", Address::Unix(_)) => None,
+        _ if host.contains(text::may_fool) => None,
+        _ => Some(Address::Tcp { host: host.into(), port }),
+    }
+}
+
+/// Which slot a key is in: by what stands between its first `{` and the next `}`, if anything does.
+fn slot(key: &[u8]) -> u16 {
+    let tag = || {
+        let open = key.iter().position(|byte| *byte == b'{')? + 1;
+        let length = key[open..].iter().position(|byte| *byte == b'}')?;
+        (length > 0).then(|| &key[open..open + length])
+    };
+    State::<XMODEM>::calculate(tag().unwrap_or(key)) % SLOTS
+}
+
+/// Without the password.
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seeds: Vec<_> = self.seeds.iter().map(ToString::to_string).collect();
+        write!(f, "{}+cluster://{}{}", self.session.scheme(), self.session.user(), seeds.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.into(), port }
+    }
+
+    #[test]
+    fn a_key_and_what_belongs_to_it_are_in_one_slot() {
+        // As CLUSTER KEYSLOT has them.
+        assert_eq!(slot(b"123456789"), 12739);
+        assert_eq!(slot(b"lock:deploy"), slot(b"{lock:deploy}:queue"));
+        assert_eq!(slot(b"{}x"), State::<XMODEM>::calculate(b"{}x") % SLOTS);
+        assert_eq!(slot(b"a{b"), State::<XMODEM>::calculate(b"a{b") % SLOTS);
+    }
+
+    #[test]
+    fn a_redirection_is_followed_to_any_kind_of_host_and_to_no_nonsense() {
+        let from = Endpoint { address: at("here", 7000), session: Session::default() };
+        assert_eq!(redirection(&from, "3999 127.0.0.1:6381"), Some((3999, at("127.0.0.1", 6381))));
+        assert_eq!(redirection(&from, "3999 ::1:6381"), Some((3999, at("::1", 6381))));
+        assert_eq!(redirection(&from, "3999 :6381"), Some((3999, at("here", 6381))));
+        for nonsense in ["", "3999", "16384 h:1", "x h:1", "1 h:x", "1 h", "1 a\u{1b}[2J:1"] {
+            assert_eq!(redirection(&from, nonsense), None, "{nonsense}");
+        }
+    }
+}

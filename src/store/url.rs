@@ -1,0 +1,414 @@
+//! Where locks live, as URLs say it: which kind of store, which servers, and which of several may vote together. No I/O.
+
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+
+use super::local::Directory;
+use super::redis::credentials::{Credentials, Secret};
+use super::redis::endpoint::{self, Address, Endpoint, Scheme, Session};
+use super::redis::topology::{Cluster, SENTINEL_PORT, Sentinel, Topology};
+use crate::error::{Error, ErrorKind};
+
+/// Where locks live.
+#[derive(Clone)]
+pub enum Target {
+    Redis(Topology),
+    /// Several masters that know nothing of each other: what a majority says counts.
+    Quorum(Vec<Endpoint>),
+    /// This machine, without a server.
+    Local(Directory),
+}
+
+/// What named the server, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NamedBy {
+    /// `--server`, or NXLOCK_SERVER.
+    Server,
+    /// REDIS_URL.
+    RedisUrl,
+}
+
+const FORMS: &str = "write redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path/to/socket[?db=N], \
+                     redis+sentinel://host,host/master-name[/db], redis+cluster://host,host, local: or \
+                     local:/path/to/directory";
+
+impl Target {
+    /// The server, or several, that the command line or the environment names.
+    ///
+    /// # Errors
+    /// None named, a URL that says nothing we understand, or servers that cannot be used together.
+    pub fn choose<'a>(
+        servers: impl IntoIterator<Item = &'a str>,
+        redis_url: Option<&str>,
+        credentials: &Credentials,
+    ) -> Result<Target, Error> {
+        let servers: Vec<&str> = servers.into_iter().flat_map(parted).collect();
+        let (urls, by) = match servers.is_empty() {
+            false => (servers, NamedBy::Server),
+            true => (redis_url.map(parted).unwrap_or_default(), NamedBy::RedisUrl),
+        };
+        let parse = |url| Target::parse(url, credentials).map_err(|cause| misconfigured(by, cause));
+        match urls.as_slice() {
+            [] => Err(none_named()),
+            [url] => parse(url),
+            hosts_of => together(hosts_of.iter().copied().map(parse).collect::<Result<_, _>>()?),
+        }
+    }
+
+    /// Each of the servers, as it may be named again. Without the password.
+    pub fn servers(&self) -> Vec<String> {
+        match self {
+            Target::Quorum(endpoints) => endpoints.iter().map(ToString::to_string).collect(),
+            Target::Redis(_) | Target::Local(_) => vec![self.to_string()],
+        }
+    }
+
+    /// Whether there is one master, that others know and copy.
+    pub fn is_one_master(&self) -> bool {
+        match self {
+            Target::Redis(_) => true,
+            Target::Quorum(_) | Target::Local(_) => false,
+        }
+    }
+
+    /// Whether a URL says who we are.
+    pub fn has_login(&self) -> bool {
+        match self {
+            Target::Redis(topology) => topology.session().login.is_some(),
+            Target::Quorum(endpoints) => endpoints.iter().any(|endpoint| endpoint.session.login.is_some()),
+            Target::Local(_) => false,
+        }
+    }
+
+    /// The URLs, as they may be shown; nothing of what cannot be understood.
+    pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>) -> Option<Vec<String>> {
+        // Whatever is missing in them, it is not to be seen.
+        let credentials = Credentials { fallback: Secret::of("any".into()), ..Credentials::default() };
+        let shown = |url| Target::parse(url, &credentials).map(|target| target.to_string()).ok();
+        urls.into_iter().flat_map(parted).map(shown).collect()
+    }
+
+    fn parse(text: &str, credentials: &Credentials) -> Result<Target, String> {
+        if let Some(path) = here(text) {
+            return Directory::named(path).map(Target::Local);
+        }
+        let (scheme, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("it is not a URL")?;
+        let known = scheme.to_ascii_lowercase().replacen("valkey", "redis", 1);
+        let one = |scheme| Endpoint::parse(scheme, rest, endpoint::PORT, credentials).map(Topology::Single);
+        let topology = match known.replacen("rediss", "redis+tls", 1).as_str() {
+            "redis" => one(Scheme::Tcp)?,
+            "redis+tls" => one(Scheme::Tls)?,
+            "redis+unix" | "unix" => one(Scheme::Unix)?,
+            "redis+sentinel" => sentinels(Scheme::Tcp, rest, credentials)?,
+            "redis+tls+sentinel" => sentinels(Scheme::Tls, rest, credentials)?,
+            "redis+cluster" => cluster(Scheme::Tcp, rest, credentials)?,
+            "redis+tls+cluster" => cluster(Scheme::Tls, rest, credentials)?,
+            _ => {
+                let schemes = "redis, rediss, redis+unix, unix, redis+sentinel, redis+cluster, local";
+                return Err(format!("the scheme `{scheme}` is not one of {schemes}"));
+            }
+        };
+        Ok(Target::Redis(topology))
+    }
+}
+
+/// `[user:password@]host,host/master-name[/db]`
+fn sentinels(scheme: Scheme, rest: &str, credentials: &Credentials) -> Result<Topology, String> {
+    let (hosts, session, path) = hosts_of(scheme, rest, SENTINEL_PORT, credentials)?;
+    let (name, db) = path.split_once('/').unwrap_or((path, ""));
+    let name = percent_decode_str(name).decode_utf8().map_err(|_| "the master's name is not UTF-8")?;
+    if name.is_empty() {
+        return Err("behind the sentinels there must be the name of a master: host,host/NAME".into());
+    }
+    let db = match db {
+        "" => 0,
+        db => db
+            .parse()
+            .ok()
+            .filter(|db| *db >= 0)
+            .ok_or("behind the master's name there must be a database, or nothing")?,
+    };
+    Ok(Topology::Sentinel(Sentinel::new(hosts, name.into_owned(), Session { db, ..session })))
+}
+
+/// `[user:password@]host,host`
+fn cluster(scheme: Scheme, rest: &str, credentials: &Credentials) -> Result<Topology, String> {
+    let (hosts, session, path) = hosts_of(scheme, rest, endpoint::PORT, credentials)?;
+    if !matches!(path, "" | "0") {
+        return Err("a cluster has database 0 alone".into());
+    }
+    Ok(Topology::Cluster(Cluster::new(hosts, session)))
+}
+
+/// Servers that are let in by the same login, and what stands behind them.
+fn hosts_of<'a>(
+    scheme: Scheme,
+    rest: &'a str,
+    port: u16,
+    credentials: &Credentials,
+) -> Result<(Vec<Address>, Session, &'a str), String> {
+    let (login, behind) = rest.rsplit_once('@').map_or(("", rest), |(login, behind)| (&rest[..=login.len()], behind));
+    let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
+    if path.contains(['?', '#', ',']) || path.contains(char::is_whitespace) || path.contains(char::is_control) {
+        return Err("behind its hosts there stands what is not understood".into());
+    }
+    let endpoints = hosts.split(',').map(|host| Endpoint::parse(scheme, &format!("{login}{host}"), port, credentials));
+    let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+    let session = endpoints.first().map(|endpoint| endpoint.session.clone()).unwrap_or_default();
+    Ok((endpoints.into_iter().map(|endpoint| endpoint.address).collect(), session, path))
+}
+
+/// What stands behind `local:`, which wants no password from anybody.
+pub fn here(url: &str) -> Option<&str> {
+    url.trim().split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("local")).map(|(_, path)| path)
+}
+
+/// What may be repeated. Anything else that stands there is no scheme, and perhaps a password.
+fn is_scheme(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
+}
+
+fn none_named() -> Error {
+    Error {
+        kind: ErrorKind::Misconfigured,
+        action: "no lock server is named".into(),
+        cause: "there is no default, lest two hosts lock in different places".into(),
+        hint: "name it in one of three ways:\n  nxlock -s redis://host:6379 ...\n  \
+                 export NXLOCK_SERVER=redis://host:6379\n  export REDIS_URL=redis://host:6379\n\
+                 or, where this machine alone is to agree:\n  nxlock -s local: ..."
+            .into(),
+    }
+}
+
+/// The URL itself is not repeated: it may hold a password in any of its parts.
+fn misconfigured(by: NamedBy, cause: String) -> Error {
+    let by = match by {
+        NamedBy::Server => "--server (or NXLOCK_SERVER, or a configuration file)",
+        NamedBy::RedisUrl => "REDIS_URL",
+    };
+    Error {
+        kind: ErrorKind::Misconfigured,
+        action: format!("the URL in {by} cannot be used"),
+        cause,
+        hint: FORMS.into(),
+    }
+}
+
+/// Without the password.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Redis(topology) => topology.fmt(f),
+            Target::Quorum(_) => f.write_str(&self.servers().join(" ")),
+            Target::Local(directory) => directory.fmt(f),
+        }
+    }
+}
+
+/// A text parted where white space or a comma stands before what begins like another server: either may
+/// also stand within a path, or between the hosts of one URL.
+fn parted(text: &str) -> Vec<&str> {
+    let is_between = |c: char| c.is_whitespace() || c == ',';
+    let mut parts = Vec::new();
+    let mut begin = 0;
+    for (at, c) in text.char_indices() {
+        let next = &text[at + c.len_utf8()..];
+        if is_between(c) && begins_a_server(next) {
+            parts.push(text[begin..at].trim_end_matches(is_between));
+            begin = at + c.len_utf8();
+        }
+    }
+    parts.push(&text[begin..]);
+    parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+fn begins_a_server(text: &str) -> bool {
+    let scheme = text.bytes().take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')).count();
+    let (scheme, rest) = text.split_at(scheme);
+    !scheme.is_empty() && (rest.starts_with("://") || (scheme.eq_ignore_ascii_case("local") && rest.starts_with(':')))
+}
+
+/// What several servers are together.
+///
+/// # Errors
+/// If they cannot outvote each other.
+fn together(targets: Vec<Target>) -> Result<Target, Error> {
+    let mut endpoints: Vec<Endpoint> = Vec::with_capacity(targets.len());
+    for target in targets {
+        let Target::Redis(Topology::Single(endpoint)) = target else {
+            // Behind white space in a password, what is taken for a directory may be its rest.
+            let whom = if let Target::Local(_) = target { "local:".to_owned() } else { target.to_string() };
+            return Err(senseless(
+                format!("{whom} cannot be one of several servers"),
+                "name servers of their own, redis://, rediss:// or unix://, or this one alone",
+            ));
+        };
+        // Another database of a server goes down with it.
+        if endpoints.iter().any(|before| before.address == endpoint.address) {
+            return Err(senseless(
+                format!("{endpoint} is named twice"),
+                "a server has one vote: name each once, whatever its databases",
+            ));
+        }
+        endpoints.push(endpoint);
+    }
+    if endpoints.len() == 2 {
+        return Err(senseless("2 servers can't outvote each other".to_owned(), "name 1, or 3 or more"));
+    }
+    Ok(Target::Quorum(endpoints))
+}
+
+fn senseless(cause: String, hint: &str) -> Error {
+    Error { kind: ErrorKind::Usage, action: "these servers cannot be used".into(), cause, hint: hint.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        Target::parse(url, &Credentials::default())
+            .map_or_else(|cause| format!("! {cause}"), |target| target.to_string())
+    }
+
+    #[test]
+    fn a_url_names_a_server_and_is_shown_without_its_password() {
+        for (url, expected) in [
+            ("redis://h", "redis://h:6379"),
+            ("REDIS://h:7000/3", "redis://h:7000/3"),
+            ("valkey://h", "redis://h:6379"),
+            ("redis://:s3cret@h", "redis://h:6379"),
+            ("redis://bob:s3cret@h/1", "redis://bob@h:6379/1"),
+            ("redis://[::1]:6380", "redis://[::1]:6380"),
+            ("unix:///run/r.sock", "unix:///run/r.sock"),
+            ("redis+unix:///run/r.sock?db=2", "unix:///run/r.sock?db=2"),
+            ("valkey+unix:///run/r.sock?user=bob&pass=s3cret", "unix:///run/r.sock"),
+            ("unix:///a%20b%1B%25", "unix:///a%20b%1B%25"),
+            ("rediss://h/2", "rediss://h:6379/2"),
+            ("valkeys://bob:s3cret@h", "rediss://bob@h:6379"),
+            ("redis+sentinel://b,a:1/main", "redis+sentinel://a:1,b:26379/main"),
+            ("rediss+sentinel://:s3cret@[::1],b/my%20main/3", "rediss+sentinel://[::1]:26379,b:26379/my%20main/3"),
+            ("redis+cluster://bob:s3cret@a,b:7001/0", "redis+cluster://bob@a:6379,b:7001"),
+            ("valkeys+cluster://a", "rediss+cluster://a:6379"),
+            ("local:", "local:"),
+            ("LOCAL:/var/lib/my locks", "local:/var/lib/my locks"),
+            ("local:///srv/locks", "local:/srv/locks"),
+        ] {
+            assert_eq!(shown(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_long_directory_is_shown_whole_since_it_is_typed_again() {
+        let url = format!("local:/{}", "d".repeat(1000));
+        assert_eq!(shown(&url), url);
+    }
+
+    #[test]
+    fn a_url_that_would_be_misread_is_refused_without_being_repeated() {
+        for url in [
+            "host:6379",
+            "http://s3cret@h",
+            "redis://s3cret@h",
+            "redis://:s3cret#x@h",
+            "redis://h?password=s3cret",
+            "redis://bob:12?s3cret@h",
+            ":s3cret@h://",
+            "redis://h/s3cret",
+            "redis://h/-1",
+            "redis://a redis://b",
+            "redis://a,redis://b",
+            "redis://:s3cret@a:1,b:2",
+            "redis://",
+            "unix://relative",
+            "redis+sentinel://a,b",
+            "redis+sentinel://a,b/main/s3cret",
+            "redis+sentinel://a,,b/main",
+            "redis+sentinel://a b/main",
+            "redis+sentinel://a/main?s3cret",
+            "redis+cluster://a/1",
+            "redis+cluster://s3cret@a",
+            "rediss+unix:///s",
+            "local",
+            "local:relative",
+            "local:/s3cret\u{202e}",
+            "local://host/path",
+        ] {
+            let text = shown(url);
+            assert!(text.starts_with("! "), "{url}: {text}");
+            assert!(!text.contains("s3cret"), "{url}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_empty_name_is_no_name() {
+        for (server, redis_url) in [(None, None), (Some(""), None), (Some(" "), Some(""))] {
+            let error = Target::choose(server, redis_url, &Credentials::default()).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
+        }
+        assert!(Target::choose(["", " "], Some("redis://h"), &Credentials::default()).is_ok());
+    }
+
+    #[test]
+    fn white_space_and_commas_part_servers_only_where_another_begins() {
+        for (text, parts) in [
+            ("redis://a", &["redis://a"][..]),
+            ("redis://a redis://b\tvalkey://c", &["redis://a", "redis://b", "valkey://c"]),
+            ("redis://a,redis://b, unix:///c d", &["redis://a", "redis://b", "unix:///c d"]),
+            (" redis://a ,, redis://b\n", &["redis://a", "redis://b"]),
+            ("redis://:p,q@a,redis://b", &["redis://:p,q@a", "redis://b"]),
+            ("redis+sentinel://a,b,c/main", &["redis+sentinel://a,b,c/main"]),
+            ("local:/var/lib/my locks", &["local:/var/lib/my locks"]),
+            ("redis://a local:", &["redis://a", "local:"]),
+            ("redis://a b", &["redis://a b"]),
+            ("", &[]),
+        ] {
+            assert_eq!(parted(text), parts, "{text}");
+        }
+    }
+
+    fn chosen(servers: &[&str]) -> Result<String, ErrorKind> {
+        let target = Target::choose(servers.iter().copied(), None, &Credentials::default());
+        target.map(|target| target.to_string()).map_err(|error| error.kind)
+    }
+
+    #[test]
+    fn three_or_more_servers_vote() {
+        assert_eq!(
+            chosen(&["redis://a", "redis://b,redis://c"]),
+            Ok("redis://a:6379 redis://b:6379 redis://c:6379".into())
+        );
+        assert!(chosen(&["redis://a redis://b redis://c redis://d"]).is_ok(), "an even number too");
+        assert_eq!(chosen(&["redis://a", ""]), Ok("redis://a:6379".into()));
+        // What is several by --server is never the name of one directory by REDIS_URL.
+        for text in ["redis://a redis://b redis://c", "local:/a,redis://b"] {
+            let by_variable = Target::choose(None, Some(text), &Credentials::default());
+            assert_eq!(by_variable.map(|target| target.to_string()).map_err(|error| error.kind), chosen(&[text]));
+        }
+    }
+
+    #[test]
+    fn what_may_be_the_rest_of_a_password_is_not_repeated() {
+        let error = Target::choose(["redis://u local:/s3cr3tpw@host"], None, &Credentials::default()).err();
+        let said = error.expect("it is refused").to_string();
+        assert!(said.contains("local: cannot be one") && !said.contains("s3cr3tpw"), "{said}");
+    }
+
+    #[test]
+    fn servers_that_cannot_outvote_each_other_are_refused() {
+        for servers in [
+            &["redis://a", "redis://b"][..],
+            &["redis://a", "redis://a"],
+            &["redis://a", "redis://b", "redis://a/1"],
+            &["redis://a", "redis://b", "redis://u:p@a:6379"],
+            &["redis://a", "redis://b", "local:"],
+            &["local:/a", "local:/b", "local:/c"],
+        ] {
+            assert_eq!(chosen(servers), Err(ErrorKind::Usage), "{servers:?}");
+        }
+        for servers in [&["redis://a", "redis://b", "c"][..], &["local:/a", "redis:"], &["redis://a b redis://c"]] {
+            assert_eq!(chosen(servers), Err(ErrorKind::Misconfigured), "{servers:?}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Text for people: what others wrote is made harmless for a terminal, and cut to its width.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Text from a server, made harmless: what could move a cursor, hide or reorder words is shown as
+/// an escape, and what is long is cut.
+pub fn clean(text: &str) -> String {
+    let mut cleaned = String::new();
+    for c in text.chars() {
+        if cleaned.len() > 300 {
+            cleaned.push('…');
+            break;
+        }
+        if may_fool(c) {
+            cleaned.extend(c.escape_unicode());
+        } else {
+            cleaned.push(c);
+        }
+    }
+    cleaned
+}
+
+/// A document's text, in which what could fool a terminal is escaped. Outside its strings there is
+/// nothing of the kind, and inside a string `\uXXXX` means the same.
+pub fn escaped(document: &Value) -> String {
+    let mut escaped = String::new();
+    for c in document.to_string().chars() {
+        if may_fool(c) {
+            let units = c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+            escaped.push_str(&units);
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+/// Whether it could move a cursor, hide or reorder words.
+pub fn may_fool(c: char) -> bool {
+    c.is_control() || is_format(c)
+}
+
+/// Invisible characters that change how their neighbours look: Unicode's bidirectional controls,
+/// joiners, tags and the like (general category Cf, and the line separators).
+fn is_format(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
+        | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The beginning of a text that fits into so many columns.
+pub fn cut(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        used += c.width().unwrap_or(0);
+        used > columns
+    });
+    end.map_or(text, |(at, _)| &text[..at])
+}
+
+/// The same, with a sign that something is missing.
+pub fn shortened(text: &str, columns: usize) -> Cow<'_, str> {
+    match (text.width() <= columns, columns) {
+        (true, _) => text.into(),
+        (false, 0) => "".into(),
+        (false, _) => format!("{}…", cut(text, columns - 1)).into(),
+    }
+}
+
+/// An I/O error in the middle of a sentence: without capital letter and number.
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+/// RFC 3339 with milliseconds; empty for what no calendar holds.
+pub fn instant(time: SystemTime) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    // humantime panics before 1970, and fails after the year 9999.
+    if time >= SystemTime::UNIX_EPOCH && write!(text, "{}", humantime::format_rfc3339_millis(time)).is_err() {
+        text.clear();
+    }
+    text
+}
+
+/// What a server sent. It can be formatted only as [`clean`] makes it; as it is, it is to be asked for by `raw`, for
+/// what is no message: to compare, to parse, to connect to, for a document that is escaped as a whole.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tainted<T = String>(T);
+
+impl<T: AsRef<str>> Tainted<T> {
+    pub fn new(text: T) -> Tainted<T> {
+        Tainted(text)
+    }
+
+    pub fn raw(&self) -> &str {
+        self.0.as_ref()
+    }
+
+    pub fn to_owned(&self) -> Tainted {
+        Tainted(self.raw().to_owned())
+    }
+}
+
+impl<'a> Tainted<&'a str> {
+    /// The same, for longer than this value lives.
+    pub fn into_raw(self) -> &'a str {
+        self.0
+    }
+}
+
+impl From<&str> for Tainted {
+    fn from(text: &str) -> Tainted {
+        Tainted(text.to_owned())
+    }
+}
+
+impl From<String> for Tainted {
+    fn from(text: String) -> Tainted {
+        Tainted(text)
+    }
+}
+
+impl<T: AsRef<str>> fmt::Display for Tainted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&clean(self.raw()))
+    }
+}
+
+impl<T: AsRef<str>> fmt::Debug for Tainted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_could_fool_a_terminal_is_escaped() {
+        assert_eq!(clean("a\u{1b}[31mb\r\n\u{202e}c\u{9b}"), "a\\u{1b}[31mb\\u{d}\\u{a}\\u{202e}c\\u{9b}");
+        assert_eq!(clean("naïve 日本"), "naïve 日本");
+        assert_eq!(clean("\u{600}a\u{1d173}"), "\\u{600}a\\u{1d173}", "every character that Unicode calls a format");
+        assert!(clean(&"x".repeat(10_000)).len() < 400);
+    }
+
+    #[test]
+    fn a_text_is_cut_by_columns_not_bytes() {
+        assert_eq!(cut("日本語", 4), "日本");
+        assert_eq!(cut("abc", 10), "abc");
+        assert_eq!(shortened("日本語", 5), "日本…");
+        assert_eq!(shortened("日本語", 6), "日本語");
+        assert_eq!(shortened("abc", 0), "");
+    }
+
+    #[test]
+    fn an_instant_that_no_calendar_holds_is_left_out() {
+        assert_eq!(instant(SystemTime::UNIX_EPOCH), "1970-01-01T00:00:00.000Z");
+        assert_eq!(instant(SystemTime::UNIX_EPOCH - Duration::from_secs(1)), "");
+        assert_eq!(instant(SystemTime::UNIX_EPOCH + Duration::from_secs(400_000_000_000)), "");
+    }
+}

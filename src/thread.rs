@@ -1,0 +1,113 @@
+//! Threads, and the background writer: a thread that writes, so that no other thread waits for a reader that stalls.
+//!
+//! A reader may be a pipe that nobody empties, a terminal stopped by Ctrl-S, or a file on a disk that hangs.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+/// Starts a thread with all signals blocked: a signal meant for the main thread would be lost on another.
+///
+/// # Errors
+/// As pthread_create(3).
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    with_signals_blocked(|| Builder::new().name(name.to_owned()).spawn(body)).map(drop)
+}
+
+/// Runs `start`, which starts a thread, while all signals are blocked: the thread inherits the mask.
+///
+/// # Errors
+/// As pthread_sigmask(3), and those of `start`.
+pub fn with_signals_blocked<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let started = start();
+    before.thread_set_mask()?;
+    started
+}
+
+/// A thread that writes items in order.
+pub struct BackgroundWriter<T> {
+    jobs: Sender<Job<T>>,
+    outstanding: Arc<AtomicUsize>,
+}
+
+enum Job<T> {
+    Write(T),
+    /// Tells when all that was asked for before has been written.
+    Tell(Sender<()>),
+}
+
+/// Maximum number of items that wait to be written: a bound on memory.
+const ROOM: usize = 1000;
+
+/// How long nxlock waits at exit for a reader to take what is still to be written.
+pub const FLUSH_AT_EXIT: Duration = Duration::from_secs(1);
+
+impl<T: Send + 'static> BackgroundWriter<T> {
+    /// # Errors
+    /// If there is no thread to be had, pthread_create(3).
+    pub fn begin(name: &str, mut write: impl FnMut(T) + Send + 'static) -> io::Result<BackgroundWriter<T>> {
+        let (jobs, asked) = channel();
+        let outstanding = Arc::new(AtomicUsize::new(0));
+        let left = Arc::clone(&outstanding);
+        let run = move || {
+            for job in asked {
+                match job {
+                    Job::Write(what) => {
+                        write(what);
+                        left.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    Job::Tell(done) => _ = done.send(()),
+                }
+            }
+        };
+        spawn(name, run)?;
+        Ok(BackgroundWriter { jobs, outstanding })
+    }
+
+    /// Has it written, as soon as may be. Nothing is done, and false the answer, if too much waits already.
+    pub fn put(&self, what: T) -> bool {
+        if self.outstanding.fetch_add(1, Ordering::SeqCst) < ROOM && self.jobs.send(Job::Write(what)).is_ok() {
+            return true;
+        }
+        self.outstanding.fetch_sub(1, Ordering::SeqCst);
+        false
+    }
+
+    /// Waits until all has been written, and no longer than `within`.
+    pub fn settle(&self, within: Duration) {
+        let (done, all_written) = channel();
+        if self.jobs.send(Job::Tell(done)).is_ok() {
+            let _ = all_written.recv_timeout(within);
+        }
+    }
+
+    /// How much still waits to be written.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_pen_that_is_stuck_and_what_it_has_no_room_for_is_refused() {
+        let (free, stuck) = channel::<()>();
+        let pen = BackgroundWriter::begin("pen", move |_: usize| _ = stuck.recv()).unwrap();
+        let taken = (0..ROOM + 10).filter(|what| pen.put(*what)).count();
+        assert_eq!((taken, pen.outstanding()), (ROOM, ROOM));
+        pen.settle(Duration::from_millis(10));
+        assert_eq!(pen.outstanding(), ROOM);
+        drop(free);
+        pen.settle(Duration::from_secs(60));
+        assert_eq!(pen.outstanding(), 0);
+        assert!(pen.put(0), "there is room again");
+    }
+}

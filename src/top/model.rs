@@ -1,0 +1,303 @@
+//! What is shown, and what a key makes of it. Knows neither terminal nor store.
+
+use std::time::Duration;
+
+use super::keys::Key;
+use super::order::{Sort, order};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::list::Subject;
+use crate::lock::{Holder, HolderId, words};
+use crate::report::{Named, Row};
+use crate::store::Released;
+use crate::text;
+
+pub struct Model {
+    began: Moment,
+    pub every: Duration,
+    /// Locks were named: those that are free are shown too.
+    pub named: bool,
+    /// As they were last seen, in the order that they came.
+    rows: Vec<Row>,
+    pub seen: Option<Moment>,
+    /// Found by a first look that is still under way.
+    pub found: Option<usize>,
+    pub error: Option<Error>,
+    /// Which rows are shown, and in what order.
+    shown: Vec<usize>,
+    pub sort: Sort,
+    pub filter: String,
+    pub page: Page,
+    /// The lock that is selected stays so, wherever it moves to.
+    selected: Option<Named>,
+    /// The first line of what does not fit as a whole.
+    pub top: usize,
+    /// How many lines of it fit, when it was last drawn.
+    pub height: usize,
+    /// What came of something that was asked for.
+    pub notice: Option<String>,
+}
+
+#[derive(Clone)]
+pub enum Page {
+    List,
+    /// One lock and its queue.
+    Detail,
+    /// The list, while a filter is typed.
+    Filter,
+    Help,
+    /// Whether to take a lock from this holder; and where to be after that.
+    Break(Named, Box<Holder>, Box<Page>),
+}
+
+/// What is to be done by somebody else.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Effect {
+    Nothing,
+    Quit,
+    Suspend,
+    Break(Named, HolderId),
+}
+
+/// What somebody sees at once needs no word of its own.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Model {
+    pub fn new(subject: &Subject, every: Duration) -> Model {
+        let named = subject.named.as_deref().unwrap_or_default();
+        let alone = if let [lock] = named { Some(lock.clone()) } else { None };
+        Model {
+            began: Moment::now(),
+            every,
+            named: subject.named.is_some(),
+            rows: Vec::new(),
+            seen: None,
+            found: None,
+            error: None,
+            shown: Vec::new(),
+            sort: if named.is_empty() { Sort::Name } else { Sort::AsNamed },
+            filter: String::new(),
+            page: if alone.is_some() { Page::Detail } else { Page::List },
+            selected: alone,
+            top: 0,
+            height: 1,
+            notice: None,
+        }
+    }
+
+    /// There is something to be shown.
+    pub fn is_begun(&self) -> bool {
+        self.has_been_seen() || (self.found.is_some() && self.began.elapsed() > PATIENCE)
+    }
+
+    pub fn has_been_seen(&self) -> bool {
+        self.seen.is_some()
+    }
+
+    pub fn listing(&mut self, found: usize) {
+        self.found = Some(found);
+    }
+
+    pub fn seen(&mut self, mut rows: Vec<Row>) {
+        rows.iter_mut().for_each(steady);
+        let place = self.place();
+        self.rows = rows;
+        self.seen = Some(Moment::now());
+        self.error = None;
+        self.arrange(place);
+    }
+
+    /// What was seen last stays.
+    pub fn error(&mut self, error: Error) {
+        self.error = Some(error);
+    }
+
+    pub fn broken(&mut self, lock: &Named, answer: Result<Released, Error>) {
+        self.notice = Some(match answer {
+            Ok(Released::Done) => format!("broke \"{}\"", lock.name),
+            Ok(Released::NotYours(state)) => {
+                format!("not broken: \"{}\" has changed hands, {}", lock.name, words::now_whose(&state))
+            }
+            Err(error) => format!("{error}"),
+        });
+    }
+
+    /// The locks that are shown, in order.
+    pub fn shown(&self) -> Vec<&Row> {
+        self.shown.iter().map(|row| &self.rows[*row]).collect()
+    }
+
+    /// Where the selected lock is among those that are shown.
+    pub fn place(&self) -> Option<usize> {
+        let selected = self.selected.as_ref()?;
+        self.shown.iter().position(|row| self.rows[*row].lock == *selected)
+    }
+
+    /// The selected lock as it was last seen; one that is not there any more is free.
+    pub fn selected(&self) -> Option<(&Named, Option<&Row>)> {
+        let selected = self.selected.as_ref()?;
+        Some((selected, self.rows.iter().find(|row| row.lock == *selected)))
+    }
+
+    /// Which are shown, and in what order. In a list, what took the place of a lock that is gone is selected then.
+    fn arrange(&mut self, place: Option<usize>) {
+        self.shown = order(&self.rows, self.sort, &self.filter);
+        if matches!(self.page, Page::List | Page::Filter) && self.place().is_none() {
+            self.select(place.unwrap_or(0));
+        }
+    }
+
+    /// Selects the lock at a place, or the last one.
+    fn select(&mut self, place: usize) {
+        let last = self.shown.len().checked_sub(1);
+        self.selected = last.map(|last| self.rows[self.shown[place.min(last)]].lock.clone());
+    }
+
+    pub fn press(&mut self, key: Key) -> Effect {
+        self.notice = None;
+        match (key, &self.page) {
+            (Key::Ctrl('c'), _) | (Key::Char('q'), Page::List | Page::Detail) => return Effect::Quit,
+            (Key::Ctrl('z'), _) => return Effect::Suspend,
+            // Nothing but to draw it anew, which is done after every key.
+            (Key::Ctrl('l'), _) => {}
+            (key, Page::Break(lock, holder, back)) => {
+                let (lock, id, back) = (lock.clone(), holder.id.clone(), back.as_ref().clone());
+                self.page = back;
+                if matches!(key, Key::Char('y' | 'Y')) {
+                    return Effect::Break(lock, id);
+                }
+                self.notice = Some("not broken".into());
+            }
+            (key, Page::Filter) => self.type_filter(key),
+            (_, Page::Help) => self.page = Page::List,
+            (Key::Escape | Key::Backspace | Key::Char('h'), Page::Detail) => self.go_to(Page::List),
+            (key, Page::List) => self.press_in_list(key),
+            (key, Page::Detail) => self.press_in_detail(key),
+        }
+        Effect::Nothing
+    }
+
+    fn press_in_list(&mut self, key: Key) {
+        let place = self.place().unwrap_or(0);
+        match key {
+            Key::Enter | Key::Char('l') if self.selected.is_some() => self.go_to(Page::Detail),
+            Key::Char('s') => {
+                self.sort = self.sort.next(self.named);
+                self.arrange(self.place());
+            }
+            Key::Char('/') => self.page = Page::Filter,
+            Key::Escape if !self.filter.is_empty() => {
+                self.filter.clear();
+                self.arrange(self.place());
+            }
+            Key::Char('b') => self.ask_to_break(),
+            Key::Char('?') => self.page = Page::Help,
+            key => self.select(moved(key, place, self.height, self.shown.len())),
+        }
+    }
+
+    fn press_in_detail(&mut self, key: Key) {
+        match key {
+            Key::Char('b') => self.ask_to_break(),
+            Key::Char('?') => self.page = Page::Help,
+            // Cut to what there is when it is drawn.
+            key => self.top = moved(key, self.top, self.height, usize::MAX),
+        }
+    }
+
+    fn type_filter(&mut self, key: Key) {
+        match key {
+            Key::Enter => self.page = Page::List,
+            Key::Escape => {
+                self.filter.clear();
+                self.page = Page::List;
+            }
+            Key::Backspace => _ = self.filter.pop(),
+            Key::Ctrl('u') => self.filter.clear(),
+            Key::Char(c) if !text::may_fool(c) => self.filter.push(c),
+            _ => {}
+        }
+        self.arrange(self.place());
+    }
+
+    fn go_to(&mut self, page: Page) {
+        self.page = page;
+        self.top = 0;
+        self.arrange(self.place());
+    }
+
+    fn ask_to_break(&mut self) {
+        let Some((lock, row)) = self.selected() else { return };
+        let state = row.map(|row| &row.status.state);
+        match state.and_then(|state| state.holder.as_ref()) {
+            Some(holder) => {
+                self.page = Page::Break(lock.clone(), Box::new(holder.clone()), Box::new(self.page.clone()));
+            }
+            None => self.notice = Some(format!("\"{}\" has no holder to take it from", lock.name)),
+        }
+    }
+}
+
+/// Tenths of a second in what is drawn once a second would only flicker.
+fn steady(row: &mut Row) {
+    let whole = |time: &mut Duration| *time = Duration::from_secs(time.as_secs());
+    row.status.state.holder.iter_mut().for_each(|holder| whole(&mut holder.held));
+    row.status.state.ttl.iter_mut().for_each(whole);
+    row.status.queue.iter_mut().for_each(|waiter| whole(&mut waiter.waiting));
+}
+
+/// Where a key leads to, from one place among so many, of which `room` fit.
+fn moved(key: Key, place: usize, height: usize, count: usize) -> usize {
+    let to = match key {
+        Key::Up | Key::Char('k') | Key::Ctrl('p') => place.saturating_sub(1),
+        Key::Down | Key::Char('j') | Key::Ctrl('n') => place.saturating_add(1),
+        Key::PageUp | Key::Ctrl('b') => place.saturating_sub(height),
+        Key::PageDown | Key::Ctrl('f') | Key::Char(' ') => place.saturating_add(height),
+        Key::Home | Key::Char('g') => 0,
+        Key::End | Key::Char('G') => usize::MAX,
+        _ => place,
+    };
+    to.min(count.saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockState;
+    use crate::lock::Prefix;
+    use crate::store::LockStatus;
+
+    fn seen(model: &mut Model, names: &[&str]) {
+        let row = |name: &&str| {
+            let state = LockState::of_value(b"x", None, None, crate::clock::wall());
+            let lock = Named::new(&name.parse().unwrap(), &Prefix::none());
+            Row { lock, status: LockStatus { state, queue: Vec::new() } }
+        };
+        model.seen(names.iter().map(row).collect());
+    }
+
+    fn selected(model: &Model) -> Option<String> {
+        model.selected().map(|(lock, _)| lock.name.to_string())
+    }
+
+    #[test]
+    fn the_selected_lock_stays_selected_until_it_is_gone() {
+        let subject = Subject { named: None, prefix: Prefix::none(), timeout: PATIENCE };
+        let mut model = Model::new(&subject, PATIENCE);
+        assert_eq!(model.press(Key::Enter), Effect::Nothing);
+        seen(&mut model, &["b", "d", "f"]);
+        model.press(Key::Down);
+        assert_eq!(selected(&model).unwrap(), "d");
+        seen(&mut model, &["a", "b", "c", "d"]);
+        assert_eq!(selected(&model).unwrap(), "d");
+        seen(&mut model, &["a", "b", "c"]);
+        assert_eq!(selected(&model).unwrap(), "c");
+        seen(&mut model, &[]);
+        assert_eq!(selected(&model), None);
+        // What is looked at more closely is not another one all of a sudden.
+        seen(&mut model, &["a", "b"]);
+        model.press(Key::Enter);
+        seen(&mut model, &["b"]);
+        assert_eq!(selected(&model).unwrap(), "a");
+    }
+}

@@ -1,0 +1,70 @@
+//! Watching without a screen: the whole at first, and then again whenever somebody else holds a lock or waits for it.
+//! That leases run is no change.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::stat::fstat;
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::list::Subject;
+use crate::lock::{HolderId, LockName, StateKind};
+use crate::mailbox::NONE;
+use crate::report::{Report, Row, StatusRows};
+use crate::store::Store;
+use crate::wait::{Limit, Woken};
+use crate::{log, output};
+
+/// What it takes to be another picture.
+type Gist = Vec<(LockName, StateKind, Option<HolderId>, Vec<HolderId>)>;
+
+pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_json: bool) -> anyhow::Result<Report> {
+    let mut shown: Option<Gist> = None;
+    let mut error: Option<Error> = None;
+    let stdout = io::stdout();
+    // A pipe tells when its reader has left; what else it could tell is nothing to wait for.
+    let is_pipe = fstat(&stdout).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO);
+    loop {
+        let asked = Moment::now();
+        match subject.look(store.as_mut(), &mut |_| {}) {
+            Ok(rows) => {
+                error = None;
+                let gist = gist(&rows);
+                if shown.as_ref() != Some(&gist) {
+                    let report =
+                        Report::Status(StatusRows { rows, named: subject.named.is_some(), options: String::new() });
+                    match output::show_again(&report, as_json, shown.is_none()) {
+                        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Report::Watched),
+                        shown => shown.map_err(|error| Error::internal("cannot write to stdout", &error))?,
+                    }
+                    shown = Some(gist);
+                }
+            }
+            Err(met) if shown.is_none() => return Err(met.into()),
+            Err(met) => {
+                if error.as_ref().is_none_or(|before| before.cause != met.cause) {
+                    log::warn(format_args!("{met}; trying again"));
+                }
+                error = Some(met);
+            }
+        }
+        let cancel = if is_pipe { [Some(stdout.as_fd()), None, None] } else { NONE };
+        let pause = Limit { until: asked + every.max(asked.elapsed() * 2), cancel };
+        if pause.wait_for(&[])? == Woken::Cancelled {
+            return Ok(Report::Watched);
+        }
+    }
+}
+
+fn gist(rows: &[Row]) -> Gist {
+    let gist = |row: &Row| {
+        let state = &row.status.state;
+        let holder = state.holder.as_ref().map(|holder| holder.id.clone());
+        let queue = row.status.queue.iter().map(|waiter| waiter.id.clone()).collect();
+        (row.lock.name.clone(), state.kind.clone(), holder, queue)
+    };
+    rows.iter().map(gist).collect()
+}

@@ -1,0 +1,61 @@
+//! The one who looks: a thread that has the store, so that a server that hangs holds up no key. Looks and breaks when
+//! it is told to, one after the other, and knows nothing of who reads its letters.
+
+use std::io;
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::list::Subject;
+use crate::lock::HolderId;
+use crate::mailbox::{Arrived, MailSender, Mailbox, NONE};
+use crate::report::{Named, Row};
+use crate::retry::{GivenBack, give_back};
+use crate::store::{Released, Store};
+use crate::thread;
+use crate::wait::Limit;
+
+pub enum Task {
+    Look,
+    /// To be taken from that holder, and from no other.
+    Break(Named, HolderId),
+}
+
+pub enum Update {
+    /// So many have been found by now, and the look goes on.
+    Listing(usize),
+    Seen(Vec<Row>),
+    Error(Error),
+    Internal(Named, Result<Released, Error>),
+}
+
+/// Starts it. It ends with the program, at the latest.
+///
+/// # Errors
+/// As pthread_create(3), and those of an inbox.
+pub fn begin(store: Box<dyn Store>, subject: Subject) -> io::Result<(Mailbox<Update>, MailSender<Task>)> {
+    let (updates, post) = Mailbox::open()?;
+    let (tasks, task) = Mailbox::open()?;
+    let poll = move || poll(store, &subject, tasks, &post);
+    thread::spawn("observer", poll)?;
+    Ok((updates, task))
+}
+
+fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, updates: &MailSender<Update>) {
+    while let Ok(arrival) = tasks.next(Moment::NEVER, NONE) {
+        let Arrived::Message(task) = arrival else { continue };
+        updates.send(match task {
+            Task::Look => match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {
+                Ok(rows) => Update::Seen(rows),
+                Err(error) => Update::Error(error),
+            },
+            Task::Break(lock, id) => {
+                let take = |limit: Limit<'_>| store.break_lock(&lock.name, &id, limit);
+                let taken = give_back(subject.timeout, Moment::NEVER, take).map(|taken| match taken {
+                    GivenBack::Done | GivenBack::InDoubt => Released::Done,
+                    GivenBack::NotYours(state) => Released::NotYours(state),
+                });
+                Update::Internal(lock, taken)
+            }
+        });
+    }
+}

@@ -1,0 +1,150 @@
+//! The terminal as a screen of its own: the only file that changes its modes, and all bytes to it come from here.
+//!
+//! It is opened once more, so that nothing here can make a stream block or not block that we share with our
+//! caller; and it is written to only as far as it takes at once, so that one that is stopped keeps us from nothing.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+use anstream::ColorChoice;
+use nix::libc;
+use nix::poll::PollFlags;
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::unistd::{getpgrp, tcgetpgrp};
+
+use crate::clock::Moment;
+use crate::mailbox::{Fds, NONE};
+use crate::wait::{Limit, Woken};
+
+pub struct Terminal {
+    terminal: File,
+    /// How it was set before us.
+    before: Termios,
+    is_ours: bool,
+    has_colours: bool,
+}
+
+/// An alternate screen, without a cursor, and without going on in the next line (XTerm Control Sequences).
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// A terminal that takes nothing for so long is not waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Terminal {
+    /// The terminal that stdout is; none where it is none, or one that cannot move a cursor.
+    pub fn of_stdout() -> Option<Terminal> {
+        let stdout = io::stdout();
+        let kind = std::env::var_os("TERM").filter(|kind| !kind.is_empty() && kind != "dumb");
+        if !stdout.is_terminal() || kind.is_none() {
+            return None;
+        }
+        // Who has become another user may not open it by its own name.
+        let terminal = ["/proc/self/fd/1", "/dev/tty"].into_iter().find_map(|path| {
+            let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()
+        })?;
+        let before = tcgetattr(&terminal).ok()?;
+        let has_colours = anstream::AutoStream::choice(&stdout) != ColorChoice::Never;
+        Some(Terminal { terminal, before, is_ours: false, has_colours })
+    }
+
+    /// Makes it ours, or makes sure that it is, after somebody else may have changed it.
+    ///
+    /// # Errors
+    /// As tcsetattr(3) and write(2).
+    pub fn enter(&mut self) -> io::Result<()> {
+        let mut raw = self.before.clone();
+        cfmakeraw(&mut raw);
+        let is_new = !std::mem::replace(&mut self.is_ours, true);
+        tcsetattr(&self.terminal, SetArg::TCSANOW, &raw)?;
+        if is_new { self.write(ENTER.as_bytes(), NONE) } else { Ok(()) }
+    }
+
+    /// Gives it back as it was, unless somebody else has it by now. Nobody can be told if that fails.
+    pub fn leave(&mut self) {
+        if std::mem::take(&mut self.is_ours) && self.is_in_front() {
+            let _ = self.write(LEAVE.as_bytes(), NONE);
+            let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &self.before);
+        }
+    }
+
+    /// Whether it is not other processes that are in the foreground of it. One that is not our controlling terminal
+    /// knows of no such thing.
+    fn is_in_front(&self) -> bool {
+        tcgetpgrp(&self.terminal).map_or(true, |group| group == getpgrp())
+    }
+
+    /// Columns and rows.
+    pub fn size(&self) -> (usize, usize) {
+        let size = terminal_size::terminal_size_of(&self.terminal);
+        size.map_or((80, 24), |(columns, rows)| (usize::from(columns.0), usize::from(rows.0)))
+    }
+
+    /// Shows these lines, and nothing else, unless something more urgent comes.
+    ///
+    /// # Errors
+    /// If the terminal is gone.
+    pub fn show(&mut self, lines: &[String], urgent: Fds<'_>) -> io::Result<()> {
+        if !self.is_ours {
+            self.enter()?;
+        }
+        let mut bytes = "\x1b[H".to_owned();
+        for (at, line) in lines.iter().enumerate() {
+            bytes += if at == 0 { "" } else { "\r\n" };
+            match self.has_colours {
+                true => bytes += line,
+                false => bytes += &anstream::adapter::strip_str(line).to_string(),
+            }
+            bytes += "\x1b[K";
+        }
+        bytes += "\x1b[J";
+        self.write(bytes.as_bytes(), urgent)
+    }
+
+    /// What was typed since the last time.
+    ///
+    /// # Errors
+    /// If the terminal is gone.
+    pub fn typed(&mut self) -> io::Result<Vec<u8>> {
+        let mut typed = [0; 1024];
+        match self.terminal.read(&mut typed) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(length) => Ok(typed[..length].to_vec()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Readable when something was typed, or when the terminal is gone.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.terminal.as_fd()
+    }
+
+    /// What it does not take in time is left out: the next picture is a whole one again.
+    fn write(&mut self, mut bytes: &[u8], urgent: Fds<'_>) -> io::Result<()> {
+        let limit = Limit { until: Moment::now() + PATIENCE, cancel: urgent };
+        while !bytes.is_empty() {
+            match self.terminal.write(bytes) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if limit.wait_for(&[(self.terminal.as_fd(), PollFlags::POLLOUT)])? != Woken::Ready {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// However it ends, a panic included.
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

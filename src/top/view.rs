@@ -1,0 +1,167 @@
+//! A picture as lines of text: what stands where on a screen of some size.
+
+use std::time::Duration;
+
+use anstyle::Style;
+use unicode_width::UnicodeWidthStr;
+
+use super::model::{Model, Page};
+use super::order::Sort;
+use crate::clock::Moment;
+use crate::duration::span;
+use crate::lock::{Holder, words};
+use crate::log::{BAD, DOUBTFUL, FAINT};
+use crate::output::status::{Table, detail};
+use crate::report::Named;
+use crate::text::shortened;
+
+/// What stands before a line: which lock is selected has to be seen without colours too.
+const SELECTED: &str = "> ";
+const OTHERS: &str = "  ";
+
+/// So much longer than it should, a look may take before it is told how old the picture is.
+const LATE: Duration = Duration::from_secs(1);
+
+const HELP: [(&str, &str); 11] = [
+    ("up, k", "the lock before"),
+    ("down, j", "the next"),
+    ("page up, page down", "a screen at a time"),
+    ("g, G", "the first, the last"),
+    ("Enter", "one lock and its queue"),
+    ("Esc", "back; without the filter"),
+    ("s", "sort by the next of name, held, lease, waiting"),
+    ("/", "show only those with a text in name, holder or reason"),
+    ("b", "break: take the lock from its holder, after a question"),
+    ("?", "this help"),
+    ("q, Ctrl-C", "leave"),
+];
+
+/// All lines of a screen, none wider than it is.
+pub fn lines(model: &mut Model, columns: usize, rows: usize) -> Vec<String> {
+    // Its last column is left empty: what erases the rest of a line would take what stands there.
+    let columns = columns.saturating_sub(1);
+    let mut lines = vec![head(model, columns)];
+    // The head, and the last line.
+    let height = rows.saturating_sub(2);
+    let page = match &model.page {
+        Page::Break(_, _, back) => back.as_ref().clone(),
+        page => page.clone(),
+    };
+    lines.extend(match page {
+        Page::List | Page::Filter => list(model, columns, height),
+        Page::Detail | Page::Break(..) => one(model, columns, height),
+        Page::Help => HELP.map(|(key, what)| plain(&format!("  {key:<20}{what}"), columns)).to_vec(),
+    });
+    lines.truncate(rows.saturating_sub(1));
+    lines.resize(rows.saturating_sub(1), String::new());
+    lines.push(foot(model, columns));
+    lines.truncate(rows);
+    lines
+}
+
+fn plain(text: &str, columns: usize) -> String {
+    styled(text, Style::new(), columns)
+}
+
+fn styled(text: &str, style: Style, columns: usize) -> String {
+    format!("{style}{}{style:#}", shortened(text, columns))
+}
+
+/// What is shown, and how old it is where that is not plain.
+fn head(model: &Model, columns: usize) -> String {
+    let shown = model.shown().len();
+    let count = match (model.seen, model.found, shown) {
+        (None, found, _) => format!("listing locks: {} so far", found.unwrap_or(0)),
+        (Some(_), _, 1) => "1 lock".to_owned(),
+        (Some(_), _, n) => format!("{n} locks"),
+    };
+    let by = match model.sort {
+        Sort::AsNamed => String::new(),
+        Sort::Name => ", by name".to_owned(),
+        Sort::Held => ", held longest first".to_owned(),
+        Sort::Lease => ", by the end of the lease".to_owned(),
+        Sort::Waiting => ", most waiting first".to_owned(),
+    };
+    let filter = if model.filter.is_empty() { String::new() } else { format!(", with \"{}\"", model.filter) };
+    let age = model.seen.map(Moment::elapsed).filter(|age| *age > model.every * 2 + LATE);
+    match age {
+        Some(age) => styled(&format!("{count}{by}{filter}, as it was {} ago", span(age)), DOUBTFUL, columns),
+        None => styled(&format!("{count}{by}{filter}, every {}", span(model.every)), FAINT, columns),
+    }
+}
+
+fn list(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
+    // One at least, though it may be seen only when there is more room.
+    let height = height.saturating_sub(1).max(1);
+    model.height = height;
+    let place = model.place().unwrap_or(0);
+    // The selected lock is among those that fit.
+    model.top = model.top.clamp((place + 1).saturating_sub(height), place);
+    let shown = model.shown();
+    if shown.is_empty() && model.has_been_seen() {
+        let none = if model.filter.is_empty() { "no locks" } else { "no locks with this text" };
+        return vec![styled(&format!("{OTHERS}{none}"), FAINT, columns)];
+    }
+    let columns = columns.saturating_sub(OTHERS.len());
+    let table = Table::of(&shown, false, Some(columns));
+    let visible = model.top..shown.len().min(model.top + height);
+    let selected = model.place();
+    let mut lines = vec![format!("{OTHERS}{}", table.heading())];
+    for (at, line) in visible.clone().zip(table.lines(visible)) {
+        lines.push(if Some(at) == selected { emphasized(&line, columns) } else { format!("{OTHERS}{line}") });
+    }
+    lines
+}
+
+/// From one side to the other.
+fn emphasized(line: &str, columns: usize) -> String {
+    let style = Style::new().invert();
+    let bare = anstream::adapter::strip_str(line).to_string();
+    let rest = columns.saturating_sub(bare.width());
+    format!("{style}{SELECTED}{bare}{:rest$}{style:#}", "")
+}
+
+fn one(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
+    let shown = match model.selected() {
+        Some((_, Some(row))) => detail(row, None),
+        Some((lock, None)) => format!("\"{}\" is {FAINT}free{FAINT:#}\n", lock.name),
+        None => String::new(),
+    };
+    model.height = height.max(1);
+    let all: Vec<&str> = shown.lines().collect();
+    model.top = model.top.min(all.len().saturating_sub(height));
+    let visible = &all[model.top..all.len().min(model.top + height)];
+    visible.iter().map(|line| fitted(line, columns)).collect()
+}
+
+/// A line with styles, cut to a width: without them if it has to be cut.
+fn fitted(line: &str, columns: usize) -> String {
+    let bare = anstream::adapter::strip_str(line).to_string();
+    match shortened(&bare, columns) {
+        whole if whole == bare => line.to_owned(),
+        cut => cut.into_owned(),
+    }
+}
+
+/// A question, what is typed, what is wrong, what came of something, or what can be done.
+fn foot(model: &Model, columns: usize) -> String {
+    match (&model.page, &model.error, &model.notice) {
+        (Page::Break(lock, holder, _), ..) => question(lock, holder, columns),
+        (Page::Filter, ..) => plain(&format!("/{}", model.filter), columns),
+        (_, Some(error), _) => {
+            let age = model.seen.map(|seen| span(seen.elapsed())).unwrap_or_default();
+            styled(&format!("as it was {age} ago: {}; trying again", error.cause), BAD, columns)
+        }
+        (_, _, Some(notice)) => plain(notice, columns),
+        (Page::Help, ..) => styled("any key: back", FAINT, columns),
+        (Page::Detail, ..) => styled("Esc back  b break  ? help  q leave", FAINT, columns),
+        (Page::List, ..) => styled("Enter queue  s sort  / filter  b break  ? help  q leave", FAINT, columns),
+    }
+}
+
+fn question(lock: &Named, holder: &Holder, columns: usize) -> String {
+    // Whatever the names are, what is asked is not cut.
+    const ASK: &str = "? type y";
+    let what = format!("break \"{}\", held by {}, for {}", lock.name, words::who(holder), span(holder.held));
+    styled(&format!("{}{ASK}", shortened(&what, columns.saturating_sub(ASK.len()))), DOUBTFUL, columns)
+}
