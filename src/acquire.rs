@@ -64,6 +64,8 @@ struct Attempt<'a> {
     free_behind: Option<usize>,
     /// A request was not answered: it may still be granted.
     in_doubt: bool,
+    /// The last answer, if it was that somebody else has the lock.
+    held: Option<(LockState, QueuePlace)>,
     /// The trouble of the last try.
     before: Option<Error>,
 }
@@ -115,6 +117,7 @@ pub fn for_grant(
                     attempt.mode = AcquireMode::Queue;
                     continue;
                 }
+                attempt.held = Some((state.clone(), place));
                 waiting.held(&state, place);
                 notify::waiting(&state, place);
                 if let Some(signal) = attempt.rest(signals, waiting) {
@@ -150,6 +153,7 @@ impl Attempt<'_> {
             slow_since: None,
             free_behind: None,
             in_doubt: false,
+            held: None,
             before: None,
         }
     }
@@ -181,6 +185,15 @@ impl Attempt<'_> {
         if let Some(signal) = signals.stop_requested() {
             return Ok(Some(self.interrupted(signal, signals)));
         }
+        // A last try that time ran out on tells less than the answer before it.
+        if error.is_retryable()
+            && self.before.is_none()
+            && self.wait_ends().passed()
+            && let Some((state, place)) = self.held.take()
+        {
+            return Ok(Some(self.refused(state, place, false)));
+        }
+        self.held = None;
         let pause = match self.bear(error, waiting) {
             Ok(pause) => pause,
             Err(error) => return self.fail(error).map(Some),

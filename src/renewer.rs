@@ -263,7 +263,10 @@ impl Lock {
                     Renewed::NotYours(state) => GivenBack::NotYours(state),
                 })
             }
-            Finish::Leave => Ok(GivenBack::Done),
+            Finish::Leave => {
+                store.leave(claim);
+                Ok(GivenBack::Done)
+            }
         };
         given_back.unwrap_or_else(GivenBack::Unconfirmed)
     }

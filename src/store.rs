@@ -58,6 +58,10 @@ pub trait Store: Send {
     /// answer is outstanding.
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error>;
 
+    /// Leaves a claim to somebody else, who releases it: when this returns, no request is outstanding that could set the
+    /// key again.
+    fn leave(&mut self, _claim: &Claim) {}
+
     /// Takes a lock from the holder known as `id`, if it is still the one that has it.
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error>;
 

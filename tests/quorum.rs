@@ -18,6 +18,9 @@ mod verdicts;
 
 use crate::support::{Five, eventually};
 
+/// Somebody else's vote.
+const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
+
 /// Nothing of ours is left in any of them, long before a lease would have ended.
 #[track_caller]
 fn nothing_is_left(five: &Five) {

@@ -26,6 +26,12 @@ pub fn held_by(state: &LockState) -> String {
 /// The same, so long after it was found so.
 pub fn held_by_after(state: &LockState, since: Duration) -> String {
     match (&state.holder, &state.kind) {
+        (Some(holder), StateKind::Contested) => {
+            format!("contested: {} has votes, but no majority of the servers", who(holder))
+        }
+        (Some(holder), StateKind::Unknown) => {
+            format!("not known, since too few servers answer; {} has votes", who(holder))
+        }
         (Some(holder), _) => format!("held by {} for {}", who(holder), span(holder.held + since)),
         (None, StateKind::Free) => "free".to_owned(),
         (None, StateKind::Legacy) => "held by an old SETNX client, without expiry".to_owned(),
@@ -65,6 +71,7 @@ pub fn validity(legacy: &Legacy) -> String {
 pub fn describe(state: &LockState) -> String {
     match &state.kind {
         StateKind::WrongType(kind) => format!("a key of type {kind}"),
+        StateKind::Contested | StateKind::Unknown => held_by(state),
         _ if state.holder.is_some() => "held by somebody else".to_owned(),
         _ => held_by(state),
     }

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::words::{held_by_after, process};
-use crate::lock::{LockName, LockState};
+use crate::lock::{LockName, LockState, StateKind};
 use crate::log::{self, Level, Text, line, offer};
 use crate::store::QueuePlace;
 use crate::text::cut;
@@ -112,11 +112,11 @@ impl Waiting {
             None => String::new(),
             Some(News::Error(error)) => format!("; {}, trying again", error.cause),
             Some(News::Held { state, seen, .. }) => match &state.holder {
-                Some(holder) => {
+                Some(holder) if !matches!(state.kind, StateKind::Contested | StateKind::Unknown) => {
                     let held = span(whole(holder.held + seen.elapsed()));
                     format!("; held {held} by {}, lease {}", process(&holder.owner), lease_left(state, *seen))
                 }
-                None => format!("; {}", held_by_after(state, seen.elapsed())),
+                _ => format!("; {}", held_by_after(state, seen.elapsed())),
             },
         };
         let place = match &self.news {

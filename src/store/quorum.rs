@@ -102,11 +102,13 @@ impl Quorum {
         self.begin_ballot(claim)?;
         // Before any request leaves: the servers' counts begin later than ours.
         let asked = Moment::now();
+        let is_last = limit.until.remaining() <= LAST_BALLOT;
         // A grant that comes later is of no use.
         let limit = limit.no_later_than(asked + ttl.get() / 2);
         let acquire = Request::Acquire(claim.clone(), ttl);
         let mut votes = self.fanout()?.votes();
-        let gate = self.backoff.gate();
+        // The last ballot of a wait decides between busy and free: there is no time to ask the others later.
+        let gate = self.backoff.gate().filter(|_| !is_last);
         if let Some(gate) = gate {
             let soon = limit.no_later_than(asked + AT_THE_GATE.max(self.backoff.took * 4));
             let has_said = |votes: &Votes| votes.of(gate).is_some();
@@ -196,14 +198,48 @@ impl Quorum {
         Ok(())
     }
 
+    /// Moves the expiry, and with `heals` sets the key again where it was forgotten.
+    fn extend(&mut self, claim: &Claim, ttl: Ttl, heals: bool, limit: Limit<'_>) -> Result<Renewed, Error> {
+        let is_extended = |answer: &Answer| matches!(answer, Answer::Extended(_));
+        let asked = Moment::now();
+        let renew = Request::Renew(claim.clone(), ttl);
+        let mut votes = self.ask(&renew, limit, Stragglers::Awaited, |votes| {
+            votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
+        })?;
+        if votes.has_quorum(is_extended) {
+            // Those that forgot it get it again, but have no vote for that: others may have had it there.
+            if let Some(fanout) = self.fanout.as_mut().filter(|_| heals) {
+                let until = Moment::now() + ttl.get() / 3;
+                let heal = Request::Heal(claim.clone(), ttl);
+                fanout.put(&heal, until, |node| !votes.of(node).is_some_and(is_extended));
+            }
+            return Ok(match tally::longer_than_asked(&votes) {
+                Some(left) => Renewed::Longer(left),
+                None => Renewed::Until(ttl.believed_until(asked)),
+            });
+        }
+        if votes.rules_out_the_rest(is_not_yours) {
+            // Whose it is, those may tell that have not answered yet.
+            let is_clear = |votes: &Votes| verdict(votes).kind != StateKind::Unknown;
+            self.go_on(&mut votes, &renew, |_| false, (limit, Stragglers::LeftBehind), is_clear)?;
+            return Ok(Renewed::NotYours(verdict(&votes)));
+        }
+        Err(self.too_few("renew", Some(&claim.name), &votes))
+    }
+
     /// What a lost ballot tells.
     fn refused(&self, claim: &Claim, votes: &Votes) -> Result<Acquired, Error> {
-        let state = verdict(votes);
-        if !matches!(state.kind, StateKind::Unknown | StateKind::Free) {
-            return Ok(Acquired::Held(state, QueuePlace { position: 0, length: 0 }));
+        let state = tally::verdict(votes);
+        let is_anybodys = state.holder.is_some() && votes.answered() >= votes.quorum();
+        match state.kind {
+            // Somebody else has votes: that those who do not answer could make it ours does not make it ours.
+            StateKind::Unknown if is_anybodys => {
+                let contested = LockState { kind: StateKind::Contested, ..state };
+                Ok(Acquired::Held(contested, QueuePlace { position: 0, length: 0 }))
+            }
+            StateKind::Unknown | StateKind::Free => Err(self.outvoted(claim, votes)),
+            _ => Ok(Acquired::Held(state, QueuePlace { position: 0, length: 0 })),
         }
-        // With those that do not answer it could have been ours.
-        Err(self.outvoted(claim, votes))
     }
 
     /// Too few have answered as was needed. If a majority has answered at all, it is met.
@@ -226,7 +262,7 @@ impl Quorum {
         let until = Moment::now() + self.timeout;
         if let Some(fanout) = &mut self.fanout {
             fanout.close();
-            fanout.put(&Request::Release(claim.clone(), Whose::Ours), until, whom);
+            fanout.put(&Request::Undo(claim.clone()), until, whom);
         }
     }
 
@@ -238,6 +274,8 @@ impl Quorum {
     }
 }
 
+/// A ballot that has no more time than this is the last one of a wait.
+const LAST_BALLOT: Duration = Duration::from_millis(250);
 /// How long the one is waited for that is asked before the others, at least.
 const AT_THE_GATE: Duration = Duration::from_millis(50);
 /// The shortest pause before votes are asked for that others have to give up.
@@ -282,31 +320,20 @@ impl Store for Quorum {
     }
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
-        let is_extended = |answer: &Answer| matches!(answer, Answer::Extended(_));
-        let asked = Moment::now();
-        let renew = Request::Renew(claim.clone(), ttl);
-        let mut votes = self.ask(&renew, limit, Stragglers::Awaited, |votes| {
-            votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
-        })?;
-        if votes.has_quorum(is_extended) {
-            // Those that forgot it get it again, but have no vote for that: others may have had it there.
-            if let Some(fanout) = &mut self.fanout {
-                let until = Moment::now() + ttl.get() / 3;
-                let heal = Request::Heal(claim.clone(), ttl);
-                fanout.put(&heal, until, |node| !votes.of(node).is_some_and(is_extended));
-            }
-            return Ok(match tally::longer_than_asked(&votes) {
-                Some(left) => Renewed::Longer(left),
-                None => Renewed::Until(ttl.believed_until(asked)),
-            });
+        // Set again where it was forgotten, it could outlive its release by somebody else: only who keeps the claim knows
+        // that none is under way.
+        self.extend(claim, ttl, claim.owner_pid.is_some(), limit)
+    }
+
+    fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        self.extend(claim, rest, false, limit)
+    }
+
+    fn leave(&mut self, claim: &Claim) {
+        if let Some(mut fanout) = self.fanout.take() {
+            fanout.close();
+            fanout.put(&Request::Leave(claim.clone()), Moment::now(), |_| true);
         }
-        if votes.rules_out_the_rest(is_not_yours) {
-            // Whose it is, those may tell that have not answered yet.
-            let is_clear = |votes: &Votes| verdict(votes).kind != StateKind::Unknown;
-            self.go_on(&mut votes, &renew, |_| false, (limit, Stragglers::LeftBehind), is_clear)?;
-            return Ok(Renewed::NotYours(verdict(&votes)));
-        }
-        Err(self.too_few("renew", Some(&claim.name), &votes))
     }
 
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {

@@ -1,6 +1,9 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use crate::quorum::nothing_is_left;
-use crate::support::line::Turn;
-use crate::support::{Authority, Five, eventually, is_alive};
+use crate::support::line::{Turn, acquire, release};
+use crate::support::{Authority, Fate, Five, Proxy, Redis, eventually, is_alive};
 
 #[test]
 fn servers_that_forget_one_after_the_other_are_told_again() {
@@ -41,5 +44,50 @@ fn a_majority_that_forgets_at_once_loses_the_lock() {
     }
     running.finish().exits(76).says("lost").says("expired or was deleted");
     assert!(!is_alive(pid));
+    nothing_is_left(&five);
+}
+
+#[test]
+fn a_renewal_by_hand_does_not_set_a_key_again() {
+    let five = Five::start();
+    let token = acquire(&five, "10m");
+    eventually("all have granted it", || five.values().iter().all(Option::is_some));
+    five.each()[0].delete("lock:job");
+    // Whoever has the token may be releasing it at this moment.
+    five.nxlock(["renew", "job", &token, "--ttl", "10m"]).run().exits(0);
+    assert_eq!(five.values()[0], None);
+    release(&five, &token);
+    nothing_is_left(&five);
+}
+
+#[test]
+fn a_keeper_that_sets_a_key_again_leaves_nothing_behind_when_its_lock_is_released() {
+    let five = Five::start();
+    let (is_late, scripts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (late, seen) = (Arc::clone(&is_late), Arc::clone(&scripts));
+    let slow = Proxy::by_command(&five.each()[2], move |_, words| {
+        // What sets a key begins as all scripts that know of the queue; a renewal does not.
+        if !words.starts_with("EVAL local K, Q") || !late.load(Ordering::SeqCst) {
+            return Fate::Delivered;
+        }
+        seen.fetch_add(1, Ordering::SeqCst);
+        Fate::Held
+    });
+    let mut servers: Vec<String> = five.each().iter().map(Redis::url).collect();
+    servers[2] = slow.url();
+    let script = "nxlock acquire job --while-pid $$ --ttl 3s || exit; read x";
+    let (reader, until_dropped) = std::io::pipe().unwrap();
+    let shell = five.sh(script, &[]).env("NXLOCK_SERVER", servers.join(" ")).stdin_from(reader);
+    let mut running = shell.start();
+    let token = running.line("nx1:");
+    eventually("all have granted it", || five.values().iter().all(Option::is_some));
+    is_late.store(true, Ordering::SeqCst);
+    five.each()[2].delete("lock:job");
+    eventually("it is to be set again", || scripts.load(Ordering::SeqCst) > 0);
+    five.nxlock(["release", "job", &format!("nx1:{token}")]).run().exits(0);
+    slow.lets_go();
+    nothing_is_left(&five);
+    drop(until_dropped);
+    running.finish();
     nothing_is_left(&five);
 }

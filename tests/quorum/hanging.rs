@@ -1,6 +1,6 @@
-use crate::quorum::nothing_is_left;
-use crate::support::line::{Turn, acquire};
-use crate::support::{Authority, Five, eventually};
+use crate::quorum::{OTHERS, nothing_is_left};
+use crate::support::line::{Turn, acquire, turn};
+use crate::support::{Authority, Five, Nxlock, Redis, eventually};
 
 #[test]
 fn a_hanging_minority_does_not_slow_a_grant_and_is_undone_when_it_goes_on() {
@@ -65,5 +65,37 @@ fn a_lock_that_is_given_back_while_some_hang_is_free_and_stays_so() {
     five.nxlock(["--server-timeout", "30s", "run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     five.each()[2].resume();
     five.each()[3].resume();
+    nothing_is_left(&five);
+}
+
+#[test]
+fn a_waiter_has_its_turn_though_all_servers_hung_for_a_while() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    three.iter().for_each(|redis| redis.put("lock:job", OTHERS, Some(6_300)));
+    let call = Nxlock::new(turn(&["-v", "-t", "30s"])).env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" "));
+    let mut waiter = Turn::of(call);
+    waiter.running.says("waiting for \"job\"");
+    three.iter().for_each(Redis::hang);
+    // Long enough that none of them is to be waited for any more.
+    eventually("several ballots are without an answer", || {
+        waiter.running.stderr().matches("0 of 3 servers answered").count() > 8
+    });
+    three.iter().for_each(Redis::resume);
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
+fn a_lock_is_given_back_where_it_was_granted_late() {
+    let five = Five::start();
+    five.each()[4].hang();
+    let mut holder = Turn::of(five.nxlock(turn(&["-v", "-t", "30s", "--server-timeout", "300ms"])));
+    holder.up();
+    holder.running.says("no answer within");
+    five.each()[4].resume();
+    eventually("it has granted what it was asked for", || five.values()[4].is_some());
+    // Nothing can go behind that request any more.
+    let _: i64 = five.each()[4].ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    holder.leaves();
     nothing_is_left(&five);
 }

@@ -4,12 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::quorum::nothing_is_left;
+use crate::quorum::{OTHERS, nothing_is_left};
 use crate::support::line::{Turn, turn};
 use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
-
-/// Somebody else's vote.
-const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
 
 /// How many scripts it has run.
 fn scripts(redis: &Redis) -> u64 {

@@ -63,7 +63,9 @@ The servers must be masters on machines of their own, without replicas: a failov
 the whole argument. So does a server that comes back empty while a lock is held: let it write with `appendfsync always`, or keep \
 it away after a restart for as long as the longest ttl in use. A server's clock that jumps ends its vote early.
 
-`status` shows `contested` where no majority agrees, and `unknown` where those that do not answer could decide.";
+`status` shows `contested` where no majority agrees, and `unknown` where those that do not answer could decide; the holder is \
+then whoever has the most votes. If a server was slow when the lock was asked for, that server alone may show the lock until \
+its ttl ends.";
 
 pub const LOCAL: &str = "\
 With `local:` a directory keeps the locks, and there is no server: with the same options, answers and exit statuses, \

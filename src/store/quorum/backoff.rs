@@ -59,10 +59,10 @@ impl Backoff {
         self.note(seen);
         match seen.holder_id() {
             // Its own fence is not the one that the holder was given.
-            holder @ Some(_) if holder == self.verdict.holder_id() => {
+            holder @ Some(_) if self.verdict.kind == StateKind::Held && holder == self.verdict.holder_id() => {
                 LockState { fence: self.verdict.fence, ..seen.clone() }
             }
-            _ => LockState { kind: StateKind::Contested, holder: None, ttl: None, fence: None, legacy: None },
+            _ => LockState { kind: StateKind::Contested, ttl: None, fence: None, legacy: None, ..seen.clone() },
         }
     }
 

@@ -54,8 +54,9 @@ const LEAST: Duration = Duration::from_millis(10);
 const SILENT_AFTER: Duration = Duration::from_millis(250);
 /// How often a silent one is asked for a vote.
 const PROBE: Duration = Duration::from_secs(1);
-/// How long the process is kept from its end by requests that have to leave: none waits for an answer.
-const LAST: Duration = Duration::from_millis(100);
+/// How long the process is kept from its end by requests that have to leave. None waits for an answer, so that it takes
+/// this long only on a machine that does not get to run the threads.
+const LAST: Duration = Duration::from_secs(2);
 
 impl Fanout {
     /// # Errors
@@ -104,16 +105,23 @@ impl Fanout {
         (limit, others): (Limit<'_>, Stragglers),
         enough: impl Fn(&Votes) -> bool,
     ) -> io::Result<()> {
+        // Who has answered meanwhile is not silent.
+        while let Some(reply) = self.next(Limit::until(Moment::now()))? {
+            cast(votes, reply);
+        }
         let is_vote = matches!(request, Request::Acquire(..) | Request::Raise(..));
-        let spared = |member: &Member| is_vote && member.is_to_be_spared();
+        // A ballot that asks fewer than a quorum could neither be won nor tell anything.
+        let asked = self.members.iter().filter(|member| !member.is_to_be_spared()).count();
+        let spared = |member: &Member| is_vote && asked >= votes.quorum() && member.is_to_be_spared();
         let whom: Vec<bool> = (0..self.members.len()).map(whom).collect();
-        for (node, member) in self.members.iter().enumerate().filter(|(node, _)| whom[*node]) {
+        let spared: Vec<bool> = self.members.iter().map(spared).collect();
+        for node in (0..self.members.len()).filter(|node| whom[*node]) {
             votes.retract(node);
-            if spared(member) {
+            if spared[node] {
                 votes.cast(node, Answer::Spared);
             }
         }
-        self.put(request, limit.until, |node| whom[node] && !matches!(votes.of(node), Some(Answer::Spared)));
+        self.put(request, limit.until, |node| whom[node] && !spared[node]);
         self.hear(votes, limit, others, enough)
     }
 
@@ -151,9 +159,7 @@ impl Fanout {
                 }
                 break;
             };
-            if reply.question >= votes.since() {
-                votes.cast(reply.node, reply.answer);
-            }
+            cast(votes, reply);
         }
         Ok(())
     }
@@ -192,6 +198,13 @@ impl Member {
     fn is_to_be_spared(&self) -> bool {
         let is_silent = self.late_since.is_some_and(|since| since.elapsed() > SILENT_AFTER);
         is_silent && (self.unanswered > 0 || self.asked.elapsed() < PROBE)
+    }
+}
+
+/// Counts an answer, if it is one to these votes.
+fn cast(votes: &mut Votes, reply: Reply) {
+    if reply.question >= votes.since() {
+        votes.cast(reply.node, reply.answer);
     }
 }
 

@@ -31,10 +31,22 @@ pub enum Request {
     Renew(Claim, Ttl),
     /// Set the key again if the last renewal did not find it.
     Heal(Claim, Ttl),
+    /// Undo what a lost ballot may have been granted, with its token, which nobody else can have used: nothing is asked
+    /// where nothing was granted, and no answer is waited for.
+    Undo(Claim),
+    /// Undo what is outstanding, and nothing that was granted.
+    Leave(Claim),
     /// With a token that nobody else can have used, nothing is asked where nothing was granted.
     Release(Claim, Whose),
     Look(LockName),
     Names,
+}
+
+impl Request {
+    /// Whether it ends a claim: then it is sent in any case.
+    fn is_about_the_end(&self) -> bool {
+        matches!(self, Request::Undo(_) | Request::Leave(_) | Request::Release(..))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,11 +133,11 @@ pub fn start(
 impl Node {
     fn carry_out(&mut self, job: &Job, end: &UnixStream) -> Answer {
         // What says how long the lock is ours is sent in any case.
-        let is_last = matches!(job.request, Request::Release(..) | Request::Renew(..));
+        let is_last = matches!(job.request, Request::Renew(..)) || job.request.is_about_the_end();
         if !is_last && job.ballot_number <= self.closed.load(Ordering::Relaxed) {
             return Answer::Unwanted;
         }
-        if job.until.passed() && !matches!(job.request, Request::Release(..)) {
+        if job.until.passed() && !job.request.is_about_the_end() {
             return Answer::Failed(Error { kind: ErrorKind::Unreachable, ..Error::internal("", &"no answer in time") });
         }
         let limit = Limit { until: job.until, cancel: [Some(end.as_fd()), None, None] };
@@ -152,6 +164,17 @@ impl Node {
                 }
                 Answer::Done
             }
+            Request::Undo(claim) => match self.undo_outstanding(claim, limit) {
+                true => {
+                    self.asked = None;
+                    Answer::Undoing
+                }
+                false => self.release(claim, Whose::Ours, limit)?,
+            },
+            Request::Leave(claim) => match self.undo_outstanding(claim, limit) {
+                true => Answer::Undoing,
+                false => Answer::Untouched,
+            },
             Request::Release(claim, whose) => self.release(claim, *whose, limit)?,
             Request::Look(name) => {
                 let (status, value) = self.server.sight(name, limit)?;
@@ -184,6 +207,12 @@ impl Node {
         })
     }
 
+    /// Sends a release behind each request for this claim that nobody waits for any more. Whether there was one.
+    fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
+        let is_asked = self.asked.as_ref() == Some(&claim.token);
+        is_asked && std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(claim, limit)
+    }
+
     fn release(&mut self, claim: &Claim, whose: Whose, limit: Limit<'_>) -> Result<Answer, Error> {
         let token = Some(&claim.token);
         // Asked again, since not all have answered.
@@ -193,14 +222,13 @@ impl Node {
         if whose == Whose::Ours && self.asked.as_ref() != token {
             return Ok(Answer::Untouched);
         }
-        if std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(claim, limit) {
-            self.asked = None;
-            return Ok(Answer::Undoing);
-        }
+        // What is outstanding may be carried out later than this release: one goes behind it as well.
+        let is_undoing = self.undo_outstanding(claim, limit);
         let released = self.server.release(claim, limit)?;
         // Not before that: who asks again because there was no answer must not be told that there is nothing of ours.
         self.asked = None;
         Ok(match released {
+            Released::NotYours(_) if is_undoing => Answer::Undoing,
             Released::NotYours(state) => Answer::NotYours(state),
             Released::Done => {
                 self.given_back = Some(claim.token.clone());

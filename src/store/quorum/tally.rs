@@ -167,14 +167,16 @@ pub fn verdict(votes: &Votes) -> LockState {
         return LockState::free(fence);
     }
     let with = |one: &LockState| taken.iter().copied().filter(|other| is_same(one, other)).collect::<Vec<_>>();
-    let most = taken.iter().map(|one| with(one)).max_by_key(Vec::len).unwrap_or_default();
+    let most = taken.iter().rev().map(|one| with(one)).max_by_key(Vec::len).unwrap_or_default();
     if most.len() >= quorum {
         return held(most, quorum);
     }
     let could_change = most.len().max(absent) + silent >= quorum;
-    let state = if could_change { StateKind::Unknown } else { StateKind::Contested };
-    let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| state == StateKind::Contested).flatten();
-    LockState { kind: state, holder: None, ttl, fence: None, legacy: None }
+    let kind = if could_change { StateKind::Unknown } else { StateKind::Contested };
+    let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| kind == StateKind::Contested).flatten();
+    // Whoever has the most votes, and could be asked or broken.
+    let holder = most.first().and_then(|seen| seen.holder.clone());
+    LockState { kind, holder, ttl, fence: None, legacy: None }
 }
 
 /// By who holds it. Values that are not nxlock's are not told apart: they are another program's.
@@ -297,17 +299,17 @@ mod tests {
 
     #[test]
     fn where_nobody_has_more_than_half_it_is_contested_until_a_majority_can_be_free() {
-        assert_eq!(told("a9 a8 b7 b6 -"), (StateKind::Contested, None, Some(7)));
-        assert_eq!(told("a9 a8 - -"), (StateKind::Contested, None, Some(8)));
-        assert_eq!(told("a9 b8 c7"), (StateKind::Contested, None, Some(8)));
+        assert_eq!(told("a9 a8 b7 b6 -"), (StateKind::Contested, Some('a'), Some(7)));
+        assert_eq!(told("a9 a8 - -"), (StateKind::Contested, Some('a'), Some(8)));
+        assert_eq!(told("a9 b8 c7"), (StateKind::Contested, Some('a'), Some(8)));
         assert_eq!(told("x x - - a9"), (StateKind::Contested, None, Some(9)));
         assert_eq!(told("x x x1 - a"), (StateKind::Contested, None, None), "most of them do not end");
     }
 
     #[test]
     fn what_those_could_decide_that_do_not_answer_is_unknown() {
-        assert_eq!(told("a9 a8 - ! -"), (StateKind::Unknown, None, None));
-        assert_eq!(told("a9 a8 b7 b6 !"), (StateKind::Unknown, None, None));
+        assert_eq!(told("a9 a8 - ! -"), (StateKind::Unknown, Some('a'), None));
+        assert_eq!(told("a9 a8 b7 b6 !"), (StateKind::Unknown, Some('a'), None));
         assert_eq!(told("a9 - - ! !").0, StateKind::Unknown);
         assert_eq!(told("! ! ! ! !").0, StateKind::Unknown);
         // However it stands with them, nobody has three.
