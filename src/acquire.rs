@@ -1,7 +1,7 @@
-//! Asking until the lock is granted, refused, no longer wanted, or out of time.
+//! The waiting loop: requests the lock until it is granted or refused, the user gives up, or time runs out.
 //!
-//! Decides how long each kind of trouble is put up with, and sees to it that a claim that is given
-//! up leaves nothing behind. Knows nothing of how a store is asked.
+//! Decides how long to retry after each kind of error, and releases a claim that it gives up, so that nothing is left
+//! behind. Knows nothing of how a store is asked.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::store::{AcquireMode, Acquired, QueuePlace, Store};
 use crate::wait::{Limit, Woken};
 use crate::{log, notify};
 
-/// How long we are willing to wait for a lock, and for a server.
+/// How long to wait for a lock, and for a server.
 #[derive(Clone, Copy)]
 pub struct WaitOptions {
     pub wait: Wait,
     pub queue: Queueing,
-    /// Bound on finding out anything at first contact.
+    /// Time-out for the first contact with the server.
     pub server_timeout: Duration,
 }
 
@@ -38,7 +38,7 @@ pub enum Wait {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Queueing {
     InLine,
-    /// On an equal footing with plain `SET NX` clients.
+    /// Compete with plain `SET NX` clients as an equal.
     Not,
 }
 
@@ -48,33 +48,33 @@ pub enum Waited {
     Interrupted(Signal),
 }
 
-/// A wait under way.
+/// A wait in progress.
 struct Attempt<'a> {
     store: &'a mut dyn Store,
     claim: &'a mut Claim,
     options: WaitOptions,
     mode: AcquireMode,
     began: Moment,
-    /// Whether the server has ever answered: one that goes away later is waited for.
+    /// Whether the server has ever replied: nxlock waits for one that goes away later.
     met: bool,
     backoff: Backoff,
-    /// Since when every answer was a grant that came too late to be of use.
+    /// Since when every reply was a grant that came too late to be of use.
     slow_since: Option<Moment>,
-    /// How many were in line when the lock was last free and not granted.
+    /// Length of the queue when the lock was last free and not granted.
     free_behind: Option<usize>,
     /// A request was not answered: it may still be granted.
     in_doubt: bool,
-    /// The last answer, if it was that somebody else has the lock.
+    /// The last reply, if it was that another holder has the lock.
     held: Option<(LockState, QueuePlace)>,
-    /// The trouble of the last try.
+    /// The error of the last attempt.
     before: Option<Error>,
 }
 
-/// Asks `store` for a lock until there is an outcome: if it is granted, then with the token that `hold` has then.
-/// `enclosing` are the claims that we run under.
+/// Requests a lock from `store` until there is an outcome. On a grant, `claim` has the token that was granted.
+/// `enclosing` are the tokens of the runs that nxlock is part of.
 ///
 /// # Errors
-/// When the truth could not be found out in time, or never will be.
+/// If nxlock could not determine in time who has the lock, or never can.
 pub fn for_grant(
     store: &mut dyn Store,
     claim: &mut Claim,
@@ -91,13 +91,13 @@ pub fn for_grant(
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
                 return Ok(Waited::Granted(lease));
             }
-            // Granted, but the answer took too long to be of use: ask again, and it counts from now.
+            // Granted, but the reply took too long to be of use: ask again for a full lease.
             Ok(Acquired::Granted(_)) => {
                 if let Some(error) = attempt.too_slow() {
                     return attempt.fail(error);
                 }
             }
-            // The dead in line are more than one request removes.
+            // There are more dead waiters than one request removes.
             Ok(Acquired::Held(state, place)) if state.kind == StateKind::Free && attempt.clears(place) => {}
             Ok(Acquired::Held(state, _)) if state.kind == StateKind::Free => {
                 let error = attempt.not_granted();
@@ -112,7 +112,7 @@ pub fn for_grant(
                     return Ok(attempt.refused(state, place, nested));
                 }
                 attempt.begin_waiting(signals);
-                // The first time we only asked; nobody has to hear of a lock that is free at once.
+                // The first request only asks: a lock that is free at once needs no queue and no report.
                 if attempt.mode == AcquireMode::Once {
                     attempt.mode = AcquireMode::Queue;
                     continue;
@@ -165,7 +165,7 @@ impl Attempt<'_> {
         (self.slow_since, self.free_behind) = (None, None);
     }
 
-    /// Whether the line in front of a free lock gets shorter by our asking.
+    /// Returns whether requests shorten the queue for a free lock.
     fn clears(&mut self, place: QueuePlace) -> bool {
         let before = self.free_behind.replace(place.length);
         before.is_none_or(|before| place.length < before)
@@ -180,12 +180,12 @@ impl Attempt<'_> {
         }
     }
 
-    /// Pauses after trouble that is put up with; the outcome, if a signal ends the wait.
+    /// Pauses before a retry; returns the outcome if the wait is over.
     fn endure(&mut self, error: Error, signals: &mut Signals, waiting: &mut Waiting) -> Result<Option<Waited>, Error> {
         if let Some(signal) = signals.stop_requested() {
             return Ok(Some(self.interrupted(signal, signals)));
         }
-        // A last try that time ran out on tells less than the answer before it.
+        // A last attempt that timed out tells less than the reply before it.
         if error.is_retryable()
             && self.before.is_none()
             && self.wait_ends().passed()
@@ -208,7 +208,7 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// Waits until it is worth asking again; the signal that ended the wait, if one did.
+    /// Waits until it is worth asking again; returns the signal that ended the wait, if one did.
     fn rest(&mut self, signals: &mut Signals, waiting: &mut Waiting) -> Option<Signal> {
         loop {
             let limit = Limit { until: waiting.redraw_at().min(self.wait_ends()), cancel: signals.fds() };
@@ -225,16 +225,16 @@ impl Attempt<'_> {
         }
     }
 
-    /// Puts up with trouble for a while: how long to pause, or the trouble to fail with.
+    /// Returns how long to pause before a retry, or the error to fail with.
     fn bear(&mut self, error: Error, waiting: &mut Waiting) -> Result<Duration, Error> {
         if !error.is_retryable() {
             return Err(error);
         }
-        // A "not now" is an answer too: who says it is there.
+        // A "not now" is a reply too: the server is there.
         self.met |= error.kind == ErrorKind::Unavailable && self.options.wait != Wait::Not;
         let until = self.put_up_with(&error);
         if until.passed() {
-            // A last try that time ran out on tells less than the one before it.
+            // A last attempt that timed out tells less than the error before it.
             return Err(self.before.take().unwrap_or(error));
         }
         log::trace(format_args!("{error}"));
@@ -251,14 +251,14 @@ impl Attempt<'_> {
         Waited::Busy(Refused { state, place, waited: self.began.elapsed(), nested })
     }
 
-    /// Without it a second Ctrl-C has to wait for the clean-up, which is short.
+    /// If this fails, a second Ctrl-C has to wait for the clean-up, which is short.
     fn begin_waiting(&self, signals: &mut Signals) {
         if let Err(error) = signals.begin_waiting() {
             log::warn(format_args!("{error:#}"));
         }
     }
 
-    /// When the wait is over, by what was asked for.
+    /// Returns the deadline that the user set for the wait.
     fn wait_ends(&self) -> Moment {
         match self.options.wait {
             Wait::Not | Wait::ForEver => Moment::NEVER,
@@ -270,18 +270,18 @@ impl Attempt<'_> {
         self.options.wait == Wait::Not || self.wait_ends().passed()
     }
 
-    /// A server that has not answered yet has this long to.
+    /// Returns the deadline for the server's first reply.
     fn first_contact(&self) -> Moment {
         (self.began + self.options.server_timeout).min(self.wait_ends())
     }
 
-    /// The latest moment at which the next answer is of use. One that is asked for just before the
-    /// end of a wait is still given time to come: it decides between busy and unreachable.
+    /// Returns the deadline for the next reply. A request sent just before the end of a wait still gets time for its
+    /// reply: it decides between busy and unreachable.
     fn answer_by(&self) -> Moment {
         if self.met { self.wait_ends().max(Moment::now() + self.parting()) } else { self.first_contact() }
     }
 
-    /// Until when this kind of trouble is put up with.
+    /// Returns until when to retry after this kind of error.
     fn put_up_with(&self, error: &Error) -> Moment {
         match (error.kind, self.options.wait) {
             (_, Wait::Not) => self.began + self.options.server_timeout,
@@ -290,7 +290,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// One slow answer is bad luck; nothing but slow ones for so long is trouble.
+    /// Returns an error if all replies have been slow for too long; a single one is bad luck.
     fn too_slow(&mut self) -> Option<Error> {
         let since = *self.slow_since.get_or_insert_with(Moment::now);
         (since.elapsed() >= self.options.server_timeout).then(|| Error {
@@ -306,14 +306,14 @@ impl Attempt<'_> {
         Err(error)
     }
 
-    /// A second signal cuts the clean-up short.
+    /// Cleans up; a second signal cuts that short.
     fn interrupted(&mut self, signal: Signal, signals: &Signals) -> Waited {
         self.give_up(signals.fds());
         Waited::Interrupted(signal)
     }
 
-    /// A request whose answer was lost may have been granted: what we no longer want is given back.
-    /// Where that fails too, the lease ends by itself.
+    /// Releases the claim: a request whose reply was lost may have been granted. If the release fails too, the lease
+    /// expires by itself.
     fn give_up(&mut self, cancel: Fds<'_>) {
         let until = Moment::now() + self.parting();
         let _ = self.store.release(self.claim, Limit { until, cancel });

@@ -1,7 +1,7 @@
-//! The whole command line as domain types: what was typed, and nothing of what it does.
+//! The whole command line as domain types: what the user typed. Must not know what it does.
 //!
-//! Help, completions and manual pages are generated from this one definition (`cli/docs.rs`), so
-//! each text below is written for all three. Parsing touches neither the network nor a file.
+//! Help, completions and manual pages are generated from this one definition (`cli/docs.rs`), so each text below is
+//! written for all three. Parsing touches neither the network nor a file.
 
 pub mod config;
 #[cfg(test)]
@@ -51,7 +51,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    // Described where their options are: a text here would hide the one there.
+    // The structs of these verbs have the help texts: a text here would hide them.
     Run(Run),
     Acquire(Acquire),
     Renew(Renew),
@@ -184,7 +184,7 @@ pub struct Acquire {
     #[arg(long, conflicts_with = "json")]
     pub export: bool,
 
-    // Last: their headings would be those of what follows.
+    // Last, since their headings would apply to the options that follow.
     #[command(flatten)]
     pub wait_args: WaitArgs,
 

@@ -1,8 +1,7 @@
-//! What time it is: the only file that asks.
+//! The clocks: the only file that reads them.
 //!
-//! Leases are measured on CLOCK_BOOTTIME (clock_gettime(2)), which goes on counting while the
-//! machine sleeps, as the server's clock does; `std::time::Instant` stops then. The wall clock is
-//! only ever told to people.
+//! Leases are measured on CLOCK_BOOTTIME (clock_gettime(2)), which keeps counting while the machine sleeps, as the
+//! server's clock does; `std::time::Instant` does not. The wall clock is only shown to people.
 
 use std::fs;
 use std::io;
@@ -31,22 +30,22 @@ impl Moment {
         self.remaining().is_zero()
     }
 
-    /// Nothing if it has passed.
+    /// Returns the time left; zero if the moment has passed.
     pub fn remaining(self) -> Duration {
         self.0.saturating_sub(Moment::now().0)
     }
 
-    /// Nothing if it is still to come.
+    /// Returns the time since the moment; zero if it is still to come.
     pub fn elapsed(self) -> Duration {
         Moment::now().0.saturating_sub(self.0)
     }
 
-    /// What [`Moment::since_boot`] gives, back.
+    /// Reverses [`Moment::since_boot`].
     pub fn after_boot(duration: Duration) -> Moment {
         Moment(duration)
     }
 
-    /// Since boot, as timerfd_settime(2) takes it; nothing for [`Moment::NEVER`].
+    /// Returns the time since boot, as timerfd_settime(2) takes it; `None` for [`Moment::NEVER`].
     pub fn since_boot(self) -> Option<Duration> {
         (self != Moment::NEVER).then_some(self.0)
     }
@@ -68,21 +67,21 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// One boot of this machine: what its processes can agree on a moment by.
+/// One boot of this machine: the reference by which its processes agree on a moment.
 pub struct Boot {
-    /// Not known in a container that has been given an id of its own, or no /proc/sys.
+    /// Unknown in a container that has an id of its own, or no /proc/sys.
     id: Option<String>,
-    /// By how many microseconds this process's clock is ahead of the machine's, time_namespaces(7).
+    /// Microseconds by which this process's clock is ahead of the machine's, time_namespaces(7).
     ahead: i64,
 }
 
 impl Boot {
     /// # Errors
-    /// Where there is no /proc, and while a process has left one time namespace and is not in the next: then nothing tells
-    /// how far its clock is ahead.
+    /// If there is no /proc, or while the process has left one time namespace and is not in the next: then nothing
+    /// tells how far its clock is ahead.
     pub fn this() -> io::Result<Boot> {
         let offsets = match proc::short("/proc/self/timens_offsets") {
-            // Not there in kernels without time namespaces.
+            // Kernels without time namespaces do not have this file.
             Err(_) => proc::short("/proc/self/stat").map(|_| Vec::new())?,
             Ok(offsets) => offsets,
         };
@@ -94,8 +93,7 @@ impl Boot {
         Ok(Boot { id: proc::boot_id(), ahead })
     }
 
-    /// Whether this process counts from the machine's boot itself. What /proc tells of times is by the
-    /// clock of whoever reads it.
+    /// Returns whether this process counts from the machine's boot itself. Times in /proc are by the reader's clock.
     pub fn is_told_by_our_clock(&self) -> bool {
         self.ahead == 0
     }
@@ -104,30 +102,30 @@ impl Boot {
         self.id.as_deref()
     }
 
-    /// Whether this id is that of another boot for certain.
+    /// Returns whether this id is certainly that of another boot.
     pub fn is_other_than(&self, id: Option<&str>) -> bool {
         self.id().zip(id).is_some_and(|(this, other)| this != other)
     }
 
-    /// Microseconds from the machine's boot to a moment.
+    /// Returns the microseconds from the machine's boot to a moment.
     pub fn micros(&self, moment: Moment) -> u64 {
         u64::try_from(moment.0.as_micros()).unwrap_or(u64::MAX).saturating_add_signed(-self.ahead)
     }
 
-    /// The moment so many microseconds after the machine's boot.
+    /// Returns the moment this many microseconds after the machine's boot.
     pub fn moment(&self, micros: u64) -> Moment {
         Moment(Duration::from_micros(micros.saturating_add_signed(self.ahead)))
     }
 }
 
-/// The offset of CLOCK_BOOTTIME in `/proc/PID/timens_offsets`: seconds and nanoseconds.
+/// Returns, in microseconds, the offset of CLOCK_BOOTTIME in `/proc/PID/timens_offsets` (seconds and nanoseconds).
 pub fn ahead(offsets: &str) -> Option<i64> {
     let mut fields = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_ascii_whitespace();
     let mut number = || fields.next()?.parse::<i64>().ok();
     number()?.checked_mul(1_000_000)?.checked_add(number()? / 1000)
 }
 
-/// The wall clock, for people.
+/// Returns the time of the wall clock, for people.
 #[expect(clippy::disallowed_methods, reason = "the one place that asks")]
 pub fn wall() -> SystemTime {
     SystemTime::now()

@@ -1,4 +1,4 @@
-//! A verb becomes a report, one file a verb; none prints.
+//! Turns a verb into a report, one file per verb. No verb prints its report.
 
 mod acquire;
 mod check;
@@ -27,7 +27,7 @@ use crate::store::{self, Credentials, Store, Target, TlsFiles};
 use crate::wait::Limit;
 use crate::{log, notify, text};
 
-/// A report, and who holds the lock that it tells of while it is printed.
+/// A report, and the custody of the granted lock while the report is printed.
 pub struct Outcome {
     pub report: Report,
     custody: Option<acquire::Custody>,
@@ -40,7 +40,7 @@ impl From<Report> for Outcome {
 }
 
 impl Outcome {
-    /// The report was printed: what is left to do, and the report if that failed.
+    /// Finishes after the report was printed. Returns a report if that fails.
     pub fn printed(self) -> Option<Report> {
         match (self.report, self.custody) {
             (Report::Acquired(acquired), Some(custody)) => custody.hand_over(&acquired).err().map(Report::Failed),
@@ -48,19 +48,19 @@ impl Outcome {
         }
     }
 
-    /// The report could not be printed: what is left to do, and what to say of it.
+    /// Cleans up after the report could not be printed. Returns the report of that failure.
     pub fn not_printed(self, error: &io::Error, server_timeout: Duration) -> Option<Report> {
         Some(Report::Failed(match (self.report, self.custody) {
             (Report::Acquired(acquired), Some(custody)) => custody.take_back(&acquired, error, server_timeout),
             (Report::Failed(failed), _) => failed,
-            // A reader that has left knows enough.
+            // A reader that has left is no failure.
             _ if error.kind() == io::ErrorKind::BrokenPipe => return None,
             _ => Error::internal("cannot write to stdout", error),
         }))
     }
 }
 
-/// Does what was asked for.
+/// Performs a verb.
 pub fn perform(cli: &Cli, settings: Result<Settings, Error>) -> Outcome {
     let global = &cli.global;
     let settings = match settings {
@@ -82,8 +82,8 @@ pub fn perform(cli: &Cli, settings: Result<Settings, Error>) -> Outcome {
     outcome
 }
 
-/// Every user of this machine can read our arguments while we run. Told to a person alone: a log would have it with every
-/// call.
+/// Warns of a password in argv, which every user of this machine can read while nxlock runs. Only on a terminal: a log
+/// would repeat it with every call.
 fn warn_of_a_password(global: &GlobalArgs) {
     let has_password = |url: &str| {
         let target = Target::choose([url], None, &Credentials::default());
@@ -98,7 +98,7 @@ fn warn_of_a_password(global: &GlobalArgs) {
     }
 }
 
-/// What is known of an error; whatever is not a store's trouble is our own failure.
+/// Returns the error; any but a store's is an internal failure of nxlock.
 fn explain(error: anyhow::Error) -> Error {
     error.downcast().unwrap_or_else(|error: anyhow::Error| {
         let causes = error.chain().skip(1).map(ToString::to_string).collect::<Vec<_>>().join(": ");
@@ -106,7 +106,7 @@ fn explain(error: anyhow::Error) -> Error {
     })
 }
 
-/// The lock that is meant, and what stands before its name in the key.
+/// Returns the lock asked for, and its prefix.
 fn meant(global: &GlobalArgs, lock: &LockArg) -> Result<(Named, Prefix), Error> {
     match (&lock.key, &lock.name) {
         (Some(key), _) => Ok((Named::by_key(key), Prefix::none())),
@@ -120,11 +120,11 @@ fn meant(global: &GlobalArgs, lock: &LockArg) -> Result<(Named, Prefix), Error> 
     }
 }
 
-/// What a claim wants of those who keep it, beyond that.
+/// The further requirements of a claim on the server.
 #[derive(Clone, Copy, Default)]
 struct Wants {
     min_replicas: u32,
-    /// To share its key with old SETNX clients.
+    /// The key is shared with old SETNX clients.
     beside_setnx: bool,
 }
 
@@ -134,7 +134,7 @@ impl Wants {
     }
 }
 
-/// What REDIS_URL names. Unset, empty, or no UTF-8, it names no server.
+/// Returns REDIS_URL. Unset, empty, or not UTF-8, it names no server.
 fn redis_url() -> Option<String> {
     std::env::var("REDIS_URL").ok().filter(|url| !url.trim().is_empty())
 }
@@ -166,22 +166,22 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
     Ok(store::open(target, prefix, global.server_timeout, wants.min_replicas))
 }
 
-/// The names of all locks that exist.
+/// Returns the names of all locks that exist.
 ///
 /// # Errors
-/// If they cannot be found out.
+/// If the store cannot list them.
 pub fn names(global: &GlobalArgs, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
     open(global, global.prefix.clone(), Wants::default())?.names(limit)
 }
 
-/// What was said on the command line, and not in the environment, of where the locks are. Without a
+/// Returns the options from the command line, but not from the environment, that say where the locks are. Without a
 /// password.
 fn options(global: &GlobalArgs, lock: &Named) -> String {
     let said = |value: Option<String>, variable: &str| {
         value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))
     };
     let mut options = String::new();
-    // The variable is one value, whatever number of servers it names.
+    // The variable is one value, though it may name several servers.
     let by_variable = global.server.len() == 1 && said(global.server.first().cloned(), "NXLOCK_SERVER").is_none();
     for server in Target::shown(global.servers()).filter(|_| !by_variable).into_iter().flatten() {
         options += &format!(" -s {}", shlex::try_quote(&server).unwrap_or_default());
@@ -206,11 +206,11 @@ fn options(global: &GlobalArgs, lock: &Named) -> String {
     options
 }
 
-/// A new claim by this process, that may live with one.
+/// Returns a new claim by this process, which may live with a process.
 fn new_claim(lock: &Named, asked: &WaitArgs, setnx: &SetnxArgs, owner_pid: Option<u32>) -> anyhow::Result<Claim> {
     let (owner, reason, now) = (Owner::this_process(), asked.reason.as_deref(), wall());
     let name = lock.name.clone();
-    // A claim that lives with a process is renewed for as long as that runs.
+    // A claim that lives with a process is renewed while the process runs.
     let upkeep = if owner_pid.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
     if !setnx.setnx_compat {
         let token = Token::mint_for(upkeep, &owner, reason, now)?;
@@ -233,7 +233,7 @@ fn wait_options(asked: &WaitArgs, global: &GlobalArgs) -> WaitOptions {
     WaitOptions { wait, queue, server_timeout: global.server_timeout }
 }
 
-/// Waits for a lock; where there is no lease to go on with, the report.
+/// Waits for a lock. Returns its lease, or the report if there is none.
 fn wait_for(
     store: &mut dyn Store,
     (lock, claim): (&Named, &mut Claim),
@@ -247,7 +247,7 @@ fn wait_for(
         crate::acquire::for_grant(store, claim, ttl, wait_options(asked, global), &enclosing(), signals, &mut waiting);
     let granted = matches!(waited, Ok(Waited::Granted(_)));
     waiting.end(granted);
-    // From here on time runs against a lease.
+    // From here on a lease runs.
     log::urgent(granted);
     Ok(match waited? {
         Waited::Granted(lease) => {
@@ -268,13 +268,13 @@ fn wait_for(
     })
 }
 
-/// The claims of the runs that we are a part of, innermost last.
+/// Returns the claims of the enclosing runs, innermost last.
 fn enclosing() -> Vec<Token> {
     let held = std::env::var(HELD).unwrap_or_default();
     held.split(' ').filter_map(|token| token.parse().ok()).collect()
 }
 
-/// The token as it was given: itself, or `-` for stdin.
+/// Reads a token: given as a word, or `-` for stdin.
 fn token(given: &str) -> anyhow::Result<Token> {
     let text = if given == "-" {
         let mut text = String::new();
@@ -287,19 +287,20 @@ fn token(given: &str) -> anyhow::Result<Token> {
     Ok(parsed.map_err(|cause| Error { kind: ErrorKind::Usage, action: "TOKEN".into(), cause, hint: String::new() })?)
 }
 
-/// Told to stop when the lock had just been granted: it is given back, and nothing is started.
+/// Gives the lock back and returns a report if a signal arrived with the grant: nothing is started then.
 fn give_up_if_asked(store: &mut dyn Store, claim: &Claim, timeout: Duration, signals: &mut Signals) -> Option<Report> {
     let signal = signals.stop_requested()?;
     give_back(store, claim, timeout);
     Some(Report::Interrupted(signal))
 }
 
-/// Nothing was started: whether the server heard it matters to nobody but the next, for one ttl. Whether it did.
+/// Gives back a lock under which nothing was started, and returns whether the server confirmed it. A failure only
+/// delays the next holder, for at most one ttl.
 fn give_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> bool {
     hand_back(store, claim, timeout).inspect_err(|explain| log::warn(format_args!("{explain}"))).is_ok()
 }
 
-/// Gives back a lock that is of no use, and tells that it did.
+/// Gives back an unused lock, and reports the event.
 fn hand_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> Result<(), Error> {
     match crate::retry::give_back(timeout, Moment::NEVER, |limit| store.release(claim, limit)) {
         Ok(GivenBack::NotYours(state)) => {

@@ -1,11 +1,11 @@
-//! Lengths of time: as a user types them, as a message shows them, and as a client varies them.
+//! Durations: as a user types them, as a message shows them, and with jitter.
 
 use std::time::Duration;
 
-/// The longest that an option takes: ten years, far below where the arithmetic of `PX` overflows.
+/// Maximum value of an option: ten years, far below where the arithmetic of `PX` overflows.
 pub const MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// A length of time as humantime writes it.
+/// Parses a duration in humantime's format.
 ///
 /// # Errors
 /// A bare number, a unit that could be mistaken for another, or more than [`MAX`].
@@ -24,10 +24,10 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// The same, and not none at all.
+/// Parses a duration that must not be zero.
 ///
 /// # Errors
-/// As [`parse`], and for nothing.
+/// Those of [`parse`], and zero.
 pub fn positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err("must be more than nothing".to_owned()),
@@ -35,10 +35,10 @@ pub fn positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The same, and not so short that nobody could follow.
+/// Parses an interval that must not be too short for a person to follow.
 ///
 /// # Errors
-/// As [`parse`], and for less than a tenth of a second.
+/// Those of [`parse`], and less than a tenth of a second.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         short if short < Duration::from_millis(100) => Err("too short: 100ms at least".to_owned()),
@@ -46,7 +46,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A length of time, to the precision a person wants: `4m 12s`, `24s`, `1.5s`, `80ms`.
+/// Formats a duration as precisely as a person needs it: `4m 12s`, `24s`, `1.5s`, `80ms`.
 pub fn span(duration: Duration) -> String {
     let precise = match duration {
         long if long >= Duration::from_secs(3600) => Duration::from_secs(long.as_secs() / 60 * 60),
@@ -64,9 +64,9 @@ pub fn span(duration: Duration) -> String {
     humantime::format_duration(precise).to_string()
 }
 
-/// Between half and one and a half of `about`.
+/// Returns a random duration between half and one and a half of `about`.
 pub fn jittered(about: Duration) -> Duration {
-    // Without random bits there is no jitter, and no harm.
+    // Without random bits there is no jitter, which does no harm.
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     about / 2 + about.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }

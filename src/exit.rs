@@ -1,7 +1,7 @@
-//! The only place with a number in it, and the only way out.
+//! The only file with exit statuses, and the only way out.
 //!
-//! The numbers are those of sysexits(3), which flock(1) uses too, so that they are not taken for
-//! the command's own; the rest as env(1) and timeout(1) have them.
+//! The statuses are those of sysexits(3), as in flock(1), so that callers do not take them for the command's own; the
+//! others follow env(1) and timeout(1).
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ const UNREACHABLE: u8 = 69;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Status(u8),
-    /// By the same signal, so that a calling shell's loop stops.
+    /// Die of the same signal, so that a calling shell's loop stops.
     Signal(Signal),
 }
 

@@ -1,4 +1,4 @@
-//! What the fuzz targets call (`tests/fuzz`): they are crates of their own, for which this one is a library.
+//! The interface for the fuzz targets (`tests/fuzz`), which are crates of their own and use this one as a library.
 
 pub use crate::cli::Cli;
 pub use crate::clock::{Moment, ahead, wall};

@@ -1,10 +1,9 @@
-//! A lock kept in the background, for as long as a process runs that is no child of ours.
+//! The keeper: holds a lock in the background while a process runs that is no child of nxlock.
 //!
-//! The process that asked becomes two before it asks (`fork`): a front, which its caller waits for and which
-//! prints the token, and the keeper, which asks, renews, and gives the lock back. So no thread and no connection
-//! ever changes hands. The keeper looks at the same things again whenever anything happens: the lease, the
-//! process it keeps the lock for (`ward`), who wants it to end, and the owner of the token, who is about to give
-//! the lock back (`door`).
+//! nxlock forks before it requests the lock (`fork`): the front, which the caller waits for, prints the token; the
+//! keeper requests, renews and releases the lock. So no thread or connection ever changes hands. On every event the
+//! keeper checks the same things again: the lease, the watched process (`watched`), requests to stop, and whether the
+//! token's owner is about to release the lock (`control`).
 
 mod control;
 mod daemon;
@@ -40,15 +39,15 @@ use crate::supervise::margin;
 use control::{ControlSocket, TokenOwner};
 use handshake::FrontState;
 
-/// What a keeper needs, all had before the lock is asked for: once it is granted nothing may be lacking.
+/// What a keeper needs, allocated before the lock is requested: after the grant nothing may be lacking.
 pub struct Resources {
     alarm: Alarm,
-    /// Readable when any of what is waited for is.
+    /// Readable when any descriptor that the keeper waits for is.
     poller: Epoll,
     nowhere: File,
 }
 
-/// An outfit in the background, where the lock's owner finds it.
+/// The resources of a keeper in the background, where the token's owner finds it.
 pub struct Ready {
     alarm: Alarm,
     poller: Epoll,
@@ -57,16 +56,16 @@ pub struct Ready {
 
 impl Resources {
     /// # Errors
-    /// As the system calls: there may be too few descriptors.
+    /// Those of the system calls: there may be too few descriptors.
     pub fn gather() -> io::Result<Resources> {
         let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Resources { alarm: Alarm::new()?, poller, nowhere: daemon::nowhere()? })
     }
 
-    /// Goes into the background with a lock that was just granted, and tells the front of it.
+    /// Goes into the background with a lock that was just granted, and sends the grant to the front.
     ///
     /// # Errors
-    /// If that cannot be, or nobody is there any more.
+    /// If a system call fails, or the front has ended.
     pub fn leave(
         self,
         key: &str,
@@ -75,7 +74,7 @@ impl Resources {
         signals: &Signals,
         front: &mut FrontEnd,
     ) -> io::Result<Ready> {
-        // Only the token that was granted is the owner's.
+        // The token may change until it is granted.
         let control = ControlSocket::open(key, token)?;
         for fd in signals.fds().into_iter().flatten().chain([watched.as_fd(), front.as_fd(), control.as_fd()]) {
             self.poller.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -86,14 +85,14 @@ impl Resources {
     }
 }
 
-/// What is to be kept, and how.
+/// The lock to keep, and how.
 pub struct Assignment {
     pub store: Box<dyn Store>,
     pub claim: Claim,
     pub ttl: Ttl,
     pub lease: Lease,
     pub server_timeout: Duration,
-    /// What the ward is told a loss by.
+    /// The signal that tells the watched process of a loss.
     pub lost_signal: Option<Signal>,
 }
 
@@ -104,25 +103,25 @@ pub struct Keeper {
     renewer: Renewer,
     signals: Signals,
     poller: Epoll,
-    /// Until the token is printed.
+    /// Present until the token is printed.
     front: Option<FrontEnd>,
     control: ControlSocket,
-    /// The lease may be believed until then.
+    /// The lease is valid until then.
     until: Moment,
-    /// How long before that a lease that was not renewed counts as lost.
+    /// How long before that an unrenewed lease counts as lost.
     margin: Duration,
     is_told: bool,
-    /// Why it was not renewed, last.
+    /// Error of the last renewal that failed.
     uncertain: Option<Error>,
 }
 
-/// How it ends.
+/// How the keeper ends.
 enum End {
-    /// Nobody needs the lock any more, or somebody wants it from us.
+    /// Nobody needs the lock any more, or the keeper was told to stop.
     GiveBack,
-    /// Its owner gives it back.
+    /// The token's owner releases the lock.
     Leave(TokenOwner),
-    /// There is none any more.
+    /// The lock is lost.
     Lost,
 }
 
@@ -146,7 +145,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps the lock until there is no more need, or no more lock.
+    /// Keeps the lock until nobody needs it or it is lost.
     pub fn keep(mut self) {
         notify::kept();
         let end = loop {
@@ -190,7 +189,8 @@ impl Keeper {
         }
     }
 
-    /// Sees whether there is an end to it. The lease first: we may have been stopped, or the whole machine.
+    /// Returns how the keeper ends, if it must. Checks the lease first: the keeper, or the machine, may have been
+    /// stopped.
     fn look(&mut self) -> Option<End> {
         if self.until.passed() {
             return Some(self.lose(&Lost::Unconfirmed(self.uncertain.clone())));
@@ -198,7 +198,7 @@ impl Keeper {
         if !self.is_told && (self.until - self.margin).passed() {
             match self.owner() {
                 Some(owner) => return Some(End::Leave(owner)),
-                // It may still be renewed, but that is not to be relied on any more.
+                // A renewal may still succeed, but is no longer to be relied on.
                 None if self.is_relied_on() => self.give_up(&Lost::Unconfirmed(self.uncertain.clone())),
                 None => return Some(End::GiveBack),
             }
@@ -218,7 +218,7 @@ impl Keeper {
         self.owner().map(End::Leave)
     }
 
-    /// There is no lock any more: by its owner's will, or else the ward has to know.
+    /// Handles a lost lock: its owner has released it, or else the watched process must know.
     fn lose(&mut self, how: &Lost) -> End {
         match self.owner() {
             Some(owner) => End::Leave(owner),
@@ -229,7 +229,7 @@ impl Keeper {
         }
     }
 
-    /// The ward has no lock, or not for long.
+    /// Reports that the lock is lost, or soon will be.
     fn give_up(&mut self, how: &Lost) {
         if !self.is_told {
             let follows = match self.lost_signal {
@@ -245,13 +245,13 @@ impl Keeper {
         self.control.owner(&self.token)
     }
 
-    /// Whether the token was printed. If not, it counts as never granted, and the front hears of that.
+    /// Returns whether the token was printed. If not, it counts as never granted, and the front learns that.
     fn is_relied_on(&mut self) -> bool {
         self.front.take_if(FrontEnd::close);
         self.front.is_none()
     }
 
-    /// Tells the ward that it has no lock, or not for long.
+    /// Signals the watched process that the lock is lost, or soon will be.
     fn tell(&mut self) {
         if self.is_relied_on()
             && !std::mem::replace(&mut self.is_told, true)

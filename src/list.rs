@@ -1,4 +1,4 @@
-//! One look at the locks that are asked about: those that are named, or all that there are.
+//! Polls the locks asked about: those named, or all that exist.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,20 +9,21 @@ use crate::report::{Named, Row};
 use crate::retry;
 use crate::store::{LockStatus, ScanCursor, Store};
 
-/// What is asked about.
+/// The locks asked about.
 pub struct Subject {
-    /// In the order asked for; none for all that exist.
+    /// In the order of the command line; none for all that exist.
     pub named: Option<Vec<Named>>,
     pub prefix: Prefix,
-    /// Bound on finding out about one of them, or about one page of all.
+    /// Bound on inspecting one lock, or on listing one page of all.
     pub timeout: Duration,
 }
 
 impl Subject {
-    /// How they stand: in the order asked for, or in that of their names. `found` is told how many there are so far.
+    /// Returns the status of the locks, in the order of the command line or by name. Calls `found` with the number of
+    /// locks so far.
     ///
     /// # Errors
-    /// If it cannot be found out about any of them.
+    /// If the status of any lock cannot be determined.
     pub fn look(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {
         let Some(named) = &self.named else { return self.list_page(store, found) };
         let row = |lock: &Named| {
@@ -37,7 +38,7 @@ impl Subject {
         let mut all: BTreeMap<LockName, LockStatus> = BTreeMap::new();
         while let Some(page) = retry::insist(self.timeout, |limit| store.list_page(&mut list_page, limit))? {
             for (name, status) in page {
-                // One that went free since it was listed is no longer of the list.
+                // A lock released since it was listed leaves the list.
                 match status.is_free() {
                     true => all.remove(&name),
                     false => all.insert(name, status),

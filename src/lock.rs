@@ -1,4 +1,4 @@
-//! The nouns of locking: names, leases, holders. No I/O, no clock but what it is handed.
+//! The nouns of locking: names, leases, holders. No I/O, except to find out who asks for a lock; no clock of its own.
 
 mod key;
 mod setnx;
@@ -24,10 +24,10 @@ use crate::duration;
 use crate::error::Error;
 use crate::text::Tainted;
 
-/// A name that people agree on.
+/// A lock's name, on which its users agree.
 ///
-/// 1 to 200 bytes, no control characters, and no braces: a brace could part a lock from its fence
-/// in a cluster, where `{...}` picks the slot (Redis cluster specification, hash tags).
+/// 1 to 200 bytes, no control characters, and no braces: in a cluster `{...}` picks the slot (Redis cluster
+/// specification, hash tags), so a brace could part a lock from its fence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockName(String);
 
@@ -51,14 +51,14 @@ impl FromStr for LockName {
     }
 }
 
-/// For people: a name that a server lists is anybody's, and may hold what would fool a terminal.
+/// For people. Anybody may have written a name that a server lists, so what could fool a terminal is escaped.
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&crate::text::clean(&self.0))
     }
 }
 
-/// What stands before a name in its key. May be empty.
+/// The part of a key before the name. May be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix(String);
 
@@ -67,12 +67,12 @@ impl Prefix {
         &self.0
     }
 
-    /// Nothing: the name is the key.
+    /// Returns the empty prefix: the name is the key.
     pub fn none() -> Prefix {
         Prefix(String::new())
     }
 
-    /// The key of a lock.
+    /// Returns the key of a lock.
     pub fn key(&self, name: &LockName) -> String {
         format!("{}{}", self.0, name.0)
     }
@@ -115,18 +115,18 @@ impl Ttl {
         u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A ttl that is at least this long: what is left of a promise to hold.
+    /// Returns a ttl of at least this duration, such as the rest of a promise to hold.
     pub fn at_least(duration: Duration) -> Ttl {
         Ttl(duration.clamp(Ttl::MIN, Ttl::MAX))
     }
 
-    /// How far this machine's clock may drift from the server's within one lease, as Redlock has it:
-    /// one percent, and two milliseconds for the granularity of `PX`.
+    /// Returns how far this machine's clock may drift from the server's within one lease, as in Redlock: one percent,
+    /// and two milliseconds for the granularity of `PX`.
     fn drift(self) -> Duration {
         self.0 / 100 + Duration::from_millis(2)
     }
 
-    /// Until when a lease may be believed that was asked for at `asked` and then granted.
+    /// Returns until when the holder may trust a lease that it requested at `asked`.
     pub fn believed_until(self, asked: Moment) -> Moment {
         asked + self.0.saturating_sub(self.drift())
     }
@@ -143,92 +143,92 @@ impl FromStr for Ttl {
     }
 }
 
-/// Grows with every grant of a name, by whomever: a resource that remembers the highest it has seen
+/// Fencing token: grows with every grant of a name, by any client. A resource that remembers the highest it has seen
 /// can refuse a holder from the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence(pub u64);
 
-/// All it takes to renew or to release: a name, and the token that proves the claim to it.
+/// All that a renewal or a release needs: a name, and the token that proves the claim to it.
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub name: LockName,
     pub token: Token,
-    /// The process that the claim ends with, where whoever keeps the lock can see it end.
+    /// The process with which the claim ends, where the store can see it end.
     pub owner_pid: Option<u32>,
-    /// If the key is shared with old `SETNX` clients.
+    /// Set if the key is shared with old `SETNX` clients.
     pub beside_setnx: Option<BesideSetnx>,
 }
 
 impl Claim {
-    /// Whether a renewal may move the expiry nearer: not if somebody else renews the lock, and counts on it.
+    /// Returns whether a renewal may move the expiry nearer: not if another process renews the lock, and relies on it.
     pub fn may_shorten(&self) -> bool {
         self.owner_pid.is_some() || self.token.is_lease_only()
     }
 }
 
-/// A granted lock, and for how long we may believe it.
+/// A granted lock, and until when its holder may trust it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub fence: Option<Fence>,
-    /// Before the request left: what the lease is counted from.
+    /// Before the request was sent: the lease counts from then.
     pub asked: Moment,
-    /// When the answer had come.
+    /// When the reply had arrived.
     pub granted: Moment,
     pub until: Moment,
-    /// What the old `SETNX` lock had said that was taken over.
+    /// The value of the old `SETNX` lock that the grant took over.
     pub taken_over: Option<Legacy>,
 }
 
-/// A lock that went while its command ran.
+/// How a lock was lost while its command ran.
 pub enum Lost {
-    /// The server said whose it is now.
+    /// The server reported who holds it now, if anyone.
     Taken(LockState),
-    /// It could not be renewed in time; what the last try came to.
+    /// It could not be renewed in time; the error of the last attempt.
     Unconfirmed(Option<Error>),
 }
 
-/// Who has a lock, for people to read: nothing decides by it.
+/// Who holds a lock, for people to read: no decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub id: HolderId,
     pub owner: Owner,
-    /// Since when, and for how long, by the clock of the server where it told.
+    /// Start of the claim, and time since, by the server's clock where it reports the grant.
     pub since: SystemTime,
     pub held: Duration,
     pub reason: Option<Tainted>,
 }
 
-/// What a key is to us.
+/// What nxlock finds under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateKind {
     /// No such key.
     Free,
-    /// Our kind of value, with an expiry.
+    /// A value of nxlock's format, with an expiry.
     Held,
-    /// Put aside for the next waiter, which has not claimed it yet.
+    /// Reserved for the next waiter, which has not claimed it yet.
     Reserved,
-    /// A value that is not ours: held by another program.
+    /// A value of another format: held by another program.
     Foreign,
     /// A bare number without expiry: a `SETNX` lock whose value says when it ends.
     Legacy,
-    /// A value without expiry: it will not end by itself.
+    /// A value without expiry: it never expires by itself.
     NoExpiry,
-    /// Not a string at all, so it cannot be a lock. Its type, as `TYPE` tells it.
+    /// Not a string, so not a lock. Its type, as reported by `TYPE`.
     WrongType(Tainted),
-    /// Of several servers, no majority agrees on a holder, nor that there is none.
+    /// No majority of several servers agrees on a holder, nor on there being none.
     Contested,
-    /// Those of several servers that do not answer could decide whose it is.
+    /// The votes of servers that do not answer could decide who holds the lock.
     Unknown,
-    /// A key that belongs to the lock is of another type: who waits is unknown, and the lock is not handed over.
+    /// A companion key has the wrong type: the waiters are unknown, and the lock is not handed over.
     Damaged,
 }
 
-/// Who occupies a name just now.
+/// Who holds a name now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockState {
     pub kind: StateKind,
     pub holder: Option<Holder>,
-    /// How long the lease still runs; none where the key has no expiry.
+    /// Rest of the lease; none if the key has no expiry.
     pub ttl: Option<Duration>,
     pub fence: Option<Fence>,
     /// What the value of a [`StateKind::Legacy`] lock says.
@@ -236,12 +236,12 @@ pub struct LockState {
 }
 
 impl LockState {
-    /// What people know its holder by.
+    /// Returns the id by which people know its holder.
     pub fn holder_id(&self) -> Option<&HolderId> {
         self.holder.as_ref().map(|holder| &holder.id)
     }
 
-    /// Whether the holder's claim is this one. By its id: whole tokens are not shown around.
+    /// Returns whether this token holds the lock. Compares the id: no state contains a whole token.
     pub fn is_held_with(&self, token: &Token) -> bool {
         self.holder.as_ref().is_some_and(|holder| token.random_part().starts_with(holder.id.as_str()))
     }
@@ -250,7 +250,7 @@ impl LockState {
         LockState { kind: StateKind::Free, holder: None, ttl: None, fence, legacy: None }
     }
 
-    /// What somebody should know who looks after these locks.
+    /// Returns what an administrator of these locks should know.
     pub fn warning(&self) -> Option<&'static str> {
         match self.kind {
             StateKind::NoExpiry | StateKind::Legacy => Some("it has no expiry: it does not end by itself"),
@@ -262,11 +262,11 @@ impl LockState {
         }
     }
 
-    /// What a key's value and expiry tell. `now` is the server's clock.
+    /// Returns the state that a key's value and expiry show. `now` is the server's clock.
     pub fn of_value(value: &[u8], ttl: Option<Duration>, fence: Option<Fence>, now: SystemTime) -> LockState {
         let holder = Token::read(value).map(|told| {
-            // The fence is the server's microsecond of the grant; a token only knows when its owner
-            // began to ask, by a clock of its own.
+            // The fence is the server's time of the grant in microseconds; a token only has the time at which its owner
+            // began to ask, by the owner's clock.
             let granted = fence.map(|Fence(us)| SystemTime::UNIX_EPOCH + Duration::from_micros(us));
             let since = granted.unwrap_or(told.born).min(now);
             let held = now.duration_since(since).unwrap_or_default();

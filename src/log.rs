@@ -1,7 +1,6 @@
-//! What we say while it goes on: the only writer on stderr.
+//! Messages while nxlock runs: warnings, traces (`--verbose`), and the progress of a wait. Owns stderr.
 //!
-//! Warnings, what happens (`--verbose`), and the line that tells what is waited for. Nothing said
-//! here is an answer; those are `render`'s.
+//! Results are not logged here; `output` prints those.
 
 #[cfg(fuzzing)]
 pub mod heard;
@@ -49,7 +48,7 @@ pub const FAINT: Style = Style::new().dimmed();
 
 /// Sets how much is logged, and in which colours. Called once, before anything is logged.
 pub fn begin(options: Options, colours: ColorChoice) {
-    // Without it, anstream looks at NO_COLOR, CLICOLOR_FORCE and the terminal.
+    // By default anstream looks at NO_COLOR, CLICOLOR_FORCE and the terminal.
     if colours != ColorChoice::Auto {
         colours.write_global();
     }
@@ -60,7 +59,7 @@ pub fn options() -> Options {
     OPTIONS.get().map_or(DEFAULT, |(options, _)| *options)
 }
 
-/// What happens, for `--verbose`.
+/// Logs what happens, for `--verbose`.
 pub fn trace(what: fmt::Arguments<'_>) {
     if let Some((Options { level: Level::Verbose, .. }, began)) = OPTIONS.get() {
         let elapsed = began.elapsed().as_secs_f64();
@@ -68,36 +67,36 @@ pub fn trace(what: fmt::Arguments<'_>) {
     }
 }
 
-/// Something worth knowing.
+/// Logs something worth knowing.
 pub fn note(what: fmt::Arguments<'_>) {
     if options().level >= Level::Normal {
         message("note", PLAIN, what);
     }
 }
 
-/// Something that may need somebody to act.
+/// Logs something that the user may need to act on.
 pub fn warn(what: fmt::Arguments<'_>) {
     if options().level >= Level::Normal {
         message("warning", DOUBTFUL, what);
     }
 }
 
-/// What went wrong: said even when quiet.
+/// Logs what went wrong, even with `--quiet`.
 pub fn error(what: fmt::Arguments<'_>) {
     line(format_args!("{BAD}nxlock:{BAD:#} {what}"));
 }
 
-/// Nothing but errors is said.
+/// Returns whether only errors are logged.
 pub fn is_quiet() -> bool {
     options().level == Level::Quiet
 }
 
-/// stdout is a command's, and nothing of ours goes there.
+/// Returns whether stdout belongs to a command, so that nxlock writes nothing to it.
 pub fn is_run() -> bool {
     options().is_run
 }
 
-/// One document, one line.
+/// Logs a document in one line.
 pub fn document(document: &Value) {
     line(format_args!("{}", text::escaped(document)));
 }
@@ -110,8 +109,7 @@ fn message(event: &str, style: Style, what: fmt::Arguments<'_>) {
     }
 }
 
-/// All of a line in one write, so that lines of several processes do not mix. Nobody can be told
-/// that stderr does not take it.
+/// Logs a line in one write, so that lines of several processes do not mix. A write error has nowhere to be reported.
 pub fn line(what: fmt::Arguments<'_>) {
     stderr::put(Text::Styled(format!("{what}\n")));
 }

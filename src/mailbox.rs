@@ -1,5 +1,4 @@
-//! Waiting for whatever comes first: a letter from another thread, a descriptor that becomes
-//! readable, a moment on a clock that counts sleep.
+//! Waits for the first of three: a message from another thread, a readable descriptor, a moment on the boot clock.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,8 +12,8 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use crate::clock::Moment;
 
-/// Rings at a moment. poll(2) counts on a clock that stops while the machine sleeps; this one wakes
-/// us when it resumes.
+/// A timer on the boot clock. poll(2)'s time-out stops while the machine sleeps; this timer expires as soon as it
+/// resumes.
 pub struct Alarm(TimerFd);
 
 impl Alarm {
@@ -25,8 +24,8 @@ impl Alarm {
         Ok(Alarm(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?))
     }
 
-    /// Waits until `own` or one of `also` is readable, or the moment has come. A signal may end the
-    /// wait before that, and then nothing is.
+    /// Waits until `own` or one of `also` is readable, or until `until`. A signal may end the wait early: then
+    /// [`Ready::Nothing`] is returned too.
     ///
     /// # Errors
     /// As poll(2) and timerfd_settime(2).
@@ -62,7 +61,7 @@ impl AsFd for Alarm {
     }
 }
 
-/// Descriptors that are waited for beside one's own.
+/// Descriptors to wait for beside one's own.
 pub type Fds<'a> = [Option<BorrowedFd<'a>>; 3];
 
 pub const NONE: Fds<'static> = [None; 3];
@@ -74,7 +73,7 @@ pub enum Ready {
     Nothing,
 }
 
-/// A channel that can be waited for together with a descriptor.
+/// A channel that can be waited for together with descriptors.
 pub struct Mailbox<T> {
     messages: Receiver<T>,
     wakeup: UnixStream,
@@ -86,10 +85,10 @@ pub struct MailSender<T> {
     wakeup: UnixStream,
 }
 
-/// What came first.
+/// The first event of a wait.
 pub enum Arrived<T> {
     Message(T),
-    /// A descriptor that was waited for as well has something to read, or its end.
+    /// One of the other descriptors has data or end of file to read.
     Readable,
     /// The moment has come.
     Time,
@@ -107,7 +106,7 @@ impl<T> Mailbox<T> {
         Ok((inbox, MailSender { messages: post, wakeup: theirs }))
     }
 
-    /// Waits for a letter, for one of `also` to become readable, or for `until`.
+    /// Waits for a message, for one of `also` to become readable, or for `until`.
     ///
     /// # Errors
     /// As [`Alarm::wait`].
@@ -126,8 +125,8 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Takes the rings out of the bell. A letter is posted before its ring, so whoever looks for
-    /// letters after this misses none.
+    /// Drains the wake-up socket. A sender queues its message before it writes a byte, so a receiver that checks for
+    /// messages after this misses none.
     fn drain(&mut self) {
         let mut bytes = [0; 64];
         while matches!(self.wakeup.read(&mut bytes), Ok(n) if n == bytes.len()) {}
@@ -135,18 +134,18 @@ impl<T> Mailbox<T> {
 }
 
 impl<T> MailSender<T> {
-    /// Another way into the same inbox.
+    /// Returns another sender to the same mailbox.
     ///
     /// # Errors
-    /// As fcntl(2): there may be no descriptor left.
+    /// As fcntl(2): no descriptor may be left.
     pub fn another(&self) -> io::Result<MailSender<T>> {
         Ok(MailSender { messages: self.messages.clone(), wakeup: self.wakeup.try_clone()? })
     }
 
-    /// Posts a letter. One to an inbox that is gone is lost: nobody is left to read it.
+    /// Sends a message. If the mailbox is gone the message is dropped: nobody is left to read it.
     pub fn send(&self, message: T) {
         if self.messages.send(message).is_ok() {
-            // A full socket means that the bell is ringing already.
+            // A full socket is readable already.
             let _ = (&self.wakeup).write(&[1]);
         }
     }

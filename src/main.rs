@@ -1,4 +1,4 @@
-//! nxlock: flock(1) for a fleet. Parse, do what was asked, say the report, leave.
+//! nxlock: flock(1) for a fleet. Parses the command line, performs it, prints the report, exits.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, subreapers, parent-death signals");

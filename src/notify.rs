@@ -1,7 +1,6 @@
-//! What happens to a claim, told once by whoever finds out: to the log on stderr, and to `--events` as one JSON object
-//! a line.
+//! Reports what happens to a claim, once: to the log on stderr, and to `--events` as one JSON object a line.
 //!
-//! Owns the form of these lines. A caller never waits for a reader. EVENTS in nxlock-run(1) describes them.
+//! Owns the format of these lines, which EVENTS in nxlock-run(1) describes. A caller never waits for a reader.
 
 mod journal;
 mod writer;
@@ -27,7 +26,7 @@ pub use journal::Destination;
 
 static BOOK: Mutex<Option<Book>> = Mutex::new(None);
 
-/// What is known of the claim that the events are about.
+/// The state of the claim that the events describe.
 struct Book {
     /// None without `--events`.
     writer: Option<Writer>,
@@ -37,21 +36,21 @@ struct Book {
     began: Moment,
     granted: Moment,
     started: Moment,
-    /// The lease may be believed until then.
+    /// End of the lease, as far as it can be trusted.
     until: Moment,
     waits: bool,
-    /// Told last, and not over.
+    /// The error reported last, until a request succeeds.
     error: Option<String>,
 }
 
-/// The fields of an event beside those that all have.
+/// The fields of an event beside the common ones.
 type Fields<const N: usize> = [(&'static str, Value); N];
 
-/// From here on events of a claim go there. To be called before anything else of ours is opened: a descriptor that
-/// our caller has not opened must not be taken for one.
+/// Starts to report the events of a claim. Must be called before nxlock opens any other descriptor, which could be
+/// mistaken for one that the caller opened.
 ///
 /// # Errors
-/// If it cannot be written to, and never could.
+/// If the destination can never be written to.
 pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<(), Error> {
     let writer = at.map(Writer::open).transpose()?.flatten();
     let now = Moment::now();
@@ -71,14 +70,14 @@ pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<()
     Ok(())
 }
 
-/// Writes in the book, if one is kept.
+/// Updates the book, if `begin` has been called.
 fn note(write: impl FnOnce(&mut Book)) {
     if let Some(book) = BOOK.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         write(book);
     }
 }
 
-/// The lock is somebody else's, and is waited for.
+/// Reports, once per claim, that nxlock waits for another holder's lock.
 pub fn waiting(state: &LockState, place: QueuePlace) {
     note(|book| {
         book.error = None;
@@ -90,7 +89,7 @@ pub fn waiting(state: &LockState, place: QueuePlace) {
     });
 }
 
-/// The server does not answer as it should, and is asked again. The same is not told twice.
+/// Reports that a request failed and is retried. Reports the same error only once in a row.
 pub fn error(error: &Error) {
     note(|book| {
         let message = error.to_string();
@@ -101,7 +100,7 @@ pub fn error(error: &Error) {
     });
 }
 
-/// The lock is ours. Written a little later, so that nothing keeps a command from starting.
+/// Reports the grant. The line is written a little later, so that it does not delay the start of a command.
 pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
     note(|book| {
         book.id = claim.token.id();
@@ -116,12 +115,12 @@ pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
     });
 }
 
-/// The lock is kept, and nothing is about to start: what was held back is written.
+/// Writes what was held back: the lock is kept, and no command is about to start.
 pub fn kept() {
     note(Book::flush);
 }
 
-/// The command is under way.
+/// Reports the start of the command.
 pub fn started(pid: Pid) {
     note(|book| {
         log::trace(format_args!("started the command, pid {pid}"));
@@ -139,7 +138,7 @@ pub fn renewed(ttl: Ttl, until: Moment) {
     });
 }
 
-/// The lock went before it was given back.
+/// Reports that the lock was lost before its release.
 pub fn lost(lost: &Lost, follows: &str) {
     note(|book| {
         if log::options().json {
@@ -154,13 +153,13 @@ pub fn lost(lost: &Lost, follows: &str) {
     });
 }
 
-/// An old `SETNX` client had written over the lock, for this many times by now.
+/// Warns that an old `SETNX` client had overwritten the lock, `times` times so far.
 pub fn put_back(name: &LockName, times: u32) {
     let often = if times == 1 { String::new() } else { format!(" ({times} times by now)") };
     log::warn(format_args!("an old SETNX client had written over \"{name}\" while it was held: put back{often}"));
 }
 
-/// The command has ended, and with it all that was waited for.
+/// Reports the end of the command and of all descendants that nxlock waited for.
 pub fn ended(ending: &Ending, time_limit: bool) {
     note(|book| {
         log::trace(format_args!("the command has ended: {ending}"));
@@ -173,7 +172,7 @@ pub fn ended(ending: &Ending, time_limit: bool) {
     });
 }
 
-/// The lock was given back, or is left to end by itself after a rest.
+/// Reports the release, or that the lock stays until it expires after `rest`.
 pub fn released(rest: Option<Duration>) {
     note(|book| {
         match rest {
@@ -185,7 +184,7 @@ pub fn released(rest: Option<Duration>) {
     });
 }
 
-/// The lock could not be given back: it ends by itself.
+/// Reports that the release failed: the lock stays until it expires.
 pub fn unreleased(error: &Error) {
     note(|book| {
         let ends_in = ("ends_in_ms", millis(book.until.remaining()));
@@ -193,7 +192,7 @@ pub fn unreleased(error: &Error) {
     });
 }
 
-/// What it came to, as far as it has not been told as it happened.
+/// Reports the outcome, unless an event has reported it already.
 pub fn concluded(report: &Report) {
     note(|book| match report {
         Report::Busy(busy) => {
@@ -210,7 +209,7 @@ pub fn concluded(report: &Report) {
     });
 }
 
-/// Nothing happens any more: what is still to be written may take a moment, and what was not written is told.
+/// Flushes for up to 1 s; reports dropped events.
 pub fn end() {
     let book = BOOK.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(writer) = book.and_then(|book| book.writer) {
@@ -248,7 +247,7 @@ impl Book {
     }
 }
 
-/// A line that can be written at once: what makes it too long is left out.
+/// Returns a line that fits in one write(2). Sets fields that make it too long to null.
 fn short(mut fields: Map<String, Value>) -> String {
     let mut line = format!("{}\n", text::escaped(&Value::Object(fields.clone())));
     for long in ["message", "holder", "key"] {

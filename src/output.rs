@@ -1,5 +1,4 @@
-//! A report made visible: a sentence, a table, a document, or assignments for a shell. The only
-//! writer on stdout.
+//! Prints a report: a sentence, a table, a JSON document, or assignments for a shell. Owns stdout.
 
 mod human;
 pub mod json;
@@ -18,15 +17,15 @@ use crate::report::Report;
 use crate::{inherited, log, text};
 use status::Table;
 
-/// Shows help where it was asked for, and what is wrong with a command line.
+/// Prints help that the user asked for, or what is wrong with the command line.
 pub fn usage(error: clap::Error) -> Exit {
     let wrong = error.use_stderr();
-    // Nobody is left to tell if it cannot be written.
+    // There is nowhere left to report a write error.
     let _ = harmless(error).print();
     Exit::Status(if wrong { exit::USAGE } else { 0 })
 }
 
-/// clap repeats words as they came, and a script may have them from anywhere.
+/// Sanitises the words that clap repeats in an error: a script may pass untrusted ones.
 pub fn harmless(mut error: clap::Error) -> clap::Error {
     let cleaned = |(kind, value): (ContextKind, &ContextValue)| match value {
         ContextValue::String(text) => Some((kind, text::clean(text))).filter(|(_, cleaned)| cleaned != text),
@@ -34,7 +33,7 @@ pub fn harmless(mut error: clap::Error) -> clap::Error {
     };
     let words: Vec<_> = error.context().filter_map(cleaned).collect();
     if !words.is_empty() {
-        // It would be a tip on how to write the same word.
+        // The suggestion is a tip on how to write the same word, and repeats it.
         error.remove(ContextKind::Suggested);
     }
     for (kind, word) in words {
@@ -43,7 +42,7 @@ pub fn harmless(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Says on stderr what stdout did not take.
+/// Prints on stderr a failure that followed an attempt to print on stdout.
 pub fn complain(report: &Report, as_json: bool) {
     match json::document(report) {
         Some(document) if as_json => log::document(&document),
@@ -51,18 +50,18 @@ pub fn complain(report: &Report, as_json: bool) {
     }
 }
 
-/// Offers words to a shell, one a line. Nobody is to be told if it does not take them.
+/// Prints completion words for a shell, one a line. Ignores write errors: there is nowhere to report them.
 pub fn offer(words: &[String]) -> Exit {
     let text: String = words.iter().map(|word| format!("{word}\n")).collect();
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Exit::Status(0)
 }
 
-/// Shows a report.
+/// Prints a report.
 ///
 /// # Errors
-/// If stdout does not take what was to go there. A reader that has left is no error, except to
-/// somebody who must not lose what was said: it is the caller's to know.
+/// If stdout cannot be written. The caller decides about a reader that has left: it is an error only where the output
+/// must not be lost.
 pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
     let stdout = if as_json { json::stdout(report) } else { human::stdout(report) };
     if let Some(text) = stdout {
@@ -78,10 +77,10 @@ pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows how locks stand by now, to somebody who watches: one document a line, or a table under the time.
+/// Prints the current status for `--watch`: one document a line, or a table under the time.
 ///
 /// # Errors
-/// If stdout does not take it.
+/// If stdout cannot be written.
 pub fn show_again(report: &Report, as_json: bool, is_first: bool) -> io::Result<()> {
     match report {
         Report::Status(status) if !as_json => {
@@ -116,7 +115,7 @@ impl Write for Stdout {
     }
 }
 
-/// What stdout would be given, in the form that is asked for; what stderr would be, [`log::heard`] has.
+/// Returns what would go to stdout in the requested form; [`log::heard`] has what would go to stderr.
 #[cfg(fuzzing)]
 pub fn shown(report: &Report, as_json: bool) -> String {
     if as_json {

@@ -1,24 +1,24 @@
-//! What /proc tells of this machine and its processes, proc(5).
+//! Information about this machine and its processes from /proc, proc(5).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 
 use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
 
-/// A file that the kernel writes as it is read, and that is short: the first page of it.
+/// Reads the first page of a short file that the kernel generates on read.
 ///
 /// # Errors
 /// As open(2) and read(2).
 pub fn short(path: &str) -> io::Result<Vec<u8>> {
-    // Its length is not known before, and asking in small pieces costs more than the answer.
+    // Its length is not known in advance, and many small reads cost more than the answer.
     let mut page = vec![0; 4096];
     let length = File::open(path)?.read(&mut page)?;
     page.truncate(length);
     Ok(page)
 }
 
-/// The kernel's own id of this boot, random(4). Containers may have a file of their own in its place, which tells
-/// nothing of the machine; that file is not one of procfs.
+/// Returns the kernel's id of this boot, random(4). A container may have a file of its own in its place, which says
+/// nothing of the machine; that file is not on procfs.
 pub fn boot_id() -> Option<String> {
     let mut file = File::open("/proc/sys/kernel/random/boot_id").ok()?;
     let is_the_kernels = fstatfs(&file).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
@@ -27,22 +27,22 @@ pub fn boot_id() -> Option<String> {
     Some(id.trim_end().to_owned())
 }
 
-/// A process as it was when it was looked at, proc_pid_stat(5).
+/// A process at the time it was read, proc_pid_stat(5).
 pub struct Stat {
     pub parent: i32,
-    /// The device number of the terminal that controls it, or 0.
+    /// Device number of the controlling terminal, or 0.
     terminal: i64,
-    /// In clock ticks after boot: with the pid, what no two processes of one boot share.
+    /// Start time in clock ticks after boot: with the pid, unique within one boot.
     pub started: u64,
 }
 
 impl Stat {
-    /// Nothing for a process that is not there, or not to be seen.
+    /// Returns `None` for a process that does not exist or is not visible.
     pub fn of(pid: i32) -> Option<Stat> {
         Stat::read(&short(&format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name stands in parentheses and may hold anything; the fields after it are counted from 3.
+    /// Parses a line. The name is in parentheses and may hold any byte; the fields after it are counted from 3.
     pub fn read(stat: &[u8]) -> Option<Stat> {
         let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
         let fields: Vec<&str> = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect();
@@ -61,7 +61,7 @@ pub enum JobState {
     Runs,
     /// By a signal, or for a tracer.
     Stopped,
-    /// Its main thread has ended, and others may run.
+    /// The main thread has ended, and others may run.
     WithoutMainThread,
     Ended,
 }
@@ -75,7 +75,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Nothing for a process that is not there, or not to be seen.
+    /// Returns `None` for a process that does not exist or is not visible.
     pub fn of(pid: i32) -> Option<Job> {
         Job::read(&String::from_utf8_lossy(&short(&format!("/proc/{pid}/status")).ok()?))
     }
@@ -92,31 +92,33 @@ impl Job {
         Some(Job { state, blocked: signals("SigBlk:")?, caught: signals("SigCgt:")? })
     }
 
-    /// Whether it decides itself what this signal does: it has a handler, or has blocked it to read it elsewhere.
+    /// Returns whether the process itself decides what this signal does: it has a handler, or blocks the signal to read
+    /// it elsewhere.
     pub fn catches(&self, number: i32) -> bool {
         (self.caught | self.blocked) >> (number - 1) & 1 == 1
     }
 }
 
-/// The number under which /proc shows this process; nothing where there is no /proc, or one that does not show it.
+/// Returns the pid under which /proc shows this process; `None` if there is no /proc, or if it does not show the
+/// process.
 pub fn own_number() -> Option<i32> {
     fs::read_link("/proc/self").ok()?.to_str()?.parse().ok()
 }
 
-/// Whether this process sees those that /proc shows under the same numbers as it knows them: not if it
-/// is in a pid namespace below that of /proc.
+/// Returns whether /proc shows processes under the pids that this process knows: not if it is in a pid namespace below
+/// that of /proc.
 pub fn is_ours() -> bool {
     let status = short("/proc/self/status").unwrap_or_default();
     number_is(std::process::id(), &String::from_utf8_lossy(&status))
 }
 
-/// The number that a process has in its own pid namespace, by the one that /proc shows it under.
+/// Returns a process's pid in its own pid namespace, given the pid that /proc shows.
 pub fn inner_number(shown: i32) -> Option<i32> {
     let status = short(&format!("/proc/{shown}/status")).ok()?;
     numbers(&String::from_utf8_lossy(&status)).split_ascii_whitespace().next_back()?.parse().ok()
 }
 
-/// A process's name, as prctl(2) sets it.
+/// Returns a process's name, as prctl(2) sets it.
 pub fn name(shown: i32) -> String {
     String::from_utf8_lossy(&short(&format!("/proc/{shown}/comm")).unwrap_or_default()).trim_end().to_owned()
 }
@@ -125,17 +127,17 @@ fn numbers(status: &str) -> &str {
     status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default()
 }
 
-/// Whether a process has this number and no other, by its `/proc/PID/status`.
+/// Returns whether a process has this pid and no other, by its `/proc/PID/status`.
 pub fn number_is(pid: u32, status: &str) -> bool {
     numbers(status).split_ascii_whitespace().eq([pid.to_string()])
 }
 
-/// Whether the kernel says that no terminal controls this process: the field `tty_nr` in proc_pid_stat(5).
+/// Returns whether this process has no controlling terminal: the field `tty_nr` in proc_pid_stat(5).
 pub fn has_no_terminal() -> bool {
     short("/proc/self/stat").ok().and_then(|stat| Stat::read(&stat)).is_some_and(|stat| stat.terminal == 0)
 }
 
-/// Every process that is to be seen.
+/// Returns the pids of all visible processes.
 pub fn pids() -> Option<impl Iterator<Item = i32>> {
     Some(fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }

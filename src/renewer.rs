@@ -1,8 +1,8 @@
-//! Keeps the lock while a command runs: renews the lease on a timer, then gives it back.
+//! Renews the lease on a timer while a command runs, then releases the lock.
 //!
-//! Renewing is done by a thread of its own, so that a server that hangs holds up nobody but it; it
-//! is started when the first renewal is due, and most commands end before that. The keeper reports
-//! what it finds and decides nothing: what a lost lease means is the supervisor's to know.
+//! A thread of its own renews, so that a hung server delays nothing else; it starts when the first renewal is due, and
+//! most commands end before that. The renewer reports results and decides nothing: its caller decides what a lost lease
+//! means.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,17 +18,17 @@ use crate::store::{Renewed, Store};
 use crate::wait::Limit;
 use crate::{log, notify, retry, text, thread};
 
-/// What the keeper reports.
+/// A report of the renewer.
 pub enum Renewal {
-    /// The lease may be believed until then.
+    /// The lease is valid until then.
     Until(Moment),
-    /// Asked and not answered; the lease stands as it was.
+    /// The renewal failed; the lease is unchanged.
     Uncertain(Error),
-    /// The lock is not ours any more.
+    /// nxlock does not hold the lock any more.
     Lost(LockState),
 }
 
-/// What came of giving the lock back.
+/// The result of a release.
 pub enum GivenBack {
     Done,
     NotYours(LockState),
@@ -38,7 +38,7 @@ pub enum GivenBack {
 pub struct Renewer(Mode);
 
 enum Mode {
-    /// No renewal has been due yet, or there is no thread to be had.
+    /// No renewal has been due yet, or no thread could be started.
     Inline {
         lock: Lock,
         next: Moment,
@@ -52,9 +52,9 @@ enum Mode {
 
 enum Finish {
     Release,
-    /// Let the lock end by itself after this.
+    /// Let the lock expire after this ttl.
     LetEnd(Ttl),
-    /// Somebody else gives it back.
+    /// Another process releases the lock.
     Leave,
 }
 
@@ -63,15 +63,14 @@ enum Message {
     GivenBack(GivenBack),
 }
 
-/// At the longest, renewals come this far apart: it bounds how late a lock that a server forgot is
-/// missed.
+/// Maximum interval between renewals: a bound on how late nxlock notices that a server forgot the lock.
 const AT_MOST_APART: Duration = Duration::from_secs(10);
 
-/// And this beside old `SETNX` clients: the time that one of them writes over ours when it has lost a race
-/// is at least a second ahead, and must not be believed to have passed.
+/// The same beside old `SETNX` clients. A client that lost a race writes its own time over nxlock's; that time is at
+/// least a second ahead, and a renewal must replace it before it passes.
 const AT_MOST_APART_BESIDE_SETNX: Duration = Duration::from_millis(500);
 
-/// A third of the ttl: two renewals may fail before the lease is in danger.
+/// Returns the renewal interval, a third of the ttl: two renewals may fail before the lease is in danger.
 fn apart(claim: &Claim, ttl: Ttl) -> Duration {
     let at_most = if claim.token.is_beside_setnx() { AT_MOST_APART_BESIDE_SETNX } else { AT_MOST_APART };
     (ttl.get() / 3).min(at_most)
@@ -92,13 +91,13 @@ impl Renewer {
         Renewer(Mode::Inline { lock, next, alarm })
     }
 
-    /// Waits for news of the lock, for one of `also` to become readable, or for `until`.
+    /// Waits for a report, for one of `also` to become readable, or for `until`.
     ///
     /// # Errors
     /// As poll(2).
     pub fn next(&mut self, until: Moment, also: Fds<'_>) -> io::Result<Arrived<Renewal>> {
         if let Mode::Inline { lock, next, alarm } = &self.0 {
-            // A connection that ends tells at once of a server that went away, and of what it forgot.
+            // A closed connection tells at once of a server that went away, and may have forgotten the lock.
             match alarm.wait(lock.disconnect_fd(), also, until.min(lock.look_at(*next)))? {
                 Ready::Also => return Ok(Arrived::Readable),
                 Ready::Nothing if !next.passed() => return Ok(Arrived::Time),
@@ -109,7 +108,7 @@ impl Renewer {
             }
         }
         match &mut self.0 {
-            // Better late for a signal than without a lock.
+            // A late reaction to a signal is better than a lost lock.
             Mode::Inline { lock, next, .. } => {
                 let kept;
                 (kept, *next) = lock.renew(until);
@@ -124,29 +123,28 @@ impl Renewer {
     }
 
     /// # Errors
-    /// If there is no thread to be had (RLIMIT_NPROC), or no descriptors (RLIMIT_NOFILE). Nothing is
-    /// changed then.
+    /// If no thread (RLIMIT_NPROC) or no descriptor (RLIMIT_NOFILE) is left. Nothing has changed then.
     fn begin_renewing(&mut self) -> io::Result<()> {
         let (inbox, finishes) = Mailbox::open()?;
         let (messages, post) = Mailbox::open()?;
-        // Whoever is to be signalled is looked for in /proc, which takes one.
+        // The supervisor needs one descriptor to search /proc for processes to signal.
         let _spare = Alarm::new()?;
         let (give, given) = channel::<Lock>();
         let keep = move || given.recv().map_or((), |lock| lock.keep(inbox, &post));
         thread::spawn("keeper", keep)?;
-        // Given away only when there is somebody to take it.
+        // The lock moves only once the thread exists.
         if let Mode::Inline { lock, .. } = std::mem::replace(&mut self.0, Mode::Threaded { finishes, messages }) {
             let _ = give.send(lock);
         }
         Ok(())
     }
 
-    /// Stops renewing, and gives the lock back; or, with a `rest`, lets it end by itself after that.
+    /// Stops renewing and releases the lock; with a `rest`, lets it expire after that instead.
     pub fn give_back(self, rest: Option<Ttl>) -> GivenBack {
         self.carry_out(rest.map_or(Finish::Release, Finish::LetEnd))
     }
 
-    /// Stops renewing, for good: when this returns, no request is under way.
+    /// Stops renewing for good: when this returns, no request is in flight.
     pub fn leave(self) {
         self.carry_out(Finish::Leave);
     }
@@ -157,7 +155,7 @@ impl Renewer {
             Mode::Threaded { finishes, mut messages } => {
                 finishes.send(finish);
                 loop {
-                    // The thread bounds each thing it does, and this is the last.
+                    // Every operation of the thread has a time-out, and this is its last.
                     match messages.next(Moment::NEVER, NONE) {
                         Ok(Arrived::Message(Message::GivenBack(given_back))) => return given_back,
                         Ok(_) => {}
@@ -171,21 +169,21 @@ impl Renewer {
     }
 }
 
-/// The lock as it is kept: what it takes to renew it and to give it back.
+/// The lock, with what it takes to renew and release it.
 struct Lock {
     store: Box<dyn Store>,
     claim: Claim,
     ttl: Ttl,
     until: Moment,
     server_timeout: Duration,
-    /// How often a `SETNX` client had written over it.
+    /// Number of times a `SETNX` client had overwritten the lock.
     put_back: u32,
-    /// Before this, a connection that ends is no reason to renew: something in between may close each after one reply.
+    /// Before this moment a closed connection causes no renewal: a proxy may close each one after one reply.
     calm_until: Moment,
 }
 
 impl Lock {
-    /// Renews until there is an order, and carries that out.
+    /// Renews until a `Finish` arrives, and carries that out.
     fn keep(mut self, mut finishes: Mailbox<Finish>, messages: &MailSender<Message>) {
         let mut next = Moment::now();
         loop {
@@ -200,22 +198,22 @@ impl Lock {
         }
     }
 
-    /// Readable when the connection has ended and that is a reason to renew.
+    /// Returns a descriptor that is readable when the connection has closed, if that is to cause a renewal.
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
         self.store.disconnect_fd().filter(|_| self.calm_until.passed())
     }
 
-    /// When to look at the lock again if it is to be renewed at `next`: before that, once a connection's end counts.
+    /// Returns when to wake up for a renewal due at `next`: earlier, if a closed connection counts again before that.
     fn look_at(&self, next: Moment) -> Moment {
         if self.calm_until.passed() { next } else { next.min(self.calm_until) }
     }
 
-    /// How soon a renewal may follow another out of its turn.
+    /// Returns the minimum delay before an unscheduled renewal.
     fn soon(&self) -> Duration {
         (self.ttl.get() / 20).min(Duration::from_secs(1))
     }
 
-    /// Renews once, trying no longer than `until`; what came of it, and when to renew again.
+    /// Renews once, trying no longer than `until`; returns the result, and when to renew again.
     fn renew(&mut self, until: Moment) -> (Renewal, Moment) {
         let asked = Moment::now();
         self.calm_until = asked + self.soon();
@@ -229,10 +227,10 @@ impl Lock {
                 self.until = until;
                 (Renewal::Until(until), asked + apart(&self.claim, self.ttl))
             }
-            // Never of a claim of our own; if it were, our lease would stand as it was.
+            // Never for the holder's own claim; if it were, the lease would be unchanged.
             Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), asked + apart(&self.claim, self.ttl)),
             Ok(Renewed::NotYours(state)) => (Renewal::Lost(state), Moment::NEVER),
-            // Even a refusal is retried: a password or a permission may be about to change.
+            // Retry even after a refusal: a password or a permission may be about to change.
             Err(error) => {
                 notify::error(&error);
                 let soon = jittered(self.soon());
@@ -241,7 +239,7 @@ impl Lock {
         }
     }
 
-    /// How long one renewal may take: no more than a sixth of the ttl, and leave time for another.
+    /// Returns the time-out of one renewal: at most a sixth of the ttl, with time left for another.
     fn attempt(&self) -> Duration {
         let rest = (self.until.remaining() / 2).max(Duration::from_millis(20));
         (self.ttl.get() / 6).min(rest).min(Duration::from_secs(5))

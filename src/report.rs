@@ -1,5 +1,4 @@
-//! Everything that we ever have to say at the end, as one value. How it looks is `render`'s to
-//! know, its number `exit`'s.
+//! The outcome of a command, as one value. `output` knows what it looks like, `exit` its status.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,14 +19,14 @@ pub enum Report {
     Released(Released),
     NotYours(NotYours),
     Status(StatusRows),
-    /// It was watched for as long as somebody wanted to see it.
+    /// The user ended `status --watch`.
     Watched,
     Checked(Checked),
     Ran(Ran),
     NotRun(NotRun),
-    /// All has been said, by the other half of this process, or there is nobody to say it to.
+    /// The other half of this process has reported already, or there is nobody to report to.
     Said(Ending),
-    /// A wait ended by a signal; nothing was started and nothing is held.
+    /// A signal ended the wait; nothing was started and nothing is held.
     Interrupted(Signal),
     Failed(Error),
 }
@@ -37,7 +36,7 @@ pub enum Report {
 pub struct Named {
     pub name: LockName,
     pub key: String,
-    /// The key was given, and is all the name there is.
+    /// The user gave the key, which serves as the name.
     pub by_key: bool,
 }
 
@@ -61,7 +60,7 @@ pub struct Acquired {
     pub form: TokenForm,
 }
 
-/// How `acquire` prints what it got.
+/// How `acquire` prints its token.
 #[derive(Clone, Copy)]
 pub enum TokenForm {
     Plain,
@@ -69,21 +68,21 @@ pub enum TokenForm {
     Export,
 }
 
-/// Somebody else has it: not waited for, or not granted in time.
+/// Another holder has the lock: nxlock did not wait, or timed out.
 pub struct Busy {
     pub lock: Named,
     pub refused: Refused,
-    /// What has to stand on another command line to mean the same lock.
+    /// Options with which another command line means the same lock.
     pub options: String,
     pub conflict_exit_code: Option<u8>,
 }
 
-/// Somebody else has the lock, and we do not wait any longer.
+/// Another holder has the lock, and nxlock waits no longer.
 pub struct Refused {
     pub state: LockState,
     pub place: QueuePlace,
     pub waited: Duration,
-    /// The holder is a run that we are a part of.
+    /// The holder is a `run` that encloses this process.
     pub nested: bool,
 }
 
@@ -97,7 +96,7 @@ pub struct Released {
     pub broken: bool,
 }
 
-/// Not, or no longer, held with this token; nothing was touched.
+/// The lock is not, or no longer, held with this token; nothing was changed.
 pub struct NotYours {
     pub lock: Named,
     pub wanted: Wanted,
@@ -113,9 +112,9 @@ pub enum Wanted {
 
 pub struct StatusRows {
     pub rows: Vec<Row>,
-    /// Whether names were asked for: only then does the exit status tell.
+    /// The user named locks: only then does the exit status depend on them.
     pub named: bool,
-    /// What has to stand on another command line to mean the same locks.
+    /// Options with which another command line means the same locks.
     pub options: String,
 }
 
@@ -124,14 +123,14 @@ pub struct Row {
     pub status: LockStatus,
 }
 
-/// What is set, and what was found of it.
+/// The settings, and the findings about the servers.
 pub struct Checked {
     pub settings: Vec<Setting>,
     pub servers: Vec<CheckedServer>,
 }
 
 pub struct CheckedServer {
-    /// None where no server is named.
+    /// None if no server is configured.
     pub url: Option<String>,
     pub findings: Vec<Finding>,
 }
@@ -141,7 +140,7 @@ impl Checked {
         self.servers.iter().flat_map(|server| &server.findings)
     }
 
-    /// What the first obstacle comes to, if there is one.
+    /// Returns the kind of the first obstacle, if there is one.
     pub fn obstacle(&self) -> Option<ErrorKind> {
         self.findings().find_map(|finding| match finding.verdict {
             Verdict::Obstacle(kind, _) => Some(kind),
@@ -154,14 +153,14 @@ impl Checked {
     }
 }
 
-/// A command that came to its end.
+/// A command that ended.
 pub struct Ran {
     pub lock: Named,
     pub ending: Ending,
-    /// We stopped it for `--time-limit`.
+    /// nxlock stopped it for `--time-limit`.
     pub time_limit: bool,
     pub lost: Option<Lost>,
-    /// The lock could not be given back: it ends by itself.
+    /// The release failed: the lock stays until it expires.
     pub unreleased: Option<Unreleased>,
 }
 
@@ -170,7 +169,7 @@ pub enum Ending {
     Status(u8),
     Killed {
         signal: i32,
-        /// The signal was typed at the terminal: our caller should see us die of it too.
+        /// The user typed the signal at the terminal: nxlock's caller should see it die of that signal too.
         from_terminal: bool,
     },
 }
@@ -191,7 +190,7 @@ pub struct Unreleased {
 
 /// A command that could not be started.
 pub struct NotRun {
-    /// Why the lock is still there has been said, if it is.
+    /// If false, the reason was logged.
     pub given_back: bool,
     pub lock: Named,
     pub command: OsString,

@@ -1,4 +1,4 @@
-//! Asking a server again while it may help, with growing pauses, and what an answer means after a lost one.
+//! Retries requests with growing pauses, and interprets a reply that comes after a lost one.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::log;
 use crate::store::Released;
 use crate::wait::Limit;
 
-/// What came of asking for a lock to be released.
+/// The result of a release.
 pub enum GivenBack {
     Done,
-    /// The lock is not ours, and an earlier request, whose reply was lost, may have released it.
+    /// nxlock does not hold the lock, but an earlier request, whose reply was lost, may have released it.
     InDoubt,
     NotYours(LockState),
 }
 
-/// Releases a lock: asks as [`insist`] does. `held_until` is how long the lock is known to be ours if nobody
-/// takes it away; a caller that does not know gives [`Moment::NEVER`].
+/// Releases a lock, with retries as in [`insist`]. `held_until` is how long nxlock is known to hold the lock unless
+/// somebody breaks it; a caller that does not know passes [`Moment::NEVER`].
 ///
 /// # Errors
-/// The trouble of the last try.
+/// The error of the last attempt.
 pub fn give_back(
     within: Duration,
     held_until: Moment,
@@ -36,15 +36,15 @@ pub fn give_back(
     })
 }
 
-/// Asks once, and again while trouble may pass, for no longer than `within`.
+/// Asks once, and again after errors that may pass, for no longer than `within`.
 ///
 /// # Errors
-/// The trouble of the last try.
+/// The error of the last attempt.
 pub fn insist<T>(within: Duration, ask: impl FnMut(Limit<'_>) -> Result<T, Error>) -> Result<T, Error> {
     ask_again(within, ask).0
 }
 
-/// Also tells whether a request before the last one may have been carried out.
+/// Does the same, and returns whether a request before the last one may have been carried out.
 fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Error>) -> (Result<T, Error>, bool) {
     let give_up = Limit::until(Moment::now() + within);
     let mut backoff = Backoff::new();
@@ -57,17 +57,17 @@ fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Er
                 in_doubt |= error.kind == ErrorKind::Unanswered;
                 before = Some(error);
             }
-            // A last try that time ran out on tells less than the one before it.
+            // A last attempt that timed out tells less than the error before it.
             Err(error) if error.is_retryable() => return (Err(before.unwrap_or(error)), in_doubt),
             answer => return (answer, in_doubt),
         }
-        // Nothing to wait for but time; it ends early only if poll(2) fails, and then we ask again.
+        // This only sleeps; if poll(2) fails, the retry comes early.
         let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);
     }
 }
 
-/// Ever longer pauses after trouble: from 50 ms, doubled up to 1 s, and jittered by half so that
-/// clients do not come back in step.
+/// Growing pauses between retries: from 50 ms, doubled up to 1 s, and jittered by half so that clients do not retry in
+/// step.
 pub struct Backoff(Duration);
 
 impl Backoff {

@@ -1,10 +1,9 @@
-//! Signals in, notices out.
+//! Reads signals, and reports them as notices.
 //!
-//! What concerns us is blocked and read from a signalfd(2): it can be polled beside sockets, and it
-//! tells which signal came and from whom. Only Ctrl-C during a wait goes through ctrlc, whose thread
-//! is a way out that needs nobody's cooperation: the second one ends us at once, whatever the main
-//! thread is doing. What was ignored when we were started stays ignored, for us and for the command
-//! (nohup(1)).
+//! nxlock blocks the signals that concern it and reads them from a signalfd(2), which can be polled beside sockets and
+//! tells each signal's sender. Only Ctrl-C during a wait goes through ctrlc, whose thread needs nobody's cooperation:
+//! the second Ctrl-C ends nxlock at once, whatever the main thread is doing. Signals ignored at startup stay ignored,
+//! for nxlock and for the command (nohup(1)).
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -22,14 +21,14 @@ use nix::unistd::{Pid, getppid};
 use crate::mailbox::Fds;
 use crate::thread::with_signals_blocked;
 
-/// Requests to stop: what ends a wait.
+/// Requests to stop: they end a wait.
 const STOP: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// What else concerns us while the terminal is a screen of ours.
+/// Further signals that concern nxlock while it has changed the terminal.
 const SCREEN: [c_int; 4] = [libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT];
-/// What writing to a file that may not grow would bring us. Blocked, the write fails and does not end us: what we say
-/// must not keep us from what we do.
+/// Sent for a write beyond the limit on file size. Blocked, so that the write fails and nxlock goes on: a failed
+/// message must not keep it from its work.
 const FULL: c_int = libc::SIGXFSZ;
-/// What a terminal sends a process group; all other signals of the kernel concern the process that gets them.
+/// Signals that a terminal sends to a process group; the kernel's other signals concern the process that gets them.
 const TYPED: [c_int; 8] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -40,7 +39,7 @@ const TYPED: [c_int; 8] = [
     libc::SIGTTIN,
     libc::SIGTTOU,
 ];
-/// Never blocked: two that cannot be, and those by which the kernel reports a fault of our own.
+/// Never blocked: two that cannot be, and those by which the kernel reports a fault of nxlock itself.
 const UNBLOCKED: [c_int; 6] = [libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
 /// A signal that arrived.
@@ -49,26 +48,26 @@ pub struct Notice {
     /// As kill(2) takes it: real-time signals have no other name.
     pub number: c_int,
     pub source: Source,
-    /// What sigqueue(3) sent with it.
+    /// The value that sigqueue(3) sent with it.
     pub value: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The kernel, for the terminal: the whole foreground group has had it.
+    /// The kernel, for the terminal: the whole foreground group got the signal.
     Terminal,
-    /// A process, by kill(2), or a timer of ours: to nxlock, and perhaps to its whole process group.
+    /// A process, by kill(2), or a timer of nxlock: it went to nxlock, and perhaps to its whole process group.
     Process,
-    /// Either, before there was a command to get it.
+    /// Either, before the command started.
     Wait,
 }
 
 pub struct Signals {
     arrivals: SignalFd,
     ctrl_c: Option<CtrlC>,
-    /// Whether there was a wait.
+    /// Whether a wait has begun.
     has_waited: bool,
-    /// What was blocked before us: the command is to find it so.
+    /// Signals blocked at startup, as the command is to find them.
     inherited: SigSet,
 }
 
@@ -78,8 +77,8 @@ struct CtrlC {
 }
 
 impl Signals {
-    /// Listens for requests to stop. To be called once, by the main thread, before anything is asked
-    /// of a server and before there are other threads.
+    /// Starts to listen for requests to stop. Call once, from the main thread, before any request to a server and
+    /// before there are other threads.
     ///
     /// # Errors
     /// As pthread_sigmask(3) and signalfd(2).
@@ -92,14 +91,14 @@ impl Signals {
         Ok(Signals { arrivals, ctrl_c: None, has_waited: false, inherited })
     }
 
-    /// From here on Ctrl-C ends us at the second time, even if the main thread does not get to it.
+    /// Makes the second Ctrl-C end nxlock from now on, even if the main thread is blocked.
     ///
     /// # Errors
     /// As sigaction(2), socketpair(2) and pthread_create(3).
     pub fn begin_waiting(&mut self) -> anyhow::Result<()> {
-        // What did not work the first time is not tried, and told, again and again.
+        // Do not retry what failed the first time, nor report it again.
         let is_first = !std::mem::replace(&mut self.has_waited, true);
-        // ctrlc would make a Ctrl-C heard that our caller does not want us to hear.
+        // ctrlc would override a SIGINT that the caller has set to be ignored.
         if is_first && !is_ignored(libc::SIGINT) {
             self.ctrl_c = Some(CtrlC::listen().context("cannot handle Ctrl-C")?);
             SigSet::from(Signal::SIGINT).thread_unblock().context("cannot handle Ctrl-C")?;
@@ -107,12 +106,12 @@ impl Signals {
         Ok(())
     }
 
-    /// From here on every signal is noticed that can be: what does not concern us is the command's.
+    /// Listens for every signal from now on: those that do not concern nxlock are for the command.
     ///
     /// # Errors
     /// As pthread_sigmask(3), sigaction(2) and signalfd(2).
     pub fn begin_command(&mut self) -> anyhow::Result<()> {
-        // An inherited "ignore" would make wait(2) fail; it is nothing that a command relies on.
+        // An inherited "ignore" would make wait(2) fail; no command relies on it.
         // SAFETY: SIG_DFL runs no code of ours.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
         let all = heard(blockable().filter(|number| *number != FULL));
@@ -120,7 +119,7 @@ impl Signals {
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
 
-    /// From here on everything is noticed that somebody must know of who has changed the terminal.
+    /// Listens from now on for every signal that matters to a program that has changed the terminal.
     ///
     /// # Errors
     /// As pthread_sigmask(3) and signalfd(2).
@@ -130,17 +129,17 @@ impl Signals {
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
 
-    /// Stops us by STOP, or as TSTP would have done if it were not blocked, until somebody continues us. Where nobody is
-    /// there to do so, the kernel does not let TSTP stop us.
+    /// Stops nxlock by STOP, or as TSTP would if it were not blocked, until something continues it. The kernel does not
+    /// let TSTP stop an orphaned process group.
     pub fn suspend(signal: Signal) {
         let mask = SigSet::from(signal);
         let _ = mask.thread_unblock();
-        // Stopping takes effect before it returns.
+        // The process stops before raise(3) returns.
         let _ = raise(signal);
         let _ = mask.thread_block();
     }
 
-    /// Requests to stop are not for us to hear any more: they end us, as they would a program that does not ask.
+    /// Stops listening for requests to stop: from now on they end nxlock by their default action.
     ///
     /// # Errors
     /// As pthread_sigmask(3).
@@ -150,17 +149,17 @@ impl Signals {
         ours.thread_unblock().context("cannot handle signals")
     }
 
-    /// The mask that the command is to begin with.
+    /// Returns the signal mask that the command starts with.
     pub fn inherited(&self) -> SigSet {
         self.inherited
     }
 
-    /// One of them is readable when there are notices. The last place is free.
+    /// Returns descriptors, one of which is readable when there are notices. The last place is free.
     pub fn fds(&self) -> Fds<'_> {
         [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.bell.as_fd()), None]
     }
 
-    /// What has arrived since the last call, without waiting.
+    /// Returns the signals that have arrived since the last call, without waiting.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         if self.ctrl_c.as_mut().is_some_and(CtrlC::take) {
@@ -176,7 +175,7 @@ impl Signals {
         notices
     }
 
-    /// The first request to stop among what has arrived.
+    /// Returns the first request to stop among the signals that have arrived.
     pub fn stop_requested(&mut self) -> Option<Signal> {
         let mut numbers = self.notices().into_iter().map(|notice| notice.number);
         numbers.find(|number| STOP.contains(number)).and_then(|number| Signal::try_from(number).ok())
@@ -198,14 +197,14 @@ impl CtrlC {
         Ok(CtrlC { bell })
     }
 
-    /// Whether it was pressed since the last call.
+    /// Returns whether Ctrl-C was pressed since the last call.
     fn take(&mut self) -> bool {
         matches!(self.bell.read(&mut [0; 16]), Ok(n) if n > 0)
     }
 }
 
-/// Signals that were not ignored at startup. One that is ignored must not be blocked: the kernel would keep it for
-/// us, and we would read it.
+/// Returns the set of the signals that were not ignored at startup. An ignored signal must not be blocked: the kernel
+/// would keep it pending, and nxlock would read it.
 fn heard(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
     set(heard_numbers(numbers))
 }
@@ -214,15 +213,15 @@ fn heard_numbers(numbers: impl IntoIterator<Item = c_int>) -> impl Iterator<Item
     numbers.into_iter().filter(|number| !is_ignored(*number))
 }
 
-/// Every signal that a process can block, real-time signals included, signal(7).
+/// Returns every signal that nxlock may block, real-time signals included, signal(7).
 pub fn blockable() -> impl Iterator<Item = c_int> {
     let standard = (1..32).filter(|number| !UNBLOCKED.contains(number));
     standard.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }
 
-/// nix's own sets have no real-time signals.
+/// Returns a set of signals; nix's own sets have no real-time signals.
 pub fn set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
-    // SAFETY: sigemptyset(3) makes a valid set of it, and sigaddset(3) refuses what is no signal.
+    // SAFETY: sigemptyset(3) initializes the set, and sigaddset(3) refuses what is no signal.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -233,14 +232,14 @@ pub fn set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
     }
 }
 
-/// Ends the process by a signal, without a core file of ours.
+/// Ends the process by a signal, without a core dump of nxlock.
 pub fn die_of(number: Signal) -> ! {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     // SAFETY: SIG_DFL runs no code of ours.
     let _ = unsafe { signal(number, SigHandler::SigDfl) };
     let _ = SigSet::from(number).thread_unblock();
     let _ = raise(number);
-    // Only the first process of a pid namespace survives its own signal.
+    // Only the init process of a pid namespace survives its own signal.
     leave(128 + number as i32)
 }
 
@@ -249,24 +248,24 @@ fn leave(status: i32) -> ! {
     std::process::exit(status)
 }
 
-/// Has us end by a signal when our parent does, prctl(2): to be called after fork(2), by the child of `parent`. It makes
-/// nothing but system calls.
+/// Makes the kernel send this process a signal when its parent dies, prctl(2). Call after fork(2), in the child of
+/// `parent`. It makes only system calls.
 ///
 /// # Errors
 /// As prctl(2).
 pub fn end_with(parent: Pid, signal: Signal) -> nix::Result<()> {
     prctl::set_pdeathsig(signal)?;
-    // Had it died before that, nobody would tell.
+    // If the parent died before that, the kernel sends nothing.
     if getppid() != parent {
         raise(signal)?;
     }
     Ok(())
 }
 
-/// Whether a signal is ignored just now.
+/// Returns whether a signal is ignored now.
 pub fn is_ignored(number: c_int) -> bool {
-    // SAFETY: with a null new action sigaction(2) only writes the old one, to memory that is ours;
-    // all zeroes is a valid sigaction.
+    // SAFETY: with a null new action sigaction(2) only writes the old one, to memory of this function; all zeroes is a
+    // valid sigaction.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
         libc::sigaction(number, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN

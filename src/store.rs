@@ -1,7 +1,7 @@
-//! A place where locks live: the contract, its answers, and its trouble.
+//! The `Store` trait: what a lock store does, and what it returns. Knows no protocol and no file format.
 //!
-//! An answer is a value; an error means that the truth is unknown, and nothing may turn "I could
-//! not find out" into "free", "held" or success.
+//! A returned value is a fact. An error means that the truth is unknown, and nothing may turn "I could not find out"
+//! into "free", "held" or success.
 
 mod local;
 mod open;
@@ -35,44 +35,43 @@ pub use scan::ScanCursor;
 pub use url::Target;
 pub use url::here;
 
-/// One authority over locks. A value of this speaks to it from one thread.
+/// A lock store: a server, a quorum of servers or a directory. One thread uses it at a time.
 pub trait Store: Send {
-    /// Asks for a lock. Asking again with the same token is the same question: it is granted again
-    /// to whoever has it already. Several servers are asked with a new token each time, which is then that of `hold`.
+    /// Requests a lock. Repeating a request with the same token is idempotent: the store grants the lock again to the
+    /// token that holds it. A quorum uses a new token for each request and stores it in `claim`.
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error>;
 
-    /// After an `acquire` that was not granted: waits until it is worth asking again.
+    /// After an `acquire` that was not granted, waits until it is worth retrying.
     fn pause(&mut self, limit: Limit<'_>) -> Woken;
 
-    /// Moves the expiry to a full ttl from now, if the lock is still held with this token; but never nearer, if
-    /// the holder may renew it and is somebody else ([`Claim::may_shorten`]).
+    /// Moves the expiry to a full ttl from now, if this token still holds the lock; but never nearer, if another
+    /// process may renew the lock and counts on it ([`Claim::may_shorten`]).
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error>;
 
-    /// Moves the expiry as `renew` does, for the last time: from now on nothing but that ends the
-    /// claim, whoever is gone.
+    /// Moves the expiry as `renew` does, for the last time: from now on the claim ends only when it expires, even if
+    /// its holder dies.
     fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         self.renew(claim, rest, limit)
     }
 
-    /// Gives the lock back, if it is still held with this token. Also undoes an `acquire` whose
-    /// answer is outstanding.
+    /// Releases the lock, if this token still holds it. Also undoes an `acquire` whose reply is outstanding.
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error>;
 
-    /// Leaves a claim to somebody else, who releases it: when this returns, no request is outstanding that could set the
-    /// key again.
+    /// Leaves the claim for another process to release. On return, no request is outstanding that could set the key
+    /// again.
     fn leave(&mut self, _claim: &Claim) {}
 
-    /// Takes a lock from the holder known as `id`, if it is still the one that has it.
+    /// Releases a lock that the holder known as `id` has, if it is still the holder.
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error>;
 
-    /// Who has a lock.
+    /// Returns the holder and the waiters of a lock.
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error>;
 
-    /// The names of all locks that exist, in order.
+    /// Returns the names of all locks, sorted.
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error>;
 
-    /// The next of all locks that exist and how each stands, in any order; a page may be empty, and none is the
-    /// end. One may come twice, and then counts as it came last.
+    /// Returns the next locks and their status, in any order; a page may be empty, and `None` is the end. A lock may
+    /// occur twice: the later status counts.
     fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
         if !list_page.has_begun {
             list_page.names = self.names(limit)?;
@@ -83,31 +82,31 @@ pub trait Store: Send {
         Ok(Some(list_page.names.pop().map(|name| (name, status)).into_iter().collect()))
     }
 
-    /// Looks at whatever could endanger locks there, and tries one. `limit` is for meeting the authority; after
-    /// that each question has the store's own bound on a reply.
+    /// Checks for risks to locks, and tries a lock. `limit` covers reaching the store; after that the store's own
+    /// timeout applies to each reply.
     ///
     /// # Errors
-    /// If there is nobody to be met. What cannot be found out later is a finding.
+    /// If the store cannot be reached. Later failures are findings.
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error>;
 
-    /// A descriptor that keeps the claim for as long as any process has it open, where there is one. It belongs to the
-    /// store.
+    /// Returns a descriptor that keeps the claim while any process has it open, if the store has one. The store owns
+    /// it.
     fn claim_fd(&self) -> Option<RawFd> {
         None
     }
 
-    /// Readable when the connection to the authority has ended, where there is one.
+    /// Returns a descriptor that is readable when the connection to the server has ended, if there is one.
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// How to ask for a lock.
+/// How to request a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireMode {
-    /// Without waiting, and behind everybody who waits.
+    /// Without waiting, and after all waiters.
     Once,
-    /// Standing in line if it is not granted.
+    /// Joining the queue if the lock is not granted.
     Queue,
-    /// As a plain `SET NX` would: granted whenever it is free, whoever waits.
+    /// Like a plain `SET NX`: granted whenever the lock is free, regardless of waiters.
     Plain,
 }
 
@@ -119,16 +118,16 @@ pub enum Acquired {
 /// A place in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePlace {
-    /// From 1; 0 for who is not in it.
+    /// From 1; 0 if not in the queue.
     pub position: usize,
     pub length: usize,
 }
 
 pub enum Renewed {
     Until(Moment),
-    /// The same, after an old `SETNX` client had written over it.
+    /// The same, after an old `SETNX` client had overwritten the key.
     PutBack(Moment),
-    /// Its expiry is this far away, further than was asked for: left as it was.
+    /// The remaining time, longer than requested: the store left it unchanged.
     Longer(Duration),
     NotYours(LockState),
 }
@@ -138,13 +137,13 @@ pub enum Released {
     NotYours(LockState),
 }
 
-/// How a name stands: who has it, and who waits.
+/// The status of a lock: its state and its queue.
 pub struct LockStatus {
     pub state: LockState,
     pub queue: Vec<Waiter>,
 }
 
-/// Who waits for a lock, for people to read.
+/// A waiter of a lock, for people to read.
 pub struct Waiter {
     /// From 1.
     pub position: usize,
@@ -159,14 +158,14 @@ impl LockStatus {
         self.state.kind == StateKind::Free
     }
 
-    /// Whether it could not be found out.
+    /// Returns whether the state could not be determined.
     pub fn is_unknown(&self) -> bool {
         matches!(self.state.kind, StateKind::Unknown | StateKind::Damaged)
     }
 }
 
-/// How soon to ask again for who does not stand in line: between 50 and 150 ms, so that pollers do not
-/// come in step, but no later than the lease ends.
+/// Returns the pause before a retry without a place in the queue: 50 to 150 ms at random, to keep pollers out of step,
+/// but no longer than the lease lasts.
 fn poll_pause(occupied: &LockState) -> Duration {
     let poll = jittered(Duration::from_millis(100));
     occupied.ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(1)))

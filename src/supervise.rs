@@ -1,8 +1,9 @@
-//! Owns the command: starts it under a guard, forwards signals, stops it when its time is over.
+//! Supervises the command: starts it under a guard, forwards signals, and stops it when its time is over. Knows nothing
+//! of stores.
 //!
-//! Everything that can happen arrives in one place: signals by the signal descriptor, how the command fares by its
-//! guard's socket, renewals and loss by the keeper's letters, deadlines by the clock. The guard reaps the command only
-//! when this has heard of its end, so no signal goes to a process that has its pid after it. Knows nothing of stores.
+//! One loop receives every event: signals from the signal descriptor, the command's state from the guard's socket,
+//! renewals and loss from the renewer's mailbox, deadlines from the boot clock. The guard reaps the command only after
+//! this module has received its exit status, so nxlock never signals another process that reuses its pid.
 
 mod group;
 mod guard;
@@ -43,7 +44,7 @@ use kill::Killing;
 use suspend::{HadBy, Suspension};
 use tree::{Reach, Tree};
 
-/// What the command may and may not do.
+/// Limits on the command, and the reaction to a lost lock.
 #[derive(Clone, Copy)]
 pub struct Rules {
     pub ttl: Ttl,
@@ -54,13 +55,12 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// When a command is told to stop whose lease ends at `until` and has not been renewed. Later than that
-    /// none is begun.
+    /// Returns when to stop a command whose lease ends at `until` and was not renewed. No command starts after that.
     pub fn stop_at(&self, until: Moment) -> Moment {
         until - margin::stop(self.ttl, self.kill_after)
     }
 
-    /// When whatever is left must be killed, to be gone before that lease can have ended.
+    /// Returns when to kill what is left of the tree, so that it is gone before a lease that ends at `until` expires.
     pub fn kill_at(&self, until: Moment) -> Moment {
         match self.on_lost {
             OnLost::Stop => until - margin::kill(self.ttl, self.kill_after),
@@ -69,30 +69,30 @@ impl Rules {
     }
 }
 
-/// How it went.
+/// The outcome of a supervised run.
 pub struct Outcome {
-    /// Or why there is none.
+    /// How the command ended, or why that is unknown.
     pub ending: Result<Ending, NoEnding>,
     pub time_limit: bool,
     pub lost: Option<Lost>,
-    /// When the lease ends, for all we know.
+    /// When the lease expires, as last confirmed.
     pub until: Moment,
 }
 
-/// Why it is not known how a command ended.
+/// Why it is unknown how a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoEnding {
-    /// It never began.
+    /// The command never started.
     NotBegun(SpawnError),
-    /// Its guard was killed; so were the command and all it had started.
+    /// The guard was killed, and with it the command and all its descendants.
     GuardKilled(Pid),
 }
 
 enum Phase {
     Running,
-    /// The command has ended; what it has left behind is waited for.
+    /// The command has ended; nxlock waits for its descendants.
     Outlived,
-    /// Told to stop; what is left at this moment is killed.
+    /// The command was told to stop; nxlock kills what is left at this moment.
     Stopping {
         kill_at: Moment,
     },
@@ -106,23 +106,23 @@ pub struct Supervisor<'a> {
     rules: Rules,
     signals: &'a mut Signals,
     renewer: &'a mut Renewer,
-    /// The lease may be believed until then.
+    /// The lease is valid until then.
     until: Moment,
     time_limit: Moment,
     phase: Phase,
     suspension: Option<Suspension>,
-    /// How often nxlock was continued.
+    /// Number of times nxlock was continued.
     continued: u64,
-    /// What came before there was a command.
+    /// Signals that arrived before the command started.
     early: Vec<Notice>,
     ending: Option<Result<Ending, NoEnding>>,
-    /// Nothing of the tree is left.
+    /// No process of the tree is left.
     is_gone: bool,
-    /// The guard may reap.
+    /// The guard may reap the command.
     is_heard: bool,
-    /// A process asked us to end the command, or it died of a key: what it leaves behind is ended too.
+    /// A signal asked nxlock to end the command, or a typed one killed it: its descendants are stopped too.
     asked_to_end: bool,
-    /// INT or QUIT was typed at the terminal.
+    /// Signal typed at the terminal to stop the command.
     typed: Option<c_int>,
     timed_out: bool,
     lost: Option<Lost>,
@@ -130,7 +130,7 @@ pub struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    /// `guard` was started with this terminal.
+    /// `terminal` is the one that `guard` was started with.
     pub fn new(
         (guard, terminal): (&'a mut Guard, Terminal),
         lease: Lease,
@@ -139,7 +139,7 @@ impl<'a> Supervisor<'a> {
         renewer: &'a mut Renewer,
     ) -> Supervisor<'a> {
         let time_limit = rules.time_limit.map_or(Moment::NEVER, |limit| Moment::now() + limit);
-        // Without one a signal to the whole group comes to the command twice, as to all that are wrapped.
+        // Without it, a signal to the whole group reaches the command twice, as under any wrapper.
         let group = if terminal == Terminal::Present { GroupMember::start().ok() } else { None };
         let helpers = [guard.pid()].into_iter().chain(group.as_ref().map(GroupMember::pid)).collect();
         Supervisor {
@@ -166,14 +166,13 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Sees the command through to its end.
+    /// Supervises the command until it has ended.
     ///
     /// # Errors
-    /// As poll(2); the guard ends the command then.
+    /// As poll(2); the guard then ends the command.
     pub fn run(mut self) -> io::Result<Outcome> {
         loop {
-            // Deadlines first: after a sleep of the machine or a stop from the terminal nothing else
-            // is as urgent.
+            // Deadlines first: they may have passed while the machine slept or nxlock was stopped.
             self.check_deadlines();
             self.take_notices();
             self.take_reports();
@@ -190,11 +189,11 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The command's ending, once nothing is left to be done about it. What one that ends by itself
-    /// leaves behind is left, waited for or stopped; of one that was stopped everything has to be gone.
+    /// Returns the command's ending once nothing is left to do. If the command ended by itself, its descendants are
+    /// left alone, awaited or stopped, as configured; if it was stopped, all of them must be gone.
     fn finished(&mut self) -> Option<Result<Ending, NoEnding>> {
         if let Some(end) = self.guard.end() {
-            // It may have reported something since, as its last deed.
+            // The guard may have sent a last report before it ended.
             self.take_reports();
             match end {
                 End::Done => self.is_gone = true,
@@ -223,7 +222,8 @@ impl<'a> Supervisor<'a> {
         None
     }
 
-    /// The guard was killed, and the command with it; what is left of the tree is nxlock's own to kill and to reap.
+    /// Handles the death of the guard, which killed the command too: nxlock kills and reaps the rest of the tree
+    /// itself.
     fn do_without_the_guard(&mut self) {
         if self.ending.is_none() {
             let pid = self.guard.pid();
@@ -234,7 +234,7 @@ impl<'a> Supervisor<'a> {
             self.phase = Phase::Killing(Killing::begin());
             self.check_deadlines();
         }
-        // It would be waited for as well.
+        // `reap_all` would count the group member as a child left.
         self.group = None;
         self.is_gone = guard::reap_all();
     }
@@ -243,7 +243,7 @@ impl<'a> Supervisor<'a> {
         match report {
             CommandEvent::Started(pid) => {
                 notify::started(pid);
-                // What has come until now may have come before there was a command to get it.
+                // Signals read so far may predate the command, which has then missed them.
                 self.early.extend(self.signals.notices());
                 self.tree.command = Some(pid);
                 if let Phase::Stopping { .. } = self.phase {
@@ -256,18 +256,18 @@ impl<'a> Supervisor<'a> {
                 }
             }
             CommandEvent::Failed(error) => self.ending = Some(Err(NoEnding::NotBegun(error))),
-            // The report may be older than what has continued the command.
+            // The report may predate a SIGCONT to the command.
             CommandEvent::Stopped(_) if !self.command_is_stopped() => {}
             CommandEvent::Stopped(signal) if self.tree.terminal() == Terminal::Present => {
                 let follows = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
                 self.begin_suspension(if follows { signal } else { libc::SIGTSTP }, HadBy::OurGroup);
             }
-            // Nobody does job control for us.
+            // Without a terminal there is no job control.
             CommandEvent::Stopped(_) => {}
             CommandEvent::Ended(status) => {
                 let typed = self.typed;
                 let ending = *self.ending.get_or_insert_with(|| Ok(ending(status, typed)));
-                // What a shell had started in the background does not hear the key.
+                // A shell shields its background jobs from typed signals.
                 self.asked_to_end |= matches!(ending, Ok(Ending::Killed { from_terminal: true, .. }));
             }
         }
@@ -298,8 +298,8 @@ impl<'a> Supervisor<'a> {
     fn notice(&mut self, notice: Notice, reach: Reach) {
         let Notice { number, source, value } = notice;
         match (number, source) {
-            // The kernel's: a process has ended, or was stopped when it used the terminal from the background. The
-            // guard reports what concerns the command.
+            // From the kernel: a child ended, or a process in a background group used the terminal. The guard reports
+            // what concerns the command.
             (libc::SIGCHLD, _) | (libc::SIGTTIN | libc::SIGTTOU, Source::Terminal | Source::Wait) => {}
             (libc::SIGTSTP, source) => {
                 if source == Source::Process {
@@ -307,8 +307,8 @@ impl<'a> Supervisor<'a> {
                 }
                 self.begin_suspension(number, if source == Source::Process { HadBy::All } else { HadBy::OurGroup });
             }
-            // The terminal is gone. Who leads its session is alone in being told: by HUP, and by CONT
-            // for what is stopped.
+            // The terminal hung up. The kernel tells only the session leader: by HUP, and by CONT for stopped
+            // processes.
             (libc::SIGHUP, Source::Terminal) if leads_session() => {
                 self.asked_to_end = true;
                 self.signal_and_wake(number, Reach::All);
@@ -318,11 +318,11 @@ impl<'a> Supervisor<'a> {
                 self.asked_to_end = true;
                 self.tree.signal_all(&[number], Reach::All);
             }
-            // The whole foreground group has had it from the terminal.
+            // The terminal has sent the signal to the whole foreground group.
             (_, Source::Terminal) => {
                 if matches!(number, libc::SIGINT | libc::SIGQUIT) {
                     self.typed = Some(number);
-                    // What a shell has started in the background does not hear it.
+                    // A shell shields its background jobs from it.
                     self.asked_to_end |= self.ending.is_some();
                 }
             }
@@ -345,10 +345,10 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Which processes of the tree have yet to get a signal that came to nxlock. To be asked once for each: then a
-    /// signal that came to the group is not taken for the next one.
+    /// Returns which processes of the tree still need a signal that nxlock received. Call once per signal: the group's
+    /// copy is consumed, and would otherwise count for the next signal.
     fn reach(&self, Notice { number, source, .. }: Notice) -> Reach {
-        // A key too leaves its signal with the member of the group.
+        // A typed signal leaves a copy with the group member too.
         let had = self.group.as_ref().is_some_and(|group| group.had(number));
         if had && source == Source::Process { Reach::OutsideOurGroup } else { Reach::All }
     }
@@ -396,8 +396,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Continues what is stopped as well; but not what is to be killed at once. It needs no waking for that, and
-    /// would go on until then, when its lease may be over.
+    /// Signals processes and continues stopped ones, unless they are about to be killed: SIGKILL needs no SIGCONT, and
+    /// a continued process would run on until then, perhaps past the end of the lease.
     fn signal_and_wake(&self, number: c_int, reach: Reach) {
         match (self.last_call().passed(), reach) {
             (true, _) => _ = self.tree.signal_all(&[number], reach),
@@ -415,8 +415,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Suspends nxlock as the command is suspended, and the rest of its tree before that. What was stopped for it goes on
-    /// when nxlock does, and only if its lease is not about to end.
+    /// Suspends nxlock like the command, after the rest of the tree. When nxlock is continued, so are the processes it
+    /// stopped, unless the lease is about to end.
     fn suspend_if_asked(&mut self) {
         if !self.suspension.as_mut().is_some_and(|suspension| suspension.advance(&self.tree)) {
             return;
@@ -463,7 +463,7 @@ impl<'a> Supervisor<'a> {
             && killing.next().passed()
         {
             killing.round(&self.tree);
-            // Nothing is reaped while it is stopped.
+            // A stopped guard reaps nothing.
             self.guard.wake();
         }
     }
@@ -483,18 +483,18 @@ impl<'a> Supervisor<'a> {
         self.rules.stop_at(self.until)
     }
 
-    /// When whatever is left must be killed, to be gone before the lease can have ended.
+    /// Returns when to kill what is left of the tree, so that it is gone before the lease expires.
     fn last_call(&self) -> Moment {
         self.rules.kill_at(self.until)
     }
 }
 
-/// Whether we are the leader of our session, as a terminal window's first program is.
+/// Returns whether nxlock leads its session, as the first program of a terminal window does.
 fn leads_session() -> bool {
     getsid(None) == Ok(getpid())
 }
 
-/// How a command ended; `typed` is the signal that its user sent it from the terminal.
+/// Returns how a command ended; `typed` is the signal that the user typed at the terminal.
 fn ending(status: ExitStatus, typed: Option<c_int>) -> Ending {
     match (status.code(), status.signal()) {
         (Some(code), _) => Ending::Status(u8::try_from(code).unwrap_or(u8::MAX)),
@@ -503,14 +503,14 @@ fn ending(status: ExitStatus, typed: Option<c_int>) -> Ending {
     }
 }
 
-/// Stops us as the command is stopped.
+/// Suspends nxlock like the command.
 fn suspend(terminal: Terminal, signal: c_int) {
     log::trace(format_args!("suspended: nothing is renewed until SIGCONT"));
     Signals::suspend(match terminal {
-        // Where nobody is there to continue it, a group does not stop at TSTP: the first program of a
-        // window, or of `ssh -t`. We would alone if this were STOP, and for ever.
+        // TSTP does not stop an orphaned process group, such as the first program of a window or of `ssh -t`. STOP
+        // would stop nxlock alone, and for ever.
         Terminal::Present => Signal::try_from(signal).unwrap_or(Signal::SIGTSTP),
-        // Ours may be such a group, and the command's is not: we are there.
+        // nxlock's group may be orphaned, and TSTP would not stop it; the command's tree is stopped already.
         Terminal::Absent => Signal::SIGSTOP,
     });
     log::trace(format_args!("resumed"));

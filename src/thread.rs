@@ -38,19 +38,19 @@ pub struct BackgroundWriter<T> {
 
 enum Job<T> {
     Write(T),
-    /// Tells when all that was asked for before has been written.
+    /// Report when everything queued before this has been written.
     Tell(Sender<()>),
 }
 
-/// Maximum number of items that wait to be written: a bound on memory.
+/// Maximum number of unwritten items: a bound on memory.
 const ROOM: usize = 1000;
 
-/// How long nxlock waits at exit for a reader to take what is still to be written.
+/// How long nxlock waits at exit for a reader to take the rest of the output.
 pub const FLUSH_AT_EXIT: Duration = Duration::from_secs(1);
 
 impl<T: Send + 'static> BackgroundWriter<T> {
     /// # Errors
-    /// If there is no thread to be had, pthread_create(3).
+    /// If no thread can be started, pthread_create(3).
     pub fn begin(name: &str, mut write: impl FnMut(T) + Send + 'static) -> io::Result<BackgroundWriter<T>> {
         let (jobs, asked) = channel();
         let outstanding = Arc::new(AtomicUsize::new(0));
@@ -70,7 +70,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         Ok(BackgroundWriter { jobs, outstanding })
     }
 
-    /// Has it written, as soon as may be. Nothing is done, and false the answer, if too much waits already.
+    /// Queues an item to be written. Returns false, and queues nothing, if too many items wait already.
     pub fn put(&self, what: T) -> bool {
         if self.outstanding.fetch_add(1, Ordering::SeqCst) < ROOM && self.jobs.send(Job::Write(what)).is_ok() {
             return true;
@@ -79,7 +79,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         false
     }
 
-    /// Waits until all has been written, and no longer than `within`.
+    /// Waits until everything queued has been written, but no longer than `within`.
     pub fn settle(&self, within: Duration) {
         let (done, all_written) = channel();
         if self.jobs.send(Job::Tell(done)).is_ok() {
@@ -87,7 +87,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         }
     }
 
-    /// How much still waits to be written.
+    /// Returns the number of unwritten items.
     pub fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::SeqCst)
     }

@@ -1,7 +1,7 @@
-//! How locks stand, for as long as somebody watches: on a screen with keys, or as a text for each change.
+//! Live status of locks: a screen with keys, or text that is printed again on each change.
 //!
-//! On a screen three parts share an inbox: the observer, a thread that alone speaks to the store; the screen, which
-//! alone knows the terminal; and the picture, which knows what is shown and neither of them.
+//! On a screen three parts share a mailbox: the poller, a thread that alone talks to the store; the terminal, which
+//! alone knows the screen; and the model, which knows what is shown and neither of the other two.
 
 mod keys;
 mod model;
@@ -29,13 +29,13 @@ use model::{Effect, Model};
 use poller::{Task, Update};
 use terminal::Terminal;
 
-/// A key of several bytes whose rest does not come within this was that one key, Escape.
+/// How long the rest of an escape sequence may take; after that the key was Escape.
 const REST_OF_A_KEY: Duration = Duration::from_millis(50);
 
-/// Watches until somebody has seen enough.
+/// Watches until the user quits or the reader of stdout leaves.
 ///
 /// # Errors
-/// If the first look meets with trouble: later trouble is shown, and it is tried again.
+/// If the first poll fails. Later poll errors are shown, and the poll is retried.
 pub fn watch(store: Box<dyn Store>, subject: Subject, every: Duration, as_json: bool) -> anyhow::Result<Report> {
     match Terminal::of_stdout().filter(|_| !as_json) {
         Some(terminal) => on_screen(terminal, store, subject, every),
@@ -59,9 +59,9 @@ struct LiveView {
     updates: Mailbox<Update>,
     tasks: MailSender<Task>,
     every: Duration,
-    /// When the look began that is under way.
+    /// Start of the poll under way.
     asked: Option<Moment>,
-    /// When to look again.
+    /// Start of the next poll.
     next: Moment,
 }
 
@@ -76,7 +76,7 @@ impl LiveView {
             }
             let is_begun = self.model.is_begun();
             if is_begun && redraw.passed() {
-                // How old it is goes on without news.
+                // The displayed age grows without updates.
                 redraw = Moment::now() + Duration::from_secs(1);
                 if self.draw(signals).is_err() {
                     return Ok(end_of_terminal(signals));
@@ -86,7 +86,7 @@ impl LiveView {
             let again = if is_begun { redraw } else { Moment::NEVER };
             let also = [signals.fds()[0], Some(self.terminal.fd()), None];
             let arrival = self.updates.next(again.min(rest_of_a_key).min(look), also)?;
-            // How far a listing has got is seen soon enough.
+            // The regular redraw shows the progress of a listing soon enough.
             if !matches!(arrival, Arrived::Time | Arrived::Message(Update::Listing(_))) {
                 redraw = Moment::now();
             }
@@ -127,7 +127,7 @@ impl LiveView {
         self.terminal.show(&lines, signals.fds())
     }
 
-    /// What the observer has to say.
+    /// Handles a message from the poller.
     fn read(&mut self, update: Update) -> anyhow::Result<Option<Report>> {
         match update {
             Update::Listing(found) => self.model.listing(found),
@@ -148,7 +148,8 @@ impl LiveView {
         Ok(None)
     }
 
-    /// A look is over. One that takes long is not taken so often: the server has others to serve.
+    /// Ends a poll. The next one starts no sooner than twice its duration after its start: the server has other
+    /// clients.
     fn looked(&mut self) {
         if let Some(asked) = self.asked.take() {
             self.next = asked + self.every.max(asked.elapsed() * 2);
@@ -160,24 +161,24 @@ impl LiveView {
             Effect::Nothing => {}
             Effect::Quit => return Some(Report::Watched),
             Effect::Break(lock, id) => self.tasks.send(Task::Break(lock, id)),
-            // Whoever is in the foreground with us is to stop as well; we do when we hear of it.
+            // Stop the whole process group, as the terminal driver does; nxlock stops when it receives the signal.
             Effect::Suspend => _ = kill(Pid::from_raw(0), Signal::SIGTSTP),
         }
         None
     }
 
-    /// What came by signals.
+    /// Handles the signals received.
     fn heed(&mut self, signals: &mut Signals) -> anyhow::Result<Option<Report>> {
         for notice in signals.notices() {
             match notice.number {
-                // Drawn anew in any case, whatever size it has now.
+                // The loop redraws in any case, at the current size.
                 libc::SIGWINCH => {}
                 libc::SIGTSTP => {
                     self.terminal.leave();
                     Signals::suspend(Signal::SIGTSTP);
                     self.terminal.enter().ok();
                 }
-                // Whoever stopped us may have changed the terminal.
+                // Another process may have changed the terminal meanwhile.
                 libc::SIGCONT => _ = self.terminal.enter(),
                 number => return Ok(Signal::try_from(number).ok().map(Report::Interrupted)),
             }
@@ -186,7 +187,7 @@ impl LiveView {
     }
 }
 
-/// The terminal is gone. If that was told by a signal as well, it counts.
+/// Returns the report after the terminal is gone. A signal that said so as well takes precedence.
 fn end_of_terminal(signals: &mut Signals) -> Report {
     signals.stop_requested().map_or(Report::Watched, Report::Interrupted)
 }

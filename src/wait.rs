@@ -1,5 +1,4 @@
-//! How long something may take, and what cuts it short. The one place that polls a descriptor for
-//! the store.
+//! Waits for descriptors, bounded by a deadline and by cancel descriptors. The only place that polls for the store.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,11 +10,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::clock::Moment;
 use crate::mailbox::{Fds, NONE};
 
-/// An end to waiting: a moment, or a bell that rings before it.
+/// The bounds of a wait: a deadline, and descriptors that cancel it before that.
 #[derive(Clone, Copy)]
 pub struct Limit<'a> {
     pub until: Moment,
-    /// One of them is readable as soon as nobody wants the answer any more.
+    /// One of them is readable as soon as nobody wants the reply any more.
     pub cancel: Fds<'a>,
 }
 
@@ -32,13 +31,13 @@ impl<'a> Limit<'a> {
         Limit { until, cancel: NONE }
     }
 
-    /// The same bells, but no later than `until`.
+    /// Returns the same limit, but no later than `until`.
     pub fn no_later_than(self, until: Moment) -> Limit<'a> {
         Limit { until: self.until.min(until), ..self }
     }
 
-    /// Waits until one of `wanted` is ready for what is wanted of it, the bell rings, or time is up. A
-    /// bell wins.
+    /// Waits until one of `wanted` is ready, the wait is cancelled, or the deadline passes. A cancellation takes
+    /// precedence.
     ///
     /// # Errors
     /// As poll(2).
@@ -61,7 +60,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// The same, for who looks at `look_at` in any case: that too is then ready.
+    /// Does the same for a caller that checks at `look_at` in any case: that moment counts as ready too.
     pub fn rest(&self, look_at: Moment, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> Woken {
         match self.no_later_than(look_at).wait_for(wanted) {
             Ok(Woken::Cancelled) => Woken::Cancelled,
@@ -71,12 +70,13 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// Whether a descriptor is ready now.
+/// Returns whether a descriptor is ready now.
 pub fn is_ready(fd: BorrowedFd<'_>, what: PollFlags) -> bool {
     Limit::until(Moment::now()).wait_for(&[(fd, what)]).is_ok_and(|woken| woken == Woken::Ready)
 }
 
-/// Rounded up, so that what is waited for has come; cut to what poll(2) can count.
+/// Returns a time-out for poll(2), rounded up so that the deadline has passed on return, and capped: the caller polls
+/// again.
 fn timeout(left: Duration) -> PollTimeout {
     let millis = left.as_nanos().div_ceil(1_000_000);
     PollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX))

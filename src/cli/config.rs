@@ -1,7 +1,7 @@
-//! What was asked for: the command line, completed by the environment and by what configuration files say.
+//! The command line, completed by the environment and by configuration files.
 //!
-//! The files' values become the defaults of the command line's own options, and it is read a second time: so
-//! there is one definition of an option (`cli.rs`), and one order. Knows nothing of what the values mean.
+//! Values from files become defaults of the command line's own options, and the command line is parsed a second time:
+//! so there is one definition of an option (`cli.rs`), and one order. Must not know what the values mean.
 
 #[cfg(test)]
 mod example;
@@ -26,17 +26,17 @@ pub use settings::Origin;
 pub use settings::Setting;
 pub use settings::Settings;
 
-/// What was asked for, and whether the files that complete it can be made sense of.
+/// The parsed command line, and whether the configuration files are valid.
 pub struct Asked {
     pub cli: Cli,
-    /// Told only to who asks for them: `check`.
+    /// Filled in for `check` only.
     pub settings: Result<Settings, Error>,
 }
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
-/// If it makes no sense, or is for help: for clap to say.
+/// If it is wrong or asks for help: clap prints both.
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (mut matches, mut cli) = Cli::read(&words, Cli::command)?;
@@ -64,8 +64,8 @@ pub fn asked() -> Result<Asked, clap::Error> {
     }
 }
 
-/// What is known of a command line that is still being typed: its words, and what is in force for every verb.
-/// Nothing, where that cannot be told.
+/// Parses a command line that is still being typed. Returns its words, and the global options in force; none if they
+/// cannot be determined.
 pub fn so_far(words: &[OsString]) -> Option<(ArgMatches, GlobalArgs)> {
     let read = |definition: Command| definition.ignore_errors(true).try_get_matches_from(words).ok();
     let mut matches = read(Cli::command())?;
@@ -77,13 +77,13 @@ pub fn so_far(words: &[OsString]) -> Option<(ArgMatches, GlobalArgs)> {
     Some((matches, global))
 }
 
-/// What the files say that is to be heard.
+/// Returns the entries of the files that take effect.
 fn heard(matches: &ArgMatches) -> Result<Vec<Entry>, Error> {
     let named = given(matches.get_one::<PathBuf>("config"));
     Ok(entries(named.map(PathBuf::as_path))?.into_iter().filter(|entry| counts(entry, matches)).collect())
 }
 
-/// What the files say, once for each option: the first to say something of it is heard.
+/// Returns the entries of the files, one per option: the first file that sets it wins.
 fn entries(named: Option<&Path>) -> Result<Vec<Entry>, Error> {
     let mut entries: Vec<Entry> = Vec::new();
     let files = file::found(named)?;
@@ -100,20 +100,20 @@ fn entries(named: Option<&Path>) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
-/// Whether an entry is to be heard beside what was typed and what is in the environment.
+/// Returns whether an entry takes effect beside the command line and the environment.
 fn counts(entry: &Entry, matches: &ArgMatches) -> bool {
     let contrary = keys::rivals(entry.key).any(|rival| !entry.is_off() && was_given(rival, matches));
     let named_otherwise = entry.key == "server" && !is_blank("REDIS_URL");
     !contrary && !named_otherwise && !was_given(entry.key, matches)
 }
 
-/// On the command line, or by a variable that is not empty.
+/// Returns whether the command line or a variable that is not empty sets the option.
 fn was_given(key: &str, matches: &ArgMatches) -> bool {
     let id = keys::id(key);
     let of = |matches: &ArgMatches| matches.try_contains_id(&id).is_ok().then(|| matches.value_source(&id)).flatten();
     match of(matches).or_else(|| matches.subcommand().and_then(|(_, matches)| of(matches))) {
         Some(ValueSource::CommandLine) => true,
-        // An empty prefix is a prefix.
+        // An empty prefix is valid.
         Some(ValueSource::EnvVariable) => key == "prefix" || !is_blank(&variable_of(key)),
         _ => false,
     }
@@ -127,12 +127,12 @@ fn is_blank(variable: &str) -> bool {
     std::env::var_os(variable).is_none_or(|value| value.to_string_lossy().trim().is_empty())
 }
 
-/// The command line, with what the files say as its defaults.
+/// Returns the definition of the command line with the files' values as defaults.
 fn with_defaults(entries: &[Entry]) -> Command {
     entries.iter().fold(Cli::command(), |command, entry| {
         let id = keys::id(entry.key);
         let set = |option: Arg| {
-            // One that is empty would go before its default.
+            // An empty variable would take precedence over the default.
             let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
             option.default_value(entry.value.clone())
         };
@@ -149,7 +149,7 @@ fn was_set_empty(option: &Arg) -> bool {
     option.get_env().is_some_and(|name| is_blank(&name.to_string_lossy()))
 }
 
-/// A margin that was typed, and nothing that it is one of. A file may have it for whoever asks for the other.
+/// Returns a margin given without --setnx-compat, and that option. A file may set it for those who use the other.
 fn lone_margin(cli: &Cli, matches: &ArgMatches) -> Option<(&'static str, &'static str)> {
     let setnx = match &cli.verb {
         Verb::Run(run) => &run.setnx,
@@ -159,7 +159,7 @@ fn lone_margin(cli: &Cli, matches: &ArgMatches) -> Option<(&'static str, &'stati
     (!setnx.setnx_compat && was_given("setnx-margin", matches)).then_some(("setnx-margin", "setnx-compat"))
 }
 
-/// A certificate without its key, or a key without its certificate, and what is lacking.
+/// Returns a certificate without its key or a key without its certificate, and what is missing.
 fn lone_half(cli: &Cli) -> Option<(&'static str, &'static str)> {
     let options = &cli.global;
     match (given(options.tls_cert.as_ref()), given(options.tls_key.as_ref())) {

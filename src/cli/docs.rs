@@ -1,7 +1,7 @@
-//! `completions/` and `man/` are what the command line says. `BLESS=1 cargo test docs` rewrites them.
+//! Generates `completions/` and `man/` from the command line. `BLESS=1 cargo test docs` rewrites them.
 //!
-//! Options come from `cli.rs` by clap_mangen; what people wrote comes from `text.rs`, `prose.rs`, `places.rs`,
-//! `events.rs`, `keeper.rs`, `old.rs`, `standing.rs`, `faults.rs` and `recipes.rs`.
+//! clap_mangen renders the options from `cli.rs`; `text.rs`, `prose.rs`, `places.rs`, `events.rs`, `keeper.rs`,
+//! `old.rs`, `status.rs`, `faults.rs` and `recipes.rs` have the prose.
 
 mod completions;
 mod events;
@@ -32,7 +32,7 @@ const SCRIPTS: [(Shell, &str); 3] = [
     (Shell::Fish, "completions/nxlock.fish"),
 ];
 
-/// A page's verb, or none; its sections behind EXIT STATUS; what `--help` ends with.
+/// A page's verb, if any; its sections after EXIT STATUS; the end of its `--help`.
 const PAGES: [(Option<&str>, &[Section], &str); 7] = [
     (None, &prose::NXLOCK, text::AFTER_HELP),
     (Some("run"), &prose::RUN, text::RUN_HELP),
@@ -43,7 +43,7 @@ const PAGES: [(Option<&str>, &[Section], &str); 7] = [
     (Some("check"), &prose::CHECK, text::CHECK_HELP),
 ];
 
-/// The pages of section 7: name, what they are about, and their sections.
+/// The pages of section 7: name, subject, sections.
 const OVERVIEWS: [(&str, &str, &[Section]); 2] = [
     ("nxlock", "what its locks promise, and what becomes of that when something fails", &faults::NXLOCK_7),
     (
@@ -88,7 +88,7 @@ fn the_pages_that_people_wrote_are_what_they_wrote() {
     }
 }
 
-/// A verb that is new has a page.
+/// A new verb needs a page.
 #[test]
 fn every_verb_has_a_page() {
     let verbs: Vec<_> = Cli::command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
@@ -103,7 +103,7 @@ fn what_help_ends_with_fits_on_eighty_columns() {
     }
 }
 
-/// bash always; zsh and fish where they are installed, as `tests/run` sees to.
+/// bash always; zsh and fish where they are installed, which `tests/run` ensures.
 fn shells_load_them_and_say_nothing() {
     let bash = "source completions/nxlock.bash; COMP_WORDS=(nxlock run --) COMP_CWORD=2; \
                 _nxlock nxlock -- run; echo \"${COMPREPLY[@]}\"";
@@ -148,7 +148,7 @@ fn page(name: &str, verb: Option<&str>, sections: &[Section], help: &str) -> Str
     let about = command.get_about().unwrap().to_string();
     let (exit_status, examples) = halves(help);
     let man = Man::new(command);
-    // Not by clap_mangen, which drops an empty date, and so takes the next field for it.
+    // Without clap_mangen, which drops an empty date and so moves the next field into its place.
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!(".TH {} 1 \"\" \"nxlock {version}\" \"nxlock manual\"\n", name.to_uppercase());
     text += &format!(".SH NAME\n{} \\- {}\n", roff::escaped(name), roff::escaped(&clause(&about)));
@@ -164,7 +164,7 @@ fn page(name: &str, verb: Option<&str>, sections: &[Section], help: &str) -> Str
         text += &roff::prose(body);
     }
     if verb.is_some() {
-        // JSON is each verb's last section.
+        // JSON is the last section of each verb.
         text += &format!(".PP\n{}", roff::prose(prose::JSON_FAILED));
     }
     text += &format!(".SH EXAMPLES\n{}", roff::prose(&examples));
@@ -178,7 +178,7 @@ fn rendered(section: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// What is in `--help` under `Exit status:` and under `Examples:`, not set in.
+/// Returns the text of `--help` under `Exit status:` and under `Examples:`, unindented.
 fn halves(help: &str) -> (String, String) {
     let (exit_status, examples) = help.split_once("\n\nExamples:\n").unwrap();
     let exit_status = exit_status.strip_prefix("Exit status:\n").unwrap();
@@ -186,13 +186,13 @@ fn halves(help: &str) -> (String, String) {
     (flush(exit_status), flush(examples))
 }
 
-/// A sentence as the second half of one.
+/// Turns a sentence into a clause.
 fn clause(sentence: &str) -> String {
     let mut chars = sentence.trim_end_matches('.').chars();
     chars.next().unwrap().to_lowercase().chain(chars).collect()
 }
 
-/// The usage of a verb, or of all.
+/// Returns the usage of a verb, or of all verbs.
 fn synopsis(root: &Command, verb: Option<&str>) -> String {
     let verbs = root.get_subcommands().filter(|command| verb.is_none_or(|verb| verb == command.get_name()));
     let usages = verbs.flat_map(|command| {
@@ -202,7 +202,7 @@ fn synopsis(root: &Command, verb: Option<&str>) -> String {
     usages.collect::<Vec<_>>().join(".br\n")
 }
 
-/// Every other page. A verb's own has of section 7 what is about it.
+/// Returns references to all other pages. Of section 7, a verb's page has only those about it.
 fn see_also(name: &str, section: u8) -> String {
     let verbs =
         PAGES.iter().map(|(verb, ..)| verb.map_or_else(|| "nxlock".to_owned(), |verb| format!("nxlock-{verb}")));
@@ -214,7 +214,7 @@ fn see_also(name: &str, section: u8) -> String {
     all.filter(|(page, of)| (page.as_str(), *of) != (name, section)).map(line).collect::<Vec<_>>().join(",\n") + "\n"
 }
 
-/// As far as a number can be seen in a list: each that a verb can end with is there, and nothing else.
+/// Checks the lists of exit statuses: each list has every number that its verb can end with, and no other.
 mod exit_statuses {
     use std::collections::BTreeSet;
     use std::time::Duration;
@@ -246,7 +246,7 @@ mod exit_statuses {
         Report::Checked(Checked { settings: Vec::new(), servers: vec![CheckedServer { url: None, findings }] })
     }
 
-    /// What a verb may have to report, beside its own failures.
+    /// Returns what a verb may report, beside its own failures.
     fn reports(verb: &str) -> Vec<Report> {
         let busy = || {
             let (state, place) = (LockState::free(None), QueuePlace { position: 0, length: 0 });
@@ -290,7 +290,7 @@ mod exit_statuses {
             ];
             let failed = kinds.map(|kind| Report::Failed(Error { kind, ..Error::internal("", &"") }));
             let mut numbers: BTreeSet<_> = match verb {
-                // Its 0 is among its command's own.
+                // Its 0 is the command's.
                 "run" => BTreeSet::new(),
                 "status" => BTreeSet::from(["0".to_owned(), "1".to_owned()]),
                 _ => BTreeSet::from(["0".to_owned()]),

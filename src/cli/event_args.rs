@@ -1,4 +1,4 @@
-//! What is said on a command line about telling others what happens.
+//! The command line option for events.
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};

@@ -1,4 +1,4 @@
-//! The options of every verb. Where their values come from, if not from the command line, is `config.rs`'s.
+//! The options of every verb. `config.rs` owns the sources of their values other than the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// The servers that are named, each by a text that may name several.
+    /// Returns the texts that name servers, each one or several.
     pub fn servers(&self) -> impl Iterator<Item = &str> {
         self.server.iter().map(String::as_str).filter(|text| !text.trim().is_empty())
     }
@@ -131,12 +131,12 @@ impl From<When> for ColorChoice {
     }
 }
 
-/// A file's name. An empty one, as of an empty variable, is none: see [`given`].
+/// Parses a file name. An empty one, as from an empty variable, means none: see [`given`].
 fn file() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// A file that was really named.
+/// Returns a file name unless it is empty.
 pub fn given(file: Option<&PathBuf>) -> Option<&PathBuf> {
     file.filter(|file| !file.as_os_str().is_empty())
 }

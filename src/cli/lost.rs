@@ -1,26 +1,26 @@
-//! Whom a lock is kept for, and by what signal it is told of a loss, as they are typed.
+//! Parses the process that a lock is kept for, and the signal that reports a loss to it.
 
 use std::str::FromStr;
 
 use nix::sys::signal::Signal;
 
-/// The number of a process.
+/// Parses a pid.
 ///
 /// # Errors
-/// What is no such number.
+/// If it is no pid.
 pub fn process(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=i32::MAX.cast_unsigned()).contains(number));
     number.ok_or_else(|| "that is not the number of a process: write one such as $$, the shell's own".into())
 }
 
-/// What the loss of a lock is told by; nothing, if it is not to be told.
+/// The signal that reports the loss of a lock; none to send no signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostSignal(pub Option<Signal>);
 
 impl FromStr for LostSignal {
     type Err = String;
 
-    /// By name as kill(1) lists them, with or without `SIG`, or by number; 0 and `none` are none.
+    /// Parses a name as kill(1) lists them, with or without `SIG`, or a number; 0 and `none` are none.
     fn from_str(text: &str) -> Result<LostSignal, String> {
         let name = text.to_ascii_uppercase();
         if name == "NONE" {

@@ -1,7 +1,7 @@
-//! Which lock a command line is about, and how its words are read where a key stands in the place of NAME.
+//! Parses which lock a command line is about, and its other words where --key replaces NAME.
 //!
-//! Then the first word is not NAME but what follows it: a command, a token. clap cannot leave out one
-//! positional for the sake of an option, so the line is read by a definition without NAME first.
+//! Then the first word is not NAME but what follows it: a command, a token. clap cannot drop a positional because an
+//! option is present, so the line is first parsed by a definition without NAME.
 
 use std::ffi::OsString;
 
@@ -26,10 +26,10 @@ pub struct LockArg {
 }
 
 impl Cli {
-    /// Reads a command line, its first word that of the program, by a definition of it.
+    /// Parses a command line, whose first word is the program, by a definition of it.
     ///
     /// # Errors
-    /// What clap has to say: what is wrong with it, or the help that was asked for.
+    /// clap's error or the help that the user asked for.
     pub fn read(line: &[OsString], definition: impl Fn() -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
         if !line.iter().any(is_key_option) {
             return read_by(line, &definition);
@@ -38,7 +38,7 @@ impl Cli {
         if nameless.as_ref().is_ok_and(|(_, cli)| cli.is_by_key()) {
             return nameless;
         }
-        // The option may be the command's own, and not ours.
+        // The option may belong to the command, not to nxlock.
         match (nameless, read_by(line, &definition)) {
             (_, Err(error)) if error.kind() == ErrorKind::ArgumentConflict => Err(error),
             (Err(error), Err(_)) => Err(error),
@@ -72,7 +72,7 @@ fn is_key_option(word: &OsString) -> bool {
     word == "--key" || word.as_encoded_bytes().starts_with(b"--key=")
 }
 
-/// The definition in which NAME is no word: an option that cannot be written, and would be refused beside --key.
+/// Returns the definition without NAME as a positional: it becomes a hidden option, which conflicts with --key.
 fn nameless(mut command: Command) -> Command {
     for verb in ["run", "acquire", "renew", "release"] {
         command = command.mut_subcommand(verb, |verb| {

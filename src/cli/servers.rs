@@ -1,5 +1,5 @@
-//! `--server` stands on either side of the verb, and several stand on both: clap alone would take those of
-//! the verb's side and drop the others, and a lock would be kept by fewer servers than were named.
+//! Collects `--server` options from both sides of the verb: clap alone would take those after the verb and drop the
+//! others, and fewer servers than the user named would keep the lock.
 
 use std::ffi::OsString;
 
@@ -8,9 +8,9 @@ use clap::{ArgMatches, Command};
 
 const SERVER: &str = "server";
 
-/// All that were typed, if some were on either side of the verb.
+/// Returns all servers typed, if there are some on each side of the verb.
 pub fn on_both_sides(words: &[OsString], definition: &dyn Fn() -> Command) -> Option<Vec<String>> {
-    // To read the line again takes as long as all else before the lock is asked for.
+    // Parsing the line again takes as long as everything else before the request for the lock.
     if words.iter().filter(|word| may_name_one(word.as_encoded_bytes())).count() < 2 {
         return None;
     }
@@ -23,7 +23,8 @@ pub fn on_both_sides(words: &[OsString], definition: &dyn Fn() -> Command) -> Op
     Some([before, behind].concat())
 }
 
-/// By `--server`, or by an `s` among short options. A command's own words may look like it: then it is for nothing.
+/// Returns whether a word may be `--server`, or have an `s` among short options. A command's own word that looks like
+/// it only costs a second parse.
 fn may_name_one(word: &[u8]) -> bool {
     word.starts_with(b"--server") || (word.starts_with(b"-") && !word.starts_with(b"--") && word.contains(&b's'))
 }

@@ -1,4 +1,4 @@
-//! What is said on a command line about sharing a key with old `SETNX` clients.
+//! The command line options for sharing a key with old `SETNX` clients.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The prose behind the options of `--help`: exit statuses and examples. The manual pages have the
-//! same as sections of theirs, and more (`docs/prose.rs`).
+//! The prose after the options of `--help`: exit statuses and examples. The manual pages have the same as sections, and
+//! more (`docs/prose.rs`).
 //!
-//! No line is longer than 78 columns. `docs.rs` reads a term, two spaces and a text as an item of a
-//! list, and what is set in by four more spaces as it stands.
+//! No line is longer than 78 columns. `docs.rs` parses a term, two spaces and a text as an item of a list, and lines
+//! indented by four more spaces literally.
 
 pub const AFTER_HELP: &str = "\
 Exit status:

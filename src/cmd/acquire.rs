@@ -1,4 +1,4 @@
-//! Wait for a lock and hand over its token; with `--while-pid`, leave a keeper behind.
+//! Waits for a lock and hands over its token; with `--while-pid`, leaves a keeper behind.
 
 mod front;
 mod kept;
@@ -48,18 +48,18 @@ fn acquired(asked: &Acquire, lock: Named, (token, fence): (Token, Option<Fence>)
     Outcome { report: Report::Acquired(acquired), custody: Some(custody) }
 }
 
-/// Who holds the lock while its token is printed.
+/// The holder of the lock while its token is printed.
 pub enum Custody {
     Here {
         claim: Claim,
         store: Box<dyn Store>,
     },
-    /// In the background.
+    /// A keeper in the background.
     Keeper(KeeperEnd),
 }
 
 impl Custody {
-    /// Leaves the lock to the caller, who has its token now.
+    /// Leaves the lock to the caller, which has its token now.
     ///
     /// # Errors
     /// If its keeper has ended.
@@ -81,7 +81,7 @@ impl Custody {
                 let handed_back = hand_back(&mut *store, &claim, server_timeout);
                 handed_back.map_or_else(|error| ends(&error.to_string()), |()| "the lock was given back".to_owned())
             }
-            // It may be renewing just now, which has its own bound.
+            // The keeper may be renewing now, which has its own time limit.
             Custody::Keeper(keeper) => {
                 let said = keeper.withdraw(server_timeout + Duration::from_secs(5));
                 said.unwrap_or_else(|| ends("its keeper does not say whether it has given it back"))

@@ -1,4 +1,4 @@
-//! Whether all is set up so that locks can be kept: which settings are in force, and what the server is like.
+//! Checks the setup: which settings are in force, and whether the server is fit to keep locks.
 
 use super::{Wants, open, redis_url};
 use crate::cli::config::{Origin, Setting, Settings};
@@ -27,12 +27,12 @@ pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
     Report::Checked(Checked { settings: told(settings.list, global), servers })
 }
 
-/// Nothing else could be found out.
+/// Returns the only finding of a server that could not be probed.
 fn failed(url: Option<String>, error: &Error) -> CheckedServer {
     CheckedServer { url, findings: vec![Finding::of_trouble("server", error)] }
 }
 
-/// What is shown of settings: no secrets, and what REDIS_URL names.
+/// Returns the settings to show: without secrets, and with the server in REDIS_URL.
 fn told(list: Vec<Setting>, global: &GlobalArgs) -> Vec<Setting> {
     let password = password(&list, global);
     let mut told: Vec<Setting> = Vec::with_capacity(list.len() + 1);
@@ -57,7 +57,7 @@ fn told(list: Vec<Setting>, global: &GlobalArgs) -> Vec<Setting> {
     told
 }
 
-/// Where the password comes from that a server is given.
+/// Returns where the server's password comes from.
 fn password(list: &[Setting], global: &GlobalArgs) -> Option<Origin> {
     let origin = |name: &str| list.iter().find(|setting| setting.name == name).map(|setting| setting.origin.clone());
     if given(global.password_file.as_ref()).is_some() {
@@ -78,7 +78,7 @@ fn server_named(global: &GlobalArgs) -> Option<String> {
     Some(servers).filter(|servers| !servers.is_empty()).or_else(redis_url)
 }
 
-/// A URL without its password; nothing of one that cannot be understood, since anything in it may be one.
+/// Returns a URL without its password; nothing of one that cannot be parsed, since any part may be a password.
 fn shown(url: &str) -> String {
     Target::shown([url]).map(|urls| urls.join(" ")).unwrap_or_else(|| "(a URL that cannot be used)".into())
 }

@@ -1,4 +1,4 @@
-//! Give a lock back, or take it from a holder that was seen.
+//! Gives a lock back, or breaks the lock of a known holder.
 
 use super::{Wants, meant, open, token};
 use crate::cli::{GlobalArgs, Release};

@@ -1,4 +1,4 @@
-//! Put a lock's expiry a full ttl from now.
+//! Sets a lock's expiry to a full ttl from now.
 
 use super::{Wants, meant, open, token};
 use crate::cli::{GlobalArgs, Renew};
@@ -7,7 +7,7 @@ use crate::report::{NotYours, Renewed, Report, Wanted};
 use crate::store::Renewed as Answer;
 use crate::{duration, log, notify, retry};
 
-/// The variable by which the guard of a `run` that was killed renews its lock for the last time: the expiry may come
+/// The variable with which the guard of a killed `run` makes the last renewal of its lock: it may move the expiry
 /// nearer, and nothing else ends the lock.
 pub const LAST_RENEWAL: &str = "NXLOCK_LAST_RENEWAL";
 

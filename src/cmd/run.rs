@@ -1,4 +1,4 @@
-//! Hold a lock around a command: the only verb that composes.
+//! Holds a lock around a command. Connects acquisition, renewal and supervision.
 
 mod orphaned;
 
@@ -34,7 +34,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         Err(report) => return Ok(report),
     };
     log::trace(format_args!("got \"{}\"", lock.name));
-    // All that may be lacking is had before the command is: what runs must be kept, and stopped.
+    // Allocate everything fallible before spawning: nxlock must be able to keep the lock and to stop the command.
     let alarm = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
     let alarm = match alarm {
         Ok(alarm) => alarm,
@@ -77,7 +77,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let mut renewer = Renewer::new(store, claim, asked.ttl, lease, timeout, alarm);
     let supervisor = Supervisor::new((&mut guard, terminal), lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, until } = supervisor.run().context("cannot watch the command")?;
-    // From here on the lock is nxlock's alone to give back.
+    // From here on only nxlock gives the lock back, not the guard.
     guard.dismiss();
     if let Ok(ending) = &ending {
         notify::ended(ending, time_limit);
@@ -100,7 +100,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     }
 }
 
-/// How long the start of the command may wait for stderr to take what was said before it.
+/// Returns how long the start of the command may wait for stderr to accept what was logged before.
 fn before_the_command(lease: Lease) -> Duration {
     (lease.until.remaining() / 20).min(Duration::from_millis(250))
 }
@@ -110,7 +110,7 @@ fn not_run(lock: Named, words: Vec<OsString>, errno: Errno, given_back: bool) ->
     Report::NotRun(NotRun { lock, command, missing: errno == Errno::ENOENT, error: errno.into(), given_back })
 }
 
-/// Without /proc nobody finds what the command starts in sessions of its own: it could not be stopped with the lock.
+/// Fails without /proc: nxlock could not find, and so not stop, what the command starts in other sessions.
 fn see_processes(lock: &Named) -> Result<(), Error> {
     if proc::own_number().is_some() {
         return Ok(());
@@ -123,7 +123,7 @@ fn see_processes(lock: &Named) -> Result<(), Error> {
     })
 }
 
-/// The command's status went with its guard.
+/// The guard was killed, and with it the command's status was lost.
 fn without_a_guard(name: &LockName, guard: Pid) -> Error {
     Error {
         kind: ErrorKind::Internal,
@@ -133,7 +133,7 @@ fn without_a_guard(name: &LockName, guard: Pid) -> Error {
     }
 }
 
-/// We were held up between the grant and the start: stopped, or the whole machine was.
+/// nxlock or the whole machine was stopped between the grant and the start.
 fn too_late(name: &LockName) -> Error {
     Error {
         kind: ErrorKind::Unreachable,
@@ -143,7 +143,7 @@ fn too_late(name: &LockName) -> Error {
     }
 }
 
-/// The program and its arguments, byte for byte.
+/// Returns the program and its arguments, byte for byte.
 fn words(asked: &Run) -> Vec<OsString> {
     match &asked.shell {
         Some(text) => vec!["sh".into(), "-c".into(), text.clone()],
@@ -163,8 +163,8 @@ fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'stati
     ]
 }
 
-/// Gives the lock back, or lets it stand for the `rest` that `--at-least` asks for. What kept it from that; and if it
-/// was not ours any more, that is how it was lost.
+/// Gives the lock back, or leaves it for the `rest` of `--at-least`. Returns the error if that fails; sets `lost` if
+/// the lock turns out to be lost.
 fn give_up(renewer: Renewer, rest: Option<Ttl>, lost: &mut Option<Lost>) -> Option<Error> {
     match renewer.give_back(rest) {
         GivenBack::NotYours(state) if lost.is_none() => {

@@ -1,4 +1,4 @@
-//! Who holds which lock: told once, or shown for as long as somebody watches.
+//! Shows who holds which lock, once or live.
 
 use super::{Wants, open, options};
 use crate::cli::{GlobalArgs, Status};
@@ -16,7 +16,7 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let given = names.chain(by_key.map(Named::by_key)).collect::<Vec<_>>();
     let subject =
         Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: global.server_timeout };
-    // Of which lock is the same for all of them.
+    // All named locks have the same options.
     let options = subject.named.iter().flatten().next().map(|lock| options(global, lock)).unwrap_or_default();
     if let Some(every) = asked.watch {
         return top::watch(store, subject, every, global.json);

@@ -1,10 +1,10 @@
 //! The control socket of a keeper, for the owner of its token on the same machine: a socket in the abstract namespace,
-//! unix(7), named by what everybody may know of the token. `release` says there that it is about to give the lock
-//! back, so that the keeper does not take that for a loss.
+//! unix(7), named by the public part of the token. `release` announces there that it is about to release the lock, so
+//! that the keeper does not report a loss.
 //!
-//! One message is one token (SOCK_SEQPACKET). Anybody may connect, so that nobody may cost the keeper anything: it never
-//! waits for a caller, other users are refused by the credentials that the kernel has of them, and after a refusal
-//! it does not listen for a moment.
+//! One message is one token (SOCK_SEQPACKET). Anybody may connect, so no caller may cost the keeper much: the keeper
+//! never waits for a caller, refuses other users by the kernel's peer credentials, and stops listening for a moment
+//! after a refusal.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,39 +27,39 @@ use crate::clock::Moment;
 use crate::lock::Token;
 use crate::wait::{Limit, Woken, is_ready};
 
-/// How long `release` waits for a keeper: one that hangs must not hold it up.
+/// Time-out of `release` for a keeper's reply: a hung keeper must not delay it.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How many connections wait to be accepted, and how many are accepted before anything else is done.
+/// Maximum connections in the backlog, and maximum accepted before the keeper does anything else.
 const BACKLOG: u8 = 64;
-/// How many callers may take their time to send a token. It is sent at once; the oldest has to make room.
+/// Maximum callers that have not sent a token yet. `release` sends it at once; the oldest caller is dropped.
 const CALLERS: usize = 16;
-/// How long the keeper does not listen after it has refused somebody: a bound on what refusals cost.
+/// How long the keeper does not listen after a refusal: a bound on what refusals cost.
 const PAUSE: Duration = Duration::from_millis(20);
-/// More than any token has.
+/// Longer than any token.
 const LONGEST: usize = 2048;
-/// What fits into an address, unix(7), without its first byte.
+/// Maximum length of an abstract address without its first byte, unix(7).
 const NAME_MAX: usize = 107;
 
-/// The keeper's side.
+/// The keeper's end.
 pub struct ControlSocket {
-    /// std has no type for sockets of this kind; accept(2), read(2) and write(2) are the same.
+    /// std has no type for SOCK_SEQPACKET; accept(2), read(2) and write(2) are the same.
     listener: UnixListener,
     /// Callers that have not sent anything yet, the oldest first.
     callers: VecDeque<UnixStream>,
-    /// Readable when the listener is, or a pause in place of it is over, or when one of the callers is.
+    /// Readable when the listener is, or a pause in its place is over, or when a caller is.
     poller: Epoll,
     pause: TimerFd,
     is_pausing: bool,
 }
 
-/// Somebody who has the token, and waits to hear that nothing is renewed any more.
+/// A caller that has sent the token, and waits to hear that nothing is renewed any more.
 pub struct TokenOwner(UnixStream);
 
 /// What a caller has sent.
 enum Received {
     Nothing,
     Token,
-    /// Something else, or it has hung up.
+    /// Something else, or end of file.
     Other,
 }
 
@@ -70,7 +70,7 @@ impl ControlSocket {
         let name = name(key, token).ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))?;
         let listener = seqpacket(SockFlag::SOCK_NONBLOCK)?;
         bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name)?)?;
-        // The kernel lets one more than that wait.
+        // The kernel queues one connection more than that.
         listen(&listener, Backlog::new(i32::from(BACKLOG) - 1)?)?;
         let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let pause = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
@@ -79,7 +79,7 @@ impl ControlSocket {
         Ok(ControlSocket { listener: listener.into(), callers: VecDeque::new(), poller, pause, is_pausing: false })
     }
 
-    /// The owner of the token, if it has called. It may have called during a pause, too.
+    /// Returns the owner of the token, if it has called. Accepts connections during a pause too.
     pub fn owner(&mut self, token: &Token) -> Option<TokenOwner> {
         let mut refused = self.accept().is_err();
         let mut waiting = VecDeque::new();
@@ -97,10 +97,10 @@ impl ControlSocket {
         None
     }
 
-    /// Take what waits in the backlog.
+    /// Accepts the connections in the backlog.
     ///
     /// # Errors
-    /// If somebody was refused, or nobody can be accepted just now.
+    /// If a caller was refused, or accept(2) fails.
     fn accept(&mut self) -> io::Result<()> {
         let mut refused = Ok(());
         for _ in 0..BACKLOG {
@@ -119,8 +119,8 @@ impl ControlSocket {
         refused
     }
 
-    /// Begin a pause after a refusal, and end one that is over. Where a system call fails, the listener is listened to:
-    /// it may wake the keeper more often than it should, and nothing else.
+    /// Begins a pause after a refusal, and ends one that is over. A failed system call may wake the keeper too often,
+    /// and does no other harm.
     fn listen_again(&mut self, refused: bool) {
         let is_over = self.is_pausing && is_ready(self.pause.as_fd(), PollFlags::POLLIN);
         if refused {
@@ -136,7 +136,7 @@ impl ControlSocket {
     }
 }
 
-/// Readable when somebody has called or has sent something.
+/// Readable when a caller has connected or has sent something.
 impl AsFd for ControlSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.0.as_fd()
@@ -144,7 +144,7 @@ impl AsFd for ControlSocket {
 }
 
 impl TokenOwner {
-    /// Nothing is renewed any more.
+    /// Confirms that nothing is renewed any more.
     pub fn answer(mut self) {
         let _ = self.0.write_all(b"k");
     }
@@ -156,7 +156,7 @@ fn seqpacket(flags: SockFlag) -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC | flags, None)?)
 }
 
-/// What a caller has sent so far, without waiting for it.
+/// Returns what a caller has sent so far, without waiting.
 fn received(mut caller: &UnixStream, token: &Token) -> Received {
     let mut message = [0; LONGEST];
     match caller.read(&mut message) {
@@ -166,23 +166,23 @@ fn received(mut caller: &UnixStream, token: &Token) -> Received {
     }
 }
 
-/// Ask the keeper of a claim, if it has one here, to leave it to us. Whether it does.
+/// Asks the keeper of a claim, if this machine has one, to leave the release to this process. Returns whether it does.
 pub fn ask_to_leave(key: &str, token: &Token) -> bool {
     let limit = Limit::until(Moment::now() + ANSWER);
     let Some(mut keeper) = name(key, token).and_then(|name| call(&name, limit).ok()) else { return false };
-    // Anybody may have the name by now; only ours may hear the token.
+    // Another user may have the name by now, and must not get the token.
     (is_ours(&keeper) || geteuid().is_root())
         && keeper.write_all(token.as_str().as_bytes()).is_ok()
         && limit.wait_for(&[(keeper.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
         && keeper.read(&mut [0]).is_ok_and(|n| n > 0)
 }
 
-/// Connect, and wait for room in the backlog if there is none.
+/// Connects; waits for room in the backlog if it is full.
 fn call(name: &[u8], limit: Limit<'_>) -> io::Result<UnixStream> {
     let keeper = UnixStream::from(seqpacket(SockFlag::empty())?);
     let address = UnixAddr::new_abstract(name)?;
     loop {
-        // connect(2) waits no longer than that either, unix(7). Zero would be for ever.
+        // This bounds connect(2) too, unix(7). Zero would mean no time-out.
         keeper.set_write_timeout(Some(limit.until.remaining().max(Duration::from_millis(1))))?;
         match connect(keeper.as_raw_fd(), &address) {
             Err(Errno::EINTR) if !limit.until.passed() => {}
@@ -193,12 +193,12 @@ fn call(name: &[u8], limit: Limit<'_>) -> io::Result<UnixStream> {
     Ok(keeper)
 }
 
-/// Whether the other end is a process of the same user or of the superuser.
+/// Returns whether the peer runs as the same user or as the superuser.
 fn is_ours(other: &UnixStream) -> bool {
     getsockopt(other, PeerCredentials).is_ok_and(|other| other.uid() == geteuid().as_raw() || other.uid() == 0)
 }
 
-/// The token's id, which `status` shows, and the key as far as there is room.
+/// Returns the socket's name: the token's id, which `status` shows, and as much of the key as fits.
 fn name(key: &str, token: &Token) -> Option<Vec<u8>> {
     let mut name = format!("nxlock-keeper:{}:{key}", token.id()?).into_bytes();
     name.truncate(NAME_MAX);
@@ -224,18 +224,18 @@ mod tests {
         Limit::until(Moment::now() + Duration::from_secs(20))
     }
 
-    /// Somebody who has connected, and has not sent anything.
+    /// Returns a caller that has connected and has not sent anything.
     fn caller(token: &Token) -> UnixStream {
         call(&name(KEY, token).unwrap(), soon()).unwrap()
     }
 
-    /// Waits until somebody has called or a pause is over, and looks for the owner.
+    /// Waits for a caller or the end of a pause, and returns the owner if it has called.
     fn look(door: &mut ControlSocket, token: &Token) -> Option<TokenOwner> {
         soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
         door.owner(token)
     }
 
-    /// The owner, however often it takes to look.
+    /// Returns the owner, after as many calls of `look` as it takes.
     fn find(door: &mut ControlSocket, token: &Token) -> TokenOwner {
         let until = soon().until;
         loop {
@@ -252,7 +252,7 @@ mod tests {
         let key = "lock:".to_owned() + &"x".repeat(200);
         let mut door = ControlSocket::open(&key, &token).unwrap();
         assert!(door.owner(&token).is_none());
-        // The same id, and not the same token.
+        // The same id, but another token.
         let half: Token = format!("nx1:{}:u@h:1:0:other", token.random_part()).parse().unwrap();
         let (theirs, ours) = (half.clone(), key.clone());
         let stranger = thread::spawn(move || ask_to_leave(&ours, &theirs));
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(door.callers.len(), CALLERS);
         let more: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
         let (theirs, limit) = (token.clone(), soon());
-        // There is no room for it until the keeper looks again.
+        // The backlog has no room for it until the keeper accepts again.
         let owner = thread::spawn(move || {
             let mut owner = call(&name(KEY, &theirs).unwrap(), limit).unwrap();
             owner.write_all(theirs.as_str().as_bytes()).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         drop(caller(&token));
         assert!(look(&mut door, &token).is_none());
         assert!(door.is_pausing);
-        // In the pause nobody wakes the keeper, and its end does.
+        // A caller does not wake the keeper during the pause; the end of the pause does.
         drop(caller(&token));
         assert!(is_ready(door.listener.as_fd(), PollFlags::POLLIN), "somebody has called");
         soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();

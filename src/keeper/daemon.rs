@@ -1,5 +1,5 @@
-//! One process becomes two: the half that its caller waits for, and the keeper. Owns what is unsafe about that,
-//! and what a process in the background must not keep of its caller's.
+//! Forks the keeper from the front, and detaches it. Owns the unsafe code for that, and drops what a background process
+//! must not keep of its caller's.
 
 use std::fs::File;
 use std::io;
@@ -13,28 +13,28 @@ use nix::unistd::{self, ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, g
 
 use crate::signals::{end_with, is_ignored};
 
-/// Which of the two this is.
+/// Which of the two processes this is.
 pub enum Half {
-    /// The caller's, which has the other as its child.
+    /// The process that the caller waits for, the parent of the keeper.
     Front(Pid),
     Keeper,
 }
 
-/// Becomes two. To be called by a process of one thread: no other would be there in the keeper. The keeper ends
-/// with the front, until it is [`detach`]ed.
+/// Forks the keeper. Call in a process of one thread: the keeper would have no other. The keeper ends with the front
+/// until it is [`detach`]ed.
 ///
 /// # Errors
 /// As fork(2).
 pub fn fork() -> io::Result<Half> {
     let front = getpid();
-    // An inherited "ignore" would keep from us how the keeper ended.
+    // An inherited "ignore" would hide from the front how the keeper ended.
     // SAFETY: SIG_DFL runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
-    // SAFETY: there is one thread, so the child has all that the parent has, and no lock is held by anybody else.
+    // SAFETY: there is one thread, so the child has all that the parent has, and no other thread holds a lock.
     match unsafe { unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Half::Front(child)),
         ForkResult::Child => {
-            // One that does not hear TERM could not be told to leave the line.
+            // A keeper that ignores TERM could not be told to leave the queue.
             let told = if is_ignored(libc::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM };
             end_with(front, told)?;
             Ok(Half::Keeper)
@@ -42,20 +42,20 @@ pub fn fork() -> io::Result<Half> {
     }
 }
 
-/// A file for streams that nobody is behind.
+/// Opens a file that takes the place of the standard streams.
 ///
 /// # Errors
 /// As open(2).
 pub fn nowhere() -> io::Result<File> {
-    // A directory can neither be read nor be written, and is there even in a bare chroot(2).
+    // A directory can be neither read nor written, and exists even in a bare chroot(2).
     File::options().read(true).write(true).open("/dev/null").or_else(|_| File::open("/"))
 }
 
-/// Goes into the background: a session of its own, no directory and no stream of the caller's, and no end with
+/// Detaches this process: it gets its own session, leaves the caller's directory and streams, and no longer ends with
 /// the front.
 ///
 /// # Errors
-/// As the system calls; the half way is no harm to a process that ends.
+/// Those of the system calls; a half-detached process does no harm if it ends.
 pub fn detach(nowhere: &File) -> Result<(), Errno> {
     setsid()?;
     unistd::chdir("/")?;

@@ -1,5 +1,5 @@
-//! What the two halves of an `acquire` in the background say to each other: the grant to the front, and that its
-//! token was printed back to the keeper. An end without that word is the word that it was not.
+//! The messages between the two halves of a background `acquire`: the keeper sends the grant, and the front confirms
+//! that it printed the token. End of file without the confirmation means that it did not.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::lock::{Fence, Token};
 use crate::wait::is_ready;
 
-/// Both ends; each half closes the other's.
+/// Returns both ends; each half closes the other's.
 ///
 /// # Errors
 /// As socketpair(2).
@@ -36,12 +36,12 @@ impl KeeperEnd {
         self.keeper
     }
 
-    /// Whether there is something to be read, or an end.
+    /// Returns whether there is a message or end of file to read.
     pub fn has_spoken(&self) -> bool {
         is_ready(self.as_fd(), PollFlags::POLLIN)
     }
 
-    /// What was granted; nothing if the keeper has ended without a grant.
+    /// Returns the grant; `None` if the keeper has ended without one.
     pub fn grant(&mut self) -> Option<(Token, Option<Fence>)> {
         let mut line = String::new();
         self.stream.read_line(&mut line).ok()?;
@@ -49,15 +49,15 @@ impl KeeperEnd {
         Some((token.parse().ok()?, fence.parse().ok().map(Fence)))
     }
 
-    /// The token was printed: the lock is in the keeper's hands.
+    /// Confirms that the token was printed: from now on the keeper owns the lock.
     ///
     /// # Errors
-    /// If there is no keeper any more.
+    /// If the keeper has ended.
     pub fn printed(mut self) -> io::Result<()> {
         self.stream.get_mut().write_all(PRINTED)
     }
 
-    /// The token was not printed: what the keeper says of giving the lock back; nothing, if that cannot be known.
+    /// Reports that the token was not printed. Returns the keeper's message about the release; `None` if there is none.
     pub fn withdraw(mut self, within: Duration) -> Option<String> {
         let mut said = String::new();
         let stream = self.stream.get_mut();
@@ -67,7 +67,7 @@ impl KeeperEnd {
     }
 }
 
-/// Readable when the keeper has spoken, or has ended.
+/// Readable when the keeper has sent a message or has ended.
 impl AsFd for KeeperEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
@@ -77,12 +77,12 @@ impl AsFd for KeeperEnd {
 /// The keeper's end.
 pub struct FrontEnd(UnixStream);
 
-/// What the front makes known.
+/// What the front has reported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FrontState {
     Nothing,
     Printed,
-    /// It is gone, and nobody was told the token.
+    /// The front ended without printing the token.
     Gone,
 }
 
@@ -94,7 +94,7 @@ impl FrontEnd {
     }
 
     /// # Errors
-    /// If there is no front any more.
+    /// If the front has ended.
     pub fn grant(&mut self, token: &Token, fence: Option<Fence>) -> io::Result<()> {
         let fence = fence.map_or("-".to_owned(), |fence| fence.0.to_string());
         self.0.write_all(format!("{fence} {}\n", token.as_str()).as_bytes())?;
@@ -111,20 +111,20 @@ impl FrontEnd {
         }
     }
 
-    /// Hears nothing any more: the word that the token was printed reaches us before this, or never leaves the
-    /// front. Whether it had come.
+    /// Stops reading. The confirmation has either arrived by now or never leaves the front. Returns whether it has
+    /// arrived.
     pub fn close(&mut self) -> bool {
         let _ = self.0.shutdown(Shutdown::Read);
         self.state() == FrontState::Printed
     }
 
-    /// What became of the lock, for a front that could not print its token.
+    /// Tells a front that could not print its token what became of the lock.
     pub fn finish(mut self, said: &str) {
         let _ = self.0.write_all(said.as_bytes());
     }
 }
 
-/// Readable when the front has spoken, or has ended.
+/// Readable when the front has sent a message or has ended.
 impl AsFd for FrontEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

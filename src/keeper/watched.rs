@@ -1,4 +1,4 @@
-//! The process that a lock is kept for: whether it still runs, and how it is told. Knows nothing of locks.
+//! The watched process, for which a lock is kept: whether it still runs, and how to signal it. Knows nothing of locks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,15 +14,15 @@ use crate::wait::is_ready;
 
 pub struct Watched {
     pid: u32,
-    /// It stays this process, whoever has its number later.
+    /// A pidfd: it refers to this process even after the pid is reused.
     process: OwnedFd,
 }
 
 impl Watched {
-    /// Finds a process by the number that it has here.
+    /// Finds a process by its pid in this namespace.
     ///
     /// # Errors
-    /// If it is not there, or cannot be watched.
+    /// If there is no such process, or it cannot be watched.
     pub fn find(pid: u32) -> Result<Watched, Error> {
         let error = |kind, cause: &str, hint: &str| Error {
             kind,
@@ -39,7 +39,7 @@ impl Watched {
         let process =
             pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match Errno::from_raw(errno.raw_os_error()) {
                 Errno::ESRCH => missing(),
-                // Which of the two is the kernel's to choose.
+                // The kernel may return either.
                 Errno::EINVAL | Errno::ENOENT => {
                     error(ErrorKind::Usage, "that number is a thread's", "name the process that it belongs to")
                 }
@@ -62,12 +62,12 @@ impl Watched {
         is_ready(self.process.as_fd(), PollFlags::POLLIN)
     }
 
-    /// Whether it may be sent signals: not if it is another user's.
+    /// Returns whether nxlock may signal the process: not if another user runs it.
     pub fn may_signal(&self) -> bool {
         kill(Pid::from_raw(self.pid.cast_signed()), None) != Err(Errno::EPERM)
     }
 
-    /// Sends it a signal. To one that has ended there is nothing to say.
+    /// Signals the process; does nothing if it has ended.
     pub fn signal(&self, signal: Signal) {
         if let Some(signal) = rustix::process::Signal::from_named_raw(signal as i32) {
             let _ = pidfd_send_signal(&self.process, signal);
@@ -75,7 +75,7 @@ impl Watched {
     }
 }
 
-/// Readable when it has ended.
+/// Readable when the process has ended.
 impl AsFd for Watched {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.process.as_fd()

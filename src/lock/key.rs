@@ -1,4 +1,4 @@
-//! Keys: an exact one that somebody gives, and those of what belongs to a lock. Owns where braces stand.
+//! Exact keys given by a user, and the companion keys of a lock. Owns the placement of hash tag braces.
 
 use std::str::FromStr;
 
@@ -6,10 +6,9 @@ use super::LockName;
 
 /// An exact key, without a prefix, that other programs fixed long ago.
 ///
-/// In a cluster all that belongs to a lock has to lie in the slot of its key. The slot is that of what
-/// stands in the first braces if that is anything, and else of the whole key (Redis cluster
-/// specification, hash tags): which other key shares it can be told for every key but those that have
-/// a closing brace and no tag.
+/// In a cluster all keys of a lock have to be in one slot. The slot is that of the text in the first braces if there is
+/// any, and else of the whole key (Redis cluster specification, hash tags). A companion key in that slot exists for
+/// every key but those with a closing brace and no tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(String);
 
@@ -37,23 +36,23 @@ impl FromStr for Key {
 }
 
 impl Key {
-    /// The key is all the name that its lock has.
+    /// Returns the key as the lock's name: it has no other.
     pub fn name(&self) -> LockName {
         LockName(self.0.clone())
     }
 }
 
-/// The part that picks the slot in a cluster, where it is not the whole.
+/// Returns the hash tag, which picks the slot in a cluster, if the key has one.
 fn tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
-/// The key of something that belongs to the lock under `key`: in the same slot of a cluster.
+/// Returns a companion key of the lock under `key`, in the same slot of a cluster.
 pub fn companion_key(key: &str, what: &str) -> String {
     match tag(key) {
         None => format!("{{{key}}}:{what}"),
-        // Longer, so that it is not what belongs to the lock whose key is that tag.
+        // Longer than `:what`, so that it differs from the companion key of a lock whose key is that tag.
         Some(_) => format!("{key}:nxlock:{what}"),
     }
 }
@@ -62,7 +61,7 @@ pub fn companion_key(key: &str, what: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What is hashed for the slot, by the specification.
+    /// Returns what the specification hashes for the slot.
     fn hashed(key: &str) -> &str {
         let Some(open) = key.find('{') else { return key };
         match key[open + 1..].find('}') {

@@ -1,9 +1,9 @@
-//! The value in the key: what it looks like, what it says, and what of it may be shown.
+//! The value in the key: its format, what it says, and what of it may be shown.
 //!
-//! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields
-//! percent-encoded, 256 bytes at most. A last field `:lease` says that no process renews the lock. The random part decides; the rest is for people. On a key that is
-//! shared with old `SETNX` clients the value is a bare number instead, and a record in that same format,
-//! with the number for its random part, lies beside it.
+//! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 256
+//! bytes at most. A last field `:lease` says that no process renews the lock. Only the random part decides; the rest is
+//! for people. On a key shared with old `SETNX` clients the value is a bare number, and a record in the same format,
+//! with the number as its random part, is stored beside it.
 
 use crate::text::Tainted;
 use std::fmt;
@@ -18,32 +18,31 @@ const MAX_LEN: usize = 256;
 const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const RANDOM_LEN: usize = 26;
 const ID_LEN: usize = 8;
-/// Bare numbers begin here, and there are so many: 19 digits, the first from 4 to 8. In seconds and in
-/// milliseconds that is a time long after all clocks, and it fits into 64 bits with a sign.
+/// The range of bare numbers: 19 digits, the first from 4 to 8. Read as seconds or as milliseconds, they are far beyond
+/// any clock, and they fit in a signed 64-bit integer.
 const FIRST_NUMBER: u64 = 4_000_000_000_000_000_000;
 const NUMBERS: u64 = 5_000_000_000_000_000_000;
-/// What may stand in a field as it is; the separators are not among it.
+/// The characters that a field escapes, its separators among them.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'+');
 
-/// The variable that carries the tokens of all runs around a process, to runs within them: separated by
-/// spaces, the innermost last.
+/// The variable that passes the tokens of all enclosing runs to runs within them: separated by spaces, the innermost
+/// last.
 pub const HELD: &str = "NXLOCK_HELD";
 
 /// Whether a process renews a lock for as long as it needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upkeep {
-    /// One does, or may: tokens of earlier versions do not tell.
+    /// A process does, or may: tokens of earlier versions do not tell.
     Renewed,
-    /// None does: the lock ends with its lease unless somebody renews it by hand.
+    /// No process does: the lock expires unless its owner renews it by hand.
     LeaseOnly,
 }
 
-/// What the last field of a token says whose lock nobody renews.
+/// The last field of the token of a lock that nobody renews.
 const LEASE_ONLY: &str = "lease";
 
-/// Proof of a claim. Chosen before the first request, so that asking again after a lost reply is
-/// the same question; never used for a second claim, nor for a second ballot among several servers. Whole, it is
-/// shown to its owner only.
+/// Proof of a claim. Chosen before the first request, so that a retry after a lost reply is the same request; never
+/// reused for a second claim, nor for a second ballot among several servers. Only its owner sees the whole token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -51,7 +50,7 @@ pub struct Token(String);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HolderId(String);
 
-/// Who asks: a process on a machine.
+/// The process that makes a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub user: Tainted,
@@ -59,7 +58,7 @@ pub struct Owner {
     pub pid: u32,
 }
 
-/// What a token in the format above says.
+/// The contents of a token in the format above.
 pub struct Told {
     pub id: HolderId,
     pub owner: Owner,
@@ -69,15 +68,15 @@ pub struct Told {
 }
 
 impl Token {
-    /// A new token for a claim by `owner`, born `now`. A reason that does not fit is cut.
+    /// Mints a token for a claim by `owner`, born `now`. Cuts a reason that does not fit.
     ///
     /// # Errors
-    /// If the kernel has no random bits to give, getrandom(2).
+    /// If the kernel provides no random bits, getrandom(2).
     pub fn mint(owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
         Token::mint_for(Upkeep::Renewed, owner, reason, now)
     }
 
-    /// The same for a lock that is renewed or not.
+    /// Mints a token that says whether a process renews the lock.
     ///
     /// # Errors
     /// As `mint`.
@@ -85,7 +84,7 @@ impl Token {
         Ok(Token(written(&random_part()?, owner, reason, now, upkeep)))
     }
 
-    /// The same claim with a random part of its own, so that what is undone of one is never taken for the other.
+    /// Returns a token of the same claim with a new random part, so that undoing one never undoes the other.
     ///
     /// # Errors
     /// As `mint`.
@@ -98,42 +97,41 @@ impl Token {
         Ok(Token(fields.join(":")))
     }
 
-    /// A new token that is a bare number, which whoever reads values as times takes for one far in the
-    /// future.
+    /// Mints a token that is a bare number, which a client that reads values as times takes for one far in the future.
     ///
     /// # Errors
     /// As `mint`.
     pub fn mint_number() -> anyhow::Result<Token> {
         loop {
             let random = getrandom::u64().context("no random bits for a token")?;
-            // As many times as they go into 64 bits, so that each is as likely as any other.
+            // Reject the incomplete last multiple of the range, so that each number is equally likely.
             if random < u64::MAX / NUMBERS * NUMBERS {
                 return Ok(Token((FIRST_NUMBER + random % NUMBERS).to_string()));
             }
         }
     }
 
-    /// Whether this is a value that `mint_number` may have made.
+    /// Returns whether `mint_number` may have made this value.
     pub fn is_number(value: &[u8]) -> bool {
         value.len() == 19 && (b'4'..=b'8').contains(&value[0]) && value.iter().all(u8::is_ascii_digit)
     }
 
-    /// Whether the lock it is for is shared with old `SETNX` clients.
+    /// Returns whether its lock is shared with old `SETNX` clients.
     pub fn is_beside_setnx(&self) -> bool {
         Token::is_number(self.0.as_bytes())
     }
 
-    /// What a bare number cannot tell, to lie beside it.
+    /// Returns the record to store beside a bare number, with what the number cannot say.
     pub fn record(&self, upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
         written(&self.0, owner, reason, now, upkeep)
     }
 
-    /// Whether it says itself that no process renews its lock.
+    /// Returns whether the token says that no process renews its lock.
     pub fn is_lease_only(&self) -> bool {
         Token::read(self.0.as_bytes()).is_some_and(|told| told.upkeep == Upkeep::LeaseOnly)
     }
 
-    /// How a record begins that is of this token, and of no other.
+    /// Returns the beginning of this token's record, which no other record shares.
     pub fn record_begin(&self) -> String {
         format!("{VERSION}:{}:", self.0)
     }
@@ -142,19 +140,19 @@ impl Token {
         &self.0
     }
 
-    /// What people know it by; nothing for one that is not of ours.
+    /// Returns the id by which people know it; none for a token of another format.
     pub fn id(&self) -> Option<HolderId> {
         let value = self.0.as_bytes();
         let of_number = || Token::is_number(value).then(|| HolderId(self.0[..ID_LEN].to_owned()));
         Token::read(value).map(|told| told.id).or_else(of_number)
     }
 
-    /// The part that no other token has; all of it, where it is not one of ours.
+    /// Returns the part that no other token has; the whole value if it is not in the format above.
     pub fn random_part(&self) -> &str {
         self.0.split(':').nth(1).unwrap_or(&self.0)
     }
 
-    /// What a value says if it is a token of this format.
+    /// Parses a value; none if it is not a token of this format.
     pub fn read(value: &[u8]) -> Option<Told> {
         let text = std::str::from_utf8(value).ok()?;
         let mut fields = text.split(':');
@@ -183,12 +181,12 @@ impl Token {
 }
 
 /// # Errors
-/// If the kernel has no random bits to give, getrandom(2).
+/// If the kernel provides no random bits, getrandom(2).
 fn random_part() -> anyhow::Result<String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).context("no random bits for a token")?;
     let bits = u128::from_be_bytes(random);
-    // 26 places of 5 bits are 130: the last place has its lowest two bits empty.
+    // 26 digits of 5 bits are 130 bits: the lowest two of the last digit are zero.
     let place = |i: usize| if i < 25 { bits >> (123 - 5 * i) } else { bits << 2 };
     Ok((0..RANDOM_LEN).map(|i| char::from(BASE32[(place(i) & 31) as usize])).collect())
 }
@@ -207,7 +205,7 @@ fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, u
     text
 }
 
-/// A field, percent-encoded, cut to at most `room` bytes between characters.
+/// Percent-encodes a field, cut to at most `room` bytes between characters.
 fn field(text: &str, room: usize) -> String {
     let mut encoded = String::new();
     for c in text.chars() {
@@ -235,7 +233,7 @@ impl FromStr for Token {
     }
 }
 
-/// Never the whole token: a debug print must not become a way to take a lock away.
+/// Never the whole token: debug output must not enable its reader to take the lock away.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id().map_or("?".to_owned(), |id| id.to_string());
@@ -268,7 +266,7 @@ impl fmt::Display for HolderId {
 }
 
 impl Owner {
-    /// This process. Names that cannot be found out are "unknown" and the user's number.
+    /// Returns this process as an owner. An unknown host is "unknown", an unknown user is the user's number.
     pub fn this_process() -> Owner {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = host.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into());
@@ -276,8 +274,8 @@ impl Owner {
     }
 }
 
-/// The effective user's name, by /etc/passwd and then the environment. Not by getpwuid(3): its
-/// modules are loaded at run time, which a statically linked program cannot rely on.
+/// Returns the effective user's name, from /etc/passwd or else the environment. Not by getpwuid(3): it loads its
+/// modules at run time, which a statically linked program cannot rely on.
 fn user_name() -> String {
     let uid = nix::unistd::geteuid().as_raw().to_string();
     let passwd = std::fs::read("/etc/passwd").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a lock is, in words: for messages, tables and JSON.
+//! The state of a lock in words: for messages, tables and JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,12 +18,12 @@ pub fn who(holder: &Holder) -> String {
     format!("{}@{}, pid {}", owner.user, owner.host, owner.pid)
 }
 
-/// Who has it, in the middle of a sentence.
+/// Returns who holds it, for the middle of a sentence.
 pub fn held_by(state: &LockState) -> String {
     held_by_after(state, Duration::ZERO)
 }
 
-/// The same, so long after it was found so.
+/// The same, `since` after the state was read.
 pub fn held_by_after(state: &LockState, since: Duration) -> String {
     match (&state.holder, &state.kind) {
         (Some(holder), StateKind::Contested) => {
@@ -43,7 +43,7 @@ pub fn held_by_after(state: &LockState, since: Duration) -> String {
     }
 }
 
-/// A state's name, as JSON has it.
+/// Returns a state's name in JSON.
 pub fn state_name(kind: &StateKind) -> &'static str {
     match kind {
         StateKind::Free => "free",
@@ -58,7 +58,7 @@ pub fn state_name(kind: &StateKind) -> &'static str {
     }
 }
 
-/// What an old `SETNX` lock says of itself, by the server's clock.
+/// Returns what an old `SETNX` lock says of its end, compared by the server's clock.
 pub fn validity(legacy: &Legacy) -> String {
     match (instant(legacy.valid_until), legacy.stale) {
         (never, _) if never.is_empty() => "valid for ever".to_owned(),
@@ -67,7 +67,7 @@ pub fn validity(legacy: &Legacy) -> String {
     }
 }
 
-/// What an occupied name is, to somebody who was refused.
+/// Describes a held name to a waiter that was refused.
 pub fn describe(state: &LockState) -> String {
     match &state.kind {
         StateKind::WrongType(kind) => format!("a key of type {kind}"),
@@ -77,7 +77,7 @@ pub fn describe(state: &LockState) -> String {
     }
 }
 
-/// Whose it is now, after it turned out not to be ours.
+/// Returns who holds it now, after the caller's claim turned out to be lost.
 pub fn now_whose(state: &LockState) -> String {
     match state.kind {
         StateKind::Free => "it had expired or was deleted".to_owned(),
@@ -85,7 +85,7 @@ pub fn now_whose(state: &LockState) -> String {
     }
 }
 
-/// How it was lost.
+/// Formats how the lock was lost.
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

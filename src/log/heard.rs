@@ -1,4 +1,4 @@
-//! What would have been said on stderr, for the fuzz targets to look at.
+//! Records what would go to stderr, for the fuzz targets.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,7 @@ pub(super) fn put(text: &str) {
     HEARD.with_borrow_mut(|heard| heard.push_str(text));
 }
 
-/// All of it since the last time, with its styles.
+/// Returns everything since the last call, with its styles.
 pub fn take() -> String {
     HEARD.take()
 }

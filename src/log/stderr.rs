@@ -1,7 +1,7 @@
-//! The only code that writes to stderr.
+//! Writes the log to stderr.
 //!
 //! The reader of stderr may have stalled. While a lease runs, that must not keep nxlock from starting or stopping the
-//! command in time: then a thread writes, and nxlock waits for it only at the end, for at most a second.
+//! command in time: a thread writes then, and nxlock waits for it only at the end, for at most a second.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -14,18 +14,18 @@ use nix::poll::PollFlags;
 use crate::thread::{BackgroundWriter, FLUSH_AT_EXIT};
 use crate::wait::is_ready;
 
-/// What is to be written.
+/// Text for stderr.
 pub enum Text {
-    /// With styles, which are taken out where colours are unwanted.
+    /// With styles, which are stripped where colours are unwanted.
     Styled(String),
-    /// As it is: what moves the cursor.
+    /// Written unchanged: it moves the cursor.
     Raw(String),
 }
 
 static URGENT: AtomicBool = AtomicBool::new(false);
 static SCRIBE: OnceLock<Option<BackgroundWriter<Text>>> = OnceLock::new();
 
-/// Whether a lease runs.
+/// Sets whether a lease runs; if not, flushes.
 pub fn urgent(urgent: bool) {
     URGENT.store(urgent, Ordering::SeqCst);
     if let Some(Some(pen)) = SCRIBE.get().filter(|_| !urgent) {
@@ -33,8 +33,8 @@ pub fn urgent(urgent: bool) {
     }
 }
 
-/// Wait until everything said so far has been written, but no longer than `within`, and not at all if stderr takes
-/// nothing now: its reader may have stalled.
+/// Waits for at most `within` until everything logged so far has been written; not at all if stderr accepts nothing
+/// now: its reader may have stalled.
 pub fn settle(within: Duration) {
     if let Some(Some(pen)) = SCRIBE.get()
         && pen.outstanding() > 0
@@ -48,14 +48,14 @@ pub fn put(text: Text) {
     if !URGENT.load(Ordering::SeqCst) {
         return write(&text);
     }
-    // Without a thread it goes unsaid.
+    // Without a thread the text is dropped.
     if let Some(pen) = SCRIBE.get_or_init(|| BackgroundWriter::begin("stderr", |text| write(&text)).ok()) {
         pen.put(text);
     }
 }
 
-/// Writes if stderr takes it at once, and before anything else goes on: what a waiter shows has to be gone
-/// when its command begins.
+/// Writes if stderr accepts it at once, and before it returns: the progress line has to be gone when the command
+/// begins.
 pub fn offer(text: &Text) {
     let stderr = std::io::stderr();
     if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {

@@ -1,7 +1,7 @@
-//! Where events go, and how a line gets there: whole, or not at all.
+//! The destination of events. Writes a line whole, or not at all.
 //!
-//! Lines of several processes meet in one file or pipe: each is one write(2), which O_APPEND and PIPE_BUF keep in
-//! one piece. Knows nothing of what they say.
+//! Several processes may append to one file or pipe: each line is one write(2), which O_APPEND and PIPE_BUF keep in one
+//! piece. Must not know what the lines say.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,24 +22,24 @@ use crate::error::{Error, ErrorKind};
 use crate::text;
 use crate::wait::Limit;
 
-/// What is written at once to a pipe does not mix with what others write, pipe(7). A line may have an end of another
-/// before it.
+/// Maximum length of a line. A write of up to PIPE_BUF bytes to a pipe is atomic, pipe(7); one byte is for the newline
+/// that ends a torn line before it.
 pub const LONGEST: usize = libc::PIPE_BUF - 1;
 
-/// Where events are to go, as it is said on a command line.
+/// The destination of events, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A descriptor that our caller has opened.
+    /// A descriptor that the caller of nxlock opened.
     Inherited(RawFd),
-    /// A file, that is appended to.
+    /// A file to append to.
     File(PathBuf),
-    /// An empty word: to nowhere, whatever a configuration file says.
+    /// An empty word: no events, even if a configuration file names a destination.
     Nowhere,
 }
 
 impl Destination {
     /// # Errors
-    /// `-`, which would be stdin or stdout elsewhere.
+    /// If the word is `-`, which is stdin or stdout in other programs.
     pub fn read(word: OsString) -> Result<Destination, String> {
         let bytes = word.as_bytes();
         let number = || word.to_str()?.parse().ok();
@@ -51,7 +51,7 @@ impl Destination {
         })
     }
 
-    /// The number of a descriptor that our caller has opened.
+    /// Returns the number of a descriptor that the caller opened.
     pub fn inherited(&self) -> Option<RawFd> {
         match self {
             Destination::Inherited(number) => Some(*number),
@@ -60,7 +60,7 @@ impl Destination {
     }
 }
 
-/// In the middle of a sentence.
+/// Formats the destination for the middle of a sentence.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -71,24 +71,24 @@ impl fmt::Display for Destination {
     }
 }
 
-/// Something that takes lines.
+/// An open destination.
 pub struct Journal {
     file: File,
-    /// It ends with a part of a line.
+    /// The file ends with part of a line.
     torn: bool,
 }
 
-/// Why nothing can be written.
+/// Why the destination cannot be opened.
 pub enum Unopened {
-    /// It never will be, by a mistake of whoever said where.
+    /// A permanent error: the destination is wrong.
     Wrong(Error),
-    /// Not just now: a full disk, a pipe that nobody reads.
+    /// A transient error: a full disk, a pipe without a reader.
     Unavailable(io::Error),
 }
 
 impl Journal {
     /// # Errors
-    /// A descriptor that is not there, or a file that cannot be had.
+    /// If the descriptor is not open, or the file cannot be opened.
     pub fn open(at: &Destination) -> Result<Option<Journal>, Unopened> {
         let file = match at {
             Destination::Nowhere => return Ok(None),
@@ -109,10 +109,10 @@ impl Journal {
         Ok(Some(Journal { file, torn: false }))
     }
 
-    /// Writes a line, for as long as that takes.
+    /// Writes a line, however long that takes.
     ///
     /// # Errors
-    /// As write(2). Nothing of the line is left then, where that can be helped.
+    /// Those of write(2). Where possible, nothing of the line is left then.
     pub fn write(&mut self, line: &str) -> io::Result<()> {
         let whole = if self.torn { format!("\n{line}") } else { line.to_owned() };
         let mut rest = whole.as_bytes();
@@ -134,7 +134,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes back what was written of a line that does not fit, if nobody has written behind it.
+    /// Removes the written part of an incomplete line, if nobody has appended to it.
     fn tear(&mut self, written: usize, error: io::Error) -> io::Result<()> {
         if written > 0 {
             self.torn |= self.take_back(written).is_err();
@@ -155,8 +155,7 @@ impl Journal {
     }
 }
 
-/// As `>>` of a shell opens it, but without waiting for whoever is to read a pipe, and for no terminal to become
-/// ours.
+/// Opens a file as a shell's `>>` does, but does not wait for the reader of a pipe, and takes no controlling terminal.
 fn opened(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     OpenOptions::new().append(true).create(true).mode(0o666).custom_flags(flags.bits()).open(path).map_err(|error| {
@@ -168,12 +167,12 @@ fn opened(path: &Path) -> io::Result<File> {
     })
 }
 
-/// A descriptor of our caller's, which is not passed on.
+/// Takes over a descriptor of the caller, which the command does not inherit.
 fn inherited(number: RawFd) -> Result<OwnedFd, &'static str> {
-    // SAFETY: looked at only as long as nobody closes it, and fcntl(2) says if there is none.
+    // SAFETY: nothing closes the descriptor during this function, and fcntl(2) fails if there is none.
     let status = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = fcntl(status, FcntlArg::F_GETFD).map_err(|_| "it is not open")?;
-    // What is closed at exec is ours: nothing of the kind can have been inherited.
+    // A close-on-exec descriptor is nxlock's own: it cannot have been inherited.
     if flags & FdFlag::FD_CLOEXEC.bits() != 0 {
         return Err("it is not open");
     }
@@ -182,11 +181,11 @@ fn inherited(number: RawFd) -> Result<OwnedFd, &'static str> {
         return Err("it is open for reading alone");
     }
     if number <= libc::STDERR_FILENO {
-        // The command has it as well.
+        // The command inherits this one too.
         return status.try_clone_to_owned().map_err(|_| "there are no more descriptors to be had");
     }
     fcntl(status, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|_: Errno| "it cannot be kept from the command")?;
-    // SAFETY: it is open, and nothing else of ours knows of it.
+    // SAFETY: the descriptor is open, and nothing else in nxlock uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

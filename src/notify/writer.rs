@@ -1,4 +1,4 @@
-//! Lines on their way to the journal: a pen writes them, and what does not get there is counted.
+//! Passes lines to the journal by a background writer, and counts those that it cannot write.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::{log, text};
 
 pub struct Writer {
     at: Destination,
-    /// Until there is a pen.
+    /// Set until the background writer starts.
     journal: Option<Journal>,
     pen: Option<BackgroundWriter<String>>,
     held_back: Vec<String>,
@@ -21,7 +21,7 @@ pub struct Writer {
 #[derive(Default)]
 struct Unwritten {
     lines: AtomicUsize,
-    /// Of the first of them.
+    /// Why the first of them was not written.
     why: OnceLock<String>,
 }
 
@@ -33,11 +33,11 @@ impl Unwritten {
 }
 
 impl Writer {
-    /// Nothing, if nothing is to be written. A place that cannot be written to just now is no error: no run fails
+    /// Opens a destination; none if it is empty. A destination that cannot be written to now is no error: no run fails
     /// for that.
     ///
     /// # Errors
-    /// A place that never can.
+    /// If the destination can never be written to.
     pub fn open(at: &Destination) -> Result<Option<Writer>, Error> {
         let unwritten = Arc::new(Unwritten::default());
         let journal = match Journal::open(at) {
@@ -52,7 +52,7 @@ impl Writer {
         Ok(Some(Writer { at: at.clone(), journal, pen: None, held_back: Vec::new(), unwritten }))
     }
 
-    /// Writes it with what comes next: to start a pen takes time, and none is to be lost now.
+    /// Holds a line back until the next one, unless the background writer runs: to start it now would cost time.
     pub fn hold_back(&mut self, line: String) {
         match self.pen {
             None => self.held_back.push(line),
@@ -65,7 +65,7 @@ impl Writer {
         self.hand_over(line);
     }
 
-    /// Writes what was held back.
+    /// Writes the lines held back.
     pub fn flush(&mut self) {
         if let Some(mut journal) = self.journal.take() {
             let unwritten = Arc::clone(&self.unwritten);
@@ -89,7 +89,7 @@ impl Writer {
         }
     }
 
-    /// Has the rest written, for no longer than that may take, and says what was not.
+    /// Flushes for at most [`FLUSH_AT_EXIT`], and warns of the lines not written.
     pub fn end(mut self) {
         self.flush();
         let mut lines = 0;

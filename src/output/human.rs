@@ -1,4 +1,4 @@
-//! For people: the answer on stdout, everything else on stderr.
+//! Reports for people: the answer on stdout, everything else on stderr.
 
 mod check;
 
@@ -35,7 +35,7 @@ pub fn stderr(report: &Report) {
         }
         Report::Released(released) if released.broken => log::note(format_args!("broke \"{}\"", released.lock.name)),
         Report::Released(released) => log::trace(format_args!("released \"{}\"", released.lock.name)),
-        // The status says it.
+        // The exit status says it.
         Report::Busy(_) if log::is_quiet() => {}
         Report::Busy(busy) => log::error(format_args!("{}", refusal(busy))),
         Report::NotYours(not_yours) => log::error(format_args!("{}", rebuff(not_yours))),
@@ -45,7 +45,7 @@ pub fn stderr(report: &Report) {
     }
 }
 
-/// At a terminal all that is known of the one lock that was named; else a table.
+/// Returns the details of a single named lock on a terminal, otherwise a table.
 fn standings(status: &StatusRows) -> String {
     let columns = columns();
     match status.rows.as_slice() {
@@ -55,7 +55,7 @@ fn standings(status: &StatusRows) -> String {
     }
 }
 
-/// How wide the terminal is that stdout is, if it is one. Its last column is left empty: writing it may wrap the line.
+/// Returns the usable width of stdout if it is a terminal. The last column is left empty: writing it may wrap the line.
 pub fn columns() -> Option<usize> {
     let stdout = std::io::stdout();
     let width = || terminal_size::terminal_size_of(&stdout).map_or(80, |(width, _)| usize::from(width.0));
@@ -79,7 +79,7 @@ fn token(acquired: &Acquired) -> String {
     }
 }
 
-/// What was tried, what came back, what to do.
+/// Returns the error's action, cause and hint.
 fn explanation(error: &Error) -> String {
     let hint = &error.hint;
     if hint.is_empty() { error.to_string() } else { format!("{error}; {hint}") }
@@ -125,7 +125,7 @@ fn unstartable(not_run: &NotRun) -> String {
 }
 
 fn aftermath(ran: &Ran) {
-    // That it was lost has been said when it was.
+    // The loss was logged when it happened.
     if ran.lost.is_some() || ran.time_limit {
         log::note(format_args!("the command has ended: {}", ran.ending));
     }

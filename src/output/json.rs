@@ -1,4 +1,4 @@
-//! For programs: one document with stable names, durations as `*_ms`, instants as RFC 3339.
+//! Reports for programs: one document with stable names, durations as `*_ms`, instants as RFC 3339.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::report::{Checked, CheckedServer, Ending, Named, Ran, Refused, Report,
 use crate::store::{Finding, Verdict, Waiter};
 use crate::text::{self, Tainted};
 
-/// The document of every verb but `run`, whose stdout is its command's.
+/// Returns the document for stdout; none for `run`, whose stdout belongs to its command.
 pub fn stdout(report: &Report) -> Option<String> {
     Some(text(report)? + "\n").filter(|_| !log::is_run())
 }
 
-/// The document as it is written.
+/// Returns the document as text.
 pub fn text(report: &Report) -> Option<String> {
     match report {
-        // Row by row: all of them as one value would take several times the room.
+        // Row by row: one value of all rows would take several times the memory.
         Report::Status(status) => {
             Some(format!("[{}]", status.rows.iter().map(|one| text::escaped(&row(one))).collect::<Vec<_>>().join(",")))
         }

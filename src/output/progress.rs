@@ -14,7 +14,7 @@ use crate::log::{self, Level, Text, line, offer};
 use crate::store::QueuePlace;
 use crate::text::cut;
 
-/// How often a log is told that the wait goes on.
+/// Interval between log lines about an unchanged wait.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 const REDRAW_EVERY: Duration = Duration::from_secs(1);
 
@@ -23,7 +23,7 @@ pub struct Waiting {
     began: Moment,
     form: Form,
     news: Option<News>,
-    /// The kind of news that the log was told last.
+    /// Kind of the news logged last.
     told: Option<String>,
     next_log: Moment,
     redraw_at: Moment,
@@ -37,7 +37,7 @@ enum Form {
     Log,
 }
 
-/// What is waited for, as it was when the server told.
+/// The reason for the wait, as last reported by the server.
 enum News {
     Held { state: LockState, place: QueuePlace, seen: Moment },
     Error(Error),
@@ -65,13 +65,13 @@ impl Waiting {
         }
     }
 
-    /// The lock is somebody else's.
+    /// Shows that another holder has the lock.
     pub fn held(&mut self, state: &LockState, place: QueuePlace) {
         self.news = Some(News::Held { state: state.clone(), place, seen: Moment::now() });
         self.tell("held");
     }
 
-    /// The server does not answer, or is not willing.
+    /// Shows that the server does not answer or cannot serve the request now.
     pub fn error(&mut self, error: &Error) {
         self.news = Some(News::Error(error.clone()));
         self.tell(&error.cause);
@@ -92,7 +92,7 @@ impl Waiting {
         }
     }
 
-    /// For a log, which has room.
+    /// Returns the line for a log, which has room.
     fn text(&self) -> String {
         let what = match &self.news {
             None => String::new(),
@@ -106,7 +106,7 @@ impl Waiting {
         format!("waiting for \"{}\": {what}; waited {}", self.name, self.waited())
     }
 
-    /// For one line of a terminal: what changes comes first, since what does not fit is cut.
+    /// Returns the line for a terminal. What changes comes first, since a long line is cut.
     fn live_text(&self) -> String {
         let what = match &self.news {
             None => String::new(),
@@ -126,7 +126,7 @@ impl Waiting {
         format!("waiting for \"{}\": {place}waited {}{what}", self.name, self.waited())
     }
 
-    /// What a terminal would be shown.
+    /// Returns what a terminal would show.
     #[cfg(fuzzing)]
     pub fn live(&self) -> String {
         self.live_text()
@@ -136,7 +136,7 @@ impl Waiting {
         span(whole(self.began.elapsed()))
     }
 
-    /// When the line is to be drawn again.
+    /// Returns when to redraw the line.
     pub fn redraw_at(&self) -> Moment {
         self.redraw_at
     }
@@ -146,20 +146,20 @@ impl Waiting {
             return;
         }
         self.redraw_at = Moment::now() + REDRAW_EVERY;
-        // The shell's prompt is there.
+        // In the background the line belongs to the shell's prompt.
         if !is_in_the_foreground() {
             self.drawn = false;
             return;
         }
         let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
-        // The last column is left empty: writing it may wrap the line.
+        // Leave the last column empty: writing it may wrap the line.
         let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
-        // Not through anstream, which takes escapes out where colours are unwanted.
+        // Bypass anstream, which strips escapes where colours are unwanted.
         offer(&Text::Raw(text));
         self.drawn = true;
     }
 
-    /// The wait is over. On a terminal nothing of it remains.
+    /// Ends the wait. On a terminal, erases the line.
     pub fn end(&mut self, granted: bool) {
         if self.drawn && is_in_the_foreground() {
             offer(&Text::Raw("\r\x1b[K".into()));
@@ -172,13 +172,13 @@ impl Waiting {
     }
 }
 
-/// Whether the terminal is our process group's just now. One that does not control us belongs to no group of our
-/// session, tcgetpgrp(3), and nobody's prompt is there.
+/// Returns whether the process group of nxlock is in the foreground. A terminal that does not control nxlock belongs to
+/// no group of its session, tcgetpgrp(3), and shows no prompt of it.
 fn is_in_the_foreground() -> bool {
     tcgetpgrp(std::io::stderr()).map_or(true, |group| group == getpgrp())
 }
 
-/// Our place, from where we stand.
+/// Describes the waiter's place in the queue.
 fn ahead(place: QueuePlace) -> Option<String> {
     match place.position {
         0 => None,
@@ -194,12 +194,12 @@ fn lease_left(state: &LockState, seen: Moment) -> String {
     }
 }
 
-/// Tenths of a second in a line that is redrawn once a second would only flicker.
+/// Truncates to whole seconds: tenths would only flicker in a line that is redrawn once a second.
 fn whole(duration: Duration) -> Duration {
     if duration >= Duration::from_secs(1) { Duration::from_secs(duration.as_secs()) } else { duration }
 }
 
-/// Before this, nobody wonders.
+/// Delay before the first progress line.
 const LISTING_AFTER: Duration = Duration::from_secs(1);
 const LISTING_EVERY: Duration = Duration::from_millis(200);
 
@@ -216,7 +216,7 @@ impl Listing {
         Listing { is_shown, redraw_at: Moment::now() + LISTING_AFTER, drawn: false }
     }
 
-    /// So many have been found by now.
+    /// Shows the number of locks found so far.
     pub fn found(&mut self, locks: usize) {
         if self.is_shown && self.redraw_at.passed() {
             offer(&Text::Raw(format!("\rlisting locks: {locks} so far\x1b[K")));
@@ -226,7 +226,7 @@ impl Listing {
     }
 }
 
-/// However it ends, nothing of it remains.
+/// Erases the line, however the listing ends.
 impl Drop for Listing {
     fn drop(&mut self) {
         if self.drawn {

@@ -1,4 +1,4 @@
-//! How locks stand, for people: a table that reads at a glance, and all that is known of one.
+//! Lock status for people: a table of locks, and the details of one.
 
 use anstyle::{AnsiColor, Style};
 
@@ -18,7 +18,7 @@ const ID: usize = 3;
 const LEASE: usize = 5;
 const WAITING: usize = 6;
 const REASON: usize = 7;
-/// Down to sixty columns nobody loses who holds what, how long, and how many wait.
+/// Down to sixty columns the table keeps who holds what, for how long, and how many wait.
 const YIELDS: [Yield; 15] = [
     (REASON, 10),
     (NAME, 20),
@@ -39,10 +39,10 @@ const YIELDS: [Yield; 15] = [
 
 type Line = [Cell; COLUMNS];
 
-/// A table of locks. With `queues`, those who wait stand under the lock that they wait for.
+/// A table of locks. With `queues`, each lock is followed by its waiters.
 pub struct Table {
     heading: Line,
-    /// For each lock, its line and those of its queue.
+    /// Per lock, its line and those of its queue.
     locks: Vec<Vec<Line>>,
     layout: Layout<COLUMNS>,
 }
@@ -61,19 +61,19 @@ impl Table {
         self.layout.line(&self.heading)
     }
 
-    /// The lines of those locks, in their order.
+    /// Returns the lines of these locks, in order.
     pub fn lines(&self, which: std::ops::Range<usize>) -> impl Iterator<Item = String> {
         self.locks[which].iter().flatten().map(|line| self.layout.line(line))
     }
 
-    /// All of it.
+    /// Returns the whole table.
     pub fn text(&self) -> String {
         let lines = std::iter::once(self.heading()).chain(self.lines(0..self.locks.len()));
         lines.map(|line| line + "\n").collect()
     }
 }
 
-/// What is to be seen of a state from afar.
+/// Returns the style that marks a state.
 fn style(kind: &StateKind) -> Style {
     match kind {
         StateKind::Free => FAINT,
@@ -100,7 +100,7 @@ fn dash() -> Cell {
 fn lock(row: &Row) -> Line {
     let LockStatus { state, queue } = &row.status;
     let holder = state.holder.as_ref();
-    // Where nobody is known to have it, no lease is known either.
+    // Without a known holder, no lease is known either.
     let ends = !matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
     [
         row.lock.name.to_string().into(),
@@ -118,14 +118,14 @@ fn lock(row: &Row) -> Line {
     ]
 }
 
-/// A server tells of so many, and not whether there are more.
+/// Maximum number of waiters that a server reports; it does not say whether there are more.
 const TOLD: usize = 500;
 
 fn count(queue: &[Waiter]) -> String {
     format!("{}{}", queue.len(), if queue.len() >= TOLD { "+" } else { "" })
 }
 
-/// A waiter stands under the lock that it waits for; what it has waited, where others have what they have held.
+/// Returns a waiter's line, shown under its lock. The time waited is in the column of the time held.
 fn waiter(waiter: &Waiter) -> Line {
     [
         format!("  {}.", waiter.position).into(),
@@ -139,7 +139,8 @@ fn waiter(waiter: &Waiter) -> Line {
     ]
 }
 
-/// All that is known of one lock, and its queue, a line each. `options` are those of a command that would break it.
+/// Returns all that is known of one lock, and its queue, a line each. `options` are those of a command that would break
+/// it.
 pub fn detail(row: &Row, options: Option<&str>) -> String {
     let Row { lock, status: LockStatus { state, queue } } = row;
     let (style, text) = match &state.holder {
@@ -183,7 +184,7 @@ fn labelled(label: &str, what: &str) -> String {
     format!("\n  {FAINT}{label:<7}{FAINT:#} {what}")
 }
 
-/// Who has a lock, since when, for how long still, why, and what would break it.
+/// Returns who holds a lock, since when, the rest of its lease, the reason, and the command that breaks it.
 pub fn block(lock: &Named, state: &LockState, options: Option<&str>) -> String {
     let mut text = String::new();
     let mut line = |label: &str, what: String| text += &labelled(label, &what);
@@ -208,14 +209,14 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>) -> String {
     text
 }
 
-/// The command that would take a lock from who has it.
+/// Returns the command that breaks a lock.
 pub fn breaks(Named { name, key, by_key }: &Named, state: &LockState, options: &str) -> Option<String> {
     let Some(holder) = &state.holder else {
         let nobodys = matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
         return (!nobodys).then(|| format!("redis-cli DEL {}", quoted(key)));
     };
     let (quoted, id) = (quoted(name.as_str()), &holder.id);
-    // One that begins with a dash would be taken for an option.
+    // A name that begins with a dash would be parsed as an option.
     let which = match name.as_str().starts_with('-') {
         _ if *by_key => format!("--key={quoted} --break {id}"),
         true => format!("--break {id} -- {quoted}"),
@@ -224,7 +225,7 @@ pub fn breaks(Named { name, key, by_key }: &Named, state: &LockState, options: &
     Some(format!("nxlock{options} release {which}"))
 }
 
-/// Quoted for a POSIX shell. A name and a token hold no NUL, which alone cannot be quoted.
+/// Quotes text for a POSIX shell. Names and tokens contain no NUL, the only character that cannot be quoted.
 pub fn quoted(text: &str) -> String {
     shlex::try_quote(text).map_or_else(|_| String::new(), std::borrow::Cow::into_owned)
 }

@@ -1,11 +1,11 @@
-//! Text in columns: as wide as the widest of their cells, or as fits a terminal; what gives way first, and how a cut
-//! is shown. Knows nothing of locks.
+//! Text in columns, as wide as their widest cell or as a terminal allows. Owns which columns shrink first and how a cut
+//! is shown. Must not know locks.
 
 use crate::text::shortened;
 use anstyle::Style;
 use unicode_width::UnicodeWidthStr;
 
-/// What stands in one place of a table.
+/// One cell of a table.
 #[derive(Clone, Default)]
 pub struct Cell {
     pub text: String,
@@ -24,19 +24,19 @@ impl From<&str> for Cell {
     }
 }
 
-/// A column that gives way where there is too little room, and how narrow it may become; at 0 it is left out.
+/// A column that shrinks where space is short, and its minimum width; at 0 it is left out.
 pub type Yield = (usize, usize);
 
 const GAP: usize = 2;
 
-/// How wide each of `N` columns is.
+/// The widths of `N` columns.
 pub struct Layout<const N: usize> {
     widths: [usize; N],
     columns: usize,
 }
 
 impl<const N: usize> Layout<N> {
-    /// For these lines, on so many columns, if there is an end to them. `yields` says what gives way, in that order.
+    /// Lays out these lines, within `columns` if it is set. `yields` lists which columns shrink, in order.
     pub fn of<'a>(lines: impl IntoIterator<Item = &'a [Cell; N]>, yields: &[Yield], columns: Option<usize>) -> Self {
         let mut widths = [0; N];
         for cells in lines {
@@ -50,7 +50,7 @@ impl<const N: usize> Layout<N> {
             let width = &mut layout.widths[*column];
             match least {
                 _ if excess == 0 => break,
-                // What it leaves is for those that gave way before it.
+                // Its space goes to the columns that shrank before it.
                 0 => {
                     widths[*column] = 0;
                     layout.widths = widths;
@@ -66,7 +66,7 @@ impl<const N: usize> Layout<N> {
         there.map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
     }
 
-    /// One line, without its end.
+    /// Returns one line without a newline.
     pub fn line(&self, cells: &[Cell; N]) -> String {
         let mut line = String::new();
         let (mut used, mut room) = (0, 0);
@@ -83,7 +83,7 @@ impl<const N: usize> Layout<N> {
     }
 }
 
-/// All of these lines, each column as wide as its widest cell.
+/// Aligns these lines, each column as wide as its widest cell.
 pub fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
     let cells: Vec<[Cell; N]> = lines.iter().map(|line| line.clone().map(Cell::from)).collect();
     let layout = Layout::of(&cells, &[], None);

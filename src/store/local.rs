@@ -1,6 +1,5 @@
-//! Locks of one machine, without a server: a record for each in a directory, read and written under
-//! its flock(2). The same contract as a server's; only that the kernel tells at once of a holder that
-//! was killed.
+//! Locks of one machine, without a server: a directory has one record per lock, read and written under its flock(2).
+//! The contract is the same as a server's, except that the kernel reports a killed holder at once.
 
 mod background;
 mod check;
@@ -26,7 +25,7 @@ use std::time::Duration;
 
 pub use directory::Directory;
 
-/// What stands in files, for the fuzz targets.
+/// Parsers of file contents, for the fuzz targets.
 #[cfg(fuzzing)]
 pub mod files {
     pub use super::filesystem::network_fuse;
@@ -50,22 +49,22 @@ use waiter::WaiterFile;
 pub struct Local {
     directory: Directory,
     prefix: Prefix,
-    /// Bound on how long another process may have a record locked.
+    /// Maximum wait for a record that another process has locked.
     timeout: Duration,
     opened: Option<Opened>,
-    /// The record that was last used, by its key.
+    /// The record file used last, with its key.
     open: Option<(String, Arc<File>)>,
     file_lock: FileLock,
     waiting: Option<WaiterFile>,
-    /// The one that we had before the lock was ours.
+    /// The waiter file from before the grant, kept open because closing it is slow (`WaiterFile::leave`).
     former: Option<WaiterFile>,
-    /// The claim that lives with this process.
+    /// The claim bound to this process.
     held: Option<HolderFile>,
-    /// When it is worth asking again, for who does not stand in line.
+    /// When to retry without a place in the queue.
     look_at: Moment,
 }
 
-/// What all visits stand on.
+/// What every transaction needs.
 struct Opened {
     directory: OpenDirectory,
     machine: Machine,
@@ -89,7 +88,7 @@ impl Local {
     }
 
     fn prepare(&mut self) -> Result<(), LocalError> {
-        // Each time: it may have been removed, and be somebody else's since.
+        // Each time: the directory may have been removed, and may belong to another user since.
         let directory = OpenDirectory::open(&self.directory)?;
         if let Some(opened) = &mut self.opened {
             opened.directory = directory;
@@ -100,8 +99,7 @@ impl Local {
         Ok(())
     }
 
-    /// Does something with a lock's files while nobody else can; nothing, if it has none and none are
-    /// to be made.
+    /// Runs `act` on a lock's files while they are locked. Returns `None` if the lock has no files and `make` is false.
     fn transaction<T>(
         &mut self,
         key: &str,
@@ -139,7 +137,7 @@ impl Local {
         Ok(released.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
 
-    /// The claim, or what it was, lives with no process any more.
+    /// Unbinds the claim, or the former claim, from all processes.
     fn let_go(&mut self) {
         self.held.take().into_iter().for_each(HolderFile::let_go);
     }
@@ -163,7 +161,7 @@ impl Local {
     }
 }
 
-/// A lock's record, locked: the one that has its name now, and not one that was removed meanwhile.
+/// Opens and locks the record file of a lock: the file that has the name now, not one that was removed meanwhile.
 fn locked(
     opened: &Opened,
     open: &mut Option<(String, Arc<File>)>,
@@ -192,7 +190,7 @@ fn locked(
             let before = opened.directory.written(key);
             lock(&file, &path, file_lock, limit).map_err(|fault| match opened.directory.written(key) == before {
                 true => fault,
-                // Somebody else got on meanwhile: it hangs nowhere, and there are many.
+                // The files changed meanwhile: no process hangs, but many compete.
                 false => LocalError::new(
                     ErrorKind::Unavailable,
                     format!("{} is in use by so many that our turn has not come", fault::shown(&path)),
@@ -222,8 +220,8 @@ fn lock(file: &Arc<File>, path: &Path, file_lock: &mut FileLock, limit: Limit<'_
     }
 }
 
-/// The key of a record, if somebody claims it. A record without a claim is what is left of a lock, and
-/// keeps its fence; another program's file is no lock.
+/// Returns the key of a record that has a claim. A record without a claim is the rest of a lock and keeps its fence;
+/// another program's file is no lock.
 fn listed_key(
     directory: &OpenDirectory,
     path: &Path,
@@ -241,14 +239,14 @@ fn listed_key(
 
 impl Store for Local {
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
-        // Before it is asked for: the lease is counted from later than that.
+        // Read before the request: the lease in the record starts later.
         let asked = Moment::now();
         let key = self.prefix.key(&claim.name);
         let acquired = self.transaction(&key, true, limit, |transaction, machine, (waiting, held)| {
             let life = match claim.owner_pid {
                 None => Life::Lease,
                 Some(pid) if pid == std::process::id() => Life::Holder,
-                // One that cannot be seen has a keeper all the same, and nobody knows when it ends but that.
+                // A watched process that nxlock cannot see: only its keeper learns when it ends.
                 Some(pid) => machine.pid_view().process(pid).map_or(Life::Lease, Life::HolderAnd),
             };
             let mut ask = Request { token: &claim.token, ttl: ttl.get(), mode, life, held, waiting };
@@ -263,7 +261,7 @@ impl Store for Local {
         let acquired = acquired.and_then(|acquired| acquired.ok_or_else(nothing));
         let acquired = acquired.map_err(|fault| self.error("acquire", Some(&claim.name), fault))?;
         match &acquired {
-            // After the record is unlocked: the one behind wakes.
+            // After the record is unlocked: the waiter behind wakes.
             Acquired::Granted(_) => {
                 self.former = self.waiting.take();
                 self.former.iter().for_each(WaiterFile::leave);

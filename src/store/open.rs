@@ -9,9 +9,9 @@ use super::redis::Server;
 use super::url::Target;
 use crate::lock::Prefix;
 
-/// Sends nothing yet.
+/// Creates the store for a target. Sends nothing yet.
 ///
-/// A grant counts only once so many replicas of a server have it.
+/// A server's grant counts only once `min_replicas` replicas have it.
 pub fn open(target: Target, prefix: Prefix, timeout: Duration, min_replicas: u32) -> Box<dyn Store> {
     match target {
         Target::Redis(topology) => Box::new(Server::new(topology, prefix, timeout, min_replicas)),

@@ -1,5 +1,5 @@
-//! What was found out about a place where locks live, and whether they are safe there; and the lock of one's own
-//! that is tried to find out. Each kind of authority looks at what it alone knows.
+//! The result of probing a store: findings about each server, and the trial of a scratch lock. Each kind of store
+//! checks what it alone knows.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Fence, LockName, Owner, Token, Ttl};
 use crate::wait::{Limit, Woken};
 
-/// Everything that was found out, by server.
+/// All findings, by server.
 pub struct Probed {
     pub servers: Vec<ProbedServer>,
 }
 
-/// One server, and what was found there.
+/// One server and its findings.
 pub struct ProbedServer {
     pub url: String,
     pub findings: Vec<Finding>,
@@ -30,9 +30,9 @@ pub struct Finding {
 
 pub enum Verdict {
     Fine,
-    /// It endangers locks, or what is told of them; and how to mend it.
+    /// A risk to locks, or to what nxlock reports about them; and the remedy.
     Warning(String),
-    /// No lock can be had here; what that comes to, and how to mend it.
+    /// No lock can be acquired here; the kind of error, and the remedy.
     Obstacle(ErrorKind, String),
 }
 
@@ -60,35 +60,35 @@ impl Finding {
         Finding { topic, found: found.into(), verdict: Verdict::Obstacle(kind, hint.into()) }
     }
 
-    /// Something could not be done.
+    /// Converts an error into an obstacle.
     pub fn of_trouble(topic: &'static str, error: &Error) -> Finding {
         Finding::obstacle(topic, error.kind, error.to_string(), error.hint.clone())
     }
 }
 
-/// What trying a lock has shown.
+/// The result of trying a lock.
 pub struct Trial {
     pub fence: Option<Fence>,
-    /// Whether there is a line to stand in.
+    /// Whether the store has a queue.
     pub queued: bool,
-    /// Whether the one who stood in line could be called.
+    /// Whether the store could wake the waiter.
     pub heard: bool,
-    /// From the release to the moment at which the next had it.
+    /// Time from the release until the waiter had the lock.
     pub handed_over: Duration,
 }
 
-/// What is to be looked at meanwhile.
+/// What the trial checks on its way.
 pub struct Seen<S> {
-    /// Whether locks may be looked at.
+    /// Whether the user may inspect locks.
     pub look: bool,
-    /// Whether who waits can be called.
+    /// Returns whether the store can wake a waiter.
     pub heard: fn(&S) -> bool,
 }
 
-/// Long enough for any server that is of use; it ends by itself if we are killed.
+/// Long enough for any usable server; if nxlock is killed, the lock expires.
 const TTL: Duration = Duration::from_secs(30);
 
-/// A name that is nobody's.
+/// Returns a lock name that nobody uses.
 pub fn scratch_name() -> Result<LockName, Error> {
     let random = getrandom::u64().map_err(|error| Error::internal("cannot make up a name", &error))?;
     format!("nxlock-check-{random:016x}")
@@ -96,10 +96,10 @@ pub fn scratch_name() -> Result<LockName, Error> {
         .map_err(|error: String| Error::internal("cannot make up a name", &error))
 }
 
-/// Takes a lock, renews it and looks at it; has another wait for it, and hands it over to that one.
+/// Acquires a lock, renews and inspects it, lets a second client wait for it, and hands the lock over to that client.
 ///
 /// # Errors
-/// The first thing that did not go as it should. What was taken is given back all the same, as far as that goes.
+/// The first step that failed. The locks taken so far are released as far as possible.
 pub fn try_lock<S: Store>(
     [first, second]: [&mut S; 2],
     name: &LockName,
@@ -114,7 +114,7 @@ pub fn try_lock<S: Store>(
     let (mut ours, mut others) = (claim()?, claim()?);
     let trial = go_through([first, second], [&mut ours, &mut others], &limit, seen);
     if trial.is_err() {
-        // It may be the one thing that is not permitted: then they end by themselves.
+        // A release may be the one thing that is not permitted: the claims then expire.
         let _ = second.release(&others, limit());
         let _ = first.release(&ours, limit());
     }
@@ -163,7 +163,7 @@ fn go_through<S: Store>(
     Ok(Trial { fence: lease.fence, queued: place.position > 0, heard, handed_over })
 }
 
-/// To a tenth of a millisecond, rounded up, where that says something.
+/// Formats a duration to a tenth of a millisecond, rounded up, if it is below 10 ms.
 pub fn finely(duration: Duration) -> String {
     let tenths = duration.as_micros().div_ceil(100).max(1);
     match tenths {

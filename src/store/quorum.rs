@@ -1,13 +1,13 @@
-//! Several masters that know nothing of each other (Redlock): what more than half of them say, counts.
+//! A quorum of masters that know nothing of each other (Redlock): what more than half of them say counts.
 //!
-//! One thread speaks to each, and all are asked at once, so that those that hang cost nothing as long as
-//! the others are a majority. There is no queue.
+//! One thread speaks to each server, and all are asked at once: those that hang cost nothing as long as the others are
+//! a majority. There is no queue.
 //!
-//! A ballot has a token of its own. It is won by a majority of grants, and by the highest fence among them once that
-//! is known to a majority whose grants still stand: whoever is granted the lock next meets one of those. Of those who
-//! share the votes, who has most keeps them and asks for the rest; the others give theirs up, by requests that nobody
-//! waits for. Who waits asks one server first, and the others only if that one would vote for it: a crowd meets
-//! there, and does not share the votes.
+//! Each ballot has a token of its own. A claim wins it with a majority of grants, and takes the highest fence among
+//! them once a majority whose grants are still valid knows that fence: the next holder meets one of those. If the votes
+//! are split, the candidate with the most keeps them and asks for the rest; the others give theirs up, by requests
+//! whose replies nobody awaits. A waiter asks one server first, the gate, and the others only if the gate would vote
+//! for it: a crowd meets there and does not split the votes.
 
 mod backoff;
 mod check;
@@ -34,17 +34,17 @@ pub struct Quorum {
     endpoints: Vec<Endpoint>,
     prefix: Prefix,
     timeout: Duration,
-    /// Called together when they are first asked.
+    /// Started for the first request.
     fanout: Option<Fanout>,
     ballot: Option<Ballot>,
     backoff: Backoff,
 }
 
-/// The votes of our last ballot.
+/// The last ballot of this process.
 struct Ballot {
-    /// Used for this one only: what undoes it can take no vote of another away, whenever that comes.
+    /// Used for this ballot only: its undo can never take away a vote of another ballot, however late it arrives.
     token: Token,
-    /// They have not been given up.
+    /// Its votes have not been given up.
     stands: bool,
 }
 
@@ -61,7 +61,7 @@ impl Quorum {
         Ok(self.fanout.insert(fanout))
     }
 
-    /// Asks all about a new matter.
+    /// Begins a new operation, and asks all nodes.
     fn ask(
         &mut self,
         request: &Request,
@@ -76,7 +76,7 @@ impl Quorum {
         Ok(votes)
     }
 
-    /// Asks some about the same.
+    /// Asks some nodes within the same operation.
     fn go_on(
         &mut self,
         votes: &mut Votes,
@@ -97,13 +97,13 @@ impl Quorum {
         tally::too_few(action, &servers, votes)
     }
 
-    /// One ballot: granted, or given back wherever it may have been.
+    /// Holds one ballot: the lock is granted, or given back wherever it may have been granted.
     fn vote(&mut self, claim: &mut Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Error> {
         self.begin_ballot(claim)?;
-        // Before any request leaves: the servers' counts begin later than ours.
+        // Read before any request leaves: the servers' ttls start later.
         let asked = Moment::now();
         let is_last = limit.until.remaining() <= LAST_BALLOT;
-        // A grant that comes later is of no use.
+        // A later grant is of no use.
         let limit = limit.no_later_than(asked + ttl.get() / 2);
         let acquire = Request::Acquire(claim.clone(), ttl);
         let mut votes = self.fanout()?.votes();
@@ -144,7 +144,7 @@ impl Quorum {
         Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None }))
     }
 
-    /// Makes a fence known to a majority whose grants still stand.
+    /// Makes a fence known to a majority whose grants are still valid.
     fn raise(&mut self, claim: &Claim, fence: Fence, ttl: Ttl, patience: (Limit<'_>, Stragglers)) -> Result<(), Error> {
         let mut raised = self.fanout()?.votes();
         let raise = Request::Raise(claim.clone(), fence, ttl);
@@ -173,7 +173,7 @@ impl Quorum {
         Ok(())
     }
 
-    /// Asks again for what others have of the votes, if none of them has as many: who has fewer gives them up.
+    /// Asks again for votes that other candidates have, if none of them has as many: those with fewer give theirs up.
     fn gather(
         &mut self,
         acquire: &Request,
@@ -198,7 +198,7 @@ impl Quorum {
         Ok(())
     }
 
-    /// Moves the expiry, and with `heals` sets the key again where it was forgotten.
+    /// Moves the expiry, and with `heals` sets the key again on servers that lost it.
     fn extend(&mut self, claim: &Claim, ttl: Ttl, heals: bool, limit: Limit<'_>) -> Result<Renewed, Error> {
         let is_extended = |answer: &Answer| matches!(answer, Answer::Extended(_));
         let asked = Moment::now();
@@ -207,7 +207,7 @@ impl Quorum {
             votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
         })?;
         if votes.has_quorum(is_extended) {
-            // Those that forgot it get it again, but have no vote for that: others may have had it there.
+            // Servers that lost the key get it again, but cast no vote by that: another holder may have had it there.
             if let Some(fanout) = self.fanout.as_mut().filter(|_| heals) {
                 let until = Moment::now() + ttl.get() / 3;
                 let heal = Request::Heal(claim.clone(), ttl);
@@ -219,7 +219,7 @@ impl Quorum {
             });
         }
         if votes.rules_out_the_rest(is_not_yours) {
-            // Whose it is, those may tell that have not answered yet.
+            // Nodes that have not answered yet may tell who the holder is.
             let is_clear = |votes: &Votes| verdict(votes).kind != StateKind::Unknown;
             self.go_on(&mut votes, &renew, |_| false, (limit, Stragglers::LeftBehind), is_clear)?;
             return Ok(Renewed::NotYours(verdict(&votes)));
@@ -227,12 +227,12 @@ impl Quorum {
         Err(self.too_few("renew", Some(&claim.name), &votes))
     }
 
-    /// What a lost ballot tells.
+    /// Returns the result of a lost ballot.
     fn refused(&self, claim: &Claim, votes: &Votes) -> Result<Acquired, Error> {
         let state = tally::verdict(votes);
         let is_anybodys = state.holder.is_some() && votes.answered() >= votes.quorum();
         match state.kind {
-            // Somebody else has votes: that those who do not answer could make it ours does not make it ours.
+            // Other candidates have votes: the servers that do not answer could vote for us, but have not.
             StateKind::Unknown if is_anybodys => {
                 let contested = LockState { kind: StateKind::Contested, ..state };
                 Ok(Acquired::Held(contested, QueuePlace { position: 0, length: 0 }))
@@ -242,14 +242,15 @@ impl Quorum {
         }
     }
 
-    /// Too few have answered as was needed. If a majority has answered at all, it is met.
+    /// Returns the error of a ballot with too few usable answers. If a majority answered at all, the quorum is
+    /// reachable.
     fn outvoted(&self, claim: &Claim, votes: &Votes) -> Error {
         let error = self.too_few("acquire", Some(&claim.name), votes);
         let is_met = error.is_retryable() && votes.answered() >= votes.quorum();
         Error { kind: if is_met { ErrorKind::Unavailable } else { error.kind }, ..error }
     }
 
-    /// Gives back what a lost ballot may have been granted. Who said that it is held has nothing of ours.
+    /// Gives back what a lost ballot may have been granted. A server that replied `Held` granted us nothing.
     fn undo(&mut self, claim: &Claim, votes: &Votes) {
         self.give_up(claim, |node| !matches!(votes.of(node), Some(Answer::Held(_) | Answer::Spared)));
         if let Some(ballot) = &mut self.ballot {
@@ -257,7 +258,7 @@ impl Quorum {
         }
     }
 
-    /// Has a ballot's votes undone, and waits for nobody.
+    /// Sends the undo of a ballot's votes, and waits for no reply.
     fn give_up(&mut self, claim: &Claim, whom: impl Fn(usize) -> bool) {
         let until = Moment::now() + self.timeout;
         if let Some(fanout) = &mut self.fanout {
@@ -266,7 +267,7 @@ impl Quorum {
         }
     }
 
-    /// Releases it everywhere, and hears what there is to hear of it.
+    /// Releases the claim on all servers, and collects the replies.
     fn give_back(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Votes, Error> {
         let is_ours = self.ballot.as_ref().is_some_and(|ballot| ballot.token == claim.token);
         let whose = if is_ours { Whose::Ours } else { Whose::Anybodys };
@@ -276,11 +277,11 @@ impl Quorum {
 
 /// A ballot that has no more time than this is the last one of a wait.
 const LAST_BALLOT: Duration = Duration::from_millis(250);
-/// How long the one is waited for that is asked before the others, at least.
+/// Minimum wait for the gate's reply.
 const AT_THE_GATE: Duration = Duration::from_millis(50);
-/// The shortest pause before votes are asked for that others have to give up.
+/// Minimum pause before asking again for votes that other candidates have to give up.
 const SOON: Duration = Duration::from_millis(1);
-/// How long that is tried, at least.
+/// Minimum time for which to ask again.
 const STAY: Duration = Duration::from_millis(30);
 
 fn unable(error: &io::Error) -> Error {
@@ -300,13 +301,13 @@ impl Store for Quorum {
         loop {
             let began = Moment::now();
             let acquired = match (self.vote(claim, ttl, limit), before) {
-                // A last ballot that time ran out on tells less than the one before it.
+                // A last ballot that timed out tells less than the one before it.
                 (Err(error), Some(held)) if error.is_retryable() && limit.until.passed() => return Ok(held),
                 (acquired, _) => acquired?,
             };
             let Acquired::Held(state, _) = &acquired else { return Ok(acquired) };
             self.backoff.after(state.ttl, began.elapsed());
-            // Several came at the same moment, and none of them has it: somebody is to, even if nobody waits.
+            // Several candidates came at the same moment, and none has the lock: one should get it, even if none waits.
             let is_split = state.kind == StateKind::Contested;
             if !is_split || give_up.rest(self.backoff.at, &[]) != Woken::Ready {
                 return Ok(acquired);
@@ -320,8 +321,8 @@ impl Store for Quorum {
     }
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
-        // Set again where it was forgotten, it could outlive its release by somebody else: only who keeps the claim knows
-        // that none is under way.
+        // A key that is set again could outlive its release by another process: only the process that keeps the claim
+        // knows that no release is under way.
         self.extend(claim, ttl, claim.owner_pid.is_some(), limit)
     }
 
@@ -359,13 +360,13 @@ impl Store for Quorum {
                 false => Err(self.too_few("break", Some(name), &votes).of_read()),
             };
         };
-        // The whole value is compared again wherever it is deleted.
+        // Each server compares the whole value again before it deletes the key.
         let claim = Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None };
         let votes = self.give_back(&claim, limit)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("break", Some(name), &votes));
         }
-        // A claim that has no majority is taken away too: it is in the way of others.
+        // A claim without a majority is broken too: it blocks others.
         Ok(match votes.count(|answer| matches!(answer, Answer::Done)) {
             0 => Released::NotYours(verdict(&votes)),
             _ => Released::Done,
@@ -382,7 +383,7 @@ impl Store for Quorum {
     }
 
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        // A lock that is held is known to one of any quorum.
+        // Any quorum includes a server that knows a held lock.
         let votes = self.ask(&Request::Names, limit, Stragglers::LeftBehind, |_| false)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("list the locks", None, &votes));

@@ -1,22 +1,22 @@
-//! Going through all locks that exist, a page at a time: how far one has got.
+//! Iteration over all locks, a page at a time: the state between two pages.
 
 use super::redis::endpoint::Endpoint;
 use super::{LockName, LockStatus};
 
-/// Some of the locks, and how each stands.
+/// Some of the locks, and the status of each.
 pub type Page = Vec<(LockName, LockStatus)>;
 
-/// How far a look at all locks has got. A page that met with trouble is asked for again.
+/// Progress of a scan over all locks. After an error, the caller requests the same page again.
 #[derive(Default)]
 pub struct ScanCursor {
-    /// Whether it is known who is to be asked for names.
+    /// Whether the scan has begun: the shards, or all names, are known.
     pub(super) has_begun: bool,
-    /// Named and not looked at yet, the next one last.
+    /// Names found and not inspected yet, next one last.
     pub(super) names: Vec<LockName>,
-    /// The same, for those that are to be looked at one by one: somebody else may have to be asked.
+    /// Names to be inspected one by one, next one last: another server may have to be asked.
     pub(super) strays: Vec<LockName>,
-    /// Who is still to be asked for names, the one being asked last; a server that is alone is none in particular.
+    /// Shards left to scan, current last; `None` stands for the only server.
     pub(super) shards: Vec<Option<Endpoint>>,
-    /// Where that one goes on, Redis command SCAN; none at its end.
+    /// SCAN cursor in the current shard; `None` at its end.
     pub(super) cursor: Option<String>,
 }

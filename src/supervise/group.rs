@@ -1,9 +1,9 @@
-//! Whether a signal was sent to our whole process group, or to nxlock alone.
+//! Tells whether a signal was sent to nxlock's whole process group, or to nxlock alone.
 //!
-//! `kill -INT %1` at a terminal signals every process of a job: nxlock and its command. One sent to nxlock alone is to
-//! be passed on; the other must not be, or the command would get it twice. A signal does not say which of the two it
-//! is. So a process of ours in the same group has all signals blocked and does nothing: the kernel keeps for it what
-//! was sent to the group.
+//! `kill -INT %1` at a terminal signals every process of a job: nxlock and its command. nxlock must forward a signal
+//! sent to itself alone, but not one sent to the group, or the command would get it twice. The signal does not say
+//! which of the two it is. So nxlock forks a member of its group that has all signals blocked and does nothing: the
+//! kernel keeps pending for it what was sent to the group.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,20 +24,20 @@ use crate::descriptors::close_all_but;
 use crate::signals::{blockable, end_with, set};
 use crate::wait::{Limit, Woken};
 
-/// A process of our group that only gets signals.
+/// A process in nxlock's group that only collects signals.
 pub struct GroupMember {
     pid: Pid,
     socket: OwnedFd,
 }
 
-/// As ps(1) shows it. What is sent to all processes of nxlock's name is not sent to its group.
+/// Name in ps(1), unlike nxlock's: a signal to all processes named nxlock is not one to the group.
 const NAME: &CStr = c"job-group";
 
-/// How long it may take to answer: it may have been stopped.
+/// Time-out for a reply: the process may be stopped.
 const ANSWER: Duration = Duration::from_millis(200);
 
 impl GroupMember {
-    /// Forks it. To be called by the main thread, with which it ends, prctl(2), and while all signals are blocked.
+    /// Forks the process. Call from the main thread, with which it ends (prctl(2)), and with all signals blocked.
     ///
     /// # Errors
     /// As fork(2) and socketpair(2).
@@ -65,10 +65,10 @@ impl GroupMember {
         self.pid
     }
 
-    /// Whether this signal has come to the group since the last time that it was asked. What is not known is no.
+    /// Returns whether the group got this signal since the last call for it; false if unknown.
     pub fn had(&self, number: c_int) -> bool {
         let mut reply = [0; REPLY];
-        // An answer that came too late is not the answer to this.
+        // Discard late replies to earlier queries.
         while recv(self.socket.as_raw_fd(), &mut reply, MsgFlags::MSG_DONTWAIT).is_ok_and(|size| size > 0) {}
         let asked = send(self.socket.as_raw_fd(), &number.to_ne_bytes(), MsgFlags::MSG_NOSIGNAL);
         let limit = Limit::until(Moment::now() + ANSWER);
@@ -79,7 +79,7 @@ impl GroupMember {
     }
 }
 
-/// The number that was asked about, and a byte that says yes or no.
+/// Size of a reply: the signal's number, and a byte that says yes or no.
 const REPLY: usize = size_of::<c_int>() + 1;
 
 fn reply(number: c_int, had: bool) -> [u8; REPLY] {
@@ -95,7 +95,7 @@ impl Drop for GroupMember {
     }
 }
 
-/// Answers until nobody asks.
+/// Answers queries until the socket is closed.
 fn answer(socket: &OwnedFd) {
     let mut question = [0; size_of::<c_int>()];
     while recv(socket.as_raw_fd(), &mut question, MsgFlags::empty()) == Ok(question.len()) {

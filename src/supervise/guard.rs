@@ -1,12 +1,13 @@
-//! The guard: a process between nxlock and its command, which outlives nxlock and lets nothing outlive the lock.
+//! The guard: a process between nxlock and the command, which outlives nxlock and lets no process outlive the lock.
 //!
-//! nxlock forks it, and it forks the command, whose parent-death signal binds it to the guard. It is the subreaper of
-//! the command's tree, in a session of its own and with all signals blocked, so that neither a key nor a signal to a
-//! process group ends both. If nxlock dies, the guard kills the whole tree and gives the lock back. If nxlock is alive
-//! and does not run, stopped by a signal for example, the guard kills the tree before the lease ends. Everything else is
-//! nxlock's to decide: the guard reports how the command fares, and reaps.
+//! nxlock forks the guard, and the guard forks the command, whose parent-death signal binds it to the guard. The guard
+//! is the subreaper of the command's tree, in a session of its own and with all signals blocked, so that neither a key
+//! nor a signal to a process group ends both nxlock and the guard. If nxlock dies, the guard kills the whole tree and
+//! releases the lock. If nxlock is alive but does not run (stopped by a signal, for example), the guard kills the tree
+//! before the lease expires. nxlock decides everything else: the guard reports the command's state, and reaps.
 //!
-//! nxlock is a subreaper too: if the guard dies, its parent-death signal kills the command, and nxlock the rest.
+//! nxlock is a subreaper too: if the guard dies, the command's parent-death signal kills the command, and nxlock kills
+//! the rest.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -32,7 +33,7 @@ use crate::descriptors::close_all_but;
 use crate::mailbox::Alarm;
 use crate::signals::{blockable, set};
 
-/// As nxlock sees it.
+/// nxlock's handle to the guard.
 pub struct Guard {
     pid: Pid,
     socket: OwnedFd,
@@ -42,53 +43,54 @@ pub struct Guard {
 /// How a guard ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself: the command's tree is gone.
+    /// It exited: the command's tree is gone.
     Done,
     /// It was killed.
     Killed,
 }
 
-/// What a guard reports of its command.
+/// A report of the guard about the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
-    /// The process that is to become the command.
+    /// The guard forked the process that is to become the command.
     Started(Pid),
-    /// It did not become the command.
+    /// The process did not become the command.
     Failed(SpawnError),
-    /// The command was stopped by this signal.
+    /// This signal stopped the command.
     Stopped(c_int),
-    /// The guard reaps it only once nxlock has heard of it.
+    /// The command ended. The guard reaps it only after nxlock has read this.
     Ended(ExitStatus),
 }
 
-/// What nxlock tells its guard.
+/// An instruction of nxlock to the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instruction {
-    /// Nothing of the tree may be alive later than this.
+    /// Kill the tree at this moment.
     KillAt(Moment),
-    /// nxlock has heard how the command ended, and sends it no signal any more.
+    /// nxlock knows how the command ended, and sends it no more signals.
     Reap,
 }
 
-/// What a guard does for a lock, beside its command.
+/// What the guard must know about the lock.
 pub struct GuardTask<'a> {
     pub terminal: Terminal,
-    /// No command begins later than this.
+    /// No command starts later than this.
     pub start_by: Moment,
-    /// Nothing of the tree may be alive later than this, unless nxlock says otherwise.
+    /// The guard kills the tree at this moment, unless nxlock moves it.
     pub kill_at: Moment,
-    /// A descriptor that must stay open for as long as the tree lives.
+    /// A descriptor that must stay open while the tree lives.
     pub keep_open: Option<RawFd>,
-    /// Gives the lock back, in a process of which nothing else is left; called if nxlock has died.
+    /// Releases the lock after nxlock has died. The process does nothing else any more: this may replace it.
     pub give_back: &'a dyn Fn(),
 }
 
-/// A message: what it is, and a number. Both ends are the same program.
+/// A message: its type, and a number. Both ends are the same program.
 type Message = [u64; 2];
 const SIZE: usize = size_of::<Message>();
 
 impl Guard {
-    /// Forks a guard that starts the command. To be called by the main thread, with which the guard ends, prctl(2).
+    /// Forks a guard that starts the command. Call from the main thread: the guard's parent-death signal comes when the
+    /// thread that forked it ends, prctl(2).
     ///
     /// # Errors
     /// As fork(2), socketpair(2) and prctl(2).
@@ -97,13 +99,13 @@ impl Guard {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, guards) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         let nxlock = getpid();
-        // SAFETY: the child allocates, which libc permits after a fork; it takes no lock of this program's, since it
+        // SAFETY: the child allocates, which libc permits after a fork; it takes no lock of this program, since it
         // neither writes to a standard stream nor calls anything that does, and never returns from here.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Guard { pid: child, socket: ours, end: None }),
             ForkResult::Child => {
                 drop(ours);
-                // Whatever happens, this process goes no further than here.
+                // The child must not return from here, not even by a panic.
                 let guard = || Guarding::begin(nxlock, guards, program, task).map_or(1, |guarding| guarding.run(task));
                 let status = catch_unwind(AssertUnwindSafe(guard)).unwrap_or(1);
                 // SAFETY: ends this process, and runs nothing else.
@@ -116,12 +118,12 @@ impl Guard {
         self.pid
     }
 
-    /// Readable when there is a report; nothing once it has ended.
+    /// Returns a descriptor that is readable when there is a report; `None` once the guard has ended.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.end.is_none().then(|| self.socket.as_fd())
     }
 
-    /// The next thing it has reported, without waiting.
+    /// Returns the next report, without waiting.
     pub fn report(&self) -> Option<CommandEvent> {
         let [what, number] = receive(&self.socket)?;
         let raw = u32::try_from(number).unwrap_or(0).cast_signed();
@@ -133,17 +135,17 @@ impl Guard {
         })
     }
 
-    /// Tells it by when nothing of the tree may be alive.
+    /// Tells the guard when to kill the tree.
     pub fn kill_at(&self, moment: Moment) {
         self.tell(Instruction::KillAt(moment));
     }
 
-    /// Lets it reap the command, wait for the rest of the tree, and end when that is gone.
+    /// Lets the guard reap the command, wait for the rest of the tree, and exit when that is gone.
     pub fn reap(&self) {
         self.tell(Instruction::Reap);
     }
 
-    /// A guard that was stopped goes on: nothing else would continue it.
+    /// Sends an instruction, and continues a stopped guard: nothing else would.
     fn tell(&self, instruction: Instruction) {
         let message: Message = match instruction {
             Instruction::KillAt(moment) => [KILL_AT, moment.since_boot().map_or(u64::MAX, nanos)],
@@ -153,14 +155,14 @@ impl Guard {
         self.wake();
     }
 
-    /// Continues it, if it was stopped.
+    /// Continues the guard if it is stopped.
     pub fn wake(&self) {
         if self.end.is_none() {
             let _ = tree::send(self.pid, libc::SIGCONT);
         }
     }
 
-    /// How it has ended, if it has.
+    /// Returns how the guard ended, if it has.
     pub fn end(&mut self) -> Option<End> {
         if self.end.is_none() {
             self.end = match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
@@ -172,14 +174,14 @@ impl Guard {
         self.end
     }
 
-    /// Ends it, whatever is left of the tree; not before the command has ended.
+    /// Kills the guard, even if processes of the tree are left. Call only after the command has ended.
     pub fn dismiss(&mut self) {
         if self.end.is_none() {
             let _ = tree::send(self.pid, libc::SIGKILL);
         }
     }
 
-    /// Waits for its end, after it was dismissed, and reaps what it has left unreaped: the command.
+    /// Waits for a dismissed guard to end, and reaps what it left unreaped: the command.
     pub fn wait(&mut self) {
         while self.end.is_none() && waitpid(self.pid, None) == Err(Errno::EINTR) {}
         self.end.get_or_insert(End::Done);
@@ -187,7 +189,7 @@ impl Guard {
     }
 }
 
-/// Kinds of messages.
+/// Types of messages.
 const STARTED: u64 = 1;
 const FAILED: u64 = 2;
 const STOPPED: u64 = 3;
@@ -195,7 +197,7 @@ const ENDED: u64 = 4;
 const KILL_AT: u64 = 5;
 const REAP: u64 = 6;
 
-/// Whether there was room for it.
+/// Sends a message; returns whether there was room for it.
 fn transmit(socket: &OwnedFd, message: Message) -> bool {
     let mut bytes = [0; SIZE];
     bytes[..8].copy_from_slice(&message[0].to_ne_bytes());
@@ -220,7 +222,7 @@ fn number(signed: c_int) -> u64 {
     u64::from(signed.cast_unsigned())
 }
 
-/// The guard itself.
+/// The guard's own state.
 struct Guarding {
     nxlock: Pid,
     socket: OwnedFd,
@@ -228,24 +230,24 @@ struct Guarding {
     alarm: Alarm,
     tree: Tree,
     kill_at: Moment,
-    /// The tree is to be gone.
+    /// The rounds of SIGKILL, once they have begun.
     killing: Option<Killing>,
     report: Ended,
     may_reap: bool,
 }
 
-/// Whether nxlock was told how the command ended.
+/// Whether the guard has reported how the command ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
     NotYet,
-    /// There was no room for it: nxlock does not read.
+    /// The socket is full: nxlock does not read it.
     Untold,
     Told,
 }
 
-/// What is left of the children.
+/// The result of reaping.
 enum Reaped {
-    /// There is a child left.
+    /// A child is left.
     NotAll,
     All,
 }
@@ -258,8 +260,8 @@ impl Guarding {
             all.thread_block()?;
             prctl::set_name(&CString::new(tree::GUARD).unwrap_or_default())?;
             prctl::set_child_subreaper(true)?;
-            // A signal that wakes it, even if it was stopped; the kernel is asked whether that was nxlock's end. It does
-            // no harm to the nxlock that the guard may become before it comes.
+            // SIGCONT wakes even a stopped guard, which then asks the kernel whether nxlock has died. It does no harm
+            // if it arrives after the guard has become another nxlock.
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
@@ -268,10 +270,10 @@ impl Guarding {
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| tell(*errno))?;
         transmit(&socket, [STARTED, number(command.as_raw())]);
-        // After the fork, or the command would lose its terminal. In a session of its own the guard keeps no process
-        // group from being orphaned, so that where nobody could continue the command, Ctrl-Z does not stop it.
+        // After the fork, or the command would lose its terminal. A guard in a session of its own keeps no process
+        // group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
         let _ = setsid();
-        // What nxlock has open is nxlock's to close: a connection, a pipe, another program's lock.
+        // nxlock must be able to close what it has open: a connection, a pipe, another program's lock.
         let own = [socket.as_raw_fd(), alarm.as_fd().as_raw_fd(), signals.as_fd().as_raw_fd()];
         close_all_but(&own.into_iter().chain(task.keep_open).collect::<Vec<_>>());
         let mut tree = Tree::new(Vec::new(), task.terminal);
@@ -290,7 +292,7 @@ impl Guarding {
         })
     }
 
-    /// Sees the tree through to its end; the guard's exit status.
+    /// Guards the tree until it is gone; returns the guard's exit status.
     fn run(mut self, task: &GuardTask<'_>) -> c_int {
         loop {
             self.take_instructions();
@@ -305,22 +307,22 @@ impl Guarding {
             if let Reaped::All = self.reap(orphaned) {
                 break;
             }
-            // Once nxlock has died its socket is always readable.
+            // Once nxlock has died, its socket is always readable.
             let socket = Some(self.socket.as_fd()).filter(|_| !orphaned);
             if self.alarm.wait(Some(self.signals.as_fd()), [socket, None, None], self.next_deadline()).is_err() {
-                // It ends, and the kernel kills the command.
+                // The guard exits, and the kernel kills the command.
                 return 1;
             }
         }
         if self.is_orphaned() {
-            // Not for the nxlock that this becomes.
+            // Pending signals are not for the nxlock that this process becomes.
             while let Ok(Some(_)) = self.signals.read_signal() {}
             (task.give_back)();
         }
         0
     }
 
-    /// Whether nxlock has died.
+    /// Returns whether nxlock has died.
     fn is_orphaned(&self) -> bool {
         getppid() != self.nxlock
     }
@@ -341,20 +343,20 @@ impl Guarding {
         }
     }
 
-    /// A signal that the command's tree sends the guard, as a command does that signals its parent, is for nxlock. One
-    /// of another process, such as an init that stops a whole service, has come to nxlock as well.
+    /// Forwards to nxlock a signal from the command's tree, such as a command sends to its parent. A signal from
+    /// another process, such as an init that stops a whole service, has reached nxlock too.
     fn pass_on(&self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let number = info.ssi_signo.cast_signed();
             let is_sent = info.ssi_code <= 0 && number != libc::SIGCHLD;
-            // It is orphaned before it gets its parent-death signal.
+            // nxlock's death orphans the guard before the parent-death signal arrives.
             if is_sent && self.is_of_the_tree(info.ssi_pid) && !self.is_orphaned() {
                 let _ = tree::send(self.nxlock, number);
             }
         }
     }
 
-    /// Whether the sender of a signal belongs to the tree. It may have ended since.
+    /// Returns whether the sender of a signal belongs to the tree, or has ended since.
     fn is_of_the_tree(&self, sender: u32) -> bool {
         let sender = Pid::from_raw(sender.cast_signed());
         let is_gone = || tree::send(sender, 0) == Err(Errno::ESRCH);
@@ -384,18 +386,18 @@ impl Guarding {
                         transmit(&self.socket, [STOPPED, number(signal)]);
                     }
                 }
-                // It asked to be traced, ptrace(2), and has stopped for its tracer.
+                // A child that asked to be traced, ptrace(2), has stopped for its tracer.
                 Child::Trapped(pid) => consume(pid, libc::WSTOPPED),
             }
         }
     }
 }
 
-/// Reaps every child that has ended. Whether there is none left.
+/// Reaps every child that has ended; returns whether no child is left.
 pub fn reap_all() -> bool {
     loop {
         let mut status = 0;
-        // SAFETY: waitpid(2) writes to `status` only. nix's does not know real-time signals.
+        // SAFETY: waitpid(2) writes to `status` only. nix's waitpid does not know real-time signals.
         match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
             0 => return false,
             -1 => return true,
@@ -404,20 +406,20 @@ pub fn reap_all() -> bool {
     }
 }
 
-/// When to try again to report to an nxlock that does not read.
+/// Delay before another attempt to report to an nxlock that does not read.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
 
-/// What the kernel has to tell of a child.
+/// The state of a child, as the kernel reports it.
 enum Child {
     NoneYet,
-    /// Its status as wait(2) has it.
+    /// With its status as wait(2) encodes it.
     Ended(Pid, c_int),
-    /// And by which signal.
+    /// With the signal that stopped it.
     Stopped(Pid, c_int),
     Trapped(Pid),
 }
 
-/// Looks at a child that has ended or stopped, and leaves it to be waited for. Nothing if there is no child.
+/// Returns the state of a child that has ended or stopped, without reaping it; `None` if there is no child.
 fn next_child() -> Option<Child> {
     // SAFETY: waitid(2) writes to `info` only, for which all zeroes is valid.
     let (found, info) = unsafe {
@@ -440,7 +442,7 @@ fn next_child() -> Option<Child> {
     })
 }
 
-/// Takes what [`next_child`] has shown.
+/// Consumes the state that [`next_child`] returned.
 fn consume(pid: Pid, how: c_int) {
     // SAFETY: as above.
     unsafe {

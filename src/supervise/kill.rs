@@ -1,4 +1,4 @@
-//! Killing a tree until nothing of it is left.
+//! Kills a process tree until nothing of it is left.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use nix::unistd::Pid;
 use super::tree::{Reach, Tree};
 use crate::clock::Moment;
 
-/// A process that was forked while its tree was killed is found in the next round.
+/// Pause before the next round, which finds the processes that were forked during the last one.
 const SOON: Duration = Duration::from_millis(10);
-/// What does not end, since another user runs it or its disk hangs, is looked at no more often than this.
+/// Maximum pause, for processes that do not end: another user runs them, or their disk hangs.
 const AT_MOST: Duration = Duration::from_secs(1);
 
 /// Rounds of SIGKILL.
 pub struct Killing {
     next: Moment,
     pause: Duration,
-    /// What the last round found.
+    /// Processes that the last round found.
     found: Vec<Pid>,
 }
 
@@ -26,12 +26,13 @@ impl Killing {
         Killing { next: Moment::now(), pause: SOON, found: Vec::new() }
     }
 
-    /// When the next round is due.
+    /// Returns when the next round is due.
     pub fn next(&self) -> Moment {
         self.next
     }
 
-    /// Kills what there is, if a round is due. Whether the kernel does not permit that for a process of it.
+    /// Kills every process of the tree, if a round is due. Returns whether the kernel denied permission for one of
+    /// them.
     pub fn round(&mut self, tree: &Tree) -> bool {
         if !self.next.passed() {
             return false;
@@ -41,7 +42,7 @@ impl Killing {
         refused
     }
 
-    /// Longer each time for as long as nothing new is found.
+    /// Schedules the next round. The pause doubles while no new process is found.
     fn rest(&mut self, found: Vec<Pid>) {
         let is_new = found.iter().any(|pid| !self.found.contains(pid));
         self.pause = if is_new { SOON } else { (self.pause * 2).min(AT_MOST) };

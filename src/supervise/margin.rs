@@ -1,11 +1,11 @@
-//! How long before the end of a lease something has to happen, so that what runs under it is gone by then.
+//! How long before the end of a lease nxlock must act, so that the command is gone by then.
 
 use std::time::Duration;
 
 use crate::lock::Ttl;
 
-/// How long before the end of the lease a command is told to stop: a fifth of the ttl, or as long
-/// as the command is to have, but no more than a quarter, so that a server may be gone for a while.
+/// Returns how long before the end of the lease the command is told to stop: a fifth of the ttl, or the time that the
+/// command is to have, if longer, but no more than a quarter, so that a server may be down for a while.
 pub fn stop(ttl: Ttl, kill_after: Duration) -> Duration {
     let ttl = ttl.get();
     let fifth = (ttl / 5).clamp(Duration::from_millis(200), Duration::from_secs(10));
@@ -13,8 +13,8 @@ pub fn stop(ttl: Ttl, kill_after: Duration) -> Duration {
     fifth.max(asked_for).min(ttl / 3)
 }
 
-/// How long before the end of the lease what is left is killed: time enough to be gone, where ten others want
-/// the same processor, both for us to be woken and for who is killed to end.
+/// Returns how long before the end of the lease nxlock kills what is left: time for nxlock to wake up and for the
+/// processes to end while ten others compete for the CPU.
 pub fn kill(ttl: Ttl, kill_after: Duration) -> Duration {
     let guard = (ttl.get() / 100).max(Duration::from_millis(250));
     guard.min(stop(ttl, kill_after) / 2)

@@ -1,4 +1,4 @@
-//! Turns a process into the command: fork(2), what comes before execve(2), and why that failed.
+//! Turns a process into the command: fork(2), the steps before execve(2), and their errors.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -13,22 +13,22 @@ use crate::clock::Moment;
 use crate::signals::{end_with, is_ignored};
 use crate::{inherited, proc};
 
-/// Whether a terminal controls us, and so whether there is job control to take part in.
+/// Whether nxlock has a controlling terminal, and so takes part in job control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminal {
-    /// The command stays in our process group, so that it can read the terminal, and Ctrl-C,
-    /// Ctrl-Z and `fg` reach the whole pipeline as they would without us.
+    /// The command stays in nxlock's process group, so that it can read the terminal, and Ctrl-C, Ctrl-Z and `fg` reach
+    /// the whole pipeline as they would without nxlock.
     Present,
-    /// cron, CI, a service: the command leads a group of its own.
+    /// cron, CI, a service: the command leads a process group of its own.
     Absent,
 }
 
 impl Terminal {
     pub fn find() -> Terminal {
         match File::open("/dev/tty") {
-            // Only this says that no terminal controls the process, tty(4).
+            // Only ENXIO says that there is no controlling terminal, tty(4).
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Terminal::Absent,
-            // There may be no such file, or no descriptor left; the kernel's own word is in /proc, if that is there.
+            // The file may be missing, or no descriptor left; /proc, if mounted, has the kernel's answer.
             Err(_) if proc::has_no_terminal() => Terminal::Absent,
             Ok(_) | Err(_) => Terminal::Present,
         }
@@ -38,13 +38,13 @@ impl Terminal {
 /// Why a process did not become the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpawnError {
-    /// Its lease was about to end before it could.
+    /// The lease was about to expire.
     TooLate,
-    /// As execve(2), and the system calls before it.
+    /// The error of execve(2), or of a system call before it.
     Failed(Errno),
 }
 
-/// How `TooLate` crosses a process boundary: no system call of a spawn fails with it.
+/// `TooLate` in a message between processes: no system call of a spawn fails with it.
 const TOO_LATE: Errno = Errno::ETIME;
 
 impl From<Errno> for SpawnError {
@@ -53,27 +53,27 @@ impl From<Errno> for SpawnError {
     }
 }
 
-/// All that execve(2) needs, allocated before anything is forked.
+/// Everything that execve(2) needs, allocated before fork(2).
 pub struct Program {
     words: Vec<CString>,
     variables: Vec<CString>,
-    /// The signal mask that our caller had.
+    /// The signal mask of nxlock's caller.
     mask: SigSet,
 }
 
 impl Program {
-    /// A program found in PATH, its arguments, and our environment changed by `environment`: each variable is set, or
-    /// taken out.
+    /// Prepares a program found in PATH, its arguments, and nxlock's environment with the variables in `environment`
+    /// set or removed.
     ///
     /// # Errors
-    /// EINVAL for a word with a NUL in it.
+    /// EINVAL if a word or a variable contains a NUL.
     pub fn new(words: &[OsString], environment: &[(&str, Option<OsString>)], mask: SigSet) -> Result<Program, Errno> {
         let words = words.iter().map(|word| ended_by_nul(word.as_bytes())).collect::<Result<_, _>>()?;
         Ok(Program { words, variables: variables(environment)?, mask })
     }
 
-    /// Becomes it; returns why not. It sets the caller's signal mask before, and gives SIGPIPE and SIGINT the
-    /// dispositions that we were started with.
+    /// Becomes the program; returns the error if that fails. First sets the caller's signal mask, and restores the
+    /// inherited dispositions of SIGPIPE and SIGINT.
     pub fn exec(&self) -> Errno {
         let (argv, envp) = (pointers(&self.words), pointers(&self.variables));
         self.exec_with(&argv, &envp)
@@ -81,9 +81,9 @@ impl Program {
 
     fn exec_with(&self, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Errno {
         let pipe = if inherited::pipe_ignored() { SigHandler::SigIgn } else { SigHandler::SigDfl };
-        // SAFETY: no handler is set.
+        // SAFETY: installs no handler.
         let mut prepared = unsafe { signal(Signal::SIGPIPE, pipe) };
-        // A Ctrl-C that comes now is the program's, and not for the handler that we have.
+        // From now on a Ctrl-C is for the program, not for nxlock's handler.
         if prepared.is_ok() && !is_ignored(libc::SIGINT) {
             // SAFETY: as above.
             prepared = unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) };
@@ -91,14 +91,14 @@ impl Program {
         if let Err(errno) = prepared.and_then(|_| self.mask.thread_set_mask()) {
             return errno;
         }
-        // SAFETY: both are arrays of strings that end with a NUL, and end with a null pointer themselves.
+        // SAFETY: both are arrays of NUL-terminated strings, and end with a null pointer.
         unsafe { libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr()) };
         Errno::last()
     }
 
-    /// Forks a process that becomes the command, unless `start_by` has passed when it is ready. Its program may take
-    /// long to be found, since a file system can hang: nobody waits for that. If it does not become the command it
-    /// calls `failed` with the reason, and ends with 127. It dies by SIGKILL with the thread that calls this, prctl(2).
+    /// Forks a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
+    /// execve(2), which a hung file system may delay. If the process does not become the command, it calls `failed`
+    /// with the reason and exits with 127. The kernel kills it when the calling thread ends, prctl(2).
     ///
     /// # Errors
     /// As fork(2).
@@ -111,7 +111,7 @@ impl Program {
                     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
                 }
                 end_with(parent, Signal::SIGKILL)?;
-                // Whatever has held us up since the lock was granted: nothing begins without it.
+                // nxlock may have been delayed since the grant: no command starts without the lock.
                 if start_by.passed() {
                     return Err(TOO_LATE);
                 }
@@ -122,13 +122,13 @@ impl Program {
                 Err(errno) => errno,
             }
         };
-        // SAFETY: the child allocates nothing, takes no lock, and makes only system calls and execvpe(3), until it
-        // ends or becomes something else.
+        // SAFETY: the child allocates nothing, takes no lock, and makes only system calls and execvpe(3) until it exits
+        // or becomes another program.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(child),
             ForkResult::Child => {
                 failed(become_it());
-                // SAFETY: ends this process, and runs nothing of ours.
+                // SAFETY: ends this process, and runs no code of nxlock.
                 unsafe { libc::_exit(127) }
             }
         }
@@ -139,7 +139,7 @@ fn ended_by_nul(bytes: &[u8]) -> Result<CString, Errno> {
     CString::new(bytes).map_err(|_| Errno::EINVAL)
 }
 
-/// Ours, but for those that are set or taken out.
+/// Returns nxlock's environment with the variables in `set` set or removed.
 fn variables(set: &[(&str, Option<OsString>)]) -> Result<Vec<CString>, Errno> {
     let ours = std::env::vars_os().filter(|(name, _)| set.iter().all(|(other, _)| name != other));
     let ours = ours.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// How it ended, and why it did not become the program.
+    /// Returns how the process ended, and why it did not become the program.
     fn spawned(program: &str, start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
         let (told, tell) = pipe().unwrap();
         let program = Program::new(&[program.into()], &[], SigSet::empty()).unwrap();

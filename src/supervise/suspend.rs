@@ -1,4 +1,4 @@
-//! Ctrl-Z: nxlock stops its command's tree before it stops itself, since it renews nothing while it is stopped.
+//! Ctrl-Z: nxlock stops the command's tree before itself, since a stopped nxlock renews nothing.
 
 use std::time::Duration;
 
@@ -9,44 +9,44 @@ use super::tree::{self, GUARD, Reach, Tree, is_in_our_group};
 use crate::clock::Moment;
 use crate::proc::{self, Job, JobState};
 
-/// How long a program may take that catches TSTP: an editor gives the terminal back before it stops itself.
+/// Time for a program that catches TSTP: an editor restores the terminal before it stops itself.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long the rest may take to stop after that.
+/// Time for the rest of the tree to stop after that.
 const REST: Duration = Duration::from_millis(500);
-/// The pause between two looks at the tree.
+/// Interval at which nxlock polls the tree.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A tree that is being stopped.
 pub struct Suspension {
-    /// What nxlock is to be suspended by.
+    /// The signal that then suspends nxlock.
     signal: c_int,
-    /// Which processes have had the signal.
+    /// The processes that have received the signal.
     had_by: HadBy,
-    /// How often nxlock had been continued when this began.
+    /// Number of times nxlock had been continued when this began.
     continued: u64,
     began: Moment,
     next: Moment,
     stopped: Vec<Pid>,
 }
 
-/// Which processes of the tree have had a signal.
+/// The processes of the tree that have received a signal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum HadBy {
-    /// nxlock has sent it to them.
+    /// nxlock sent it to all of them.
     All,
-    /// The terminal has, or another process.
+    /// The terminal or another process sent it to nxlock's group.
     OurGroup,
 }
 
 impl Suspension {
-    /// `signal` is the one by which the command was stopped, or is to be; `continued` is how often nxlock was
-    /// continued until now.
+    /// Starts to stop a tree. `signal` stopped the command, or is to stop it; `continued` is how often nxlock was
+    /// continued so far.
     pub fn begin(signal: c_int, had_by: HadBy, continued: u64) -> Suspension {
         let now = Moment::now();
         Suspension { signal, had_by, continued, began: now, next: now, stopped: Vec::new() }
     }
 
-    /// When to look again.
+    /// Returns when to poll the tree again.
     pub fn next(&self) -> Moment {
         self.next
     }
@@ -59,7 +59,8 @@ impl Suspension {
         self.continued
     }
 
-    /// Stops by SIGSTOP what does not stop by itself. Whether all of the tree is stopped, or will not be.
+    /// Sends SIGSTOP to the processes that do not stop by themselves. Returns whether the whole tree is stopped, or the
+    /// time for that is up.
     pub fn advance(&mut self, tree: &Tree) -> bool {
         if !self.next.passed() {
             return false;
@@ -70,8 +71,8 @@ impl Suspension {
             return true;
         };
         self.next = Moment::now() + LOOK;
-        // While a program gets ready, nothing is stopped, since that may be what it has started for it; nxlock goes on
-        // renewing. A nested nxlock stops its own command before itself.
+        // While a program prepares to stop, nxlock stops nothing, since the program may need what it has started;
+        // nxlock goes on renewing. A nested nxlock stops its own command before itself.
         let gets_ready =
             |(pid, job): &(Pid, Job)| job.catches(self.signal) && (self.had_by == HadBy::All || is_in_our_group(*pid));
         if running(own).any(|job| gets_ready(&job)) && !(self.began + GRACE).passed() {
@@ -84,13 +85,13 @@ impl Suspension {
                 self.stopped.push(*pid);
             }
         }
-        // Of one without a main thread nothing tells whether the others have stopped.
+        // /proc does not tell whether a process without a main thread has stopped.
         running.retain(|(_, job)| job.state == JobState::Runs);
         running.is_empty() || (self.began + GRACE + REST).passed()
     }
 
-    /// Continues the processes that this has stopped, and no others. If nxlock passes on a SIGCONT, it continues only
-    /// those that do not get that one.
+    /// Continues the processes that this has stopped, and no others. If nxlock forwards a SIGCONT, it skips those that
+    /// receive that one.
     pub fn undo(self, tree: &Tree, is_passed_on: bool) {
         let Some((own, all)) = tree.without_nested().zip(tree.all()) else {
             tree.signal_all(&[libc::SIGCONT], Reach::All);
@@ -103,7 +104,7 @@ impl Suspension {
     }
 }
 
-/// Those that run, and how they take signals.
+/// Returns the processes that run, and how they handle signals.
 fn running(pids: Vec<Pid>) -> impl Iterator<Item = (Pid, Job)> {
     let jobs = pids.into_iter().filter_map(|pid| Some((pid, Job::of(pid.as_raw())?)));
     jobs.filter(|(_, job)| !matches!(job.state, JobState::Stopped | JobState::Ended))

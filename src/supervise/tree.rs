@@ -2,7 +2,7 @@
 //!
 //! nxlock and its guard are both subreapers, PR_SET_CHILD_SUBREAPER(2const): a process that loses its parent becomes a
 //! child of the nearest of the two, whatever session or group it has moved to. So the descendants of either are the
-//! command's tree, and it is gone when a subreaper has no child left. Whoever signals it may be nxlock or its guard.
+//! command's tree, and the tree is gone when a subreaper has no child left. Both nxlock and the guard use this module.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,22 +14,22 @@ use nix::unistd::{Pid, getpgid, getpgrp};
 use super::spawn::Terminal;
 use crate::proc::{self, Stat};
 
-/// The name of a guard, as ps(1) and pgrep(1) show it.
+/// The name of a guard in ps(1) and pgrep(1).
 pub const GUARD: &str = "nxlock-guard";
 
-/// All that descends from this process, without its own helpers.
+/// All descendants of this process except its helpers.
 pub struct Tree {
     helpers: Vec<Pid>,
-    /// Until its parent has reaped it: until then no other process can have its pid.
+    /// Set until the command's parent has reaped it: before that no other process can have its pid.
     pub command: Option<Pid>,
     terminal: Terminal,
 }
 
-/// Which processes of a tree get a signal.
+/// The processes of a tree that a signal goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     All,
-    /// The others have had it already, since it was sent to our process group.
+    /// The others have the signal already, since it was sent to nxlock's process group.
     OutsideOurGroup,
 }
 
@@ -51,12 +51,11 @@ impl Tree {
         }
     }
 
-    /// Sends each process of the tree these signals, one after the other. A process that another starts because of
-    /// them, as a shell does in a trap, does not get them. Tells whether a process may not be signalled, since another
-    /// user runs it.
+    /// Sends these signals, in order, to each process of the tree, but not to processes started in reaction, as from a
+    /// shell's trap. Returns whether the kernel denied permission for a process, since another user runs it.
     pub fn signal_all(&self, numbers: &[c_int], reach: Reach) -> bool {
-        // A nested nxlock passes a signal on to its own command, which must not get it twice; only KILL and STOP cannot
-        // be passed on.
+        // A nested nxlock forwards a signal to its own command, which must not get it twice; only KILL and STOP cannot
+        // be forwarded.
         let to_all = numbers.iter().all(|number| matches!(*number, libc::SIGKILL | libc::SIGSTOP));
         let Some(all) = (if to_all { self.all() } else { self.without_nested() }) else {
             return self.signal_group(numbers);
@@ -71,25 +70,25 @@ impl Tree {
         refused
     }
 
-    /// What there is to do without /proc, or with one that has other numbers than kill(2) for the same
-    /// processes.
+    /// Signals the command, or the process group that it leads: the fallback if /proc is missing or does not show this
+    /// process.
     fn signal_group(&self, numbers: &[c_int]) -> bool {
         let Some(command) = self.command else { return false };
         let whom = if self.terminal == Terminal::Absent { Pid::from_raw(-command.as_raw()) } else { command };
         let results: Vec<_> = numbers.iter().map(|number| send(whom, *number)).collect();
-        // A group of which nobody is left; the command may not have made it yet.
+        // The group is empty, or the command has not created it yet.
         if results.contains(&Err(Errno::ESRCH)) {
             numbers.iter().for_each(|number| _ = send(command, *number));
         }
         self.terminal == Terminal::Absent && results.contains(&Err(Errno::EPERM))
     }
 
-    /// Every process of it, if /proc tells.
+    /// Returns every process of the tree, if /proc tells.
     pub fn all(&self) -> Option<Vec<Pid>> {
         self.listed(&|_| false)
     }
 
-    /// The same without the guards of nested runs and what is behind them: that is their nxlock's to signal.
+    /// Returns the same without the guards of nested runs and their descendants: their nxlock signals those.
     pub fn without_nested(&self) -> Option<Vec<Pid>> {
         self.listed(&|shown| proc::name(shown) == GUARD)
     }
@@ -98,7 +97,7 @@ impl Tree {
         let own = proc::own_number()?;
         let are_ours = proc::is_ours();
         let inner = |shown: i32| if are_ours { Some(shown) } else { proc::inner_number(shown) };
-        // The guard is a helper of ours, and until execve(2) the command has its name.
+        // Keep the guard, which is a helper, and the command, which has the guard's name until execve(2).
         let is_ours = |pid: Pid| self.helpers.contains(&pid) || self.command == Some(pid);
         let is_left_out = |shown: i32| is_left_out(shown) && !inner(shown).map(Pid::from_raw).is_some_and(is_ours);
         let all = by_children(own, &is_left_out).or_else(|| by_parents(own, &is_left_out))?;
@@ -115,7 +114,7 @@ pub fn is_in_our_group(pid: Pid) -> bool {
     getpgid(Some(pid)) == Ok(getpgrp())
 }
 
-/// As kill(2), for real-time signals too, which nix's does not know.
+/// Calls kill(2); accepts real-time signals, which nix's kill does not know.
 pub fn send(pid: Pid, number: c_int) -> nix::Result<()> {
     // SAFETY: kill(2) takes two numbers.
     Errno::result(unsafe { libc::kill(pid.as_raw(), number) }).map(drop)
@@ -123,13 +122,13 @@ pub fn send(pid: Pid, number: c_int) -> nix::Result<()> {
 
 fn queue(pid: Pid, number: c_int, value: u64) {
     let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(usize::try_from(value).unwrap_or(0)) };
-    // SAFETY: sigqueue(3) takes two numbers and passes the value on without looking at it.
+    // SAFETY: sigqueue(3) takes two numbers and passes the value on without reading it.
     unsafe { libc::sigqueue(pid.as_raw(), number, value) };
 }
 
-/// Descendants as the kernel lists them under their parents, proc_pid_children(5): as many files are read as there are
-/// descendants, however many others run here, and a deadline may be near. A list may lack somebody while others
-/// come and go, so it counts when it has been the same twice. Nothing where the kernel has no such lists.
+/// Returns the descendants by the kernel's lists of children, proc_pid_children(5). A deadline may be near, and this
+/// reads only files of descendants, however many other processes run. A list may miss a process while others come and
+/// go, so two readings must agree. `None` if the kernel has no such lists.
 fn by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
     let mut all = once_by_children(own, is_left_out)?;
     let mut last = all.clone();
@@ -144,7 +143,7 @@ fn by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> 
     Some(all)
 }
 
-/// What forks without end is caught when it is signalled again.
+/// Maximum further readings: the next round of signals catches processes that fork without end.
 const ROUNDS: u32 = 4;
 
 fn once_by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
@@ -152,7 +151,7 @@ fn once_by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i
     let mut next = 0;
     while let Some(&pid) = found.get(next) {
         let mut listed = false;
-        // First all threads, then their lists: there may be but one descriptor left.
+        // List all threads before reading their files: only one descriptor may be left.
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let lists: Vec<_> = threads.map(|thread| thread.path().join("children")).collect();
         for list in lists.iter().filter_map(|list| fs::read_to_string(list).ok()) {
@@ -171,13 +170,13 @@ fn pids_in(list: &str) -> impl Iterator<Item = i32> {
     list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok())
 }
 
-/// The same by what every process tells of its parent. None of them is another's, since pids are not given out
-/// again within the time it takes to signal them. Nothing without /proc.
+/// Returns the same by the parent of every process. Pids are not reused within the time it takes to signal them, so
+/// none belongs to another process. `None` without /proc.
 fn by_parents(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let pids: Vec<i32> = proc::pids()?.collect();
     for pid in pids {
-        // One that ended meanwhile has no parent to tell any more.
+        // A process that ended meanwhile has no parent to report.
         if let Some(stat) = Stat::of(pid) {
             children.entry(stat.parent).or_default().push(pid);
         }

@@ -1,5 +1,4 @@
-//! What was typed, from the bytes that a terminal sends for it (XTerm Control Sequences). Knows nothing of what a key
-//! does.
+//! Parses the bytes that a terminal sends into keys (XTerm Control Sequences). Must not know what a key does.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
@@ -15,19 +14,19 @@ pub enum Key {
     Backspace,
     /// With Ctrl held down.
     Ctrl(char),
-    /// One that we do not know.
+    /// A key that nxlock does not know.
     Other,
 }
 
-/// Bytes that are not a whole key yet.
+/// Bytes of an incomplete key.
 #[derive(Default)]
 pub struct Keys(Vec<u8>);
 
-/// Longer is no key.
+/// Maximum length of an escape sequence.
 const LONGEST: usize = 16;
 
 impl Keys {
-    /// The keys that are whole with these bytes.
+    /// Returns the keys that these bytes complete.
     pub fn of(&mut self, typed: &[u8]) -> Vec<Key> {
         self.0.extend(typed);
         let mut keys = Vec::new();
@@ -44,14 +43,14 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Nothing more came: what there is was Escape, or nothing.
+    /// Gives up waiting for more bytes. Incomplete input that begins with ESC was the Escape key.
     pub fn give_up(&mut self) -> Option<Key> {
         let begun = std::mem::take(&mut self.0);
         begun.starts_with(b"\x1b").then_some(Key::Escape)
     }
 }
 
-/// The first key and how many bytes it has; none as long as it is not whole.
+/// Returns the first key and its length in bytes; none while it is incomplete.
 fn first(bytes: &[u8]) -> Option<(Key, usize)> {
     match *bytes.first()? {
         0x1b => escaped(bytes),
@@ -75,7 +74,7 @@ fn character(bytes: &[u8]) -> Option<(Key, usize)> {
     valid.chars().next().map(|c| (Key::Char(c), c.len_utf8()))
 }
 
-/// `ESC [ numbers letter`, or `ESC O letter`.
+/// Parses `ESC [ numbers letter` or `ESC O letter`.
 fn escaped(bytes: &[u8]) -> Option<(Key, usize)> {
     let second = bytes.get(1)?;
     if !matches!(second, b'[' | b'O') {

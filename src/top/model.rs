@@ -1,4 +1,4 @@
-//! What is shown, and what a key makes of it. Knows neither terminal nor store.
+//! The state of the screen, and how keys change it. Must not know the terminal or the store.
 
 use std::time::Duration;
 
@@ -15,26 +15,26 @@ use crate::text;
 pub struct Model {
     began: Moment,
     pub every: Duration,
-    /// Locks were named: those that are free are shown too.
+    /// The user named the locks: free ones are shown too.
     pub named: bool,
-    /// As they were last seen, in the order that they came.
+    /// The result of the last poll, in its order.
     rows: Vec<Row>,
     pub seen: Option<Moment>,
-    /// Found by a first look that is still under way.
+    /// Number of locks that the first poll has found so far.
     pub found: Option<usize>,
     pub error: Option<Error>,
-    /// Which rows are shown, and in what order.
+    /// Indices of the rows shown, in display order.
     shown: Vec<usize>,
     pub sort: Sort,
     pub filter: String,
     pub page: Page,
-    /// The lock that is selected stays so, wherever it moves to.
+    /// The selected lock, independent of its place in the list.
     selected: Option<Named>,
-    /// The first line of what does not fit as a whole.
+    /// First visible line.
     pub top: usize,
-    /// How many lines of it fit, when it was last drawn.
+    /// Number of lines that fitted when last drawn.
     pub height: usize,
-    /// What came of something that was asked for.
+    /// Result of the last action.
     pub notice: Option<String>,
 }
 
@@ -43,14 +43,14 @@ pub enum Page {
     List,
     /// One lock and its queue.
     Detail,
-    /// The list, while a filter is typed.
+    /// The list, while the user types a filter.
     Filter,
     Help,
-    /// Whether to take a lock from this holder; and where to be after that.
+    /// The question whether to break this holder's lock, and the page to return to.
     Break(Named, Box<Holder>, Box<Page>),
 }
 
-/// What is to be done by somebody else.
+/// An action that the model leaves to its caller.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     Nothing,
@@ -59,7 +59,7 @@ pub enum Effect {
     Break(Named, HolderId),
 }
 
-/// What somebody sees at once needs no word of its own.
+/// Delay before the screen shows the progress of the first poll.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Model {
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// There is something to be shown.
+    /// Returns whether there is something to show.
     pub fn is_begun(&self) -> bool {
         self.has_been_seen() || (self.found.is_some() && self.began.elapsed() > PATIENCE)
     }
@@ -107,7 +107,7 @@ impl Model {
         self.arrange(place);
     }
 
-    /// What was seen last stays.
+    /// Shows an error; the last result stays visible.
     pub fn error(&mut self, error: Error) {
         self.error = Some(error);
     }
@@ -122,24 +122,24 @@ impl Model {
         });
     }
 
-    /// The locks that are shown, in order.
+    /// Returns the locks shown, in display order.
     pub fn shown(&self) -> Vec<&Row> {
         self.shown.iter().map(|row| &self.rows[*row]).collect()
     }
 
-    /// Where the selected lock is among those that are shown.
+    /// Returns the place of the selected lock among those shown.
     pub fn place(&self) -> Option<usize> {
         let selected = self.selected.as_ref()?;
         self.shown.iter().position(|row| self.rows[*row].lock == *selected)
     }
 
-    /// The selected lock as it was last seen; one that is not there any more is free.
+    /// Returns the selected lock and its last row; a lock without a row is free.
     pub fn selected(&self) -> Option<(&Named, Option<&Row>)> {
         let selected = self.selected.as_ref()?;
         Some((selected, self.rows.iter().find(|row| row.lock == *selected)))
     }
 
-    /// Which are shown, and in what order. In a list, what took the place of a lock that is gone is selected then.
+    /// Filters and sorts the rows. In a list, if the selected lock is gone, selects the lock that took its place.
     fn arrange(&mut self, place: Option<usize>) {
         self.shown = order(&self.rows, self.sort, &self.filter);
         if matches!(self.page, Page::List | Page::Filter) && self.place().is_none() {
@@ -147,7 +147,7 @@ impl Model {
         }
     }
 
-    /// Selects the lock at a place, or the last one.
+    /// Selects the lock at `place`, or the last one.
     fn select(&mut self, place: usize) {
         let last = self.shown.len().checked_sub(1);
         self.selected = last.map(|last| self.rows[self.shown[place.min(last)]].lock.clone());
@@ -158,7 +158,7 @@ impl Model {
         match (key, &self.page) {
             (Key::Ctrl('c'), _) | (Key::Char('q'), Page::List | Page::Detail) => return Effect::Quit,
             (Key::Ctrl('z'), _) => return Effect::Suspend,
-            // Nothing but to draw it anew, which is done after every key.
+            // Redraw, which every key does.
             (Key::Ctrl('l'), _) => {}
             (key, Page::Break(lock, holder, back)) => {
                 let (lock, id, back) = (lock.clone(), holder.id.clone(), back.as_ref().clone());
@@ -200,7 +200,7 @@ impl Model {
         match key {
             Key::Char('b') => self.ask_to_break(),
             Key::Char('?') => self.page = Page::Help,
-            // Cut to what there is when it is drawn.
+            // Drawing clamps it to the last line.
             key => self.top = moved(key, self.top, self.height, usize::MAX),
         }
     }
@@ -238,7 +238,7 @@ impl Model {
     }
 }
 
-/// Tenths of a second in what is drawn once a second would only flicker.
+/// Truncates times to whole seconds: tenths would only flicker on a screen that is redrawn once a second.
 fn steady(row: &mut Row) {
     let whole = |time: &mut Duration| *time = Duration::from_secs(time.as_secs());
     row.status.state.holder.iter_mut().for_each(|holder| whole(&mut holder.held));
@@ -246,7 +246,7 @@ fn steady(row: &mut Row) {
     row.status.queue.iter_mut().for_each(|waiter| whole(&mut waiter.waiting));
 }
 
-/// Where a key leads to, from one place among so many, of which `room` fit.
+/// Returns the place that a key moves to, among `count` places of which `height` are visible.
 fn moved(key: Key, place: usize, height: usize, count: usize) -> usize {
     let to = match key {
         Key::Up | Key::Char('k') | Key::Ctrl('p') => place.saturating_sub(1),
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(selected(&model).unwrap(), "c");
         seen(&mut model, &[]);
         assert_eq!(selected(&model), None);
-        // What is looked at more closely is not another one all of a sudden.
+        // On the detail page the selection does not change by itself.
         seen(&mut model, &["a", "b"]);
         model.press(Key::Enter);
         seen(&mut model, &["b"]);

@@ -1,4 +1,4 @@
-//! Which of the locks are shown, and in what order.
+//! Filters and sorts the locks shown.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::report::Row;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// In the order asked for.
+    /// In the order of the command line.
     AsNamed,
     Name,
-    /// Who has held longest comes first.
+    /// Longest held first.
     Held,
-    /// Whose lease ends soonest.
+    /// Lease that ends soonest first.
     Lease,
-    /// For whom most wait.
+    /// Most waiters first.
     Waiting,
 }
 
@@ -31,7 +31,7 @@ impl Sort {
     }
 }
 
-/// The places of those that have `filter` in them, sorted.
+/// Returns the indices of the rows that contain `filter`, sorted.
 pub fn order(rows: &[Row], sort: Sort, filter: &str) -> Vec<usize> {
     let wanted = filter.to_lowercase();
     let mut shown: Vec<usize> = (0..rows.len()).filter(|row| fits(&rows[*row], &wanted)).collect();
@@ -42,14 +42,14 @@ pub fn order(rows: &[Row], sort: Sort, filter: &str) -> Vec<usize> {
         Sort::Held => {
             shown.sort_by_key(|row| Reverse(status(row).state.holder.as_ref().map(|holder| holder.held)));
         }
-        // Without end comes last.
+        // A lock without ttl comes last.
         Sort::Lease => shown.sort_by_key(|row| status(row).state.ttl.unwrap_or(Duration::MAX)),
         Sort::Waiting => shown.sort_by_key(|row| Reverse(status(row).queue.len())),
     }
     shown
 }
 
-/// Whether it has these words in its name, its holder or the reason. They are in small letters.
+/// Returns whether the name, the holder or the reason contains `wanted`, which is in lower case.
 fn fits(row: &Row, wanted: &str) -> bool {
     let holder = row.status.state.holder.as_ref();
     let has = |text: &str| text.to_lowercase().contains(wanted);

@@ -1,5 +1,5 @@
-//! Watching without a screen: the whole at first, and then again whenever somebody else holds a lock or waits for it.
-//! That leases run is no change.
+//! Live status without a screen: prints all locks at first, and again whenever a holder or a queue changes. A lease
+//! that runs down is no change.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -18,14 +18,14 @@ use crate::store::Store;
 use crate::wait::{Limit, Woken};
 use crate::{log, output};
 
-/// What it takes to be another picture.
+/// The parts of a status whose changes are printed.
 type Gist = Vec<(LockName, StateKind, Option<HolderId>, Vec<HolderId>)>;
 
 pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_json: bool) -> anyhow::Result<Report> {
     let mut shown: Option<Gist> = None;
     let mut error: Option<Error> = None;
     let stdout = io::stdout();
-    // A pipe tells when its reader has left; what else it could tell is nothing to wait for.
+    // poll(2) reports that the reader of a pipe has left; other files have no event worth waiting for.
     let is_pipe = fstat(&stdout).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO);
     loop {
         let asked = Moment::now();

@@ -1,5 +1,5 @@
-//! The one who looks: a thread that has the store, so that a server that hangs holds up no key. Looks and breaks when
-//! it is told to, one after the other, and knows nothing of who reads its letters.
+//! The thread that owns the store, so that a server that hangs blocks no key. Polls and breaks locks on request, one
+//! request at a time. Must not know who reads its messages.
 
 use std::io;
 
@@ -16,22 +16,22 @@ use crate::wait::Limit;
 
 pub enum Task {
     Look,
-    /// To be taken from that holder, and from no other.
+    /// Break the lock if this holder still has it.
     Break(Named, HolderId),
 }
 
 pub enum Update {
-    /// So many have been found by now, and the look goes on.
+    /// Number of locks found so far by a poll under way.
     Listing(usize),
     Seen(Vec<Row>),
     Error(Error),
     Internal(Named, Result<Released, Error>),
 }
 
-/// Starts it. It ends with the program, at the latest.
+/// Starts the thread. It ends with the program, at the latest.
 ///
 /// # Errors
-/// As pthread_create(3), and those of an inbox.
+/// Those of pthread_create(3) and of opening a mailbox.
 pub fn begin(store: Box<dyn Store>, subject: Subject) -> io::Result<(Mailbox<Update>, MailSender<Task>)> {
     let (updates, post) = Mailbox::open()?;
     let (tasks, task) = Mailbox::open()?;

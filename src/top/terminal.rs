@@ -1,7 +1,7 @@
-//! The terminal as a screen of its own: the only file that changes its modes, and all bytes to it come from here.
+//! The terminal as a full screen. Owns its modes and writes every byte to it.
 //!
-//! It is opened once more, so that nothing here can make a stream block or not block that we share with our
-//! caller; and it is written to only as far as it takes at once, so that one that is stopped keeps us from nothing.
+//! Opens the terminal again, so that O_NONBLOCK does not affect a stream shared with the caller. Writes only what the
+//! terminal accepts, so that a stopped terminal never blocks nxlock for long.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
@@ -21,27 +21,27 @@ use crate::wait::{Limit, Woken};
 
 pub struct Terminal {
     terminal: File,
-    /// How it was set before us.
+    /// Its modes before nxlock changed them.
     before: Termios,
     is_ours: bool,
     has_colours: bool,
 }
 
-/// An alternate screen, without a cursor, and without going on in the next line (XTerm Control Sequences).
+/// Alternate screen, hidden cursor, no line wrap (XTerm Control Sequences).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// A terminal that takes nothing for so long is not waited for.
+/// How long a write waits for a terminal that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Terminal {
-    /// The terminal that stdout is; none where it is none, or one that cannot move a cursor.
+    /// Returns the terminal on stdout; none if stdout is no terminal or cannot move a cursor.
     pub fn of_stdout() -> Option<Terminal> {
         let stdout = io::stdout();
         let kind = std::env::var_os("TERM").filter(|kind| !kind.is_empty() && kind != "dumb");
         if !stdout.is_terminal() || kind.is_none() {
             return None;
         }
-        // Who has become another user may not open it by its own name.
+        // A process that changed its user may lack permission for the device, but not for /dev/tty.
         let terminal = ["/proc/self/fd/1", "/dev/tty"].into_iter().find_map(|path| {
             let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
             OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()
@@ -51,10 +51,10 @@ impl Terminal {
         Some(Terminal { terminal, before, is_ours: false, has_colours })
     }
 
-    /// Makes it ours, or makes sure that it is, after somebody else may have changed it.
+    /// Enters the full screen, or sets the modes again after another process may have changed them.
     ///
     /// # Errors
-    /// As tcsetattr(3) and write(2).
+    /// Those of tcsetattr(3) and write(2).
     pub fn enter(&mut self) -> io::Result<()> {
         let mut raw = self.before.clone();
         cfmakeraw(&mut raw);
@@ -63,7 +63,7 @@ impl Terminal {
         if is_new { self.write(ENTER.as_bytes(), NONE) } else { Ok(()) }
     }
 
-    /// Gives it back as it was, unless somebody else has it by now. Nobody can be told if that fails.
+    /// Restores the terminal, unless another process group has taken it over. There is nowhere to report a failure.
     pub fn leave(&mut self) {
         if std::mem::take(&mut self.is_ours) && self.is_in_front() {
             let _ = self.write(LEAVE.as_bytes(), NONE);
@@ -71,19 +71,19 @@ impl Terminal {
         }
     }
 
-    /// Whether it is not other processes that are in the foreground of it. One that is not our controlling terminal
-    /// knows of no such thing.
+    /// Returns false if another process group is in the foreground. A terminal that does not control nxlock has no
+    /// foreground group.
     fn is_in_front(&self) -> bool {
         tcgetpgrp(&self.terminal).map_or(true, |group| group == getpgrp())
     }
 
-    /// Columns and rows.
+    /// Returns columns and rows.
     pub fn size(&self) -> (usize, usize) {
         let size = terminal_size::terminal_size_of(&self.terminal);
         size.map_or((80, 24), |(columns, rows)| (usize::from(columns.0), usize::from(rows.0)))
     }
 
-    /// Shows these lines, and nothing else, unless something more urgent comes.
+    /// Shows these lines and nothing else. Stops early when a descriptor in `urgent` becomes readable.
     ///
     /// # Errors
     /// If the terminal is gone.
@@ -104,7 +104,7 @@ impl Terminal {
         self.write(bytes.as_bytes(), urgent)
     }
 
-    /// What was typed since the last time.
+    /// Returns the bytes typed since the last call.
     ///
     /// # Errors
     /// If the terminal is gone.
@@ -118,12 +118,12 @@ impl Terminal {
         }
     }
 
-    /// Readable when something was typed, or when the terminal is gone.
+    /// Returns a descriptor that is readable after input and when the terminal is gone.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.terminal.as_fd()
     }
 
-    /// What it does not take in time is left out: the next picture is a whole one again.
+    /// Drops what the terminal does not accept in time: the next redraw is complete again.
     fn write(&mut self, mut bytes: &[u8], urgent: Fds<'_>) -> io::Result<()> {
         let limit = Limit { until: Moment::now() + PATIENCE, cancel: urgent };
         while !bytes.is_empty() {
@@ -142,7 +142,7 @@ impl Terminal {
     }
 }
 
-/// However it ends, a panic included.
+/// Restores the terminal on every path, a panic included.
 impl Drop for Terminal {
     fn drop(&mut self) {
         self.leave();

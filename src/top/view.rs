@@ -1,4 +1,4 @@
-//! A picture as lines of text: what stands where on a screen of some size.
+//! Renders the model as lines of text for a screen of a given size.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::output::status::{Table, detail};
 use crate::report::Named;
 use crate::text::shortened;
 
-/// What stands before a line: which lock is selected has to be seen without colours too.
+/// Line prefixes, which show the selected lock without colours too.
 const SELECTED: &str = "> ";
 const OTHERS: &str = "  ";
 
-/// So much longer than it should, a look may take before it is told how old the picture is.
+/// How late a poll may be before the head shows the age of the model.
 const LATE: Duration = Duration::from_secs(1);
 
 const HELP: [(&str, &str); 11] = [
@@ -36,12 +36,12 @@ const HELP: [(&str, &str); 11] = [
     ("q, Ctrl-C", "leave"),
 ];
 
-/// All lines of a screen, none wider than it is.
+/// Returns all lines of a screen, none wider than the screen.
 pub fn lines(model: &mut Model, columns: usize, rows: usize) -> Vec<String> {
-    // Its last column is left empty: what erases the rest of a line would take what stands there.
+    // Leave the last column empty: the sequence that erases the rest of a line would erase its character.
     let columns = columns.saturating_sub(1);
     let mut lines = vec![head(model, columns)];
-    // The head, and the last line.
+    // All lines but the head and the foot.
     let height = rows.saturating_sub(2);
     let page = match &model.page {
         Page::Break(_, _, back) => back.as_ref().clone(),
@@ -67,7 +67,7 @@ fn styled(text: &str, style: Style, columns: usize) -> String {
     format!("{style}{}{style:#}", shortened(text, columns))
 }
 
-/// What is shown, and how old it is where that is not plain.
+/// Returns what is shown, and its age if it is older than expected.
 fn head(model: &Model, columns: usize) -> String {
     let shown = model.shown().len();
     let count = match (model.seen, model.found, shown) {
@@ -91,11 +91,11 @@ fn head(model: &Model, columns: usize) -> String {
 }
 
 fn list(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
-    // One at least, though it may be seen only when there is more room.
+    // At least one line, though a tiny screen may not show it.
     let height = height.saturating_sub(1).max(1);
     model.height = height;
     let place = model.place().unwrap_or(0);
-    // The selected lock is among those that fit.
+    // Keep the selected lock visible.
     model.top = model.top.clamp((place + 1).saturating_sub(height), place);
     let shown = model.shown();
     if shown.is_empty() && model.has_been_seen() {
@@ -113,7 +113,7 @@ fn list(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
     lines
 }
 
-/// From one side to the other.
+/// Inverts a line over the full width.
 fn emphasized(line: &str, columns: usize) -> String {
     let style = Style::new().invert();
     let bare = anstream::adapter::strip_str(line).to_string();
@@ -134,7 +134,7 @@ fn one(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
     visible.iter().map(|line| fitted(line, columns)).collect()
 }
 
-/// A line with styles, cut to a width: without them if it has to be cut.
+/// Cuts a styled line to a width; a line that is cut loses its styles.
 fn fitted(line: &str, columns: usize) -> String {
     let bare = anstream::adapter::strip_str(line).to_string();
     match shortened(&bare, columns) {
@@ -143,7 +143,7 @@ fn fitted(line: &str, columns: usize) -> String {
     }
 }
 
-/// A question, what is typed, what is wrong, what came of something, or what can be done.
+/// Returns the last line: a question, the filter, an error, the result of an action, or the keys.
 fn foot(model: &Model, columns: usize) -> String {
     match (&model.page, &model.error, &model.notice) {
         (Page::Break(lock, holder, _), ..) => question(lock, holder, columns),
@@ -160,7 +160,7 @@ fn foot(model: &Model, columns: usize) -> String {
 }
 
 fn question(lock: &Named, holder: &Holder, columns: usize) -> String {
-    // Whatever the names are, what is asked is not cut.
+    // The question itself is never cut, however long the names are.
     const ASK: &str = "? type y";
     let what = format!("break \"{}\", held by {}, for {}", lock.name, words::who(holder), span(holder.held));
     styled(&format!("{}{ASK}", shortened(&what, columns.saturating_sub(ASK.len()))), DOUBTFUL, columns)

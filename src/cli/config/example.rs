@@ -1,5 +1,5 @@
-//! `man/config.toml`: a configuration file with every key that there is, what it means, and a value. `BLESS=1 cargo
-//! test example` rewrites it.
+//! Generates `man/config.toml`: a configuration file with every key, what it means, and a value. `BLESS=1 cargo test
+//! example` rewrites it.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ fn option<'a>(command: &'a Command, key: &str, scope: Scope) -> &'a Arg {
     keys::option(command, key, scope).expect("keys are options")
 }
 
-/// In lines that fit on eighty columns.
+/// Wraps a help text in comment lines of at most eighty columns.
 fn commented(help: &str) -> String {
     let mut lines = vec!["#".to_owned()];
     for word in help.split_whitespace() {
@@ -53,7 +53,7 @@ fn commented(help: &str) -> String {
     lines.join("\n")
 }
 
-/// Its default; or an example that its parser takes.
+/// Returns the default, or an example that the option's parser accepts.
 fn value(key: &str, option: &Arg) -> String {
     let default = option.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
     let shape = keys::shape(key, option);

@@ -1,5 +1,5 @@
-//! A configuration file: found, read, and taken apart into what it says of which option, and where. Knows
-//! nothing of the command line's own values.
+//! Finds, reads and parses configuration files into one entry per option, with its location. Must not know the command
+//! line's own values.
 
 use std::fs;
 use std::io::{self, Read};
@@ -15,12 +15,12 @@ use crate::error::{Error, ErrorKind};
 use crate::text;
 use crate::trusted::{self, Unfit};
 
-/// Of this machine; the user's own goes before it.
+/// The machine's file; the user's file takes precedence.
 const OF_THE_MACHINE: &str = "/etc/nxlock/config.toml";
-/// More than anybody has to say.
+/// Maximum size of a file in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// What a file says of an option.
+/// The value of an option in a file.
 #[derive(Clone)]
 pub struct Entry {
     pub key: &'static str,
@@ -32,21 +32,20 @@ pub struct Entry {
 #[derive(Clone)]
 pub struct Location {
     pub path: PathBuf,
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
 }
 
-/// A file, as it stands.
+/// A file's text.
 pub struct Source {
     pub path: PathBuf,
     pub text: String,
 }
 
-/// The files that there are, the one that counts most first: the one that was named, or else the user's and the
-/// machine's.
+/// Returns the existing files by precedence: the named one, or else the user's and the machine's.
 ///
 /// # Errors
-/// If one is there and cannot be read: what it says may be where the locks are.
+/// If a file exists and cannot be read: it may say where the locks are.
 pub fn found(named: Option<&Path>) -> Result<Vec<Source>, Error> {
     if let Some(path) = named {
         return read(path).map(|text| vec![Source { path: path.to_owned(), text }]).map_err(|e| unreadable(path, &e));
@@ -68,8 +67,8 @@ pub fn found(named: Option<&Path>) -> Result<Vec<Source>, Error> {
     Ok(files)
 }
 
-/// Nowhere, under cron of a user without a home. What is relative there is nothing, as the XDG Base Directory
-/// Specification has it.
+/// Returns the user's file; none without a home directory, as may happen under cron. Relative paths are ignored, as in
+/// the XDG Base Directory Specification.
 fn of_the_user() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let directory = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
@@ -81,7 +80,7 @@ fn is_absent(unfit: &Unfit) -> bool {
     matches!(unfit, Unfit::Unreadable(error) if matches!(error.kind(), NotFound | NotADirectory))
 }
 
-/// A HOME that we may not look into is somebody else's, as after su(1).
+/// Returns whether the user may not search HOME: it is another user's, as after su(1).
 fn is_out_of_reach(unfit: &Unfit, path: &Path) -> bool {
     let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     matches!(unfit, Unfit::Unreadable(error) if is_denied(error)) && fs::symlink_metadata(path).is_err()
@@ -93,7 +92,7 @@ fn read(path: &Path) -> Result<String, Unfit> {
     if text.len() as u64 > LONGEST {
         return Err(io::Error::other("it is longer than 1 MiB").into());
     }
-    // TOML has none; editors of other systems do.
+    // TOML has no byte order mark; editors of other systems write one.
     Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned))
 }
 
@@ -117,7 +116,7 @@ pub fn shown(path: &Path) -> String {
 }
 
 impl Location {
-    /// What is wrong there, with which key.
+    /// Returns an error at this location, about this key.
     pub fn error(&self, key: &str, cause: String) -> Error {
         let key = if key.is_empty() { String::new() } else { format!(": {}", text::clean(key)) };
         let action = format!("{}:{}{key}", shown(&self.path), self.line);
@@ -126,13 +125,13 @@ impl Location {
 }
 
 impl Source {
-    /// What it says, in the order in which it stands.
+    /// Parses the file, in the order of its lines.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first mistake in it.
     pub fn entries(&self, command: &Command) -> Result<Vec<Entry>, Error> {
         let table = DeTable::parse(&self.text).map_err(|error| {
-            // Its own Display would show the line, and what stands there may be a password.
+            // The error's Display would show the line, which may contain a password.
             let location = self.location(error.span().unwrap_or_default());
             let first = error.message().lines().next().unwrap_or_default();
             location.error("", format!("it is not TOML: {}", text::clean(first)))
@@ -170,7 +169,7 @@ impl Source {
         let shape = keys::shape(key, option);
         let mut text = text(shape, value)?;
         if shape == Shape::Path && !text.is_empty() {
-            // Never a bare word: an option may take that for something else than a file.
+            // Never a bare word: an option may interpret that as something other than a file.
             let directory =
                 self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             text = directory.join(text).to_string_lossy().into_owned();
@@ -188,18 +187,18 @@ impl Source {
 }
 
 impl Entry {
-    /// A flag that is off says nothing against anything.
+    /// Returns whether it is a flag set to false, which contradicts nothing.
     pub fn is_off(&self) -> bool {
         self.value == "false" && self.key != "prefix" && self.key != "reason"
     }
 
-    /// Whether the two cannot both be meant.
+    /// Returns whether the two contradict each other.
     pub fn excludes(&self, other: &Entry) -> bool {
         !self.is_off() && !other.is_off() && keys::rivals(self.key).any(|rival| rival == other.key)
     }
 }
 
-/// A value as the command line would have it.
+/// Returns a value as it would be written on the command line.
 fn text(shape: Shape, value: &DeValue<'_>) -> Result<String, String> {
     let wanted = match (shape, value) {
         (Shape::Flag, DeValue::Boolean(on)) => return Ok(on.to_string()),
@@ -214,7 +213,7 @@ fn text(shape: Shape, value: &DeValue<'_>) -> Result<String, String> {
         (Shape::Texts, DeValue::Array(elements)) => {
             let texts = elements.iter().map(|element| element.get_ref().as_str());
             return match texts.collect::<Option<Vec<_>>>() {
-                // As a variable has them.
+                // Separated as in the variable.
                 Some(texts) if !texts.is_empty() => Ok(texts.join(" ")),
                 _ => Err("a string is wanted, or an array of strings".into()),
             };

@@ -1,5 +1,5 @@
-//! What may stand in a configuration file: which options, of which verbs, and as what kind of value.
-//! Everything else about them is told by their one definition, `cli.rs`.
+//! The keys of a configuration file: which options, of which verbs, and the type of their values. Everything else comes
+//! from their one definition, `cli.rs`.
 
 use std::any::TypeId;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, Command};
 use crate::lock::Ttl;
 use crate::notify::Destination;
 
-/// Whose option it is.
+/// The verbs that have the option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     GlobalArgs,
@@ -19,7 +19,7 @@ pub enum Scope {
     Run,
 }
 
-/// The long names of the options that may stand there.
+/// The long names of the options allowed in a file.
 pub const KEYS: [(&str, Scope); 26] = [
     ("server", Scope::GlobalArgs),
     ("prefix", Scope::GlobalArgs),
@@ -41,7 +41,7 @@ pub const KEYS: [(&str, Scope); 26] = [
     ("reason", Scope::RunAndAcquire),
     ("min-replicas", Scope::RunAndAcquire),
     ("events", Scope::RunAndAcquire),
-    // Whoever acquires has to say how long.
+    // Not `acquire`: its user has to say how long.
     ("ttl", Scope::Run),
     ("at-least", Scope::Run),
     ("time-limit", Scope::Run),
@@ -50,15 +50,15 @@ pub const KEYS: [(&str, Scope); 26] = [
     ("descendants", Scope::Run),
 ];
 
-/// Options that mean opposite things: one that was given says no to the other.
+/// Options that contradict each other: one that is given excludes the other.
 pub const RIVALS: [(&str, &str); 3] = [("wait", "no-wait"), ("quiet", "verbose"), ("json", "export")];
 
-/// What kind of value TOML has for an option.
+/// The type of an option's value in TOML.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     Flag,
     Number,
-    /// A string; of a number the option's own parser tells what is wrong with it.
+    /// A string. The option's own parser reports what is wrong with a number.
     Span,
     /// A string that may be a relative path.
     Path,
@@ -76,12 +76,12 @@ pub fn rivals(key: &str) -> impl Iterator<Item = &'static str> {
     RIVALS.iter().filter_map(other)
 }
 
-/// What clap knows an option by.
+/// Returns clap's id of an option.
 pub fn id(key: &str) -> String {
     key.replace('-', "_")
 }
 
-/// The option of the command line that a key stands for.
+/// Returns the option of the command line that a key sets.
 pub fn option<'a>(command: &'a Command, key: &str, scope: Scope) -> Option<&'a Arg> {
     let of = |command: &'a Command| command.get_arguments().find(|arg| arg.get_long() == Some(key));
     match scope {
@@ -102,10 +102,10 @@ pub fn shape(key: &str, option: &Arg) -> Shape {
     }
 }
 
-/// What the option itself says of a value.
+/// Validates a value with the option's own parser.
 ///
 /// # Errors
-/// In its own words, why it is not one.
+/// The parser's own message.
 pub fn admit(option: &Arg, value: &str) -> Result<(), String> {
     let alone = Arg::new("value").long("value").value_parser(option.get_value_parser().clone());
     let command = Command::new("nxlock").no_binary_name(true).arg(alone);
@@ -123,7 +123,7 @@ pub fn admit(option: &Arg, value: &str) -> Result<(), String> {
     }
 }
 
-/// What is to be said of a key that has no place in a file.
+/// Returns the message for a key that is not allowed in a file.
 pub fn misplaced(command: &Command, key: &str) -> String {
     let commands = std::iter::once(command).chain(command.get_subcommands());
     let mut options = commands.flat_map(Command::get_arguments).filter_map(Arg::get_long);
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// An option that is new has to be thought of here.
+    /// A new option has to be added to one of the two lists.
     #[test]
     fn each_option_may_stand_in_a_file_or_says_why_not() {
         let only_typed =

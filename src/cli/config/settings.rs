@@ -1,4 +1,4 @@
-//! Which settings are in force, and where each comes from: for `check` to tell.
+//! The settings in force, and where each comes from, for `check`.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -6,10 +6,10 @@ use clap::{Arg, ArgMatches, Command};
 use super::file::{Entry, Location};
 use super::keys::{Scope, id};
 
-/// One that is not as it is built in, or that one always wants to see.
+/// A setting that differs from its built-in default, or that `check` always shows.
 pub struct Setting {
     pub name: String,
-    /// None where there is nothing, and where it is a secret.
+    /// None if it is unset or secret.
     pub value: Option<String>,
     pub origin: Origin,
 }
@@ -23,22 +23,22 @@ pub enum Origin {
     Default,
 }
 
-/// What is in force.
+/// The settings in force.
 #[derive(Default)]
 pub struct Settings {
     pub list: Vec<Setting>,
-    /// What `run` and `acquire` would ask of the server.
+    /// The number of replicas that `run` and `acquire` would require.
     pub min_replicas: u32,
 }
 
 const ALWAYS: [&str; 3] = ["server", "prefix", "server_timeout"];
 
 impl Settings {
-    /// `entries` are those of the files that count.
+    /// Collects the settings. `entries` are the files' entries that take effect.
     pub fn of(command: &Command, matches: &ArgMatches, entries: &[Entry]) -> Settings {
         let options = command.get_arguments().filter(|option| !matches!(option.get_id().as_str(), "help" | "version"));
         let mut list: Vec<_> = options.filter_map(|option| global(option, matches, entries)).collect();
-        // Those of other verbs can come from a file alone.
+        // Options of other verbs can only come from a file here.
         let others = entries.iter().filter(|entry| entry.scope != Scope::GlobalArgs);
         list.extend(others.map(|entry| Setting {
             name: entry.key.to_owned(),

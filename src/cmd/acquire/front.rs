@@ -1,5 +1,5 @@
-//! The half of an `acquire` that its caller waits for, while the keeper asks for the lock: it passes requests to
-//! stop on, and ends as the keeper did if there is no grant.
+//! The front of `acquire --while-pid`, for which the caller waits while the keeper asks for the lock. It passes on
+//! requests to stop, and ends as the keeper did if there is no grant.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::report::{Ending, Named, Report};
 use crate::signals::{Notice, Signals, Source};
 use crate::wait::{Limit, Woken};
 
-/// What the keeper's asking came to.
+/// The outcome of the keeper's request.
 pub enum KeeperAnswer {
     Granted((Token, Option<Fence>), KeeperEnd),
     Ended(Report),
 }
 
-/// A signal that is meant for a group has reached the keeper too, and a second would cut its clean-up short: one
-/// from a process is passed on only if it does nothing by itself for so long.
+/// How long the keeper may take to react by itself before the front passes a process's signal on. A signal to the whole
+/// group has reached the keeper too, and a second one would cut its clean-up short.
 const BY_ITSELF: Duration = Duration::from_millis(200);
 
 /// Waits until the keeper has the lock, or has given up.
@@ -50,7 +50,7 @@ pub fn wait(
                 for Notice { number, source, .. } in signals.notices() {
                     let Ok(signal) = Signal::try_from(number) else { continue };
                     asked_to_stop = Some(signal);
-                    // From the terminal it has reached the whole foreground group.
+                    // A signal from the terminal has reached the whole foreground group.
                     if source == Source::Process {
                         pass(&mut pass_on, keeper.pid());
                         pass_on = Some((signal, Moment::now() + BY_ITSELF));
@@ -59,7 +59,7 @@ pub fn wait(
             }
             Woken::Ready if !watched_ended && watched.has_ended() => {
                 watched_ended = true;
-                // Nobody needs the lock any more.
+                // No process needs the lock any more.
                 let _ = kill(keeper.pid(), Signal::SIGTERM);
             }
             Woken::Ready => {}
@@ -73,7 +73,7 @@ pub fn wait(
     }
     match (grant, asked_to_stop) {
         (Some(grant), None) => Ok(KeeperAnswer::Granted(grant, keeper)),
-        // The lock had just been granted: nobody is told of it.
+        // The keeper had just got the lock: it gives it back, and the token is not printed.
         (Some(_), Some(signal)) => {
             keeper.withdraw(server_timeout);
             Ok(KeeperAnswer::Ended(Report::Interrupted(signal)))
@@ -82,15 +82,15 @@ pub fn wait(
     }
 }
 
-/// Passes on what was to be.
+/// Passes the pending signal on.
 fn pass(pass_on: &mut Option<(Signal, Moment)>, keeper: Pid) {
     if let Some((signal, _)) = pass_on.take() {
-        // It is ours to wait for, so the number is still its own.
+        // The front has not reaped the keeper yet, so the pid is still the keeper's.
         let _ = kill(keeper, signal);
     }
 }
 
-/// How the keeper ended, which has said why.
+/// Reaps the keeper, which has reported why it ended.
 fn ended(lock: &Named, keeper: Pid) -> anyhow::Result<Report> {
     let status = loop {
         match waitpid(keeper, None) {

@@ -1,4 +1,4 @@
-//! A lock that is kept in the background while a process runs.
+//! Acquires a lock that a keeper holds in the background while a process runs.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -15,7 +15,7 @@ use crate::report::{Ending, Named, Report};
 use crate::signals::Signals;
 use crate::store::Store;
 
-/// `store` has not been asked anything yet, so that the keeper can have it.
+/// Forks the keeper and waits for it. `store` must not have a connection yet, so that the keeper can take it over.
 pub fn acquire(
     global: &GlobalArgs,
     asked: &Acquire,
@@ -48,7 +48,7 @@ pub fn acquire(
     }
 }
 
-/// What the keeper does: it asks, and says what comes of it as any `acquire` would, until the lock is granted.
+/// Runs the keeper: until the grant, it asks and reports as any `acquire` would.
 fn keep(
     global: &GlobalArgs,
     asked: &Acquire,
@@ -60,10 +60,10 @@ fn keep(
     let events = asked.event_args.events.as_ref();
     let told = events.and_then(Destination::inherited);
     let tied = [watched.as_fd().as_raw_fd(), front.as_fd().as_raw_fd()];
-    // Nothing else is open yet but what the caller had open.
+    // No other descriptors are open yet but those of the caller.
     close_all_but(&tied.into_iter().chain(told).collect::<Vec<_>>());
-    // A claim in a directory lives with the ward: should the keeper be killed, nobody has the lock before the
-    // ward has ended or the lease has.
+    // A claim in a directory lives with the watched process: if the keeper is killed, nobody gets the lock before the
+    // watched process has ended or the lease has expired.
     let mut claim = new_claim(lock, &asked.wait_args, &asked.setnx, Some(watched.pid()))?;
     notify::begin(events, lock, &claim)?;
     let server_timeout = global.server_timeout;
@@ -76,7 +76,7 @@ fn keep(
     if let Some(interrupted) = give_up_if_asked(&mut *store, &claim, server_timeout, &mut signals) {
         return Ok(interrupted);
     }
-    // What there is to say is said before there is nobody to hear it.
+    // Flush the log while the caller still reads it.
     log::urgent(false);
     let granted = (&claim.token, lease.fence);
     let post = match outfit.leave(&lock.key, granted, &watched, &signals, &mut front) {

@@ -1,7 +1,8 @@
-//! What a guard does once nxlock has died and the command's tree is gone: it becomes an nxlock that gives the lock back.
+//! What a guard does once nxlock has died and the command's tree is gone: it becomes an nxlock that gives the lock
+//! back.
 //!
-//! By execve(2), since a process that was forked while nxlock had threads may do little else, and so that a lock is
-//! given back in one way only: by `nxlock release`.
+//! By execve(2): a process forked while nxlock had threads may do little else, and `nxlock release` stays the only way
+//! to give a lock back.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,12 +23,12 @@ use crate::report::Named;
 use crate::supervise::Program;
 use crate::wait::is_ready;
 
-/// This program, whatever has become of its file, proc_pid_exe(5).
+/// This program, even if its file was replaced or deleted, proc_pid_exe(5).
 const SELF: &str = "/proc/self/exe";
 
-/// Says what has happened, and gives the lock back, or leaves it for the rest that `--at-least` asks for; if that fails,
-/// it ends with its lease. `claim_fd` is the descriptor by which the claim lives, if there is one. To be called in a process
-/// that does nothing else any more.
+/// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
+/// expires. `claim_fd` is the descriptor with which the claim lives, if there is one. Must be called in a process that
+/// does nothing else any more.
 pub fn give_back(
     global: &GlobalArgs,
     lock: &Named,
@@ -38,17 +39,17 @@ pub fn give_back(
 ) {
     let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
     tell(lock);
-    // stdout is the command's.
+    // stdout belongs to the command.
     let _ = keeper::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
     let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
     match (rest, claim_fd) {
         (Some(rest), _) => {
             let rest = Ttl::at_least(rest).millis();
             words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
-            // Until that is done, the claim lives by this.
+            // The claim lives with this descriptor until the renewal is done.
             claim_fd.into_iter().for_each(keep_open);
         }
-        // It ends with this process.
+        // The claim ends with this process.
         (None, Some(_)) => return,
         (None, None) => words.push("release".into()),
     }
@@ -62,7 +63,8 @@ pub fn give_back(
     }
 }
 
-/// What was said on the command line or in a configuration file, as variables: a password must not be seen in argv.
+/// Returns the settings of the command line and the configuration files as variables: a password must not be visible in
+/// argv.
 fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsString>); 10] {
     let file = |file: &Option<PathBuf>| given(file.as_ref()).map(|path| path.as_os_str().to_owned());
     let servers: Vec<&str> = global.servers().collect();
@@ -82,11 +84,11 @@ fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsS
 
 /// Leaves a descriptor open across execve(2).
 fn keep_open(fd: RawFd) {
-    // SAFETY: F_SETFD changes a flag of a descriptor, or says that there is none.
+    // SAFETY: F_SETFD only changes a flag of a descriptor, and fails if there is none.
     unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
 }
 
-/// Says on stderr what has happened, if it takes that at once.
+/// Reports on stderr what happened, if stderr accepts it at once.
 fn tell(lock: &Named) {
     let stderr = io::stderr();
     if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {

@@ -1,4 +1,4 @@
-//! What `check` has to tell people: a table of settings, and one of findings for each server.
+//! The report of `check` for people: a table of settings, and one of findings for each server.
 
 use anstyle::Style;
 

@@ -1,5 +1,5 @@
-//! A system call that blocks, in a thread of its own: it cannot be waited for together with anything
-//! else, and there is no end to it but its own.
+//! A blocking system call in a thread of its own: poll(2) cannot wait for it together with descriptors, and nothing can
+//! cancel it.
 
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,13 +9,14 @@ use nix::poll::PollFlags;
 use crate::thread;
 use crate::wait::is_ready;
 
-/// A call under way. Dropped, it goes on until it ends, and nobody hears of it.
+/// A running call. If this is dropped, the call runs to its end unobserved.
 pub struct Background {
     ended: PipeReader,
 }
 
 impl Background {
-    /// Starts `call`, which has to let go of all it needs when it ends: then the end is told.
+    /// Starts `call`. It must release all its resources by the time it returns: the descriptor becomes readable right
+    /// then.
     ///
     /// # Errors
     /// As pipe(2) and pthread_create(3).
@@ -29,7 +30,7 @@ impl Background {
         Ok(Background { ended })
     }
 
-    /// Readable when the call has ended.
+    /// Returns a descriptor that is readable when the call has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }

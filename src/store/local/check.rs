@@ -1,4 +1,4 @@
-//! Whether a directory is fit to keep locks.
+//! Checks whether a directory is fit to keep locks.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -41,7 +41,7 @@ fn owner_and_mode(directory: &OpenDirectory) -> Result<Finding, LocalError> {
     })
 }
 
-/// With a record of its own, written, waited for and removed.
+/// Tries a lock with a record of its own: written, waited for and removed.
 fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
     let (timeout, prefix) = (local.timeout, local.prefix.clone());
     let mut other = Local::new(local.directory.clone(), prefix.clone(), timeout);
@@ -50,7 +50,7 @@ fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
         let trial = try_lock([&mut *local, &mut other], &name, limit, &Seen { look: true, heard: |_| true });
         let key = prefix.key(&name);
         for part in [Part::Record, Part::Waiters] {
-            // Else it is cleared away in a day.
+            // If this fails, a sweep removes the file after a day.
             let _ = fs::remove_file(directory.file(&key, part));
         }
         trial

@@ -1,5 +1,4 @@
-//! The directory that locks lie in: which one, whose, and its files. Knows nothing of what stands in
-//! them.
+//! The directory of the lock files: its path, its owner and the files in it. Knows nothing of their contents.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -17,51 +16,51 @@ use super::format::sum;
 use crate::error::ErrorKind;
 use crate::text;
 
-/// Which directory.
+/// Which directory to use.
 #[derive(Clone)]
 pub enum Directory {
-    /// One for each user, the same wherever the user comes from: cron's environment is not a login
-    /// shell's. In /tmp as tmux(1) has its sockets, so nobody has to make it.
+    /// One per user, the same in every environment: cron's is not a login shell's. It is in /tmp, like tmux(1)'s
+    /// sockets, where nobody has to create it first.
     OfUser,
-    /// Shared by whoever may write there.
+    /// Shared by all users who may write there.
     At(PathBuf),
 }
 
-/// A directory that was found fit.
+/// A directory that passed the checks.
 pub struct OpenDirectory {
     path: PathBuf,
-    /// Whose files it must have: those of this user alone, where it is nobody else's.
+    /// Required owner of the files: this user in a private directory, any user in a shared one.
     owner: Option<u32>,
-    /// Who may write in it may write its files.
+    /// Mode of the files: a user who may write in the directory may write its files.
     mode: u32,
-    /// Whose it is itself.
+    /// Owner of the directory itself.
     user: u32,
     group: u32,
 }
 
-/// A lock has two files.
+/// One of the two files of a lock.
 #[derive(Clone, Copy)]
 pub enum Part {
-    /// Who has it. Its flock is held for as long as it takes to read and write both.
+    /// The holder. A transaction holds this file's flock while it reads and writes both files.
     Record,
-    /// Who waits, and the turnstile: in it each has its ticket locked, and waits for that of the one ahead.
+    /// The queue. Each waiter locks the byte of its ticket, and waits for that of the waiter ahead.
     Waiters,
 }
 
-/// A file that nobody's name for a lock can be that of.
+/// Prefix of a file that is being created. No lock's file name begins with it.
 const UNFINISHED: &str = "~new";
-/// Longer names are shortened; file systems take 255 bytes.
+/// Longer names are shortened; file systems allow 255 bytes.
 const NAME_MAX: usize = 200;
 
 impl Directory {
-    /// What stands behind `local:`.
+    /// Parses the text after `local:`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the path is invalid.
     pub fn named(path: &str) -> Result<Directory, String> {
         let inner = path.trim_start_matches('/');
         match path.len() - inner.len() {
-            // It is shown as it is, to be typed again.
+            // Messages show the path verbatim, for the user to type again.
             _ if path.contains(text::may_fool) => Err("there is a control or format character in its path".into()),
             0 if path.is_empty() => Ok(Directory::OfUser),
             0 => Err("behind `local:` there must be the whole path of a directory, or nothing".into()),
@@ -88,12 +87,12 @@ impl fmt::Display for Directory {
 }
 
 impl OpenDirectory {
-    /// Makes the directory if it is missing, and sees whether it can be trusted with locks.
+    /// Creates the directory if it is missing, and checks whether it can be trusted with locks.
     pub fn open(directory: &Directory) -> Result<OpenDirectory, LocalError> {
         let path = directory.path();
         let failed = |error| LocalError::of(&path, &error);
         let own = matches!(directory, Directory::OfUser);
-        // Of one's own, a link is not followed: anybody could have laid it.
+        // The user's own directory must not be a symbolic link: anyone could have created that in /tmp.
         let look = || if own { fs::symlink_metadata(&path) } else { fs::metadata(&path) };
         let found = match look() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -136,13 +135,13 @@ impl OpenDirectory {
         &self.path
     }
 
-    /// When the files of a lock were last written.
+    /// Returns when the files of a lock were last written.
     pub fn written(&self, key: &str) -> [Option<SystemTime>; 2] {
         [Part::Record, Part::Waiters]
             .map(|part| fs::metadata(self.file(key, part)).and_then(|file| file.modified()).ok())
     }
 
-    /// All there is, in no order.
+    /// Returns the paths of all files, in no order.
     pub fn files(&self) -> Result<Vec<PathBuf>, LocalError> {
         let listed = || fs::read_dir(&self.path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
         listed().map_err(|error| LocalError::of(&self.path, &error))
@@ -153,22 +152,22 @@ impl OpenDirectory {
         path.extension().is_some_and(|extension| extension == "lock") && is_file()
     }
 
-    /// Of somebody who was killed while making a file.
+    /// Returns whether a process was killed while it created this file.
     pub fn is_unfinished(&self, path: &Path) -> bool {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes()))
     }
 
-    /// Whether an open file has this name still: it may have been removed, and made anew.
+    /// Returns whether `path` still names this open file: it may have been removed, and created again.
     pub fn is_at(&self, file: &File, path: &Path) -> bool {
         let same = |open: Metadata, named: Metadata| (open.ino(), open.dev()) == (named.ino(), named.dev());
         file.metadata().and_then(|open| Ok(same(open, fs::symlink_metadata(path)?))).unwrap_or(false)
     }
 
-    /// Opens a file; nothing if there is none.
+    /// Opens a file; `None` if there is none.
     pub fn open_file(&self, path: &Path) -> Result<Option<File>, LocalError> {
         let failed = |error| LocalError::of(path, &error);
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        // Never with O_CREAT: in a sticky directory that keeps others' files from being opened, proc_sys_fs(5).
+        // Never with O_CREAT: in a sticky directory, that prevents opening other users' files, proc_sys_fs(5).
         let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(failed)?,
@@ -184,7 +183,7 @@ impl OpenDirectory {
         Ok(Some(file))
     }
 
-    /// Makes a file with this in it, whole or not at all. It may be there already, by somebody else.
+    /// Creates a file with this content, whole or not at all. Another process may have created it already.
     pub fn create_file(&self, path: &Path, content: &[u8]) -> Result<(), LocalError> {
         let failed = |error| LocalError::of(path, &error);
         let random = getrandom::u64().map_err(|error| failed(io::Error::other(error)))?;
@@ -201,19 +200,19 @@ impl OpenDirectory {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let mut mode = self.mode;
         if self.owner.is_none() {
-            // Root may write anywhere, and is not to lock out those whose directory it is.
+            // Root may write anywhere, and must not lock out the owner of the directory.
             if geteuid().is_root() {
                 let _ = fchown(&file, Some(self.user), None);
             }
-            // Whoever made the directory group-writable meant its group. If it is not ours to give, the file
-            // has ours, which was not meant; but where everybody may write, so may ours.
+            // A group-writable directory is meant for its group. If this process may not give the file to that group,
+            // the file keeps the group of the process, which gets access only where everybody has it.
             if fchown(&file, None, Some(self.group)).is_err() && mode & 0o006 == 0 {
                 mode &= !0o060;
             }
         }
         file.set_permissions(PermissionsExt::from_mode(mode))?;
         file.write_all(content)?;
-        // Else a power cut could leave it empty, which would look like damage.
+        // Without this, a power failure could leave the file empty, which would look like damage.
         file.sync_all()
     }
 }
@@ -223,7 +222,7 @@ fn make(path: &Path, own: bool) -> io::Result<()> {
         return fs::create_dir_all(path);
     }
     match DirBuilder::new().mode(0o700).create(path) {
-        // Whatever the umask has taken away.
+        // Sets the bits that the umask cleared.
         Ok(()) => fs::set_permissions(path, PermissionsExt::from_mode(0o700)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
@@ -251,15 +250,15 @@ fn belongs_to_another(path: &Path, found: &Metadata) -> LocalError {
     )
 }
 
-/// What a directory's mode means for its files. The sticky bit keeps what lies there for long without
-/// being touched from being cleaned away, tmpfiles.d(5).
+/// Returns the mode of files in a directory with this mode. The sticky bit prevents the removal of files that were
+/// unused for long, tmpfiles.d(5).
 fn file_mode(directory: u32) -> u32 {
     let shared = |write: u32, both: u32| if directory & write == 0 { 0 } else { both };
     0o1600 | shared(0o020, 0o060) | shared(0o002, 0o006)
 }
 
-/// The key itself wherever it can be: people look for it. What is long ends in a checksum instead;
-/// the key stands in the record.
+/// Returns the file name of a key: the key itself if possible, since people look for it. A long key is cut and ends in
+/// a checksum; the record contains the whole key.
 fn file_name(key: &str) -> String {
     let name = key.replace('%', "%25").replace('/', "%2F").replace('~', "%7E");
     if name.len() <= NAME_MAX {

@@ -1,5 +1,5 @@
-//! What is wrong with the files of a lock, and what can be done about it. What was being tried is
-//! the caller's to say.
+//! Errors of the local store: what is wrong with the files of a lock, and the remedy. The caller adds what it was
+//! trying to do.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +15,12 @@ pub struct LocalError {
     pub hint: String,
 }
 
-/// Why a text is not what we would have written.
+/// Why a text is not a record that this nxlock writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Something else altogether.
+    /// Not a record of nxlock.
     Foreign,
-    /// Of a version that we do not know.
+    /// A newer version of the format.
     Newer,
     Damaged,
 }
@@ -30,7 +30,7 @@ impl LocalError {
         LocalError { kind, cause: cause.into(), hint: hint.into() }
     }
 
-    /// A system call that failed on `path`.
+    /// Describes a system call that failed on `path`.
     pub fn of(path: &Path, error: &io::Error) -> LocalError {
         let (kind, hint) = match error.kind() {
             io::ErrorKind::PermissionDenied => (ErrorKind::Refused, "see who may write there"),
@@ -38,11 +38,11 @@ impl LocalError {
             _ if error.raw_os_error() == Some(libc::ELOOP) => {
                 (ErrorKind::Misconfigured, "no symbolic link is followed there: remove it")
             }
-            // Not even a file: what open(2) says of directories and sockets.
+            // Not a regular file: open(2) returns these for directories and sockets.
             _ if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
                 (ErrorKind::Misconfigured, "remove it, or use another NAME")
             }
-            // The limit of this process alone does not pass.
+            // The limit of this process does not pass.
             _ if error.raw_os_error() == Some(libc::EMFILE) => {
                 (ErrorKind::Internal, "see how many files this process may open (ulimit -n)")
             }
@@ -61,7 +61,7 @@ impl LocalError {
         LocalError::new(kind, format!("{}: {}", shown(path), text::plain(error)), hint)
     }
 
-    /// A byte of a file that cannot be locked, as [`super::ticket`] does.
+    /// Describes a failure to lock a byte of a file, as [`super::ofd_lock`] does.
     pub fn unlockable(path: &Path, error: &io::Error) -> LocalError {
         match error.raw_os_error() {
             Some(libc::EINVAL | libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => LocalError::new(
@@ -73,7 +73,7 @@ impl LocalError {
         }
     }
 
-    /// Without /proc nobody knows by which clock this process counts.
+    /// Describes a failure to read the boot: without /proc, nxlock does not know which clock this process reads.
     pub fn no_boot(error: &io::Error) -> LocalError {
         LocalError {
             hint: "mount /proc: mount -t proc proc /proc".into(),
@@ -81,7 +81,7 @@ impl LocalError {
         }
     }
 
-    /// A file with another text than ours; it is left as it is.
+    /// Describes a file with unexpected content; nxlock leaves it unchanged.
     pub fn flawed(path: &Path, flaw: Flaw) -> LocalError {
         let path = shown(path);
         let (cause, hint) = match flaw {

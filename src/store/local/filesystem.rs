@@ -1,5 +1,5 @@
-//! Whether a file system can keep locks: one of this machine alone can. On a network file system
-//! flock(2) and inotify(7) mean little, and its other machines have other clocks.
+//! Checks whether a file system can keep locks: only one of this machine alone can. On a network file system flock(2)
+//! and inotify(7) mean little, and the other machines have other clocks.
 
 use super::fault::{LocalError, shown};
 use crate::error::ErrorKind;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::statfs;
 
-/// Numbers of statfs(2) and of the kernel's sources.
+/// Magic numbers of statfs(2) and of the kernel source.
 const NETWORK: [(u32, &str); 17] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -31,7 +31,7 @@ const NETWORK: [(u32, &str); 17] = [
     (0x1983_0326, "BeeGFS"),
 ];
 
-/// What many file systems share; /proc/self/mountinfo has the rest of the name.
+/// Magic number that many file systems share; /proc/self/mountinfo has the rest of the name.
 const FUSE: u32 = 0x6573_5546;
 const NETWORK_FUSE: [&str; 12] = [
     "virtiofs",
@@ -48,8 +48,10 @@ const NETWORK_FUSE: [&str; 12] = [
     "fuse.vmhgfs-fuse",
 ];
 
+/// Checks that the file system of `path` is not a network file system.
+///
 /// # Errors
-/// If it is known to be one that more than this machine can write to.
+/// If machines other than this one are known to be able to write to it.
 pub fn keeps_locks(path: &Path) -> Result<(), LocalError> {
     let failed = |error: io::Error| LocalError::of(path, &error);
     let kind = u32::try_from(statfs(path).map_err(|error| failed(error.into()))?.f_type & 0xffff_ffff).unwrap_or(0);
@@ -70,12 +72,12 @@ pub fn keeps_locks(path: &Path) -> Result<(), LocalError> {
     }
 }
 
-/// What a mount of FUSE is known as, if it is one of a network. Fields as proc_pid_mountinfo(5).
+/// Returns the type of a FUSE mount if it is a network file system. Fields as proc_pid_mountinfo(5).
 pub fn network_fuse(mounts: &str, device: u64) -> Option<&str> {
     mounted_as(mounts, device).filter(|kind| NETWORK_FUSE.contains(kind))
 }
 
-/// What the file system is called that a path is on; nothing where /proc does not tell.
+/// Returns the type of the file system of `path`; `None` if /proc does not tell.
 pub fn name(path: &Path) -> Option<String> {
     let device = fs::metadata(path).ok()?.dev();
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;

@@ -1,4 +1,4 @@
-//! flock(2), with an end to waiting.
+//! flock(2) with a deadline and cancellation.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,20 +9,20 @@ use nix::poll::PollFlags;
 use super::background::Background;
 use crate::wait::{Limit, Woken};
 
-/// Waits for files to be unlocked by others.
+/// Locks files, waiting for other processes to unlock them.
 #[derive(Default)]
 pub struct FileLock {
-    /// A wait that was given up and goes on: there is never more than one.
+    /// An abandoned wait that still runs: there is never more than one.
     stuck: Option<Background>,
 }
 
 impl FileLock {
-    /// Locks a file for ourselves alone, if nobody else has it locked.
+    /// Takes an exclusive lock on a file, if no other process has it locked.
     ///
     /// # Errors
     /// As flock(2).
     pub fn try_lock(&self, file: &File) -> io::Result<bool> {
-        // Of a wait that goes on, only its end tells whose the file is.
+        // Until an abandoned wait ends, nxlock cannot tell who has the lock.
         if self.stuck.is_some() {
             return Ok(false);
         }
@@ -33,8 +33,8 @@ impl FileLock {
         }
     }
 
-    /// Locks a file for ourselves alone, if that comes before the limit. Given up, the file must not be
-    /// kept: the lock may still come, and goes with the last that has the file open.
+    /// Takes an exclusive lock on a file within the limit. After a timeout the caller must close the file: the kernel
+    /// may still grant the lock, which lasts until the last descriptor of the file is closed.
     ///
     /// # Errors
     /// As flock(2).
@@ -50,10 +50,10 @@ impl FileLock {
             return Ok(Woken::Ready);
         }
         let theirs = Arc::clone(file);
-        // Whether it failed shows below: then the file is still not ours.
+        // A failure shows below: the file is then still not locked.
         let waiting = Background::begin(move || _ = theirs.lock())?;
         match limit.wait_for(&[(waiting.fd(), PollFlags::POLLIN)])? {
-            // To lock again what is locked through the same open file changes nothing.
+            // Locking again through the same open file description changes nothing.
             Woken::Ready => file.try_lock().map(|()| Woken::Ready).map_err(io::Error::from),
             woken => {
                 self.stuck = Some(waiting);
@@ -63,7 +63,7 @@ impl FileLock {
     }
 }
 
-/// A locked file, unlocked when it is dropped.
+/// A locked file; dropping it unlocks it.
 pub struct Locked(pub Arc<File>);
 
 impl Drop for Locked {

@@ -1,20 +1,20 @@
-//! How a record stands in a file: one line of `field=value`, padded to a fixed size, with a checksum.
+//! The text format of records: one line of `field=value`, padded to a fixed size, with a checksum. People can read it.
 //!
-//! A line is written by a single pwrite(2) within a page, which no signal can cut in two: a process
-//! that is killed has written all of it or nothing. People can read it.
+//! A single pwrite(2) within a page writes the line, and no signal can interrupt that: a killed process has written all
+//! of it or nothing.
 
 use std::str::FromStr;
 
 use super::fault::Flaw;
 
-/// The version of the format that we write. The one before it has claims without `life`.
+/// The version of the format that nxlock writes. The one before it has claims without `life`.
 const VERSION: u32 = 2;
 const OLDEST: u32 = 1;
 
 /// The fields of a line.
 pub struct Entry<'a>(&'a str);
 
-/// A line of this `kind`; nothing if it does not fit into `size`.
+/// Formats a line of this `kind`; `None` if it does not fit into `size` bytes.
 pub fn write(kind: &str, fields: &[(&str, String)], size: usize) -> Option<Vec<u8>> {
     let mut text = format!("{kind} {VERSION}");
     for (name, value) in fields {
@@ -27,12 +27,12 @@ pub fn write(kind: &str, fields: &[(&str, String)], size: usize) -> Option<Vec<u
     Some(text.into_bytes())
 }
 
-/// Reads back what [`write`] wrote.
+/// Parses what [`write`] wrote.
 ///
 /// # Errors
-/// If it is not that to the last byte.
+/// If any byte differs.
 pub fn read<'a>(kind: &str, waiters: &'a [u8]) -> Result<Entry<'a>, Flaw> {
-    // What a file system leaves of a file that a power cut caught.
+    // A power failure can leave a file of zeros.
     if waiters.iter().all(|byte| *byte == 0) {
         return Err(Flaw::Damaged);
     }
@@ -67,7 +67,7 @@ impl Entry<'_> {
         self.text(name)?.parse().map_err(|_| Flaw::Damaged)
     }
 
-    /// What may be left out; written as `-`.
+    /// Parses a field that may be absent, written as `-`.
     pub fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>, Flaw> {
         match self.text(name)? {
             "-" => Ok(None),
@@ -80,7 +80,7 @@ pub fn or_dash<T: ToString>(value: Option<&T>) -> String {
     value.map_or_else(|| "-".to_owned(), T::to_string)
 }
 
-/// FNV-1a, 64 bits: tells an accident from a record, and a long name from another.
+/// FNV-1a, 64 bits: detects accidental damage, and tells long names apart.
 pub fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,4 @@
-//! What a visit to a lock tells of it: nothing is changed by asking.
+//! The state of a lock and its queue, as a transaction found them. Writes nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use crate::lock::{Fence, Holder, LockState, StateKind, Token};
 use crate::store::{LockStatus, QueuePlace, Waiter};
 
 impl Transaction<'_> {
-    /// Who has it, and who waits. Changes nothing.
+    /// Returns the holder and the waiters. Writes nothing.
     pub fn inspect(&mut self) -> Result<LockStatus, LocalError> {
         self.settle()?;
         let mut waiters = Vec::new();
@@ -30,23 +30,23 @@ impl Transaction<'_> {
         Ok(LockStatus { queue: queue.collect(), state: self.state() })
     }
 
-    /// Where a waiter stands in line.
+    /// Returns the place of a waiter in the queue.
     pub fn place_of(&self, token: &Token) -> QueuePlace {
         let ours = self.waiting().find(|waiter| waiter.token == *token);
         QueuePlace { position: ours.map_or(0, |ours| self.position(ours.ticket)), length: self.waiting().count() }
     }
 
-    /// The position of a ticket, from 1.
+    /// Returns the position of a ticket, from 1.
     pub fn position(&self, ticket: u64) -> usize {
         self.waiting().filter(|waiter| waiter.ticket < ticket).count() + 1
     }
 
-    /// All in line but who has the lock already, as far as was found.
+    /// Returns the waiters without the holder. Some may be dead, if nobody has checked them.
     fn waiting(&self) -> impl Iterator<Item = &record::Waiter> {
         self.waiters.all().filter(|waiter| self.holder() != Some(&waiter.token))
     }
 
-    /// Who has it, as it was found or is now.
+    /// Returns the state, as it was read or as this transaction changed it.
     pub fn state(&self) -> LockState {
         let fence = Some(Fence(self.record.fence)).filter(|fence| fence.0 > 0);
         let Some(grant) = &self.record.grant else { return LockState::free(fence) };

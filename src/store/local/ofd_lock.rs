@@ -1,9 +1,9 @@
-//! Numbers that are locked in a file: the byte with that number, by an open file description, fcntl_locking(2).
+//! Locks on numbers: on the byte with that offset in a file, by an open file description, fcntl_locking(2).
 //!
-//! A waiter has its ticket locked in the line's file for as long as it waits, and a holder its fence in the record's
-//! file for as long as it holds. So the kernel knows who lives: a lock goes when the last process has closed the file,
-//! whatever way that ends and whatever namespace it is in. And it wakes whoever waits for that. There need be no such
-//! byte. Other locks of fcntl(2) would go with any descriptor of the file that is closed.
+//! A waiter locks its ticket in the waiters file while it waits, and a holder its fence in the record file while it
+//! holds. The kernel thus knows who is alive: a lock ends when the last process has closed the file, however that
+//! process ends and in whichever namespace it is. The kernel then wakes the processes that wait for the lock. The byte
+//! need not exist. Other fcntl(2) locks would end as soon as any descriptor of the file is closed.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use nix::libc;
 
 use super::background::Background;
 
-/// The byte of a number, to be locked in this way.
+/// Describes a lock on the byte of a number.
 fn byte(number: u64, kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or(libc::c_short::MAX),
@@ -26,7 +26,7 @@ fn byte(number: u64, kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Locks a number that nobody has.
+/// Locks a number that is not locked; fails if it is.
 pub fn take(file: &File, number: u64) -> io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLK(&byte(number, libc::F_WRLCK)))?;
     Ok(())
@@ -36,18 +36,18 @@ pub fn give_back(file: &File, number: u64) {
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&byte(number, libc::F_UNLCK)));
 }
 
-/// Whether somebody has it, other than through this open file. Those who only wait for it do not count.
+/// Returns whether another open file description has the number locked. Processes that only wait for it do not count.
 pub fn is_taken(file: &File, number: u64) -> io::Result<bool> {
     let mut asked = byte(number, libc::F_RDLCK);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut asked))?;
     Ok(libc::c_int::from(asked.l_type) != libc::F_UNLCK)
 }
 
-/// Begins to wait until nobody has it any more.
+/// Starts to wait until the number is not locked any more.
 pub fn wait_for_end(file: &Arc<File>, number: u64) -> io::Result<Background> {
     let file = Arc::clone(file);
     Background::begin(move || {
-        // Shared with all who wait, and let go at once: it is not wanted for itself.
+        // A shared lock, released at once: all waiters get it, and none needs it for itself.
         while fcntl(&*file, FcntlArg::F_OFD_SETLKW(&byte(number, libc::F_RDLCK))) == Err(Errno::EINTR) {}
         give_back(&file, number);
     })

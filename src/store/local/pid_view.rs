@@ -1,7 +1,7 @@
-//! The process that a claim is kept for, `acquire --while-pid`: which one it is, and whether it still runs.
+//! The watched process of a claim, `acquire --while-pid`: its identity, and whether it still runs.
 //!
-//! To say wrongly that it has ended would let two have a lock. So whatever cannot be seen for certain is
-//! [`Presence::Unseen`], and then the lease decides.
+//! Wrongly reporting its end would give a lock two holders. A process that nxlock cannot see for certain is therefore
+//! [`Presence::Unseen`], and the lease decides.
 
 use std::fmt;
 use std::fs;
@@ -17,25 +17,25 @@ use crate::clock::Boot;
 use crate::proc::{self, Stat};
 use crate::wait::is_ready;
 
-/// A process, told from every other of this boot.
+/// A process, identified among all processes of this boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     pid: i32,
     started: u64,
-    /// The namespace in which the pid means what it says, pid_namespaces(7).
+    /// The namespace in which the pid is valid, pid_namespaces(7).
     pids: u64,
 }
 
 #[derive(Debug)]
 pub enum Presence {
-    /// And a descriptor that is readable when it has ended, pidfd_open(2).
+    /// With a descriptor that is readable when the process has ended, pidfd_open(2).
     Runs(OwnedFd),
     Ended,
     Unseen,
 }
 
-/// What this process can see of others: those of its pid namespace, where /proc is that of its pids, and
-/// where it counts time as they do.
+/// The processes that nxlock can see: those of its own pid namespace, if /proc belongs to that namespace and nxlock's
+/// clock counts from the machine's boot.
 #[derive(Clone, Copy)]
 pub struct PidView {
     pids: Option<u64>,
@@ -47,7 +47,7 @@ impl PidView {
         PidView { pids: pids().filter(|_| proc::is_ours() && boot.is_told_by_our_clock()) }
     }
 
-    /// Nothing for a process that has ended, or that we cannot see.
+    /// Identifies a process; `None` if it has ended or nxlock cannot see it.
     pub fn process(&self, pid: u32) -> Option<Process> {
         let (pid, pids) = (pid.cast_signed(), self.pids?);
         Some(Process { pid, started: Stat::of(pid)?.started, pids })
@@ -61,10 +61,10 @@ impl PidView {
         match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::SRCH) => Presence::Ended,
             Err(_) => Presence::Unseen,
-            // Opened before it is looked at: if this is the process, so is that.
+            // The pidfd was opened before stat is read: if stat is of this process, so is the pidfd.
             Ok(opened) => match Stat::of(process.pid) {
                 Some(stat) if stat.started != process.started => Presence::Ended,
-                // Not before the last of its threads has ended.
+                // A pidfd is not readable before the last thread of its process has ended.
                 _ if is_ready(opened.as_fd(), PollFlags::POLLIN) => Presence::Ended,
                 Some(_) => Presence::Runs(opened),
                 None => Presence::Unseen,
@@ -110,7 +110,7 @@ mod tests {
         let other = Process { started: process.started - 1, ..process };
         assert!(matches!(pid_view.presence(&other), Presence::Ended), "a later one has its pid");
         child.kill().unwrap();
-        // Not yet waited for, it is there and has ended.
+        // Before wait(2), the process exists and has ended.
         while !is_ready(ended.as_fd(), PollFlags::POLLIN) {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! What stands in the files of a lock: who has it, and who waits for it.
+//! The contents of a lock's files: the record with the holder, and the waiters. No I/O.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,51 +10,50 @@ use super::format::{self, or_dash};
 use super::pid_view::Process;
 use crate::lock::Token;
 
-/// The sizes of a record and of a waiter's line. A page is a multiple of both, so that neither can
-/// lie across two.
+/// Sizes of a record and of a waiter, in bytes. A page is a multiple of both, so neither crosses a page boundary.
 pub const RECORD: usize = 2048;
 pub const WAITER: usize = 512;
 
-/// What could be taken for the end of a field.
+/// Characters that could be taken for the end of a field.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
 
-/// All that is known of a lock but its waiters.
+/// The state of a lock, without its waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Prefix and name: the file's own name may be a shortened one.
+    /// Prefix and name: the file name may be a shortened one.
     pub key: String,
     pub fence: u64,
-    /// The boot in which the claim was made, if that was known: no claim outlives it.
+    /// The boot in which the claim was made, if known: no claim outlives it.
     pub boot: Option<String>,
     pub grant: Option<Grant>,
 }
 
-/// Moments are microseconds after boot.
+/// A claim. Times are in microseconds since boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub token: Token,
     pub granted: u64,
     pub until: u64,
-    /// When it was granted by the wall clock, for people: milliseconds after 1970.
+    /// Wall-clock time of the grant, for people: milliseconds since 1970.
     pub since: u64,
-    /// The ticket of the waiter that it is put aside for, until that comes for it.
+    /// Ticket of the waiter that the lock is reserved for, until that waiter claims it.
     pub reserved: Option<u64>,
     pub life: Life,
 }
 
-/// What ends a claim before its lease does.
+/// What ends a claim before its lease expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Nothing: nobody keeps it.
+    /// Nothing: no process keeps it.
     Lease,
-    /// The end of the last process that has it open: the byte of the claim's fence in the record's file is locked by
-    /// them until then.
+    /// The end of the last process that has the claim open: until then, the byte of its fence in the record file is
+    /// locked.
     Holder,
-    /// The same, and the end of the process that it is kept for.
+    /// The end of those processes and of the watched process.
     HolderAnd(Process),
 }
 
-/// How a life stands in a file.
+/// Text forms of [`Life`].
 const LEASE: &str = "lease";
 const HOLDER: &str = "holder";
 
@@ -81,10 +80,10 @@ impl FromStr for Life {
     }
 }
 
-/// One who stands in line.
+/// A waiter in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// The order of the line, and the microsecond of the boot at which it came.
+    /// Orders the queue: the time of arrival, in microseconds since boot, or a little more.
     pub ticket: u64,
     pub token: Token,
 }
@@ -94,7 +93,7 @@ impl Record {
         Record { key: key.to_owned(), fence: 0, boot: boot.map(str::to_owned), grant: None }
     }
 
-    /// Nothing if the key is too long.
+    /// Formats the record; `None` if the key is too long.
     pub fn written(&self) -> Option<Vec<u8>> {
         let key = utf8_percent_encode(&self.key, ESCAPED).to_string();
         let mut fields = vec![("key", key), ("fence", self.fence.to_string()), ("boot", or_dash(self.boot.as_ref()))];
@@ -124,7 +123,7 @@ impl Record {
                 until: entry.parsed("until_us")?,
                 since: entry.parsed("since_ms")?,
                 reserved: entry.optional("reserved_for")?,
-                // Version 1 tells of processes otherwise; its claims end with their leases.
+                // Version 1 describes processes differently; its claims end with their leases.
                 life: entry.text("life").map_or(Ok(Life::Lease), |_| entry.parsed("life"))?,
             }),
             _ => return Err(Flaw::Damaged),
@@ -134,7 +133,7 @@ impl Record {
 }
 
 impl Waiter {
-    /// Nothing if the token is longer than any that we make.
+    /// Formats the waiter; `None` if the token is longer than any that nxlock makes.
     pub fn written(&self) -> Option<Vec<u8>> {
         let fields = [("ticket", self.ticket.to_string()), ("token", self.token.as_str().to_owned())];
         format::write("nxlock-waiter", &fields, WAITER)

@@ -1,4 +1,4 @@
-//! Clearing away what is left of locks that nobody has used for a day, as a server's fences end.
+//! Removes the files of locks that nobody has used for a day, as a server expires fences.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,13 @@ use super::transaction::{self, Machine};
 use super::waiters::Waiters;
 use crate::clock::{Moment, wall};
 
-/// As long as a server keeps a fence.
+/// How long a server keeps a fence.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// So many files are looked at, beginning anywhere: whoever makes one file clears away as many as may
-/// have come meanwhile, and never has to look at all of a large directory.
+/// Maximum number of files examined per sweep, from a random start. A process that creates one file thus removes as
+/// many as may have come meanwhile, and never examines all of a large directory.
 const AT_MOST: usize = 64;
 
-/// Removes some of what is left in a directory. What cannot be removed stays: it is in nobody's way.
+/// Removes some leftover files from a directory. A file that cannot be removed stays, and does no harm.
 pub fn sweep(directory: &OpenDirectory, machine: &Machine) {
     let files = directory.files().unwrap_or_default();
     let begin = getrandom::u32().map_or(0, |random| random as usize % files.len().max(1));
@@ -35,8 +35,8 @@ fn is_old(path: &Path) -> bool {
     written.is_ok_and(|written| wall().duration_since(written).is_ok_and(|age| age > KEPT))
 }
 
-/// Removes the files of a lock that nobody has and nobody waits for. They are removed under its flock, and
-/// whoever waits for that sees that the file it has open is not the one with that name any more.
+/// Removes the files of a lock that has no holder and no waiters, under its flock. A process that waits for the flock
+/// then sees that its open file no longer has that name.
 fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<()> {
     let file = directory.open_file(path).ok()??;
     file.try_lock().ok()?;

@@ -1,8 +1,9 @@
-//! One visit to a lock: its files read under their flock, and the rules by which it changes hands.
+//! One transaction on a lock: its files, read under the flock of the record, and the rules by which the lock changes
+//! hands.
 //!
-//! Whoever visits may be killed at any instruction, and whatever was written until then must make
-//! sense. So the record is written first, and the line is put in order after it: who has the lock and
-//! still stands in line loses nothing and gains nothing by it.
+//! A process may be killed at any instruction, and what it has written by then must be consistent. It therefore writes
+//! the record first and updates the queue afterwards: a holder that is still in the queue loses nothing and gains
+//! nothing by it.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -26,7 +27,7 @@ use crate::error::ErrorKind;
 use crate::lock::{Fence, Token};
 use crate::store::AcquireMode;
 
-/// What there is to be known of this machine: its boot, and the processes that we see.
+/// What nxlock knows of this machine: its boot, and the processes that it can see.
 pub struct Machine {
     pub boot: Boot,
     pid_view: OnceCell<PidView>,
@@ -37,32 +38,32 @@ impl Machine {
         Machine { boot, pid_view: OnceCell::new() }
     }
 
-    /// Found out when it is needed, which is seldom.
+    /// Returns the view of processes, created when it is first needed, which is seldom.
     pub fn pid_view(&self) -> &PidView {
         self.pid_view.get_or_init(|| PidView::new(&self.boot))
     }
 }
 
-/// A claim that lives with this process and those that it forks: the record's file, opened for this alone, with the
-/// byte of the fence locked.
+/// A claim bound to this process and its children: the record file, opened for this alone, with the byte of the fence
+/// locked.
 pub struct HolderFile {
     file: File,
     fence: u64,
 }
 
 impl HolderFile {
-    /// The descriptor by which it is locked.
+    /// Returns the descriptor that holds the lock on the byte.
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// Ends it for all processes that have it open.
+    /// Unlocks the byte for all processes that have the descriptor open.
     pub fn let_go(self) {
         ofd_lock::give_back(&self.file, self.fence);
     }
 }
 
-/// How long a lock is put aside for the next.
+/// How long a lock stays reserved for the next waiter.
 const GRACE: Duration = Duration::from_secs(1);
 
 pub struct Transaction<'a> {
@@ -72,27 +73,26 @@ pub struct Transaction<'a> {
     file: Locked,
     pub(super) record: Record,
     pub(super) waiters: Waiters,
-    /// Microseconds after boot.
+    /// Microseconds since boot.
     pub(super) now: u64,
-    /// The end of the process that the claim is kept for, if nobody keeps it any more.
+    /// Pidfd of the watched process, if no process has the claim open any more.
     awaited: Option<OwnedFd>,
 }
 
-/// A question for the lock.
+/// A request for the lock.
 pub struct Request<'a> {
     pub token: &'a Token,
     pub ttl: Duration,
     pub mode: AcquireMode,
     pub life: Life,
-    /// What the asker holds already.
+    /// The claim that the requester holds already.
     pub held: &'a mut Option<HolderFile>,
-    /// Where the asker stands in line, if it does.
+    /// The place of the requester in the queue, if it has one.
     pub waiting: &'a mut Option<WaiterFile>,
 }
 
 impl<'a> Transaction<'a> {
-    /// Reads what stands in a record that the caller has locked, and in its line. It is unlocked when
-    /// this is dropped.
+    /// Reads the record, which the caller has locked, and the waiters. Dropping the transaction unlocks the record.
     pub fn begin(
         machine: &'a Machine,
         directory: &'a OpenDirectory,
@@ -111,7 +111,7 @@ impl<'a> Transaction<'a> {
         Ok(Transaction { machine, directory, path, file: locked, record, waiters, now, awaited: None })
     }
 
-    /// Asks for the lock: the fence, if it is ours now.
+    /// Requests the lock; returns the fence if the token has the lock now.
     pub fn acquire(&mut self, ask: &mut Request<'_>) -> Result<Option<Fence>, LocalError> {
         self.forget_the_dead()?;
         if self.held_with(ask.token) {
@@ -119,7 +119,7 @@ impl<'a> Transaction<'a> {
         }
         self.pass_over()?;
         let mut first = self.first()?;
-        // Whoever finds it free with nobody waiting needs no place, and a full disk has none.
+        // A free lock without waiters needs no place in the queue, and a full disk has no room for one.
         if ask.mode == AcquireMode::Queue && (first.is_some() || !self.is_free()?) {
             self.stand_in_line(ask)?;
             first = self.first()?;
@@ -137,8 +137,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Puts the end of the claim `ttl` from now; whether it was ours. Unbound, it no longer ends with
-    /// its process.
+    /// Moves the expiry to `ttl` from now; returns whether the token holds the lock. If `unbound`, the claim no longer
+    /// ends with its process.
     pub fn renew(&mut self, token: &Token, ttl: Duration, unbound: bool) -> Result<bool, LocalError> {
         if !self.held_with(token) {
             self.settle()?;
@@ -154,7 +154,7 @@ impl<'a> Transaction<'a> {
         self.write().map(|()| true)
     }
 
-    /// Ends a claim, or a wait; whether the lock was ours. It goes to the next in line.
+    /// Ends a claim or a wait; returns whether the token held the lock. The lock then goes to the first waiter.
     pub fn release(&mut self, token: &Token) -> Result<bool, LocalError> {
         self.pass_over()?;
         self.waiters.remove(token)?;
@@ -172,7 +172,7 @@ impl<'a> Transaction<'a> {
         Ok(ours)
     }
 
-    /// The token of whoever has it.
+    /// Returns the token of the holder.
     pub fn holder(&self) -> Option<&Token> {
         self.record.grant.as_ref().map(|grant| &grant.token)
     }
@@ -181,8 +181,8 @@ impl<'a> Transaction<'a> {
         self.machine.boot.is_other_than(self.record.boot.as_deref())
     }
 
-    /// In a record of another boot, and in one whose boot is not known, tickets may be those of a clock that has begun
-    /// anew since: of them only those are left whose waiters live.
+    /// Drops the dead waiters of a record whose boot is another one or unknown: their tickets may be those of a clock
+    /// that has restarted since.
     fn forget_the_dead(&mut self) -> Result<(), LocalError> {
         if self.record.boot.as_deref() == self.machine.boot.id() && self.record.boot.is_some() {
             return Ok(());
@@ -206,13 +206,13 @@ impl<'a> Transaction<'a> {
         Ok(self.record.grant.is_none())
     }
 
-    /// Sees who still has it: not a holder whose lease is over, nor one that the kernel knows to be gone.
+    /// Clears the claim if its lease has expired, or if the kernel knows that its holder is gone.
     pub(super) fn settle(&mut self) -> Result<(), LocalError> {
         let Some(grant) = &self.record.grant else { return Ok(()) };
         let is_over = match (grant.reserved, grant.life) {
             _ if grant.until <= self.now => true,
             (Some(ticket), _) => !self.waiters.lives(ticket)?,
-            // Granted later than now, it was granted by the clock of another boot.
+            // A grant in the future was made by the clock of another boot.
             (None, Life::Lease) => self.is_of_another_boot() || grant.granted > self.now,
             (None, _) if self.is_held_open()? => false,
             (None, Life::Holder) => true,
@@ -232,12 +232,12 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Whether a process has the claim open that it was granted to, or one that this has forked.
+    /// Returns whether the process that was granted the claim, or a child of it, has the claim open.
     fn is_held_open(&self) -> Result<bool, LocalError> {
         ofd_lock::is_taken(&self.file.0, self.record.fence).map_err(|error| LocalError::unlockable(&self.path, &error))
     }
 
-    /// Who did not come for what was put aside for it stands in nobody's way any more.
+    /// Drops a waiter that let its reservation lapse.
     fn pass_over(&mut self) -> Result<(), LocalError> {
         match self.record.grant.take_if(|grant| grant.reserved.is_some() && grant.until <= self.now) {
             Some(late) => self.waiters.remove(&late.token),
@@ -245,7 +245,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The first in line that lives; the dead before it are dropped.
+    /// Returns the first live waiter, and drops the dead ones before it.
     fn first(&mut self) -> Result<Option<Waiter>, LocalError> {
         while let Some(first) = self.waiters.first().cloned() {
             if self.may_be_next(&first)? {
@@ -256,7 +256,8 @@ impl<'a> Transaction<'a> {
         Ok(None)
     }
 
-    /// The lock's owner may stand in line still: until it comes for it, or killed between two writes.
+    /// Returns whether a waiter is alive and not the holder. The holder may still be in the queue: until it claims its
+    /// reservation, or if it was killed between two writes.
     pub(super) fn may_be_next(&self, waiter: &Waiter) -> Result<bool, LocalError> {
         Ok(self.holder() != Some(&waiter.token) && self.waiters.lives(waiter.ticket)?)
     }
@@ -270,7 +271,7 @@ impl<'a> Transaction<'a> {
             let waiting = WaiterFile::take(self.waiters.opened_anew(self.directory)?, ticket);
             *ask.waiting = Some(waiting.map_err(|error| LocalError::unlockable(&self.path, &error))?);
         }
-        // One that was passed over, since it did not come when it was called, has its old place again.
+        // A waiter that let its reservation lapse gets its old place back.
         match ask.waiting {
             Some(waiting) if self.waiters.find(ask.token).is_none() => {
                 let waiter = Waiter { ticket: waiting.ticket(), token: ask.token.clone() };
@@ -280,7 +281,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Settles what a waiter listens to: the one ahead, and at the front the lock.
+    /// Sets what a waiter watches: the waiter ahead, or at the front the lock.
     fn listen(&mut self, waiting: &mut WaiterFile) -> Result<(), LocalError> {
         let mut ahead = None;
         while let Some(waiter) = self.waiters.ahead_of(waiting.ticket()).cloned() {
@@ -306,7 +307,7 @@ impl<'a> Transaction<'a> {
                 until,
             }),
         };
-        // Ahead of the first is only who has yet to come for the lock.
+        // Only a waiter that has yet to claim its reservation can be ahead of the first.
         let ahead = ahead.or(grant.and_then(|grant| grant.reserved));
         let position = self.position(waiting.ticket());
         waiting.listen(position, ahead, front).map_err(|error| LocalError::of(&self.path, &error))
@@ -331,7 +332,7 @@ impl<'a> Transaction<'a> {
         Ok(Fence(fence))
     }
 
-    /// Before it is written that this claim lives with its holder, it does.
+    /// Binds the claim to this process, before the record says that it is.
     fn hold_open(&self, ask: &mut Request<'_>, fence: u64) -> Result<(), LocalError> {
         let is_held = ask.held.as_ref().is_some_and(|held| held.fence == fence);
         if is_held || ask.life == Life::Lease {
@@ -343,15 +344,15 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// The record's file, opened once more: what is locked by it is locked apart from the record.
+    /// Opens the record file once more: locks through it are independent of the record's flock.
     fn opened_anew(&self) -> Result<File, LocalError> {
         let gone = || LocalError::of(&self.path, &io::Error::from(io::ErrorKind::NotFound));
         self.directory.open_file(&self.path)?.ok_or_else(gone)
     }
 
-    /// For a waiter, until it comes for it or its grace is over: nobody can get between. It wakes as
-    /// soon as this is written, and leaves the line itself, so nothing is left to do here that it would
-    /// have to wait for.
+    /// Reserves the lock for a waiter until it claims the lock or [`GRACE`] is over: nobody can get ahead of it. The
+    /// waiter wakes as soon as this is written, and leaves the queue itself; so nothing is left to do here that would
+    /// delay it.
     fn reserve(&mut self, waiter: &Waiter) -> Result<(), LocalError> {
         let until = self.in_future(GRACE);
         self.change_hands(
@@ -367,7 +368,7 @@ impl<'a> Transaction<'a> {
         )
     }
 
-    /// Already ours, or put aside for us.
+    /// Claims a lock that this token already holds, or that is reserved for it.
     fn claim(&mut self, ask: &mut Request<'_>) -> Result<Fence, LocalError> {
         self.hold_open(ask, self.record.fence)?;
         let (now, until) = (self.now, self.in_future(ask.ttl));
@@ -382,7 +383,8 @@ impl<'a> Transaction<'a> {
         Ok(Fence(self.record.fence))
     }
 
-    /// The fence rises with every change of owner; the wall clock is its floor, in case its record is lost.
+    /// Returns the next fence. It rises with every change of holder; the wall clock is its lower bound, in case the
+    /// record is lost.
     fn next_fence(&self) -> u64 {
         let floor = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
         self.record.fence.saturating_add(1).max(u64::try_from(floor).unwrap_or(0))
@@ -409,15 +411,15 @@ fn millis_of_wall() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is to stand in a record.
+/// Formats a record.
 pub fn written(record: &Record) -> Result<Vec<u8>, LocalError> {
     let too_long = || LocalError::new(ErrorKind::Usage, "the prefix is too long for a file", "use a shorter --prefix");
     record.written().ok_or_else(too_long)
 }
 
-/// What stands in a record that the caller has locked.
+/// Parses a record that the caller has locked.
 pub fn record(file: &File, path: &Path) -> Result<Result<Record, Flaw>, LocalError> {
-    // No file is read whole that is not ours: a byte more than a record has tells.
+    // One byte more than a record has identifies a foreign file, without reading all of it.
     let mut bytes = [0; RECORD + 1];
     let length = file.read_at(&mut bytes, 0).map_err(|error| LocalError::of(path, &error))?;
     Ok(Record::read(&bytes[..length]))

@@ -1,9 +1,9 @@
-//! A stand in line: what a waiter has and listens to there.
+//! A waiter's place in the queue, and what the waiter watches there.
 //!
-//! All but the first sleep until the one ahead has gone, whichever way it went, and the kernel wakes
-//! nobody else. The first watches the record, and the end of whoever keeps the claim. A waiter that was
-//! stopped holds up the next one only until that looks by itself: at the front every two seconds, further
-//! back less often, since to look costs more the longer the line is.
+//! Every waiter but the first sleeps until the one ahead is gone, for any reason, and the kernel wakes no other. The
+//! first watches the record, and the end of the process that keeps the claim. A stopped waiter delays the next one only
+//! until that polls: every two seconds at the front, less often further back, since a poll costs more the longer the
+//! queue is.
 
 use std::fs::File;
 use std::io;
@@ -23,46 +23,46 @@ use crate::duration::jittered;
 use crate::log;
 use crate::wait::{Limit, Woken};
 
-/// How often those at the front look.
+/// Poll interval at the front of the queue.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Every so many places further back, as long again.
+/// So many places further back, the interval is longer by another [`HEARTBEAT`].
 const FURTHER_BACK: usize = 4;
-/// How often the first looks where the kernel has no watch left for it, inotify(7), max_user_instances.
+/// Poll interval where the kernel cannot wake the waiter, as when inotify(7) has reached max_user_instances.
 const POLL: Duration = Duration::from_millis(50);
 
 pub struct WaiterFile {
-    /// The line's file, as opened for this stand: what is locked by it goes with it.
+    /// The waiters file, opened for this waiter alone: locks through it end with it.
     file: Arc<File>,
     ticket: u64,
-    /// The one ahead, and its going.
+    /// The ticket of the waiter ahead, and the wait for its end.
     ahead: Option<(u64, Background)>,
     record: Option<Watch>,
-    /// The fence of a holder, and its going.
+    /// The fence of the holder, and the wait for its end.
     holder: Option<(u64, Background)>,
-    /// Readable when the process has ended that the claim is kept for, pidfd_open(2).
+    /// Readable when the watched process has ended, pidfd_open(2).
     process: Option<OwnedFd>,
     look_at: Moment,
 }
 
-/// Hears every write to one file.
+/// Reports every write to one file.
 struct Watch {
     inotify: OwnedFd,
     inode: u64,
 }
 
-/// What the one at the front has to watch.
+/// What the waiter at the front watches.
 pub struct Next<'a> {
     pub record: &'a File,
-    /// The record, opened for this alone, and the fence that is locked in it for as long as there is a holder.
+    /// The record file, opened for this alone, and the fence, whose byte is locked in it while there is a holder.
     pub holder: Option<(File, u64)>,
-    /// The end of a process that the claim is kept for, if nobody else keeps it.
+    /// Pidfd of the watched process, if no process has the claim open any more.
     pub process: Option<OwnedFd>,
-    /// When the claim ends by itself.
+    /// When the claim expires.
     pub until: Moment,
 }
 
 impl WaiterFile {
-    /// Takes a ticket in a line that was opened for nothing else.
+    /// Locks a ticket in the waiters file, which must have been opened for this alone.
     pub fn take(file: File, ticket: u64) -> io::Result<WaiterFile> {
         ofd_lock::take(&file, ticket)?;
         let file = Arc::new(file);
@@ -73,13 +73,13 @@ impl WaiterFile {
         self.ticket
     }
 
-    /// Whether it is in this file.
+    /// Returns whether the ticket is in this file.
     pub fn is_in(&self, file: &File) -> io::Result<bool> {
         Ok(inode(&self.file)? == inode(file)?)
     }
 
-    /// Settles what to listen to at a `position` from 1. To be called while the record is locked, so that no change comes
-    /// between what was found and this.
+    /// Sets what to watch at a `position` from 1. The caller must have the record locked: no change may come between
+    /// what it found and this.
     pub fn listen(&mut self, position: usize, ahead: Option<u64>, front: Option<Next<'_>>) -> io::Result<()> {
         let heartbeat = HEARTBEAT * u32::try_from(1 + position / FURTHER_BACK).unwrap_or(u32::MAX);
         self.look_at = Moment::now() + heartbeat * 4 / 5 + jittered(heartbeat / 5);
@@ -102,7 +102,7 @@ impl WaiterFile {
         }
         let is_awaited = front.holder.is_some();
         match front.holder {
-            // The record of another holder tells of its end too.
+            // The same fence is the same holder. A write to the record reports another one.
             Some((_, fence))
                 if self.holder.as_ref().is_some_and(|(other, gone)| *other == fence && !gone.has_ended()) => {}
             Some((file, fence)) => {
@@ -118,13 +118,13 @@ impl WaiterFile {
         Ok(())
     }
 
-    /// Lets the one behind move up. Not by being dropped, where somebody waits for what comes next: to
-    /// close an inotify(7) instance takes the kernel ten milliseconds.
+    /// Lets the waiter behind move up. Use this instead of dropping where a caller waits: closing an inotify(7)
+    /// instance takes the kernel ten milliseconds.
     pub fn leave(&self) {
         ofd_lock::give_back(&self.file, self.ticket);
     }
 
-    /// Waits until something has changed, or it is time to look.
+    /// Waits until something has changed, or a poll is due.
     pub fn wait(&self, limit: Limit<'_>) -> Woken {
         let ahead = self.ahead.iter().map(|(_, gone)| gone.fd());
         let record = self.record.iter().map(|ears| ears.inotify.as_fd());
@@ -138,7 +138,7 @@ impl WaiterFile {
 
 impl Drop for WaiterFile {
     fn drop(&mut self) {
-        // By itself it would go only with the last wait that has the file open.
+        // Otherwise the ticket would stay locked until the last wait closes the file.
         self.leave();
     }
 }
@@ -147,7 +147,7 @@ impl Watch {
     fn open(file: &File, inode: u64) -> Option<Watch> {
         let heard = || {
             let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-            // By descriptor, so that it is the file that was read.
+            // By descriptor, to watch the very file that was read.
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             inotify::add_watch(&inotify, path, inotify::WatchFlags::MODIFY)?;
             Ok::<_, rustix::io::Errno>(inotify)
@@ -161,7 +161,7 @@ impl Watch {
         }
     }
 
-    /// What has been heard is known by now.
+    /// Discards the events so far: the caller has read the record.
     fn forget(&self) {
         let mut buffer = [MaybeUninit::uninit(); 512];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);

@@ -1,5 +1,5 @@
-//! Who waits for a lock, as it stands in a file: a line for each, in no order; tickets tell the order.
-//! To be read and written only under the flock of the lock's record.
+//! The waiters of a lock, as a file keeps them: a slot for each, in no order; tickets define the order. The caller must
+//! hold the flock of the lock's record to read and to write them.
 
 use std::fs::File;
 use std::io;
@@ -15,14 +15,14 @@ use crate::lock::Token;
 
 pub struct Waiters {
     path: PathBuf,
-    /// Nothing if nobody has ever waited.
+    /// `None` if there has never been a waiter.
     file: Option<File>,
     slots: Vec<Option<Waiter>>,
 }
 
-/// So many fit into a page.
+/// Slots per page.
 const SHORT: usize = 4096 / WAITER;
-/// More than can be waiting on one machine.
+/// More waiters than one machine can have.
 const AT_MOST: usize = 1 << 16;
 
 impl Waiters {
@@ -43,7 +43,7 @@ impl Waiters {
         Ok(waiters)
     }
 
-    /// The file, made if there is none.
+    /// Returns the file, and creates it if there is none.
     pub fn file(&mut self, directory: &OpenDirectory) -> Result<&File, LocalError> {
         if self.file.is_none() {
             directory.create_file(&self.path, b"")?;
@@ -53,13 +53,13 @@ impl Waiters {
         self.file.as_ref().ok_or_else(gone)
     }
 
-    /// The same file, opened once more: what is locked by it is another's.
+    /// Opens the file once more: the new open file description has locks of its own.
     pub fn opened_anew(&self, directory: &OpenDirectory) -> Result<File, LocalError> {
         let gone = || LocalError::of(&self.path, &io::Error::from(io::ErrorKind::NotFound));
         directory.open_file(&self.path)?.ok_or_else(gone)
     }
 
-    /// Whether whoever has a ticket of this line lives.
+    /// Returns whether the waiter with this ticket is alive.
     pub fn lives(&self, ticket: u64) -> Result<bool, LocalError> {
         let taken = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_taken(file, ticket));
         taken.map_err(|error| LocalError::unlockable(&self.path, &error))
@@ -77,17 +77,17 @@ impl Waiters {
         self.all().min_by_key(|waiter| waiter.ticket)
     }
 
-    /// The one right before a ticket.
+    /// Returns the waiter right before a ticket.
     pub fn ahead_of(&self, ticket: u64) -> Option<&Waiter> {
         self.all().filter(|waiter| waiter.ticket < ticket).max_by_key(|waiter| waiter.ticket)
     }
 
-    /// A ticket behind all others, and not before `now`.
+    /// Returns a ticket behind all others, and not before `now`.
     pub fn next_ticket(&self, now: u64) -> u64 {
         self.all().map(|waiter| waiter.ticket.saturating_add(1)).max().unwrap_or(0).max(now)
     }
 
-    /// Puts a waiter in line, or writes it anew.
+    /// Adds a waiter to the queue, or rewrites it.
     pub fn put(&mut self, directory: &OpenDirectory, waiter: Waiter) -> Result<(), LocalError> {
         self.file(directory)?;
         let written = waiter
@@ -108,18 +108,18 @@ impl Waiters {
         let own = |slot: &Option<Waiter>| slot.as_ref().is_some_and(|other| other.token == *token);
         let Some(at) = self.slots.iter().position(own) else { return Ok(()) };
         self.slots[at] = None;
-        // A short file is left as long as it is: to shorten it would cost more than to read it.
+        // A short file keeps its length: truncating it would cost more than reading it.
         let is_last = self.slots.len() > SHORT && self.slots.iter().all(Option::is_none);
         if is_last { self.clear() } else { self.write(at, &blank()) }
     }
 
-    /// Nobody waits any more.
+    /// Removes all waiters.
     pub fn clear(&mut self) -> Result<(), LocalError> {
         if self.slots.is_empty() {
             return Ok(());
         }
-        // Never to nothing: what is written to a file after that, ext4 writes to the disk when it is
-        // closed, and the next one waits for it (ext4(5), auto_da_alloc).
+        // Not to zero bytes: after that, ext4 flushes what is written when the file is closed, and the next process
+        // would wait for the disk (ext4(5), auto_da_alloc).
         self.write(0, &blank())?;
         self.slots = vec![None];
         let length = u64::try_from(WAITER).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! When to ask again for a lock that somebody else has, and whom first: there is no queue over several servers, and who
-//! came at the same moment is not to come again at the same moment.
+//! When to retry a lock that another process holds, and which server to ask first. A quorum has no queue, and processes
+//! that came at the same moment must not return at the same moment.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::lock::{HolderId, LockState, StateKind};
 
 const AT_LEAST: Duration = Duration::from_millis(50);
 const AT_MOST: Duration = Duration::from_secs(1);
-/// So many times as long as a ballot takes: what a crowd asks is bounded by what the servers, and the machines of
-/// those who ask, can do.
+/// The pause as a multiple of a ballot's duration: it bounds a crowd's requests by what the servers and the clients'
+/// machines can do.
 const TIMES: u32 = 50;
 
 pub struct Backoff {
     within: Duration,
     pub at: Moment,
-    /// What the last ballot took.
+    /// Duration of the last ballot.
     pub took: Duration,
-    /// What all said together, last.
+    /// The last verdict of all servers.
     verdict: LockState,
-    /// Who was seen to have votes, last and before that.
+    /// The holders seen last, and before that.
     seen: [Option<HolderId>; 2],
-    /// Who has voted for the holder, and is asked before the others.
+    /// The server that voted for the holder, and is asked before the others.
     gate: Option<usize>,
-    /// When all are asked at once, whatever that one would say: its vote may be one that nobody needs any more.
+    /// When to ask all servers at once, without the gate: its vote may be one that its owner no longer needs.
     all_at: Moment,
 }
 
@@ -46,7 +46,7 @@ impl Backoff {
         self.gate.filter(|_| !self.all_at.passed())
     }
 
-    /// All were asked. Those who wait choose the same gate if they see the same.
+    /// Records a ballot among all servers. Waiters that see the same votes choose the same gate.
     pub fn seen(&mut self, votes: &Votes, state: &LockState) {
         self.verdict = state.clone();
         self.note(state);
@@ -54,11 +54,11 @@ impl Backoff {
         self.all_at = Moment::now() + AT_MOST;
     }
 
-    /// What the gate's vote for somebody tells: one vote alone does not make a holder.
+    /// Returns the state that the gate's vote shows: one vote alone does not make a holder.
     pub fn at_the_gate(&mut self, seen: &LockState) -> LockState {
         self.note(seen);
         match seen.holder_id() {
-            // Its own fence is not the one that the holder was given.
+            // The gate's own fence may not be the one that the holder was given.
             holder @ Some(_) if self.verdict.kind == StateKind::Held && holder == self.verdict.holder_id() => {
                 LockState { fence: self.verdict.fence, ..seen.clone() }
             }
@@ -71,8 +71,8 @@ impl Backoff {
         self.seen[0] = seen.holder_id().cloned();
     }
 
-    /// Within a time that is long against the last ballot's, and grows while the same holder is seen, but no later
-    /// than a quorum can be free.
+    /// Sets the moment of the next ballot: after a random pause that is long against the last ballot, and grows while
+    /// the same holder is seen, but no later than a quorum can be free.
     pub fn after(&mut self, ttl: Option<Duration>, took: Duration) {
         self.took = took;
         let at_first = (took * TIMES).clamp(AT_LEAST, AT_MOST);
@@ -85,9 +85,9 @@ impl Backoff {
     }
 }
 
-/// At random: more than nothing, and no more than this.
+/// Returns a random duration: more than nothing, and no more than `longest`.
 fn up_to(longest: Duration) -> Duration {
-    // Without random bits there is no jitter, and no harm.
+    // Without random bits there is no jitter, which does no harm.
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     longest.mul_f64((f64::from(random) + 1.0) / (f64::from(u32::MAX) + 1.0))
 }

@@ -1,5 +1,5 @@
-//! Whether several servers are fit to vote on locks: each is examined as if it were alone. What ails a minority
-//! keeps nobody from a lock.
+//! Checks whether several servers are fit to vote on locks: each is probed as if it were alone. Obstacles on a minority
+//! are warnings, since they prevent no lock.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The nodes together: a question goes to all at once, and the answers are heard until there are enough. Who does
-//! not answer is remembered, and not waited for again. What the answers mean is `verdict`'s to know.
+//! The nodes together: sends a request to all at once, and collects replies until there are enough. Remembers a node
+//! that does not reply, and does not wait for it again. What the replies mean is left to `tally`.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -21,46 +21,48 @@ use crate::wait::Limit;
 pub struct Fanout {
     members: Vec<Member>,
     replies: Mailbox<Reply>,
-    /// The number of the last question, and of the matter that it belongs to.
+    /// Number of the last request, and of the operation (a ballot, a renewal, a query) that it belongs to.
     question: u64,
     ballot_number: u64,
-    /// Of a matter up to this one nothing is asked any more, but for the end of a lease.
+    /// Nodes carry out no request of operations up to this number, except renewals and releases.
     closed: Arc<AtomicU64>,
-    /// Closed at the end: then nobody waits for any answer.
+    /// Dropped at the end, which cancels all waiting for replies.
     open: Option<UnixStream>,
 }
 
 struct Member {
     jobs: Sender<Job>,
-    /// Every order is answered in the end, if only by the node's own thread.
+    /// Requests without a reply. Each gets one in the end, if only from the node's own thread.
     unanswered: usize,
     asked: Moment,
-    /// Since when its server has not answered in time.
+    /// Since when its server has not replied in time.
     late_since: Option<Moment>,
 }
 
-/// What is done about those that have not answered when a majority has.
+/// What to do about nodes that have not replied when a majority has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stragglers {
-    /// They are waited for.
+    /// Wait for them.
     Awaited,
-    /// They are left behind after four times as long as the majority took.
+    /// Leave them behind after four times as long as the majority took.
     LeftBehind,
 }
 
-/// The least that those are given who are left behind: a thread has to be run in that time.
+/// Minimum time for nodes before they are left behind: the kernel has to run their threads.
 const LEAST: Duration = Duration::from_millis(10);
-/// Who is late for so long is silent.
+/// A node that has been late for this long is silent.
 const SILENT_AFTER: Duration = Duration::from_millis(250);
-/// How often a silent one is asked for a vote.
+/// How often a silent node is asked for a vote.
 const PROBE: Duration = Duration::from_secs(1);
-/// How long the process is kept from its end by requests that have to leave. None waits for an answer, so that it takes
-/// this long only on a machine that does not get to run the threads.
+/// How long requests that have to be sent may delay the end of the process. None waits for a reply, so it takes this
+/// long only on a machine that does not get to run the threads.
 const LAST: Duration = Duration::from_secs(2);
 
 impl Fanout {
+    /// Starts a thread for each server.
+    ///
     /// # Errors
-    /// If there are too few threads or descriptors to be had.
+    /// If there are too few threads or descriptors.
     pub fn start(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> io::Result<Fanout> {
         let (replies, answers) = Mailbox::open()?;
         let (open, end) = UnixStream::pair()?;
@@ -76,24 +78,24 @@ impl Fanout {
         Ok(Fanout { members, replies, question: 0, ballot_number: 0, closed, open: Some(open) })
     }
 
-    /// Begins a new matter: what was asked before, nobody wants to know any more.
+    /// Begins a new operation, and closes the one before.
     pub fn begin(&mut self) {
         self.close();
         self.ballot_number += 1;
     }
 
-    /// What is asked of this matter and has not been sent yet is not sent, unless it is about the end of a lease.
+    /// Drops the requests of this operation that have not been sent, except renewals and releases.
     pub fn close(&mut self) {
         self.closed.store(self.ballot_number, Ordering::Relaxed);
     }
 
-    /// Nobody has been asked yet.
+    /// Returns empty votes, for the next request.
     pub fn votes(&self) -> Votes {
         Votes::none(self.members.len(), self.question + 1)
     }
 
-    /// Asks some, and hears all that were asked since `votes` began, until there are enough answers, all have answered,
-    /// or time is up.
+    /// Sends a request to some nodes, and collects the replies to all requests since `votes` began, until there are
+    /// enough, all nodes have replied, or the limit is reached.
     ///
     /// # Errors
     /// As poll(2).
@@ -105,12 +107,12 @@ impl Fanout {
         (limit, others): (Limit<'_>, Stragglers),
         enough: impl Fn(&Votes) -> bool,
     ) -> io::Result<()> {
-        // Who has answered meanwhile is not silent.
+        // A node that has replied meanwhile is not silent.
         while let Some(reply) = self.next(Limit::until(Moment::now()))? {
             cast(votes, reply);
         }
         let is_vote = matches!(request, Request::Acquire(..) | Request::Raise(..));
-        // A ballot that asks fewer than a quorum could neither be won nor tell anything.
+        // A ballot among fewer nodes than a quorum could neither be won nor tell anything.
         let asked = self.members.iter().filter(|member| !member.is_to_be_spared()).count();
         let spared = |member: &Member| is_vote && asked >= votes.quorum() && member.is_to_be_spared();
         let whom: Vec<bool> = (0..self.members.len()).map(whom).collect();
@@ -125,21 +127,21 @@ impl Fanout {
         self.hear(votes, limit, others, enough)
     }
 
-    /// Asks some, without waiting.
+    /// Sends a request to some nodes, without waiting.
     pub fn put(&mut self, request: &Request, until: Moment, whom: impl Fn(usize) -> bool) {
         self.question += 1;
         let now = Moment::now();
         for (_, member) in self.members.iter_mut().enumerate().filter(|(node, _)| whom(*node)) {
             let job =
                 Job { question: self.question, ballot_number: self.ballot_number, request: request.clone(), until };
-            // A thread that is gone has panicked: it does not answer.
+            // A thread that is gone has panicked, and does not reply.
             let is_sent = member.jobs.send(job).is_ok();
             member.unanswered += usize::from(is_sent);
             member.asked = now;
         }
     }
 
-    /// Hears the answers since a question was asked, until there are enough.
+    /// Collects replies until there are enough.
     fn hear(
         &mut self,
         votes: &mut Votes,
@@ -171,7 +173,7 @@ impl Fanout {
                 member.unanswered = member.unanswered.saturating_sub(1);
                 match reply.answer {
                     Answer::Unwanted | Answer::Untouched | Answer::Undoing | Answer::Spared => {}
-                    // One that is down says so at once, and costs nothing.
+                    // A server that is down fails at once, and costs nothing.
                     Answer::Failed(_) if member.asked.elapsed() < LEAST => {}
                     Answer::Failed(_) => member.is_late(),
                     _ => member.late_since = None,
@@ -182,7 +184,7 @@ impl Fanout {
         })
     }
 
-    /// Those that were asked and have not answered had time to.
+    /// Marks as late the nodes that were asked and have not replied: they had time to.
     fn are_late(&mut self, votes: &Votes) {
         let asked = self.members.iter_mut().zip(votes.each()).filter(|(member, _)| member.unanswered > 0);
         asked.filter(|(_, answer)| answer.is_none()).for_each(|(member, _)| member.is_late());
@@ -194,24 +196,24 @@ impl Member {
         self.late_since.get_or_insert_with(Moment::now);
     }
 
-    /// Whether it is silent, and has not answered yet or was asked a moment ago.
+    /// Returns whether the node is silent, and has not replied yet or was asked less than [`PROBE`] ago.
     fn is_to_be_spared(&self) -> bool {
         let is_silent = self.late_since.is_some_and(|since| since.elapsed() > SILENT_AFTER);
         is_silent && (self.unanswered > 0 || self.asked.elapsed() < PROBE)
     }
 }
 
-/// Counts an answer, if it is one to these votes.
+/// Counts a reply, if it belongs to these votes.
 fn cast(votes: &mut Votes, reply: Reply) {
     if reply.question >= votes.since() {
         votes.cast(reply.node, reply.answer);
     }
 }
 
-/// What was decided without them is sent to the others too before the process can end.
+/// Sends the stragglers what was decided without them, before the process can end.
 impl Drop for Fanout {
     fn drop(&mut self) {
-        // Those that are well vote in a moment, so that a lock does not rest on a bare majority.
+        // Healthy nodes vote in a moment: with their votes, a lock does not rest on a bare majority.
         let soon = Limit::until(Moment::now() + LEAST);
         let is_well = |member: &Member| member.unanswered > 0 && member.late_since.is_none();
         while self.members.iter().any(is_well) && matches!(self.next(soon), Ok(Some(_))) {}

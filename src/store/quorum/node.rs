@@ -1,8 +1,8 @@
-//! One server of several, asked by a thread of its own: one order after the other, so that what undoes a
-//! request is always behind it. Knows nothing of the other servers, and decides nothing.
+//! One server of a quorum, with a thread of its own that carries out one request after the other: an undo always
+//! follows the request that it undoes. Knows nothing of the other servers, and decides nothing.
 //!
-//! What undoes a request in doubt is sent behind it on the same connection, and no answer is waited for: its token
-//! is never used again, so that it can take nothing else away, whenever it is carried out.
+//! The undo of a request in doubt follows it on the same connection, without waiting for a reply. Its token is never
+//! used again, so it can remove nothing else, whenever the server executes it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -22,28 +22,28 @@ use crate::store::{AcquireMode, Acquired, Released, Renewed, Store};
 use crate::wait::Limit;
 use crate::{log, thread};
 
-/// What a node is to do.
+/// A request to a node.
 #[derive(Clone)]
 pub enum Request {
     Acquire(Claim, Ttl),
-    /// Raise the fence to what a majority was given, where its vote still stands.
+    /// Raise the fence to the one that the majority was given, if this server's vote is still valid.
     Raise(Claim, Fence, Ttl),
     Renew(Claim, Ttl),
     /// Set the key again if the last renewal did not find it.
     Heal(Claim, Ttl),
-    /// Undo what a lost ballot may have been granted, with its token, which nobody else can have used: nothing is asked
-    /// where nothing was granted, and no answer is waited for.
+    /// Undo what a lost ballot may have been granted. No other process can have used the token, so a server that was
+    /// not asked for it gets no request. A request in doubt is undone without waiting for a reply.
     Undo(Claim),
-    /// Undo what is outstanding, and nothing that was granted.
+    /// Undo an outstanding request, and nothing that was granted.
     Leave(Claim),
-    /// With a token that nobody else can have used, nothing is asked where nothing was granted.
+    /// Release the claim. A server that was not asked for a token of ours gets no request.
     Release(Claim, Whose),
     Look(LockName),
     Names,
 }
 
 impl Request {
-    /// Whether it ends a claim: then it is sent in any case.
+    /// Returns whether the request ends a claim: it is then sent in any case.
     fn is_about_the_end(&self) -> bool {
         matches!(self, Request::Undo(_) | Request::Leave(_) | Request::Release(..))
     }
@@ -56,33 +56,33 @@ pub enum Whose {
     Anybodys,
 }
 
-/// An order, and for how long somebody wants its answer.
+/// A request, and until when its answer is wanted.
 pub struct Job {
     pub question: u64,
-    /// Several questions may be about the same.
+    /// Several requests may belong to one operation.
     pub ballot_number: u64,
     pub request: Request,
     pub until: Moment,
 }
 
-/// What came of an order.
+/// The result of a request.
 pub enum Answer {
     Granted(Option<Fence>),
     Held(LockState),
     Raised,
-    /// For this long, if that is longer than asked for.
+    /// With the remaining time, if that is longer than requested.
     Extended(Option<Duration>),
     NotYours(LockState),
-    /// It has nothing of ours: it was never asked for the lock, or our vote is gone.
+    /// The server has no vote of ours: it was never asked for the lock, or the vote is gone.
     Untouched,
-    /// It was in doubt, and what undoes it is on its way.
+    /// The request was in doubt, and its undo is on its way.
     Undoing,
     Done,
     Seen(LockState, Option<Token>),
     Names(Vec<LockName>),
-    /// Nobody wanted to know any more.
+    /// The operation was closed before the request was sent.
     Unwanted,
-    /// It was not asked: it is silent.
+    /// The node is silent, and was not asked.
     Spared,
     Failed(Error),
 }
@@ -96,18 +96,18 @@ pub struct Reply {
 struct Node {
     server: Server,
     closed: Arc<AtomicU64>,
-    /// The claim that the server was asked for, and may have granted.
+    /// Token of the claim that the server was asked for, and may have granted.
     asked: Option<Token>,
-    /// It has not answered when it was last asked for one: it may still grant it.
+    /// The server has not replied to the last such request, and may still grant it.
     is_in_doubt: bool,
-    /// The claim that the server said to have taken back.
+    /// Token of the claim that the server confirmed as released.
     given_back: Option<Token>,
     /// The last renewal found no key.
     is_absent: bool,
 }
 
-/// Starts a node's thread. It ends when nobody can send it orders any more; when `end` is readable, nobody waits for
-/// any answer any more. Of a matter up to `closed` nothing is asked any more, but for the end of a lease.
+/// Starts a node's thread, which ends when no sender of jobs is left. When `end` is readable, nobody waits for answers
+/// any more. Of operations up to `closed`, the node sends only renewals and releases.
 ///
 /// # Errors
 /// As pthread_create(3).
@@ -132,7 +132,7 @@ pub fn start(
 
 impl Node {
     fn carry_out(&mut self, job: &Job, end: &UnixStream) -> Answer {
-        // What says how long the lock is ours is sent in any case.
+        // A request that decides how long the lock is ours is sent in any case.
         let is_last = matches!(job.request, Request::Renew(..)) || job.request.is_about_the_end();
         if !is_last && job.ballot_number <= self.closed.load(Ordering::Relaxed) {
             return Answer::Unwanted;
@@ -207,7 +207,7 @@ impl Node {
         })
     }
 
-    /// Sends a release behind each request for this claim that nobody waits for any more. Whether there was one.
+    /// Sends a release behind each outstanding request for this claim. Returns whether there was one.
     fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_asked = self.asked.as_ref() == Some(&claim.token);
         is_asked && std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(claim, limit)
@@ -215,17 +215,17 @@ impl Node {
 
     fn release(&mut self, claim: &Claim, whose: Whose, limit: Limit<'_>) -> Result<Answer, Error> {
         let token = Some(&claim.token);
-        // Asked again, since not all have answered.
+        // A retry, since not all servers have replied.
         if self.given_back.as_ref() == token {
             return Ok(Answer::Done);
         }
         if whose == Whose::Ours && self.asked.as_ref() != token {
             return Ok(Answer::Untouched);
         }
-        // What is outstanding may be carried out later than this release: one goes behind it as well.
+        // The server may execute an outstanding request after this release, so an undo follows that request too.
         let is_undoing = self.undo_outstanding(claim, limit);
         let released = self.server.release(claim, limit)?;
-        // Not before that: who asks again because there was no answer must not be told that there is nothing of ours.
+        // Cleared only now: a retry after a lost reply must not be told that the server has no vote of ours.
         self.asked = None;
         Ok(match released {
             Released::NotYours(_) if is_undoing => Answer::Undoing,

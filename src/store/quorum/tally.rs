@@ -1,4 +1,4 @@
-//! What the answers of several servers mean together. Pure: no server is asked here.
+//! What the answers of several servers mean together. Pure: asks no server.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use super::node::Answer;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Fence, HolderId, LockState, StateKind};
 
-/// What each node has said to one question; nothing, as long as it has not answered.
+/// Each node's answer to one question; `None` until it has answered.
 pub struct Votes {
     answer: Vec<Option<Answer>>,
-    /// An answer to an earlier question than this one is of no use.
+    /// Number of the first request whose answers count.
     since: u64,
 }
 
@@ -26,12 +26,12 @@ impl Votes {
         self.answer[node] = Some(answer);
     }
 
-    /// It is asked again.
+    /// Clears the answer of a node that is asked again.
     pub fn retract(&mut self, node: usize) {
         self.answer[node] = None;
     }
 
-    /// Which of them has said what.
+    /// Returns the answers in the order of the nodes.
     pub fn each(&self) -> impl Iterator<Item = Option<&Answer>> {
         self.answer.iter().map(Option::as_ref)
     }
@@ -40,7 +40,7 @@ impl Votes {
         self.answer[node].as_ref()
     }
 
-    /// More than half.
+    /// Returns how many nodes are more than half.
     pub fn quorum(&self) -> usize {
         self.answer.len() / 2 + 1
     }
@@ -49,7 +49,7 @@ impl Votes {
         self.each().flatten().filter(|answer| which(answer)).count()
     }
 
-    /// Those that have not answered, and may.
+    /// Returns how many nodes have not answered, and still may.
     pub fn open(&self) -> usize {
         self.each().filter(Option::is_none).count()
     }
@@ -58,7 +58,7 @@ impl Votes {
         self.open() == 0
     }
 
-    /// Those that told what was asked.
+    /// Returns how many nodes answered the question.
     pub fn answered(&self) -> usize {
         self.count(|answer| !matches!(answer, Answer::Failed(_) | Answer::Unwanted | Answer::Undoing | Answer::Spared))
     }
@@ -67,13 +67,13 @@ impl Votes {
         self.count(which) >= self.quorum()
     }
 
-    /// Whether a quorum has said so, or none can any more.
+    /// Returns whether a quorum gave such an answer, or none can any more.
     pub fn is_settled(&self, which: impl Fn(&Answer) -> bool) -> bool {
         let yes = self.count(which);
         yes >= self.quorum() || yes + self.open() < self.quorum()
     }
 
-    /// Whether so many have said so that the others are no quorum.
+    /// Returns whether so many nodes gave such an answer that the others are no quorum.
     pub fn rules_out_the_rest(&self, which: impl Fn(&Answer) -> bool) -> bool {
         self.count(which) + self.quorum() > self.answer.len()
     }
@@ -91,7 +91,7 @@ pub fn is_not_yours(answer: &Answer) -> bool {
     matches!(answer, Answer::NotYours(_) | Answer::Untouched)
 }
 
-/// The highest fence of those that granted; none unless a quorum gave one.
+/// Returns the highest fence of the grants; `None` unless a quorum gave one.
 pub fn highest_fence(granted: &Votes) -> Option<Fence> {
     let fences = |answer: &Answer| match answer {
         Answer::Granted(fence) => *fence,
@@ -103,7 +103,7 @@ pub fn highest_fence(granted: &Votes) -> Option<Fence> {
     granted.each().flatten().filter_map(fences).max()
 }
 
-/// How long a lock lasts that was renewed, if a quorum had it for longer than was asked for and left it so.
+/// Returns the remaining time of a renewed lock, if a quorum had it for longer than requested and left it so.
 pub fn longer_than_asked(votes: &Votes) -> Option<Duration> {
     let left = |answer: &Answer| match answer {
         Answer::Extended(left) => *left,
@@ -114,8 +114,8 @@ pub fn longer_than_asked(votes: &Votes) -> Option<Duration> {
     lefts.get(votes.quorum() - 1).copied()
 }
 
-/// Whether nobody else has as many votes as we have, who are known by `ours`. Of two who have as many, the one whose
-/// id is the smaller counts as first: they see each other, and one of them gives its votes up.
+/// Returns whether no other candidate has as many votes as `ours`. Of two with as many, the smaller id leads: both see
+/// each other, and one gives its votes up.
 pub fn leads(votes: &Votes, ours: Option<&HolderId>) -> bool {
     let own = votes.count(is_granted);
     let taken: Vec<&LockState> = votes.each().flatten().filter_map(taken).collect();
@@ -127,15 +127,15 @@ pub fn leads(votes: &Votes, ours: Option<&HolderId>) -> bool {
     own > 0 && taken.iter().all(|other| is_behind(other))
 }
 
-/// The first node that has voted for whoever holds the lock; if nobody has a majority, the first that has for anybody.
-/// `verdict` is what they say together.
+/// Returns the first node that voted for the holder in `verdict`, the result of all answers; for any candidate, if
+/// `verdict` names none.
 pub fn first_for_the_holder(votes: &Votes, verdict: &LockState) -> Option<usize> {
     let holder = verdict.holder_id();
     let has_voted = |answer: &Answer| taken(answer).is_some_and(|seen| holder.is_none() || seen.holder_id() == holder);
     votes.each().position(|answer| answer.is_some_and(has_voted))
 }
 
-/// A lock that somebody else was seen to have.
+/// Returns the state of a lock that the node granted to another holder.
 fn taken(answer: &Answer) -> Option<&LockState> {
     match answer {
         Answer::Held(seen) | Answer::NotYours(seen) | Answer::Seen(seen, _) if seen.kind != StateKind::Free => {
@@ -145,7 +145,7 @@ fn taken(answer: &Answer) -> Option<&LockState> {
     }
 }
 
-/// Whose a lock is.
+/// Returns the state of the lock that the answers show together.
 pub fn verdict(votes: &Votes) -> LockState {
     let quorum = votes.quorum();
     let mut absent = 0;
@@ -157,7 +157,7 @@ pub fn verdict(votes: &Votes) -> LockState {
                 fence = fence.max(seen.fence);
                 if seen.kind == StateKind::Free { absent += 1 } else { taken.push(seen) }
             }
-            // Ours is given back.
+            // Our own grants are given back.
             Answer::Granted(_) | Answer::Done => absent += 1,
             _ => {}
         }
@@ -174,12 +174,12 @@ pub fn verdict(votes: &Votes) -> LockState {
     let could_change = most.len().max(absent) + silent >= quorum;
     let kind = if could_change { StateKind::Unknown } else { StateKind::Contested };
     let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| kind == StateKind::Contested).flatten();
-    // Whoever has the most votes, and could be asked or broken.
+    // The candidate with the most votes: the user may contact it, or break its claim.
     let holder = most.first().and_then(|seen| seen.holder.clone());
     LockState { kind, holder, ttl, fence: None, legacy: None }
 }
 
-/// By who holds it. Values that are not nxlock's are not told apart: they are another program's.
+/// Compares the holders. Values of other programs are all the same.
 fn is_same(one: &LockState, other: &LockState) -> bool {
     match (&one.holder, &other.holder) {
         (Some(one), Some(other)) => one.id == other.id && one.owner == other.owner,
@@ -188,11 +188,11 @@ fn is_same(one: &LockState, other: &LockState) -> bool {
     }
 }
 
-/// What those that show the same holder tell together: no more than a quorum of them agrees on.
+/// Combines states that show the same holder: the ttl and the fence are the highest that a quorum of them reaches.
 fn held(mut by: Vec<&LockState>, quorum: usize) -> LockState {
     by.sort_by_key(|seen| std::cmp::Reverse(endless(seen)));
     let ttl = by[quorum - 1].ttl;
-    // One that was set again has a fence of its own, and so has one that granted late.
+    // A server where the key was set again has a fence of its own, and so has one that granted late.
     by.sort_by_key(|seen| std::cmp::Reverse(seen.fence));
     LockState { ttl, ..by[quorum - 1].clone() }
 }
@@ -201,14 +201,14 @@ fn endless(seen: &LockState) -> Duration {
     seen.ttl.unwrap_or(Duration::MAX)
 }
 
-/// How soon a quorum is free if nobody renews.
+/// Returns how soon a quorum is free if no holder renews.
 fn free_in(absent: usize, taken: &[&LockState], quorum: usize) -> Option<Duration> {
     let mut ends: Vec<Duration> = taken.iter().copied().map(endless).collect();
     ends.sort_unstable();
     ends.get((quorum - absent).saturating_sub(1)).copied().filter(|end| *end != Duration::MAX)
 }
 
-/// That too few have answered, or not as was needed: each that failed, and what it said.
+/// Returns the error for too few answers, or too few of the kind needed: with each node that failed, and its cause.
 pub fn too_few(action: String, servers: &[String], votes: &Votes) -> Error {
     let mut failed: Vec<(&str, &Error)> = Vec::new();
     let mut answer = Vec::new();
@@ -224,12 +224,12 @@ pub fn too_few(action: String, servers: &[String], votes: &Votes) -> Error {
     }
     let lasting = || failed.iter().map(|(_, error)| error).filter(|error| !error.is_retryable());
     let kind = match lasting().next() {
-        // The others alone could not make it good.
+        // The other servers alone are no quorum.
         Some(error) if lasting().count() + votes.quorum() > servers.len() => error.kind,
         _ if answer.len() == failed.len() && failed.iter().all(|(_, error)| error.kind == ErrorKind::Unavailable) => {
             ErrorKind::Unavailable
         }
-        // A server that has said nothing may have been sent a request.
+        // A server that has not answered may have received the request.
         _ if votes.open() > 0 || failed.iter().any(|(_, error)| error.kind == ErrorKind::Unanswered) => {
             ErrorKind::Unanswered
         }
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::lock::Fence;
 
-    /// One whose token begins with this letter, for so many seconds; `-` for nothing, `x` for another
+    /// A holder whose token begins with this letter, with so many seconds left; `-` for no holder, `x` for another
     /// program's value, `!` for no answer, `+` for a grant.
     fn answer(sight: &str) -> Option<Answer> {
         let (who, seconds) = sight.split_at(1);
@@ -273,7 +273,7 @@ mod tests {
         Votes { answer: sights.split(' ').map(answer).collect(), since: 0 }
     }
 
-    /// The state, whose, and for how many seconds.
+    /// Returns the kind of state, the holder's letter, and the seconds left.
     fn told(sights: &str) -> (StateKind, Option<char>, Option<u64>) {
         let told = verdict(&votes(sights));
         let who = told.holder.and_then(|holder| holder.id.as_str().chars().next());
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(told("a9 a8 b7 b6 !"), (StateKind::Unknown, Some('a'), None));
         assert_eq!(told("a9 - - ! !").0, StateKind::Unknown);
         assert_eq!(told("! ! ! ! !").0, StateKind::Unknown);
-        // However it stands with them, nobody has three.
+        // The silent server cannot give anyone three votes.
         assert_eq!(told("a9 b8 c7 - !").0, StateKind::Contested);
     }
 
