@@ -1,20 +1,16 @@
 //! How a crowd gets its turns over five servers that vote: whoever comes waits without a queue.
 //!
-//! `cargo bench --bench crowd` (`-- --quick` for fewer racers). All racers start at once and have one turn of 20 ms
+//! `cargo bench -- crowd` (`--quick` behind it for fewer racers). All racers start at once and have one turn of 20 ms
 //! each. "to the turns" is what all of it takes, to what the turns alone would take one after the other.
-
-#![expect(clippy::print_stdout, reason = "a bench prints")]
-
-mod rig;
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use rig::{NXLOCK, Server, Table, circumstances, command, now, quick};
+use crate::rig::{NXLOCK, Server, Table, circumstances, command, now, quick};
 
 const TURN: Duration = Duration::from_millis(20);
 
-fn main() {
+pub fn measure() {
     let five = || -> Vec<Server> { (0..5).map(|_| Server::start()).collect() };
     println!("crowd: {}", circumstances(&Server::start()));
     let mut table = Table::new(&["racers", "seconds", "to the turns", "not served"]);

@@ -1,16 +1,13 @@
 //! How long a lock lies idle between two commands: the holder's command ends, the next one's starts.
 //!
-//! `cargo bench --bench handoff` (`-- --quick` for fewer rounds). Beside flock(1), and beside a loop
+//! `cargo bench -- handoff` (`--quick` behind it for fewer rounds). Beside flock(1), and beside a loop
 //! that tries SET NX every 100 ms. Every command is this program, called again to write down when it
 //! began and when it ended.
-
-#![expect(clippy::print_stdout, reason = "a bench prints")]
 
 #[path = "handoff/expiry.rs"]
 mod expiry;
 #[path = "handoff/guard.rs"]
 mod guard;
-mod rig;
 #[path = "handoff/scene.rs"]
 mod scene;
 #[path = "handoff/within.rs"]
@@ -19,11 +16,11 @@ mod within;
 use std::cell::RefCell;
 use std::time::Duration;
 
+use crate::rig::{Contestant, Figures, Server, Table, circumstances, pause, quick, rounds};
 use guard::Guard;
-use rig::{Contestant, Figures, Server, Table, circumstances, pause, quick, rounds};
 use scene::{Seen, scene};
 
-fn main() {
+pub fn measure() {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some(within::STAMP) => return within::stamp(args),

@@ -1,25 +1,21 @@
 //! What it costs to list ten thousand locks: how long it takes, what it keeps in memory, and for how long the server
 //! serves nobody else.
 //!
-//! `cargo bench --bench listing` (`-- --quick` for fewer rounds). Some locks have waiters. The server notes in its
+//! `cargo bench -- listing` (`--quick` behind it for fewer rounds). Some locks have waiters. The server notes in its
 //! SLOWLOG what took longer than 5 ms by its wall clock: on a machine that is busy with something else it may be that
 //! it was not running.
 
-#![expect(clippy::print_stdout, reason = "a bench prints")]
-
-mod rig;
-
 use std::process::Stdio;
 
+use crate::rig::{Figures, NXLOCK, Server, Table, circumstances, command, now, quick};
 use nix::sys::resource::{UsageWho, getrusage};
-use rig::{Figures, NXLOCK, Server, Table, circumstances, command, now, quick};
 
 const LOCKS: usize = 10_000;
 /// Every hundredth lock has so many waiters.
 const WAITERS: usize = 20;
 const BOUND_US: &str = "5000";
 
-fn main() {
+pub fn measure() {
     let server = Server::start();
     fill(&server);
     println!("listing: {}", circumstances(&server));

@@ -1,12 +1,8 @@
 //! What it costs to run a command under a lock that nobody else wants: whole processes, from the
 //! spawning to the reaping, beside flock(1) and beside the script that people write with redis-cli.
 //!
-//! `cargo bench --bench overhead` (`-- --quick` for fewer rounds). "over true" is what a call takes
+//! `cargo bench -- overhead` (`--quick` behind it for fewer rounds). "over true" is what a call takes
 //! longer than the command alone, spawned in the same round.
-
-#![expect(clippy::print_stdout, reason = "a bench prints")]
-
-mod rig;
 
 use std::cell::RefCell;
 use std::fs;
@@ -14,7 +10,9 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rig::{Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, pause, quick, rounds, until};
+use crate::rig::{
+    Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, pause, quick, rounds, until,
+};
 
 /// As cautious as it gets with redis-cli: a token of one's own, an expiry, compare-and-delete.
 const SCRIPT: &str = r#"
@@ -27,7 +25,7 @@ return 0' 1 "$NAME" "$token" > /dev/null
 
 const TRUE: &str = "/bin/true";
 
-fn main() {
+pub fn measure() {
     let server = Server::start();
     println!("overhead: {}", circumstances(&server));
     times(&server, if quick() { 60 } else { 500 });

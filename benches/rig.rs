@@ -2,9 +2,6 @@
 //!
 //! Nothing here asserts on time: the benches print, and people judge.
 
-// Each bench uses its part of it.
-#![allow(dead_code, unused_imports)]
-
 mod clock;
 mod figures;
 mod rounds;

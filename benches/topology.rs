@@ -1,19 +1,15 @@
 //! What it costs to reach a lock: the same run over each kind of server, and what each of them is asked.
 //!
-//! `cargo bench --bench topology` (`-- --quick` for fewer rounds). "over true" is what a call takes longer than
+//! `cargo bench -- topology` (`--quick` behind it for fewer rounds). "over true" is what a call takes longer than
 //! the command alone, spawned in the same round. All servers are on this machine: over a network, each round
 //! trip adds its time.
-
-#![expect(clippy::print_stdout, reason = "a bench prints")]
-
-mod rig;
 
 use std::cell::RefCell;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rig::{Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, quick, rounds, until};
+use crate::rig::{Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, quick, rounds, until};
 
 const TRUE: &str = "/bin/true";
 
@@ -36,7 +32,7 @@ impl Kind<'_> {
     }
 }
 
-fn main() {
+pub fn measure() {
     let plain = Server::start();
     println!("topology: {}", circumstances(&plain));
     let papers = Papers::make(plain.directory());

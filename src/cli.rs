@@ -18,10 +18,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
 
 use crate::duration::{self, positive};
 use crate::lock::{HolderId, Key, LockName, Ttl};
+use crate::supervise::{Descendants, OnLost};
 
 pub use event_args::EventArgs;
 pub use global::DEFAULT_PREFIX;
@@ -126,24 +127,6 @@ pub struct Run {
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnLost {
-    /// Stop the command and everything it started
-    Stop,
-    /// Say so, and let it run on without the lock
-    Continue,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Descendants {
-    /// Give the lock back at once, and let them run on without it
-    Leave,
-    /// Keep the lock until they are gone
-    Wait,
-    /// Stop them, then give the lock back
-    Stop,
 }
 
 /// Take a lock and print its token.

@@ -126,18 +126,18 @@ enum End {
 }
 
 impl Keeper {
-    pub fn begin(post: Ready, charge: Assignment, watched: Watched, signals: Signals, front: FrontEnd) -> Keeper {
-        let Assignment { store, claim, ttl, lease, server_timeout, lost_signal } = charge;
+    pub fn begin(ready: Ready, assignment: Assignment, watched: Watched, signals: Signals, front: FrontEnd) -> Keeper {
+        let Assignment { store, claim, ttl, lease, server_timeout, lost_signal } = assignment;
         let token = claim.token.clone();
         Keeper {
             watched,
             lost_signal,
             token,
-            renewer: Renewer::new(store, claim, ttl, lease, server_timeout, post.alarm),
+            renewer: Renewer::new(store, claim, ttl, lease, server_timeout, ready.alarm),
             signals,
-            poller: post.poller,
+            poller: ready.poller,
             front: Some(front),
-            control: post.control,
+            control: ready.control,
             until: lease.until,
             margin: margin::stop(ttl, Duration::ZERO),
             is_told: false,

@@ -34,9 +34,9 @@ impl Subject {
     }
 
     fn list_page(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {
-        let mut list_page = ScanCursor::default();
+        let mut cursor = ScanCursor::default();
         let mut all: BTreeMap<LockName, LockStatus> = BTreeMap::new();
-        while let Some(page) = retry::insist(self.timeout, |limit| store.list_page(&mut list_page, limit))? {
+        while let Some(page) = retry::insist(self.timeout, |limit| store.list_page(&mut cursor, limit))? {
             for (name, status) in page {
                 // A lock released since it was listed leaves the list.
                 match status.is_free() {

@@ -98,12 +98,12 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// As socketpair(2) and timerfd_create(2).
     pub fn open() -> io::Result<(Mailbox<T>, MailSender<T>)> {
-        let (post, messages) = channel();
+        let (sender, messages) = channel();
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
-        let inbox = Mailbox { messages, wakeup: ours, alarm: Alarm::new()? };
-        Ok((inbox, MailSender { messages: post, wakeup: theirs }))
+        let mailbox = Mailbox { messages, wakeup: ours, alarm: Alarm::new()? };
+        Ok((mailbox, MailSender { messages: sender, wakeup: theirs }))
     }
 
     /// Waits for a message, for one of `also` to become readable, or for `until`.

@@ -24,10 +24,10 @@ use writer::Writer;
 
 pub use journal::Destination;
 
-static BOOK: Mutex<Option<Book>> = Mutex::new(None);
+static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
 
 /// The state of the claim that the events describe.
-struct Book {
+struct Events {
     /// None without `--events`.
     writer: Option<Writer>,
     lock: Named,
@@ -54,7 +54,7 @@ type Fields<const N: usize> = [(&'static str, Value); N];
 pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<(), Error> {
     let writer = at.map(Writer::open).transpose()?.flatten();
     let now = Moment::now();
-    let book = Book {
+    let events = Events {
         writer,
         lock: lock.clone(),
         id: claim.token.id(),
@@ -66,50 +66,51 @@ pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<()
         waits: false,
         error: None,
     };
-    *BOOK.lock().unwrap_or_else(PoisonError::into_inner) = Some(book);
+    *EVENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(events);
     Ok(())
 }
 
 /// Updates the book, if `begin` has been called.
-fn note(write: impl FnOnce(&mut Book)) {
-    if let Some(book) = BOOK.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        write(book);
+fn note(write: impl FnOnce(&mut Events)) {
+    if let Some(events) = EVENTS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        write(events);
     }
 }
 
 /// Reports, once per claim, that nxlock waits for another holder's lock.
 pub fn waiting(state: &LockState, place: QueuePlace) {
-    note(|book| {
-        book.error = None;
-        if !std::mem::replace(&mut book.waits, true) {
+    note(|events| {
+        events.error = None;
+        if !std::mem::replace(&mut events.waits, true) {
             let [state, holder] = whose(state);
             let position = Some(place.position).filter(|position| *position > 0);
-            book.tell("waiting", [state, holder, ("position", json!(position))]);
+            events.tell("waiting", [state, holder, ("position", json!(position))]);
         }
     });
 }
 
 /// Reports that a request failed and is retried. Reports the same error only once in a row.
 pub fn error(error: &Error) {
-    note(|book| {
+    note(|events| {
         let message = error.to_string();
-        if book.error.as_ref() != Some(&message) {
-            book.tell("trouble", [("message", json!(message))]);
-            book.error = Some(message);
+        if events.error.as_ref() != Some(&message) {
+            events.tell("trouble", [("message", json!(message))]);
+            events.error = Some(message);
         }
     });
 }
 
 /// Reports the grant. The line is written a little later, so that it does not delay the start of a command.
 pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
-    note(|book| {
-        book.id = claim.token.id();
-        book.error = None;
-        book.fence = lease.fence;
-        book.granted = lease.granted;
-        book.until = lease.until;
-        let line = book.line("granted", [("waited_ms", millis(book.began.elapsed())), ("ttl_ms", json!(ttl.millis()))]);
-        if let Some(writer) = &mut book.writer {
+    note(|events| {
+        events.id = claim.token.id();
+        events.error = None;
+        events.fence = lease.fence;
+        events.granted = lease.granted;
+        events.until = lease.until;
+        let line =
+            events.line("granted", [("waited_ms", millis(events.began.elapsed())), ("ttl_ms", json!(ttl.millis()))]);
+        if let Some(writer) = &mut events.writer {
             writer.hold_back(line);
         }
     });
@@ -117,39 +118,40 @@ pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
 
 /// Writes what was held back: the lock is kept, and no command is about to start.
 pub fn kept() {
-    note(Book::flush);
+    note(Events::flush);
 }
 
 /// Reports the start of the command.
 pub fn started(pid: Pid) {
-    note(|book| {
+    note(|events| {
         log::trace(format_args!("started the command, pid {pid}"));
-        book.started = Moment::now();
-        book.tell("started", [("pid", json!(pid.as_raw()))]);
+        events.started = Moment::now();
+        events.tell("started", [("pid", json!(pid.as_raw()))]);
     });
 }
 
 pub fn renewed(ttl: Ttl, until: Moment) {
-    note(|book| {
+    note(|events| {
         log::trace(format_args!("renewed for {}", span(ttl.get())));
-        book.error = None;
-        book.until = until;
-        book.tell("renewed", [("ttl_ms", json!(ttl.millis()))]);
+        events.error = None;
+        events.until = until;
+        events.tell("renewed", [("ttl_ms", json!(ttl.millis()))]);
     });
 }
 
 /// Reports that the lock was lost before its release.
 pub fn lost(lost: &Lost, follows: &str) {
-    note(|book| {
+    note(|events| {
         if log::options().json {
             let message = lost.to_string();
-            let name = book.lock.name.as_str();
+            let name = events.lock.name.as_str();
             log::document(&json!({ "event": "lost", "name": name, "message": message, "then": follows }));
         } else {
-            log::error(format_args!("\"{}\" is lost: {lost}; {follows}", book.lock.name));
+            log::error(format_args!("\"{}\" is lost: {lost}; {follows}", events.lock.name));
         }
         let how = how_lost(lost);
-        book.tell("lost", [("how", how["how"].clone()), ("message", how["message"].clone()), ("then", json!(follows))]);
+        events
+            .tell("lost", [("how", how["how"].clone()), ("message", how["message"].clone()), ("then", json!(follows))]);
     });
 }
 
@@ -161,58 +163,58 @@ pub fn put_back(name: &LockName, times: u32) {
 
 /// Reports the end of the command and of all descendants that nxlock waited for.
 pub fn ended(ending: &Ending, time_limit: bool) {
-    note(|book| {
+    note(|events| {
         log::trace(format_args!("the command has ended: {ending}"));
         let (status, signal) = match ending {
             Ending::Status(status) => (json!(status), Value::Null),
             Ending::Killed { signal, .. } => (Value::Null, json!(signal)),
         };
-        let ran = ("ran_ms", millis(book.started.elapsed()));
-        book.tell("ended", [("status", status), ("signal", signal), ("time_limit", json!(time_limit)), ran]);
+        let ran = ("ran_ms", millis(events.started.elapsed()));
+        events.tell("ended", [("status", status), ("signal", signal), ("time_limit", json!(time_limit)), ran]);
     });
 }
 
 /// Reports the release, or that the lock stays until it expires after `rest`.
 pub fn released(rest: Option<Duration>) {
-    note(|book| {
+    note(|events| {
         match rest {
-            None => log::trace(format_args!("gave back \"{}\"", book.lock.name)),
-            Some(rest) => log::trace(format_args!("\"{}\" stays locked for {}", book.lock.name, span(rest))),
+            None => log::trace(format_args!("gave back \"{}\"", events.lock.name)),
+            Some(rest) => log::trace(format_args!("\"{}\" stays locked for {}", events.lock.name, span(rest))),
         }
-        let held = ("held_ms", millis(book.granted.elapsed()));
-        book.tell("released", [held, ("ends_in_ms", rest.map_or(Value::Null, millis))]);
+        let held = ("held_ms", millis(events.granted.elapsed()));
+        events.tell("released", [held, ("ends_in_ms", rest.map_or(Value::Null, millis))]);
     });
 }
 
 /// Reports that the release failed: the lock stays until it expires.
 pub fn unreleased(error: &Error) {
-    note(|book| {
-        let ends_in = ("ends_in_ms", millis(book.until.remaining()));
-        book.tell("unreleased", [("message", json!(error.to_string())), ends_in]);
+    note(|events| {
+        let ends_in = ("ends_in_ms", millis(events.until.remaining()));
+        events.tell("unreleased", [("message", json!(error.to_string())), ends_in]);
     });
 }
 
 /// Reports the outcome, unless an event has reported it already.
 pub fn concluded(report: &Report) {
-    note(|book| match report {
+    note(|events| match report {
         Report::Busy(busy) => {
             let [state, holder] = whose(&busy.refused.state);
             let waited = ("waited_ms", millis(busy.refused.waited));
-            book.tell("refused", [state, holder, waited, ("nested", json!(busy.refused.nested))]);
+            events.tell("refused", [state, holder, waited, ("nested", json!(busy.refused.nested))]);
         }
-        Report::Interrupted(signal) => book.tell("interrupted", [("signal", json!(*signal as i32))]),
-        Report::NotRun(not_run) => book.tell("not_run", [("message", json!(text::plain(&not_run.error)))]),
+        Report::Interrupted(signal) => events.tell("interrupted", [("signal", json!(*signal as i32))]),
+        Report::NotRun(not_run) => events.tell("not_run", [("message", json!(text::plain(&not_run.error)))]),
         Report::Failed(error) => {
-            book.tell("failed", [("kind", json!(kind(error))), ("message", json!(error.to_string()))]);
+            events.tell("failed", [("kind", json!(kind(error))), ("message", json!(error.to_string()))]);
         }
-        _ => book.flush(),
+        _ => events.flush(),
     });
 }
 
 /// Flushes for up to 1 s; reports dropped events.
 pub fn end() {
-    let book = BOOK.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(writer) = book.and_then(|book| book.writer) {
+    let events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(writer) = events.and_then(|events| events.writer) {
         writer.end();
     }
 }
@@ -221,7 +223,7 @@ fn whose(state: &LockState) -> Fields<2> {
     [("state", json!(words::state_name(&state.kind))), ("holder", state.holder.as_ref().map_or(Value::Null, holder))]
 }
 
-impl Book {
+impl Events {
     fn tell<const N: usize>(&mut self, event: &str, more: Fields<N>) {
         if self.writer.is_some() {
             let line = self.line(event, more);

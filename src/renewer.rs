@@ -125,13 +125,13 @@ impl Renewer {
     /// # Errors
     /// If no thread (RLIMIT_NPROC) or no descriptor (RLIMIT_NOFILE) is left. Nothing has changed then.
     fn begin_renewing(&mut self) -> io::Result<()> {
-        let (inbox, finishes) = Mailbox::open()?;
-        let (messages, post) = Mailbox::open()?;
+        let (mailbox, finishes) = Mailbox::open()?;
+        let (messages, sender) = Mailbox::open()?;
         // The supervisor needs one descriptor to search /proc for processes to signal.
         let _spare = Alarm::new()?;
         let (give, given) = channel::<Lock>();
-        let keep = move || given.recv().map_or((), |lock| lock.keep(inbox, &post));
-        thread::spawn("keeper", keep)?;
+        let keep = move || given.recv().map_or((), |lock| lock.keep(mailbox, &sender));
+        thread::spawn("renewer", keep)?;
         // The lock moves only once the thread exists.
         if let Mode::Inline { lock, .. } = std::mem::replace(&mut self.0, Mode::Threaded { finishes, messages }) {
             let _ = give.send(lock);

@@ -73,7 +73,7 @@ pub struct Signals {
 
 /// Ctrl-C, while it goes through ctrlc.
 struct CtrlC {
-    bell: UnixStream,
+    pressed_fd: UnixStream,
 }
 
 impl Signals {
@@ -156,7 +156,7 @@ impl Signals {
 
     /// Returns descriptors, one of which is readable when there are notices. The last place is free.
     pub fn fds(&self) -> Fds<'_> {
-        [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.bell.as_fd()), None]
+        [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.pressed_fd.as_fd()), None]
     }
 
     /// Returns the signals that have arrived since the last call, without waiting.
@@ -184,22 +184,22 @@ impl Signals {
 
 impl CtrlC {
     fn listen() -> anyhow::Result<CtrlC> {
-        let (bell, mut ring) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (pressed_fd, mut press) = UnixStream::pair()?;
+        pressed_fd.set_nonblocking(true)?;
         let presses = AtomicUsize::new(0);
         let pressed = move || {
-            let _ = ring.write(&[1]);
+            let _ = press.write(&[1]);
             if presses.fetch_add(1, Ordering::SeqCst) > 0 {
                 die_of(Signal::SIGINT);
             }
         };
         with_signals_blocked(|| ctrlc::set_handler(pressed).map_err(io::Error::other))?;
-        Ok(CtrlC { bell })
+        Ok(CtrlC { pressed_fd })
     }
 
     /// Returns whether Ctrl-C was pressed since the last call.
     fn take(&mut self) -> bool {
-        matches!(self.bell.read(&mut [0; 16]), Ok(n) if n > 0)
+        matches!(self.pressed_fd.read(&mut [0; 16]), Ok(n) if n > 0)
     }
 }
 

@@ -72,14 +72,14 @@ pub trait Store: Send {
 
     /// Returns the next locks and their status, in any order; a page may be empty, and `None` is the end. A lock may
     /// occur twice: the later status counts.
-    fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
-        if !list_page.has_begun {
-            list_page.names = self.names(limit)?;
-            list_page.has_begun = true;
+    fn list_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
+        if !cursor.has_begun {
+            cursor.names = self.names(limit)?;
+            cursor.has_begun = true;
         }
-        let Some(name) = list_page.names.last() else { return Ok(None) };
+        let Some(name) = cursor.names.last() else { return Ok(None) };
         let status = self.inspect(name, limit)?;
-        Ok(Some(list_page.names.pop().map(|name| (name, status)).into_iter().collect()))
+        Ok(Some(cursor.names.pop().map(|name| (name, status)).into_iter().collect()))
     }
 
     /// Checks for risks to locks, and tries a lock. `limit` covers reaching the store; after that the store's own

@@ -18,6 +18,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use nix::libc::{self, c_int};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getsid};
@@ -28,7 +29,6 @@ pub use spawn::Program;
 pub use spawn::SpawnError;
 pub use spawn::Terminal;
 
-use crate::cli::{Descendants, OnLost};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::{Lease, Lost, Ttl};
@@ -43,6 +43,24 @@ use guard::{CommandEvent, End};
 use kill::Killing;
 use suspend::{HadBy, Suspension};
 use tree::{Reach, Tree};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLost {
+    /// Stop the command and everything it started
+    Stop,
+    /// Say so, and let it run on without the lock
+    Continue,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Descendants {
+    /// Give the lock back at once, and let them run on without it
+    Leave,
+    /// Keep the lock until they are gone
+    Wait,
+    /// Stop them, then give the lock back
+    Stop,
+}
 
 /// Limits on the command, and the reaction to a lost lock.
 #[derive(Clone, Copy)]

@@ -98,16 +98,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_for_a_pen_that_is_stuck_and_what_it_has_no_room_for_is_refused() {
+    fn nobody_waits_for_a_writer_that_is_stuck_and_items_without_room_are_refused() {
         let (free, stuck) = channel::<()>();
-        let pen = BackgroundWriter::begin("pen", move |_: usize| _ = stuck.recv()).unwrap();
-        let taken = (0..ROOM + 10).filter(|what| pen.put(*what)).count();
-        assert_eq!((taken, pen.outstanding()), (ROOM, ROOM));
-        pen.settle(Duration::from_millis(10));
-        assert_eq!(pen.outstanding(), ROOM);
+        let writer = BackgroundWriter::begin("pen", move |_: usize| _ = stuck.recv()).unwrap();
+        let taken = (0..ROOM + 10).filter(|what| writer.put(*what)).count();
+        assert_eq!((taken, writer.outstanding()), (ROOM, ROOM));
+        writer.settle(Duration::from_millis(10));
+        assert_eq!(writer.outstanding(), ROOM);
         drop(free);
-        pen.settle(Duration::from_secs(60));
-        assert_eq!(pen.outstanding(), 0);
-        assert!(pen.put(0), "there is room again");
+        writer.settle(Duration::from_secs(60));
+        assert_eq!(writer.outstanding(), 0);
+        assert!(writer.put(0), "there is room again");
     }
 }

@@ -140,7 +140,7 @@ impl LiveView {
                 self.looked();
                 self.model.error(error);
             }
-            Update::Internal(lock, answer) => {
+            Update::Broken(lock, answer) => {
                 self.model.broken(&lock, answer);
                 self.next = Moment::now();
             }

@@ -44,7 +44,7 @@ impl<'a> Limit<'a> {
     pub fn wait_for(&self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<Woken> {
         loop {
             let mut fds = Vec::with_capacity(self.cancel.len() + wanted.len());
-            fds.extend(self.cancel.iter().flatten().map(|bell| PollFd::new(*bell, PollFlags::POLLIN)));
+            fds.extend(self.cancel.iter().flatten().map(|cancel_fd| PollFd::new(*cancel_fd, PollFlags::POLLIN)));
             let cancel = fds.len();
             fds.extend(wanted.iter().map(|(fd, what)| PollFd::new(*fd, *what)));
             let left = self.until.remaining();
@@ -55,8 +55,8 @@ impl<'a> Limit<'a> {
                 Ok(0) => continue,
                 Ok(_) => {}
             }
-            let bell_rang = fds[..cancel].iter().any(|bell| bell.any().unwrap_or(false));
-            return Ok(if bell_rang { Woken::Cancelled } else { Woken::Ready });
+            let is_cancelled = fds[..cancel].iter().any(|cancel_fd| cancel_fd.any().unwrap_or(false));
+            return Ok(if is_cancelled { Woken::Cancelled } else { Woken::Ready });
         }
     }
 

@@ -37,7 +37,7 @@ fn calls(redis: &Redis) -> BTreeMap<String, usize> {
 }
 
 /// No one command does more than its share, so nobody else waits long: locks are looked at one a script, and keys
-/// are gone through by the hundred. `cargo bench --bench listing` has the times.
+/// are gone through by the hundred. `cargo bench -- listing` has the times.
 #[test]
 fn ten_thousand_locks_are_asked_for_in_many_short_questions() {
     let redis = Redis::start();

@@ -4,8 +4,8 @@
 
 /// What a verb says when some of its requests never reached the server.
 mod answers;
-/// What is promised of a lock, held against every kind of authority that keeps locks.
-mod authority;
+/// Which module of the program may import which.
+mod architecture;
 /// How the verbs are called: what has to be given to them, and where their answers go.
 mod calls;
 /// `check`: what endangers locks is found, each thing on a server that has it.
@@ -16,12 +16,12 @@ mod cluster;
 mod completions;
 /// Configuration files: what counts before what, and what is said of mistakes.
 mod config;
+/// What is promised of a lock, held against every kind of authority that keeps locks.
+mod contract;
 /// What outlives a command that has ended by itself.
 mod descendants;
 /// How a waiter listens for its turn, and what it does where it cannot.
 mod ears;
-/// Supervision's edges: odd callers, odd commands, odd moments.
-mod edges;
 /// `--events`: what is told, where it goes, and that nobody waits for it.
 mod events;
 /// What a network and an ailing server do to a lock, one fault at a time.
@@ -38,12 +38,16 @@ mod listing;
 mod local;
 /// The lock goes while the command runs: deleted, overwritten, or the server is gone.
 mod loss;
-/// Plain `SET NX` clients on the same key, and ourselves as one of them.
-mod neighbours;
+/// A reply that gets lost after the server has done what was asked.
+mod lost_replies;
 /// What is printed: documents, tables, quoting, hostile text, usage.
 mod output;
 /// Users who may not do everything: no channels, no scripts.
 mod permissions;
+/// Plain `SET NX` clients on the same key, and ourselves as one of them.
+mod plain_setnx;
+/// The line that a waiter shows, at a terminal and in a log.
+mod progress;
 /// What the queue is in a Redis server: what it costs, and what is kept of a waiter.
 mod queue;
 /// Several servers of which a majority decides.
@@ -56,8 +60,6 @@ mod recipes;
 mod refusals;
 /// A grant that counts only once replicas have it.
 mod replicas;
-/// A reply that gets lost after the server has done what was asked.
-mod replies;
 /// The command cannot tell that we are there.
 mod run;
 /// Masters that sentinels name: asking them, and going on when they name another.
@@ -68,18 +70,18 @@ mod servers;
 mod setnx;
 /// Signals to us while a command runs, without a terminal.
 mod signals;
-/// The line that a waiter shows, at a terminal and in a log.
-mod standing;
 /// Stopping a command: limits of time, and what is left behind.
 mod stopping;
+/// Supervision of odd commands, for odd callers, at odd moments.
+mod supervision;
 mod support;
 /// At a terminal: Ctrl-C, Ctrl-Z, reading, resizing.
 mod terminal;
 /// Over TLS: whose certificate is believed, and what is said of one that is not.
 mod tls;
+/// What happens to a server while many wait: scripts or everything forgotten, a restart.
+mod transient_errors;
 /// Waiting while the server hangs or is away, and what is said of a wait.
 mod waiting;
 /// `status --watch`: a screen with keys, or a text for each change.
 mod watch;
-/// What happens to a server while many wait: scripts or everything forgotten, a restart.
-mod weather;

@@ -1,5 +1,5 @@
 //! What is promised of several servers: a majority of them decides, whatever the others do. What holds for
-//! every kind of authority is in `authority`.
+//! every kind of authority is in `contract`.
 
 /// A minority is down, and a majority.
 mod down;

@@ -5,9 +5,9 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::guard::Guard;
-use super::rig::{Figures, NXLOCK, Server, command, now, pause, until};
 use super::scene::{new_name, read, start};
 use super::within::stamping;
+use crate::rig::{Figures, NXLOCK, Server, command, now, pause, until};
 
 /// A holder, and one who waits for it.
 struct Pair {

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::rig::{NXLOCK, Server, command};
 use super::within;
+use crate::rig::{NXLOCK, Server, command};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Guard {

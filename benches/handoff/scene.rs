@@ -11,8 +11,8 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
 use super::guard::Guard;
-use super::rig::{Server, now, pause, until};
 use super::within::stamping;
+use crate::rig::{Server, now, pause, until};
 
 pub struct Seen {
     pub latencies: Vec<Duration>,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::rig::{now, pause};
+use crate::rig::{now, pause};
 
 pub const STAMP: &str = "--stamp";
 pub const POLL: &str = "--poll";

@@ -14,12 +14,12 @@ pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
     let servers = match open(global, global.prefix.clone(), wants) {
         Err(error) => vec![failed(named.as_deref().map(shown), &error)],
         Ok(mut store) => {
-            let examined = retry::insist(global.server_timeout, |limit| store.probe(limit));
-            match examined {
+            let probed = retry::insist(global.server_timeout, |limit| store.probe(limit));
+            match probed {
                 Err(error) => vec![failed(named.as_deref().map(shown), &error)],
-                Ok(examination) => {
+                Ok(probed) => {
                     let server = |one: ProbedServer| CheckedServer { url: Some(one.url), findings: one.findings };
-                    examination.servers.into_iter().map(server).collect()
+                    probed.servers.into_iter().map(server).collect()
                 }
             }
         }
@@ -29,7 +29,7 @@ pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
 
 /// Returns the only finding of a server that could not be probed.
 fn failed(url: Option<String>, error: &Error) -> CheckedServer {
-    CheckedServer { url, findings: vec![Finding::of_trouble("server", error)] }
+    CheckedServer { url, findings: vec![Finding::of_error("server", error)] }
 }
 
 /// Returns the settings to show: without secrets, and with the server in REDIS_URL.

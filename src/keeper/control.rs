@@ -230,17 +230,17 @@ mod tests {
     }
 
     /// Waits for a caller or the end of a pause, and returns the owner if it has called.
-    fn look(door: &mut ControlSocket, token: &Token) -> Option<TokenOwner> {
-        soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
-        door.owner(token)
+    fn look(control: &mut ControlSocket, token: &Token) -> Option<TokenOwner> {
+        soon().wait_for(&[(control.as_fd(), PollFlags::POLLIN)]).unwrap();
+        control.owner(token)
     }
 
     /// Returns the owner, after as many calls of `look` as it takes.
-    fn find(door: &mut ControlSocket, token: &Token) -> TokenOwner {
+    fn find(control: &mut ControlSocket, token: &Token) -> TokenOwner {
         let until = soon().until;
         loop {
             assert!(!until.passed(), "the owner is not heard");
-            if let Some(owner) = look(door, token) {
+            if let Some(owner) = look(control, token) {
                 return owner;
             }
         }
@@ -250,57 +250,57 @@ mod tests {
     fn only_the_whole_token_is_heard() {
         let token = mint();
         let key = "lock:".to_owned() + &"x".repeat(200);
-        let mut door = ControlSocket::open(&key, &token).unwrap();
-        assert!(door.owner(&token).is_none());
+        let mut control = ControlSocket::open(&key, &token).unwrap();
+        assert!(control.owner(&token).is_none());
         // The same id, but another token.
         let half: Token = format!("nx1:{}:u@h:1:0:other", token.random_part()).parse().unwrap();
         let (theirs, ours) = (half.clone(), key.clone());
         let stranger = thread::spawn(move || ask_to_leave(&ours, &theirs));
         while !stranger.is_finished() {
             let limit = Limit::until(Moment::now() + PAUSE);
-            limit.wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
-            assert!(door.owner(&token).is_none());
+            limit.wait_for(&[(control.as_fd(), PollFlags::POLLIN)]).unwrap();
+            assert!(control.owner(&token).is_none());
         }
         assert!(!stranger.join().unwrap());
         let (theirs, ours) = (token.clone(), key.clone());
         let owner = thread::spawn(move || ask_to_leave(&ours, &theirs));
-        find(&mut door, &token).answer();
+        find(&mut control, &token).answer();
         assert!(owner.join().unwrap());
-        drop(door);
+        drop(control);
         assert!(!ask_to_leave(&key, &token), "nobody is there");
     }
 
     #[test]
     fn a_caller_that_sends_nothing_is_not_waited_for_and_does_not_wake_the_keeper() {
         let token = mint();
-        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        let mut control = ControlSocket::open(KEY, &token).unwrap();
         let _silent = caller(&token);
-        assert!(look(&mut door, &token).is_none());
-        assert!(!is_ready(door.as_fd(), PollFlags::POLLIN));
+        assert!(look(&mut control, &token).is_none());
+        assert!(!is_ready(control.as_fd(), PollFlags::POLLIN));
         let mut owner = caller(&token);
-        assert!(look(&mut door, &token).is_none(), "it has not sent its token yet");
+        assert!(look(&mut control, &token).is_none(), "it has not sent its token yet");
         owner.write_all(token.as_str().as_bytes()).unwrap();
-        assert!(look(&mut door, &token).is_some());
+        assert!(look(&mut control, &token).is_some());
     }
 
     #[test]
     fn a_token_in_two_messages_is_none() {
         let token = mint();
-        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        let mut control = ControlSocket::open(KEY, &token).unwrap();
         let mut caller = caller(&token);
         let (front, back) = token.as_str().as_bytes().split_at(10);
         caller.write_all(front).and_then(|()| caller.write_all(back)).unwrap();
-        assert!(look(&mut door, &token).is_none());
-        assert_eq!(door.callers.len(), 0);
+        assert!(look(&mut control, &token).is_none());
+        assert_eq!(control.callers.len(), 0);
     }
 
     #[test]
     fn callers_that_send_nothing_are_let_go_when_there_are_many_and_the_owner_is_heard() {
         let token = mint();
-        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        let mut control = ControlSocket::open(KEY, &token).unwrap();
         let silent: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
-        assert!(look(&mut door, &token).is_none());
-        assert_eq!(door.callers.len(), CALLERS);
+        assert!(look(&mut control, &token).is_none());
+        assert_eq!(control.callers.len(), CALLERS);
         let more: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
         let (theirs, limit) = (token.clone(), soon());
         // The backlog has no room for it until the keeper accepts again.
@@ -309,7 +309,7 @@ mod tests {
             owner.write_all(theirs.as_str().as_bytes()).unwrap();
             owner
         });
-        find(&mut door, &token).answer();
+        find(&mut control, &token).answer();
         let mut owner = owner.join().unwrap();
         limit.wait_for(&[(owner.as_fd(), PollFlags::POLLIN)]).unwrap();
         assert_eq!(owner.read(&mut [0; 2]).unwrap(), 1);
@@ -319,20 +319,20 @@ mod tests {
     #[test]
     fn after_a_refusal_the_keeper_is_not_woken_before_a_pause_is_over() {
         let token = mint();
-        let mut door = ControlSocket::open(KEY, &token).unwrap();
+        let mut control = ControlSocket::open(KEY, &token).unwrap();
         drop(caller(&token));
-        assert!(look(&mut door, &token).is_none());
-        assert!(door.is_pausing);
+        assert!(look(&mut control, &token).is_none());
+        assert!(control.is_pausing);
         // A caller does not wake the keeper during the pause; the end of the pause does.
         drop(caller(&token));
-        assert!(is_ready(door.listener.as_fd(), PollFlags::POLLIN), "somebody has called");
-        soon().wait_for(&[(door.as_fd(), PollFlags::POLLIN)]).unwrap();
-        assert!(is_ready(door.pause.as_fd(), PollFlags::POLLIN));
-        assert!(door.owner(&token).is_none());
-        assert!(door.is_pausing, "the second is refused too, and another pause begins");
-        assert!(look(&mut door, &token).is_none());
-        assert!(!door.is_pausing && !is_ready(door.as_fd(), PollFlags::POLLIN));
+        assert!(is_ready(control.listener.as_fd(), PollFlags::POLLIN), "somebody has called");
+        soon().wait_for(&[(control.as_fd(), PollFlags::POLLIN)]).unwrap();
+        assert!(is_ready(control.pause.as_fd(), PollFlags::POLLIN));
+        assert!(control.owner(&token).is_none());
+        assert!(control.is_pausing, "the second is refused too, and another pause begins");
+        assert!(look(&mut control, &token).is_none());
+        assert!(!control.is_pausing && !is_ready(control.as_fd(), PollFlags::POLLIN));
         let _caller = caller(&token);
-        assert!(is_ready(door.as_fd(), PollFlags::POLLIN));
+        assert!(is_ready(control.as_fd(), PollFlags::POLLIN));
     }
 }

@@ -23,24 +23,24 @@ pub enum Text {
 }
 
 static URGENT: AtomicBool = AtomicBool::new(false);
-static SCRIBE: OnceLock<Option<BackgroundWriter<Text>>> = OnceLock::new();
+static WRITER: OnceLock<Option<BackgroundWriter<Text>>> = OnceLock::new();
 
 /// Sets whether a lease runs; if not, flushes.
 pub fn urgent(urgent: bool) {
     URGENT.store(urgent, Ordering::SeqCst);
-    if let Some(Some(pen)) = SCRIBE.get().filter(|_| !urgent) {
-        pen.settle(FLUSH_AT_EXIT);
+    if let Some(Some(writer)) = WRITER.get().filter(|_| !urgent) {
+        writer.settle(FLUSH_AT_EXIT);
     }
 }
 
 /// Waits for at most `within` until everything logged so far has been written; not at all if stderr accepts nothing
 /// now: its reader may have stalled.
 pub fn settle(within: Duration) {
-    if let Some(Some(pen)) = SCRIBE.get()
-        && pen.outstanding() > 0
+    if let Some(Some(writer)) = WRITER.get()
+        && writer.outstanding() > 0
         && is_ready(std::io::stderr().as_fd(), PollFlags::POLLOUT)
     {
-        pen.settle(within);
+        writer.settle(within);
     }
 }
 
@@ -49,8 +49,8 @@ pub fn put(text: Text) {
         return write(&text);
     }
     // Without a thread the text is dropped.
-    if let Some(pen) = SCRIBE.get_or_init(|| BackgroundWriter::begin("stderr", |text| write(&text)).ok()) {
-        pen.put(text);
+    if let Some(writer) = WRITER.get_or_init(|| BackgroundWriter::begin("stderr", |text| write(&text)).ok()) {
+        writer.put(text);
     }
 }
 

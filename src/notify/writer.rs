@@ -13,7 +13,7 @@ pub struct Writer {
     at: Destination,
     /// Set until the background writer starts.
     journal: Option<Journal>,
-    pen: Option<BackgroundWriter<String>>,
+    writer: Option<BackgroundWriter<String>>,
     held_back: Vec<String>,
     unwritten: Arc<Unwritten>,
 }
@@ -49,12 +49,12 @@ impl Writer {
                 None
             }
         };
-        Ok(Some(Writer { at: at.clone(), journal, pen: None, held_back: Vec::new(), unwritten }))
+        Ok(Some(Writer { at: at.clone(), journal, writer: None, held_back: Vec::new(), unwritten }))
     }
 
     /// Holds a line back until the next one, unless the background writer runs: to start it now would cost time.
     pub fn hold_back(&mut self, line: String) {
-        match self.pen {
+        match self.writer {
             None => self.held_back.push(line),
             Some(_) => self.put(line),
         }
@@ -74,7 +74,7 @@ impl Writer {
                 Err(error) => unwritten.add(|| text::plain(&error)),
             };
             match BackgroundWriter::begin("events", write) {
-                Ok(pen) => self.pen = Some(pen),
+                Ok(writer) => self.writer = Some(writer),
                 Err(error) => _ = self.unwritten.why.get_or_init(|| text::plain(&error)),
             }
         }
@@ -84,7 +84,7 @@ impl Writer {
     }
 
     fn hand_over(&self, line: String) {
-        if !self.pen.as_ref().is_some_and(|pen| pen.put(line)) {
+        if !self.writer.as_ref().is_some_and(|writer| writer.put(line)) {
             self.unwritten.add(not_read);
         }
     }
@@ -93,9 +93,9 @@ impl Writer {
     pub fn end(mut self) {
         self.flush();
         let mut lines = 0;
-        if let Some(pen) = &self.pen {
-            pen.settle(FLUSH_AT_EXIT);
-            lines = pen.outstanding();
+        if let Some(writer) = &self.writer {
+            writer.settle(FLUSH_AT_EXIT);
+            lines = writer.outstanding();
         }
         lines += self.unwritten.lines.load(Ordering::SeqCst);
         if lines > 0 {

@@ -61,7 +61,7 @@ impl Finding {
     }
 
     /// Converts an error into an obstacle.
-    pub fn of_trouble(topic: &'static str, error: &Error) -> Finding {
+    pub fn of_error(topic: &'static str, error: &Error) -> Finding {
         Finding::obstacle(topic, error.kind, error.to_string(), error.hint.clone())
     }
 }

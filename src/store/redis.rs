@@ -384,7 +384,7 @@ impl Store for Server {
     }
 
     fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
-        self.surveyed(list_page, limit)
+        self.next_page(list_page, limit)
     }
 
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error> {

@@ -25,7 +25,7 @@ pub enum Update {
     Listing(usize),
     Seen(Vec<Row>),
     Error(Error),
-    Internal(Named, Result<Released, Error>),
+    Broken(Named, Result<Released, Error>),
 }
 
 /// Starts the thread. It ends with the program, at the latest.
@@ -36,7 +36,7 @@ pub fn begin(store: Box<dyn Store>, subject: Subject) -> io::Result<(Mailbox<Upd
     let (updates, post) = Mailbox::open()?;
     let (tasks, task) = Mailbox::open()?;
     let poll = move || poll(store, &subject, tasks, &post);
-    thread::spawn("observer", poll)?;
+    thread::spawn("poller", poll)?;
     Ok((updates, task))
 }
 
@@ -54,7 +54,7 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
                     GivenBack::Done | GivenBack::InDoubt => Released::Done,
                     GivenBack::NotYours(state) => Released::NotYours(state),
                 });
-                Update::Internal(lock, taken)
+                Update::Broken(lock, taken)
             }
         });
     }

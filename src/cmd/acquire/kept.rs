@@ -68,7 +68,7 @@ fn keep(
     notify::begin(events, lock, &claim)?;
     let server_timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
-    let outfit = Resources::gather().context("cannot keep a lock in the background")?;
+    let resources = Resources::gather().context("cannot keep a lock in the background")?;
     let lease = match wait_for(&mut *store, (lock, &mut claim), asked.ttl(), &asked.wait_args, global, &mut signals)? {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
@@ -79,14 +79,15 @@ fn keep(
     // Flush the log while the caller still reads it.
     log::urgent(false);
     let granted = (&claim.token, lease.fence);
-    let post = match outfit.leave(&lock.key, granted, &watched, &signals, &mut front) {
-        Ok(post) => post,
+    let ready = match resources.leave(&lock.key, granted, &watched, &signals, &mut front) {
+        Ok(ready) => ready,
         Err(error) => {
             give_back(&mut *store, &claim, server_timeout);
             return Err(error).context("cannot keep a lock in the background");
         }
     };
-    let charge = Assignment { store, claim, ttl: asked.ttl(), lease, server_timeout, lost_signal: asked.lost_signal.0 };
-    Keeper::begin(post, charge, watched, signals, front).keep();
+    let assignment =
+        Assignment { store, claim, ttl: asked.ttl(), lease, server_timeout, lost_signal: asked.lost_signal.0 };
+    Keeper::begin(ready, assignment, watched, signals, front).keep();
     Ok(Report::Said(Ending::Status(0)))
 }

@@ -60,6 +60,6 @@ fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
             let found = format!("taken, renewed, handed over in {} and given back", finely(trial.handed_over));
             Finding::fine("locks", found)
         }
-        Err(error) => Finding::of_trouble("locks", &error),
+        Err(error) => Finding::of_error("locks", &error),
     }
 }

@@ -86,7 +86,7 @@ pub fn name(path: &Path) -> Option<String> {
 
 fn mounted_as(mounts: &str, device: u64) -> Option<&str> {
     let number = format!("{}:{}", nix::libc::major(device), nix::libc::minor(device));
-    let mount = mounts.lines().find(|waiters| waiters.split(' ').nth(2) == Some(&number))?;
+    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
     mount.split_once(" - ")?.1.split(' ').next()
 }
 

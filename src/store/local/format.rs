@@ -31,21 +31,21 @@ pub fn write(kind: &str, fields: &[(&str, String)], size: usize) -> Option<Vec<u
 ///
 /// # Errors
 /// If any byte differs.
-pub fn read<'a>(kind: &str, waiters: &'a [u8]) -> Result<Entry<'a>, Flaw> {
+pub fn read<'a>(kind: &str, line: &'a [u8]) -> Result<Entry<'a>, Flaw> {
     // A power failure can leave a file of zeros.
-    if waiters.iter().all(|byte| *byte == 0) {
+    if line.iter().all(|byte| *byte == 0) {
         return Err(Flaw::Damaged);
     }
-    let rest = waiters.strip_prefix(kind.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")).ok_or(Flaw::Foreign)?;
+    let rest = line.strip_prefix(kind.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")).ok_or(Flaw::Foreign)?;
     let version = rest.split(|byte| *byte == b' ').next().unwrap_or_default();
     match std::str::from_utf8(version).ok().and_then(|version| version.parse().ok()) {
         Some(OLDEST..=VERSION) => {}
         Some(newer) if newer > VERSION => return Err(Flaw::Newer),
         _ => return Err(Flaw::Damaged),
     }
-    let waiters = waiters.strip_suffix(b"\n").ok_or(Flaw::Damaged)?;
-    let text = waiters.trim_ascii_end();
-    if waiters[text.len()..].iter().any(|byte| *byte != b' ') {
+    let line = line.strip_suffix(b"\n").ok_or(Flaw::Damaged)?;
+    let text = line.trim_ascii_end();
+    if line[text.len()..].iter().any(|byte| *byte != b' ') {
         return Err(Flaw::Damaged);
     }
     let text = std::str::from_utf8(text).map_err(|_| Flaw::Damaged)?;
@@ -89,15 +89,15 @@ pub fn sum(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn waiters() -> Vec<u8> {
+    fn line() -> Vec<u8> {
         write("kind", &[("a", "1".into()), ("b", "-".into()), ("c", "x=y".into())], 128).unwrap()
     }
 
     #[test]
     fn what_was_written_is_read_back() {
-        let waiters = waiters();
-        assert_eq!(waiters.len(), 128);
-        let entry = read("kind", &waiters).unwrap_or_else(|flaw| panic!("{flaw:?}"));
+        let line = line();
+        assert_eq!(line.len(), 128);
+        let entry = read("kind", &line).unwrap_or_else(|flaw| panic!("{flaw:?}"));
         assert_eq!(entry.parsed("a"), Ok(1));
         assert_eq!(entry.optional::<u64>("b"), Ok(None));
         assert_eq!(entry.text("c"), Ok("x=y"));
@@ -108,18 +108,18 @@ mod tests {
     #[test]
     fn no_byte_can_change_unseen() {
         for at in 0..128 {
-            let mut changed = waiters();
+            let mut changed = line();
             changed[at] ^= 1 << (at % 8);
             assert!(read("kind", &changed).is_err(), "byte {at}");
         }
         for length in 0..128 {
-            assert!(read("kind", &waiters()[..length]).is_err(), "{length} bytes of it");
+            assert!(read("kind", &line()[..length]).is_err(), "{length} bytes of it");
         }
     }
 
     #[test]
     fn what_is_not_ours_is_told_from_what_is_damaged() {
-        let flaw = |waiters: &[u8]| read("kind", waiters).err();
+        let flaw = |line: &[u8]| read("kind", line).err();
         assert_eq!(flaw(b""), Some(Flaw::Damaged));
         assert_eq!(flaw(&[0; 128]), Some(Flaw::Damaged));
         assert_eq!(flaw(b"127.0.0.1 localhost\n"), Some(Flaw::Foreign));

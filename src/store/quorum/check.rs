@@ -16,7 +16,7 @@ pub fn probe(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> Prob
         match server.probe(Limit::until(Moment::now() + timeout)) {
             Ok(examination) => servers.extend(examination.servers),
             Err(error) => {
-                let findings = vec![Finding::of_trouble("server", &error)];
+                let findings = vec![Finding::of_error("server", &error)];
                 servers.push(ProbedServer { url: endpoint.to_string(), findings });
             }
         }

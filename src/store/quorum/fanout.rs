@@ -23,7 +23,7 @@ pub struct Fanout {
     replies: Mailbox<Reply>,
     /// Number of the last request, and of the operation (a ballot, a renewal, a query) that it belongs to.
     question: u64,
-    ballot_number: u64,
+    round: u64,
     /// Nodes carry out no request of operations up to this number, except renewals and releases.
     closed: Arc<AtomicU64>,
     /// Dropped at the end, which cancels all waiting for replies.
@@ -75,18 +75,18 @@ impl Fanout {
             Ok(Member { jobs, unanswered: 0, asked: now, late_since: None })
         };
         let members = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-        Ok(Fanout { members, replies, question: 0, ballot_number: 0, closed, open: Some(open) })
+        Ok(Fanout { members, replies, question: 0, round: 0, closed, open: Some(open) })
     }
 
     /// Begins a new operation, and closes the one before.
     pub fn begin(&mut self) {
         self.close();
-        self.ballot_number += 1;
+        self.round += 1;
     }
 
     /// Drops the requests of this operation that have not been sent, except renewals and releases.
     pub fn close(&mut self) {
-        self.closed.store(self.ballot_number, Ordering::Relaxed);
+        self.closed.store(self.round, Ordering::Relaxed);
     }
 
     /// Returns empty votes, for the next request.
@@ -132,8 +132,7 @@ impl Fanout {
         self.question += 1;
         let now = Moment::now();
         for (_, member) in self.members.iter_mut().enumerate().filter(|(node, _)| whom(*node)) {
-            let job =
-                Job { question: self.question, ballot_number: self.ballot_number, request: request.clone(), until };
+            let job = Job { question: self.question, round: self.round, request: request.clone(), until };
             // A thread that is gone has panicked, and does not reply.
             let is_sent = member.jobs.send(job).is_ok();
             member.unanswered += usize::from(is_sent);

@@ -60,7 +60,7 @@ pub enum Whose {
 pub struct Job {
     pub question: u64,
     /// Several requests may belong to one operation.
-    pub ballot_number: u64,
+    pub round: u64,
     pub request: Request,
     pub until: Moment,
 }
@@ -134,7 +134,7 @@ impl Node {
     fn carry_out(&mut self, job: &Job, end: &UnixStream) -> Answer {
         // A request that decides how long the lock is ours is sent in any case.
         let is_last = matches!(job.request, Request::Renew(..)) || job.request.is_about_the_end();
-        if !is_last && job.ballot_number <= self.closed.load(Ordering::Relaxed) {
+        if !is_last && job.round <= self.closed.load(Ordering::Relaxed) {
             return Answer::Unwanted;
         }
         if job.until.passed() && !job.request.is_about_the_end() {

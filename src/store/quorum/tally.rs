@@ -235,8 +235,8 @@ pub fn too_few(action: String, servers: &[String], votes: &Votes) -> Error {
         }
         _ => ErrorKind::Unreachable,
     };
-    let event_args = failed.iter().find(|(_, error)| error.kind == kind).or(failed.first());
-    let hint = event_args.map(|(_, error)| error.hint.clone()).unwrap_or_default();
+    let telling = failed.iter().find(|(_, error)| error.kind == kind).or(failed.first());
+    let hint = telling.map(|(_, error)| error.hint.clone()).unwrap_or_default();
     let mut cause = format!("{} of {} servers answered", votes.answered(), servers.len());
     if !answer.is_empty() {
         cause += &format!(": {}", answer.join("; "));

@@ -43,7 +43,7 @@ pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
     }
     findings.insert(findings.len().min(1), met);
     if let Err(error) = look_around(server, &name, can_write, &mut findings) {
-        findings.push(Finding::of_trouble("answers", &error));
+        findings.push(Finding::of_error("answers", &error));
     }
     let mut examination = Probed::of(&server.client, findings);
     examination.servers.extend(masters);
@@ -97,7 +97,7 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
             let found = format!("not permitted to look at its role, persistence and memory{also} ({why})");
             findings.push(Finding::warning("server", found, acl(server, &["+info".into(), "+config|get".into()])));
         }
-        Err(Silence::Error(error)) => findings.push(Finding::of_trouble("answers", &error)),
+        Err(Silence::Error(error)) => findings.push(Finding::of_error("answers", &error)),
     }
     true
 }
@@ -242,7 +242,7 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
     forget(server, name);
     let Trial { fence, queued, heard, handed_over } = match trial {
         Ok(trial) => trial,
-        Err(error) => return findings.push(Finding::of_trouble("locks", &error)),
+        Err(error) => return findings.push(Finding::of_error("locks", &error)),
     };
     let fence = if fence.is_some() { "with a fence" } else { "without a fence" };
     let found = format!("taken {fence}, renewed, handed over in {} and given back", finely(handed_over));

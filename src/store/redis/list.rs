@@ -20,11 +20,11 @@ const TOGETHER: usize = 100;
 
 impl Server {
     pub fn listed(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        let mut list_page = self.begun(limit)?;
+        let mut scan = self.begun(limit)?;
         let mut names = Vec::new();
-        while !list_page.shards.is_empty() {
-            self.name_more(&mut list_page, limit)?;
-            names.append(&mut list_page.names);
+        while !scan.shards.is_empty() {
+            self.name_more(&mut scan, limit)?;
+            names.append(&mut scan.names);
         }
         // SCAN may give a key twice, and so may two servers of which one hands its keys to the other.
         names.sort();
@@ -33,25 +33,25 @@ impl Server {
     }
 
     /// The next locks, and how each stands: one question, or one go of them.
-    pub fn surveyed(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
-        if !list_page.has_begun {
-            *list_page = self.begun(limit)?;
+    pub fn next_page(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
+        if !scan.has_begun {
+            *scan = self.begun(limit)?;
         }
         // Without scripts each is asked about by several questions that belong together.
         if self.denies_scripts {
-            list_page.strays.append(&mut list_page.names);
+            scan.strays.append(&mut scan.names);
         }
-        if let Some(name) = list_page.strays.last() {
+        if let Some(name) = scan.strays.last() {
             let status = self.look(&Operation::to("inspect", name), limit)?.0;
-            return Ok(Some(list_page.strays.pop().map(|name| (name, status)).into_iter().collect()));
+            return Ok(Some(scan.strays.pop().map(|name| (name, status)).into_iter().collect()));
         }
-        if !list_page.names.is_empty() {
-            return self.look_at_several(list_page, limit).map(Some);
+        if !scan.names.is_empty() {
+            return self.look_at_several(scan, limit).map(Some);
         }
-        if list_page.shards.is_empty() {
+        if scan.shards.is_empty() {
             return Ok(None);
         }
-        self.name_more(list_page, limit)?;
+        self.name_more(scan, limit)?;
         Ok(Some(Page::new()))
     }
 
@@ -64,16 +64,16 @@ impl Server {
     }
 
     /// The next names of the server whose turn it is; the next one's turn, if it has no more.
-    fn name_more(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<(), Error> {
-        let Some(cursor) = &list_page.cursor else {
-            list_page.shards.pop();
-            list_page.cursor = Some("0".into());
+    fn name_more(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<(), Error> {
+        let Some(cursor) = &scan.cursor else {
+            scan.shards.pop();
+            scan.cursor = Some("0".into());
             return Ok(());
         };
         let mut scan = cmd("SCAN");
         let pattern = format!("{}*", glob_escaped(self.prefix.as_str()));
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
-        self.turn_to_shard(list_page.shards.last());
+        self.turn_to_shard(scan.shards.last());
         let reply = self.client.ask(&scan, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         let page = reply::array(reply).map_err(|unexpected| LIST.misunderstood(&self.client, unexpected))?;
         let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&LIST)) };
@@ -81,26 +81,26 @@ impl Server {
         let prefix = self.prefix.as_str();
         let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.into_raw().strip_prefix(prefix));
         // A key whose rest is no name is no lock: our own fences, for one, begin with a brace.
-        list_page.names.extend(keys.filter_map(|name| name.parse::<LockName>().ok()));
-        list_page.cursor = Some(next).filter(|next| next != "0");
+        scan.names.extend(keys.filter_map(|name| name.parse::<LockName>().ok()));
+        scan.cursor = Some(next).filter(|next| next != "0");
         Ok(())
     }
 
-    fn look_at_several(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Page, Error> {
-        let first = list_page.names.len().saturating_sub(TOGETHER);
-        let asked = list_page.names[first..].iter().map(|name| self.packed(Script::Inspect, Some(name), &[]));
+    fn look_at_several(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Page, Error> {
+        let first = scan.names.len().saturating_sub(TOGETHER);
+        let asked = scan.names[first..].iter().map(|name| self.packed(Script::Inspect, Some(name), &[]));
         let asked: Vec<Cmd> = asked.collect();
-        self.turn_to_shard(list_page.shards.last());
+        self.turn_to_shard(scan.shards.last());
         let replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         let mut page = Page::with_capacity(asked.len());
-        for (name, reply) in list_page.names.split_off(first).into_iter().zip(replies) {
+        for (name, reply) in scan.names.split_off(first).into_iter().zip(replies) {
             match reply {
                 Value::Array(answer) => {
                     let status = self.understood(&Operation::to("inspect", &name), answer, limit)?.0;
                     page.push((name, status));
                 }
                 // Somebody else has it by now, or it is a no: asked alone, it will be found out.
-                _ => list_page.strays.push(name),
+                _ => scan.strays.push(name),
             }
         }
         Ok(page)

@@ -1,4 +1,4 @@
-//! Supervision's edges: odd callers, odd commands, odd moments.
+//! Supervision of odd commands, for odd callers, at odd moments.
 
 mod beginnings;
 mod callers;

@@ -1,0 +1,29 @@
+//! Measurements of whole processes beside others in the same run: they print, and people judge.
+//!
+//! `cargo bench` runs all of them, `cargo bench -- overhead` those that are named; `--quick` takes fewer rounds.
+
+#![expect(clippy::print_stdout, reason = "a bench prints")]
+
+mod crowd;
+mod handoff;
+mod listing;
+mod overhead;
+mod rig;
+mod topology;
+
+const BENCHES: [(&str, fn()); 5] = [
+    ("overhead", overhead::measure),
+    ("handoff", handoff::measure),
+    ("topology", topology::measure),
+    ("crowd", crowd::measure),
+    ("listing", listing::measure),
+];
+
+fn main() {
+    let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    for (name, measure) in BENCHES {
+        if named.is_empty() || named.iter().any(|word| word == name) {
+            measure();
+        }
+    }
+}
