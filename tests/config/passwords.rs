@@ -1,8 +1,11 @@
 //! Passwords from files and variables, and that none is ever shown.
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::thread;
 
 use super::Home;
 use crate::support::{Nxlock, Redis, Terminal};
@@ -110,6 +113,70 @@ fn no_password_is_shown_wherever_it_comes_from() {
         home.call(["-s", &url, "run", "job", "-n", "--", "true"]).env("NXLOCK_PASSWORD_FILE", &file).run().exits(75);
     done.never_says("s3cret").says(&format!("nxlock -s {url} release job --break"));
     home.call(["--config", config, "release", "job", &token]).run().exits(0);
+}
+
+/// Says the same to every request, but lets in whoever logs in where that is said.
+fn says_to_all(reply: &'static str, lets_in: bool) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = move |mut client: TcpStream| {
+        let mut buffer = [0; 1 << 16];
+        while let Ok(n @ 1..) = client.read(&mut buffer) {
+            let heard = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            for request in heard.split("\r\n").filter(|line| line.starts_with('*')) {
+                let is_login = lets_in && request.len() == 2 && heard.contains("AUTH");
+                let said = if is_login { "+OK\r\n" } else { reply };
+                if client.write_all(said.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    // Ends with the test process.
+    thread::spawn(move || listener.incoming().flatten().for_each(|client| _ = thread::spawn(move || answer(client))));
+    port
+}
+
+#[test]
+fn no_password_is_shown_that_a_server_repeats() {
+    let home = Home::new();
+    // Long enough for a server to cut it short.
+    for password in ["s3cret".to_owned(), "s3cret".repeat(50)] {
+        let redis = Redis::on_tcp(&["--rename-command", "AUTH", ""]);
+        redis.leave_as_it_is();
+        let file = home.file("password", format!("{password}\n"));
+        let mut servers = vec![(redis.port(), "unknown command")];
+        if password == "s3cret" {
+            servers.push((says_to_all("-NOAUTH who is 's3cret'?\r\n", false), "NOAUTH who is"));
+            servers.push((says_to_all("-ERR who is \"s3cret\"?\r\n", true), "who is"));
+        }
+        for (port, said) in servers {
+            for (scheme, path) in [("redis", ""), ("redis+sentinel", "/main"), ("redis+cluster", "")] {
+                let server = |login: &str| format!("{scheme}://{login}127.0.0.1:{port}{path}");
+                let is_asked_who = said != "unknown command" || scheme != "redis+sentinel";
+                let events = home.path().join("events");
+                let events = events.to_str().unwrap();
+                for verb in [
+                    &["check"][..],
+                    &["--json", "check"],
+                    &["-v", "run", "job", "-n", "--events", events, "--", "true"],
+                ] {
+                    let call = || home.call(["--server-timeout", "300ms"].iter().chain(verb).copied());
+                    for done in [
+                        call().env("NXLOCK_SERVER", server(&format!("bob:{password}@"))).run(),
+                        call().env("NXLOCK_SERVER", server("bob@")).env("REDISCLI_AUTH", &password).run(),
+                        call().env("NXLOCK_SERVER", server("")).env("NXLOCK_PASSWORD_FILE", &file).run(),
+                    ] {
+                        assert!(!done.status.success(), "{}", done.both());
+                        let done = done.never_says("s3cret");
+                        assert!(!is_asked_who || done.both().contains(said), "{}", done.both());
+                    }
+                }
+                let told = fs::read_to_string(events).unwrap_or_default();
+                assert!(!told.contains("s3cret"), "{told}");
+            }
+        }
+    }
 }
 
 #[test]
