@@ -115,6 +115,27 @@ fn no_password_is_shown_wherever_it_comes_from() {
     home.call(["--config", config, "release", "job", &token]).run().exits(0);
 }
 
+#[test]
+fn a_password_without_its_colon_is_not_shown() {
+    let home = Home::new();
+    let url = "redis://s3cret@127.0.0.1:1";
+    let file = home.file("nx.toml", format!("server = '{url}'\n"));
+    let file = file.to_str().unwrap();
+    for options in [&[][..], &["-v"], &["--json"]] {
+        let args = |more: &[&'static str]| [options, more].concat();
+        for call in [
+            home.call(args(&["check"])).env("NXLOCK_SERVER", url),
+            home.call(args(&["check"])).env("REDIS_URL", url),
+            home.call(["--config", file].into_iter().chain(args(&["check"]))),
+            home.call(["-s", url].into_iter().chain(args(&["check"]))),
+            home.call(["-s", url].into_iter().chain(args(&["status"]))),
+        ] {
+            let done = call.run().exits(78).never_says("s3cret");
+            assert!(done.both().contains("there is no password"), "{}", done.both());
+        }
+    }
+}
+
 /// Says the same to every request, but lets in whoever logs in where that is said.
 fn says_to_all(reply: &'static str, lets_in: bool) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
