@@ -136,6 +136,27 @@ fn a_password_without_its_colon_is_not_shown() {
     }
 }
 
+#[test]
+fn a_url_that_is_no_option_is_not_repeated_with_its_password() {
+    let home = Home::new();
+    for url in ["redis://:s3cret@h", "rediss://bob:s3cret@h/1", "redis+unix:///s?pass=s3cret", "redis://s3cret@h"] {
+        let option = format!("--server-url={url}");
+        for args in [
+            &[url, "status"][..],
+            &["status", "--", "a", "-x", url],
+            &["check", url],
+            &[&option, "status"],
+            &["run", "--ttl", url, "job", "--", "true"],
+            &["run", "--on-lost", url, "job", "--", "true"],
+            &["run", "--no-such", url, "job", "--", "true"],
+            &["renew", "job", "token", url],
+        ] {
+            home.call(args.iter().copied()).run().never_says("s3cret");
+        }
+    }
+    home.call(["redis://:s3cret@h", "status"]).run().exits(64).says("redis://***@h");
+}
+
 /// Says the same to every request, but lets in whoever logs in where that is said.
 fn says_to_all(reply: &'static str, lets_in: bool) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
