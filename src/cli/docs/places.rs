@@ -121,10 +121,11 @@ and where from.
 The password is the first line of the file that --password-file names, or else what the URL has, or else REDISCLI_AUTH. \
 If others may read that file, there is a warning.
 
-A configuration, a password file and the files of --tls-ca, --tls-cert and --tls-key are read only if they and the directory that \
-they are in belong to the effective user or to root, and nobody else may write to them: no others, and no group but one in which the owner is alone by /etc/passwd and /etc/group. \
-A directory with the sticky bit, as /tmp, may be anybody's to write to, and a link there has to be the user's or root's. Anything else is an error (78), so that root with the HOME of another user, as under \
-`sudo -E`, does not do what that user's file says. What the caller has opened is not judged: /dev/stdin, /dev/fd/N and `<(...)`.";
+A configuration, a password file and the files of --tls-ca, --tls-cert and --tls-key are read only if they, and every directory \
+and symbolic link on the way to them, belong to the effective user or to root, and nobody else may write to them: no others, and no group but one in which the owner is alone by /etc/passwd and /etc/group, without an ACL. \
+The way begins at /, for a relative path at the working directory. A directory with the sticky bit, as /tmp, may be anybody's to write to. Anything else is an error (78) that names what it is, so that root with the HOME of another user, as under \
+`sudo -E`, does not do what that user's file says. Where a user namespace has no number for the owner of /, as in some containers without root, no file is read by its path. \
+What the caller has opened is not judged: /dev/stdin, /dev/fd/N, /proc/self/fd/N and `<(...)`, named by --config, --password-file or --tls-ca and the like.";
 
 pub const FILES: &str = "\
 $XDG_CONFIG_HOME/nxlock/config.toml, ~/.config/nxlock/config.toml  The user's configuration: the second where XDG_CONFIG_HOME is not set.
