@@ -47,6 +47,56 @@ fn a_lock_that_is_given_back_after_its_slot_has_moved_is_handed_on() {
 }
 
 #[test]
+fn a_lone_waiter_whose_time_ends_as_its_slot_begins_to_move_is_told_that_the_lock_is_held() {
+    let cluster = MASTERS.lend();
+    let token = acquire(&cluster, "5m");
+    let waiter = cluster.nxlock(["run", "job", "-w", "1500ms", "--", "true"]).start();
+    eventually("it is in line", || cluster.ask::<i64>(&["ZCARD", QUEUE]) == 1);
+    listen_where_the_lock_is(&cluster, 1);
+    // All of its keys are still there, until the only one in line leaves the queue.
+    let slot = cluster.begins_to_move(LOCK);
+    waiter.finish().exits(75);
+    slot.ends();
+    release(&cluster, &token);
+}
+
+#[test]
+fn a_holder_whose_lock_was_granted_while_its_slot_moves_is_no_waiter_and_has_no_reservation() {
+    let cluster = MASTERS.lend();
+    let seen = || cluster.nxlock(["--json", "status", "job"]).run().exits(0).json()[0].take();
+    for is_reserved in [true, false] {
+        let token = acquire(&cluster, "5m");
+        let first = Turn::queued(&cluster, &["-t", "5m"]);
+        let second = Turn::queued(&cluster, &["-t", "5m"]);
+        listen_where_the_lock_is(&cluster, 2);
+        let slot;
+        if is_reserved {
+            first.freeze();
+            release(&cluster, &token);
+            slot = cluster.begins_to_move(LOCK);
+            slot.carries(&[FENCE]);
+            first.goes_on();
+        } else {
+            slot = cluster.begins_to_move(LOCK);
+            slot.carries(&[FENCE]);
+            release(&cluster, &token);
+        }
+        let mut both = vec![first, second];
+        let holder = whoever_is_next(&mut both);
+        slot.ends();
+        let now = seen();
+        assert_eq!(now["state"], "held", "{now}");
+        let queue = now["queue"].as_array().unwrap();
+        assert!(!queue.iter().any(|waiter| waiter["id"] == now["holder"]["id"]), "{now}");
+        holder.leaves();
+        for mut turn in both {
+            turn.up();
+            turn.leaves();
+        }
+    }
+}
+
+#[test]
 fn a_lock_is_renewed_and_given_back_where_it_is_while_its_slot_is_on_its_way() {
     let cluster = MASTERS.lend();
     let holder = Turn::had(&cluster, &["-t", "9s"]);

@@ -41,7 +41,8 @@ local function grant()
   leave()
   local fence = bump(fence_ms)
   redis.call('SET', K, token, 'PX', digits(ttl))
-  if queued > 0 then front('n') end
+  -- It is done: a queue that is empty now may be refused to us (see reserve).
+  if queued > 0 then pcall(front, 'n') end
   return { 1, fence }
 end
 
@@ -66,8 +67,9 @@ local function enqueue(value)
   local score = redis.call('ZSCORE', Q, token)
   if score then
     ticket = tonumber(score)
-    -- Lets the heartbeat through when the server is full (see reserve).
-    redis.call('HDEL', W, token)
+    -- Lets the heartbeat through when the server is full (see reserve). Our record stays: the hash of a lone waiter
+    -- would be gone without it, and a node that is handing the slot to another does not create keys any more.
+    redis.call('HDEL', W, '')
   else
     if ticket == 0 then
       local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')
