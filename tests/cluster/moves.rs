@@ -1,5 +1,7 @@
 //! A slot goes from one master to another, while somebody holds a name in it and others wait.
 
+use std::time::Duration;
+
 use super::seeds::seed;
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::line::{
@@ -94,6 +96,19 @@ fn a_holder_whose_lock_was_granted_while_its_slot_moves_is_no_waiter_and_has_no_
             turn.leaves();
         }
     }
+}
+
+#[test]
+fn a_holder_learns_within_seconds_that_the_move_in_which_it_was_granted_the_lock_was_called_off() {
+    let cluster = MASTERS.lend();
+    cluster.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    let slot = cluster.begins_to_move(LOCK);
+    let holder = Turn::had(&cluster, &["-t", "5m"]);
+    slot.is_called_off_at(slot.from());
+    slot.is_called_off_at(slot.to());
+    holder.finish().exits(76).within(Duration::from_secs(2));
+    // A node that does not have the slot may keep the key until it expires.
+    slot.to().ask::<()>(&["FLUSHALL"]);
 }
 
 #[test]

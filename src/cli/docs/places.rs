@@ -32,7 +32,9 @@ replicated goes on, and one whose lock was not is told so, and its command stopp
 tickets. One sentinel that hangs costs its share of --server-timeout. The password is for the master; a sentinel is given it only if it asks for one.
 Cluster  A lock and what belongs to it share one slot, and the node that has it is found by its redirections. Waiters listen to that node, and move with the slot. While a slot is being \
 moved, its locks are taken, renewed and given back as ever, but who waits for one polls and may be overtaken, and `status` tells neither who waits nor \
-the fence; with --setnx-compat a lock is not taken until the slot has arrived. \
+the fence; with --setnx-compat a lock is not taken until the slot has arrived. Bring a move that has begun to its end (`redis-cli --cluster fix`): \
+calling it off with `CLUSTER SETSLOT ... STABLE` makes the cluster lose the keys that the new node already has. A lock among them can be taken by somebody \
+else at once, and its holder learns of that at its next renewal: within a second if the last one was answered by the new node, within ten otherwise. \
 `status` without names asks every master. There are no databases but 0.
 Replicas  --min-replicas N asks the master to WAIT until N replicas have a grant; if they have not within half of --server-timeout (and a quarter of the ttl), the lock is given back, \
 and it is an error (69). It makes a lock that is lost in a failover less likely, and not impossible: a replica that has it need not be the one that is promoted. \
