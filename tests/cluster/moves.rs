@@ -38,14 +38,44 @@ fn a_slot_that_moves_disturbs_neither_who_holds_nor_who_waits() {
 #[test]
 fn a_lock_that_is_given_back_after_its_slot_has_moved_is_handed_on() {
     let cluster = MASTERS.lend();
-    // Who holds is not renewed in between, and who waits has not noticed: to the new place they seem dead.
+    // Who holds is not renewed in between, and who waits has not noticed: the new node has no subscriber of theirs.
     let line = line(&cluster, 3, &["-t", "10m"]);
     cluster.moves("lock:job");
-    are_served_in_any_order(&cluster, line);
+    are_served(&cluster, line);
     let token = acquire(&cluster, "10m");
     cluster.moves("lock:job");
     release(&cluster, &token);
     assert!(is_free(&cluster));
+}
+
+#[test]
+fn nobody_overtakes_those_who_waited_before_the_slot_moved() {
+    let cluster = MASTERS.lend();
+    let token = acquire(&cluster, "5m");
+    let waiting: Vec<Turn> = (0..3).map(|_| Turn::queued(&cluster, &["-t", "5m"])).collect();
+    listen_where_the_lock_is(&cluster, 3);
+    cluster.moves(LOCK);
+    release(&cluster, &token);
+    cluster.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+    for mut turn in waiting {
+        turn.up();
+        cluster.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+        turn.leaves();
+    }
+}
+
+#[test]
+fn a_waiter_that_is_killed_after_its_slot_has_moved_costs_only_its_reservation() {
+    let cluster = MASTERS.lend();
+    let token = acquire(&cluster, "5m");
+    let killed = Turn::queued(&cluster, &[]);
+    let mut next = Turn::queued(&cluster, &[]);
+    listen_where_the_lock_is(&cluster, 2);
+    cluster.moves(LOCK);
+    drop(killed);
+    release(&cluster, &token);
+    next.up();
+    next.leaves();
 }
 
 #[test]
