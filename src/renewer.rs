@@ -71,10 +71,20 @@ const AT_MOST_APART: Duration = Duration::from_secs(10);
 /// is at least a second ahead, and must not be believed to have passed.
 const AT_MOST_APART_BESIDE_SETNX: Duration = Duration::from_millis(500);
 
+/// And this while the lock is at a node of a cluster that is only importing its slot: if the move is called off, the
+/// lock is free at the other node at once.
+const AT_MOST_APART_WHILE_IMPORTED: Duration = Duration::from_secs(1);
+
 /// A third of the ttl: two renewals may fail before the lease is in danger.
-fn apart(claim: &Claim, ttl: Ttl) -> Duration {
-    let at_most = if claim.token.is_beside_setnx() { AT_MOST_APART_BESIDE_SETNX } else { AT_MOST_APART };
-    (ttl.get() / 3).min(at_most)
+fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
+    let mut apart = (ttl.get() / 3).min(AT_MOST_APART);
+    if claim.token.is_beside_setnx() {
+        apart = apart.min(AT_MOST_APART_BESIDE_SETNX);
+    }
+    if store.may_be_called_off() {
+        apart = apart.min(AT_MOST_APART_WHILE_IMPORTED);
+    }
+    apart
 }
 
 impl Renewer {
@@ -86,7 +96,7 @@ impl Renewer {
         server_timeout: Duration,
         alarm: Alarm,
     ) -> Renewer {
-        let next = lease.asked + apart(&claim, ttl);
+        let next = lease.asked + apart(&*store, &claim, ttl);
         let (until, calm_until) = (lease.until, lease.asked);
         let lock = Lock { store, claim, ttl, until, server_timeout, put_back: 0, calm_until };
         Renewer(Mode::Inline { lock, next, alarm })
@@ -227,10 +237,10 @@ impl Lock {
                     notify::put_back(&self.claim.name, self.put_back);
                 }
                 self.until = until;
-                (Renewal::Until(until), asked + apart(&self.claim, self.ttl))
+                (Renewal::Until(until), asked + apart(&*self.store, &self.claim, self.ttl))
             }
             // Never of a claim of our own; if it were, our lease would stand as it was.
-            Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), asked + apart(&self.claim, self.ttl)),
+            Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), asked + apart(&*self.store, &self.claim, self.ttl)),
             Ok(Renewed::NotYours(state)) => (Renewal::Lost(state), Moment::NEVER),
             // Even a refusal is retried: a password or a permission may be about to change.
             Err(error) => {

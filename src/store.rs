@@ -98,6 +98,12 @@ pub trait Store: Send {
 
     /// Readable when the connection to the authority has ended, where there is one.
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether the server that has the lock is only about to become responsible for it, as its last answer showed:
+    /// if the cluster calls the move off, the lock is lost without a word.
+    fn may_be_called_off(&self) -> bool {
+        false
+    }
 }
 
 /// How to ask for a lock.

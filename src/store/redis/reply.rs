@@ -185,6 +185,12 @@ pub fn is_parted(unexpected: &Unexpected) -> bool {
     matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "TRYAGAIN")
 }
 
+/// Whether an error says that a script was stopped in the middle, because one of its keys has no place at this server
+/// any more.
+pub fn is_cut_short(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "NONLOCAL")
+}
+
 /// Whether an error says that nothing was done, and which server is to be asked.
 pub fn redirects(unexpected: &Unexpected) -> bool {
     matches!(unexpected, Unexpected::Error { code, .. } if matches!(code.raw(), "ASK" | "MOVED"))
