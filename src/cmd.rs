@@ -183,7 +183,8 @@ fn options(global: &GlobalArgs, lock: &Named) -> String {
     let mut options = String::new();
     // The variable is one value, though it may name several servers.
     let by_variable = global.server.len() == 1 && said(global.server.first().cloned(), "NXLOCK_SERVER").is_none();
-    for server in Target::shown(global.servers()).filter(|_| !by_variable).into_iter().flatten() {
+    // They were understood, or there would be no store.
+    for server in Target::shown(global.servers(), true).filter(|_| !by_variable).into_iter().flatten() {
         options += &format!(" -s {}", shlex::try_quote(&server).unwrap_or_default());
     }
     let prefix = global.prefix.as_str().to_owned();

@@ -43,7 +43,7 @@ pub fn asked() -> Option<Vec<String>> {
 fn offer(words: &[OsString]) -> Option<Vec<String>> {
     match words {
         [by, current, line] if by == "--bash" => {
-            let typed = Typed::read(line.to_str()?);
+            let typed = Typed::read(line.to_str()?)?;
             let (word, before) = typed.words.split_last()?;
             let before: Vec<OsString> = before.iter().map(OsString::from).collect();
             Some(typed.completed(current.to_str()?, &beginning(&names(&before, word.as_ref())?, word)))

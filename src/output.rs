@@ -25,10 +25,13 @@ pub fn usage(error: clap::Error) -> Exit {
     Exit::Status(if wrong { exit::USAGE } else { 0 })
 }
 
-/// Sanitises the words that clap repeats in an error: a script may pass untrusted ones.
+/// Sanitises the words that clap repeats in an error: a script may pass untrusted ones, and a URL whose -s was forgotten
+/// has a password in it.
 pub fn harmless(mut error: clap::Error) -> clap::Error {
     let cleaned = |(kind, value): (ContextKind, &ContextValue)| match value {
-        ContextValue::String(text) => Some((kind, text::clean(text))).filter(|(_, cleaned)| cleaned != text),
+        ContextValue::String(text) => {
+            Some((kind, text::clean(&without_password(text)))).filter(|(_, cleaned)| cleaned != text)
+        }
         _ => None,
     };
     let words: Vec<_> = error.context().filter_map(cleaned).collect();
@@ -40,6 +43,19 @@ pub fn harmless(mut error: clap::Error) -> clap::Error {
         error.insert(kind, ContextValue::String(word));
     }
     error
+}
+
+/// Blots out what may be a password in a URL: everything before its host and after a `?`.
+fn without_password(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+    let rest = match rest.rsplit_once('@') {
+        Some((_, behind)) => format!("***@{behind}"),
+        None => rest.to_owned(),
+    };
+    match rest.split_once('?') {
+        Some((before, _)) => format!("{scheme}://{before}?***"),
+        None => format!("{scheme}://{rest}"),
+    }
 }
 
 /// Prints on stderr a failure that followed an attempt to print on stdout.
@@ -131,6 +147,25 @@ mod tests {
 
     use super::*;
     use crate::cli::Cli;
+
+    #[test]
+    fn a_refused_url_is_repeated_without_its_password() {
+        for (url, shown) in [
+            ("redis://:s3cret@h", "redis://***@h"),
+            ("redis://s3cret@h/1", "redis://***@h/1"),
+            ("redis://a,redis://u:s3cr@et@b", "redis://***@b"),
+            ("redis+unix:///s?pass=s3cret", "redis+unix:///s?***"),
+            ("redis://:s3c?ret@h?db=1", "redis://***@h?***"),
+            ("redis://h", "redis://h"),
+        ] {
+            for words in
+                [&["nxlock", url][..], &["nxlock", "run", "--ttl", url, "n", "true"], &["nxlock", "check", url]]
+            {
+                let said = harmless(Cli::try_parse_from(words).unwrap_err()).render().to_string();
+                assert!(said.contains(&format!("'{shown}'")) && !said.contains("s3c"), "{said}");
+            }
+        }
+    }
 
     #[test]
     fn a_refused_word_is_repeated_without_what_could_fool_a_terminal() {

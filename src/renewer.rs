@@ -70,10 +70,20 @@ const AT_MOST_APART: Duration = Duration::from_secs(10);
 /// least a second ahead, and a renewal must replace it before it passes.
 const AT_MOST_APART_BESIDE_SETNX: Duration = Duration::from_millis(500);
 
+/// Maximum renewal interval while a cluster node answers that is only importing the slot: if the move is called off, the
+/// lock is free at the other node at once.
+const AT_MOST_APART_WHILE_IMPORTED: Duration = Duration::from_secs(1);
+
 /// Returns the renewal interval, a third of the ttl: two renewals may fail before the lease is in danger.
-fn apart(claim: &Claim, ttl: Ttl) -> Duration {
-    let at_most = if claim.token.is_beside_setnx() { AT_MOST_APART_BESIDE_SETNX } else { AT_MOST_APART };
-    (ttl.get() / 3).min(at_most)
+fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
+    let mut apart = (ttl.get() / 3).min(AT_MOST_APART);
+    if claim.token.is_beside_setnx() {
+        apart = apart.min(AT_MOST_APART_BESIDE_SETNX);
+    }
+    if store.may_be_called_off() {
+        apart = apart.min(AT_MOST_APART_WHILE_IMPORTED);
+    }
+    apart
 }
 
 impl Renewer {
@@ -85,7 +95,7 @@ impl Renewer {
         server_timeout: Duration,
         alarm: Alarm,
     ) -> Renewer {
-        let next = lease.asked + apart(&claim, ttl);
+        let next = lease.asked + apart(&*store, &claim, ttl);
         let (until, calm_until) = (lease.until, lease.asked);
         let lock = Lock { store, claim, ttl, until, server_timeout, put_back: 0, calm_until };
         Renewer(Mode::Inline { lock, next, alarm })
@@ -225,10 +235,10 @@ impl Lock {
                     notify::put_back(&self.claim.name, self.put_back);
                 }
                 self.until = until;
-                (Renewal::Until(until), asked + apart(&self.claim, self.ttl))
+                (Renewal::Until(until), asked + apart(&*self.store, &self.claim, self.ttl))
             }
             // Never for the holder's own claim; if it were, the lease would be unchanged.
-            Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), asked + apart(&self.claim, self.ttl)),
+            Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), asked + apart(&*self.store, &self.claim, self.ttl)),
             Ok(Renewed::NotYours(state)) => (Renewal::Lost(state), Moment::NEVER),
             // Retry even after a refusal: a password or a permission may be about to change.
             Err(error) => {

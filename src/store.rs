@@ -97,6 +97,12 @@ pub trait Store: Send {
 
     /// Returns a descriptor that is readable when the connection to the server has ended, if there is one.
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether the server that has the lock is only about to become responsible for it, as its last answer showed:
+    /// if the cluster calls the move off, the lock is lost without a word.
+    fn may_be_called_off(&self) -> bool {
+        false
+    }
 }
 
 /// How to request a lock.

@@ -1,15 +1,20 @@
 //! Files whose word nxlock takes, as configuration, password or certificate: read only if nobody but this user and
-//! root can have written them. Knows nothing of what is in them.
+//! root can have written them, or have chosen which file the path leads to. Knows nothing of what is in them.
 
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::geteuid;
+
+use crate::text;
 
 /// Why a file is not read.
 pub enum Unfit {
@@ -36,50 +41,63 @@ impl From<io::Error> for Unfit {
 const WRITE_OF_GROUP: u32 = 0o020;
 const WRITE_OF_ALL: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+/// As many as the kernel follows, path_resolution(7).
+const MOST_LINKS: usize = 40;
+const ROOT: &str = "/";
+const HERE: &str = ".";
 
-/// Opens a file. Its owner and mode are those of what was opened, whatever the path leads to by then. In a directory
-/// where others may write, one of them could have put a link to a file that this user alone may read.
-///
-/// What nxlock's caller has opened is the caller's word, as an argument is: `/dev/stdin`, `/dev/fd/N`, `<(...)`.
+/// Opens a file that the caller named. What the caller has opened is its word, as an argument is: `/dev/stdin`,
+/// `/dev/fd/N`, `<(...)`.
 ///
 /// # Errors
-/// As open(2); and if another user may have chosen what would be read.
+/// As `open_found`.
 pub fn open(path: &Path) -> Result<File, Unfit> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name().filter(|_| !is_inherited(path))) else {
+    if is_inherited(path) {
         return Ok(File::open(path)?);
-    };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let directory = openat(AT_FDCWD, parent, flags, Mode::empty())?;
-    let file = loop {
-        // A named pipe may make us wait.
-        match openat(directory.as_fd(), name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
-            Err(Errno::EINTR) => {}
-            opened => break File::from(opened?),
-        }
-    };
-    let found = fstat(&file)?;
-    is_ours(&found, "it")?;
-    // To write to a device is not to change what it says: /dev/null.
-    let is_device = kind(&found) == SFlag::S_IFCHR;
-    if !is_device && others_may_write(&found) {
-        return Err(writable("others than its owner may write to it", &found, "chmod go-w it"));
     }
-    let around = fstat(&directory)?;
-    is_ours(&around, "its directory")?;
-    if others_may_write(&around) {
-        if around.st_mode & STICKY == 0 {
-            return Err(writable(
-                "others than its owner may write to its directory",
-                &around,
-                "chmod go-w its directory, or keep the file in another",
-            ));
+    open_found(path)
+}
+
+/// Opens a file that only this user and root can have written, by a path that only they can have laid.
+///
+/// The path is walked as the kernel would walk it, one name at a time, and what is judged is what was opened: whoever may
+/// write to a directory on the way, or owns a link there, could have the path lead to a file that this user alone may read.
+///
+/// # Errors
+/// As open(2); and if another user may have chosen what would be read. A file that is not there is not there, whoever
+/// could have put one there.
+pub fn open_found(path: &Path) -> Result<File, Unfit> {
+    let mut walk = Walk::begin(path)?;
+    let mut rest = names(path);
+    let mut links = 0;
+    while let Some(name) = rest.pop_front() {
+        let entry = walk.enter(&name)?;
+        match kind(&entry.found) {
+            SFlag::S_IFLNK => {
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(Errno::ELOOP.into());
+                }
+                walk.judge(is_ours(&entry.found, &format!("the link {}", walk.shown(&name))));
+                let target = PathBuf::from(readlinkat(&entry.fd, "")?);
+                if target.is_absolute() {
+                    walk.go_to(ROOT)?;
+                }
+                for name in names(&target).into_iter().rev() {
+                    rest.push_front(name);
+                }
+            }
+            SFlag::S_IFDIR => walk.go_into(name, entry),
+            _ if rest.is_empty() => {
+                walk.judge(is_ours(&entry.found, "it").and_then(|()| is_not_writable(&entry)));
+                walk.judged()?;
+                return entry.read_from(&walk.directory, &name);
+            }
+            _ => return Err(Errno::ENOTDIR.into()),
         }
-        // There each has what he has put there.
-        let entry = fstatat(&directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        is_ours(&entry, "the link to it")?;
     }
-    Ok(file)
+    walk.judged()?;
+    Err(Errno::EISDIR.into())
 }
 
 /// The bytes of a file, as `open` opens it.
@@ -92,9 +110,162 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Unfit> {
     Ok(bytes)
 }
 
-/// Whether a path leads to a descriptor of ours, proc_pid_fd(5).
+/// Whether a path is a descriptor of ours, proc_pid_fd(5): it, and nothing that begins with it.
 fn is_inherited(path: &Path) -> bool {
-    path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
+    let path = path.as_os_str().as_bytes();
+    let number = path.strip_prefix(b"/dev/fd/").or_else(|| path.strip_prefix(b"/proc/self/fd/"));
+    path == b"/dev/stdin" || number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
+/// What is to be looked up, one after the other.
+fn names(path: &Path) -> VecDeque<OsString> {
+    let is_name = |component: &Component<'_>| matches!(component, Component::Normal(_) | Component::ParentDir);
+    path.components().filter(is_name).map(|component| component.as_os_str().to_owned()).collect()
+}
+
+/// Something that was opened only to be judged: neither read nor waited for.
+struct Entry {
+    fd: OwnedFd,
+    found: FileStat,
+}
+
+impl Entry {
+    fn open(directory: impl AsFd, name: &OsStr) -> Result<Entry, Errno> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        // A file system that is mounted when somebody comes is mounted only for whoever wants a directory.
+        let opened = match openat(directory.as_fd(), name, flags | OFlag::O_DIRECTORY, Mode::empty()) {
+            Err(Errno::ENOTDIR | Errno::ELOOP) => openat(directory, name, flags, Mode::empty()),
+            opened => opened,
+        };
+        let fd = opened?;
+        let found = fstat(&fd)?;
+        Ok(Entry { fd, found })
+    }
+
+    /// Opens it for reading: this very file, whatever the name leads to by now.
+    fn read_from(&self, directory: &Entry, name: &OsStr) -> Result<File, Unfit> {
+        match retried(|| File::open(self.path())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return Ok(opened?),
+        }
+        // Without /proc. Only this user and root could have put another there meanwhile: it keeps nobody waiting.
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = retried(|| Ok(File::from(openat(&directory.fd, name, flags, Mode::empty())?)))?;
+        let found = fstat(&file)?;
+        if (found.st_dev, found.st_ino) != (self.found.st_dev, self.found.st_ino) {
+            return Err(io::Error::other("it was replaced while it was opened: try again").into());
+        }
+        Ok(file)
+    }
+
+    /// proc_pid_fd(5).
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
+    }
+
+    /// Whether an ACL may let in others than the mode tells, acl(5): its group bits are the most that any of them has.
+    /// Where that is not to be found out, it may.
+    fn may_have_acl(&self) -> bool {
+        match rustix::fs::getxattr(self.path(), "system.posix_acl_access", &mut [0_u8; 1][..]) {
+            Err(errno) => errno != rustix::io::Errno::NODATA && errno != rustix::io::Errno::OPNOTSUPP,
+            Ok(_) => true,
+        }
+    }
+
+    fn others_may_write(&self) -> bool {
+        let mode = self.found.st_mode;
+        let by_group = mode & WRITE_OF_GROUP != 0 && (!has_private_group(&self.found) || self.may_have_acl());
+        mode & WRITE_OF_ALL != 0 || by_group
+    }
+}
+
+/// A named pipe may make us wait, and a signal end that.
+fn retried(mut open: impl FnMut() -> io::Result<File>) -> io::Result<File> {
+    loop {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Where a path has led so far.
+struct Walk {
+    directory: Entry,
+    /// For messages.
+    path: PathBuf,
+    /// The first thing on the way that another user could have had a hand in. Told only at the end: where there is
+    /// no file, nobody has.
+    distrusted: Option<Unfit>,
+}
+
+impl Walk {
+    fn begin(path: &Path) -> Result<Walk, Unfit> {
+        if path.as_os_str().is_empty() {
+            return Err(Errno::ENOENT.into());
+        }
+        let begin = if path.is_absolute() { ROOT } else { HERE };
+        let directory = Entry::open(AT_FDCWD, begin.as_ref())?;
+        let mut walk = Walk { directory, path: begin.into(), distrusted: None };
+        walk.judge_directory();
+        Ok(walk)
+    }
+
+    /// What has a name here.
+    fn enter(&mut self, name: &OsStr) -> Result<Entry, Unfit> {
+        // Whoever may write here has put it here, unless each may touch only what is his own: that is seen by the owner
+        // of the entry, who is asked for in any case.
+        let is_sticky = self.directory.found.st_mode & STICKY != 0;
+        if self.distrusted.is_none() && !is_sticky && self.directory.others_may_write() {
+            let cause = format!("others than its owner may write to {}", self.directory_shown());
+            let hint = "chmod go-w that directory, or keep the file in another";
+            self.distrusted = Some(writable(&cause, &self.directory.found, hint));
+        }
+        Ok(Entry::open(&self.directory.fd, name)?)
+    }
+
+    fn go_into(&mut self, name: OsString, entry: Entry) {
+        // Nothing in it is a link.
+        match (name == "..", self.path.file_name()) {
+            (true, Some(_)) => _ = self.path.pop(),
+            (true, None) if self.path == Path::new(ROOT) => {}
+            _ => self.path.push(name),
+        }
+        self.directory = entry;
+        self.judge_directory();
+    }
+
+    fn go_to(&mut self, path: &str) -> Result<(), Unfit> {
+        self.directory = Entry::open(AT_FDCWD, path.as_ref())?;
+        self.path = path.into();
+        self.judge_directory();
+        Ok(())
+    }
+
+    fn judge_directory(&mut self) {
+        self.judge(is_ours(&self.directory.found, &self.directory_shown()));
+    }
+
+    fn judge(&mut self, judgement: Result<(), Unfit>) {
+        if self.distrusted.is_none() {
+            self.distrusted = judgement.err();
+        }
+    }
+
+    fn judged(&mut self) -> Result<(), Unfit> {
+        self.distrusted.take().map_or(Ok(()), Err)
+    }
+
+    fn directory_shown(&self) -> String {
+        match self.path == Path::new(HERE) {
+            true => "the working directory".to_owned(),
+            false => format!("the directory {}", text::clean(&self.path.to_string_lossy())),
+        }
+    }
+
+    fn shown(&self, name: &OsStr) -> String {
+        text::clean(&self.path.join(name).to_string_lossy())
+    }
 }
 
 fn kind(found: &FileStat) -> SFlag {
@@ -107,15 +278,33 @@ fn is_ours(found: &FileStat, what: &str) -> Result<(), Unfit> {
         return Ok(());
     }
     let (us, hint) = match us {
+        _ if is_unmapped(found.st_uid) => {
+            let us = if us == 0 { "root".to_owned() } else { format!("user {us} or root") };
+            let hint = "this user namespace has no number for its owner, whoever that is: map it, or name /dev/stdin and \
+                        give the file on stdin";
+            (us, hint)
+        }
         0 => ("root".to_owned(), "chown it to root, or name another; under sudo, leave out -E"),
         us => (format!("user {us} or root"), "name one of your own"),
     };
     Err(Unfit::Untrusted { cause: format!("{what} belongs to user {}, not to {us}", found.st_uid), hint })
 }
 
-fn others_may_write(found: &FileStat) -> bool {
-    let mode = found.st_mode;
-    mode & WRITE_OF_ALL != 0 || (mode & WRITE_OF_GROUP != 0 && !has_private_group(found))
+/// Whether a number stands for every user that has none in this user namespace, user_namespaces(7).
+fn is_unmapped(uid: u32) -> bool {
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let number = text("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
+    let map = text("/proc/self/uid_map");
+    uid == number && map.split_whitespace().ne(["0", "0", "4294967295"])
+}
+
+fn is_not_writable(file: &Entry) -> Result<(), Unfit> {
+    // To write to a device is not to change what it says: /dev/null.
+    let is_device = kind(&file.found) == SFlag::S_IFCHR;
+    if !is_device && file.others_may_write() {
+        return Err(writable("others than its owner may write to it", &file.found, "chmod go-w it"));
+    }
+    Ok(())
 }
 
 /// Whether the group of a file is its owner's alone: with one for each user goes a umask of 002. Where these files do
@@ -150,6 +339,29 @@ fn writable(cause: &str, found: &FileStat, hint: &'static str) -> Unfit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_descriptor_is_named_by_its_number_and_by_nothing_else() {
+        for path in ["/dev/stdin", "/dev/fd/0", "/dev/fd/63", "/proc/self/fd/7"] {
+            assert!(is_inherited(Path::new(path)), "{path}");
+        }
+        for path in [
+            "/dev/fd",
+            "/dev/fd/",
+            "/dev/fd/0/",
+            "/dev/fd/../fd/0",
+            "/dev/fd/3/x",
+            "/dev/fd/+3",
+            "/dev//fd/3",
+            "/dev/stdin/..",
+            "/dev/fd/../../home/ann",
+            "/proc/self/fd/../../x",
+            "/proc/1/fd/0",
+            "dev/fd/0",
+        ] {
+            assert!(!is_inherited(Path::new(path)), "{path}");
+        }
+    }
 
     #[test]
     fn a_group_is_private_if_nobody_but_the_owner_is_in_it() {

@@ -8,10 +8,15 @@ use crate::report::{Checked, CheckedServer, Report};
 use crate::retry;
 use crate::store::{Credentials, Finding, ProbedServer, Target};
 
+const VARIABLE: &str = "REDISCLI_AUTH";
+
 pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
     let named = server_named(global);
     let wants = Wants { min_replicas: settings.min_replicas, ..Wants::default() };
-    let servers = match open(global, global.prefix.clone(), wants) {
+    let opened = open(global, global.prefix.clone(), wants);
+    let has_password = has_password(global, opened.is_ok());
+    let shown = |url: &str| shown(url, has_password);
+    let servers = match opened {
         Err(error) => vec![failed(named.as_deref().map(shown), &error)],
         Ok(mut store) => {
             let probed = retry::insist(global.server_timeout, |limit| store.probe(limit));
@@ -24,7 +29,7 @@ pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
             }
         }
     };
-    Report::Checked(Checked { settings: told(settings.list, global), servers })
+    Report::Checked(Checked { settings: told(settings.list, global, &shown), servers })
 }
 
 /// Returns the only finding of a server that could not be probed.
@@ -33,7 +38,7 @@ fn failed(url: Option<String>, error: &Error) -> CheckedServer {
 }
 
 /// Returns the settings to show: without secrets, and with the server in REDIS_URL.
-fn told(list: Vec<Setting>, global: &GlobalArgs) -> Vec<Setting> {
+fn told(list: Vec<Setting>, global: &GlobalArgs, shown: &dyn Fn(&str) -> String) -> Vec<Setting> {
     let password = password(&list, global);
     let mut told: Vec<Setting> = Vec::with_capacity(list.len() + 1);
     for setting in list {
@@ -69,8 +74,7 @@ fn password(list: &[Setting], global: &GlobalArgs) -> Option<Origin> {
         let by_url = global.servers().next().is_none();
         return if by_url { Some(Origin::Environment("REDIS_URL".into())) } else { origin("server") };
     }
-    let variable = "REDISCLI_AUTH";
-    std::env::var(variable).is_ok_and(|text| !text.is_empty()).then(|| Origin::Environment(variable.into()))
+    by_variable().then(|| Origin::Environment(VARIABLE.into()))
 }
 
 fn server_named(global: &GlobalArgs) -> Option<String> {
@@ -78,7 +82,21 @@ fn server_named(global: &GlobalArgs) -> Option<String> {
     Some(servers).filter(|servers| !servers.is_empty()).or_else(redis_url)
 }
 
+/// Returns whether there is a password for a URL that has none. A file that cannot be read has none.
+fn has_password(global: &GlobalArgs, is_open: bool) -> bool {
+    match given(global.password_file.as_ref()) {
+        Some(_) => is_open,
+        None => by_variable(),
+    }
+}
+
+fn by_variable() -> bool {
+    std::env::var(VARIABLE).is_ok_and(|text| !text.is_empty())
+}
+
 /// Returns a URL without its password; nothing of one that cannot be parsed, since any part may be a password.
-fn shown(url: &str) -> String {
-    Target::shown([url]).map(|urls| urls.join(" ")).unwrap_or_else(|| "(a URL that cannot be used)".into())
+fn shown(url: &str, has_password: bool) -> String {
+    Target::shown([url], has_password)
+        .map(|urls| urls.join(" "))
+        .unwrap_or_else(|| "(a URL that cannot be used)".into())
 }

@@ -21,10 +21,12 @@ enum Open {
 }
 
 impl Typed {
-    pub fn read(line: &str) -> Typed {
+    /// Nothing, where quotes stand that are not read here: `$'...'`, which knows other escapes, `$"..."`, and those
+    /// within `$(...)`, `${...}`, `$[...]` and backquotes. What is taken for quoted would be run as code if it is not.
+    pub fn read(line: &str) -> Option<Typed> {
         let (mut words, mut word, mut open) = (Vec::new(), None::<String>, Open::None);
         let mut is_quoting = false;
-        let mut chars = line.chars();
+        let mut chars = line.chars().peekable();
         while let Some(c) = chars.next() {
             if open == Open::None && matches!(c, ' ' | '\t' | '\n') {
                 words.extend(word.take());
@@ -32,6 +34,9 @@ impl Typed {
             }
             let word = word.get_or_insert_default();
             match (open, c) {
+                (Open::None, '$') if matches!(chars.peek(), Some('\'' | '"')) => return None,
+                (Open::None | Open::Double, '$') if matches!(chars.peek(), Some('(' | '{' | '[')) => return None,
+                (Open::None | Open::Double, '`') => return None,
                 (Open::None, '\'') => open = Open::Single,
                 (Open::None, '"') => open = Open::Double,
                 (Open::Single, '\'') | (Open::Double, '"') => open = Open::None,
@@ -48,7 +53,7 @@ impl Typed {
             }
         }
         words.push(word.unwrap_or_default());
-        Typed { words, open, is_quoting }
+        Some(Typed { words, open, is_quoting })
     }
 
     /// What to put in the place of `current`, the end of the line as bash sees it, so that the word becomes one of
@@ -58,12 +63,25 @@ impl Typed {
         let typed = self.words.last().map_or(0, String::len);
         let current = if self.is_quoting { current.strip_suffix('\\').unwrap_or(current) } else { current };
         let rests: Vec<&str> = names.iter().filter_map(|name| name.get(typed..)).collect();
-        let inserted = |rest: &&str| format!("{current}{}", self.quoted(rest));
+        let inserted = |rest: &&str| self.closed(format!("{current}{}", self.quoted(rest)));
         match rests.as_slice() {
-            // bash itself closes what is open.
             [rest] => vec![inserted(rest) + if self.open == Open::None { " " } else { "" }],
             several => several.iter().map(inserted).collect(),
         }
+    }
+
+    /// bash itself closes what is open, unless what is put in ends in such a quote: it does not see that one to be the
+    /// name's.
+    fn closed(&self, mut inserted: String) -> String {
+        let quote = match self.open {
+            Open::None => return inserted,
+            Open::Single => '\'',
+            Open::Double => '"',
+        };
+        if inserted.ends_with(quote) {
+            inserted.push(quote);
+        }
+        inserted
     }
 
     /// As it has to stand within the quotes that are open.
@@ -93,7 +111,7 @@ mod tests {
     use super::*;
 
     fn completed(line: &str, current: &str, names: &[&str]) -> Vec<String> {
-        let typed = Typed::read(line);
+        let typed = Typed::read(line).unwrap();
         let begins = |name: &&&str| name.starts_with(typed.words.last().unwrap());
         let names: Vec<_> = names.iter().filter(begins).map(|name| (*name).to_owned()).collect();
         typed.completed(current, &names)
@@ -102,7 +120,7 @@ mod tests {
     #[test]
     fn words_are_read_as_bash_reads_them() {
         let words = |line| {
-            let typed = Typed::read(line);
+            let typed = Typed::read(line).unwrap();
             (typed.words.join("|"), typed.open)
         };
         assert_eq!(
@@ -117,11 +135,50 @@ mod tests {
     }
 
     #[test]
+    fn a_line_with_quotes_of_another_kind_is_not_read() {
+        for line in [
+            "nxlock run $'",
+            "nxlock run $'tw",
+            "nxlock run $\"",
+            "nxlock run a$'b'c",
+            r"nxlock --prefix $'it\'s' run ",
+            r#"nxlock run "$(echo "x" "#,
+            r#"nxlock run ${x:-"a""#,
+            "nxlock run $[",
+            "nxlock run `echo '",
+            "nxlock run \"`",
+        ] {
+            assert!(Typed::read(line).is_none(), "{line}");
+        }
+        for (line, word) in [
+            (r"x \$'a", "$a"),
+            ("x '$'a", "$a"),
+            (r#"x "$"a"#, "$a"),
+            (r#"x "a$'b"#, "a$'b"),
+            ("x '`$(${", "`$(${"),
+            (r"x \`\$\(", "`$("),
+            ("x $HOME", "$HOME"),
+        ] {
+            assert_eq!(Typed::read(line).unwrap().words, ["x", word], "{line}");
+        }
+    }
+
+    #[test]
+    fn a_quote_at_the_end_of_a_name_does_not_pass_for_the_closing_one() {
+        assert_eq!(completed("nxlock run \"sa", "sa", &["say \"hi\""]), [r#"say \"hi\"""#]);
+        assert_eq!(completed("nxlock run \"wo", "wo", &["wow!"]), [r#"wow"'!'"""#]);
+        assert_eq!(completed("nxlock run 'do", "do", &["dogs'"]), [r"dogs'\'''"]);
+        assert_eq!(completed("nxlock run \"do", "do", &["dogs'"]), ["dogs'"]);
+        assert_eq!(completed("nxlock run do", "do", &["do\""]), [r#"do\" "#]);
+        assert_eq!(completed("nxlock run \"a", "a", &["a\"", "a\"b"]), [r#"a\"""#, r#"a\"b"#]);
+    }
+
+    #[test]
     fn one_name_is_put_in_whole_with_its_quotes() {
         assert_eq!(completed("nxlock run tw", "tw", &["two words", "other"]), [r"two\ words "]);
         assert_eq!(completed(r"nxlock run two\ w", r"two\ w", &["two words"]), [r"two\ words "]);
         assert_eq!(completed("nxlock run 'it", "it", &["it's $x"]), [r"it'\''s $x"]);
-        assert_eq!(completed("nxlock run \"it", "it", &["it's $x!"]), [r#"it's \$x"'!'""#]);
+        assert_eq!(completed("nxlock run \"it", "it", &["it's $x!"]), [r#"it's \$x"'!'"""#]);
         assert_eq!(completed("nxlock run a:b", "b", &["a:bc~"]), [r"bc\~ "], "bash parts it at the colon");
         assert_eq!(completed("nxlock run ", "", &["日本 é"]), [r"日本\ é "]);
     }

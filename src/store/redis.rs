@@ -61,6 +61,8 @@ pub struct Server {
     told: LastRecord,
     /// Whose grant may have no fence yet.
     unfenced: Option<Token>,
+    /// The last answer about a lock is of a node that is only importing its slot.
+    is_imported: bool,
 }
 
 impl Server {
@@ -77,6 +79,7 @@ impl Server {
             min_replicas,
             told: LastRecord::default(),
             unfenced: None,
+            is_imported: false,
         }
     }
 
@@ -106,6 +109,7 @@ impl Server {
             Script::Inspect => self.unanswered(operation, no_reply).of_read(),
             _ => self.unanswered(operation, no_reply),
         })?;
+        self.is_imported = self.client.sent_there().is_some();
         let answer = reply::array(reply);
         self.runs_scripts |= answer.is_ok();
         if answer.as_ref().is_err_and(reply::denies_scripts) {
@@ -132,7 +136,9 @@ impl Server {
         }
         self.turn_to(operation);
         let key = operation.name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        by_commands(&mut self.client, &key).map_err(|failed| {
+        let answer = by_commands(&mut self.client, &key);
+        self.is_imported = self.client.sent_there().is_some();
+        answer.map_err(|failed| {
             let error = self.obstructed(operation, failed);
             self.denies_scripts &= error.kind != ErrorKind::Refused;
             error
@@ -393,6 +399,10 @@ impl Store for Server {
 
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
         self.client.disconnect_fd()
+    }
+
+    fn may_be_called_off(&self) -> bool {
+        self.is_imported
     }
 }
 

@@ -81,10 +81,11 @@ impl Target {
         }
     }
 
-    /// The URLs, as they may be shown; nothing of what cannot be understood.
-    pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>) -> Option<Vec<String>> {
-        // Whatever is missing in them, it is not to be seen.
-        let credentials = Credentials { fallback: Secret::of("any".into()), ..Credentials::default() };
+    /// The URLs, as they may be shown; nothing of what cannot be understood. What stands for a user in a URL without a
+    /// password may be a password without its colon: it is one's user only where there is a password from elsewhere.
+    pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>, has_password: bool) -> Option<Vec<String>> {
+        let fallback = Secret::of("any".into()).filter(|_| has_password);
+        let credentials = Credentials { fallback, ..Credentials::default() };
         let shown = |url| Target::parse(url, &credentials).map(|target| target.to_string()).ok();
         urls.into_iter().flat_map(parted).map(shown).collect()
     }
@@ -297,6 +298,25 @@ mod tests {
         ] {
             assert_eq!(shown(url), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn a_user_without_a_password_may_be_a_password_without_its_colon_and_is_not_shown() {
+        for url in [
+            "redis://s3cret@h",
+            "rediss://s3cret@h/1",
+            "unix:///s?user=s3cret",
+            "redis+sentinel://s3cret@a,b/main",
+            "redis+cluster://s3cret@a,b",
+            "redis://a,redis://s3cret@b,redis://c",
+        ] {
+            assert_eq!(Target::shown([url], false), None, "{url}");
+        }
+        assert_eq!(Target::shown(["redis://bob@h"], true).unwrap(), ["redis://bob@h:6379"]);
+        assert_eq!(
+            Target::shown(["redis://bob:s3cret@h redis://h"], false).unwrap(),
+            ["redis://bob@h:6379", "redis://h:6379"]
+        );
     }
 
     #[test]

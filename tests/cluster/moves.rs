@@ -1,5 +1,7 @@
 //! A slot goes from one master to another, while somebody holds a name in it and others wait.
 
+use std::time::Duration;
+
 use super::seeds::seed;
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::line::{
@@ -36,14 +38,107 @@ fn a_slot_that_moves_disturbs_neither_who_holds_nor_who_waits() {
 #[test]
 fn a_lock_that_is_given_back_after_its_slot_has_moved_is_handed_on() {
     let cluster = MASTERS.lend();
-    // Who holds is not renewed in between, and who waits has not noticed: to the new place they seem dead.
+    // Who holds is not renewed in between, and who waits has not noticed: the new node has no subscriber of theirs.
     let line = line(&cluster, 3, &["-t", "10m"]);
     cluster.moves("lock:job");
-    are_served_in_any_order(&cluster, line);
+    are_served(&cluster, line);
     let token = acquire(&cluster, "10m");
     cluster.moves("lock:job");
     release(&cluster, &token);
     assert!(is_free(&cluster));
+}
+
+#[test]
+fn nobody_overtakes_those_who_waited_before_the_slot_moved() {
+    let cluster = MASTERS.lend();
+    let token = acquire(&cluster, "5m");
+    let waiting: Vec<Turn> = (0..3).map(|_| Turn::queued(&cluster, &["-t", "5m"])).collect();
+    listen_where_the_lock_is(&cluster, 3);
+    cluster.moves(LOCK);
+    release(&cluster, &token);
+    cluster.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+    for mut turn in waiting {
+        turn.up();
+        cluster.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+        turn.leaves();
+    }
+}
+
+#[test]
+fn a_waiter_that_is_killed_after_its_slot_has_moved_costs_only_its_reservation() {
+    let cluster = MASTERS.lend();
+    let token = acquire(&cluster, "5m");
+    let killed = Turn::queued(&cluster, &[]);
+    let mut next = Turn::queued(&cluster, &[]);
+    listen_where_the_lock_is(&cluster, 2);
+    cluster.moves(LOCK);
+    drop(killed);
+    release(&cluster, &token);
+    next.up();
+    next.leaves();
+}
+
+#[test]
+fn a_lone_waiter_whose_time_ends_as_its_slot_begins_to_move_is_told_that_the_lock_is_held() {
+    let cluster = MASTERS.lend();
+    let token = acquire(&cluster, "5m");
+    let waiter = cluster.nxlock(["run", "job", "-w", "1500ms", "--", "true"]).start();
+    eventually("it is in line", || cluster.ask::<i64>(&["ZCARD", QUEUE]) == 1);
+    listen_where_the_lock_is(&cluster, 1);
+    // All of its keys are still there, until the only one in line leaves the queue.
+    let slot = cluster.begins_to_move(LOCK);
+    waiter.finish().exits(75);
+    slot.ends();
+    release(&cluster, &token);
+}
+
+#[test]
+fn a_holder_whose_lock_was_granted_while_its_slot_moves_is_no_waiter_and_has_no_reservation() {
+    let cluster = MASTERS.lend();
+    let seen = || cluster.nxlock(["--json", "status", "job"]).run().exits(0).json()[0].take();
+    for is_reserved in [true, false] {
+        let token = acquire(&cluster, "5m");
+        let first = Turn::queued(&cluster, &["-t", "5m"]);
+        let second = Turn::queued(&cluster, &["-t", "5m"]);
+        listen_where_the_lock_is(&cluster, 2);
+        let slot;
+        if is_reserved {
+            first.freeze();
+            release(&cluster, &token);
+            slot = cluster.begins_to_move(LOCK);
+            slot.carries(&[FENCE]);
+            first.goes_on();
+        } else {
+            slot = cluster.begins_to_move(LOCK);
+            slot.carries(&[FENCE]);
+            release(&cluster, &token);
+        }
+        let mut both = vec![first, second];
+        let holder = whoever_is_next(&mut both);
+        slot.ends();
+        let now = seen();
+        assert_eq!(now["state"], "held", "{now}");
+        let queue = now["queue"].as_array().unwrap();
+        assert!(!queue.iter().any(|waiter| waiter["id"] == now["holder"]["id"]), "{now}");
+        holder.leaves();
+        for mut turn in both {
+            turn.up();
+            turn.leaves();
+        }
+    }
+}
+
+#[test]
+fn a_holder_learns_within_seconds_that_the_move_in_which_it_was_granted_the_lock_was_called_off() {
+    let cluster = MASTERS.lend();
+    cluster.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    let slot = cluster.begins_to_move(LOCK);
+    let holder = Turn::had(&cluster, &["-t", "5m"]);
+    slot.is_called_off_at(slot.from());
+    slot.is_called_off_at(slot.to());
+    holder.finish().exits(76).within(Duration::from_secs(2));
+    // A node that does not have the slot may keep the key until it expires.
+    slot.to().ask::<()>(&["FLUSHALL"]);
 }
 
 #[test]

@@ -160,6 +160,45 @@ fn no_name_is_run_that_bash_puts_in() {
 }
 
 #[test]
+fn no_name_is_put_into_quotes_that_are_not_read() {
+    // There a backslash keeps a quote from being the last one.
+    let hostile = r"$\'; touch x; #";
+    let redis = with_locks(&[hostile]);
+    let Some(mut shell) = start("bash", Some(&redis)) else { return clear(&redis) };
+    shell.completes("nxlock run \\$\\\\\t", &["run", hostile]);
+    for typed in ["$'\t'", "$'$\t'", "$\"\t\"", "a $'b\\'c' \t"] {
+        is_not_put_in(&mut shell, typed);
+    }
+    redis.delete(&format!("lock:{hostile}"));
+    redis.put("lock:$(echo x; touch x; #", b"somebody", Some(600_000));
+    shell.completes("nxlock run \\$\t", &["run", "$(echo x; touch x; #"]);
+    is_not_put_in(&mut shell, "\"$(echo \"x\t\")\"");
+    clear(&redis);
+}
+
+/// The name, which is a command, or what it would do.
+#[track_caller]
+fn is_not_put_in(shell: &mut Shell, typed: &str) {
+    let words = shell.words(&format!("nxlock run {typed}"));
+    let screen = shell.terminal.screen();
+    assert!(!words.concat().contains("touch"), "{typed:?} became {words:?}\n{screen}");
+    assert!(!shell.directory.path().join("x").exists(), "{typed:?}: it was run\n{screen}");
+}
+
+#[test]
+fn bash_closes_the_quotes_around_a_name_that_ends_in_one() {
+    let names = ["say \"hi\"", "the dogs'", "wow!"];
+    let redis = with_locks(&names);
+    let Some(mut shell) = start("bash", Some(&redis)) else { return clear(&redis) };
+    for (nth, beginning) in ["sa", "th", "wo"].into_iter().enumerate() {
+        for quote in ["", "'", "\""] {
+            shell.completes(&format!("nxlock run {quote}{beginning}\t"), &["run", names[nth]]);
+        }
+    }
+    clear(&redis);
+}
+
+#[test]
 fn no_name_is_run_that_zsh_puts_in() {
     no_name_is_run_that_is_put_in("zsh", "bindkey '^I' menu-complete\r", 0, "");
 }

@@ -1,8 +1,11 @@
 //! Passwords from files and variables, and that none is ever shown.
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::thread;
 
 use super::Home;
 use crate::support::{Nxlock, Redis, Terminal};
@@ -110,6 +113,112 @@ fn no_password_is_shown_wherever_it_comes_from() {
         home.call(["-s", &url, "run", "job", "-n", "--", "true"]).env("NXLOCK_PASSWORD_FILE", &file).run().exits(75);
     done.never_says("s3cret").says(&format!("nxlock -s {url} release job --break"));
     home.call(["--config", config, "release", "job", &token]).run().exits(0);
+}
+
+#[test]
+fn a_password_without_its_colon_is_not_shown() {
+    let home = Home::new();
+    let url = "redis://s3cret@127.0.0.1:1";
+    let file = home.file("nx.toml", format!("server = '{url}'\n"));
+    let file = file.to_str().unwrap();
+    for options in [&[][..], &["-v"], &["--json"]] {
+        let args = |more: &[&'static str]| [options, more].concat();
+        for call in [
+            home.call(args(&["check"])).env("NXLOCK_SERVER", url),
+            home.call(args(&["check"])).env("REDIS_URL", url),
+            home.call(["--config", file].into_iter().chain(args(&["check"]))),
+            home.call(["-s", url].into_iter().chain(args(&["check"]))),
+            home.call(["-s", url].into_iter().chain(args(&["status"]))),
+        ] {
+            let done = call.run().exits(78).never_says("s3cret");
+            assert!(done.both().contains("there is no password"), "{}", done.both());
+        }
+    }
+}
+
+#[test]
+fn a_url_that_is_no_option_is_not_repeated_with_its_password() {
+    let home = Home::new();
+    for url in ["redis://:s3cret@h", "rediss://bob:s3cret@h/1", "redis+unix:///s?pass=s3cret", "redis://s3cret@h"] {
+        let option = format!("--server-url={url}");
+        for args in [
+            &[url, "status"][..],
+            &["status", "--", "a", "-x", url],
+            &["check", url],
+            &[&option, "status"],
+            &["run", "--ttl", url, "job", "--", "true"],
+            &["run", "--on-lost", url, "job", "--", "true"],
+            &["run", "--no-such", url, "job", "--", "true"],
+            &["renew", "job", "token", url],
+        ] {
+            home.call(args.iter().copied()).run().never_says("s3cret");
+        }
+    }
+    home.call(["redis://:s3cret@h", "status"]).run().exits(64).says("redis://***@h");
+}
+
+/// Says the same to every request, but lets in whoever logs in where that is said.
+fn says_to_all(reply: &'static str, lets_in: bool) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = move |mut client: TcpStream| {
+        let mut buffer = [0; 1 << 16];
+        while let Ok(n @ 1..) = client.read(&mut buffer) {
+            let heard = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            for request in heard.split("\r\n").filter(|line| line.starts_with('*')) {
+                let is_login = lets_in && request.len() == 2 && heard.contains("AUTH");
+                let said = if is_login { "+OK\r\n" } else { reply };
+                if client.write_all(said.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    // Ends with the test process.
+    thread::spawn(move || listener.incoming().flatten().for_each(|client| _ = thread::spawn(move || answer(client))));
+    port
+}
+
+#[test]
+fn no_password_is_shown_that_a_server_repeats() {
+    let home = Home::new();
+    // Long enough for a server to cut it short.
+    for password in ["s3cret".to_owned(), "s3cret".repeat(50)] {
+        let redis = Redis::on_tcp(&["--rename-command", "AUTH", ""]);
+        redis.leave_as_it_is();
+        let file = home.file("password", format!("{password}\n"));
+        let mut servers = vec![(redis.port(), "unknown command")];
+        if password == "s3cret" {
+            servers.push((says_to_all("-NOAUTH who is 's3cret'?\r\n", false), "NOAUTH who is"));
+            servers.push((says_to_all("-ERR who is \"s3cret\"?\r\n", true), "who is"));
+        }
+        for (port, said) in servers {
+            for (scheme, path) in [("redis", ""), ("redis+sentinel", "/main"), ("redis+cluster", "")] {
+                let server = |login: &str| format!("{scheme}://{login}127.0.0.1:{port}{path}");
+                let is_asked_who = said != "unknown command" || scheme != "redis+sentinel";
+                let events = home.path().join("events");
+                let events = events.to_str().unwrap();
+                for verb in [
+                    &["check"][..],
+                    &["--json", "check"],
+                    &["-v", "run", "job", "-n", "--events", events, "--", "true"],
+                ] {
+                    let call = || home.call(["--server-timeout", "300ms"].iter().chain(verb).copied());
+                    for done in [
+                        call().env("NXLOCK_SERVER", server(&format!("bob:{password}@"))).run(),
+                        call().env("NXLOCK_SERVER", server("bob@")).env("REDISCLI_AUTH", &password).run(),
+                        call().env("NXLOCK_SERVER", server("")).env("NXLOCK_PASSWORD_FILE", &file).run(),
+                    ] {
+                        assert!(!done.status.success(), "{}", done.both());
+                        let done = done.never_says("s3cret");
+                        assert!(!is_asked_who || done.both().contains(said), "{}", done.both());
+                    }
+                }
+                let told = fs::read_to_string(events).unwrap_or_default();
+                assert!(!told.contains("s3cret"), "{told}");
+            }
+        }
+    }
 }
 
 #[test]

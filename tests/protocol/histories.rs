@@ -267,7 +267,7 @@ impl Both<'_> {
         let answer = match beside {
             true => {
                 let (margin, record) = ("5000".to_string(), record(ask.token));
-                let args: Vec<&str> = args.into_iter().chain([&margin[..], &record]).collect();
+                let args: Vec<&str> = args.into_iter().chain(["", &margin[..], &record]).collect();
                 server::beside_setnx(&mut self.real, Script::AcquireBesideSetnx, &args)
             }
             false => server::acquire(&mut self.real, args),

@@ -90,6 +90,7 @@ impl Cluster {
 
     /// The slot of a key begins to go to another master. What is in it is still there.
     pub fn begins_to_move(&self, key: &str) -> Move<'_> {
+        self.knows_its_epochs();
         let from = self.at(key);
         let to = (from + 1) % MASTERS;
         let slot = self.nodes[from].ask::<u16>(&["CLUSTER", "KEYSLOT", key]).to_string();
@@ -98,6 +99,25 @@ impl Cluster {
         self.nodes[to].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
         self.nodes[from].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
         Move { cluster: self, from, to, slot, target }
+    }
+
+    /// Every node knows the configuration epoch of every master. A node that is given a slot takes an epoch above all
+    /// that it knows. If it has not heard of the last move yet, that is no higher than the epoch of the slot's old
+    /// master, and a late message of the old master takes the slot back: then each of the two sends clients to the other.
+    fn knows_its_epochs(&self) {
+        eventually("all nodes know the epochs of all masters", || {
+            let epochs = |node: &Redis| {
+                let seen = node.try_ask::<String>(&["CLUSTER", "NODES"]).ok()?;
+                let masters = seen.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+                let masters = masters.filter(|fields| fields[2].contains("master"));
+                let mut epochs: Vec<_> = masters.map(|fields| (fields[0].to_owned(), fields[6].to_owned())).collect();
+                epochs.sort();
+                Some(epochs)
+            };
+            let mut told = self.nodes.iter().filter(|node| !node.is_hanging()).map(epochs);
+            let first = told.next().flatten();
+            first.is_some() && told.all(|epochs| epochs == first)
+        });
     }
 
     /// All of it at once, as an administrator's tool does it.

@@ -25,12 +25,12 @@ pub fn may_unshare(options: &[&str]) -> bool {
 }
 
 impl Nxlock {
-    /// On a machine that has this configuration, and nothing else in its /etc: only the call sees it.
+    /// On a machine that has this configuration, and nothing else in its /etc: only the call sees it. For root.
     pub fn on_machine_with(self, configuration: &Path) -> Nxlock {
         let script = r#"mount -t tmpfs none /etc && mkdir /etc/nxlock && cp -r "$1" /etc/nxlock/config.toml && shift && exec "$@""#;
         let words = ["sh", "-c", script, "sh"].map(OsString::from).into_iter();
-        let unshare = if we_are_root() { &["unshare", "--mount"][..] } else { &["unshare", "-r", "--mount"] };
-        self.under(unshare.iter().map(OsString::from).chain(words).chain([configuration.into()]))
+        let unshare = ["unshare", "--mount"].map(OsString::from).into_iter();
+        self.under(unshare.chain(words).chain([configuration.into()]))
     }
 
     /// By a user to whom the permissions of files mean something: root is one, without two of its capabilities.

@@ -1,7 +1,7 @@
 //! Finds, reads and parses configuration files into one entry per option, with its location. Must not know the command
 //! line's own values.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -48,18 +48,21 @@ pub struct Source {
 /// If a file exists and cannot be read: it may say where the locks are.
 pub fn found(named: Option<&Path>) -> Result<Vec<Source>, Error> {
     if let Some(path) = named {
-        return read(path).map(|text| vec![Source { path: path.to_owned(), text }]).map_err(|e| unreadable(path, &e));
+        return read(path, trusted::open)
+            .map(|text| vec![Source { path: path.to_owned(), text }])
+            .map_err(|e| unreadable(path, &e));
     }
     let mut files = Vec::new();
     if let Some(path) = of_the_user() {
-        match read(&path) {
+        // HOME is no descriptor of the caller's, whatever it looks like.
+        match read(&path, trusted::open_found) {
             Ok(text) => files.push(Source { path, text }),
             Err(unfit) if is_absent(&unfit) || is_out_of_reach(&unfit, &path) => {}
             Err(unfit) => return Err(unreadable(&path, &unfit)),
         }
     }
     let path = Path::new(OF_THE_MACHINE);
-    match read(path) {
+    match read(path, trusted::open_found) {
         Ok(text) => files.push(Source { path: path.to_owned(), text }),
         Err(unfit) if is_absent(&unfit) => {}
         Err(unfit) => return Err(unreadable(path, &unfit)),
@@ -86,9 +89,9 @@ fn is_out_of_reach(unfit: &Unfit, path: &Path) -> bool {
     matches!(unfit, Unfit::Unreadable(error) if is_denied(error)) && fs::symlink_metadata(path).is_err()
 }
 
-fn read(path: &Path) -> Result<String, Unfit> {
+fn read(path: &Path, open: fn(&Path) -> Result<File, Unfit>) -> Result<String, Unfit> {
     let mut text = String::new();
-    trusted::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LONGEST {
         return Err(io::Error::other("it is longer than 1 MiB").into());
     }

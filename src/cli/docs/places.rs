@@ -30,9 +30,11 @@ Sentinel  With each new connection the sentinels are asked for the master, one a
 A server that is lost, or that turns out to be a replica, is asked for anew, while waiting and while a command runs: after a failover a holder whose lock was \
 replicated goes on, and one whose lock was not is told so, and its command stopped. Who waits is served by the new master, in the order of their \
 tickets. One sentinel that hangs costs its share of --server-timeout. The password is for the master; a sentinel is given it only if it asks for one.
-Cluster  A lock and what belongs to it share one slot, and the node that has it is found by its redirections. Waiters listen to that node, and move with the slot. While a slot is being \
+Cluster  A lock and what belongs to it share one slot, and the node that has it is found by its redirections. Waiters listen to that node, and move with the slot, in their order. While a slot is being \
 moved, its locks are taken, renewed and given back as ever, but who waits for one polls and may be overtaken, and `status` tells neither who waits nor \
-the fence; with --setnx-compat a lock is not taken until the slot has arrived. \
+the fence; with --setnx-compat a lock is not taken until the slot has arrived. Bring a move that has begun to its end (`redis-cli --cluster fix`): \
+calling it off with `CLUSTER SETSLOT ... STABLE` makes the cluster lose the keys that the new node already has. A lock among them can be taken by somebody \
+else at once, and its holder learns of that at its next renewal: within a second if the last one was answered by the new node, within ten otherwise. \
 `status` without names asks every master. There are no databases but 0.
 Replicas  --min-replicas N asks the master to WAIT until N replicas have a grant; if they have not within half of --server-timeout (and a quarter of the ttl), the lock is given back, \
 and it is an error (69). It makes a lock that is lost in a failover less likely, and not impossible: a replica that has it need not be the one that is promoted. \
@@ -121,10 +123,11 @@ and where from.
 The password is the first line of the file that --password-file names, or else what the URL has, or else REDISCLI_AUTH. \
 If others may read that file, there is a warning.
 
-A configuration, a password file and the files of --tls-ca, --tls-cert and --tls-key are read only if they and the directory that \
-they are in belong to the effective user or to root, and nobody else may write to them: no others, and no group but one in which the owner is alone by /etc/passwd and /etc/group. \
-A directory with the sticky bit, as /tmp, may be anybody's to write to, and a link there has to be the user's or root's. Anything else is an error (78), so that root with the HOME of another user, as under \
-`sudo -E`, does not do what that user's file says. What the caller has opened is not judged: /dev/stdin, /dev/fd/N and `<(...)`.";
+A configuration, a password file and the files of --tls-ca, --tls-cert and --tls-key are read only if they, and every directory \
+and symbolic link on the way to them, belong to the effective user or to root, and nobody else may write to them: no others, and no group but one in which the owner is alone by /etc/passwd and /etc/group, without an ACL. \
+The way begins at /, for a relative path at the working directory. A directory with the sticky bit, as /tmp, may be anybody's to write to. Anything else is an error (78) that names what it is, so that root with the HOME of another user, as under \
+`sudo -E`, does not do what that user's file says. Where a user namespace has no number for the owner of /, as in some containers without root, no file is read by its path. \
+What the caller has opened is not judged: /dev/stdin, /dev/fd/N, /proc/self/fd/N and `<(...)`, named by --config, --password-file or --tls-ca and the like.";
 
 pub const FILES: &str = "\
 $XDG_CONFIG_HOME/nxlock/config.toml, ~/.config/nxlock/config.toml  The user's configuration: the second where XDG_CONFIG_HOME is not set.
@@ -154,7 +157,7 @@ renew  `~lock:* ~{lock:*}:* +eval +get +time +pttl +pexpire`; and, to tell the f
 `&lock:* +zrange +zrem +hget +hdel +publish +pubsub|numsub`
 status  `~lock:* ~{lock:*}:* &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub`; and `+scan` if no name is given
 Sentinel  `+role` at the master; at a sentinel with users, `+sentinel|get-master-addr-by-name`
-Cluster  `+cluster|slots +asking`
+Cluster  `+cluster|slots +cluster|myid +asking`
 Several servers  `+info`, to see that they are not one
 --min-replicas  `+wait`
 check  All of these; and `+info +config|get` to be told of all that endangers locks

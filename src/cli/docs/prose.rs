@@ -168,7 +168,8 @@ Durations are written with a unit: `90s`, `1m30s`, `500ms`, `2h`.
 Options of every verb stand on either side of it.
 
 A command line is visible to every user of a machine. Give a password by --password-file, REDISCLI_AUTH, or a URL in \
-NXLOCK_SERVER or REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock shows neither in any message; at a terminal it warns of a password in --server.
+NXLOCK_SERVER or REDIS_URL, and a token by NXLOCK_TOKEN or on stdin. nxlock shows neither in any message, whatever a server repeats; at a terminal it warns of a password in --server, \
+unless -q is given, which leaves out every warning.
 
 The completions for bash, zsh and fish offer the names of locks that there are, up to a thousand, from the server that the line so far, the environment or the configuration names; where that takes more than 300ms, or `status` without a name may not be asked, none. They ask by `nxlock complete-names WORD...`, with the words of the line from `nxlock` on, the last of them the one that is being typed, which prints what it may be, one a line, and never says anything else.
 

@@ -68,7 +68,11 @@ pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Li
     // Lets ourselves be sent to where they are all to be asked.
     client.turn_to(&keys.key);
     client.ask(&request("GET", &[&keys.key]), limit)?;
-    let probes = probes(&keys);
+    let mut probes = probes(&keys);
+    if client.is_of_a_cluster() {
+        let request = request("CLUSTER", &["MYID"]);
+        probes.push(Probe { need: Need::Calls, rule: "+cluster|myid", pattern: String::new(), request });
+    }
     let requests: Vec<Cmd> = probes.iter().map(|probe| probe.request.clone()).collect();
     for (probe, answer) in probes.iter().zip(client.ask_all(&requests, limit)?) {
         denied.extend(denial(&answer, probe.rule, &probe.pattern).map(|rule| (probe.need, rule)));

@@ -1,7 +1,8 @@
 -- ACQUIRE: one question, asked as often as one likes: is the lock mine?
 --
 -- KEYS lock, queue, waiters, fence
--- ARGV token, ttl_ms, manner, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet)
+-- ARGV token, ttl_ms, manner, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind
+--   kind    cluster if the server is a node of a cluster: a lock's slot may move to another
 --   manner  queue  wait in line if it is not granted (first call, heartbeat, poll and claim alike)
 --           once   ask, do not queue; yields to everybody who waits
 --           plain  as SET NX: granted whenever the lock is free, whatever the queue says
@@ -16,7 +17,8 @@
 -- Keeps: the lock changes hands here only from nobody to the first in line that lives (`plain`
 -- aside), so a call by anyone repairs any wake-up that was lost. A free lock is reserved for a live
 -- waiter ahead of the caller exactly as RELEASE does: a frozen one costs its grace, a killed one
--- nothing. While the lock is held, `once` and `plain` change nothing.
+-- nothing (or, if the slot has moved since it was last heard of, its grace). While the lock is held,
+-- `once` and `plain` change nothing.
 
 local ttl, manner, lease = tonumber(ARGV[2]), ARGV[3], math.min(tonumber(ARGV[4]), LEASE_MAX)
 -- A claim must never shorten the expiry that the next in line has set its timer by.
@@ -41,7 +43,8 @@ local function grant()
   leave()
   local fence = bump(fence_ms)
   redis.call('SET', K, token, 'PX', digits(ttl))
-  if queued > 0 then front('n') end
+  -- It is done: a queue that is empty now may be refused to us (see reserve).
+  if queued > 0 then pcall(front, 'n') end
   return { 1, fence }
 end
 
@@ -66,8 +69,9 @@ local function enqueue(value)
   local score = redis.call('ZSCORE', Q, token)
   if score then
     ticket = tonumber(score)
-    -- Lets the heartbeat through when the server is full (see reserve).
-    redis.call('HDEL', W, token)
+    -- Lets the heartbeat through when the server is full (see reserve). Our record stays: the hash of a lone waiter
+    -- would be gone without it, and a node that is handing the slot to another does not create keys any more.
+    redis.call('HDEL', W, '')
   else
     if ticket == 0 then
       local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')
@@ -81,8 +85,9 @@ local function enqueue(value)
       if reserved and reserved == value then redis.call('HSET', W, 'reserved', reserved) end
     end
   end
-  redis.call('HSET', W, token, table.concat(
-    { '1', digits(now + lease), digits(grace), used == 1 and channel or '' }, '|'))
+  local node = used == 1 and ARGV[8] == 'cluster' and this_node() or ''
+  redis.call('HSET', W, token, table.concat({ '1', digits(now + lease),
+    digits(grace) .. (node ~= '' and '@' .. node or ''), used == 1 and channel or '' }, '|'))
   lengthen(Q, 4 * lease)
   lengthen(W, 4 * lease)
 end

@@ -8,13 +8,13 @@ use super::Server;
 use super::acl::{self, Rights};
 use super::info::{Info, Saving};
 use super::queue::QueueEntry;
-use super::reply::{self, Operation};
+use super::reply::{self, Operation, Peer, Unexpected};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{LockName, companion_key};
 use crate::store::probe::{Finding, Probed, ProbedServer, Seen, Trial, finely, scratch_name, try_lock};
-use crate::text::{Tainted, clean};
+use crate::text::clean;
 use crate::wait::Limit;
 
 const PINGS: usize = 5;
@@ -61,9 +61,9 @@ fn meet(server: &mut Server, limit: Limit<'_>) -> Result<Finding, Error> {
         let answer = server.client.ask(&cmd("PING"), limit).map_err(|fault| server.unanswered(&operation, fault))?;
         // Who may not PING has had an answer all the same.
         if let Value::ServerError(_) = answer {
-            let error = operation.misunderstood(&server.client, reply::unexpected(&answer));
-            if !error.cause.contains("NOPERM") {
-                return Err(error);
+            let unexpected = reply::unexpected(&answer);
+            if !matches!(&unexpected, Unexpected::Error { code, .. } if code.raw() == "NOPERM") {
+                return Err(operation.misunderstood(&server.client, unexpected));
             }
         }
         if nth > 0 {
@@ -143,7 +143,7 @@ fn tell(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Er
     let limit = patiently(server);
     let answer = server.client.ask(question, limit).map_err(|fault| server.unanswered(&operation, fault))?;
     Ok(match &answer {
-        Value::ServerError(error) => Err(Tainted::new(error.details().unwrap_or(error.code())).to_string()),
+        Value::ServerError(error) => Err(reply::said(error, server.client.login()).to_string()),
         _ => Ok(answer),
     })
 }

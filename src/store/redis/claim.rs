@@ -30,6 +30,7 @@ impl Server {
         let millis = |duration: Duration| duration.as_millis().to_string();
         let (ttl_ms, lease_ms, grace_ms) = (millis(ttl.get()), millis(queue::LEASE), millis(grace));
         let shared = claim.beside_setnx.as_ref().map(|beside| (millis(beside.margin), &beside.record));
+        let kind = if self.client.is_of_a_cluster() { "cluster" } else { "" };
         let mut redirects = 0;
         let (asked, answer) = loop {
             let (word, channel, ticket) = match mode {
@@ -40,7 +41,7 @@ impl Server {
                     ("queue", channel, ticket)
                 }
             };
-            let mut args = vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket];
+            let mut args = vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket, kind];
             args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
             // Before the request leaves: the server's count begins later than ours.
             let asked = Moment::now();

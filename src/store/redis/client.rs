@@ -9,9 +9,11 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::connection::Connection;
+use super::credentials::Login;
 use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
+use super::reply::Peer;
 use super::topology::{Redirect, Topology};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
@@ -253,6 +255,12 @@ impl Client {
     /// Readable when the connection has ended.
     pub fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
         self.idle.last().map(Connection::fd)
+    }
+}
+
+impl Peer for Client {
+    fn login(&self) -> Option<&Login> {
+        self.topology.session().login.as_ref()
     }
 }
 

@@ -16,6 +16,7 @@ use super::credentials::Login;
 use super::dial::{self, ready};
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
+use super::reply;
 use super::tls::{self, TlsStream};
 use crate::clock::Moment;
 use crate::log;
@@ -60,7 +61,7 @@ impl Connection {
         // What is lost of a greeting is no request's: none has been made yet.
         for reply in connection.converse(&greetings, limit)? {
             if let Value::ServerError(_) = reply {
-                return Err(Fault::Greeting(reply));
+                return Err(reply::refusal(&reply, endpoint.session.login.as_ref()));
             }
         }
         log::trace(format_args!("connected to {endpoint}"));

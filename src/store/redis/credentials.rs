@@ -25,6 +25,11 @@ impl Secret {
     pub fn reveal(&self) -> &str {
         &self.0
     }
+
+    /// A text without it, wherever it stands there. A part of it is left: nobody can know it for one.
+    pub fn blotted_out_of(&self, text: &str) -> String {
+        text.replace(&self.0, "***")
+    }
 }
 
 /// What AUTH takes (Redis command AUTH).

@@ -3,7 +3,6 @@
 use std::io;
 
 use nix::errno::Errno;
-use redis::Value;
 
 use crate::error::ErrorKind;
 
@@ -17,8 +16,6 @@ pub enum Fault {
     Ended(io::Error),
     /// What came is not a reply.
     Garbled(String),
-    /// The server refused to hear us at all.
-    Greeting(Value),
     /// What is wrong is known better than by any of these.
     Known {
         kind: ErrorKind,

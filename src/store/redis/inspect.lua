@@ -9,7 +9,8 @@
 --   all strings but reserved
 --
 -- Keeps: everything as it was. A waiter is left out if its lease is over, or if nobody listens on its
--- channel; unless nobody listens on any, which is how a replica, where nobody subscribes, sees it.
+-- channel; unless nobody listens on any, which is how a replica, where nobody subscribes, sees it, or the waiter
+-- subscribed at another node of the cluster.
 
 local kind = redis.call('TYPE', K)
 kind = kind.ok or kind
@@ -19,7 +20,7 @@ local queue = redis.call('ZRANGE', Q, 0, 499, 'WITHSCORES')
 for i = 1, #queue, 2 do
   local w = waiter(queue[i])
   if w then
-    leased[#leased + 1] = { string.match(w.record, '\n(.*)') or queue[i], queue[i + 1], w.channel }
+    leased[#leased + 1] = { string.match(w.record, '\n(.*)') or queue[i], queue[i + 1], w }
     if w.channel ~= '' then channels[#channels + 1] = w.channel end
   end
 end
@@ -33,7 +34,7 @@ local heard = false
 for _, channel in ipairs(channels) do heard = heard or not dumb[channel] end
 local alive = {}
 for _, w in ipairs(leased) do
-  if not (heard and dumb[w[3]]) then
+  if not (heard and dumb[w[3].channel]) or elsewhere(w[3]) then
     alive[#alive + 1] = w[1]
     alive[#alive + 1] = digits(tonumber(w[2]))
   end

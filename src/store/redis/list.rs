@@ -70,11 +70,11 @@ impl Server {
             scan.cursor = Some("0".into());
             return Ok(());
         };
-        let mut scan = cmd("SCAN");
+        let mut request = cmd("SCAN");
         let pattern = format!("{}*", glob_escaped(self.prefix.as_str()));
-        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
+        request.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
         self.turn_to_shard(scan.shards.last());
-        let reply = self.client.ask(&scan, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
+        let reply = self.client.ask(&request, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         let page = reply::array(reply).map_err(|unexpected| LIST.misunderstood(&self.client, unexpected))?;
         let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&LIST)) };
         let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.raw().to_owned();

@@ -23,7 +23,8 @@ use crate::wait::Limit;
 const ROUNDS: usize = 4;
 
 impl Server {
-    /// What a script answers; none if it was not run, because some of its keys are on their way.
+    /// What a script answers; none if it was not run, because some of its keys are on their way. ACQUIRE and INSPECT
+    /// may be asked again whatever they have done, so they may also have been stopped in the middle.
     pub(super) fn script_unless_moving(
         &mut self,
         operation: &Operation<'_>,
@@ -32,7 +33,10 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Option<Vec<Value>>, Error> {
         match self.answer(operation, script, &self.packed(script, operation.name, args), limit)? {
-            Err(unexpected) if reply::is_parted(&unexpected) => {
+            Err(unexpected)
+                if reply::is_parted(&unexpected)
+                    || (matches!(script, Script::Acquire | Script::Inspect) && reply::is_cut_short(&unexpected)) =>
+            {
                 log::trace(format_args!("{} is moving the lock: asking for one key at a time", self.client));
                 Ok(None)
             }
@@ -77,6 +81,7 @@ impl Server {
                         let answer = self.script_of_one(operation, Script::RaiseMoving, &fence, &[&ttl_ms], limit)?;
                         let fence = answer.first().and_then(reply::fence).ok_or_else(|| self.senseless(operation))?;
                         fenced = Some((fence, ttl.believed_until(asked)));
+                        self.leave_moving_queue(&key, &claim.token, limit);
                     }
                 },
                 [Value::Int(0), seen @ ..] => {
@@ -167,15 +172,20 @@ impl Server {
             [Value::Int(0), seen @ ..] => Some(self.state(operation, seen, limit)?),
             _ => return Err(self.senseless(operation)),
         };
-        // What is left of us where others wait ends by itself, and costs them a moment until then.
         if script_for(Script::Release, token) == Script::ReleaseBesideSetnx {
             let record = companion_key(&key, "holder");
             let _ = self.script_of_one(operation, Script::ReleaseMoving, &record, &[token.as_str()], limit);
         }
-        let _ = self.client.ask(cmd("ZREM").arg(companion_key(&key, "queue")).arg(token.as_str()), limit);
-        let _ =
-            self.client.ask(cmd("HDEL").arg(companion_key(&key, "waiters")).arg(token.as_str()).arg("reserved"), limit);
+        self.leave_moving_queue(&key, token, limit);
         Ok(whose)
+    }
+
+    /// Removes a token from the queue, and the mark of a reservation. What stays there if that fails expires, and costs
+    /// the next waiter a moment until then.
+    fn leave_moving_queue(&mut self, key: &str, token: &Token, limit: Limit<'_>) {
+        let _ = self.client.ask(cmd("ZREM").arg(companion_key(key, "queue")).arg(token.as_str()), limit);
+        let _ =
+            self.client.ask(cmd("HDEL").arg(companion_key(key, "waiters")).arg(token.as_str()).arg("reserved"), limit);
     }
 
     /// What undoes a grant at a node that is only about to have the key, for nobody to wait for.

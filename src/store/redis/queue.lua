@@ -5,6 +5,7 @@
 --   lock     string  the holder's token; nothing else decides who holds
 --   queue    zset    token -> ticket, a waiter's place in the order
 --   waiters  hash    token -> 1|lease deadline ms|grace ms|channel     (server clock; '' = it polls)
+--                    in a cluster `@` and the id of the node at which it subscribed come after the grace
 --                    and on a new line who it is, where a token is a bare number (setnx.lua)
 --                    reserved -> token the lock was last put aside for; true only while lock == it
 --   fence    string  fence of the last change of owner, in decimal digits
@@ -32,11 +33,11 @@ end
 -- A record of another version is good for its lease; how to reach its waiter we can't know.
 local function waiter(t)
   local record = redis.call('HGET', W, t) or ''
-  local version, lease, grace, channel = string.match(record, '^(%d+)|(%d+)|(%d+)|?(%C*)')
+  local version, lease, grace, node, channel = string.match(record, '^(%d+)|(%d+)|(%d+)@?(%x*)|?(%C*)')
   lease = tonumber(lease)
   if not lease or lease < now or lease > now + LEASE_MAX then return nil end
   if version ~= '1' then channel = '' end
-  return { lease = lease, grace = math.max(1, tonumber(grace)), channel = channel, record = record }
+  return { lease = lease, grace = math.max(1, tonumber(grace)), node = node, channel = channel, record = record }
 end
 
 -- How many heard it; false where the server does not let us say it.
@@ -52,6 +53,16 @@ local function listeners(channel)
   return type(n) == 'table' and n.err == nil and tonumber(n[2]) or nil
 end
 
+-- The id of the cluster's node that runs this; '' where it does not say.
+local function this_node()
+  local id = redis.pcall('CLUSTER', 'MYID')
+  return type(id) == 'string' and id or ''
+end
+
+-- Whether a waiter subscribed at another node: its slot has moved since, or a replica was promoted. NUMSUB does
+-- not count it here, though it lives; PUBLISH reaches it, because the nodes of a cluster pass messages on.
+local function elsewhere(w) return w.node ~= '' and w.node ~= this_node() end
+
 -- The first in line that lives, told `word` if one is given; the dead before it are dropped.
 -- The caller lives: it is asking. nil: nobody waits. false: too many dead for one script.
 local function front(word)
@@ -63,10 +74,11 @@ local function front(word)
     if w then
       if w.channel == '' then return h, w, dropped end
       local heard = listeners(w.channel)
-      local told = word and heard ~= 0 and publish(w.channel, word)
+      local away = heard == 0 and elsewhere(w)
+      local told = word and (heard ~= 0 or away) and publish(w.channel, word)
       w.untold = word and not told
       -- Not knowing must not cost a waiter its place.
-      if (heard or told or 1) > 0 then return h, w, dropped end
+      if away or (heard or told or 1) > 0 then return h, w, dropped end
     end
     redis.call('ZREM', Q, h)
     redis.call('HDEL', W, h)

@@ -194,7 +194,7 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
             log::trace(format_args!("may not subscribe to a channel: polling"));
             Ok(Subscription::NotPermitted)
         }
-        Value::ServerError(_) => Err(Fault::Greeting(reply)),
+        Value::ServerError(_) => Err(reply::refusal(&reply, endpoint.session.login.as_ref())),
         _ => Ok(Subscription::Open(connection)),
     }
 }

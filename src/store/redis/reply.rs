@@ -5,8 +5,9 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use redis::Value;
+use redis::{ServerError, Value};
 
+use super::credentials::Login;
 use super::fault::{Fault, NoReply};
 use crate::duration;
 use crate::error::{Error, ErrorKind};
@@ -20,6 +21,12 @@ pub enum Unexpected {
     Error { code: Tainted, text: Tainted },
     /// A reply of another shape: not a server whose scripts we understand.
     Shape,
+}
+
+/// Who is asked, as messages name it.
+pub trait Peer: fmt::Display {
+    /// What the server was told, which it may repeat.
+    fn login(&self) -> Option<&Login>;
 }
 
 /// What is being done, for messages.
@@ -42,8 +49,8 @@ impl<'a> Operation<'a> {
     }
 
     /// What a reply means that is not an answer.
-    pub fn misunderstood(&self, at: &dyn fmt::Display, unexpected: Unexpected) -> Error {
-        let (kind, cause, hint) = understood(unexpected);
+    pub fn misunderstood(&self, at: &dyn Peer, unexpected: Unexpected) -> Error {
+        let (kind, cause, hint) = understood(unexpected, at.login());
         Error { kind, action: self.action(at), cause, hint: hint.to_owned() }
     }
 
@@ -58,7 +65,6 @@ impl<'a> Operation<'a> {
 /// What can be done about a fault, what came, and what to do.
 pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str) {
     let (cause, hint) = match fault {
-        Fault::Greeting(reply) => return understood(unexpected(&reply)),
         Fault::Known { kind, cause, hint } => return (kind, cause, hint),
         Fault::TimeUp => (
             format!("no answer within {}", duration::span(waited)),
@@ -73,17 +79,44 @@ pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str)
     (ErrorKind::Unreachable, cause, hint)
 }
 
-fn understood(unexpected: Unexpected) -> (ErrorKind, String, &'static str) {
+/// A reply for which a connection is of no use: the server refuses to hear us at all.
+pub fn refusal(reply: &Value, login: Option<&Login>) -> Fault {
+    let (kind, cause, hint) = understood(unexpected(reply), login);
+    Fault::Known { kind, cause, hint }
+}
+
+fn understood(unexpected: Unexpected, login: Option<&Login>) -> (ErrorKind, String, &'static str) {
     match unexpected {
         Unexpected::Error { code, text } => {
             let (kind, hint) = meaning(code.raw());
-            let clue = if text.raw().contains(code.raw()) { String::new() } else { format!("{code}: ") };
-            (kind, format!("{clue}the server says \"{text}\""), hint)
+            let clue = match text.raw().contains(code.raw()) {
+                true => String::new(),
+                false => format!("{}: ", without_password(code.raw(), login)),
+            };
+            (kind, format!("{clue}the server says \"{}\"", without_password(text.raw(), login)), hint)
         }
         Unexpected::Shape => {
             (ErrorKind::Internal, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
         }
     }
+}
+
+/// What a server says, without the password that it was told. What it means is to be read before: the password may be
+/// any of the words.
+fn without_password(said: &str, login: Option<&Login>) -> Tainted {
+    Tainted::from(login.map_or_else(|| said.to_owned(), |login| login.password.blotted_out_of(said)))
+}
+
+/// The same of an error, without its code.
+pub fn said(error: &ServerError, login: Option<&Login>) -> Tainted {
+    let details = error.details().unwrap_or(error.code());
+    without_password(without_arguments(details), login)
+}
+
+/// What stands before the arguments that an error repeats: a server without AUTH has the password among them, and
+/// cuts it short.
+fn without_arguments(details: &str) -> &str {
+    details.split("with args beginning with").next().unwrap_or_default().trim_end_matches([',', ' '])
 }
 
 fn hint(error: &io::Error) -> &'static str {
@@ -110,7 +143,7 @@ pub fn array(reply: Value) -> Result<Vec<Value>, Unexpected> {
 /// A reply that is good for nothing but its error.
 pub fn unexpected(reply: &Value) -> Unexpected {
     let Value::ServerError(error) = reply else { return Unexpected::Shape };
-    let details = error.details().unwrap_or_default();
+    let details = without_arguments(error.details().unwrap_or_default());
     // A script's error may carry the code of the command that failed only in its text: before Redis
     // 7 all of it reads "ERR Error running script ...: -OOM command not allowed".
     let known = CODES.iter().find(|(code, ..)| details.contains(&format!("{code} ")));
@@ -150,6 +183,12 @@ pub fn denies(unexpected: &Unexpected) -> bool {
 /// Whether an error says that nothing was done, because some of the keys are at another server just now.
 pub fn is_parted(unexpected: &Unexpected) -> bool {
     matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "TRYAGAIN")
+}
+
+/// Whether an error says that a script was stopped in the middle, because one of its keys has no place at this server
+/// any more.
+pub fn is_cut_short(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "NONLOCAL")
 }
 
 /// Whether an error says that nothing was done, and which server is to be asked.
@@ -294,21 +333,56 @@ fn instant(value: &Value) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::credentials::Secret;
+
+    /// A server that was told a password, if any.
+    struct Told(Option<Login>);
+
+    impl Peer for Told {
+        fn login(&self) -> Option<&Login> {
+            self.0.as_ref()
+        }
+    }
+
+    impl fmt::Display for Told {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("redis://h")
+        }
+    }
+
+    fn misunderstood(password: &str, error: &str) -> Error {
+        let operation = Operation { verb: "look", name: None };
+        let login = Secret::of(password.into()).map(|password| Login { user: None, password });
+        operation.misunderstood(&Told(login), unexpected(&redis::parse_redis_value(error.as_bytes()).unwrap()))
+    }
+
+    #[test]
+    fn the_password_is_blotted_out_of_what_a_server_says_and_does_not_change_what_it_means() {
+        let said = |password: &str, error: &str| misunderstood(password, error).cause;
+        assert_eq!(said("s3cret", "-ERR no 's3cret' here\r\n"), "the server says \"ERR no '***' here\"");
+        assert_eq!(said("", "-ERR no 's3cret' here\r\n"), "the server says \"ERR no 's3cret' here\"");
+        assert!(!said("s3cret", "-S3CRET s3cret s3cret\r\n").contains("s3cret"));
+        assert!(!said("s\x1bcret", "-ERR no 's\x1bcret' here\r\n").contains("cret"), "before it is made harmless");
+        assert_eq!(
+            said("s3cret", "-ERR unknown command 'AUTH', with args beginning with: 'bob' 's3c\r\n"),
+            "the server says \"ERR unknown command 'AUTH'\""
+        );
+        for password in ["NOAUTH", "Authentication", "A"] {
+            let error = misunderstood(password, "-NOAUTH Authentication required.\r\n");
+            assert!(error.hint.contains("--password-file") && !error.cause.contains(password), "{error:?}");
+        }
+        assert_eq!(misunderstood("OOM", "-OOM no more\r\n").kind, ErrorKind::Unavailable);
+    }
 
     #[test]
     fn a_servers_error_code_is_shown_without_what_could_fool_a_terminal() {
-        let operation = Operation { verb: "look", name: None };
-        let error = redis::parse_redis_value(b"-\x1b[31mE\x0b\r\n").unwrap();
-        let error = operation.misunderstood(&"redis://h", unexpected(&error));
+        let error = misunderstood("", "-\x1b[31mE\x0b\r\n");
         assert!(!error.to_string().contains(char::is_control), "{error:?}");
     }
 
     #[test]
     fn an_error_that_a_script_has_returned_is_understood() {
-        let operation = Operation { verb: "look", name: None };
-        let error = "-@user_script: 65: -READONLY You can't write against a read only replica.\r\n";
-        let error =
-            operation.misunderstood(&"redis://h", unexpected(&redis::parse_redis_value(error.as_bytes()).unwrap()));
+        let error = misunderstood("", "-@user_script: 65: -READONLY You can't write against a read only replica.\r\n");
         assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(error.cause.ends_with("\"READONLY You can't write against a read only replica.\""), "{error:?}");
     }

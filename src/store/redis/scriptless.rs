@@ -110,7 +110,17 @@ pub fn release(
 pub fn look(client: &mut Client, key: &str, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), ScriptlessError> {
     let mut kind = cmd("TYPE");
     kind.arg(key);
-    let [kind, get, pttl] = three(client.ask_all(&[kind, get(key), pttl(key)], limit).map_err(NoReply::of_read)?)?;
+    let question = [kind, get(key), pttl(key)];
+    let mut rounds = 0..ROUNDS;
+    let [kind, get, pttl] = loop {
+        let replies = three(client.ask_all(&question, limit).map_err(NoReply::of_read)?)?;
+        // A cluster may carry the key to another node between two of them, and only the first reply is followed there.
+        let has_moved =
+            client.is_of_a_cluster() && replies.iter().any(|reply| reply::redirects(&reply::unexpected(reply)));
+        if !has_moved || rounds.next().is_none() {
+            break replies;
+        }
+    };
     let (state, value) = match reply::text(&refuse_error(kind)?) {
         Some(kind) if matches!(kind.raw(), "string" | "none") => {
             let value = refuse_error(get)?;

@@ -12,15 +12,15 @@ local value, stale, ttl = redis.call('GET', K), '', tonumber(ARGV[2])
 local time = ends(value)
 if time and ours then
   redis.call('SET', K, token, 'PX', ARGV[2])
-elseif time and not held and time + tonumber(ARGV[8]) < now then
+elseif time and not held and time + tonumber(ARGV[9]) < now then
   redis.call('DEL', K)
   stale = value
 end
 local answer = ask()
 if answer[1] == 1 then
-  redis.call('SET', H, ARGV[9], 'PX', beside(ttl))
+  redis.call('SET', H, ARGV[10], 'PX', beside(ttl))
   if stale ~= '' then answer[3] = stale end
 elseif answer[6] ~= '0' then
-  redis.call('HSET', W, token, redis.call('HGET', W, token) .. '\n' .. ARGV[9])
+  redis.call('HSET', W, token, redis.call('HGET', W, token) .. '\n' .. ARGV[10])
 end
 return answer

@@ -206,7 +206,7 @@ impl Cluster {
                     hint: "write redis:// for a server of its own",
                 });
             }
-            Value::ServerError(_) => return Err(Fault::Greeting(said)),
+            Value::ServerError(_) => return Err(reply::refusal(&said, self.session.login.as_ref())),
             _ => return Err(Fault::Garbled("it is no node of a cluster".into())),
         };
         let told = ranges.iter().map(|range| owned(&connection.peer, range)).collect::<Option<Vec<_>>>();

@@ -55,7 +55,7 @@ impl Sentinel {
                 cause: format!("the sentinels name {}, and that is not a master", endpoint.address),
                 hint: "a failover is under way, or was: try again soon",
             }),
-            other => Err(Fault::Greeting(other)),
+            other => Err(reply::refusal(&other, self.session.login.as_ref())),
         }
     }
 
@@ -109,7 +109,7 @@ impl Sentinel {
                 _ => Err(Fault::Garbled("it names no address".into())),
             },
             Value::ServerError(error) if !error.details().is_some_and(|said| said.contains("unknown command")) => {
-                Err(Fault::Greeting(said))
+                Err(reply::refusal(&said, self.session.login.as_ref()))
             }
             _ => Err(Fault::Garbled("it is not a sentinel".into())),
         }
