@@ -189,7 +189,7 @@ mod tests {
         let text = "nxlock-lock 1 key=lock:job fence=7 boot=b state=held reserved_for=- granted_us=1 until_us=2 \
                     since_ms=3 process=4.5.6.7.8 token=t";
         let line = format!("{text} sum={:016x}\n", format::sum(text.as_bytes()));
-        let record = Record::read(waiters.as_bytes()).unwrap_or_else(|flaw| panic!("{flaw:?}"));
+        let record = Record::read(line.as_bytes()).unwrap_or_else(|flaw| panic!("{flaw:?}"));
         assert_eq!((record.fence, record.grant.unwrap().life), (7, Life::Lease));
     }
 }
