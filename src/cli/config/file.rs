@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Command;
+use nix::libc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -100,18 +101,18 @@ fn read(path: &Path, open: fn(&Path) -> Result<File, Unfit>) -> Result<String, U
 }
 
 fn unreadable(path: &Path, unfit: &Unfit) -> Error {
-    let (cause, hint) = match unfit {
-        Unfit::Unreadable(error) => {
-            (text::plain(error), "make it readable for this user, or name another: --config FILE")
+    let (kind, cause, hint) = match unfit {
+        // The limit of this process, whatever is in the file.
+        Unfit::Unreadable(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+            (ErrorKind::Internal, text::plain(error), "see how many files this process may open (ulimit -n)")
         }
-        Unfit::Untrusted { cause, hint } => (cause.clone(), *hint),
+        Unfit::Unreadable(error) => {
+            let hint = "make it readable for this user, or name another: --config FILE";
+            (ErrorKind::Misconfigured, text::plain(error), hint)
+        }
+        Unfit::Untrusted { cause, hint } => (ErrorKind::Misconfigured, cause.clone(), *hint),
     };
-    Error {
-        kind: ErrorKind::Misconfigured,
-        action: format!("cannot read the configuration in {}", shown(path)),
-        cause,
-        hint: hint.into(),
-    }
+    Error { kind, action: format!("cannot read the configuration in {}", shown(path)), cause, hint: hint.into() }
 }
 
 pub fn shown(path: &Path) -> String {
