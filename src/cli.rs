@@ -1,4 +1,4 @@
-//! The whole command line as domain types: what the user typed. Must not know what it does.
+//! The command line as domain types: what the user typed, and nothing about what it does.
 //!
 //! Help, completions and manual pages are generated from this one definition (`cli/docs.rs`), so each text below is
 //! written for all three. Parsing touches neither the network nor a file.
@@ -34,10 +34,10 @@ pub use setnx::SetnxArgs;
 
 /// flock(1) for a fleet: run a command under a lock kept in Redis.
 ///
-/// nxlock runs a command, or guards a stretch of a shell script, under a lock that every machine
-/// which can reach your Redis agrees on. The lock is one plain key, set by `SET key token NX PX`,
-/// renewed while the command runs and given back when it ends; a command is stopped before a lease
-/// that could not be renewed can have ended.
+/// nxlock runs a command, or guards part of a shell script, under a lock shared by all machines
+/// that can reach your Redis. The lock is one plain key, set as by `SET key token NX PX`. nxlock
+/// renews it while the command runs and releases it when the command ends. If nxlock cannot renew
+/// the lease, it stops the command before the lease can expire.
 #[derive(Debug, Parser)]
 #[command(name = "nxlock", version, max_term_width = 100, propagate_version = true)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
@@ -52,7 +52,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    // The structs of these verbs have the help texts: a text here would hide them.
+    // The structs of these verbs have the help texts: a text here would override them.
     Run(Run),
     Acquire(Acquire),
     Renew(Renew),
@@ -63,13 +63,13 @@ pub enum Verb {
 
 /// Hold a lock around a command.
 ///
-/// Takes the lock NAME, waiting for it if need be, runs COMMAND, renews the lock while it runs and
-/// gives it back when it ends. The exit status is the command's own. If the lock cannot be renewed
-/// in time, or turns out to be somebody else's, COMMAND and everything it started is stopped before
-/// the lease can have ended, and the exit status is 76.
+/// Acquires the lock NAME, waits for it if necessary, runs COMMAND, renews the lock while COMMAND
+/// runs, and releases it when COMMAND ends. The exit status is that of COMMAND. If nxlock cannot
+/// renew the lock in time, or finds that somebody else holds it, it stops COMMAND and everything
+/// COMMAND started before the lease can expire, and exits with 76.
 ///
-/// Everything after NAME that is not an option of nxlock begins the command, and `--` always ends
-/// nxlock's options.
+/// The first word after NAME that is not an option of nxlock begins the command; `--` always ends
+/// the options of nxlock.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RUN_HELP)]
 #[command(group(ArgGroup::new("what").required(true).args(["shell", "command"])))]
@@ -82,7 +82,7 @@ pub struct Run {
 
     /// The lease: how long the lock outlives a holder that cannot renew it.
     ///
-    /// It is renewed every third of this, at least every 10s. Not less than 100ms.
+    /// nxlock renews the lease every third of D, and at least every 10s. D is at least 100ms.
     #[arg(short, long, value_name = "D", default_value = "30s")]
     pub ttl: Ttl,
 
@@ -95,46 +95,46 @@ pub struct Run {
     #[command(flatten)]
     pub event_args: EventArgs,
 
-    /// Run TEXT by `sh -c`; no further arguments.
+    /// Run TEXT with `sh -c`; no further arguments are allowed.
     #[arg(short = 'c', long, value_name = "TEXT", help_heading = "The command")]
     pub shell: Option<OsString>,
 
-    /// Keep the name locked until D after it was granted, even if the command ends sooner.
+    /// Keep the name locked until D after the grant, even if the command ends sooner.
     ///
     /// For short cron jobs: a host whose clock is behind must not run the job again.
     #[arg(long, value_name = "D", value_parser = positive, help_heading = "The command")]
     pub at_least: Option<Duration>,
 
-    /// Stop the command after D, and exit with 124.
+    /// Stop the command after D and exit with 124.
     #[arg(long, value_name = "D", value_parser = positive, help_heading = "The command")]
     pub time_limit: Option<Duration>,
 
-    /// How long a stopped command has between TERM and KILL.
+    /// When stopping the command, send KILL D after TERM.
     ///
-    /// Always cut to what the lease leaves: the command is gone before the lease can have ended.
+    /// nxlock always shortens D to what the lease leaves: the command is gone before the lease can expire.
     #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse, help_heading = "The command")]
     pub kill_after: Duration,
 
-    /// What to do when the lock is lost while the command runs.
+    /// What to do if the lock is lost while the command runs.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLost::Stop, help_heading = "The command")]
     pub on_lost: OnLost,
 
-    /// What to do about processes that outlive a command which ended by itself.
+    /// What to do with processes that outlive a command that ended by itself.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Descendants::Leave, help_heading = "The command")]
     pub descendants: Descendants,
 
-    /// The command and its arguments, passed on byte for byte.
+    /// The command and its arguments, passed through byte for byte.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 
-/// Take a lock and print its token.
+/// Acquire a lock and print its token.
 ///
-/// The token proves the claim: `release` and `renew` want it back. With --while-pid a keeper in the
-/// background renews the lock until the process PID ends, and then gives it back. Otherwise nothing
-/// renews it: it ends by itself after --ttl unless `renew` is called. If the token cannot be printed,
-/// the lock is given back.
+/// The token proves the claim: `release` and `renew` require it. With --while-pid, a keeper in the
+/// background renews the lock until the process PID ends, and then releases it. Without --while-pid,
+/// nxlock does not renew the lock: it expires after --ttl unless you call `renew`. If nxlock cannot
+/// print the token, it releases the lock.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::ACQUIRE_HELP)]
 #[command(
@@ -144,22 +144,22 @@ pub struct Acquire {
     #[command(flatten)]
     pub lock: LockArg,
 
-    /// Keep the lock until process PID ends, by a keeper in the background.
+    /// Hold the lock until process PID ends: a keeper in the background renews it.
     ///
-    /// `$$` is the shell that calls. The lock is free at once when PID is gone, whatever ended it, or
-    /// when it is given back by `release`.
+    /// `$$` is the calling shell. The lock is free as soon as PID ends, whatever ends it, or as soon as
+    /// `release` releases it.
     #[arg(long, value_name = "PID", value_hint = ValueHint::Other)]
     #[arg(value_parser = lost::process)]
     pub while_pid: Option<u32>,
 
-    /// What PID is sent if the lock is lost: a signal by name or number, or `none`.
+    /// Send SIG to PID if the lock is lost: a signal name or number, or `none`.
     #[arg(long, value_name = "SIG", default_value = "TERM", requires = "while_pid", value_hint = ValueHint::Other)]
     pub lost_signal: LostSignal,
 
-    /// How long the lock is needed; it ends by itself then. Not less than 100ms.
+    /// How long you need the lock, at least 100ms; it expires after D.
     ///
-    /// With --while-pid it may be left out, and is 30s: how long the lock outlives a keeper that cannot
-    /// renew it.
+    /// With --while-pid, --ttl is optional and defaults to 30s: it is how long the lock outlives a keeper
+    /// that cannot renew it.
     #[arg(short, long, value_name = "D", required_unless_present = "while_pid")]
     pub ttl: Option<Ttl>,
 
@@ -167,7 +167,7 @@ pub struct Acquire {
     #[arg(long, conflicts_with = "json")]
     pub export: bool,
 
-    // Last, since their headings would apply to the options that follow.
+    // Last, because their headings would also apply to the options that follow.
     #[command(flatten)]
     pub wait_args: WaitArgs,
 
@@ -184,39 +184,40 @@ impl Acquire {
     }
 }
 
-/// How long to wait for a lock that somebody else has.
+/// How long to wait for a lock that somebody else holds.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Waiting")]
 pub struct WaitArgs {
-    /// Give up after D; 0 is the same as -n. Without either, wait for ever.
+    /// Wait at most D; 0 is the same as -n. Without -w and -n, wait for ever.
     #[arg(short, long, value_name = "D", value_parser = duration::parse, conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
 
-    /// Do not wait.
+    /// Fail instead of waiting.
     #[arg(short, long)]
     pub no_wait: bool,
 
-    /// Do not queue: poll as a plain `SET NX` client does, on an equal footing with such clients.
+    /// Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients.
     #[arg(long)]
     pub no_queue: bool,
 
-    /// Exit with N, 0 to 255, instead of 75 when somebody else has the lock.
+    /// Exit with N (0 to 255) instead of 75 if somebody else holds the lock.
     #[arg(short = 'E', long, value_name = "N")]
     pub conflict_exit_code: Option<u8>,
 
-    /// Shown to others in `status` and in their "held by" message.
+    /// Show TEXT to others in `status` and in their "held by" message.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
 
-    /// Take the lock only once N replicas of the server have it.
+    /// Accept the lock only once N replicas of the server have it.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub min_replicas: u32,
 }
 
-/// Put a lock's expiry a full ttl from now.
+/// Set a lock's expiry to a full ttl from now.
 ///
-/// Only if the lock is still held with this token; otherwise nothing is touched and the exit status
-/// is 76. The expiry of a lock that `run` or a keeper renews is never moved nearer: they count on it.
+/// nxlock renews the lock only if TOKEN still holds it; otherwise it changes nothing and exits with
+/// 76. It never moves the expiry of a lock that `run` or a keeper renews to an earlier time, because
+/// they rely on it.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RENEW_HELP)]
 #[command(
@@ -230,15 +231,16 @@ pub struct Renew {
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
     pub token: String,
 
-    /// How long the lock is needed from now. Not less than 100ms.
+    /// How long you need the lock from now on, at least 100ms.
     #[arg(short, long, value_name = "D")]
     pub ttl: Ttl,
 }
 
-/// Give a lock back, or break somebody else's.
+/// Release a lock, or break somebody else's.
 ///
-/// Only if the lock is still held with this token; otherwise nothing is touched and the exit status
-/// is 76. A keeper that `acquire --while-pid` left on this machine ends first, and takes it for no loss.
+/// nxlock releases the lock only if TOKEN still holds it; otherwise it changes nothing and exits with
+/// 76. If `acquire --while-pid` left a keeper on this machine, `release` stops the keeper first, so that
+/// it does not report a loss.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RELEASE_HELP)]
 #[command(
@@ -255,41 +257,41 @@ pub struct Release {
 
     /// Take the lock from the holder that `status` shows as ID.
     ///
-    /// Refused, with exit status 76, if the holder has changed since.
+    /// nxlock refuses this and exits with 76 if the holder has changed since.
     #[arg(long = "break", value_name = "ID")]
     pub break_id: Option<HolderId>,
 }
 
 /// Show who holds which lock.
 ///
-/// With names, the exit status is 0 if all are held and 1 if any is free, and the queue is shown with them. Without,
-/// every lock under the prefix is listed.
+/// With names, nxlock also shows each lock's queue, and exits with 0 if all the locks are held and with 1 if any is
+/// free. Without names, it lists every lock under the prefix.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::STATUS_HELP)]
 #[command(override_usage = "nxlock status [OPTIONS] [NAME]...\n       nxlock status [OPTIONS] --key KEY")]
 pub struct Status {
-    /// Keep the view live: look every D.
+    /// Keep the view live: refresh it every D.
     ///
-    /// On a terminal it fills the screen, and there are keys to choose a lock and see its queue. Elsewhere, and with
-    /// --json, all is shown again whenever it has changed. Not less than 100ms.
+    /// On a terminal, the view fills the screen, with keys to select a lock and show its queue. Elsewhere, and with
+    /// --json, nxlock prints the whole status again after each change. D is at least 100ms.
     #[arg(long, value_name = "D", num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
     #[arg(value_parser = duration::interval)]
     pub watch: Option<Duration>,
 
-    /// The locks to show.
+    /// Locks to show.
     #[arg(value_name = "NAME", action = ArgAction::Append, value_hint = ValueHint::Other)]
     pub names: Vec<LockName>,
 
-    /// The exact key, without prefix, in place of NAME.
+    /// Use KEY, without prefix, in place of NAME.
     #[arg(long, value_name = "KEY", value_hint = ValueHint::Other, conflicts_with = "names")]
     pub key: Option<Key>,
 }
 
-/// Find out whether the server is fit to keep locks.
+/// Check whether the server is fit to keep locks.
 ///
-/// Shows which settings are in force and where they come from; then tries a lock of its own at the server, with a
-/// waiter, and looks at what endangers locks there. Nothing is left behind but a fence that ends by itself, and
-/// that only where it may not be deleted.
+/// nxlock shows the settings in force and where they come from. Then it tries a lock of its own at the server, with
+/// a waiter, and looks for what endangers locks there. It cleans up after itself; without permission to delete it,
+/// a fence stays until it expires.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::CHECK_HELP)]
 #[command(override_usage = "nxlock check [OPTIONS]")]

@@ -1,7 +1,7 @@
-//! `nxlock complete-names`: the names of locks, for the scripts in `completions/` to offer.
+//! `nxlock complete-names`: prints the names of locks, for the scripts in `completions/` to offer.
 //!
-//! A hidden interface, that the manual promises in NOTES: what it prints are names, and nothing else is ever said.
-//! Whatever goes wrong, or takes longer than a person waits for a key, comes to no names.
+//! A hidden interface, which the manual promises in NOTES: it prints names, and never anything else. After an error, or
+//! longer than a person waits for a key, it prints none.
 
 mod bash;
 
@@ -18,14 +18,14 @@ use crate::{cmd, log, text};
 use bash::Typed;
 
 const WORD: &str = "complete-names";
-/// All of it, to connect included.
+/// Time limit of everything, including the connect.
 const BOUND: Duration = Duration::from_millis(300);
-/// More than anybody looks through.
+/// Maximum number of names, more than anybody reads.
 const MOST: usize = 1000;
-/// What stands in the place of the word that is being typed: it could be a name.
+/// Placeholder for the word that is being typed: it is a valid name.
 const HERE: &str = "the-word-that-is-typed";
 
-/// What is to be offered, one a line, if that is what we were called for.
+/// Returns the names to offer, one a line, if nxlock was called for that.
 pub fn asked() -> Option<Vec<String>> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != WORD {
@@ -33,13 +33,14 @@ pub fn asked() -> Option<Vec<String>> {
     }
     let words: Vec<OsString> = words.collect();
     let (give, given) = channel();
-    // Whatever holds it up, a name server or a file that is none, does not hold us up.
+    // In a thread of its own: a name server, or a pipe in place of a configuration file, may block it for longer.
     let look = move || _ = give.send(offer(&words).unwrap_or_default());
     let started = thread::Builder::new().name("names".into()).spawn(look);
     Some(started.ok().and_then(|_| given.recv_timeout(BOUND).ok()).unwrap_or_default())
 }
 
-/// Either the words so far, or what bash knows: what it will put the offer in the place of, and the line.
+/// Returns the names for a request: either the words so far, or from bash the text that the offer will replace, and the
+/// line.
 fn offer(words: &[OsString]) -> Option<Vec<String>> {
     match words {
         [by, current, line] if by == "--bash" => {
@@ -50,7 +51,7 @@ fn offer(words: &[OsString]) -> Option<Vec<String>> {
         }
         [before @ .., word] => {
             let names = names(before, word)?;
-            // Shells have ideas of their own about what resembles a word.
+            // Shells match names to the word by rules of their own: filter only a list that is too long.
             if names.len() > MOST { Some(beginning(&names, word.to_str()?)) } else { Some(names) }
         }
         [] => None,
@@ -61,7 +62,7 @@ fn beginning(names: &[String], word: &str) -> Vec<String> {
     names.iter().filter(|name| name.starts_with(word)).take(MOST).cloned().collect()
 }
 
-/// The locks that there are, if a name is what may stand behind these words.
+/// Returns the names of all locks, if a lock's name may follow these words.
 fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     if word.as_encoded_bytes().starts_with(b"-") {
         return None;
@@ -78,7 +79,7 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     global.server_timeout = global.server_timeout.min(BOUND);
     log::begin(global.log_options(false), global.color.into());
     let names = cmd::names(&global, Limit::until(Moment::now() + BOUND)).ok()?;
-    // What would be taken for an option, and what would look like something else.
+    // Drop names that would be taken for an option, or would look like another name.
     let harmless = |name: &&str| !name.starts_with('-') && !name.contains(text::may_fool);
     Some(names.iter().map(LockName::as_str).filter(harmless).map(str::to_owned).collect())
 }

@@ -2,29 +2,35 @@
 //!
 //! # Architecture
 //!
-//! **Nouns** (`lock`, `error`). A *claim* is a lock's name and the *token* that proves it; a grant of it is a *lease*,
-//! which may be believed until a moment on the boot clock, with a *fence* that rises with every grant of the name. A
-//! *lock state* says who holds a name, a *lock status* also who waits. An *error* says what was tried, what came back
-//! and what to do.
+//! **Nouns** (`lock`, `error`). A *claim* is a lock's name and the *token* that proves it. A grant of it is a *lease*,
+//! which its holder may trust until a moment on the boot clock, with a *fence* that rises with every grant of the name
+//! unless the server runs no scripts. A *lock state* says who holds a name, a *lock status* (`store`) also who waits.
+//! An *error* says what nxlock tried, what came back and what to do.
 //!
-//! **A store keeps locks** (`store`): a Redis server however it is reached (`store/redis`), several of which a majority
-//! decides (`store/quorum`), or a directory of this machine (`store/local`). The trait says what each answers. An answer
-//! is a value; an error means that the truth is unknown, and nothing may turn it into "free", "held" or success.
+//! **A store keeps locks** (`store`): in Redis, whether one server, a master named by Sentinel or a cluster
+//! (`store/redis`); on several servers of which a majority decides (`store/quorum`); or in a directory of this machine
+//! (`store/local`). The trait defines what each answers. An answer is a value; an error means that the truth is
+//! unknown, and nothing may turn it into "free", "held" or success.
 //!
-//! **The way of a `run`.** `main` reads the command line, the environment and the configuration (`cli`). The verb
-//! (`cmd/run`) makes a claim and opens the store that the URL names. `acquire` asks the store until the lock is granted,
-//! refused, or not wanted any more. `supervise` forks the guard, which forks the command: should nxlock die, the guard
-//! kills the command with all that it started, and releases the lock. `renewer` extends the lease on a timer and reports
-//! a loss; `supervise` decides what that means, and stops the command before the lease can have expired. When the
-//! command has ended, the renewer releases the lock, and the verb returns a `report`, which `output` prints and `exit`
-//! turns into a status. `acquire --while-pid` leaves a `keeper` in the background in place of the supervisor.
+//! **The course of a `run`.** `main` reads the command line, the environment and the configuration (`cli`). The verb
+//! (`cmd/run`) makes a claim and opens the store that the URL names. `acquire` requests the lock until it is granted or
+//! refused, the user gives up, or time runs out. `supervise` forks the guard, which forks the command: if nxlock dies,
+//! the guard kills the command with everything it started, and releases the lock. `renewer` extends the lease on a
+//! timer and reports a loss; `supervise` decides what that means, and stops the command before the lease can expire.
+//! When the command has ended, the renewer releases the lock, and the verb returns a `report`, which `output` prints
+//! and `exit` turns into a status. `acquire --while-pid` leaves a `keeper` in the background in place of the
+//! supervisor.
 //!
-//! **Who tells what.** `report` and `output` tell the end, on stdout; `notify` tells what happens to a claim meanwhile,
-//! to the log and to `--events`; `log` alone writes to stderr. `top` is the live view of `status --watch`.
+//! **Who reports what.** `report` and `output` report the result, on stdout, or through `log` where stdout belongs to a
+//! command; `notify` reports what happens to a claim meanwhile, to the log and to `--events`. Only `log` writes to
+//! stderr, except for clap's usage errors and the last words of a guard (`cmd/run/orphaned`). `top` is the live view of
+//! `status --watch`. `complete` answers the shell completions.
 //!
-//! **Who may know what.** Only `clock` asks for the time, only `wait` and `mailbox` block, only `signals` handles
-//! signals. `store` knows no command line, `supervise` no store, `output` neither. Text, durations, logging, threads and
-//! errors are leaves. No two modules import each other but a parent and its children: `tests/architecture.rs` sees to it.
+//! **Who may know what.** Only `clock` reads the time, only `wait` and `mailbox` poll, only `signals` and the guard
+//! read signals. `store` does not import `cli`, nor `supervise` the store; `output` takes from both only the values
+//! that it prints. `text`, `duration`, `error`, `thread` and `proc` import no other module; `log` imports only such
+//! leaves, `clock` and `wait`. No two modules import each other but a parent and its children: `tests/architecture.rs`
+//! enforces it.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, subreapers, parent-death signals");

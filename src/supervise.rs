@@ -48,17 +48,17 @@ use tree::{Reach, Tree};
 pub enum OnLost {
     /// Stop the command and everything it started
     Stop,
-    /// Say so, and let it run on without the lock
+    /// Report the loss, and let the command run on without the lock
     Continue,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Descendants {
-    /// Give the lock back at once, and let them run on without it
+    /// Release the lock at once, and let them run on without it
     Leave,
-    /// Keep the lock until they are gone
+    /// Hold the lock until they are gone
     Wait,
-    /// Stop them, then give the lock back
+    /// Stop them, then release the lock
     Stop,
 }
 

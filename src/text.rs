@@ -1,4 +1,5 @@
-//! Text for people: what others wrote is made harmless for a terminal, and cut to its width.
+//! Text for people: sanitises text of unknown origin for a terminal, cuts it to a width, and formats I/O errors and
+//! times.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,8 +9,8 @@ use std::time::SystemTime;
 use serde_json::Value;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Text from a server, made harmless: what could move a cursor, hide or reorder words is shown as
-/// an escape, and what is long is cut.
+/// Returns text from a server sanitised: characters that could move the cursor, hide or reorder words appear as
+/// escapes, and long text is cut.
 pub fn clean(text: &str) -> String {
     let mut cleaned = String::new();
     for c in text.chars() {
@@ -26,8 +27,8 @@ pub fn clean(text: &str) -> String {
     cleaned
 }
 
-/// A document's text, in which what could fool a terminal is escaped. Outside its strings there is
-/// nothing of the kind, and inside a string `\uXXXX` means the same.
+/// Returns a JSON document as text, with every character escaped that could fool a terminal. Such characters occur only
+/// within strings, where `\uXXXX` means the same.
 pub fn escaped(document: &Value) -> String {
     let mut escaped = String::new();
     for c in document.to_string().chars() {
@@ -41,12 +42,12 @@ pub fn escaped(document: &Value) -> String {
     escaped
 }
 
-/// Whether it could move a cursor, hide or reorder words.
+/// Returns whether a character could move the cursor, hide or reorder words.
 pub fn may_fool(c: char) -> bool {
     c.is_control() || is_format(c)
 }
 
-/// Invisible characters that change how their neighbours look: Unicode's bidirectional controls,
+/// Returns whether a character is invisible and changes how its neighbours look: Unicode's bidirectional controls,
 /// joiners, tags and the like (general category Cf, and the line separators).
 fn is_format(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
@@ -55,7 +56,7 @@ fn is_format(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The beginning of a text that fits into so many columns.
+/// Returns the beginning of a text that fits into a number of columns.
 pub fn cut(text: &str, columns: usize) -> &str {
     let mut used = 0;
     let end = text.char_indices().find(|(_, c)| {
@@ -65,7 +66,7 @@ pub fn cut(text: &str, columns: usize) -> &str {
     end.map_or(text, |(at, _)| &text[..at])
 }
 
-/// The same, with a sign that something is missing.
+/// Does the same, and marks a cut with an ellipsis.
 pub fn shortened(text: &str, columns: usize) -> Cow<'_, str> {
     match (text.width() <= columns, columns) {
         (true, _) => text.into(),
@@ -74,7 +75,7 @@ pub fn shortened(text: &str, columns: usize) -> Cow<'_, str> {
     }
 }
 
-/// An I/O error in the middle of a sentence: without capital letter and number.
+/// Returns an I/O error's text for the middle of a sentence: without capital letter and number.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
@@ -82,7 +83,7 @@ pub fn plain(error: &io::Error) -> String {
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }
 
-/// RFC 3339 with milliseconds; empty for what no calendar holds.
+/// Formats a time as RFC 3339 with milliseconds; returns an empty string before 1970 and after the year 9999.
 pub fn instant(time: SystemTime) -> String {
     use std::fmt::Write;
     let mut text = String::new();
@@ -93,8 +94,8 @@ pub fn instant(time: SystemTime) -> String {
     text
 }
 
-/// What a server sent. It can be formatted only as [`clean`] makes it; as it is, it is to be asked for by `raw`, for
-/// what is no message: to compare, to parse, to connect to, for a document that is escaped as a whole.
+/// Text that a server sent. It formats itself as [`clean`] makes it. `raw` returns it unchanged, and is not for
+/// messages: only to compare, to parse, to connect to, or for a document that is escaped as a whole.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tainted<T = String>(T);
 
@@ -113,7 +114,7 @@ impl<T: AsRef<str>> Tainted<T> {
 }
 
 impl<'a> Tainted<&'a str> {
-    /// The same, for longer than this value lives.
+    /// Returns the same as `raw`, which may outlive this value.
     pub fn into_raw(self) -> &'a str {
         self.0
     }

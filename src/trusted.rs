@@ -1,5 +1,5 @@
-//! Files whose word nxlock takes, as configuration, password or certificate: read only if nobody but this user and
-//! root can have written them, or have chosen which file the path leads to. Knows nothing of what is in them.
+//! Files that nxlock trusts, as configuration, password or certificate: it reads them only if no user but this one and
+//! root can have written them, or have chosen the file to which the path leads. Knows nothing of their contents.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -16,10 +16,10 @@ use nix::unistd::geteuid;
 
 use crate::text;
 
-/// Why a file is not read.
+/// The reason for not reading a file.
 pub enum Unfit {
     Unreadable(io::Error),
-    /// Another user could have written what is in it, or have put it there.
+    /// Another user could have written the file, or have put it there.
     Untrusted {
         cause: String,
         hint: &'static str,
@@ -41,12 +41,12 @@ impl From<io::Error> for Unfit {
 const WRITE_OF_GROUP: u32 = 0o020;
 const WRITE_OF_ALL: u32 = 0o002;
 const STICKY: u32 = 0o1000;
-/// As many as the kernel follows, path_resolution(7).
+/// Maximum number of links, as in the kernel, path_resolution(7).
 const MOST_LINKS: usize = 40;
 const ROOT: &str = "/";
 const HERE: &str = ".";
 
-/// Opens a file that the caller named. What the caller has opened is its word, as an argument is: `/dev/stdin`,
+/// Opens a file that the caller named. A descriptor that the caller opened is trusted like an argument: `/dev/stdin`,
 /// `/dev/fd/N`, `<(...)`.
 ///
 /// # Errors
@@ -58,14 +58,14 @@ pub fn open(path: &Path) -> Result<File, Unfit> {
     open_found(path)
 }
 
-/// Opens a file that only this user and root can have written, by a path that only they can have laid.
+/// Opens a file that only this user and root can have written, by a path that only they can have laid out.
 ///
-/// The path is walked as the kernel would walk it, one name at a time, and what is judged is what was opened: whoever may
-/// write to a directory on the way, or owns a link there, could have the path lead to a file that this user alone may read.
+/// Walks the path as the kernel would, one name at a time, and judges what it has opened: a user who may write to a
+/// directory on the way, or owns a link there, could redirect the path to a file that only this user may read.
 ///
 /// # Errors
-/// As open(2); and if another user may have chosen what would be read. A file that is not there is not there, whoever
-/// could have put one there.
+/// As open(2); and if another user may have chosen the file. A missing file is reported as missing, even if another
+/// user could have created it.
 pub fn open_found(path: &Path) -> Result<File, Unfit> {
     let mut walk = Walk::begin(path)?;
     let mut rest = names(path);
@@ -100,7 +100,7 @@ pub fn open_found(path: &Path) -> Result<File, Unfit> {
     Err(Errno::EISDIR.into())
 }
 
-/// The bytes of a file, as `open` opens it.
+/// Returns the bytes of a file, opened as by `open`.
 ///
 /// # Errors
 /// As `open`, and read(2).
@@ -110,20 +110,20 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Unfit> {
     Ok(bytes)
 }
 
-/// Whether a path is a descriptor of ours, proc_pid_fd(5): it, and nothing that begins with it.
+/// Returns whether a path is exactly that of a descriptor of this process, proc_pid_fd(5).
 fn is_inherited(path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
     let number = path.strip_prefix(b"/dev/fd/").or_else(|| path.strip_prefix(b"/proc/self/fd/"));
     path == b"/dev/stdin" || number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
-/// What is to be looked up, one after the other.
+/// Returns the names to look up, in order.
 fn names(path: &Path) -> VecDeque<OsString> {
     let is_name = |component: &Component<'_>| matches!(component, Component::Normal(_) | Component::ParentDir);
     path.components().filter(is_name).map(|component| component.as_os_str().to_owned()).collect()
 }
 
-/// Something that was opened only to be judged: neither read nor waited for.
+/// A file opened only to be judged (O_PATH): this neither reads it nor blocks.
 struct Entry {
     fd: OwnedFd,
     found: FileStat,
@@ -132,7 +132,7 @@ struct Entry {
 impl Entry {
     fn open(directory: impl AsFd, name: &OsStr) -> Result<Entry, Errno> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        // A file system that is mounted when somebody comes is mounted only for whoever wants a directory.
+        // Only a lookup of a directory triggers an automount, so try O_DIRECTORY first.
         let opened = match openat(directory.as_fd(), name, flags | OFlag::O_DIRECTORY, Mode::empty()) {
             Err(Errno::ENOTDIR | Errno::ELOOP) => openat(directory, name, flags, Mode::empty()),
             opened => opened,
@@ -142,13 +142,14 @@ impl Entry {
         Ok(Entry { fd, found })
     }
 
-    /// Opens it for reading: this very file, whatever the name leads to by now.
+    /// Opens the file for reading: this very file, even if the name leads to another by now.
     fn read_from(&self, directory: &Entry, name: &OsStr) -> Result<File, Unfit> {
         match retried(|| File::open(self.path())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return Ok(opened?),
         }
-        // Without /proc. Only this user and root could have put another there meanwhile: it keeps nobody waiting.
+        // Without /proc, by name. Only this user and root could have put another file there meanwhile, so no other user
+        // can make this block.
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = retried(|| Ok(File::from(openat(&directory.fd, name, flags, Mode::empty())?)))?;
         let found = fstat(&file)?;
@@ -158,13 +159,13 @@ impl Entry {
         Ok(file)
     }
 
-    /// proc_pid_fd(5).
+    /// Returns a path to the descriptor, proc_pid_fd(5).
     fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
     }
 
-    /// Whether an ACL may let in others than the mode tells, acl(5): its group bits are the most that any of them has.
-    /// Where that is not to be found out, it may.
+    /// Returns whether an ACL may grant access to other users than the mode shows, acl(5): the group bits of the mode
+    /// are then the maximum for all of them. True if that cannot be determined.
     fn may_have_acl(&self) -> bool {
         match rustix::fs::getxattr(self.path(), "system.posix_acl_access", &mut [0_u8; 1][..]) {
             Err(errno) => errno != rustix::io::Errno::NODATA && errno != rustix::io::Errno::OPNOTSUPP,
@@ -179,7 +180,7 @@ impl Entry {
     }
 }
 
-/// A named pipe may make us wait, and a signal end that.
+/// Retries after EINTR: opening a named pipe may block, and a signal interrupt it.
 fn retried(mut open: impl FnMut() -> io::Result<File>) -> io::Result<File> {
     loop {
         match open() {
@@ -189,13 +190,13 @@ fn retried(mut open: impl FnMut() -> io::Result<File>) -> io::Result<File> {
     }
 }
 
-/// Where a path has led so far.
+/// The progress of a walk along a path.
 struct Walk {
     directory: Entry,
     /// For messages.
     path: PathBuf,
-    /// The first thing on the way that another user could have had a hand in. Told only at the end: where there is
-    /// no file, nobody has.
+    /// The first thing on the way that another user could have changed. Reported only at the end: a missing file is
+    /// reported as missing.
     distrusted: Option<Unfit>,
 }
 
@@ -211,10 +212,10 @@ impl Walk {
         Ok(walk)
     }
 
-    /// What has a name here.
+    /// Opens an entry of the current directory.
     fn enter(&mut self, name: &OsStr) -> Result<Entry, Unfit> {
-        // Whoever may write here has put it here, unless each may touch only what is his own: that is seen by the owner
-        // of the entry, who is asked for in any case.
+        // A user who may write to the directory may have put the entry there. In a sticky directory only the entry's
+        // owner can have, and the owner is checked in any case.
         let is_sticky = self.directory.found.st_mode & STICKY != 0;
         if self.distrusted.is_none() && !is_sticky && self.directory.others_may_write() {
             let cause = format!("others than its owner may write to {}", self.directory_shown());
@@ -225,7 +226,7 @@ impl Walk {
     }
 
     fn go_into(&mut self, name: OsString, entry: Entry) {
-        // Nothing in it is a link.
+        // The path contains no links, so `..` removes its last name.
         match (name == "..", self.path.file_name()) {
             (true, Some(_)) => _ = self.path.pop(),
             (true, None) if self.path == Path::new(ROOT) => {}
@@ -290,7 +291,7 @@ fn is_ours(found: &FileStat, what: &str) -> Result<(), Unfit> {
     Err(Unfit::Untrusted { cause: format!("{what} belongs to user {}, not to {us}", found.st_uid), hint })
 }
 
-/// Whether a number stands for every user that has none in this user namespace, user_namespaces(7).
+/// Returns whether a user id is the one shown for all users that this user namespace does not map, user_namespaces(7).
 fn is_unmapped(uid: u32) -> bool {
     let text = |path| std::fs::read_to_string(path).unwrap_or_default();
     let number = text("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
@@ -299,7 +300,7 @@ fn is_unmapped(uid: u32) -> bool {
 }
 
 fn is_not_writable(file: &Entry) -> Result<(), Unfit> {
-    // To write to a device is not to change what it says: /dev/null.
+    // Writing to a device does not change what it returns: /dev/null.
     let is_device = kind(&file.found) == SFlag::S_IFCHR;
     if !is_device && file.others_may_write() {
         return Err(writable("others than its owner may write to it", &file.found, "chmod go-w it"));
@@ -307,14 +308,15 @@ fn is_not_writable(file: &Entry) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Whether the group of a file is its owner's alone: with one for each user goes a umask of 002. Where these files do
-/// not tell, it is not.
+/// Returns whether only its owner is in the group of a file: where each user has a group, the umask is usually 002.
+/// False if passwd and group do not tell.
 fn has_private_group(found: &FileStat) -> bool {
     let text = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
     is_private(found.st_gid, found.st_uid, &text("/etc/passwd"), &text("/etc/group"))
 }
 
-/// By passwd(5) and group(5): it is the owner's group and no other user's, and nobody else is in it.
+/// Returns whether, by passwd(5) and group(5), a group is its owner's primary group and no other user's, and has no
+/// other member.
 fn is_private(gid: u32, owner: u32, passwd: &str, group: &str) -> bool {
     let (gid, owner) = (gid.to_string(), owner.to_string());
     let users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());

@@ -5,14 +5,15 @@ use clap::{Args, ValueHint};
 
 use crate::notify::Destination;
 
-/// Where events go.
+/// Destination of events.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What happened")]
+#[command(next_help_heading = "Events")]
 pub struct EventArgs {
-    /// Tell FD, or append to FILE, what happens: one JSON object a line.
+    /// Write events to FD, or append them to FILE, one JSON object per line.
     ///
-    /// Waiting, granted, renewed, trouble, lost and released, and the command's start and end: see EVENTS in
-    /// nxlock-run(1). A number is a descriptor that is open for writing; the command does not get it.
+    /// Events include waiting, granted, renewed, trouble, lost and released, and the command's start and end: see
+    /// EVENTS in nxlock-run(1). A number is a descriptor, which must be open for writing; the command does not
+    /// inherit it.
     #[arg(long, value_name = "FD|FILE", value_hint = ValueHint::FilePath)]
     #[arg(value_parser = OsStringValueParser::new().try_map(Destination::read))]
     pub events: Option<Destination>,

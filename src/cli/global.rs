@@ -1,4 +1,4 @@
-//! The options of every verb. `config.rs` owns the sources of their values other than the command line.
+//! The options of every verb. `config.rs` owns their values from all sources other than the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::positive;
 use crate::lock::Prefix;
 use crate::log::{self, Level};
 
-/// Options of every verb, accepted on either side of it.
+/// Options of every verb, accepted before and after it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every verb")]
 pub struct GlobalArgs {
-    /// Where the locks live: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local:
-    /// for this machine alone. Repeated for three or more: a majority of them decides.
+    /// Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or
+    /// local: for this machine only. Repeat the option for three or more servers: a majority decides.
     ///
-    /// There is no default. `rediss:` is by TLS, `redis+sentinel:` and `redis+cluster:` have several hosts. `local:/path` is a directory of your choice. Without this option NXLOCK_SERVER is asked, then REDIS_URL, then
-    /// the configuration. `redis:`
-    /// may be written `valkey:`. A password in argv can be read by every user of this machine:
-    /// prefer the environment, or --password-file.
+    /// There is no default. `rediss:` uses TLS; `redis+sentinel:` and `redis+cluster:` take several hosts;
+    /// `local:/path` is a directory of your choice. `valkey:` is another spelling of `redis:`. Without this
+    /// option, nxlock uses NXLOCK_SERVER, then REDIS_URL, then the configuration. Every user of this
+    /// machine can read a password in argv: prefer the environment, or --password-file.
     #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]
     pub server: Vec<String>,
 
-    /// What stands before NAME in the key.
+    /// Key prefix: the key of a lock is P followed by NAME.
     #[arg(
         long,
         global = true,
@@ -36,37 +36,38 @@ pub struct GlobalArgs {
     )]
     pub prefix: Prefix,
 
-    /// Read the configuration from FILE, and from no other.
+    /// Read the configuration only from FILE.
     ///
-    /// Without this option: config.toml in $XDG_CONFIG_HOME/nxlock, or else ~/.config/nxlock, and then
-    /// /etc/nxlock/config.toml. Each gives what the command line, the environment and the one before it do not.
+    /// Without this option, nxlock reads config.toml in $XDG_CONFIG_HOME/nxlock, or else in ~/.config/nxlock, and
+    /// then /etc/nxlock/config.toml. A file applies only to options that neither the command line, the environment
+    /// nor the file before it sets.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_CONFIG", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
-    /// Take the server's password from the first line of FILE.
+    /// Read the server's password from the first line of FILE.
     ///
-    /// It goes before a password in the URL, and that before the one in REDISCLI_AUTH.
+    /// It overrides a password in the URL, which overrides the one in REDISCLI_AUTH.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_PASSWORD_FILE", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub password_file: Option<PathBuf>,
 
-    /// Trust a server that has a certificate of the authorities in FILE, instead of the system's.
+    /// Trust the certificate authorities in FILE instead of the system's.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CA", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub tls_ca: Option<PathBuf>,
 
-    /// Show the server the certificate in FILE.
+    /// Present the client certificate in FILE to the server.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CERT", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub tls_cert: Option<PathBuf>,
 
-    /// The private key of that certificate.
+    /// Read the private key of the client certificate from FILE.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_KEY", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub tls_key: Option<PathBuf>,
 
-    /// Bound on one connect and on one reply.
+    /// Wait at most D for a connection, and at most D for a reply.
     #[arg(
         long,
         global = true,
@@ -78,19 +79,19 @@ pub struct GlobalArgs {
     #[arg(value_parser = positive)]
     pub server_timeout: Duration,
 
-    /// Give the answer as one JSON document.
+    /// Print the answer as one JSON document.
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Say nothing but errors.
+    /// Report only errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 
-    /// Say what happens, with times.
+    /// Report each step, with the time elapsed.
     #[arg(short, long, global = true)]
     pub verbose: bool,
 
-    /// Colour messages: auto (if they go to a terminal), always, or never.
+    /// Colour messages: auto (on a terminal), always, or never.
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
     #[arg(hide_possible_values = true)]
     pub color: When,

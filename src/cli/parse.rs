@@ -1,7 +1,7 @@
-//! Parses which lock a command line is about, and its other words where --key replaces NAME.
+//! Parses which lock a command line names, and its other words if --key replaces NAME.
 //!
-//! Then the first word is not NAME but what follows it: a command, a token. clap cannot drop a positional because an
-//! option is present, so the line is first parsed by a definition without NAME.
+//! With --key, the first positional is not NAME but what follows NAME: a command or a token. clap cannot drop a
+//! positional because an option is present, so the line is first parsed by a definition without NAME.
 
 use std::ffi::OsString;
 
@@ -11,25 +11,25 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use super::{Cli, Verb, servers};
 use crate::lock::{Key, LockName};
 
-/// Which lock: by its name, or by its key.
+/// The lock, by its name or by its key.
 #[derive(Debug, Args)]
 pub struct LockArg {
-    /// The lock: 1 to 200 bytes of UTF-8 without control characters or braces.
+    /// Name of the lock: 1 to 200 bytes of UTF-8 without control characters or braces.
     #[arg(value_name = "NAME", value_hint = ValueHint::Other, required = true, conflicts_with = "key")]
     pub name: Option<LockName>,
 
-    /// The exact key, without prefix, in place of NAME: for scripts that fixed it long ago.
+    /// Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key.
     ///
-    /// It is shown as the lock's name. See OLD LOCKS in nxlock(1).
+    /// nxlock shows KEY as the lock's name. See OLD LOCKS in nxlock(1).
     #[arg(long, value_name = "KEY", value_hint = ValueHint::Other)]
     pub key: Option<Key>,
 }
 
 impl Cli {
-    /// Parses a command line, whose first word is the program, by a definition of it.
+    /// Parses a command line, whose first word is the program, by the given definition.
     ///
     /// # Errors
-    /// clap's error or the help that the user asked for.
+    /// clap's error, or the help that the user requested.
     pub fn read(line: &[OsString], definition: impl Fn() -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
         if !line.iter().any(is_key_option) {
             return read_by(line, &definition);

@@ -6,18 +6,18 @@ use clap::Args;
 
 use crate::duration;
 
-/// How to live with `SETNX` clients of old.
+/// How to coexist with old `SETNX` clients.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Beside old SETNX clients")]
+#[command(next_help_heading = "Compatibility with old clients")]
 pub struct SetnxArgs {
-    /// Share the key with clients that keep the time at which their lock ends in it (`SETNX`, `GETSET`).
+    /// Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`).
     ///
-    /// A lock of theirs whose time has passed is taken over, and the token is a number that they take for
+    /// nxlock takes over a lock of theirs whose time has passed, and uses as its token a number that they read as
     /// a time far in the future. See OLD LOCKS in nxlock(1).
     #[arg(long)]
     pub setnx_compat: bool,
 
-    /// By how much such a time must have passed, by the server's clock, for --setnx-compat.
+    /// With --setnx-compat, how far past such a time must be by the server's clock.
     #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse)]
     pub setnx_margin: Duration,
 }

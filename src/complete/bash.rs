@@ -1,18 +1,18 @@
-//! A command line as it is typed in bash, and what completes it.
+//! Parses a command line as it is typed in bash, and completes its last word.
 //!
-//! bash parts words at colons as well, and puts what it is offered into the line as it is: so the line is read here,
-//! and what is offered has its quotes. Knows nothing of locks.
+//! bash splits words at colons too, and inserts an offer into the line unchanged: this module therefore reads the line
+//! itself, and quotes what it offers. Knows nothing of locks.
 
 /// A line up to the cursor.
 pub struct Typed {
-    /// Without quotes; the last is the one that is being typed.
+    /// Without quotes; the last one is being typed.
     pub words: Vec<String>,
     open: Open,
-    /// The line ends in a backslash, which quotes whatever comes next: what two names agree on may end there.
+    /// The line ends in a backslash, which quotes the next character: the common prefix of two names may end there.
     is_quoting: bool,
 }
 
-/// The quotes that the cursor is within.
+/// The quotes around the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
     None,
@@ -21,8 +21,9 @@ enum Open {
 }
 
 impl Typed {
-    /// Nothing, where quotes stand that are not read here: `$'...'`, which knows other escapes, `$"..."`, and those
-    /// within `$(...)`, `${...}`, `$[...]` and backquotes. What is taken for quoted would be run as code if it is not.
+    /// Parses a line. Returns nothing if it has quotes that are not parsed here: `$'...'`, which has other escapes,
+    /// `$"..."`, and those within `$(...)`, `${...}`, `$[...]` and backquotes. A name wrongly taken for quoted would be
+    /// run as code.
     pub fn read(line: &str) -> Option<Typed> {
         let (mut words, mut word, mut open) = (Vec::new(), None::<String>, Open::None);
         let mut is_quoting = false;
@@ -56,9 +57,9 @@ impl Typed {
         Some(Typed { words, open, is_quoting })
     }
 
-    /// What to put in the place of `current`, the end of the line as bash sees it, so that the word becomes one of
-    /// these, that begin with it. Each has its quotes, also among several: bash inserts what they agree on, and with
-    /// `menu-complete` one after the other.
+    /// Returns what to insert in place of `current`, the end of the line as bash sees it, so that the word becomes one
+    /// of `names`, which begin with it. Quotes each of them, also among several: bash inserts their common prefix, and
+    /// with `menu-complete` one after the other.
     pub fn completed(&self, current: &str, names: &[String]) -> Vec<String> {
         let typed = self.words.last().map_or(0, String::len);
         let current = if self.is_quoting { current.strip_suffix('\\').unwrap_or(current) } else { current };
@@ -70,8 +71,8 @@ impl Typed {
         }
     }
 
-    /// bash itself closes what is open, unless what is put in ends in such a quote: it does not see that one to be the
-    /// name's.
+    /// Doubles an open quote at the end of the insertion. bash closes open quotes itself, but would take a quote that
+    /// belongs to the name for the closing one.
     fn closed(&self, mut inserted: String) -> String {
         let quote = match self.open {
             Open::None => return inserted,
@@ -84,13 +85,13 @@ impl Typed {
         inserted
     }
 
-    /// As it has to stand within the quotes that are open.
+    /// Escapes text for the quotes that are open.
     fn quoted(&self, text: &str) -> String {
         let mut quoted = String::new();
         for c in text.chars() {
             match (self.open, c) {
                 (Open::Single, '\'') => quoted.push_str(r"'\''"),
-                // A backslash would not keep it from being expanded, and stay.
+                // Within double quotes a backslash is no escape here: it would stay.
                 (Open::Double, '!') => quoted.push_str(r#""'!'""#),
                 (Open::Double, '$' | '`' | '"' | '\\') => quoted.extend(['\\', c]),
                 (Open::None, c) if c.is_ascii() && !is_plain(c) => quoted.extend(['\\', c]),
@@ -101,7 +102,7 @@ impl Typed {
     }
 }
 
-/// Means itself, wherever it stands in a word.
+/// Returns whether a character means itself anywhere in a word.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | '%' | '+' | ',' | '=')
 }

@@ -1,4 +1,7 @@
-//! One Redis authority, however it is reached: its keys, its scripts, its answers.
+//! A store in Redis: one server, the master that Sentinel names, or a cluster.
+//!
+//! Owns the keys of a lock, and the requests and replies of each operation. Must not know which server has a key, nor
+//! how it is reached: `client` and `topology` do.
 
 mod acl;
 mod check;
@@ -46,22 +49,22 @@ use topology::Topology;
 pub struct Server {
     client: Client,
     prefix: Prefix,
-    /// The last script was refused: the server runs none, or none for us.
+    /// The server refused the last script: it runs none, or none for this user.
     denies_scripts: bool,
-    /// It has run one before: then a refusal may pass.
+    /// It has run a script before: then a refusal may be temporary.
     runs_scripts: bool,
-    /// Our place in the queue of the lock that we wait for.
+    /// The place in the queue, while nxlock waits for a lock.
     entry: Option<QueueEntry>,
-    /// When it is worth asking again, for who does not stand in line.
+    /// When to ask again without a place in the queue.
     look_at: Moment,
-    /// What the last request took: how long we must be given to claim a lock.
+    /// Duration of the last request for a lock: how long nxlock needs to claim one.
     round_trip: Duration,
-    /// So many replicas must have a grant.
+    /// Number of replicas that must have a grant.
     min_replicas: u32,
     told: LastRecord,
-    /// Whose grant may have no fence yet.
+    /// The token whose grant may have no fence yet.
     unfenced: Option<Token>,
-    /// The last answer about a lock is of a node that is only importing its slot.
+    /// The last reply about a lock came from a node that is only importing its slot.
     is_imported: bool,
 }
 
@@ -83,8 +86,8 @@ impl Server {
         }
     }
 
-    /// One request, one reply. The whole text of a script is always sent: one round trip whatever
-    /// the server has forgotten, and no permission to load scripts.
+    /// Runs a script and returns its reply. Always sends the whole text: one round trip even if the server's cache has
+    /// lost the script, and no permission needed to load scripts.
     fn script(
         &mut self,
         operation: &Operation<'_>,
@@ -96,7 +99,7 @@ impl Server {
         answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
     }
 
-    /// What a script answers, or what the server says instead.
+    /// Returns a script's reply, or the server's error instead.
     fn answer(
         &mut self,
         operation: &Operation<'_>,
@@ -119,8 +122,8 @@ impl Server {
         Ok(answer)
     }
 
-    /// By script; or, if the server does not run scripts for us, without one. A refusal lasts only where no script
-    /// was ever run, and where the server lets us do it without.
+    /// Runs an operation by script or, if the server runs no scripts for this user, by commands. Remembers a refusal
+    /// only if no script ever ran, and if the server permits the commands.
     fn either<T>(
         &mut self,
         operation: &Operation<'_>,
@@ -170,7 +173,7 @@ impl Server {
         operation.misunderstood(&self.client, Unexpected::Shape)
     }
 
-    /// Who has a lock and who waits for it, and the key's value where it is text.
+    /// Returns the status of a lock, and the key's value if that is text.
     fn look(&mut self, operation: &Operation<'_>, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
         let seen = self.either(
             operation,
@@ -186,7 +189,7 @@ impl Server {
         }
     }
 
-    /// The same for a lock beside which a key of another type lies: what the lock's own key tells.
+    /// Does the same for a lock with a companion key of another type, from the lock's own key alone.
     fn look_at_damaged(
         &mut self,
         operation: &Operation<'_>,
@@ -205,7 +208,7 @@ impl Server {
     fn obstructed(&self, operation: &Operation<'_>, failed: ScriptlessError) -> Error {
         match failed {
             ScriptlessError::NoReply(no_reply) => self.unanswered(operation, no_reply),
-            // Not of the first reply, whose redirections are followed: it has moved after that.
+            // The client follows redirects of the first reply; the key has moved after that.
             ScriptlessError::Unexpected(unexpected)
                 if self.client.is_of_a_cluster() && reply::redirects(&unexpected) =>
             {
@@ -216,7 +219,7 @@ impl Server {
         }
     }
 
-    /// What INSPECT has answered.
+    /// Interprets a reply of INSPECT.
     fn understood(
         &mut self,
         operation: &Operation<'_>,
@@ -231,21 +234,21 @@ impl Server {
         Ok((status, reply::text(&value).map(|value| value.raw().to_owned())))
     }
 
-    /// What RELEASE has answered: nothing if it is done, or whose the lock is.
+    /// Runs RELEASE. Returns nothing if the token held the lock, and else the lock's state.
     fn ours(&mut self, operation: &Operation<'_>, token: &Token, limit: Limit<'_>) -> Result<Option<LockState>, Error> {
         let script = script_for(Script::Release, token);
         let Some(answer) = self.script_unless_moving(operation, script, &[token.as_str()], limit)? else {
             return self.release_moving(operation, token, limit);
         };
         match answer.split_first().map(|(done, rest)| (reply::integer(done), rest)) {
-            // 2: put aside for the next.
+            // 2: reserved for the next waiter.
             Some((Some(1 | 2), _)) => Ok(None),
             Some((Some(0), rest)) => self.state(operation, rest, limit).map(Some),
             _ => Err(self.senseless(operation)),
         }
     }
 
-    /// What RENEW has answered.
+    /// Interprets a reply of RENEW.
     fn renewed(
         &mut self,
         operation: &Operation<'_>,
@@ -256,7 +259,8 @@ impl Server {
         if let [Value::Int(1), moved, ..] = answer
             && reply::integer(moved) == Some(-1)
         {
-            // The first in line has set its timer by the expiry before. Whom that does not reach finds out by itself.
+            // The first waiter has set its timer by the earlier expiry. If the nudge does not reach it, it notices by
+            // itself.
             let _ = self.script(operation, Script::Nudge, &[""], limit);
         }
         match answer {
@@ -283,8 +287,8 @@ impl Server {
         })
     }
 
-    /// Sends a release behind a request that nobody waits for any more, if there is one: should that be carried
-    /// out only now, so is this. Whether there was one.
+    /// Sends a release behind each request that was given up: if the server executes that only now, it executes the
+    /// release after it. Returns whether there was such a request.
     pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_in_doubt = self.client.is_in_doubt();
         if is_in_doubt {
@@ -299,12 +303,12 @@ impl Server {
     }
 }
 
-/// What a renewal may do to the expiry, as RENEW is told.
+/// Returns the argument of RENEW that says how it may move the expiry.
 fn how(may_shorten: bool) -> &'static str {
     if may_shorten { "set" } else { "prolong" }
 }
 
-/// Something else than a lock has taken the key's place: then it is nobody's lock.
+/// Turns a WRONGTYPE error into a state: a key of another type is nobody's lock.
 fn not_a_lock(whose: Result<Option<LockState>, Error>) -> Result<Option<LockState>, Error> {
     match whose {
         Err(error) if error.kind == ErrorKind::WrongType => Ok(Some(reply::wrong_type("another type"))),
@@ -376,8 +380,7 @@ impl Store for Server {
         let Some(token) = value.filter(|_| seen).and_then(|value| value.parse().ok()) else {
             return Ok(Released::NotYours(state));
         };
-        // The whole value is compared again when it is deleted, so the holder that was seen is the
-        // one that loses it.
+        // The release compares the whole value again, so the holder that was seen is the one that loses the lock.
         self.release_as(&operation, &Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None }, limit)
     }
 
@@ -406,7 +409,7 @@ impl Store for Server {
     }
 }
 
-/// What INSPECT tells.
+/// Parses a reply of INSPECT.
 fn status(answer: &[Value]) -> Option<LockStatus> {
     let [kind, seen @ .., reserved, Value::Array(queue)] = answer else { return None };
     let kind = reply::text(kind)?;
@@ -414,7 +417,7 @@ fn status(answer: &[Value]) -> Option<LockStatus> {
         "string" | "none" => reply::state(seen)?,
         other => reply::wrong_type(other),
     };
-    // Nothing lies beside a bare number before it is claimed.
+    // A bare number has no record beside it before it is claimed.
     if reply::integer(reserved)? == 1 && matches!(state.kind, StateKind::Held | StateKind::Foreign) {
         state.kind = StateKind::Reserved;
     }

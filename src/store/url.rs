@@ -1,4 +1,5 @@
-//! Where locks live, as URLs say it: which kind of store, which servers, and which of several may vote together. No I/O.
+//! Parses the URLs that say where locks live: the kind of store, the servers, and which of several may vote together.
+//! No I/O.
 
 use std::fmt;
 
@@ -10,17 +11,17 @@ use super::redis::endpoint::{self, Address, Endpoint, Scheme, Session};
 use super::redis::topology::{Cluster, SENTINEL_PORT, Sentinel, Topology};
 use crate::error::{Error, ErrorKind};
 
-/// Where locks live.
+/// The place where locks live.
 #[derive(Clone)]
 pub enum Target {
     Redis(Topology),
-    /// Several masters that know nothing of each other: what a majority says counts.
+    /// Several masters that know nothing of each other: a majority decides.
     Quorum(Vec<Endpoint>),
     /// This machine, without a server.
     Local(Directory),
 }
 
-/// What named the server, for messages.
+/// The source of a URL, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NamedBy {
     /// `--server`, or NXLOCK_SERVER.
@@ -34,10 +35,10 @@ const FORMS: &str = "write redis://[user:password@]host[:port][/db], rediss:// f
                      local:/path/to/directory";
 
 impl Target {
-    /// The server, or several, that the command line or the environment names.
+    /// Returns the target that the command line or the environment names.
     ///
     /// # Errors
-    /// None named, a URL that says nothing we understand, or servers that cannot be used together.
+    /// If none is named, a URL cannot be parsed, or the servers cannot be used together.
     pub fn choose<'a>(
         servers: impl IntoIterator<Item = &'a str>,
         redis_url: Option<&str>,
@@ -56,7 +57,7 @@ impl Target {
         }
     }
 
-    /// Each of the servers, as it may be named again. Without the password.
+    /// Returns the URL of each server, as nxlock accepts it again. Without the password.
     pub fn servers(&self) -> Vec<String> {
         match self {
             Target::Quorum(endpoints) => endpoints.iter().map(ToString::to_string).collect(),
@@ -64,7 +65,7 @@ impl Target {
         }
     }
 
-    /// Whether there is one master, that others know and copy.
+    /// Returns whether each lock has one master, which replicas may copy.
     pub fn is_one_master(&self) -> bool {
         match self {
             Target::Redis(_) => true,
@@ -72,7 +73,7 @@ impl Target {
         }
     }
 
-    /// Whether a URL says who we are.
+    /// Returns whether the URLs, or the credentials they were parsed with, yield a login.
     pub fn has_login(&self) -> bool {
         match self {
             Target::Redis(topology) => topology.session().login.is_some(),
@@ -81,8 +82,9 @@ impl Target {
         }
     }
 
-    /// The URLs, as they may be shown; nothing of what cannot be understood. What stands for a user in a URL without a
-    /// password may be a password without its colon: it is one's user only where there is a password from elsewhere.
+    /// Returns the URLs as they may be shown, or nothing if one cannot be parsed. In a URL without a password, what
+    /// looks like a user may be a password that lacks its colon: it counts as a user only if there is a password from
+    /// elsewhere.
     pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>, has_password: bool) -> Option<Vec<String>> {
         let fallback = Secret::of("any".into()).filter(|_| has_password);
         let credentials = Credentials { fallback, ..Credentials::default() };
@@ -142,7 +144,7 @@ fn cluster(scheme: Scheme, rest: &str, credentials: &Credentials) -> Result<Topo
     Ok(Topology::Cluster(Cluster::new(hosts, session)))
 }
 
-/// Servers that are let in by the same login, and what stands behind them.
+/// Parses servers that share a login, and returns the path after them too.
 fn hosts_of<'a>(
     scheme: Scheme,
     rest: &'a str,
@@ -160,12 +162,13 @@ fn hosts_of<'a>(
     Ok((endpoints.into_iter().map(|endpoint| endpoint.address).collect(), session, path))
 }
 
-/// What stands behind `local:`, which wants no password from anybody.
+/// Returns what follows `local:`. Such a URL needs no password.
 pub fn here(url: &str) -> Option<&str> {
     url.trim().split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("local")).map(|(_, path)| path)
 }
 
-/// What may be repeated. Anything else that stands there is no scheme, and perhaps a password.
+/// Returns whether a scheme may be repeated in a message. Any other text in its place is no scheme, and may be a
+/// password.
 fn is_scheme(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
 }
@@ -182,7 +185,7 @@ fn none_named() -> Error {
     }
 }
 
-/// The URL itself is not repeated: it may hold a password in any of its parts.
+/// Does not repeat the URL: any part of it may contain a password.
 fn misconfigured(by: NamedBy, cause: String) -> Error {
     let by = match by {
         NamedBy::Server => "--server (or NXLOCK_SERVER, or a configuration file)",
@@ -207,8 +210,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// A text parted where white space or a comma stands before what begins like another server: either may
-/// also stand within a path, or between the hosts of one URL.
+/// Splits a text at white space and commas, but only before the beginning of another server: either may also occur
+/// within a path, or between the hosts of one URL.
 fn parted(text: &str) -> Vec<&str> {
     let is_between = |c: char| c.is_whitespace() || c == ',';
     let mut parts = Vec::new();
@@ -230,7 +233,7 @@ fn begins_a_server(text: &str) -> bool {
     !scheme.is_empty() && (rest.starts_with("://") || (scheme.eq_ignore_ascii_case("local") && rest.starts_with(':')))
 }
 
-/// What several servers are together.
+/// Combines several servers into one target.
 ///
 /// # Errors
 /// If they cannot outvote each other.
@@ -238,14 +241,14 @@ fn together(targets: Vec<Target>) -> Result<Target, Error> {
     let mut endpoints: Vec<Endpoint> = Vec::with_capacity(targets.len());
     for target in targets {
         let Target::Redis(Topology::Single(endpoint)) = target else {
-            // Behind white space in a password, what is taken for a directory may be its rest.
+            // What looks like a directory may be the rest of a password with white space.
             let whom = if let Target::Local(_) = target { "local:".to_owned() } else { target.to_string() };
             return Err(senseless(
                 format!("{whom} cannot be one of several servers"),
                 "name servers of their own, redis://, rediss:// or unix://, or this one alone",
             ));
         };
-        // Another database of a server goes down with it.
+        // Another database of the same server fails with it.
         if endpoints.iter().any(|before| before.address == endpoint.address) {
             return Err(senseless(
                 format!("{endpoint} is named twice"),
@@ -401,7 +404,7 @@ mod tests {
         );
         assert!(chosen(&["redis://a redis://b redis://c redis://d"]).is_ok(), "an even number too");
         assert_eq!(chosen(&["redis://a", ""]), Ok("redis://a:6379".into()));
-        // What is several by --server is never the name of one directory by REDIS_URL.
+        // What --server reads as several is never one directory in REDIS_URL.
         for text in ["redis://a redis://b redis://c", "local:/a,redis://b"] {
             let by_variable = Target::choose(None, Some(text), &Credentials::default());
             assert_eq!(by_variable.map(|target| target.to_string()).map_err(|error| error.kind), chosen(&[text]));

@@ -1,66 +1,83 @@
-//! nxlock(7): what is promised under which fault, in the form that `prose.rs` describes.
+//! nxlock(7): the promises under each fault, in the form that `prose.rs` describes.
 
 use super::prose::Section;
 
 const ABOUT: &str = "\
-nxlock(1) promises that nobody is granted a lock that somebody else has, and that what runs under a lock is stopped before \
-the lock can be granted to the next. This page says what becomes of that when something fails, how long it takes \
-until things are in order again, and when a resource has to look after itself: see FENCING.
+nxlock(1) promises that nobody is granted a lock that somebody else holds, and that nxlock stops the command under a \
+lock before the lock can be granted to the next claim. This page says what happens to these promises when something \
+fails, how long recovery takes, and when a resource must protect itself: see FENCING.
 
-The bounds are those that follow from how it works, with ttl for what --ttl gives (run: 30s). Where a figure was \
-measured, it is of one run on a small virtual machine with a server on the same machine: take it for an order of magnitude.";
+The bounds follow from the design; ttl is the value of --ttl (run: 30s). Measured figures come from one run on a \
+small virtual machine with a server on the same machine: take them for an order of magnitude.";
 
 const HOLDER: &str = "\
-The command ends.  The lock is in the hands of the next waiter within a round trip to the server.
-nxlock is told to stop.  By TERM, INT, QUIT or HUP, or --time-limit. The whole tree of the command is stopped, if need be by \
-KILL after --kill-after, and the lock is given back only when the last of it has gone. No overlap.
-nxlock is killed (SIGKILL, out of memory, KILL to its process group).  Its guard kills the command and everything it started, waits \
-until the last of them is gone, and gives the lock back. The guard is a process of nxlock named nxlock-guard, in a session of its own and \
-with all signals blocked. No overlap, but for a process that the guard may not kill, since another user runs it.
-The guard is killed.  The kernel kills the command with it, and nxlock kills the rest, gives the lock back, and exits with 70.
-Both are killed in the same instant, or the guard is killed while nxlock is stopped.  The kernel kills the command; what the command had started lives on, and so does a command that has changed its \
-user. With `local:` the lock is free at once, on a server at the end of its lease: from then on two may run.
-Nobody renews (server away, network cut, hanging).  The command is told to stop a fifth of the ttl before the lease ends, or --kill-after and \
-100ms if that is more, though never more than a third; what is left is killed a hundredth of the ttl before the end, at least 250ms. No overlap.
-A script that holds the lock by `acquire --while-pid` is killed.  The keeper gives the lock back at once. What the script had started lives on.
-Its keeper is killed.  The lock ends at the end of its lease, and nobody tells the script: from then on two may run. Its keeper stopped is the same, but that it tells the \
-script when it continues.
-nxlock is stopped (SIGSTOP) while the command runs on.  Nothing is renewed, and the guard kills the command and everything it started before the lease \
-ends, a hundredth of the ttl before, at least 250ms. No overlap. If the guard is stopped too, two may run from the end of the lease on; it goes on as soon as nxlock is killed.
-Ctrl-Z at the terminal.  Everything that the command started is stopped before nxlock is, and continued after it; if the lease is about to end before \
-that, the guard kills all of it.
-The machine is so busy that nxlock is not run.  Every step comes as much later as it has to wait for a processor. A command that ends at TERM has \
-six seconds to spare with the default ttl, and one that has to be killed 0.3 s; with a ttl of half a second it is less than 0.1 s, which a machine with ten \
-times as much to run as processors may take. A longer ttl helps, and a fence.
-nxlock and its command are stopped together, or the machine sleeps.  When they continue, the clock has gone on, and what runs is killed before it \
-is let go on. No overlap, but for a virtual machine that is paused as a whole: its processes run again all at once: only a fence helps.";
+The command ends.  The next waiter holds the lock within one round trip to the server.
+nxlock is told to stop.  By TERM, INT, QUIT or HUP, or by --time-limit. It stops the whole tree of the command, \
+by KILL after --kill-after if necessary, and releases the lock only when the last process of the tree is gone. No \
+overlap.
+nxlock is killed (SIGKILL, out of memory, KILL to its process group).  Its guard kills the command and everything it \
+started, waits until the last of them is gone, and releases the lock. The guard is a process of nxlock named \
+nxlock-guard, in a session of its own and with all signals blocked. No overlap, except with a process that the guard \
+may not kill because another user runs it.
+The guard is killed.  The kernel kills the command with it, and nxlock kills the rest, releases the lock, and exits \
+with 70.
+Both are killed in the same instant, or the guard is killed while nxlock is stopped.  The kernel kills the command; \
+processes that the command had started run on, and so does a command that has changed its user. With `local:` the \
+lock is free at once, on a server when its lease ends: from then on, two may run.
+nxlock cannot renew (server away, network cut, hanging).  It tells the command to stop a fifth of the ttl before the \
+lease ends, or --kill-after plus 100ms before if that is more, but never more than a third; it kills what is left a \
+hundredth of the ttl before the end, at least 250ms. No overlap.
+A script that holds the lock by `acquire --while-pid` is killed.  The keeper releases the lock at once. Processes \
+that the script had started run on.
+Its keeper is killed.  The lock expires when its lease ends, and nobody tells the script: from then on, two may run. \
+If its keeper is stopped, the same happens, except that the keeper tells the script when it continues.
+nxlock is stopped (SIGSTOP) while the command runs on.  Nothing renews the lock, and the guard kills the command and \
+everything it started before the lease ends, a hundredth of the ttl before, at least 250ms. No overlap. If the guard \
+is stopped too, two may run from the end of the lease on; the guard continues as soon as nxlock is killed.
+Ctrl-Z at the terminal.  Everything that the command started is stopped before nxlock is, and continued after \
+nxlock; if the lease is about to end before that, the guard kills all of it.
+The machine is so busy that nxlock is not run.  Every step is delayed by the time that nxlock waits for a CPU. With \
+the default ttl, a command that ends on TERM has six seconds to spare, and a command that must be killed has 0.3 s; \
+with a ttl of half a second this is less than 0.1 s, and a machine with ten times as many runnable processes as CPUs \
+may use that up. A longer ttl helps, and so does a fence.
+nxlock and its command are stopped together, or the machine sleeps.  When they continue, the clock has advanced, and \
+the command is killed before it is let go on. No overlap, except if a virtual machine is paused as a whole: its \
+processes all run again at once, and only a fence helps.";
 
 const WAITER: &str = "\
-A waiter is killed or gives up.  Nobody notices. Three killed at the head cost the next about 15 ms.
-A waiter is stopped, or its host has gone silently.  When it is its turn, the lock is put aside for it for a grace of 1s (longer where its \
-round trips are long), then goes to the next. If it comes back it has its old place. With `local:` the next may take up to 2s more to notice.
-The holder and the first waiter are killed together.  The second has the lock about 30 ms after the lease has ended.
-A reply is lost.  The question is asked again with the same token, and means the same claim. A claim that is given up \
-is given back.";
+A waiter is killed or gives up.  Nobody notices. Three waiters killed at the head of the queue cost the next one \
+about 15 ms.
+A waiter is stopped, or its host disappears without notice.  When its turn comes, the lock is reserved for it for a \
+grace period of 1s (longer if its round trips are long), and then goes to the next waiter. If it comes back, it has \
+its old place. With `local:`, the next waiter may take up to 2s more to notice.
+The holder and the first waiter are killed together.  The second waiter holds the lock about 30 ms after the lease \
+has ended.
+A reply is lost.  nxlock repeats the request with the same token, for the same claim. When it gives up a claim, it \
+releases a lock that the claim was granted.";
 
 const SERVER: &str = "\
-It cannot be reached, is loading, read-only, or out of memory.  Waiters try again as long as --wait lasts. A holder goes on until its lease \
-has to be left, and a release that could not be confirmed leaves the lock to its lease. No overlap.
-It forgets the lock (restart without persistence, failover to a replica that had not heard of it, FLUSHALL, eviction, DEL by somebody).  Others may be \
-granted the lock at once. The holder finds out when its connection ends, and else at its next renewal, after a third of the ttl and at most 10s; then its \
-command is stopped, in --kill-after at most. So long two may run. In ten minutes of random forgetting, with leases of 0.1 to 5s and a \
-stop of up to 0.3s, the longest overlap was 0.5s. A shorter --ttl makes it shorter, a fence harmless.
-Its clock is set forward.  Leases end early, as if it had forgotten them.
-Its clock is set back.  The lease of a holder that died lasts so much longer; a living one sets its own right at the next renewal.
-Its clock is fast or slow.  1 % and 2ms are allowed for.
-Several hosts think that they are the server.  That is what a failover of a divided network may come to: two locks of one name. Only a fence helps.";
+It cannot be reached, is loading, read-only, or out of memory.  Waiters retry as long as --wait lasts. A holder \
+continues until it must leave its lease; if nxlock cannot confirm a release, the lock expires with its lease. No \
+overlap.
+It forgets the lock (restart without persistence, failover to a replica that did not have the lock yet, FLUSHALL, \
+eviction, DEL by somebody).  The lock can be granted to others at once. The holder finds out when its connection \
+ends, or else at its next renewal, after a third of the ttl and at most 10s; then nxlock stops its command, within \
+--kill-after. Until then, two may run. In ten minutes of random forgetting, with leases of 0.1 to 5s and a stop of \
+up to 0.3s, the longest overlap was 0.5s. A shorter --ttl makes it shorter, a fence harmless.
+Its clock is set forward.  Leases end early, as if the server had forgotten them.
+Its clock is set back.  The lease of a holder that died lasts longer by that step; a live holder corrects its lease \
+at the next renewal.
+Its clock is fast or slow.  nxlock allows for 1 % and 2ms.
+Several hosts believe that they are the server.  A failover in a partitioned network can lead to this: two locks of \
+one name. Only a fence helps.";
 
 const FENCING: &str = "\
-Where a moment of two at once costs no more than work done twice, none of this matters. Where it destroys something, the resource itself has to refuse whoever \
-is late, since it alone can tell. Each grant has a number, NXLOCK_FENCE, that is higher than that of every grant before it, \
-also across restarts, FLUSHALL and failovers, as long as the server's clock is not set back while it forgets. With several servers the number is written to a majority of them \
-before it is given, and rises as long as no majority forgets. The holder gives it with every change, and the resource keeps \
-the highest that it has seen and refuses a lower one.
+If two at once cost no more than work done twice, you need none of this. If they destroy something, the resource \
+itself must refuse the late one, since only the resource can tell. Each grant has a number, NXLOCK_FENCE, that is \
+higher than that of every earlier grant, also across restarts, FLUSHALL and failovers, as long as the server's clock \
+is not set back while the server forgets. With several servers, nxlock writes the number to a majority of them \
+before it hands it out; the number rises as long as no majority forgets. The holder sends it with every change; the \
+resource keeps the highest number that it has seen and refuses a lower one.
 
 A file, replaced by a program that all use to write it (`store FILE < new`):
 
@@ -74,48 +91,52 @@ A file, replaced by a program that all use to write it (`store FILE < new`):
     fi
     echo \"$NXLOCK_FENCE\" >> \"$1.fence\" && cat > \"$1.new\" && mv \"$1.new\" \"$1\"
 
-A row of a database, with the fence in a column of its own. In the transaction that changes anything under the lock, first:
+A row of a database, with the fence in a column of its own. In each transaction that changes data under the lock, \
+first execute:
 
     UPDATE guard SET fence = :fence WHERE name = 'nightly' AND fence <= :fence
 
-If no row was changed, somebody newer has been there: roll back, and end. The row stays locked until the transaction ends, so \
-that nobody newer comes between. A resource that can only compare for equality, such as an object store with preconditions, \
-keeps the fence beside the object and changes both in one conditional write.
+If this changes no row, a newer holder has been there: roll back, and stop. The row stays locked until the \
+transaction ends, so that no newer holder comes between. A resource that can only compare for equality, such as an \
+object store with preconditions, keeps the fence beside the object and changes both in one conditional write.
 
-Without scripts (see PERMISSIONS in nxlock(1)) a server gives no fence, and NXLOCK_FENCE is not set: then `[ -n \"$NXLOCK_FENCE\" ]` \
-should come before anything else.";
+A server without scripts (see PERMISSIONS in nxlock(1)) gives no fence, and NXLOCK_FENCE is not set: put `[ -n \
+\"$NXLOCK_FENCE\" ]` before anything else.";
 
 const TESTED: &str = "\
-The states of the protocol are searched to the end for small numbers of clients, and random histories are compared with a real server's. \
-A test called chaos lets contenders loose on servers that hang, restart, forget and lie about the time, kills and freezes everything, and \
-proves from what all of them wrote down that there was no overlap but those that this page tells of. Ten copies of nxlock that are broken \
-on purpose are found out by it.";
+The tests search the states of the protocol exhaustively for small numbers of clients, and compare random histories \
+with a real server's. A test named chaos runs contenders against servers that hang, restart, forget and report wrong \
+times, kills and freezes everything, and proves from the records that all of them wrote that there was no overlap \
+except those described on this page. It detects ten copies of nxlock that are broken on purpose.";
 
 const SEVERAL: &str = "\
-Of what befalls one server, most is nothing where three or more vote (see SEVERAL SERVERS in nxlock(1)).
+If three or more servers vote (see SEVERAL SERVERS in nxlock(1)), most faults of one server have no effect.
 
-A minority is down, hangs, or is cut off.  Nothing. Who was asked and hangs is told to forget it, behind the request that it has not answered; whenever that is carried out, \
-no later attempt is touched, since each has a token of its own.
-A majority is.  No lock is granted (69), and a holder is stopped before its lease ends. No overlap.
-One restarts empty while a lock is held.  It is told again at the next renewal, at most 10s later, and does not count as a vote in that round. Until then one server more that fails \
-or forgets may be one too many: with three servers the loss of two within that time lets two run, and the first is stopped at its next renewal.
-A majority restarts empty at once.  As with one server that forgets: two may run until the next renewal. `appendfsync always`, or staying away for as long as the longest ttl, \
-excludes it.
-A replica takes over from one of them.  As a restart without what the replica had not heard of.
-A clock jumps forward.  That server's vote ends early, as if it had forgotten.
-Two clients each reach a minority.  Neither is granted the lock, and both try again at random moments.";
+A minority is down, hangs, or is cut off.  No effect. nxlock tells a server that hangs to forget the request, behind \
+the request that the server has not answered; whenever the server carries that out, it touches no later attempt, \
+since each attempt has a token of its own.
+A majority is down, hangs, or is cut off.  No lock is granted (69), and nxlock stops a holder's command before the \
+lease ends. No overlap.
+One restarts empty while a lock is held.  It gets the lock again at the next renewal, at most 10s later, and does \
+not count as a vote in that round. Until then, the failure or forgetting of one more server may be one too many: \
+with three servers, the loss of two within that time lets two run, and the first is stopped at its next renewal.
+A majority restarts empty at once.  As with one server that forgets: two may run until the next renewal. \
+`appendfsync always` prevents this, and so does keeping the servers away for as long as the longest ttl.
+A replica takes over from one of them.  As a restart without the data that the replica did not have yet.
+A clock jumps forward.  That server's vote ends early, as if the server had forgotten it.
+Two clients each reach a minority.  Neither is granted the lock, and both retry at random intervals.";
 
 pub const NXLOCK_7: [Section; 7] = [
     ("DESCRIPTION", ABOUT),
-    ("WHAT BEFALLS A HOLDER", HOLDER),
-    ("WHAT BEFALLS A WAITER", WAITER),
-    ("WHAT BEFALLS A SERVER", SERVER),
-    ("WHAT BEFALLS SEVERAL SERVERS", SEVERAL),
+    ("HOLDER FAULTS", HOLDER),
+    ("WAITER FAULTS", WAITER),
+    ("SERVER FAULTS", SERVER),
+    ("FAULTS WITH SEVERAL SERVERS", SEVERAL),
     ("FENCING", FENCING),
-    ("HOW IT IS TESTED", TESTED),
+    ("TESTING", TESTED),
 ];
 
-/// The program that the page shows for a file.
+/// Returns the program that the page shows for a file.
 fn example() -> String {
     let shown =
         FENCING.lines().skip_while(|line| !line.starts_with("    #!")).take_while(|line| line.starts_with("    "));
@@ -131,7 +152,7 @@ fn the_file_that_the_manual_fences_refuses_who_is_late() {
         let mut call = std::process::Command::new("sh");
         call.arg(&program).arg(&file).env("NXLOCK_FENCE", fence).stdin(std::process::Stdio::piped());
         let mut running = call.stderr(std::process::Stdio::piped()).spawn().unwrap();
-        // One that is refused does not read it.
+        // A refused program does not read its stdin.
         let _ = std::io::Write::write_all(&mut running.stdin.take().unwrap(), text.as_bytes());
         let done = running.wait_with_output().unwrap();
         (done.status.code(), String::from_utf8(done.stderr).unwrap(), std::fs::read_to_string(&file).unwrap())

@@ -1,5 +1,6 @@
-//! What a server's access control lists let us do (Redis documentation, ACL): every command that a lock needs is
-//! tried on keys of a lock of nobody's, in a form that changes nothing, so that all that is missing can be told at once.
+//! Finds out what a server's access control lists permit (Redis documentation, ACL): tries every command that a lock
+//! needs on keys of a lock that nobody has, in a form that changes nothing, so that all missing rules are reported at
+//! once.
 
 use redis::{Cmd, Value, cmd};
 
@@ -11,16 +12,16 @@ use super::reply::{self, Unexpected};
 use crate::lock::{LockName, Prefix, companion_key};
 use crate::wait::Limit;
 
-/// What we may not do, as rules for ACL SETUSER that would let us.
+/// The missing permissions, as rules for ACL SETUSER.
 #[derive(Default)]
 pub struct Rights {
     /// Needed for any lock.
     pub vital: Vec<String>,
-    /// Needed for waiters to be called.
+    /// Needed to wake waiters.
     pub calls: Vec<String>,
     /// Needed to see the locks of others: `status`, `release --break`.
     pub look: Vec<String>,
-    /// Needed for scripts, where they are not permitted: then locks are had without, and something else is vital.
+    /// Needed for scripts, if those are not permitted: nxlock then locks without them, and other rules are vital.
     pub scripts: Vec<String>,
 }
 
@@ -28,7 +29,7 @@ pub struct Rights {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Scripts,
-    /// By our scripts.
+    /// Within scripts.
     Script,
     /// With scripts and without.
     Both,
@@ -41,12 +42,12 @@ enum Need {
 struct Probe {
     need: Need,
     rule: &'static str,
-    /// The rule for its keys, or its channel.
+    /// The rule for its keys or its channel.
     pattern: String,
     request: Cmd,
 }
 
-/// The keys of a lock, and the patterns that let one use the keys of all.
+/// The keys of a lock, and the patterns for the keys of all locks.
 struct Keys {
     key: String,
     companion: String,
@@ -54,7 +55,7 @@ struct Keys {
     patterns: [String; 3],
 }
 
-/// Tries everything.
+/// Tries every command, and returns the missing rules.
 pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Limit<'_>) -> Result<Rights, Fault> {
     let key = prefix.key(name);
     let all = format!("{}*", glob_escaped(prefix.as_str()));
@@ -65,7 +66,7 @@ pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Li
         key,
     };
     let mut denied = Vec::new();
-    // Lets ourselves be sent to where they are all to be asked.
+    // Follows redirects now, to the server that gets all the probes.
     client.turn_to(&keys.key);
     client.ask(&request("GET", &[&keys.key]), limit)?;
     let mut probes = probes(&keys);
@@ -77,7 +78,7 @@ pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Li
     for (probe, answer) in probes.iter().zip(client.ask_all(&requests, limit)?) {
         denied.extend(denial(&answer, probe.rule, &probe.pattern).map(|rule| (probe.need, rule)));
     }
-    // What is written can be removed again, so it may be written.
+    // HDEL is permitted, so a field that HSET writes can be removed again.
     if !denied.iter().any(|(_, rule)| rule == "+hdel" || rule.starts_with('~')) {
         let requests =
             [request("HSET", &[&keys.companion, "check", "1"]), request("HDEL", &[&keys.companion, "check"])];
@@ -125,13 +126,13 @@ fn probes(keys: &Keys) -> Vec<Probe> {
     };
     probe(Need::Scripts, "+eval", "", &["EVAL", "return 1", "0"]);
     probe(Need::Both, "+get", all_keys, &["GET", key]);
-    // Only where it is already: it is not.
+    // Only if the key exists, which it does not.
     probe(Need::Both, "+set", all_keys, &["SET", key, "check", "XX", "PX", "1"]);
     probe(Need::Both, "+del", all_keys, &["DEL", key]);
     probe(Need::Both, "+pttl", all_keys, &["PTTL", key]);
     probe(Need::Both, "+pexpire", all_keys, &["PEXPIRE", key, "1"]);
     probe(Need::Look, "+type", all_keys, &["TYPE", key]);
-    // Of those of its keys, the one whose command is permitted soonest.
+    // GET is the command most likely to be permitted, so it probes the pattern.
     probe(Need::Script, "+get", all_companions, &["GET", companion]);
     probe(Need::Script, "+time", "", &["TIME"]);
     probe(Need::Script, "+zadd", all_companions, &["ZADD", companion, "XX", "1", "check"]);
@@ -154,7 +155,8 @@ fn request(name: &str, args: &[&str]) -> Cmd {
     request
 }
 
-/// On a connection of its own: one that listens, or is in a transaction that it may not end, can do nothing else.
+/// Sends requests on a connection of their own: one that subscribes, or is in a transaction that it may not end, can do
+/// nothing else.
 fn aside<const N: usize>(client: &mut Client, requests: &[Cmd; N], limit: Limit<'_>) -> Result<[Value; N], Fault> {
     let limit = client.within(limit);
     let mut connection = Connection::open(&client.reach(limit)?, limit)?;
@@ -166,7 +168,7 @@ fn aside<const N: usize>(client: &mut Client, requests: &[Cmd; N], limit: Limit<
     Ok(answers)
 }
 
-/// The rule that is missing, if an answer says that one is.
+/// Returns the missing rule, if a reply says that one is.
 fn denial(answer: &Value, rule: &str, pattern: &str) -> Option<String> {
     let Unexpected::Error { code, text } = reply::unexpected(answer) else { return None };
     let text = text.raw().to_lowercase();
@@ -175,9 +177,9 @@ fn denial(answer: &Value, rule: &str, pattern: &str) -> Option<String> {
             Some(pattern.to_owned())
         }
         "NOPERM" => Some(rule.to_owned()),
-        // What EXEC says that is not permitted itself.
+        // The error of EXEC if EXEC itself is not permitted.
         "EXECABORT" if text.contains("noperm") => Some(rule.to_owned()),
-        // Renamed or taken out: no list of permissions brings it back.
+        // Renamed or removed: no rule brings it back.
         _ if text.contains("unknown command") => Some(rule.to_owned()),
         _ => None,
     }

@@ -1,36 +1,35 @@
--- ACQUIRE: one question, asked as often as one likes: is the lock mine?
+-- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time.
 --
 -- KEYS lock, queue, waiters, fence
 -- ARGV token, ttl_ms, manner, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind
 --   kind    cluster if the server is a node of a cluster: a lock's slot may move to another
---   manner  queue  wait in line if it is not granted (first call, heartbeat, poll and claim alike)
---           once   ask, do not queue; yields to everybody who waits
---           plain  as SET NX: granted whenever the lock is free, whatever the queue says
+--   manner  queue  join the queue if it is not granted (first call, heartbeat, poll and claim alike)
+--           once   do not join the queue; yields to all waiters
+--           plain  as SET NX: granted whenever the lock is free, regardless of the queue
 -- RETURNS {1, fence}                      granted, or already ours, or our reservation claimed
 --         {0, value, pttl, position, length, ticket, channel_used, fence, now_us}
---           value         the lock's value, '' if it is free (only if too many dead stand in line)
+--           value         the lock's value, '' if it is free (only with too many dead in the queue)
 --           position      our place from 1, 0 if not queued;  length  how many are queued
 --           ticket        to send back with every further call, '0' if not queued
---           channel_used  1: wake-ups will reach us.  0: poll
+--           channel_used  1: wake-ups will reach the caller.  0: poll
 --           value, pttl, ticket, fence, now_us are strings, the rest integers
 --
--- Keeps: the lock changes hands here only from nobody to the first in line that lives (`plain`
--- aside), so a call by anyone repairs any wake-up that was lost. A free lock is reserved for a live
--- waiter ahead of the caller exactly as RELEASE does: a frozen one costs its grace, a killed one
--- nothing (or, if the slot has moved since it was last heard of, its grace). While the lock is held,
--- `once` and `plain` change nothing.
+-- Keeps: the lock changes hands here only from nobody to the first live waiter (except for `plain`), so a call by any
+-- client repairs a lost wake-up. A free lock is reserved for a live waiter ahead of the caller exactly as by RELEASE: a
+-- frozen one costs its grace, a killed one nothing (or, if the slot has moved since its last heartbeat, its grace).
+-- While the lock is held, `once` and `plain` change nothing.
 
 local ttl, manner, lease = tonumber(ARGV[2]), ARGV[3], math.min(tonumber(ARGV[4]), LEASE_MAX)
--- A claim must never shorten the expiry that the next in line has set its timer by.
+-- A claim must never shorten the expiry by which the next waiter has set its timer.
 local grace, channel = math.min(tonumber(ARGV[5]), ttl), ARGV[6]
 local ticket = tonumber(ARGV[7])
 local fence_ms = math.max(FENCE_MS, 10 * ttl)
 local used = 0
--- How many stand in line, ourselves perhaps among them: with nobody there, less is to be done.
+-- Length of the queue, perhaps with the caller: an empty queue needs less work.
 local queued = redis.call('ZCARD', Q)
 
--- Written only if there is something to remove: a first write that a full server allows would carry
--- the SET after it, and a full server should refuse newcomers. Those in line, it lets through.
+-- Writes only if there is something to remove: a first write that a full server allows would let the SET after it pass,
+-- and a full server should refuse newcomers. It does serve those in the queue.
 local function leave()
   if (queued > 0 and redis.call('ZSCORE', Q, token)) or redis.call('HGET', W, token)
     or redis.call('HGET', W, 'reserved') then
@@ -43,7 +42,7 @@ local function grant()
   leave()
   local fence = bump(fence_ms)
   redis.call('SET', K, token, 'PX', digits(ttl))
-  -- It is done: a queue that is empty now may be refused to us (see reserve).
+  -- The grant is done: the server may refuse access to a queue that is empty now (see reserve).
   if queued > 0 then pcall(front, 'n') end
   return { 1, fence }
 end
@@ -58,8 +57,8 @@ end
 
 local function enqueue(value)
   local own = waiter(token)
-  -- Sent once, not with every heartbeat: it proves that scripts may publish to us, not only that
-  -- we are subscribed to the server that runs them.
+  -- Sent once, not with every heartbeat: it proves that scripts may publish to the caller, not only that the caller is
+  -- subscribed to the server that runs them.
   local heard = own and own.channel == channel and listeners(channel) ~= 0
   if channel ~= '' and not heard then
     local receivers = publish(channel, 't')
@@ -69,8 +68,8 @@ local function enqueue(value)
   local score = redis.call('ZSCORE', Q, token)
   if score then
     ticket = tonumber(score)
-    -- Lets the heartbeat through when the server is full (see reserve). Our record stays: the hash of a lone waiter
-    -- would be gone without it, and a node that is handing the slot to another does not create keys any more.
+    -- Lets the heartbeat pass when the server is full (see reserve). The caller's record stays: without it the hash of
+    -- a lone waiter would be gone, and a node that is handing over the slot does not create keys any more.
     redis.call('HDEL', W, '')
   else
     if ticket == 0 then
@@ -78,7 +77,7 @@ local function enqueue(value)
       ticket = math.max(us, (tonumber(last[2]) or 0) + 1)
     end
     redis.call('ZADD', Q, digits(ticket), token)
-    -- A line that begins with us: any record there is belonged to a queue that was lost.
+    -- The caller is the whole queue: any other record belonged to a queue that was lost.
     if redis.call('ZCARD', Q) == 1 then
       local reserved = redis.call('HGET', W, 'reserved')
       redis.call('DEL', W)
@@ -95,7 +94,7 @@ end
 local value = redis.call('GET', K)
 if value == token then return claim() end
 if not value and (manner == 'plain' or queued == 0) then return grant() end
--- In line before anybody is served: one who comes back with its old ticket may be the first.
+-- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
 if manner == 'queue' then enqueue(value) else ticket = 0 end
 if not value then
   local h, w = front('g')
@@ -108,7 +107,7 @@ elseif manner == 'queue' then
   local _, _, dropped = front()
   if dropped then front('n') end
 else
-  -- A replica must not answer for its master: this is refused there, and removes nobody.
+  -- A replica must not answer for its master: it refuses this write, which removes nothing.
   redis.call('ZREM', Q, '')
 end
 return { 0, value or '', digits(redis.call('PTTL', K)),

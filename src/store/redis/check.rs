@@ -1,4 +1,4 @@
-//! Whether a Redis server is fit to keep locks: it is met, asked about itself, and a lock is tried.
+//! Checks whether a Redis server is fit to keep locks: connects, reads its own information, and tries a lock.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,11 +18,11 @@ use crate::text::clean;
 use crate::wait::Limit;
 
 const PINGS: usize = 5;
-/// What people notice.
+/// A clock difference that people notice.
 const APART: Duration = Duration::from_secs(1);
 
 /// # Errors
-/// If the server is not to be met.
+/// If the server cannot be reached.
 pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
     let met = meet(server, limit)?;
     let operation = Operation { verb: "check the servers", name: None };
@@ -30,7 +30,7 @@ pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
     let name = scratch_name()?;
     let mut findings = Vec::new();
     let mut masters = Vec::new();
-    // Masters have slots, and others have none.
+    // In a cluster only masters have slots, so every shard accepts writes.
     let mut can_write = true;
     if shards.is_empty() {
         can_write = look_into(server, &mut findings);
@@ -50,16 +50,16 @@ pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
     Ok(examination)
 }
 
-/// How long a question takes.
+/// Measures the round trip.
 fn meet(server: &mut Server, limit: Limit<'_>) -> Result<Finding, Error> {
     let operation = Operation { verb: "check the server", name: None };
     let mut took = Vec::with_capacity(PINGS);
-    // The first one connects, and is not counted.
+    // The first one includes the connect, and is not counted.
     for nth in 0..=PINGS {
         let asked = Moment::now();
         let limit = if nth == 0 { limit } else { patiently(server) };
         let answer = server.client.ask(&cmd("PING"), limit).map_err(|fault| server.unanswered(&operation, fault))?;
-        // Who may not PING has had an answer all the same.
+        // The server replied, even if the user may not PING.
         if let Value::ServerError(_) = answer {
             let unexpected = reply::unexpected(&answer);
             if !matches!(&unexpected, Unexpected::Error { code, .. } if code.raw() == "NOPERM") {
@@ -75,13 +75,13 @@ fn meet(server: &mut Server, limit: Limit<'_>) -> Result<Finding, Error> {
     Ok(Finding::fine("round trip", format!("{}, the median of {PINGS}", finely(median))))
 }
 
-/// Its own bound is enough for each question.
+/// Returns a limit for one request: the server's own time-out.
 fn patiently(server: &Server) -> Limit<'static> {
     Limit::until(Moment::now() + server.client.timeout)
 }
 
-/// What it tells of itself; whether it can be written to. Where it does not tell that, it is taken for a master: a
-/// lock that is tried will show it.
+/// Adds what the server reports about itself. Returns whether it accepts writes; if it does not tell, it counts as a
+/// master: trying a lock will show.
 fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
     match told(server) {
         Ok((info, saving)) => {
@@ -120,7 +120,7 @@ fn told(server: &mut Server) -> Result<(Info, Saving), Silence> {
     Ok((Info::new(&reply::text(&answer).unwrap_or_default()), saving))
 }
 
-/// What it lets us do.
+/// Adds findings about the clock, the permissions and a scratch lock.
 fn look_around(
     server: &mut Server,
     name: &LockName,
@@ -130,14 +130,14 @@ fn look_around(
     findings.extend(clock(server)?);
     let rights = find_out(server, name)?;
     findings.extend(permissions(server, &rights));
-    // Where something is missing, what was taken could perhaps not be given back.
+    // With a permission missing, nxlock might not be able to release the lock.
     if can_write && rights.vital.is_empty() {
         locks(server, name, &rights, findings);
     }
     Ok(())
 }
 
-/// An answer, or the server's words for why there is none.
+/// Returns a reply, or the text of the server's error.
 fn tell(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Error> {
     let operation = Operation { verb: "check the server", name: None };
     let limit = patiently(server);
@@ -148,7 +148,7 @@ fn tell(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Er
     })
 }
 
-/// A setting of the server's, where we may see it.
+/// Returns a setting of the server, if the user may read it.
 fn setting(server: &mut Server, name: &str) -> Result<Option<String>, Error> {
     let mut get = cmd("CONFIG");
     get.arg("GET").arg(name);
@@ -157,7 +157,8 @@ fn setting(server: &mut Server, name: &str) -> Result<Option<String>, Error> {
     Ok(value.as_ref().and_then(reply::text).map(|value| value.to_string()))
 }
 
-/// Its clock beside ours. Of no matter to a lease, which both count from its beginning.
+/// Compares the server's clock with this machine's. A difference does not affect a lease, whose time both count from
+/// its start.
 fn clock(server: &mut Server) -> Result<Option<Finding>, Error> {
     let before = wall();
     let Ok(answer) = tell(server, &cmd("TIME"))? else { return Ok(None) };
@@ -181,7 +182,7 @@ fn clock(server: &mut Server) -> Result<Option<Finding>, Error> {
     }))
 }
 
-/// Seconds and microseconds.
+/// Parses a reply of TIME: seconds and microseconds.
 fn time(answer: &Value) -> Option<SystemTime> {
     let Value::Array(parts) = answer else { return None };
     let [seconds, micros] = parts.as_slice() else { return None };
@@ -197,7 +198,7 @@ fn find_out(server: &mut Server, name: &LockName) -> Result<Rights, Error> {
     acl::find_out(&mut server.client, &prefix, name, limit).map_err(|fault| server.unanswered(&operation, fault))
 }
 
-/// What is not permitted, and the line that permits it.
+/// Reports missing permissions, with the command that grants them.
 fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !rights.scripts.is_empty() {
@@ -229,7 +230,7 @@ fn acl(server: &Server, rules: &[String]) -> String {
     format!("ACL SETUSER {} {}", clean(user), clean(&unique.join(" ")))
 }
 
-/// The real thing, by the same code as every verb.
+/// Tries a lock, by the same code as every verb.
 fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut Vec<Finding>) {
     let timeout = server.client.timeout;
     let mut other = Server::new(server.client.topology().clone(), server.prefix.clone(), timeout, server.min_replicas);
@@ -259,7 +260,7 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
     }
 }
 
-/// The fence would end by itself, in a day.
+/// Deletes the scratch lock's fence, which would otherwise expire in a day.
 fn forget(server: &mut Server, name: &LockName) {
     let mut delete = cmd("DEL");
     delete.arg(companion_key(&server.prefix.key(name), "fence"));

@@ -1,4 +1,4 @@
-//! Asking for a lock by script: once, as a plain client would, or standing in line where we can be called.
+//! Requests a lock by script, in each mode; a waiter subscribes to its wake-ups before it joins the queue.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, Prefix, Ttl};
 use crate::wait::Limit;
 
-/// So often a queue is looked for that moves from one server to another.
+/// Maximum attempts to join a queue that moves from one server to another.
 const MAX_REDIRECTS: usize = 3;
 
 impl Server {
@@ -43,10 +43,10 @@ impl Server {
             };
             let mut args = vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket, kind];
             args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
-            // Before the request leaves: the server's count begins later than ours.
+            // Taken before the request is sent: the server starts to count later than nxlock.
             let asked = Moment::now();
             let script = script_for(Script::Acquire, &claim.token);
-            // Beside SETNX clients a lock is compared and replaced together with what lies beside it, or not at all.
+            // Beside SETNX clients one script compares and replaces the lock together with its record, or nothing does.
             let answer = match claim.token.is_beside_setnx() {
                 true => Some(self.script(operation, script, &args, limit)?),
                 false => self.script_unless_moving(operation, script, &args, limit)?,
@@ -55,7 +55,7 @@ impl Server {
                 return self.acquire_moving(operation, claim, ttl, limit);
             };
             redirects += 1;
-            // Answered by another server than the one that we listen to: it could not call us.
+            // Another server replied than the one with the subscription: it could not wake this waiter.
             if mode != AcquireMode::Queue || self.is_within_earshot() || is_grant(&answer) || redirects == MAX_REDIRECTS
             {
                 break (asked, answer);
@@ -80,8 +80,7 @@ impl Server {
         }
     }
 
-    /// Sees to it that we can be called by the server that is about to be asked: on which channel, and our
-    /// ticket there.
+    /// Subscribes at the server that the next request goes to. Returns the channel and the waiter's ticket there.
     fn listen(
         &mut self,
         operation: &Operation<'_>,
@@ -91,7 +90,7 @@ impl Server {
         self.turn_to(operation);
         let node = self.client.reach(limit).map_err(|fault| self.unanswered(operation, fault))?;
         let entry = self.entry.get_or_insert_with(|| QueueEntry::new(channel_of(&self.prefix, claim)));
-        // While it is tried, a lock that is put aside for us cannot be claimed.
+        // Until this returns, nxlock cannot claim a lock that is reserved for it.
         let patience = (self.client.timeout / 4).max(self.round_trip * 8);
         let listening = entry.listen(&node, self.client.within(limit).no_later_than(Moment::now() + patience));
         let subscribed = (entry.channel().to_owned(), entry.ticket().to_owned());
@@ -99,7 +98,7 @@ impl Server {
         Ok(subscribed)
     }
 
-    /// Whether the server that has answered last is the one that we listen to, if to any.
+    /// Returns whether the server that replied last is the one with the subscription, if there is one.
     fn is_within_earshot(&self) -> bool {
         let ear = self.entry.as_ref().and_then(QueueEntry::listens_to);
         ear.zip(self.client.answered()).is_none_or(|(ear, answered)| ear.address == answered.address)
@@ -110,7 +109,7 @@ impl Server {
         Lease { fence, asked, granted: Moment::now(), until: ttl.believed_until(asked), taken_over: None }
     }
 
-    /// How long a lock is put aside for us: time enough to come and claim it.
+    /// Returns how long a lock stays reserved for this waiter: time enough to claim it.
     fn grace(&self, ttl: Ttl) -> Duration {
         let enough = self.round_trip * 4 + Duration::from_millis(500);
         enough.max(Duration::from_secs(1)).min(ttl.get())
@@ -121,7 +120,7 @@ fn is_grant(answer: &[Value]) -> bool {
     matches!(answer.first(), Some(Value::Int(1)))
 }
 
-/// Where a waiter is called: nobody else listens there.
+/// Returns the channel that wakes a waiter: no other client subscribes to it.
 fn channel_of(prefix: &Prefix, claim: &Claim) -> String {
     format!("{}:wake:{}", prefix.key(&claim.name), claim.token.random_part())
 }

@@ -1,5 +1,5 @@
-//! Requests and their replies, over connections that are opened when they are needed, and anew when they have
-//! ended. Knows nothing of locks.
+//! Sends requests and receives replies, over connections that it opens on demand, and again after they have ended.
+//! Follows redirects. Knows nothing of locks.
 
 use std::fmt;
 use std::io;
@@ -21,27 +21,27 @@ use crate::wait::Limit;
 
 pub struct Client {
     topology: Topology,
-    /// Bound on one connect and on one reply.
+    /// Time-out of one connect, and of one reply.
     pub timeout: Duration,
-    /// When the last conversation began.
+    /// When the last exchange began.
     pub began: Moment,
-    /// Whom it was with, where that may be another each time.
+    /// Its server, if the topology may choose another each time.
     with: Option<Address>,
-    /// The last answer is of a server that is only about to have the key.
+    /// The last reply came from a server that is only importing the key's slot.
     sent_there: bool,
-    /// Connections without a request under way; that of the last conversation comes last.
+    /// Connections without an outstanding request, that of the last exchange last.
     idle: Vec<Connection>,
-    /// Connections with a request outstanding that nobody waits for any more, the latest first: what is sent on
-    /// one is executed after that request.
+    /// Connections with an outstanding request that was given up, the latest first: the server executes what is sent on
+    /// one after that request.
     spent: Vec<Connection>,
-    /// Who the others are, where this server is one of several.
+    /// The identities of all servers, if this is one of several.
     distinct: Option<Distinct>,
 }
 
-/// So often we let ourselves be sent to another server before there is an answer.
+/// Maximum redirects per request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Maximum number of connections kept for a request that was given up: each is a descriptor.
+/// Maximum number of spent connections: each is a descriptor.
 const MOST_SPENT: usize = 16;
 
 impl Client {
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// The server is to be another than those that are spoken to elsewhere.
+    /// Requires the server to be another than those of the other clients.
     pub fn among(&mut self, distinct: &Distinct) {
         self.distinct = Some(distinct.clone());
     }
@@ -71,34 +71,34 @@ impl Client {
         &self.topology
     }
 
-    /// Whether a key may be on its way from one server to another.
+    /// Returns whether a key may move from one server to another.
     pub fn is_of_a_cluster(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_))
     }
 
-    /// A limit, cut to what one connect or one reply may take.
+    /// Returns a limit, cut to the time-out of one connect or one reply.
     pub fn within<'a>(&self, limit: Limit<'a>) -> Limit<'a> {
         limit.no_later_than(Moment::now() + self.timeout)
     }
 
-    /// What is asked next is about this key.
+    /// Directs the next requests to the server that has this key.
     pub fn turn_to(&mut self, key: &str) {
         self.topology.turn_to(key);
     }
 
-    /// What is asked next is asked of this server.
+    /// Directs the next requests to this server.
     pub fn turn_to_shard(&mut self, shard: &Endpoint) {
         self.topology.turn_to_shard(shard);
     }
 
-    /// All servers that have keys, each with its own; none where there is only one to ask.
+    /// Returns all servers that have keys, each with its own; none if there is only one server.
     pub fn shards(&mut self, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
         self.began = Moment::now();
         let limit = self.within(limit);
         self.topology.shards(&mut self.idle, limit)
     }
 
-    /// The server that the next request goes to, as far as can be told before: connected to.
+    /// Connects to the server of the next request, as far as it is known in advance, and returns it.
     pub fn reach(&mut self, limit: Limit<'_>) -> Result<Endpoint, Fault> {
         self.began = Moment::now();
         let connection = self.connection(limit)?;
@@ -107,28 +107,28 @@ impl Client {
         Ok(peer)
     }
 
-    /// The server that has answered last.
+    /// Returns the server that replied last.
     pub fn answered(&self) -> Option<&Endpoint> {
         self.idle.last().map(|connection| &connection.peer)
     }
 
-    /// The same, if it is only about to have the key.
+    /// Returns the same if that server is only importing the key's slot.
     pub fn sent_there(&self) -> Option<&Endpoint> {
         self.answered().filter(|_| self.sent_there)
     }
 
-    /// Whether a request is outstanding that nobody waits for any more.
+    /// Returns whether a request is outstanding that was given up.
     pub fn is_in_doubt(&self) -> bool {
         !self.spent.is_empty()
     }
 
-    /// One request, one reply.
+    /// Sends a request and returns its reply.
     pub fn ask(&mut self, request: &Cmd, limit: Limit<'_>) -> Result<Value, NoReply> {
         let mut replies = self.ask_all(std::slice::from_ref(request), limit)?;
         replies.pop().ok_or_else(|| Fault::Garbled("it does not reply".into()).into())
     }
 
-    /// Several requests in one go; as many replies.
+    /// Sends several requests at once, and returns as many replies. Follows a redirect in the first one.
     pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         self.began = Moment::now();
         let mut there = None;
@@ -163,30 +163,29 @@ impl Client {
         .into())
     }
 
-    /// The same, of the server that was turned to and of no other: where it sends us is not followed.
+    /// Does the same at the chosen server alone, without following redirects.
     pub fn ask_here(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         self.began = Moment::now();
         let connection = self.connection(limit)?;
         self.converse(connection, requests, limit)
     }
 
-    /// The same, but only on the connection of the last request, whose state at the server matters.
+    /// Does the same, but only on the connection of the last request, whose state at the server matters.
     pub fn ask_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let gone = || Fault::Ended(io::Error::new(io::ErrorKind::NotConnected, "the connection was closed"));
         let connection = self.idle.pop().ok_or_else(gone)?;
         self.converse(connection, requests, limit)
     }
 
-    /// The same as one transaction; the replies to MULTI, to each request, and to EXEC (Redis commands).
+    /// Does the same as one transaction. Returns the replies to MULTI, to each request, and to EXEC (Redis commands).
     pub fn exec_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
-        // Holds until EXEC.
+        // ASKING is valid until EXEC.
         let before = if self.sent_there { vec![cmd("ASKING"), cmd("MULTI")] } else { vec![cmd("MULTI")] };
         let all: Vec<Cmd> = before.iter().chain(requests).cloned().chain([cmd("EXEC")]).collect();
         Ok(self.ask_on(&all, limit)?.split_off(before.len() - 1))
     }
 
-    /// Asks a server that is about to have the key, which has to be said before each request (Redis command
-    /// ASKING).
+    /// Sends requests to a server that is importing the key's slot, with ASKING before each (Redis command ASKING).
     pub fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let within = self.within(limit);
         let connection = self.topology.link_there(there, &mut self.idle, within)?;
@@ -219,7 +218,7 @@ impl Client {
             Err(no_reply) => {
                 self.topology.lost(&connection.peer);
                 if no_reply.sent && matches!(no_reply.fault, Fault::TimeUp | Fault::Cancelled) {
-                    // The one before it has been given up for longest.
+                    // Drops the one that was given up the longest ago.
                     self.spent.truncate(MOST_SPENT - 1);
                     self.spent.insert(0, connection);
                 }
@@ -228,7 +227,8 @@ impl Client {
         }
     }
 
-    /// One of several servers tells who it is ahead of its first answer, in the same round trip.
+    /// Sends requests and receives their replies. If this is one of several servers, it tells its identity ahead of its
+    /// first reply, in the same round trip.
     fn exchange(&self, connection: &mut Connection, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let Some(distinct) = self.distinct.as_ref().filter(|_| !connection.is_introduced) else {
             return connection.converse(requests, limit);
@@ -236,23 +236,23 @@ impl Client {
         let all: Vec<Cmd> = [Distinct::question()].into_iter().chain(requests.iter().cloned()).collect();
         let mut replies = connection.converse(&all, limit)?.into_iter();
         let told = replies.next().unwrap_or(Value::Nil);
-        // The other requests have been carried out all the same.
+        // The server has executed the other requests all the same.
         distinct.hear(&connection.peer, &told).map_err(|fault| NoReply { fault, sent: true })?;
         connection.is_introduced = true;
         Ok(replies.collect())
     }
 
-    /// Sends requests behind each one that was given up, so that they cannot be executed before it. Nobody
-    /// waits for the replies.
+    /// Sends requests behind each one that was given up, so that the server cannot execute them before it. Does not
+    /// wait for the replies.
     pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
         let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         for mut spent in self.spent.drain(..) {
-            // If it cannot be sent, neither could what it is to undo be answered: the lease ends.
+            // If sending fails, the request to undo cannot be answered either, and its lease expires.
             let _ = spent.send(&packed, limit);
         }
     }
 
-    /// Readable when the connection has ended.
+    /// Returns a descriptor that is readable when the connection has ended.
     pub fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
         self.idle.last().map(Connection::fd)
     }
@@ -264,7 +264,7 @@ impl Peer for Client {
     }
 }
 
-/// Who is asked, and which server that was last, where it may be another each time. Without the password.
+/// The topology and, if it may choose another server each time, the last server. Without the password.
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.with {

@@ -1,8 +1,8 @@
-//! From an address to a live connection, and what is said over it.
+//! A connection to one server: opens it, and exchanges requests and replies.
 //!
-//! A `Connection` carries requests and replies in RESP2, packed and parsed by the redis crate. The sockets
-//! are ours and never block, so that every wait has one limit, whatever it waits for: the crate's
-//! own connection counts its time-outs once per address and per reply, and cannot be interrupted.
+//! A `Connection` carries RESP2, packed and parsed by the redis crate. The sockets are nxlock's own and never block, so
+//! that one limit bounds every wait: the crate's own connection applies its time-outs once per address and per reply,
+//! and cannot be interrupted.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -22,11 +22,11 @@ use crate::clock::Moment;
 use crate::log;
 use crate::wait::{Limit, Woken};
 
-/// A connection with at most one request under way.
+/// A connection with at most one exchange in progress.
 pub struct Connection {
-    /// Whom it leads to.
+    /// The server.
     pub peer: Endpoint,
-    /// It has been asked who it is, where that matters.
+    /// The server has told its identity, if that matters.
     pub is_introduced: bool,
     stream: Stream,
     parser: Parser,
@@ -38,15 +38,15 @@ enum Stream {
     Tls(Box<TlsStream>),
 }
 
-/// More than any reply of ours has: a queue of a hundred thousand takes half of it.
+/// More bytes than any reply has: a queue of a hundred thousand would take half of it.
 const LONGEST: usize = 64 << 20;
-/// So much is read without a look at the clock: who has always more to say would keep us from it, and the
-/// parser reads a long line anew with every piece.
+/// Bytes of a reply read without checking the deadline. A server that always has more to send would never let the
+/// connection check it, and the parser parses a long line anew with every piece.
 const UNTIMED: usize = 1 << 20;
 
 impl Connection {
-    /// Connects, to the first of a host's addresses that answers, and says who we are where that is
-    /// needed: nothing is sent to a server without password for its first database.
+    /// Connects to the first of a host's addresses that answers, and logs in if needed: sends nothing to a server
+    /// without a password, for its first database.
     pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Connection, Fault> {
         let stream = match (&endpoint.address, &endpoint.session.trust) {
             (Address::Unix(path), _) => Stream::Unix(dial::unix(path, limit)?),
@@ -58,7 +58,7 @@ impl Connection {
         };
         let mut connection = Connection { peer: endpoint.clone(), is_introduced: false, stream, parser: Parser::new() };
         let greetings = greetings(endpoint);
-        // What is lost of a greeting is no request's: none has been made yet.
+        // A fault here affects no request: none was sent yet.
         for reply in connection.converse(&greetings, limit)? {
             if let Value::ServerError(_) = reply {
                 return Err(reply::refusal(&reply, endpoint.session.login.as_ref()));
@@ -68,11 +68,11 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends requests in one go, and waits for as many replies.
+    /// Sends requests at once, and waits for as many replies.
     pub fn converse(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         if let Err(no_reply) = self.send(&packed, limit) {
-            // A server that closes the door at once may have said why.
+            // A server that closes the connection at once may have sent the reason.
             if let Fault::Ended(_) = no_reply.fault
                 && let Ok(said @ Value::ServerError(_)) = self.receive(limit)
             {
@@ -90,10 +90,10 @@ impl Connection {
         self.send_rest(&mut rest, limit).map_err(|fault| NoReply { fault, sent: rest.len() < request.len() })
     }
 
-    /// Sends what is left of a request, and takes from it what was sent.
+    /// Sends the rest of a request, and removes from it what was sent.
     fn send_rest(&mut self, request: &mut &[u8], limit: Limit<'_>) -> Result<(), Fault> {
         loop {
-            // An empty rest may still have to leave.
+            // Even with an empty rest, TLS may have buffered bytes to send.
             let sent = match request.is_empty() {
                 true => self.stream.flush().map(|()| None),
                 false => self.stream.write(request).map(Some),
@@ -109,8 +109,8 @@ impl Connection {
         }
     }
 
-    /// Waits for one reply. After a fault the connection may still be written to, but what it says
-    /// can no longer be told apart.
+    /// Waits for one reply. After a fault the connection may still be written to, but its replies cannot be told apart
+    /// any more.
     pub fn receive(&mut self, limit: Limit<'_>) -> Result<Value, Fault> {
         let mut source = Source { stream: &mut self.stream, limit, room: LONGEST, fault: None };
         match self.parser.parse_value(&mut source) {
@@ -122,13 +122,13 @@ impl Connection {
         }
     }
 
-    /// Whether, between requests, the other side has neither closed nor said anything unasked.
+    /// Returns whether, between requests, the server has neither closed the connection nor sent anything unasked.
     pub fn is_quiet(&self) -> bool {
         let now = Limit::until(Moment::now());
         now.wait_for(&[(self.fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::TimeUp)
     }
 
-    /// Readable, between requests, only when the connection has ended.
+    /// Returns a descriptor that is readable, between requests, only when the connection has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -146,18 +146,18 @@ fn greetings(endpoint: &Endpoint) -> Vec<Cmd> {
     greetings
 }
 
-/// Redis command AUTH.
+/// Returns the Redis command AUTH.
 pub fn auth(login: &Login) -> Cmd {
     let mut auth = cmd("AUTH");
     auth.arg(&login.user).arg(login.password.reveal());
     auth
 }
 
-/// Reads with a limit. The parser knows only I/O errors, so the fault is kept aside.
+/// A reader with a limit. The parser knows only I/O errors, so the fault is kept here.
 struct Source<'a> {
     stream: &'a mut Stream,
     limit: Limit<'a>,
-    /// How much may come still, before it fills all memory.
+    /// Bytes that may still come, so that an endless reply does not fill all memory.
     room: usize,
     fault: Option<Fault>,
 }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::store::redis::endpoint::Session;
 
-    /// What becomes of a reply that begins like this and does not end.
+    /// Returns the fault of a reply that begins like this and does not end.
     fn endless(beginning: &'static [u8], limit: Duration) -> Fault {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();

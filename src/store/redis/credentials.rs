@@ -1,4 +1,4 @@
-//! Who we are at a server, and whom we trust there: passwords and where they come from. Knows no server.
+//! Passwords, the login for a server, and where they come from. Knows no server.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -11,70 +11,70 @@ use crate::error::{Error, ErrorKind};
 use crate::trusted::{self, Unfit};
 use crate::{log, text};
 
-/// What nobody is to see: it can neither be printed nor be formatted for debugging.
+/// A text that nobody may see: it cannot be printed, nor formatted for debugging.
 #[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Nothing, if there is nothing to keep.
+    /// Returns nothing for an empty text.
     pub fn of(text: String) -> Option<Secret> {
         (!text.is_empty()).then_some(Secret(text))
     }
 
-    /// For the server alone.
+    /// Returns the text, for the server alone.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// A text without it, wherever it stands there. A part of it is left: nobody can know it for one.
+    /// Replaces every occurrence in a text. Leaves a part of the secret as it is: it cannot be recognised.
     pub fn blotted_out_of(&self, text: &str) -> String {
         text.replace(&self.0, "***")
     }
 }
 
-/// What AUTH takes (Redis command AUTH).
+/// The arguments of AUTH (Redis command AUTH).
 #[derive(Clone)]
 pub struct Login {
     pub user: Option<String>,
     pub password: Secret,
 }
 
-/// How a server is to be met.
+/// Passwords, and the files for TLS.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Goes before the one in a URL.
+    /// Takes precedence over the password in a URL.
     pub password: Option<Secret>,
-    /// For a URL without one.
+    /// Used for a URL without a password.
     pub fallback: Option<Secret>,
     pub tls: TlsFiles,
 }
 
-/// More than any password.
+/// Maximum bytes read: more than any password has.
 const LONGEST: u64 = 64 * 1024;
 
 impl Credentials {
-    /// Reads the password file, where one is named, and the environment.
+    /// Reads the password file, if one is named, and the environment.
     ///
     /// # Errors
-    /// If a file is named and there is no password to be had from it.
+    /// If a password file is named, and no password can be read from it.
     pub fn gather(password_file: Option<&Path>, tls: TlsFiles) -> Result<Credentials, Error> {
         let password = password_file.map(read).transpose()?;
-        // One that is no UTF-8 could not be sent as it was meant.
+        // A password that is not UTF-8 could not be sent as intended.
         let fallback = std::env::var("REDISCLI_AUTH").ok().and_then(Secret::of);
         Ok(Credentials { password, fallback, tls })
     }
 
-    /// Who we are at a server whose URL says this much.
+    /// Returns the login for a server whose URL has this user and this password.
     pub fn login(&self, user: Option<&str>, password: Option<&str>) -> Option<Login> {
         Some(Login { user: user.map(str::to_owned), password: self.password_beside(password)? })
     }
 
-    /// Whom we trust there.
+    /// Returns the trust settings for a server with TLS.
     pub fn trust(&self) -> Arc<Trust> {
         Arc::new(Trust::new(self.tls.clone()))
     }
 
-    /// The password for a server whose URL has this one.
+    /// Returns the password for a server whose URL has this one.
     fn password_beside(&self, of_url: Option<&str>) -> Option<Secret> {
         let of_url = || of_url.map(str::to_owned).and_then(Secret::of);
         self.password.clone().or_else(of_url).or_else(|| self.fallback.clone())
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<Secret, Error> {
     Secret::of(entry.to_owned()).ok_or_else(|| wrong("its first line is empty".into(), "write the password there"))
 }
 
-/// What a file holds and, of a file and not a pipe, who may read it.
+/// Returns the contents of a file and, if it is a regular file, its mode.
 fn contents(path: &Path) -> Result<(String, u32), Unfit> {
     let file = trusted::open(path)?;
     let found = file.metadata()?;

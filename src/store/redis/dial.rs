@@ -1,5 +1,5 @@
-//! From an address to a connected socket, within a limit: the only file that knows addresses of the
-//! network, and how names are looked up.
+//! Connects a socket to an address, within a limit. The only file that knows network addresses and how names are looked
+//! up.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -20,7 +20,7 @@ use crate::mailbox::{Arrived, Mailbox};
 use crate::thread;
 use crate::wait::{Limit, Woken};
 
-/// Waits until a socket is ready for something.
+/// Waits until a socket is ready for an operation.
 pub fn ready(fd: BorrowedFd<'_>, operation: PollFlags, limit: Limit<'_>) -> Result<(), Fault> {
     match limit.wait_for(&[(fd, operation)])? {
         Woken::Ready => Ok(()),
@@ -33,12 +33,12 @@ pub fn unix(path: &Path, limit: Limit<'_>) -> Result<UnixStream, Fault> {
     dial(AddressFamily::Unix, &UnixAddr::new(path)?, limit).map(UnixStream::from)
 }
 
-/// The first of a host's addresses that answers.
+/// Connects to the first of a host's addresses that answers.
 pub fn host(host: &str, port: u16, limit: Limit<'_>) -> Result<TcpStream, Fault> {
     first_of(&resolve(host, port, limit)?, limit)
 }
 
-/// Each address gets its share of the time that is left, so that one that drops packets leaves enough for the others.
+/// Tries each address for its share of the remaining time, so that one that drops packets leaves enough for the others.
 fn first_of(addresses: &[SocketAddr], limit: Limit<'_>) -> Result<TcpStream, Fault> {
     let mut last = Fault::Ended(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (at, address) in addresses.iter().copied().enumerate() {
@@ -63,7 +63,7 @@ fn first_of(addresses: &[SocketAddr], limit: Limit<'_>) -> Result<TcpStream, Fau
     Err(last)
 }
 
-/// Lets the kernel find out that the other side is gone where nothing is sent for long: a listener only waits.
+/// Makes the kernel detect that the server is gone although nothing is sent for long: a subscriber only waits.
 fn keep_alive(stream: &TcpStream) -> Result<(), Fault> {
     setsockopt(stream, sockopt::KeepAlive, &true)?;
     setsockopt(stream, sockopt::TcpKeepIdle, &15)?;
@@ -86,8 +86,8 @@ fn dial(family: AddressFamily, address: &impl SockaddrLike, limit: Limit<'_>) ->
     }
 }
 
-/// Looks a name up. getaddrinfo(3) knows no limit, so a thread of its own waits for it; one that is
-/// given up ends with its answer.
+/// Looks a name up. getaddrinfo(3) has no time-out, so a thread of its own waits for it, and ends with the answer even
+/// after nxlock has given up.
 fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, Fault> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn an_address_that_drops_packets_leaves_time_for_the_next() {
-        // With its backlog full, a listener drops who comes next.
+        // With its backlog full, a listener drops further connections.
         let full = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
         bind(full.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
         listen(&full, Backlog::new(0).unwrap()).unwrap();

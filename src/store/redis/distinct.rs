@@ -1,5 +1,5 @@
-//! Whether several servers are several: one that is reached at two addresses would have two votes, and would take
-//! both with it when it fails.
+//! Checks that several servers are distinct: one that is reached at two addresses would have two votes, and both would
+//! be lost when it fails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,23 +12,23 @@ use super::reply;
 use crate::error::ErrorKind;
 use crate::log;
 
-/// Who answered last at which address, by its run_id: a server makes up a new one at each start. Shared by those who
-/// speak to one of the servers each.
+/// The run_id of the server that replied last at each address; a server chooses a new one at each start. Shared by the
+/// clients of all servers.
 #[derive(Clone, Default)]
 pub struct Distinct(Arc<Mutex<HashMap<String, String>>>);
 
 impl Distinct {
-    /// What makes a server tell who it is (Redis command INFO).
+    /// Returns the request for a server's identity (Redis command INFO).
     pub fn question() -> Cmd {
         let mut info = cmd("INFO");
         info.arg("server");
         info
     }
 
-    /// Takes note of what a server answered to that. One that may not tell is taken for another than the others.
+    /// Records a server's reply to that. A server that may not tell counts as distinct.
     ///
     /// # Errors
-    /// If it has answered at another address before.
+    /// If the same server has replied at another address before.
     pub fn hear(&self, from: &Endpoint, answer: &Value) -> Result<(), Fault> {
         let from = from.to_string();
         let info = reply::text(answer);
@@ -37,7 +37,7 @@ impl Distinct {
             log::trace(format_args!("{from} does not tell its run_id (INFO), and is taken for a server of its own"));
             return Ok(());
         };
-        // Whoever panicked with it has left nothing half done.
+        // A thread that panicked with the mutex has left nothing half done.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let other = known.iter().find(|(at, id)| **at != from && *id == run_id).map(|(at, _)| at.clone());
         match other {
@@ -46,7 +46,7 @@ impl Distinct {
                 Ok(())
             }
             Some(other) => {
-                // Two that have changed places meanwhile are not each other's for ever.
+                // Two servers that have meanwhile swapped addresses must not be refused for ever.
                 known.remove(&from);
                 Err(Fault::Known {
                     kind: ErrorKind::Misconfigured,
@@ -78,7 +78,7 @@ mod tests {
         let hear = |host, run_id| servers.hear(&at(host), &info(run_id)).is_ok();
         assert!(hear("a", "1") && hear("b", "2") && hear("a", "1") && hear("a", "3"));
         assert!(!hear("c", "2") && !hear("c", "2") && hear("b", "2") && hear("c", "4"));
-        // They change places.
+        // They swap addresses.
         assert!(!hear("a", "2") && hear("b", "3") && hear("a", "2"));
     }
 

@@ -1,4 +1,4 @@
-//! What a URL of a Redis server says: parsing and printing, no I/O. A password goes in and never out.
+//! Parses and prints the URL of a Redis server. No I/O. Reads passwords, and never prints one.
 
 use super::credentials::{Credentials, Login};
 use super::tls::Trust;
@@ -11,19 +11,19 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode, utf8_percent_encode};
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
-/// One Redis server, and how we are let in.
+/// One Redis server, and how to log in there.
 #[derive(Clone)]
 pub struct Endpoint {
     pub address: Address,
     pub session: Session,
 }
 
-/// What is the same for all servers that keep each other's data.
+/// What all servers of one topology share.
 #[derive(Clone, Default)]
 pub struct Session {
     pub login: Option<Login>,
     pub db: i64,
-    /// By whom a server must be vouched for, where it is spoken to by TLS.
+    /// The authorities that must vouch for the server; set if the connection uses TLS.
     pub trust: Option<Arc<Trust>>,
 }
 
@@ -33,15 +33,15 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// What of a path cannot stand in a URL as it is.
+/// Characters that a path in a URL escapes.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'?').add(b'#').add(b',').add(b'@').add(b'\\');
-/// What of a user or a master's name cannot.
+/// Characters that a user or the name of a master escapes.
 const ESCAPED_WORD: &AsciiSet = &ESCAPED.add(b'/').add(b':');
 
-/// Where a server listens that is not said to listen elsewhere.
+/// Default port of a server.
 pub const PORT: u16 = 6379;
 
-/// How a server is reached.
+/// The transport to a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     Tcp,
@@ -50,12 +50,12 @@ pub enum Scheme {
 }
 
 impl Endpoint {
-    /// What stands behind `scheme://`. `port` is where it listens unless told otherwise.
+    /// Parses what follows `scheme://`. `port` is the default port.
     ///
     /// # Errors
-    /// What is wrong with it, without repeating any of it.
+    /// The cause, without repeating any of the URL.
     pub fn parse(scheme: Scheme, rest: &str, port: u16, credentials: &Credentials) -> Result<Endpoint, String> {
-        // White space and commas separate servers in a variable; in a user or password a comma is one.
+        // White space and commas separate servers in a variable; in a user or a password, a comma is itself.
         let behind_login = rest.rsplit('@').next().unwrap_or(rest);
         if rest.contains(|c: char| c.is_whitespace() || c.is_control()) || behind_login.contains(',') {
             return Err("it names several servers, and only one can be used".into());
@@ -65,7 +65,7 @@ impl Endpoint {
             Scheme::Unix => ("redis+unix", &["db", "user", "pass"]),
         };
         let url = redis::parse_redis_url(&format!("{word}://{rest}")).ok_or("it cannot be parsed")?;
-        // Not repeated either: behind a `?` in a password stands the rest of it.
+        // Not repeated either: after a `?` in a password comes the rest of the password.
         if url.query_pairs().any(|(key, _)| !known.contains(&key.as_ref())) {
             return Err("nothing is known of what stands behind its `?`: write %3F in a password".into());
         }
@@ -97,7 +97,7 @@ impl Endpoint {
     }
 }
 
-/// What the redis crate says of a URL; it repeats none of it. Behind a dash it names its own kinds.
+/// Returns the redis crate's reason, which repeats nothing of the URL. After a dash it names error kinds of its own.
 fn reason(error: &redis::RedisError) -> String {
     let text = error.to_string().to_lowercase();
     text.split(" - ").next().unwrap_or(&text).to_owned()
@@ -114,24 +114,24 @@ impl fmt::Display for Address {
 }
 
 impl Session {
-    /// How a URL begins that leads here.
+    /// Returns the scheme of a URL for this session.
     pub fn scheme(&self) -> &'static str {
         if self.trust.is_some() { "rediss" } else { "redis" }
     }
 
-    /// The user, as it stands before a host.
+    /// Returns the user as it precedes the host in a URL.
     pub fn user(&self) -> String {
         let user = self.login.as_ref().and_then(|login| login.user.as_deref());
         user.map(|user| format!("{}@", escaped(user))).unwrap_or_default()
     }
 
-    /// The database, as it stands at the end of a URL.
+    /// Returns the database as it ends a URL.
     pub fn path(&self) -> String {
         if self.db == 0 { String::new() } else { format!("/{}", self.db) }
     }
 }
 
-/// A word as it can stand anywhere in a URL.
+/// Escapes a word for any part of a URL.
 pub fn escaped(word: &str) -> String {
     utf8_percent_encode(word, ESCAPED_WORD).to_string()
 }

@@ -1,4 +1,4 @@
-//! Why there is no reply, and whether a byte of the request left.
+//! The reasons for a missing reply, and whether a byte of the request was sent.
 
 use std::io;
 
@@ -6,17 +6,17 @@ use nix::errno::Errno;
 
 use crate::error::ErrorKind;
 
-/// Why there is no reply.
+/// The reason for a missing reply.
 #[derive(Debug)]
 pub enum Fault {
     TimeUp,
-    /// A bell of the limit rang: nobody wants the reply any more.
+    /// The limit's wait was cancelled: nobody wants the reply any more.
     Cancelled,
-    /// There is no connection, or it broke.
+    /// There is no connection, or it ended.
     Ended(io::Error),
-    /// What came is not a reply.
+    /// The server sent something that is not a reply.
     Garbled(String),
-    /// What is wrong is known better than by any of these.
+    /// A more precise error than any of these.
     Known {
         kind: ErrorKind,
         cause: String,
@@ -24,7 +24,7 @@ pub enum Fault {
     },
 }
 
-/// Why a request has no reply.
+/// The failure of a request that has no reply.
 #[derive(Debug)]
 pub struct NoReply {
     pub fault: Fault,
@@ -33,7 +33,7 @@ pub struct NoReply {
 }
 
 impl NoReply {
-    /// For a request that changes nothing: whether the server executed it does not matter.
+    /// Treats the request as not sent. For one that changes nothing, it does not matter whether the server executed it.
     pub fn of_read(self) -> NoReply {
         NoReply { sent: false, ..self }
     }

@@ -1,4 +1,4 @@
-//! What a server tells of itself (Redis command INFO), and what of that endangers locks. No I/O.
+//! Interprets what a server reports about itself (Redis command INFO), and which of it endangers locks. No I/O.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use crate::error::ErrorKind;
 use crate::store::probe::Finding;
 use crate::text::Tainted;
 
-/// `field:value` lines, as INFO has them.
+/// `field:value` lines, as INFO returns them.
 pub struct Info(Tainted);
 
-/// What CONFIG GET tells, where it may be asked.
+/// Settings read by CONFIG GET, if the user may run it.
 #[derive(Default)]
 pub struct Saving {
-    /// When a snapshot is taken; empty for never.
+    /// When the server takes a snapshot; empty for never.
     pub save: Option<String>,
     pub appendfsync: Option<String>,
 }
 
-/// How long a replica may be silent before it is said to lag: it reports every second.
+/// Seconds of silence after which a replica counts as lagging: it reports every second.
 const LAGGING: u64 = 10;
 const SAVE: &str = "CONFIG SET appendonly yes, and the same in its configuration file";
 
@@ -36,7 +36,7 @@ impl Info {
         self.field(name)?.raw().parse().ok()
     }
 
-    /// What it calls itself, and its version.
+    /// Reports the kind of server and its version.
     pub fn version(&self) -> Finding {
         let told = self.field("redis_version");
         let (kind, version) = if let Some(version) = self.field("valkey_version") {
@@ -63,7 +63,7 @@ impl Info {
         self.field("role").is_some_and(|role| role.raw() == "slave")
     }
 
-    /// Who takes writes, and who has a copy.
+    /// Reports whether the server accepts writes, and which replicas have a copy.
     pub fn role(&self, min_replicas: u32) -> Finding {
         if self.is_replica() {
             let field = |name| self.field(name).unwrap_or(Tainted::new("?")).to_string();
@@ -100,7 +100,7 @@ impl Info {
         Finding::warning("role", found, "see INFO replication there, and the replica's log")
     }
 
-    /// What a restart leaves of locks.
+    /// Reports whether locks survive a restart.
     pub fn persistence(&self, saving: &Saving) -> Finding {
         let topic = "persistence";
         if self.number("aof_enabled") == Some(1) {
@@ -134,7 +134,7 @@ impl Info {
         }
     }
 
-    /// Whether locks may be thrown out to make room.
+    /// Reports whether the server may evict locks to free memory.
     pub fn memory(&self) -> Finding {
         let topic = "memory";
         let policy = self.field("maxmemory_policy").unwrap_or(Tainted::new("unknown")).to_string();

@@ -1,16 +1,15 @@
--- INSPECT: who holds it, who waits. Reads only: EVAL_RO, a replica and a reader's permissions do.
+-- INSPECT: returns the holder and the waiters. Only reads: EVAL_RO, a replica and read permission suffice.
 --
 -- KEYS lock, queue, waiters, fence     no ARGV
 -- RETURNS {type, value, pttl, fence, now_us, reserved, queue}
 --   type      as TYPE says, 'none' if it is free;  value  '' if it is free or not a string
---   reserved  1 while the lock is put aside for a waiter that has not claimed it yet, else 0
---   queue     {token, ticket, token, ticket ...}, in order, the first 500, only the living; for a token
---             that is a bare number, what lies beside it and tells who it is
+--   reserved  1 while the lock is reserved for a waiter that has not claimed it yet, else 0
+--   queue     {token, ticket, token, ticket ...}, in order, the live ones of the first 500; for a token
+--             that is a bare number, the record that says who waits
 --   all strings but reserved
 --
--- Keeps: everything as it was. A waiter is left out if its lease is over, or if nobody listens on its
--- channel; unless nobody listens on any, which is how a replica, where nobody subscribes, sees it, or the waiter
--- subscribed at another node of the cluster.
+-- Keeps: everything unchanged. Omits a waiter if its lease is over, or if its channel has no subscriber; unless no
+-- channel has one, as on a replica, where nobody subscribes, or the waiter subscribed at another node of the cluster.
 
 local kind = redis.call('TYPE', K)
 kind = kind.ok or kind
@@ -24,7 +23,7 @@ for i = 1, #queue, 2 do
     if w.channel ~= '' then channels[#channels + 1] = w.channel end
   end
 end
--- Of many at once: a question for each would take half of the time. Not to know is not to be dumb.
+-- Many channels at once: a request for each would take half of the time. A failed request does not make a waiter dumb.
 local dumb = {}
 for from = 1, #channels, 100 do
   local n = redis.pcall('PUBSUB', 'NUMSUB', unpack(channels, from, math.min(from + 99, #channels)))

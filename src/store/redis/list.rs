@@ -1,5 +1,5 @@
-//! Which locks a server has and how they stand, page by page: their names by the Redis command SCAN, and who has
-//! them by a hundred INSPECTs in one go. Each of those is short, so nobody else waits long for the server.
+//! Lists the locks of a server and their status, page by page: names by the Redis command SCAN, and states by a hundred
+//! INSPECTs at once. Each of these is short, so other clients do not wait long for the server.
 
 use redis::{Cmd, Value, cmd};
 
@@ -13,9 +13,9 @@ use crate::store::scan::{Page, ScanCursor};
 use crate::wait::Limit;
 
 const LIST: Operation<'_> = Operation { verb: "list the locks", name: None };
-/// So many keys a SCAN looks at: half a millisecond's work.
+/// Keys that one SCAN visits: half a millisecond's work.
 const SCANNED: usize = 500;
-/// So many locks are looked at in one go.
+/// Locks inspected at once.
 const TOGETHER: usize = 100;
 
 impl Server {
@@ -26,18 +26,18 @@ impl Server {
             self.name_more(&mut scan, limit)?;
             names.append(&mut scan.names);
         }
-        // SCAN may give a key twice, and so may two servers of which one hands its keys to the other.
+        // SCAN may return a key twice, and so may two servers of which one migrates its keys to the other.
         names.sort();
         names.dedup();
         Ok(names)
     }
 
-    /// The next locks, and how each stands: one question, or one go of them.
+    /// Returns the next locks and their status: the result of one request, or of one batch.
     pub fn next_page(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
         if !scan.has_begun {
             *scan = self.begun(limit)?;
         }
-        // Without scripts each is asked about by several questions that belong together.
+        // Without scripts, the status of a lock takes several requests that belong together.
         if self.denies_scripts {
             scan.strays.append(&mut scan.names);
         }
@@ -55,7 +55,7 @@ impl Server {
         Ok(Some(Page::new()))
     }
 
-    /// At the beginning, knowing whom to ask.
+    /// Returns a cursor at the beginning, with the servers to ask.
     fn begun(&mut self, limit: Limit<'_>) -> Result<ScanCursor, Error> {
         let shards = self.client.shards(limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         // Without shards there is one server to ask.
@@ -63,7 +63,7 @@ impl Server {
         Ok(ScanCursor { has_begun: true, shards, cursor: Some("0".into()), ..ScanCursor::default() })
     }
 
-    /// The next names of the server whose turn it is; the next one's turn, if it has no more.
+    /// Reads the next names of the current shard; at its end, goes on to the next shard.
     fn name_more(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<(), Error> {
         let Some(cursor) = &scan.cursor else {
             scan.shards.pop();
@@ -80,7 +80,7 @@ impl Server {
         let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.raw().to_owned();
         let prefix = self.prefix.as_str();
         let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.into_raw().strip_prefix(prefix));
-        // A key whose rest is no name is no lock: our own fences, for one, begin with a brace.
+        // A key whose rest is no name is no lock: companion keys, for example, begin with a brace.
         scan.names.extend(keys.filter_map(|name| name.parse::<LockName>().ok()));
         scan.cursor = Some(next).filter(|next| next != "0");
         Ok(())
@@ -99,7 +99,7 @@ impl Server {
                     let status = self.understood(&Operation::to("inspect", &name), answer, limit)?.0;
                     page.push((name, status));
                 }
-                // Somebody else has it by now, or it is a no: asked alone, it will be found out.
+                // Another server has it by now, or this one refused: a single request will tell.
                 _ => scan.strays.push(name),
             }
         }
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-/// A text that a glob-style pattern of SCAN takes for itself.
+/// Escapes a text so that a glob-style pattern of SCAN matches it literally.
 pub fn glob_escaped(text: &str) -> String {
     let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()

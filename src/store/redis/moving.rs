@@ -1,9 +1,9 @@
-//! A lock whose slot is on its way from one node of a cluster to another, key by key.
+//! A lock whose slot is moving from one node of a cluster to another, key by key.
 //!
-//! Meanwhile the cluster refuses what concerns several keys of which some are at one node and some at the other, or
-//! nowhere: TRYAGAIN. It serves one key at a time, at the old node if it is there, and else at the new one (ASK).
-//! MIGRATE carries a key in one step, and the old node does not create keys any more, so a key is never at both: the
-//! lock's own key decides who holds it as ever. The queue is not served meanwhile: who waits polls, and keeps its ticket.
+//! Meanwhile the cluster refuses requests about several keys of which some are at one node and some at the other, or
+//! nowhere: TRYAGAIN. It serves one key at a time, at the old node if the key is there, and else at the new one (ASK).
+//! MIGRATE moves a key in one step, and the old node creates no keys any more, so a key is never at both: the lock's
+//! own key still decides who holds it. The queue is not served meanwhile: a waiter polls, and keeps its ticket.
 
 use redis::{Cmd, Value, cmd};
 
@@ -19,12 +19,12 @@ use crate::log;
 use crate::store::QueuePlace;
 use crate::wait::Limit;
 
-/// So often a grant is asked for before it has a fence that belongs to it.
+/// Maximum attempts at a grant with a fence that belongs to it.
 const ROUNDS: usize = 4;
 
 impl Server {
-    /// What a script answers; none if it was not run, because some of its keys are on their way. ACQUIRE and INSPECT
-    /// may be asked again whatever they have done, so they may also have been stopped in the middle.
+    /// Returns a script's reply; none if it did not run because some of its keys are moving. ACQUIRE and INSPECT may be
+    /// repeated whatever they have done, so for these an abort in the middle counts too.
     pub(super) fn script_unless_moving(
         &mut self,
         operation: &Operation<'_>,
@@ -44,14 +44,16 @@ impl Server {
         }
     }
 
-    /// Whether a grant may have no fence yet: asked for one key at a time, and not answered to the end.
+    /// Returns whether a grant may have no fence yet: it was requested one key at a time, and the sequence did not
+    /// complete.
     pub(super) fn may_be_unfenced(&self, token: &Token) -> bool {
         self.unfenced.as_ref() == Some(token)
     }
 
-    /// The lock first, then its fence, then the lock once more. While it is ours nobody else is given a fence, so that ours
-    /// is higher than all before it and lower than all after it. The second time also shows that the first grant was no
-    /// mistake: the old node, asked after the new one had granted it, still does not have the key.
+    /// Requests the lock, then its fence, then the lock once more. While this token holds the lock nobody else is given
+    /// a fence, so its fence is higher than all before it and lower than all after it. The second request also shows
+    /// that the first grant was no mistake: the old node, asked after the new one had granted the lock, still does not
+    /// have the key.
     pub(super) fn acquire_moving(
         &mut self,
         operation: &Operation<'_>,
@@ -86,7 +88,7 @@ impl Server {
                 },
                 [Value::Int(0), seen @ ..] => {
                     self.unfenced = None;
-                    // The move was called off before the new node granted it: what is there is no lock.
+                    // The cluster cancelled the move before the new node granted the lock: the key there is no lock.
                     if let Some(node) = granted_there {
                         let release = packed_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]);
                         let _ = self.client.ask_there(&node, &[release], limit);
@@ -122,14 +124,14 @@ impl Server {
         let answer = self.script_of_one(operation, Script::RenewMoving, &key, &args, limit)?;
         let renewed = self.renewed(operation, &answer, ttl.believed_until(asked), limit)?;
         if let Renewed::Until(_) = renewed {
-            // It was made to last a day at the grant, so that one try that fails does no harm.
+            // The grant made the fence last a day, so one attempt that fails does no harm.
             let lasts = ttl.millis().saturating_mul(10).max(86_400_000);
             let _ = self.client.ask(cmd("PEXPIRE").arg(companion_key(&key, "fence")).arg(lasts), limit);
         }
         Ok(renewed)
     }
 
-    /// The same for a key that is shared with old `SETNX` clients. What one of them has written over it is put back
+    /// Does the same for a key shared with old `SETNX` clients. What one of them has written over it is put back only
     /// when the slot has arrived: until then the renewal is in doubt.
     pub(super) fn renew_moving_beside_setnx(
         &mut self,
@@ -147,7 +149,7 @@ impl Server {
                 hint: "try again soon".into(),
             }),
             renewed @ Renewed::Until(_) => {
-                // Ends a little before the lock, never after it.
+                // The record expires a little before the lock, never after it.
                 let lasts = ttl.millis().saturating_sub(2).max(1);
                 let _ = self
                     .client
@@ -158,7 +160,7 @@ impl Server {
         }
     }
 
-    /// Whose the lock is, if it was not ours to give back.
+    /// Releases the lock. Returns its state if the token did not hold it.
     pub(super) fn release_moving(
         &mut self,
         operation: &Operation<'_>,
@@ -180,7 +182,7 @@ impl Server {
         Ok(whose)
     }
 
-    /// Removes a token from the queue, and the mark of a reservation. What stays there if that fails expires, and costs
+    /// Removes a token from the queue, and the mark of a reservation. If that fails, what is left expires, and delays
     /// the next waiter a moment until then.
     fn leave_moving_queue(&mut self, key: &str, token: &Token, limit: Limit<'_>) {
         let _ = self.client.ask(cmd("ZREM").arg(companion_key(key, "queue")).arg(token.as_str()), limit);
@@ -188,13 +190,14 @@ impl Server {
             self.client.ask(cmd("HDEL").arg(companion_key(key, "waiters")).arg(token.as_str()).arg("reserved"), limit);
     }
 
-    /// What undoes a grant at a node that is only about to have the key, for nobody to wait for.
+    /// Returns the requests that undo a grant at a node that is importing the slot, for a caller that does not wait for
+    /// the replies.
     pub(super) fn release_moving_there(&self, claim: &Claim) -> [Cmd; 2] {
         let key = self.prefix.key(&claim.name);
         [cmd("ASKING"), packed_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()])]
     }
 
-    /// Who has the lock, and its value where it is text; who waits for it and its fence are not known meanwhile.
+    /// Returns the state of the lock, and its value if that is text; its waiters and its fence are unknown meanwhile.
     pub(super) fn look_moving(
         &mut self,
         operation: &Operation<'_>,

@@ -1,10 +1,10 @@
--- ACQUIRE of one key: the lock, as SET NX has it, and whoever waits.
+-- ACQUIRE of one key: grants the lock as SET NX does, regardless of waiters.
 --
 -- KEYS lock     ARGV token, ttl_ms
--- RETURNS {1, had}                   ours: had is 1 if it was already, 0 if it was free
---         {0, value, pttl, '0', us}  somebody else has it; all strings, the fourth for a fence
+-- RETURNS {1, had}                   ours: had is 1 if it was ours already, 0 if it was free
+--         {0, value, pttl, '0', us}  another token has it; all strings, '0' for the fence
 --
--- Keeps: the fence as it was. A grant is good only once RAISE of one key has raised it.
+-- Keeps: the fence unchanged. A grant counts only once RAISE of one key has raised it.
 
 local K, token, ttl = KEYS[1], ARGV[1], ARGV[2]
 local value = redis.call('GET', K)

@@ -1,4 +1,4 @@
--- RAISE of one key: a fence for who holds the lock, higher than all before it.
+-- RAISE of one key: sets a fence for the holder of the lock, higher than all before it.
 --
 -- KEYS fence     ARGV ttl_ms
 -- RETURNS {fence}, a string

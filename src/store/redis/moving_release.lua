@@ -1,10 +1,10 @@
--- RELEASE of one key: the lock, or the record beside one that is shared with SETNX clients.
+-- RELEASE of one key: deletes the lock, or the record beside one that is shared with SETNX clients.
 --
 -- KEYS lock or holder     ARGV token
 -- RETURNS {1}                        it was ours
---         {0, value, pttl, '0', us}  it was not: as found, value '' if it was free; all strings, the fourth for a fence
+--         {0, value, pttl, '0', us}  it was not: as found, value '' if it was free; all strings, '0' for the fence
 --
--- Keeps: only what is of our token is touched. Nobody is called, and the lock is put aside for nobody.
+-- Keeps: deletes only what contains our token. Wakes no waiter, and reserves the lock for none.
 
 local K, token = KEYS[1], ARGV[1]
 local value, record = redis.call('GET', K), 'nx1:' .. token .. ':'

@@ -1,11 +1,11 @@
--- RENEW of one key: the lock's expiry a full ttl from now, if it is still ours.
+-- RENEW of one key: sets the lock's expiry to a full ttl from now, if it is still ours.
 --
 -- KEYS lock     ARGV token, ttl_ms, how (as RENEW)
 -- RETURNS {1, '0'}                   it is ours for ttl_ms from now
---         {1, pttl}                  it is ours, and ends later than that: left as it was
---         {0, value, pttl, '0', us}  it is not: value, '' if it is free; all strings, the fourth for a fence
+--         {1, pttl}                  it is ours, and expires later than that: unchanged
+--         {0, value, pttl, '0', us}  it is not: value, '' if it is free; all strings, '0' for the fence
 --
--- Keeps: never creates the lock. That a replica does not answer is seen to by the cluster, which redirects.
+-- Keeps: never creates the lock. A replica does not answer: the cluster redirects.
 
 local K, ttl = KEYS[1], tonumber(ARGV[2])
 local function digits(n) return string.format('%.0f', n) end

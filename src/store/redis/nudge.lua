@@ -1,9 +1,9 @@
--- NUDGE: the first in line that lives is told to look again.
+-- NUDGE: tells the first live waiter to ask again.
 --
--- KEYS lock, queue, waiters, fence     ARGV '' (nobody in line asks)
+-- KEYS lock, queue, waiters, fence     ARGV '' (no waiter asks)
 -- RETURNS {1}
 --
--- Keeps: the lock as it was. Losing it costs the first in line time, as losing any word does.
+-- Keeps: the lock unchanged. Losing the message costs the first waiter time, as losing any message does.
 
 front('n')
 return { 1 }

@@ -1,20 +1,20 @@
--- The queue of one lock: who is first in line and alive, and how the lock is put into its hands.
--- Stands before acquire.lua, release.lua, nudge.lua and inspect.lua, and does nothing by itself.
+-- The queue of one lock: finds the first live waiter, and hands the lock over to it. Precedes acquire.lua, release.lua,
+-- nudge.lua and inspect.lua, and does nothing by itself.
 --
 -- KEYS lock, queue, waiters, fence     ARGV[1] token
 --   lock     string  the holder's token; nothing else decides who holds
 --   queue    zset    token -> ticket, a waiter's place in the order
 --   waiters  hash    token -> 1|lease deadline ms|grace ms|channel     (server clock; '' = it polls)
---                    in a cluster `@` and the id of the node at which it subscribed come after the grace
---                    and on a new line who it is, where a token is a bare number (setnx.lua)
---                    reserved -> token the lock was last put aside for; true only while lock == it
+--                    in a cluster, `@` and the id of the node at which it subscribed follow the grace
+--                    and, if the token is a bare number, a line that says who waits (setnx.lua)
+--                    reserved -> token for which the lock was last reserved; valid only while lock == it
 --   fence    string  fence of the last change of owner, in decimal digits
--- Words on a channel: g "it is yours, claim it", n "look again", t "do you hear me" (ignore it).
+-- Messages on a channel: g "the lock is yours, claim it", n "ask again", t a test (ignore it).
 --
--- Keeps: a token leaves the queue together with its record. The dead are dropped where they stand in
--- the way, so work does not grow with the queue. A reserved waiter leaves both at once: the one field
--- `reserved`, overwritten by the next, is all that a reservation never claimed can leave behind.
--- Fences rise with every change of owner, whatever was lost before: TIME is their floor.
+-- Keeps: a token leaves the queue together with its record. Dead waiters are dropped only where they block the queue,
+-- so the work does not grow with it. A waiter with a reservation leaves queue and hash at once: all that a reservation
+-- never claimed can leave behind is the one field `reserved`, which the next overwrites. Fences rise with every change
+-- of owner, even after data was lost: TIME is their floor.
 
 local K, Q, W, F, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local time = redis.call('TIME')
@@ -29,8 +29,8 @@ local function lengthen(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, digits(ms)) end
 end
 
--- A waiter whose lease runs. A deadline beyond any lease was written before the clock was set back.
--- A record of another version is good for its lease; how to reach its waiter we can't know.
+-- Returns a waiter whose lease is running. A deadline beyond any lease was written before the clock was set back. A
+-- record of another version counts until its lease ends; how to wake its waiter is unknown.
 local function waiter(t)
   local record = redis.call('HGET', W, t) or ''
   local version, lease, grace, node, channel = string.match(record, '^(%d+)|(%d+)|(%d+)@?(%x*)|?(%C*)')
@@ -40,31 +40,31 @@ local function waiter(t)
   return { lease = lease, grace = math.max(1, tonumber(grace)), node = node, channel = channel, record = record }
 end
 
--- How many heard it; false where the server does not let us say it.
+-- Returns how many clients received the message; false if the server does not permit it.
 local function publish(channel, word)
   local n = redis.pcall('PUBLISH', channel, word)
   return type(n) == 'number' and n
 end
 
--- How many subscribe to the channel itself: PUBLISH counts those too who listen to all channels, and
--- they stand in for nobody. nil where the server does not say.
+-- Returns how many clients subscribe to the channel itself: PUBLISH also counts clients that listen to all channels,
+-- and those are no waiters. nil if the server does not say.
 local function listeners(channel)
   local n = redis.pcall('PUBSUB', 'NUMSUB', channel)
   return type(n) == 'table' and n.err == nil and tonumber(n[2]) or nil
 end
 
--- The id of the cluster's node that runs this; '' where it does not say.
+-- Returns the id of the cluster's node that runs this; '' if the server does not say.
 local function this_node()
   local id = redis.pcall('CLUSTER', 'MYID')
   return type(id) == 'string' and id or ''
 end
 
--- Whether a waiter subscribed at another node: its slot has moved since, or a replica was promoted. NUMSUB does
--- not count it here, though it lives; PUBLISH reaches it, because the nodes of a cluster pass messages on.
+-- Returns whether a waiter subscribed at another node: its slot has moved since, or a replica was promoted. NUMSUB does
+-- not count it here, though it is alive; PUBLISH reaches it, because the nodes of a cluster forward messages.
 local function elsewhere(w) return w.node ~= '' and w.node ~= this_node() end
 
--- The first in line that lives, told `word` if one is given; the dead before it are dropped.
--- The caller lives: it is asking. nil: nobody waits. false: too many dead for one script.
+-- Returns the first live waiter, after sending it `word` if one is given; drops the dead ones before it. The caller is
+-- alive: it is asking. nil: nobody waits. false: too many dead for one script.
 local function front(word)
   local dropped = false
   for _ = 1, 1000 do
@@ -77,7 +77,7 @@ local function front(word)
       local away = heard == 0 and elsewhere(w)
       local told = word and (heard ~= 0 or away) and publish(w.channel, word)
       w.untold = word and not told
-      -- Not knowing must not cost a waiter its place.
+      -- A failed request must not cost a waiter its place.
       if away or (heard or told or 1) > 0 then return h, w, dropped end
     end
     redis.call('ZREM', Q, h)
@@ -87,7 +87,7 @@ local function front(word)
   return false, nil, dropped
 end
 
--- Whatever else may stand in the fence's place must not keep a lock from being given back.
+-- A fence key of another type must not prevent a release.
 local function last_fence()
   local fence = redis.pcall('GET', F)
   return type(fence) == 'string' and fence
@@ -99,18 +99,19 @@ local function bump(ms)
   return fence
 end
 
--- The lock for `h`, until it claims it or its grace is over: nobody can get between, and whoever is
--- next then has an expiry to watch. ZREM comes first: with a full server no SET may be the first write.
+-- Reserves the lock for `h`, until it claims the lock or its grace is over: nobody can get in between, and the next
+-- waiter has an expiry to watch. ZREM comes first: on a full server no SET may be the first write.
 local function reserve(h, w)
   local grace = w.grace
-  -- It will see it no sooner than at its next heartbeat, which comes before its lease ends.
+  -- Without the message it notices at its next heartbeat, which comes before its lease ends.
   if w.untold then grace = math.max(grace, w.lease - now) end
   redis.call('ZREM', Q, h)
-  -- HDEL second: a hash emptied in between would lose its TTL.
+  -- HDEL after HSET: a hash emptied in between would lose its TTL.
   redis.call('HSET', W, 'reserved', h)
   redis.call('HDEL', W, h)
   bump(FENCE_MS)
   redis.call('SET', K, h, 'PX', digits(grace))
-  -- It is done: a queue that is empty now may be refused to us, if its slot is on its way to another server.
+  -- The reservation is done: the server may refuse access to a queue that is empty now, if its slot is moving to
+  -- another server.
   pcall(front, 'n')
 end

@@ -1,8 +1,8 @@
-//! Our place in a queue: how we keep it, and how we hear that it is our turn.
+//! A waiter's place in the queue: how it is kept, and how the server wakes the waiter.
 //!
-//! A channel of our own tells us to ask again; what is said on it does not matter. It may be lost,
-//! so we look by ourselves too: at the end of the lease if we are near the front, and otherwise every
-//! two seconds, which is also what keeps our place.
+//! The waiter subscribes to a channel of its own, where any message but a test means to ask again. Messages may be
+//! lost, so the waiter also polls: at the end of the lease if it is near the front, and otherwise every two seconds,
+//! which also keeps its place.
 
 use std::time::Duration;
 
@@ -20,27 +20,27 @@ use crate::log;
 use crate::store::poll_pause;
 use crate::wait::{Limit, Woken};
 
-/// How long a place is kept for a waiter that is not heard of.
+/// How long the queue keeps the place of a silent waiter.
 pub const LEASE: Duration = Duration::from_secs(6);
 /// Three heartbeats a lease, so that one may be lost.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// So many at the front look when the holder's lease ends: the second and third stand in for a first
-/// that died with the holder, each a little later so that they do not come at once.
+/// Waiters at the front that ask when the holder's lease ends: the second and the third replace a first that died with
+/// the holder, each a little later so that they do not come at once.
 const WATCHERS: usize = 3;
 const STAGGER: Duration = Duration::from_millis(25);
 
-/// Subscriptions are tried this far apart, and further each time one fails or does not last.
+/// Bounds of the pause between attempts to subscribe, which grows each time one fails or does not last.
 const AT_LEAST_APART: Duration = Duration::from_secs(1);
 const AT_MOST_APART: Duration = Duration::from_secs(30);
-/// A subscription that is lost after this was a good one.
+/// A subscription that lasted this long was a good one.
 const LASTING: Duration = Duration::from_secs(10);
 
 pub struct QueueEntry {
     channel: String,
     subscription: Subscription,
-    /// When a subscription was last tried.
+    /// When the last attempt to subscribe began.
     tried_at: Option<Moment>,
-    /// How long after that the next one may be.
+    /// The pause from then to the next attempt.
     apart: Duration,
     /// Remembered, so that a queue that the server lost is rebuilt in its order.
     ticket: String,
@@ -49,9 +49,9 @@ pub struct QueueEntry {
 
 enum Subscription {
     Open(Connection),
-    /// Wake-ups do not reach us, for now: we poll, and try to subscribe again.
+    /// No wake-ups for now: the waiter polls, and tries to subscribe again.
     Off,
-    /// The server does not let us subscribe: we poll.
+    /// The server does not permit a subscription: the waiter polls.
     NotPermitted,
 }
 
@@ -67,14 +67,14 @@ impl QueueEntry {
         }
     }
 
-    /// Sees to it that we can be called, before we stand in line: a call before that would be lost. Where that
-    /// cannot be, we poll.
+    /// Subscribes before the waiter joins the queue: a wake-up before that would be lost. Without a subscription, the
+    /// waiter polls.
     ///
     /// # Errors
-    /// If nobody wants the lock any more.
+    /// If the wait is cancelled.
     pub fn listen(&mut self, endpoint: &Endpoint, limit: Limit<'_>) -> Result<(), Fault> {
         if self.listens_to().is_some_and(|ear| ear.address != endpoint.address) {
-            // The queue has moved, and the subscription was good: the next one need not wait.
+            // The queue has moved, and the subscription was a good one: the next attempt need not wait.
             (self.subscription, self.tried_at) = (Subscription::Off, None);
         }
         let is_due = self.tried_at.is_none_or(|tried_at| (tried_at + self.apart).passed());
@@ -91,7 +91,7 @@ impl QueueEntry {
         Ok(())
     }
 
-    /// Polls from now on, and tries to subscribe again later.
+    /// Ends the subscription: the waiter polls from now on, and tries to subscribe again later.
     fn close(&mut self, why: &str) {
         log::trace(format_args!("{why}"));
         self.subscription = Subscription::Off;
@@ -99,7 +99,7 @@ impl QueueEntry {
         self.apart = if has_lasted { AT_LEAST_APART } else { (self.apart * 2).min(AT_MOST_APART) };
     }
 
-    /// The server that can call us, if one can.
+    /// Returns the server that can wake this waiter, if one can.
     pub fn listens_to(&self) -> Option<&Endpoint> {
         match &self.subscription {
             Subscription::Open(connection) => Some(&connection.peer),
@@ -107,12 +107,12 @@ impl QueueEntry {
         }
     }
 
-    /// Where we want to be called; empty where we cannot be.
+    /// Returns the channel for wake-ups; empty without a subscription.
     pub fn channel(&self) -> &str {
         if self.hears() { &self.channel } else { "" }
     }
 
-    /// Whether we are told when to look again.
+    /// Returns whether the server can wake this waiter.
     pub fn hears(&self) -> bool {
         matches!(self.subscription, Subscription::Open(_))
     }
@@ -121,7 +121,7 @@ impl QueueEntry {
         &self.ticket
     }
 
-    /// Takes note of an answer that was not a grant: when to look again without being called.
+    /// Records a reply that was not a grant: when to ask again without a wake-up.
     pub fn stands(&mut self, queued: &Queued, state: &LockState, grace: Duration) {
         self.ticket.clone_from(&queued.ticket);
         if !queued.channel_used && self.hears() {
@@ -136,10 +136,10 @@ impl QueueEntry {
         }
         let ours = matches!(state.kind, StateKind::Held | StateKind::Reserved);
         pause = match (&self.subscription, first) {
-            // Other programs tell nobody when they are done.
+            // Other programs wake nobody when they release the key.
             _ if first && !ours => pause.min(jittered(Duration::from_millis(75))),
             (Subscription::Off | Subscription::NotPermitted, true) => pause.min(jittered(Duration::from_millis(50))),
-            // A reservation must not lapse unseen.
+            // A reservation must not expire unseen.
             (Subscription::Off | Subscription::NotPermitted, false) => pause.min(grace / 2),
             (Subscription::Open(_), _) => pause,
         };
@@ -149,12 +149,12 @@ impl QueueEntry {
         self.look_at = Moment::now() + pause;
     }
 
-    /// Takes note that our place is not kept for now: nobody may call us.
+    /// Records that the queue does not serve this waiter for now: nobody may wake it.
     pub fn polls(&mut self, state: &LockState) {
         self.look_at = Moment::now() + poll_pause(state);
     }
 
-    /// Waits until we are called, or it is time to look.
+    /// Waits for a wake-up, or until it is time to ask.
     pub fn wait(&mut self, limit: Limit<'_>) -> Woken {
         loop {
             let woken = match &self.subscription {
@@ -167,7 +167,7 @@ impl QueueEntry {
         }
     }
 
-    /// Takes in all that was said to us; whether any of it was a call, or the connection has ended.
+    /// Reads all messages. Returns whether one was a wake-up, or the connection has ended.
     fn called(&mut self) -> bool {
         let Subscription::Open(connection) = &mut self.subscription else { return true };
         let mut called = false;
@@ -190,7 +190,7 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
     let reply = connection.receive(limit)?;
     match &reply {
         Value::ServerError(_) if reply::denies(&reply::unexpected(&reply)) => {
-            // The channel's name holds most of our token.
+            // The log must not show the channel: its name contains most of the token.
             log::trace(format_args!("may not subscribe to a channel: polling"));
             Ok(Subscription::NotPermitted)
         }
@@ -199,7 +199,7 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
     }
 }
 
-/// The script's question whether we hear it, which wants no answer.
+/// Returns whether a message is a script's test of the subscription, and no wake-up.
 fn is_test(said: &Value) -> bool {
     match said {
         Value::Array(fields) => fields.get(2).and_then(reply::text).is_some_and(|said| said.raw() == "t"),

@@ -1,11 +1,11 @@
--- RAISE: the fence no lower than what a majority's grant was given, where the vote for it stands.
+-- RAISE: raises the fence to at least that of a majority's grant, if the vote for the grant is still valid.
 --
 -- KEYS lock, fence     ARGV token, fence, ttl_ms
 -- RETURNS {1}          the lock holds our token, and the fence is at least what was asked for
 --         {0}          it does not
 --
--- Keeps: a fence never falls, and lasts as long as after a grant. Whoever is granted the lock here next gets a
--- higher one, since our vote ends only after this.
+-- Keeps: a fence never falls, and lasts as long as after a grant. The next grant of the lock here gets a higher one,
+-- since our vote ends only after this.
 
 local F = KEYS[2]
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return { 0 } end

@@ -1,16 +1,15 @@
--- RELEASE: the lock given back and put into the hands of the next; or a wait given up.
+-- RELEASE: releases the lock, or reserves it for the next waiter; or gives up a wait.
 --
 -- KEYS lock, queue, waiters, fence     ARGV token
 -- RETURNS {1}                               it was ours; nobody waits, it is free
---         {2, next_token}                   it was ours; now it is reserved for the next
+--         {2, next_token}                   it was ours; now it is reserved for the next waiter
 --         {0, value, pttl, fence, now_us}   it was not ours: as found, value '' if it was free.
 --                                           value, pttl, fence, now_us are strings
 --
--- Keeps: only a lock that holds our token is touched. Nothing of ours stays in the queue, whatever
--- the lock holds. A reservation passed to us while we gave up goes on to the next. The dead are
--- passed over at once (nobody hears them called). Works on a full server. A replica can't answer:
--- "not yours" always comes from a server that could have written. A lock is given back whatever lies in
--- the queue's place: nobody is served from a queue of another type.
+-- Keeps: changes only a lock that holds our token. Removes all that is ours from the queue, whatever the lock holds. A
+-- reservation that reached us while we gave up passes on to the next. Skips dead waiters at once (nobody receives their
+-- message). Works on a full server. A replica can't answer: "not yours" always comes from a server that could have
+-- written. Releases the lock even if the queue key is of another type: then it serves nobody.
 
 local sound = true
 local head, record = redis.pcall('ZRANGE', Q, 0, 0), redis.pcall('HDEL', W, token)
@@ -29,7 +28,7 @@ if not ours then
   answer = { 0, value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us) }
 end
 
--- Free, and somebody waits: the one who finds it so serves it, as after a release of our own.
+-- A free lock with waiters: the client that finds it serves them, as after a release of its own.
 if ours or not value then
   local h, w
   if first then h, w = front('g') end

@@ -1,17 +1,17 @@
--- RENEW: the lock's expiry a full ttl from now, if it is still ours.
+-- RENEW: sets the lock's expiry to a full ttl from now, if it is still ours.
 --
 -- KEYS lock, fence     ARGV token, ttl_ms, how
---   how  set      whatever the expiry was
---        prolong  but never nearer than it is: somebody else renews the lock, and counts on it
+--   how  set      regardless of the expiry
+--        prolong  but never nearer than it is: another process renews the lock, and relies on it
 -- RETURNS {1, '0'}                          it is ours for ttl_ms from now
---         {1, '-1'}                         the same, and the expiry has moved nearer: NUDGE is to follow
---         {1, pttl}                         it is ours, and ends later than that: left as it was
+--         {1, '-1'}                         the same, and the expiry has moved nearer: NUDGE must follow
+--         {1, pttl}                         it is ours, and expires later than that: unchanged
 --         {0, value, pttl, fence, now_us}   it is not: value, '' if it is free; all strings
 --
--- Keeps: never creates the lock, so it can't resurrect one and works on a full server. The fence
--- outlives its lock. A replica can't answer: its PEXPIRE is refused before anything is said, because
--- "not yours" stops a command, and must not come from a server that merely lags behind. Takes no key that
--- may be missing: a slot that is on its way to another server refuses those.
+-- Keeps: never creates the lock, so it can't resurrect one and works on a full server. The fence outlives its lock. A
+-- replica can't answer: it refuses PEXPIRE before the script returns anything, because "not yours" stops a command, and
+-- must not come from a server that merely lags behind. Takes no key that may be missing: a slot that is moving to
+-- another server refuses those.
 
 local K, F = KEYS[1], KEYS[2]
 local ttl = tonumber(ARGV[2])

@@ -1,5 +1,5 @@
-//! A grant that counts only once others have it too: Redis replicates after it has answered, and WAIT (Redis
-//! command) tells how many replicas have heard.
+//! Grants that count only once replicas have them: Redis replicates after it has replied, and WAIT (Redis command)
+//! returns how many replicas have acknowledged.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::lock::{Claim, Ttl};
 use crate::wait::Limit;
 
 impl Server {
-    /// Sees to it that as many replicas as were asked for have a lock that was just granted. If not, it is given
-    /// back. What it takes is taken from the lease, so it is given no more than a quarter of that.
+    /// Waits until the requested number of replicas have a lock that was just granted, and releases it if they do not.
+    /// The wait uses up the lease, so it takes at most a quarter of that.
     pub fn replicated(
         &mut self,
         operation: &Operation<'_>,
@@ -27,12 +27,12 @@ impl Server {
             return Ok(());
         }
         let asked = Moment::now();
-        // An answer that takes longer than a reply may take is none.
+        // WAIT must return before the time-out of its reply.
         let patience = (self.client.timeout / 2).min(ttl.get() / 4).min(limit.until.remaining() / 2);
         let patience = patience.max(Duration::from_millis(1));
         let mut wait = cmd("WAIT");
         wait.arg(wanted).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
-        // On the connection that the grant came by: it is its writes that are waited for.
+        // On the connection of the grant: WAIT waits for the writes of its own connection.
         let answer = self.client.ask_on(&[wait], limit).map_err(|fault| self.unanswered(operation, fault))?;
         let error = match answer.first().map(|reply| (reply::integer(reply), reply)) {
             Some((Some(have), _)) if have >= i64::from(wanted) => return Ok(()),
@@ -48,7 +48,7 @@ impl Server {
             Some((None, refusal)) => operation.misunderstood(&self.client, reply::unexpected(refusal)),
             None => self.senseless(operation),
         };
-        // If it cannot be, it ends by itself; whoever gives up the wait tries once more.
+        // If that fails, the lock expires; the caller that gives up the wait tries once more.
         let _ = self.release_as(operation, claim, limit);
         Err(error)
     }

@@ -1,5 +1,5 @@
-//! What a server's replies mean, and their absence: answers of our scripts, and errors, sorted by
-//! what can be done about them.
+//! Interprets a server's replies, or their absence: the results of scripts, and errors, classified by what can be done
+//! about them. No I/O.
 
 use std::fmt;
 use std::io;
@@ -15,21 +15,21 @@ use crate::lock::{Fence, Legacy, LockName, LockState, StateKind, Token};
 use crate::store::{QueuePlace, Waiter};
 use crate::text::{self, Tainted};
 
-/// A reply that is not what was asked for.
+/// A reply that is not the expected result.
 pub enum Unexpected {
-    /// The server's own error: its code, and all that it said.
+    /// The server's own error: its code, and its whole text.
     Error { code: Tainted, text: Tainted },
-    /// A reply of another shape: not a server whose scripts we understand.
+    /// A reply of another shape: perhaps not from a Redis server.
     Shape,
 }
 
-/// Who is asked, as messages name it.
+/// The server of a request, as messages name it.
 pub trait Peer: fmt::Display {
-    /// What the server was told, which it may repeat.
+    /// Returns the login that the server was sent, which it may repeat.
     fn login(&self) -> Option<&Login>;
 }
 
-/// What is being done, for messages.
+/// The operation in progress, for messages.
 #[derive(Clone, Copy)]
 pub struct Operation<'a> {
     pub verb: &'static str,
@@ -41,14 +41,14 @@ impl<'a> Operation<'a> {
         Operation { verb, name: Some(name) }
     }
 
-    /// What no reply means.
+    /// Converts a missing reply into an error.
     pub fn unanswered(&self, at: &dyn fmt::Display, waited: Duration, no_reply: NoReply) -> Error {
         let (kind, cause, hint) = told(no_reply.fault, waited);
         let kind = if no_reply.sent && kind == ErrorKind::Unreachable { ErrorKind::Unanswered } else { kind };
         Error { kind, action: self.action(at), cause, hint: hint.to_owned() }
     }
 
-    /// What a reply means that is not an answer.
+    /// Converts an unexpected reply into an error.
     pub fn misunderstood(&self, at: &dyn Peer, unexpected: Unexpected) -> Error {
         let (kind, cause, hint) = understood(unexpected, at.login());
         Error { kind, action: self.action(at), cause, hint: hint.to_owned() }
@@ -62,7 +62,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What can be done about a fault, what came, and what to do.
+/// Returns the kind of a fault, its cause, and a hint.
 pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str) {
     let (cause, hint) = match fault {
         Fault::Known { kind, cause, hint } => return (kind, cause, hint),
@@ -79,7 +79,7 @@ pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str)
     (ErrorKind::Unreachable, cause, hint)
 }
 
-/// A reply for which a connection is of no use: the server refuses to hear us at all.
+/// Converts an error reply into a fault: the server refuses every request on this connection.
 pub fn refusal(reply: &Value, login: Option<&Login>) -> Fault {
     let (kind, cause, hint) = understood(unexpected(reply), login);
     Fault::Known { kind, cause, hint }
@@ -101,19 +101,19 @@ fn understood(unexpected: Unexpected, login: Option<&Login>) -> (ErrorKind, Stri
     }
 }
 
-/// What a server says, without the password that it was told. What it means is to be read before: the password may be
-/// any of the words.
+/// Returns what a server said, without the password that it was sent. Interpret the text before that: the password may
+/// be any of its words.
 fn without_password(said: &str, login: Option<&Login>) -> Tainted {
     Tainted::from(login.map_or_else(|| said.to_owned(), |login| login.password.blotted_out_of(said)))
 }
 
-/// The same of an error, without its code.
+/// Does the same for an error, without its code.
 pub fn said(error: &ServerError, login: Option<&Login>) -> Tainted {
     let details = error.details().unwrap_or(error.code());
     without_password(without_arguments(details), login)
 }
 
-/// What stands before the arguments that an error repeats: a server without AUTH has the password among them, and
+/// Returns the text before the arguments that an error repeats: a server without AUTH has the password among them, and
 /// cuts it short.
 fn without_arguments(details: &str) -> &str {
     details.split("with args beginning with").next().unwrap_or_default().trim_end_matches([',', ' '])
@@ -132,7 +132,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// The elements of an array reply.
+/// Returns the elements of an array reply.
 pub fn array(reply: Value) -> Result<Vec<Value>, Unexpected> {
     match reply {
         Value::Array(values) => Ok(values),
@@ -140,29 +140,29 @@ pub fn array(reply: Value) -> Result<Vec<Value>, Unexpected> {
     }
 }
 
-/// A reply that is good for nothing but its error.
+/// Returns what is unexpected about a reply: its error, if it is one.
 pub fn unexpected(reply: &Value) -> Unexpected {
     let Value::ServerError(error) = reply else { return Unexpected::Shape };
     let details = without_arguments(error.details().unwrap_or_default());
-    // A script's error may carry the code of the command that failed only in its text: before Redis
-    // 7 all of it reads "ERR Error running script ...: -OOM command not allowed".
+    // A script's error may have the code of the command that failed only in its text: before Redis 7 that is "ERR Error
+    // running script ...: -OOM command not allowed".
     let known = CODES.iter().find(|(code, ..)| details.contains(&format!("{code} ")));
     let code = match (error.code(), known) {
-        // The second is what a script has returned, before Redis 7: "@user_script: 65: -READONLY You can't".
+        // The second is for an error that a script returned, before Redis 7: "@user_script: 65: -READONLY You can't".
         ("ERR" | "@user_script:", Some((code, ..))) => code,
         ("ERR", None) if details.contains("can't run this command") => "NOPERM",
         // Valkey 8.
         ("ERR", None) if details.starts_with("ACL failure in script") => "NOPERM",
         ("ERR", None) if details.contains("max number of clients") => "MAXCLIENTS",
-        // What a server says that does not even let a long request in.
+        // The error for a long request from a client that has not logged in.
         ("ERR", None) if details.contains("unauthenticated") => "NOAUTH",
         ("ERR", None) if details.contains("without any password configured") => "NOPASS",
         ("ERR", None) if details.contains("DB index is out of range") => "NODB",
-        // In a script, which may have done a part of its work by then.
+        // From a script, which may have done a part of its work by then.
         ("ERR", None) if details.contains("non local key") => "NONLOCAL",
         (code, _) => code,
     };
-    // Where in which script is of no use to anybody here.
+    // The position in the script is of no use to the user.
     let said = match details.rsplit_once(" script: ") {
         Some((said, place)) if place.contains(", on @") || place.starts_with("on @") => said,
         _ => details,
@@ -174,29 +174,29 @@ pub fn unexpected(reply: &Value) -> Unexpected {
     Unexpected::Error { code: code.into(), text: text.into() }
 }
 
-/// Whether an error is a "no" that stays no: it is not permitted, or not known here.
+/// Returns whether an error is permanent: the command is not permitted, or unknown to the server.
 pub fn denies(unexpected: &Unexpected) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };
     code.raw() == "NOPERM" || text.raw().to_lowercase().contains("unknown command")
 }
 
-/// Whether an error says that nothing was done, because some of the keys are at another server just now.
+/// Returns whether an error says that nothing was done, because some of the keys are at another server now.
 pub fn is_parted(unexpected: &Unexpected) -> bool {
     matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "TRYAGAIN")
 }
 
-/// Whether an error says that a script was stopped in the middle, because one of its keys has no place at this server
-/// any more.
+/// Returns whether an error says that a script was aborted in the middle, because this server does not serve one of its
+/// keys any more.
 pub fn is_cut_short(unexpected: &Unexpected) -> bool {
     matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "NONLOCAL")
 }
 
-/// Whether an error says that nothing was done, and which server is to be asked.
+/// Returns whether an error says that nothing was done, and which server to ask.
 pub fn redirects(unexpected: &Unexpected) -> bool {
     matches!(unexpected, Unexpected::Error { code, .. } if matches!(code.raw(), "ASK" | "MOVED"))
 }
 
-/// Whether an error says that scripts are not run here, or not for us.
+/// Returns whether an error says that the server runs no scripts, or none for this user.
 pub fn denies_scripts(unexpected: &Unexpected) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };
     let text = text.raw().to_lowercase();
@@ -206,7 +206,7 @@ pub fn denies_scripts(unexpected: &Unexpected) -> bool {
 const READ_URL: &str = "check the user and password: in the URL, --password-file or REDISCLI_AUTH";
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
-/// Error codes that say what can be done about them.
+/// Error codes, and what can be done about each.
 const CODES: [(&str, ErrorKind, &str); 21] = [
     (
         "NOAUTH",
@@ -239,7 +239,7 @@ const CODES: [(&str, ErrorKind, &str); 21] = [
     ("WRONGTYPE", ErrorKind::WrongType, "something else uses this key: choose another NAME or --prefix"),
 ];
 
-/// What an error code means to us, and what to do about it.
+/// Returns the kind of an error code, and a hint.
 fn meaning(code: &str) -> (ErrorKind, &'static str) {
     let known = CODES.iter().find(|(known, ..)| *known == code);
     known.map_or(
@@ -267,12 +267,12 @@ pub fn integer(value: &Value) -> Option<i64> {
     }
 }
 
-/// A fence as our scripts write it; 0 where there is none.
+/// Parses a fence as scripts return it; 0 if there is none.
 pub fn fence(value: &Value) -> Option<Fence> {
     integer(value).and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).map(Fence)
 }
 
-/// `value, pttl, fence, server us`, as every script tells who occupies a name.
+/// Parses `value, pttl, fence, server us`, the state of a lock as every script returns it.
 pub fn state(fields: &[Value]) -> Option<LockState> {
     let [value, pttl, fence_seen, now] = fields else { return None };
     let fence = fence(fence_seen);
@@ -285,17 +285,17 @@ pub fn state(fields: &[Value]) -> Option<LockState> {
     Some(LockState::of_value(bytes(value)?, ttl, fence, now))
 }
 
-/// The time in the value of an old lock that was taken over.
+/// Parses the time in the value of an old lock that was taken over.
 pub fn stale(value: &Value) -> Option<Legacy> {
     Legacy::read(bytes(value)?, SystemTime::UNIX_EPOCH).map(|legacy| Legacy { stale: true, ..legacy })
 }
 
-/// A key that cannot be a lock.
+/// Returns the state of a key that cannot be a lock.
 pub fn wrong_type(kind: &str) -> LockState {
     LockState { kind: StateKind::WrongType(kind.into()), holder: None, ttl: None, fence: None, legacy: None }
 }
 
-/// What ACQUIRE says of the queue: `position, length, ticket, channel used`.
+/// What ACQUIRE returns about the queue: `position, length, ticket, channel used`.
 pub struct Queued {
     pub place: QueuePlace,
     pub ticket: String,
@@ -306,14 +306,15 @@ pub fn queued(fields: &[Value]) -> Option<Queued> {
     let [position, length, ticket, used] = fields else { return None };
     let count = |value| integer(value).and_then(|n| usize::try_from(n).ok());
     let place = QueuePlace { position: count(position)?, length: count(length)? };
-    // Nobody stands behind the end of a queue.
+    // No position is behind the end of a queue.
     if place.position > place.length {
         return None;
     }
     Some(Queued { place, ticket: text(ticket)?.raw().to_owned(), channel_used: integer(used)? == 1 })
 }
 
-/// `token, ticket, token, ticket ...`: a ticket is the server's microsecond of the enqueuing.
+/// Parses `token, ticket, token, ticket ...`: a ticket is the server's microsecond at which the waiter joined the
+/// queue.
 pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
     let now = instant(now)?;
     let waiter = |(place, pair): (usize, &[Value])| {
@@ -325,7 +326,7 @@ pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
     Some(queue.chunks(2).enumerate().filter_map(waiter).collect())
 }
 
-/// Microseconds since 1970, by the server's clock.
+/// Parses microseconds since 1970, by the server's clock.
 fn instant(value: &Value) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(value)?).ok()?))
 }
@@ -335,7 +336,7 @@ mod tests {
     use super::*;
     use crate::store::redis::credentials::Secret;
 
-    /// A server that was told a password, if any.
+    /// A server that was sent a password, if any.
     struct Told(Option<Login>);
 
     impl Peer for Told {

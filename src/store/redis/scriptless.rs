@@ -1,7 +1,7 @@
-//! Locking without scripts, for servers that do not run them or users who may not.
+//! Locks by plain commands, for servers that run no scripts or users who may not.
 //!
-//! The same key and the same comparisons, but no queue and no fence. Compares by WATCH and MULTI, never by GET
-//! and then DEL.
+//! Uses the same key and the same comparisons, without queue and fence. Compares by WATCH and MULTI, never by GET and
+//! then DEL.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::lock::{Claim, Lease, LockState, Ttl};
 use crate::store::{Acquired, LockStatus, QueuePlace, Renewed};
 use crate::wait::Limit;
 
-/// Why there is no answer.
+/// The reason for a missing result.
 pub enum ScriptlessError {
     NoReply(NoReply),
     Unexpected(Unexpected),
@@ -28,27 +28,27 @@ impl From<NoReply> for ScriptlessError {
     }
 }
 
-/// What to do with a key whose value is our token.
+/// The change to a key whose value is the claim's token.
 #[derive(Clone, Copy)]
 enum Change {
     Renew(Ttl),
-    /// The same, but never move the expiry nearer.
+    /// Renew, but never move the expiry nearer.
     Prolong(Ttl),
     Release,
 }
 
-/// What came of it.
+/// The result of a change.
 enum Done {
     Ours,
-    /// Ours, and the expiry was further away than asked for: left as it was.
+    /// Ours, with an expiry later than requested: unchanged.
     Longer(Duration),
     NotOurs(LockState),
 }
 
-/// How often a transaction is begun anew because the key was touched in between.
+/// Maximum attempts at a transaction while other clients touch the key.
 const ROUNDS: usize = 8;
 
-/// Asks for the lock, as any plain client does.
+/// Requests the lock, as any plain client does.
 pub fn acquire(
     client: &mut Client,
     key: &str,
@@ -69,14 +69,14 @@ pub fn acquire(
         return Ok(granted());
     }
     let value = refuse_error(get)?;
-    // Ours already, by a request whose reply was lost: since when is not known, so it counts anew.
+    // Ours already, by a request whose reply was lost. The time of that grant is unknown, so the ttl starts anew.
     if is(&value, claim) && matches!(transact(client, key, claim, Change::Renew(ttl), limit)?, Done::Ours) {
         return Ok(granted());
     }
     Ok(Acquired::Held(seen(&value, &refuse_error(pttl)?), QueuePlace { position: 0, length: 0 }))
 }
 
-/// Puts the expiry a full ttl from now, if the lock is ours.
+/// Sets the expiry to a full ttl from now, if the token holds the lock.
 pub fn renew(
     client: &mut Client,
     key: &str,
@@ -93,7 +93,7 @@ pub fn renew(
     })
 }
 
-/// Whose the lock is, if it was not ours to give back.
+/// Releases the lock. Returns its state if the token did not hold it.
 pub fn release(
     client: &mut Client,
     key: &str,
@@ -106,7 +106,7 @@ pub fn release(
     })
 }
 
-/// How a lock stands, and its value where it is text.
+/// Returns the status of a lock, and its value if that is text.
 pub fn look(client: &mut Client, key: &str, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), ScriptlessError> {
     let mut kind = cmd("TYPE");
     kind.arg(key);
@@ -114,7 +114,8 @@ pub fn look(client: &mut Client, key: &str, limit: Limit<'_>) -> Result<(LockSta
     let mut rounds = 0..ROUNDS;
     let [kind, get, pttl] = loop {
         let replies = three(client.ask_all(&question, limit).map_err(NoReply::of_read)?)?;
-        // A cluster may carry the key to another node between two of them, and only the first reply is followed there.
+        // A cluster may move the key to another node between two of the requests, and the client follows a redirect in
+        // the first reply only.
         let has_moved =
             client.is_of_a_cluster() && replies.iter().any(|reply| reply::redirects(&reply::unexpected(reply)));
         if !has_moved || rounds.next().is_none() {
@@ -136,7 +137,7 @@ fn is(value: &Value, claim: &Claim) -> bool {
     reply::bytes(value) == Some(claim.token.as_str().as_bytes())
 }
 
-/// Compares and acts in one step: EXEC does nothing if the key was touched since WATCH.
+/// Compares and acts in one step: EXEC does nothing if another client touched the key since WATCH.
 fn transact(
     client: &mut Client,
     key: &str,
@@ -167,7 +168,7 @@ fn transact(
         }
         let [begun, queued, done] = three(client.exec_on(&[act], limit)?)?;
         refuse_error(begun)?;
-        // It has moved to another server since WATCH, so nothing was done.
+        // The key has moved to another server since WATCH, so nothing was done.
         if [&queued, &done].into_iter().any(|reply| reply::redirects(&reply::unexpected(reply))) {
             continue;
         }
@@ -179,7 +180,7 @@ fn transact(
                     return Ok(Done::Ours);
                 }
             }
-            // Touched in between: perhaps it has just expired, so look again.
+            // Touched in between: perhaps the key has just expired, so look again.
             Value::Nil => {}
             _ => return Err(ScriptlessError::Unexpected(Unexpected::Shape)),
         }

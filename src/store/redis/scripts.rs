@@ -1,6 +1,6 @@
-//! The scripts, as a server is sent them.
+//! The texts of the scripts, as nxlock sends them.
 
-/// What a server can be asked to do in one step.
+/// The operations that a server carries out in one step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Script {
     Acquire,
@@ -9,11 +9,11 @@ pub enum Script {
     Nudge,
     Inspect,
     Raise,
-    /// The same three, on a key that is shared with old `SETNX` clients: more to send, and for nobody else.
+    /// Acquire, renew and release on a key shared with old `SETNX` clients: longer texts, which no other lock needs.
     AcquireBesideSetnx,
     RenewBesideSetnx,
     ReleaseBesideSetnx,
-    /// The same of one key each, while the keys of a lock are on their way from one server to another.
+    /// The operations on one key each, while the keys of a lock are moving from one server to another.
     AcquireMoving,
     RenewMoving,
     ReleaseMoving,
@@ -69,7 +69,7 @@ static RELEASE_MOVING_SENT: [u8; sent::<0>(RELEASE_MOVING).1] = sent(RELEASE_MOV
 static RAISE_MOVING_SENT: [u8; sent::<0>(RAISE_MOVING).1] = sent(RAISE_MOVING).0;
 
 impl Script {
-    /// The text, always the same, so that the server's cache holds one of each.
+    /// Returns the text, always the same, so that the server's cache holds one of each.
     pub fn text(self) -> &'static [u8] {
         match self {
             Script::Acquire => &ACQUIRE_SENT,
@@ -88,7 +88,7 @@ impl Script {
         }
     }
 
-    /// What belongs to a lock beside its key, and is handed to the script. A script of one key is handed no other.
+    /// Returns the companion keys that the script receives. A script of one key receives none.
     pub fn companions(self) -> &'static [&'static str] {
         match self {
             Script::Renew | Script::Raise => &["fence"],
@@ -100,8 +100,8 @@ impl Script {
     }
 }
 
-/// A script without its comment lines and its indentation, as far as `N` bytes hold it, and how long
-/// it is: the server digests every byte of it, every time.
+/// Returns a script without comment lines and indentation, as far as it fits into `N` bytes, and its length: the server
+/// hashes every byte of it, every time.
 const fn sent<const N: usize>(source: &str) -> ([u8; N], usize) {
     let source = source.as_bytes();
     let (mut kept, mut length) = ([0; N], 0);

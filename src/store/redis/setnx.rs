@@ -1,4 +1,4 @@
-//! A server's lock that is shared with old `SETNX` clients: what is sent for it, and what lies beside it.
+//! Locks whose key is shared with old `SETNX` clients: their scripts, and the record beside the key.
 
 use redis::{Value, cmd};
 
@@ -12,11 +12,11 @@ use crate::store::Renewed;
 use crate::text::Tainted;
 use crate::wait::Limit;
 
-/// What was last found beside a bare number: it does not change as long as the number does not.
+/// The last record found beside a bare number: it does not change as long as the number does not.
 #[derive(Default)]
 pub struct LastRecord(Option<(Value, Value)>);
 
-/// Which script serves a claim.
+/// Returns the script that serves a claim with this token.
 pub fn script_for(plain: Script, token: &Token) -> Script {
     match plain {
         Script::Acquire if token.is_beside_setnx() => Script::AcquireBesideSetnx,
@@ -27,7 +27,8 @@ pub fn script_for(plain: Script, token: &Token) -> Script {
 }
 
 impl Server {
-    /// By script, or not at all: nothing else compares and replaces in one step what nobody holds.
+    /// Runs an operation by script, or not at all: nothing else compares and replaces in one step a key that nobody
+    /// holds.
     pub(super) fn only_by_script<T>(
         &mut self,
         operation: &Operation<'_>,
@@ -46,7 +47,8 @@ impl Server {
         })
     }
 
-    /// A lock's value; or, where that is a bare number of ours, what lies beside it and tells who it is.
+    /// Returns a lock's value or, if that is a bare number of nxlock's, the record beside it, which says who holds the
+    /// lock.
     pub(super) fn told(&mut self, operation: &Operation<'_>, value: &Value, limit: Limit<'_>) -> Value {
         let Some(number) = reply::text(value).map(Tainted::into_raw).filter(|text| Token::is_number(text.as_bytes()))
         else {
@@ -57,7 +59,7 @@ impl Server {
         }
         let key = operation.name.map(|name| self.prefix.key(name)).unwrap_or_default();
         self.turn_to(operation);
-        // Without an answer it is somebody's whom we do not know, as it is without a record.
+        // Without a reply the holder is unknown, as without a record.
         let Ok(record) = self.client.ask(cmd("GET").arg(companion_key(&key, "holder")), limit) else {
             return value.clone();
         };
@@ -73,7 +75,8 @@ impl Server {
         record
     }
 
-    /// Who occupies a name, as a script tells it; for one who shares the key with SETNX clients, as told beside.
+    /// Parses the state of a lock that a script returned; on a key shared with SETNX clients, with the record beside
+    /// it.
     pub(super) fn state(
         &mut self,
         operation: &Operation<'_>,
@@ -116,7 +119,7 @@ impl Server {
         self.renewed(operation, &answer, ttl.believed_until(asked), limit)
     }
 
-    /// Whether the record that lies beside a bare number says that nobody renews its lock.
+    /// Returns whether the record beside a bare number says that no process renews the lock.
     fn is_lease_only(&mut self, operation: &Operation<'_>, token: &Token, limit: Limit<'_>) -> bool {
         let record = self.told(operation, &Value::BulkString(token.as_str().as_bytes().to_vec()), limit);
         reply::bytes(&record).and_then(Token::read).is_some_and(|told| told.upkeep == Upkeep::LeaseOnly)

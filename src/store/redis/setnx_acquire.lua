@@ -1,12 +1,12 @@
--- ACQUIRE beside old SETNX clients: a lock that one of them has left is taken over.
+-- ACQUIRE beside old SETNX clients: takes over a lock that one of them has left.
 --
 -- KEYS lock, queue, waiters, fence, holder
 -- ARGV as ACQUIRE, margin_ms, record
--- RETURNS as ACQUIRE; {1, fence, stale} if it was taken over: the time it had ended at, as it was written
+-- RETURNS as ACQUIRE; {1, fence, stale} if it was taken over: the time at which it had ended, as written
 --
--- Keeps: what is taken over had ended by the server's clock more than the margin ago, and was no lock of ours
--- that somebody wrote over. It is compared and replaced in one step, by the rules of ACQUIRE: those who wait
--- are served in their order.
+-- Keeps: a lock that it takes over had ended by the server's clock more than the margin ago, and was no lock of ours
+-- that somebody overwrote. It is compared and replaced in one step, by the rules of ACQUIRE: waiters are served in
+-- their order.
 
 local value, stale, ttl = redis.call('GET', K), '', tonumber(ARGV[2])
 local time = ends(value)

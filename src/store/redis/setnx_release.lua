@@ -1,9 +1,9 @@
--- RELEASE beside old SETNX clients: who held it goes with it.
+-- RELEASE beside old SETNX clients: deletes the record too.
 --
 -- KEYS lock, queue, waiters, fence, holder     ARGV token
 -- RETURNS as RELEASE
 --
--- Keeps: only a lock that holds our token is touched, as ever. What was written over it may be somebody's.
+-- Keeps: changes only a lock that holds our token, as always. A value written over it may be somebody else's.
 
 local answer = ask()
 if ours then redis.call('DEL', H) end

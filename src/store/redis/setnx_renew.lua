@@ -1,10 +1,10 @@
--- RENEW beside old SETNX clients: what one of them wrote over a lease of ours is undone.
+-- RENEW beside old SETNX clients: puts back our value if one of them overwrote it during our lease.
 --
 -- KEYS lock, fence, holder     ARGV as RENEW, record
 -- RETURNS as RENEW; with a third element if it is ours: 1 if our value had to be put back, else 0
 --
--- Keeps: it is put back only while the lease is valid by the server's clock, and only over such a time: what
--- was deleted stays so, and is lost. Works on a full server: PEXPIRE comes first.
+-- Keeps: puts the value back only while the lease is valid by the server's clock, and only over such a time: a deleted
+-- key stays deleted, and the lock is lost. Works on a full server: PEXPIRE comes first.
 
 local back, ms = 0, tonumber(ARGV[2])
 if ours and ARGV[3] == 'prolong' then ms = math.max(ms, redis.call('PTTL', H) + 2) end

@@ -1,5 +1,5 @@
-//! TLS over a socket that does not block, and whom it trusts. Certificates are always verified, and the name
-//! they are made out to (RFC 9525).
+//! TLS over a non-blocking socket, and whom it trusts. Always verifies certificates, and the name they are issued to
+//! (RFC 9525).
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -20,17 +20,17 @@ use crate::text::Tainted;
 use crate::trusted::{self, Unfit};
 use crate::wait::Limit;
 
-/// Files in PEM (RFC 7468) that TLS goes by.
+/// Files in PEM (RFC 7468) for TLS.
 #[derive(Clone, Default)]
 pub struct TlsFiles {
-    /// Who may vouch for a server, instead of the system's roots.
+    /// The authorities that may vouch for a server, instead of the system's roots.
     pub ca: Option<PathBuf>,
-    /// Who we are, where a server asks for it.
+    /// The client certificate, for a server that asks for one.
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
 }
 
-/// Whom we trust and who we are. The files are read when the first connection needs them.
+/// Trusted authorities and the client certificate. The first connection that needs the files reads them.
 pub struct Trust {
     files: TlsFiles,
     settled: OnceLock<Arc<ClientConfig>>,
@@ -104,7 +104,7 @@ fn private(file: &Path) -> Result<PrivateKeyDer<'static>, Fault> {
     })
 }
 
-/// What is wrong with which file, whatever stands in it and in its name.
+/// Returns what is wrong with which file, sanitised.
 fn named(file: &Path, option: &str, cause: &dyn fmt::Display) -> String {
     format!("{option} {}: {}", Tainted::from(file.to_string_lossy().into_owned()), Tainted::from(cause.to_string()))
 }
@@ -127,7 +127,7 @@ fn misconfigured(file: &Path, option: &str, cause: &dyn fmt::Display) -> Fault {
 }
 
 impl TlsStream {
-    /// Shakes hands with who has to be `host`.
+    /// Performs the handshake with a server that must prove to be `host`.
     pub fn begin(socket: TcpStream, host: &str, trust: &Trust, limit: Limit<'_>) -> Result<TlsStream, Fault> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| Fault::Known {
             kind: ErrorKind::Misconfigured,
@@ -161,12 +161,12 @@ impl TlsStream {
         &self.socket
     }
 
-    /// Takes in what has come; an end is told by the next read.
+    /// Reads what has arrived; the next read reports an end of file.
     fn take_in(&mut self) -> io::Result<()> {
         let cause = self.session.read_tls(&mut self.socket)?;
         let processed = self.session.process_new_packets();
         if let Err(error) = processed {
-            // What is wrong with it is said to it as well.
+            // Tell the server too what is wrong, by a TLS alert.
             let _ = self.flush();
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
@@ -176,7 +176,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Sends on what has been written.
+    /// Sends what has been written.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
             self.session.write_tls(&mut self.socket)?;
@@ -197,10 +197,10 @@ impl Read for TlsStream {
 }
 
 impl Write for TlsStream {
-    /// Accepted is not sent: that is what `flush` is for.
+    /// Only buffers the bytes: `flush` sends them.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.session.writer().write(bytes)? {
-            // Full: it has to go out first.
+            // The buffer is full: send it first.
             0 if !bytes.is_empty() => self.flush().and_then(|()| self.session.writer().write(bytes)),
             accepted => Ok(accepted),
         }
@@ -211,7 +211,7 @@ impl Write for TlsStream {
     }
 }
 
-/// What broke a connection, in words that help.
+/// Converts the error that ended a connection into a fault with a cause that helps.
 pub fn fault(error: io::Error) -> Fault {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(error) => said(error),

@@ -1,5 +1,5 @@
-//! Which server is to be asked about a key, however the servers are arranged; and what to do when it turns out
-//! to be another. Knows nothing of locks.
+//! Chooses the server for a key, in each arrangement of servers, and learns from replies that another is right. Knows
+//! nothing of locks.
 
 mod cluster;
 mod sentinel;
@@ -20,10 +20,10 @@ use crate::clock::Moment;
 use crate::error::ErrorKind;
 use crate::wait::Limit;
 
-/// The way to the server that is to be asked.
+/// An arrangement of servers, and the choice among them.
 #[derive(Clone)]
 pub enum Topology {
-    /// Always the same.
+    /// One server.
     Single(Endpoint),
     /// The master that Sentinel names.
     Sentinel(Sentinel),
@@ -31,15 +31,15 @@ pub enum Topology {
     Cluster(Cluster),
 }
 
-/// What a reply tells of the way it came.
+/// What a reply says about the choice of the server.
 pub enum Redirect {
-    /// It is an answer.
+    /// The reply is an answer.
     Answer,
-    /// It is one of a server that is not, or not any more, the one to ask: next time another may be.
+    /// An error of a server that is not, or not any more, the right one: the next request may go to another.
     Elsewhere,
-    /// Nothing was done: somebody else is to be asked, from now on.
+    /// Nothing was done: another server is the right one from now on.
     Moved,
-    /// Nothing was done: somebody else is to be asked, this time.
+    /// Nothing was done: another server is the right one for this request.
     Ask(Endpoint),
 }
 
@@ -50,7 +50,7 @@ impl From<Endpoint> for Topology {
 }
 
 impl Topology {
-    /// A connection to the server that is to be asked: one of those that lie idle, or a new one.
+    /// Returns a connection to the chosen server: an idle one, or a new one.
     pub fn connection(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Connection, Fault> {
         match self {
             Topology::Single(endpoint) => match take(idle, |_| true) {
@@ -65,7 +65,7 @@ impl Topology {
         }
     }
 
-    /// A connection to a server that we are sent to for this time.
+    /// Returns a connection to the server of a redirect for one request.
     pub fn link_there(
         &mut self,
         there: &Endpoint,
@@ -78,32 +78,32 @@ impl Topology {
         }
     }
 
-    /// What is asked next is about this key.
+    /// Chooses the server that has this key for the next requests.
     pub fn turn_to(&mut self, key: &str) {
         if let Topology::Cluster(cluster) = self {
             cluster.turn_to(key);
         }
     }
 
-    /// Takes note of what a server said.
+    /// Learns from a server's reply.
     pub fn hear(&mut self, from: &Endpoint, reply: &Value) -> Redirect {
         let Value::ServerError(error) = reply else { return Redirect::Answer };
         match (self, error.code()) {
             (Topology::Cluster(cluster), code) => cluster.hear(from, code, error.details().unwrap_or_default()),
-            // Another may have its name, or be the sentinels' master, when it is connected to next.
+            // Another server may have its name, or be the sentinels' master, at the next connect.
             (_, "READONLY" | "MASTERDOWN") => Redirect::Elsewhere,
             _ => Redirect::Answer,
         }
     }
 
-    /// Takes note that a server could not be talked to.
+    /// Records that an exchange with a server failed.
     pub fn lost(&mut self, peer: &Endpoint) {
         if let Topology::Cluster(cluster) = self {
             cluster.lost(peer);
         }
     }
 
-    /// All servers that have keys, each with its own; none where there is only one to ask.
+    /// Returns all servers that have keys, each with its own; none if there is only one server.
     pub fn shards(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
         match self {
             Topology::Single(_) | Topology::Sentinel(_) => Ok(Vec::new()),
@@ -111,14 +111,14 @@ impl Topology {
         }
     }
 
-    /// What is asked next is asked of this server.
+    /// Chooses this server for the next requests.
     pub fn turn_to_shard(&mut self, shard: &Endpoint) {
         if let Topology::Cluster(cluster) = self {
             cluster.turn_to_node(shard);
         }
     }
 
-    /// How we are let in.
+    /// Returns how to log in.
     pub fn session(&self) -> &Session {
         match self {
             Topology::Single(endpoint) => &endpoint.session,
@@ -127,30 +127,30 @@ impl Topology {
         }
     }
 
-    /// Whether the server that is asked may be another one each time.
+    /// Returns whether each request may go to another server.
     pub fn may_turn(&self) -> bool {
         !matches!(self, Topology::Single(_))
     }
 }
 
-/// One of the idle connections, if it is of use. One that the server has closed meanwhile is not.
+/// Takes the last idle connection that fits, if it is of use. One that the server has closed meanwhile is not.
 fn take(idle: &mut Vec<Connection>, fits: impl Fn(&Connection) -> bool) -> Option<Connection> {
     let at = idle.iter().rposition(fits)?;
     Some(idle.remove(at)).filter(Connection::is_quiet)
 }
 
-/// What several servers said, none of which told what it was asked.
+/// The failures of several servers, none of which gave an answer.
 struct Silence {
     kind: ErrorKind,
-    /// Of those that failed: each, and how.
+    /// The servers that failed, each with its error.
     said: Vec<String>,
 }
 
-/// The first of several servers that tells what it is asked, and which of them it was. Each is given its share of
+/// Asks several servers in turn, and returns the index and the answer of the first that gives one. Each gets a share of
 /// the time, so that one that hangs leaves enough for the others and for what comes after.
 ///
 /// # Errors
-/// If nobody wants to know any more.
+/// If the wait is cancelled.
 fn first_to_tell<T>(
     servers: &[Address],
     limit: Limit<'_>,
@@ -176,7 +176,7 @@ fn first_to_tell<T>(
     Ok(Err(silence))
 }
 
-/// A fault of a server that we were sent to by others, with its name.
+/// Adds the server's name to a fault: the user did not name that server, others did.
 fn befell(fault: Fault, whom: &str, asked: Moment) -> Fault {
     if let Fault::Cancelled = fault {
         return fault;

@@ -1,4 +1,4 @@
-//! What a server is asked beyond a store's contract when it is one of several that vote.
+//! What a quorum requests from each of its servers beyond the `Store` trait.
 
 use super::distinct::Distinct;
 use super::{Claim, Limit, LockName, LockStatus, Operation, Script, Server, reply};
@@ -6,18 +6,19 @@ use crate::error::Error;
 use crate::lock::{Fence, Ttl};
 
 impl Server {
-    /// One that is to be another than the other servers.
+    /// Requires this server to be another than the others of the quorum.
     pub fn among(mut self, distinct: &Distinct) -> Server {
         self.client.among(distinct);
         self
     }
 
-    /// Sees to it that there is a connection, for what is to be asked next.
+    /// Connects in advance, for the next request.
     pub fn connect(&mut self, operation: &Operation<'_>, limit: Limit<'_>) -> Result<(), Error> {
         self.client.reach(limit).map(drop).map_err(|fault| self.unanswered(operation, fault))
     }
 
-    /// Raises the fence to what a majority was given, if this vote still stands. Whether it does.
+    /// Raises the fence to the one that a majority was given, if this server's vote is still valid. Returns whether it
+    /// is.
     pub fn raise(&mut self, claim: &Claim, fence: Fence, ttl: Ttl, limit: Limit<'_>) -> Result<bool, Error> {
         let operation = Operation::to("acquire", &claim.name);
         let args = [fence.0.to_string(), ttl.millis().to_string()];
@@ -28,7 +29,7 @@ impl Server {
         }
     }
 
-    /// How a name stands, and the key's value where it is text.
+    /// Returns the status of a lock, and the key's value if that is text.
     pub fn sight(&mut self, name: &LockName, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
         self.look(&Operation::to("inspect", name), limit)
     }

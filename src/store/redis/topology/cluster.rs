@@ -1,5 +1,5 @@
-//! The node of a Redis Cluster that has a key's slot (Redis Cluster specification): asked wherever we are let in,
-//! and then where we are sent.
+//! Finds the node of a Redis Cluster that has a key's slot (Redis Cluster specification): asks any node that answers,
+//! and follows its redirects.
 
 use std::fmt;
 
@@ -20,17 +20,17 @@ const SLOTS: u16 = 16384;
 
 #[derive(Clone)]
 pub struct Cluster {
-    /// As the URL has it.
+    /// As the URL lists them.
     seeds: Vec<Address>,
-    /// All that are known, the one that is most likely to answer first.
+    /// All known nodes, the one most likely to answer first.
     nodes: Vec<Address>,
     session: Session,
-    /// Who has which slots, as far as we were told; the latest word comes first.
+    /// Ranges of slots and their nodes, the latest report first.
     told: Vec<(u16, u16, Address)>,
     whom: Whom,
 }
 
-/// Whom the next question is for.
+/// The destination of the next request.
 #[derive(Clone)]
 enum Whom {
     Slot(u16),
@@ -63,7 +63,7 @@ impl Cluster {
             return self.link_to(&node, idle, limit);
         }
         let connection = self.any(idle, limit)?;
-        // Who let us in may have told us who it is.
+        // The new connection may have fetched the table of slots, which names the owner.
         let owner = match &self.whom {
             Whom::Slot(slot) => self.owner(*slot).filter(|owner| **owner != connection.peer.address).cloned(),
             Whom::Node(_) => None,
@@ -98,7 +98,7 @@ impl Cluster {
         })
     }
 
-    /// Somebody who can tell us where to go.
+    /// Returns a connection to any node: it can redirect.
     fn any(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Connection, Fault> {
         match take(idle, |_| true) {
             Some(connection) => Ok(connection),
@@ -106,7 +106,7 @@ impl Cluster {
         }
     }
 
-    /// A new connection to the first node that answers, which has told who has which slots.
+    /// Connects to the first node that answers, and has fetched the table of slots from it.
     fn meet(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
         let nodes = self.nodes.clone();
         let met = first_to_tell(&nodes, limit, |node, share| {
@@ -133,7 +133,7 @@ impl Cluster {
         self.nodes.insert(0, node.clone());
     }
 
-    /// What an error means for the way.
+    /// Learns from an error which node is the right one.
     pub fn hear(&mut self, from: &Endpoint, code: &str, details: &str) -> Redirect {
         match (code, redirection(from, details)) {
             ("MOVED", Some((slot, node))) => {
@@ -146,7 +146,7 @@ impl Cluster {
                 Redirect::Moved
             }
             ("ASK", Some((_, node))) => Redirect::Ask(Endpoint { address: node, session: self.session.clone() }),
-            // What it knows of the cluster may be out of date, or it was cut off from it.
+            // The node's view of the cluster may be out of date, or it may be cut off.
             ("CLUSTERDOWN" | "READONLY" | "MASTERDOWN", _) => {
                 self.lost(from);
                 Redirect::Elsewhere
@@ -155,7 +155,7 @@ impl Cluster {
         }
     }
 
-    /// Whatever was told of a node that does not answer is to be asked for anew, and elsewhere.
+    /// Forgets the slots of a node that does not answer, and asks it last from now on.
     pub fn lost(&mut self, node: &Endpoint) {
         self.told.retain(|(.., known)| *known != node.address);
         if let Some(at) = self.nodes.iter().position(|known| *known == node.address) {
@@ -164,7 +164,7 @@ impl Cluster {
         }
     }
 
-    /// All that have slots.
+    /// Returns all nodes that have slots.
     pub fn masters(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
         let connection = match take(idle, |_| true) {
             Some(mut connection) => {
@@ -191,8 +191,8 @@ impl Cluster {
         Ok(masters.into_iter().map(|address| Endpoint { address, session: self.session.clone() }).collect())
     }
 
-    /// Has a node tell who has which slots (Redis command CLUSTER SLOTS). A server that is none of a cluster would
-    /// take every key for its own: two of them as seeds, and two would hold one lock.
+    /// Fetches the table of slots from a node (Redis command CLUSTER SLOTS). Rejects a server outside a cluster, which
+    /// would take every key for its own: with two of them as seeds, each could grant the same lock.
     fn learn(&mut self, connection: &mut Connection, limit: Limit<'_>) -> Result<(), Fault> {
         let mut question = cmd("CLUSTER");
         question.arg("SLOTS");
@@ -220,7 +220,7 @@ impl Cluster {
     }
 }
 
-/// `SLOT HOST:PORT`, as MOVED and ASK tell it. Without a host it is that of who says so.
+/// Parses `SLOT HOST:PORT` of MOVED and ASK. An empty host means that of the node that sent it.
 fn redirection(from: &Endpoint, details: &str) -> Option<(u16, Address)> {
     let mut words = details.split_whitespace();
     let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
@@ -228,7 +228,7 @@ fn redirection(from: &Endpoint, details: &str) -> Option<(u16, Address)> {
     Some((slot, node(from, host, port.parse().ok()?)?))
 }
 
-/// `from, to, [host, port, ...], ...`: a range of slots and its master.
+/// Parses `from, to, [host, port, ...], ...`: a range of slots and its master.
 fn owned(from: &Endpoint, range: &Value) -> Option<(u16, u16, Address)> {
     let Value::Array(range) = range else { return None };
     let [first, last, Value::Array(master), ..] = range.as_slice() else { return None };
@@ -247,7 +247,8 @@ fn node(from: &Endpoint, host: &str, port: u16) -> Option<Address> {
     }
 }
 
-/// Which slot a key is in: by what stands between its first `{` and the next `}`, if anything does.
+/// Returns the slot of a key: of the text between its first `{` and the next `}`, if there is any, and else of all of
+/// it.
 fn slot(key: &[u8]) -> u16 {
     let tag = || {
         let open = key.iter().position(|byte| *byte == b'{')? + 1;
@@ -275,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_key_and_what_belongs_to_it_are_in_one_slot() {
-        // As CLUSTER KEYSLOT has them.
+        // As returned by CLUSTER KEYSLOT.
         assert_eq!(slot(b"123456789"), 12739);
         assert_eq!(slot(b"lock:deploy"), slot(b"{lock:deploy}:queue"));
         assert_eq!(slot(b"{}x"), State::<XMODEM>::calculate(b"{}x") % SLOTS);

@@ -1,5 +1,5 @@
-//! The master that Sentinel names (Redis documentation, "Guidelines for Redis clients with support for Redis
-//! Sentinel"): asked for with every new connection, and believed only if it says itself that it is one.
+//! Finds the master that Sentinel names (Redis documentation, "Guidelines for Redis clients with support for Redis
+//! Sentinel"): asks for every new connection, and believes it only if the server itself reports the role of a master.
 
 use std::fmt;
 
@@ -15,12 +15,12 @@ use crate::store::redis::reply;
 use crate::wait::Limit;
 use crate::{log, text};
 
-/// Where a sentinel listens that is not said to listen elsewhere.
+/// Default port of a sentinel.
 pub const PORT: u16 = 26379;
 
 #[derive(Clone)]
 pub struct Sentinel {
-    /// The one that answered last comes first.
+    /// Ordered: the one that answered last comes first.
     sentinels: Vec<Address>,
     master: String,
     session: Session,
@@ -35,7 +35,7 @@ impl Sentinel {
         &self.session
     }
 
-    /// A connection to the master.
+    /// Connects to the master.
     pub fn open_master(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
         let address = self.find(limit)?;
         let endpoint = Endpoint { address, session: self.session.clone() };
@@ -59,7 +59,7 @@ impl Sentinel {
         }
     }
 
-    /// Where the master is, by the first sentinel that knows.
+    /// Returns the address of the master, from the first sentinel that knows it.
     fn find(&mut self, limit: Limit<'_>) -> Result<Address, Fault> {
         let silence = match first_to_tell(&self.sentinels, limit, |sentinel, share| self.ask(sentinel, share))? {
             Ok((at, address)) => {
@@ -83,8 +83,8 @@ impl Sentinel {
         })
     }
 
-    /// What one sentinel says. It is told who we are only if it asks: many have no password, and the master's
-    /// is none of their business.
+    /// Asks one sentinel. Sends the login only if the sentinel requires one: many have no password, and must not learn
+    /// the master's.
     fn ask(&self, sentinel: &Address, limit: Limit<'_>) -> Result<Option<Address>, Fault> {
         let nameless = Session { login: None, db: 0, trust: self.session.trust.clone() };
         let mut connection = Connection::open(&Endpoint { address: sentinel.clone(), session: nameless }, limit)?;
@@ -125,7 +125,7 @@ impl fmt::Display for Sentinel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Sentinel { sentinels, master, session } = self;
         let mut hosts: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
-        // Always the same text, whichever answered last.
+        // Sorted, so that the text does not depend on which one answered last.
         hosts.sort();
         let (scheme, user) = (session.scheme(), session.user());
         write!(f, "{scheme}+sentinel://{user}{}/{}{}", hosts.join(","), escaped(master), session.path())
