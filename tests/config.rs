@@ -151,8 +151,8 @@ fn what_was_typed_says_no_to_its_opposite_in_a_file() {
     let server = format!("server = {:?}\n", redis.url());
     let no_wait = Home::configured(&format!("{server}no-wait = true\n"));
     no_wait.call(["run", "job", "--", "true"]).run().exits(75).never_says("waiting for");
-    no_wait.call(["run", "-w", "100ms", "job", "--", "true"]).run().exits(75).says("waiting for");
-    let wait = Home::configured(&format!("{server}wait = \"100ms\"\nverbose = false\n"));
+    no_wait.call(["run", "-w", "2s", "job", "--", "true"]).run().exits(75).says("waiting for");
+    let wait = Home::configured(&format!("{server}wait = \"2s\"\nverbose = false\n"));
     wait.call(["run", "job", "--", "true"]).run().exits(75).says("waiting for");
     wait.call(["run", "-n", "job", "--", "true"]).run().exits(75).never_says("waiting for");
     redis.nxlock(["release", "job", &holder]).run().exits(0);

@@ -33,7 +33,8 @@ fn what_comes_a_byte_at_a_time_is_understood() {
     for way in WAYS {
         network.clears();
         network.is(way, Condition::Trickling(Duration::from_micros(20)));
-        network.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+        let call = ["--server-timeout", "20s", "run", "job", "-n", "--", "echo", "ran"];
+        network.nxlock(call).run().exits(0).prints("ran\n");
     }
 }
 

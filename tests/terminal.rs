@@ -227,6 +227,8 @@ fn a_job_in_the_background_can_be_brought_to_the_foreground() {
     shell.shows("up-4");
     // It wants to read, and is stopped for it (TTIN).
     shell.types("fg\n");
+    // The shell says what it continues, with the command in quotes of its own.
+    shell.shows("echo read-\\$x");
     shell.types("words\n");
     shell.shows("read-words");
     shell.types("exit\n");

@@ -211,7 +211,9 @@ fn no_password_is_shown_that_a_server_repeats() {
                     ] {
                         assert!(!done.status.success(), "{}", done.both());
                         let done = done.never_says("s3cret");
-                        assert!(!is_asked_who || done.both().contains(said), "{}", done.both());
+                        // It may have had no time to be asked.
+                        let is_told = done.both().contains(said) || done.both().contains("no answer");
+                        assert!(!is_asked_who || is_told, "{}", done.both());
                     }
                 }
                 let told = fs::read_to_string(events).unwrap_or_default();

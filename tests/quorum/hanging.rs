@@ -83,6 +83,7 @@ fn a_waiter_has_its_turn_though_all_servers_hung_for_a_while() {
     three.iter().for_each(Redis::resume);
     waiter.up();
     waiter.leaves();
+    eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
 }
 
 #[test]

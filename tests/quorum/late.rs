@@ -43,6 +43,8 @@ fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
     let other = Nxlock::new(["run", "job", "-n", "--", "echo", "ran"]);
     other.env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" ")).run().exits(75).prints("");
     holder.leaves();
+    // What undoes a lost ballot is sent, and not waited for.
+    eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
 }
 
 #[test]
