@@ -1,18 +1,10 @@
-//! Generates `completions/` and `man/` from the command line. `BLESS=1 cargo test docs` rewrites them.
+//! Generates `completions/` and `man/` from the command line. `BLESS=1 cargo test --bin nxlock` rewrites them.
 //!
-//! clap_mangen renders the options from `cli.rs`; `text.rs`, `prose.rs`, `places.rs`, `events.rs`, `keeper.rs`,
-//! `old.rs`, `status.rs`, `faults.rs` and `recipes.rs` have the prose.
+//! A manual page is written in `man/*.in`, in man(7), with markers for what the command line says: `@SYNOPSIS@`,
+//! `@DESCRIPTION@`, `@VERBS@`, `@OPTIONS@`, `@EXIT_STATUS@`, `@EXAMPLES@`, and `@VERSION@`. clap_mangen renders them.
 
 mod completions;
-mod events;
-mod faults;
-mod keeper;
-mod old;
-mod places;
-mod prose;
-mod recipes;
 mod roff;
-mod status;
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,7 +16,6 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::{Cli, text};
-use prose::Section;
 
 const SCRIPTS: [(Shell, &str); 3] = [
     (Shell::Bash, "completions/nxlock.bash"),
@@ -32,26 +23,19 @@ const SCRIPTS: [(Shell, &str); 3] = [
     (Shell::Fish, "completions/nxlock.fish"),
 ];
 
-/// A page's verb, if any; its sections after EXIT STATUS; the end of its `--help`.
-const PAGES: [(Option<&str>, &[Section], &str); 7] = [
-    (None, &prose::NXLOCK, text::AFTER_HELP),
-    (Some("run"), &prose::RUN, text::RUN_HELP),
-    (Some("acquire"), &prose::ACQUIRE, text::ACQUIRE_HELP),
-    (Some("renew"), &prose::RENEW, text::RENEW_HELP),
-    (Some("release"), &prose::RELEASE, text::RELEASE_HELP),
-    (Some("status"), &prose::STATUS, text::STATUS_HELP),
-    (Some("check"), &prose::CHECK, text::CHECK_HELP),
+/// A page's verb, if any, and the end of its `--help`.
+const PAGES: [(Option<&str>, &str); 7] = [
+    (None, text::AFTER_HELP),
+    (Some("run"), text::RUN_HELP),
+    (Some("acquire"), text::ACQUIRE_HELP),
+    (Some("renew"), text::RENEW_HELP),
+    (Some("release"), text::RELEASE_HELP),
+    (Some("status"), text::STATUS_HELP),
+    (Some("check"), text::CHECK_HELP),
 ];
 
-/// The pages of section 7: name, subject, sections.
-const OVERVIEWS: [(&str, &str, &[Section]); 2] = [
-    ("nxlock", "what its locks promise, and what becomes of that when something fails", &faults::NXLOCK_7),
-    (
-        "nxlock-recipes",
-        "locks for cron, systemd, pipelines and containers, and coming from another lock",
-        &recipes::RECIPES,
-    ),
-];
+/// The pages that the command line has no part in.
+const OVERVIEWS: [&str; 2] = ["nxlock.7", "nxlock-recipes.7"];
 
 #[test]
 fn the_command_line_is_sound() {
@@ -67,24 +51,14 @@ fn the_completions_are_what_the_command_line_says_and_shells_load_them() {
 }
 
 #[test]
-fn the_manual_pages_are_what_the_command_line_says() {
-    for (verb, sections, help) in PAGES {
+fn the_manual_pages_say_what_the_command_line_says() {
+    for (verb, help) in PAGES {
         let name = verb.map_or_else(|| "nxlock".to_owned(), |verb| format!("nxlock-{verb}"));
-        agrees(&format!("man/{name}.1"), &page(&name, verb, sections, help));
+        let page = format!("{name}.1");
+        agrees(&format!("man/{page}"), &filled(&page, &markers(verb, help)));
     }
-}
-
-#[test]
-fn the_pages_that_people_wrote_are_what_they_wrote() {
-    let version = env!("CARGO_PKG_VERSION");
-    for (name, about, sections) in OVERVIEWS {
-        let mut text = format!(".TH {} 7 \"\" \"nxlock {version}\" \"nxlock manual\"\n", name.to_uppercase());
-        text += &format!(".SH NAME\n{} \\- {about}\n", roff::escaped(name));
-        for (heading, body) in sections {
-            text += &format!(".SH {heading:?}\n{}", roff::prose(body));
-        }
-        text += &format!(".SH \"SEE ALSO\"\n{}", see_also(name, 7));
-        agrees(&format!("man/{name}.7"), &roff::finished(&text));
+    for page in OVERVIEWS {
+        agrees(&format!("man/{page}"), &filled(page, &[]));
     }
 }
 
@@ -92,13 +66,13 @@ fn the_pages_that_people_wrote_are_what_they_wrote() {
 #[test]
 fn every_verb_has_a_page() {
     let verbs: Vec<_> = Cli::command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
-    let pages: Vec<_> = PAGES.iter().filter_map(|(verb, ..)| *verb).collect();
+    let pages: Vec<_> = PAGES.iter().filter_map(|(verb, _)| *verb).collect();
     assert_eq!(verbs, pages);
 }
 
 #[test]
 fn what_help_ends_with_fits_on_eighty_columns() {
-    for line in PAGES.iter().flat_map(|(.., help)| help.lines()) {
+    for line in PAGES.iter().flat_map(|(_, help)| help.lines()) {
         assert!(line.chars().count() <= 78, "{line}");
     }
 }
@@ -135,41 +109,45 @@ pub fn agrees(path: &str, expected: &str) {
     assert!(committed == expected, "{path} is stale: run BLESS=1 cargo test docs");
 }
 
-fn page(name: &str, verb: Option<&str>, sections: &[Section], help: &str) -> String {
+/// Returns a page's template with its markers replaced.
+fn filled(page: &str, markers: &[(&str, String)]) -> String {
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("man/{page}.in"));
+    let mut text = fs::read_to_string(template).unwrap().replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    for (marker, value) in markers {
+        let line = format!("\n@{marker}@\n");
+        assert_eq!(text.matches(&line).count(), 1, "{page}.in has one line @{marker}@");
+        text = text.replace(&line, &format!("\n{}", roff::finished(value)));
+    }
+    text
+}
+
+/// Returns what the command line says of a verb, or of all.
+fn markers(verb: Option<&str>, help: &str) -> Vec<(&'static str, String)> {
     let mut root = Cli::command();
     root.build();
     let command = match verb {
         Some(verb) => {
             let command = root.find_subcommand(verb).unwrap().clone();
-            command.mut_arg("help", |help| help.hide(true)).mut_arg("version", |version| version.hide(true))
+            // nxlock(1) describes the options of every verb, once.
+            let global: Vec<_> = root.get_arguments().map(|arg| arg.get_id().clone()).collect();
+            global.into_iter().fold(command, |command, id| command.mut_arg(id, |arg| arg.hide(true)))
         }
         None => root.clone(),
     };
-    let about = command.get_about().unwrap().to_string();
     let (exit_status, examples) = halves(help);
     let man = Man::new(command);
-    // Without clap_mangen, which drops an empty date and so moves the next field into its place.
-    let version = env!("CARGO_PKG_VERSION");
-    let mut text = format!(".TH {} 1 \"\" \"nxlock {version}\" \"nxlock manual\"\n", name.to_uppercase());
-    text += &format!(".SH NAME\n{} \\- {}\n", roff::escaped(name), roff::escaped(&clause(&about)));
-    text += &format!(".SH SYNOPSIS\n{}", synopsis(&root, verb));
-    text += &roff::body(&rendered(|w| man.render_description_section(w)));
-    text += &match verb {
-        Some(_) => format!(".PP\n{}", roff::prose(prose::ELSEWHERE)),
-        None => roff::body(&rendered(|w| man.render_subcommands_section(w))).replace(".SH Verbs", ".SH VERBS"),
-    };
-    text += &roff::subsections(&roff::body(&rendered(|w| man.render_options_section(w))));
-    for (heading, body) in [("EXIT STATUS", exit_status.as_str())].iter().chain(sections) {
-        text += &if heading.is_empty() { ".PP\n".to_owned() } else { format!(".SH {heading:?}\n") };
-        text += &roff::prose(body);
+    let section = |heading: &str, rendered: String| roff::body(&rendered).replacen(heading, "", 1);
+    let mut markers = vec![
+        ("SYNOPSIS", synopsis(&root, verb)),
+        ("DESCRIPTION", section(".SH DESCRIPTION\n", rendered(|w| man.render_description_section(w)))),
+        ("OPTIONS", roff::subsections(&section(".SH OPTIONS\n", rendered(|w| man.render_options_section(w))))),
+        ("EXIT_STATUS", roff::prose(&exit_status)),
+        ("EXAMPLES", roff::prose(&examples)),
+    ];
+    if verb.is_none() {
+        markers.push(("VERBS", section(".SH Verbs\n", rendered(|w| man.render_subcommands_section(w)))));
     }
-    if verb.is_some() {
-        // JSON is the last section of each verb.
-        text += &format!(".PP\n{}", roff::prose(prose::JSON_FAILED));
-    }
-    text += &format!(".SH EXAMPLES\n{}", roff::prose(&examples));
-    text += &format!(".SH \"SEE ALSO\"\n{}", see_also(name, 1));
-    roff::finished(&text)
+    markers
 }
 
 fn rendered(section: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
@@ -186,12 +164,6 @@ fn halves(help: &str) -> (String, String) {
     (flush(exit_status), flush(examples))
 }
 
-/// Turns a sentence into a clause.
-fn clause(sentence: &str) -> String {
-    let mut chars = sentence.trim_end_matches('.').chars();
-    chars.next().unwrap().to_lowercase().chain(chars).collect()
-}
-
 /// Returns the usage of a verb, or of all verbs.
 fn synopsis(root: &Command, verb: Option<&str>) -> String {
     let verbs = root.get_subcommands().filter(|command| verb.is_none_or(|verb| verb == command.get_name()));
@@ -200,18 +172,6 @@ fn synopsis(root: &Command, verb: Option<&str>) -> String {
         usage.lines().map(|line| roff::usage(line.trim())).collect::<Vec<_>>()
     });
     usages.collect::<Vec<_>>().join(".br\n")
-}
-
-/// Returns references to all other pages. Of section 7, a verb's page has only those about it.
-fn see_also(name: &str, section: u8) -> String {
-    let verbs =
-        PAGES.iter().map(|(verb, ..)| verb.map_or_else(|| "nxlock".to_owned(), |verb| format!("nxlock-{verb}")));
-    let others = ["flock", "redis-cli", "timeout"].map(str::to_owned);
-    let overviews = OVERVIEWS.iter().map(|(name, ..)| ((*name).to_owned(), 7));
-    let overviews = overviews.filter(|_| section == 7 || name == "nxlock" || name == "nxlock-run");
-    let all = verbs.chain(others).map(|page| (page, 1)).chain(overviews);
-    let line = |(page, section): (String, u8)| format!(".BR {} ({section})", roff::escaped(&page));
-    all.filter(|(page, of)| (page.as_str(), *of) != (name, section)).map(line).collect::<Vec<_>>().join(",\n") + "\n"
 }
 
 /// Checks the lists of exit statuses: each list has every number that its verb can end with, and no other.
@@ -276,7 +236,7 @@ mod exit_statuses {
     #[test]
     fn each_number_that_a_verb_can_end_with_is_in_its_list() {
         let mut all = BTreeSet::from(["0".to_owned(), "1".to_owned()]);
-        for (verb, _, help) in PAGES {
+        for (verb, help) in PAGES {
             let Some(verb) = verb else { continue };
             let kinds = [
                 ErrorKind::Unreachable,
