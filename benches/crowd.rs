@@ -1,7 +1,7 @@
-//! How a crowd gets its turns over five servers that vote: whoever comes waits without a queue.
+//! How a crowd gets its turns on five servers that vote: its members wait without a queue.
 //!
-//! `cargo bench -- crowd` (`--quick` behind it for fewer racers). All racers start at once and have one turn of 20 ms
-//! each. "to the turns" is what all of it takes, to what the turns alone would take one after the other.
+//! `cargo bench -- crowd` (with `--quick` for fewer racers). All racers start at once and have one turn of 20 ms each.
+//! "to the turns" is the total time relative to that of the turns alone, one after the other.
 
 use std::process::{Child, Stdio};
 use std::time::Duration;

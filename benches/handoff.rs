@@ -1,8 +1,7 @@
-//! How long a lock lies idle between two commands: the holder's command ends, the next one's starts.
+//! How long a lock is idle between two commands: from the end of the holder's to the start of the next one's.
 //!
-//! `cargo bench -- handoff` (`--quick` behind it for fewer rounds). Beside flock(1), and beside a loop
-//! that tries SET NX every 100 ms. Every command is this program, called again to write down when it
-//! began and when it ended.
+//! `cargo bench -- handoff` (with `--quick` for fewer rounds). Compared with flock(1), and with a loop that tries
+//! SET NX every 100 ms. Every command is this program, started again to record when it began and when it ended.
 
 #[path = "handoff/expiry.rs"]
 mod expiry;
@@ -39,7 +38,7 @@ pub fn measure() {
     idle(&server, 100, Duration::from_secs(if quick() { 3 } else { 10 }));
 }
 
-/// What was seen of one guard over all rounds.
+/// The results of one guard over all rounds.
 #[derive(Default)]
 struct Sum {
     latencies: Figures,
@@ -49,7 +48,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Less what it takes when nobody waits: the last one's giving back, after the last hand-off.
+    /// Adds a scene, less the requests of one without waiters: those of the release after the last hand-off.
     fn add(&mut self, seen: Seen, alone: &Seen) {
         seen.latencies.into_iter().for_each(|latency| self.latencies.add(latency));
         self.inversions += seen.inversions;
@@ -90,7 +89,7 @@ fn lateness(server: &Server, how: &str) {
     println!("  {how}: p10 {best:.1} ms, p50 {half:.1} ms, p90 {most:.1} ms ({} times)", late.count());
 }
 
-/// What waiting costs the server while nothing happens.
+/// Measures what waiters cost the server while nothing happens.
 fn idle(server: &Server, waiters: usize, time: Duration) {
     let crowd = scene::gather(server, Guard::NxlockTcp, waiters, Duration::from_millis(5));
     server.forget_stats();

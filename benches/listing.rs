@@ -1,9 +1,7 @@
-//! What it costs to list ten thousand locks: how long it takes, what it keeps in memory, and for how long the server
-//! serves nobody else.
+//! The cost of listing ten thousand locks: the time, the memory, and for how long the server serves no other client.
 //!
-//! `cargo bench -- listing` (`--quick` behind it for fewer rounds). Some locks have waiters. The server notes in its
-//! SLOWLOG what took longer than 5 ms by its wall clock: on a machine that is busy with something else it may be that
-//! it was not running.
+//! `cargo bench -- listing` (with `--quick` for fewer rounds). Some locks have waiters. The server's SLOWLOG records
+//! what took longer than 5 ms by its wall clock: on a busy machine the server may not have been scheduled meanwhile.
 
 use std::process::Stdio;
 
@@ -11,7 +9,7 @@ use crate::rig::{Figures, NXLOCK, Server, Table, circumstances, command, now, qu
 use nix::sys::resource::{UsageWho, getrusage};
 
 const LOCKS: usize = 10_000;
-/// Every hundredth lock has so many waiters.
+/// Number of waiters of every hundredth lock.
 const WAITERS: usize = 20;
 const BOUND_US: &str = "5000";
 
@@ -46,7 +44,7 @@ pub fn measure() {
     println!("\n{LOCKS} locks\n{}", table.text());
 }
 
-/// One listing.
+/// Runs one listing.
 fn listed(url: &str, options: &[&str]) {
     let mut call = command(NXLOCK);
     call.args(["-s", url]).args(options).stdin(Stdio::null()).stdout(Stdio::null());
@@ -54,17 +52,17 @@ fn listed(url: &str, options: &[&str]) {
     assert!(status.success(), "{status}");
 }
 
-/// The most memory that a listing so far has had, in KiB: getrusage(2) of the children.
+/// Returns the peak memory of the listings so far, in KiB: getrusage(2) of the children.
 fn peak() -> i64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).expect("the kernel tells").max_rss()
 }
 
-/// Locks as nxlock has them, each with its fence, and some with waiters that poll.
+/// Sets locks as nxlock does, each with its fence, and some with waiters that poll.
 fn fill(server: &Server) {
     let mut connection = server.connect().expect("the server answers");
     let token = |n: usize, who: usize| {
         let digits = format!("{:026}", n * 1000 + who);
-        // The alphabet of a token has no 0, 1, 8 and 9.
+        // The alphabet of a token has no 0, 1, 8 or 9.
         let random: String = digits.bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
         format!("nx1:{random}:deploy@host-{}.example:{n}:1795268515007:release%204.{n}", n % 97)
     };

@@ -1,6 +1,6 @@
-//! Measurements of whole processes beside others in the same run: they print, and people judge.
+//! Measurements of whole processes, compared with others of the same run. The benches print, and people judge.
 //!
-//! `cargo bench` runs all of them, `cargo bench -- overhead` those that are named; `--quick` takes fewer rounds.
+//! `cargo bench` runs all of them, `cargo bench -- overhead` the named ones; `--quick` runs fewer rounds.
 
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 

@@ -1,8 +1,8 @@
-//! What it costs to run a command under a lock that nobody else wants: whole processes, from the
-//! spawning to the reaping, beside flock(1) and beside the script that people write with redis-cli.
+//! The cost of running a command under an uncontended lock: whole processes, from the spawn to the wait, compared with
+//! flock(1) and with the usual redis-cli script.
 //!
-//! `cargo bench -- overhead` (`--quick` behind it for fewer rounds). "over true" is what a call takes
-//! longer than the command alone, spawned in the same round.
+//! `cargo bench -- overhead` (with `--quick` for fewer rounds). "over true" is how much longer a call takes than the
+//! command alone, spawned in the same round.
 
 use std::cell::RefCell;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::rig::{
     Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, pause, quick, rounds, until,
 };
 
-/// As cautious as it gets with redis-cli: a token of one's own, an expiry, compare-and-delete.
+/// The most careful script with redis-cli: a token of its own, an expiry, compare-and-delete.
 const SCRIPT: &str = r#"
 read -r token < /proc/sys/kernel/random/uuid
 [ "$(redis-cli -p "$PORT" SET "$NAME" "$token" NX PX 30000)" = OK ] || exit 75
@@ -48,7 +48,7 @@ fn succeeds(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// In two processes, as a shell script would.
+/// Acquires and releases in two processes, as a shell script would.
 fn acquire_and_release(server: &str) {
     let mut acquire = silent(NXLOCK, &["--server", server, "acquire", "bench", "--ttl", "1m"]);
     let granted = acquire.stdout(Stdio::piped()).output().expect("it starts");
@@ -119,7 +119,7 @@ fn traffic(server: &Server, count: u64) {
     println!("  {}", within.join(", "));
 }
 
-/// Of the process that holds, not of its command: at once, and when it has renewed a few times.
+/// Measures nxlock and its guard, without the command: at once, and after a few renewals.
 fn memory(server: &Server) {
     let mut table = Table::new(&["KiB", "VmRSS", "RssAnon", "VmHWM"]);
     for (name, ttl, after) in [("holding", "30s", 0), ("holding, having renewed", "300ms", 1000)] {

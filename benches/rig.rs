@@ -1,4 +1,4 @@
-//! What the benches stand on: a server, a clock, figures, and rounds that let noise hit all alike.
+//! The basis of the benches: a server, a clock, figures, and rounds that let noise affect all contestants alike.
 //!
 //! Nothing here asserts on time: the benches print, and people judge.
 
@@ -17,10 +17,10 @@ pub use figures::{Figures, Table};
 pub use rounds::{Contestant, rounds};
 pub use server::Server;
 
-/// The program that is measured: the release build.
+/// The measured program: the release build.
 pub const NXLOCK: &str = env!("CARGO_BIN_EXE_nxlock");
 
-/// A call that nothing in the environment bends.
+/// Returns a call without NXLOCK_* and REDIS_URL in its environment.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {
@@ -31,12 +31,12 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Fewer rounds: asked for by `cargo bench -- --quick`, or by NXLOCK_BENCH_QUICK in the environment.
+/// Returns whether to run fewer rounds: `cargo bench -- --quick`, or NXLOCK_BENCH_QUICK in the environment.
 pub fn quick() -> bool {
     env::args().any(|arg| arg == "--quick") || env::var_os("NXLOCK_BENCH_QUICK").is_some()
 }
 
-/// One line about the machine and how busy it is just now.
+/// Returns one line about the machine and its current load.
 pub fn circumstances(server: &Server) -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').take(3).collect::<Vec<_>>().join(" ");

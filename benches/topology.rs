@@ -1,8 +1,8 @@
-//! What it costs to reach a lock: the same run over each kind of server, and what each of them is asked.
+//! The cost of reaching a lock: the same run over each kind of server, and the requests that each gets.
 //!
-//! `cargo bench -- topology` (`--quick` behind it for fewer rounds). "over true" is what a call takes longer than
-//! the command alone, spawned in the same round. All servers are on this machine: over a network, each round
-//! trip adds its time.
+//! `cargo bench -- topology` (with `--quick` for fewer rounds). "over true" is how much longer a call takes than the
+//! command alone, spawned in the same round. All servers are on this machine: over a network, each round trip adds its
+//! time.
 
 use std::cell::RefCell;
 use std::net::TcpListener;
@@ -13,13 +13,13 @@ use crate::rig::{Contestant, Figures, NXLOCK, Server, Table, circumstances, comm
 
 const TRUE: &str = "/bin/true";
 
-/// A kind of server: what `-s` is given, what else, and the processes behind it.
+/// A kind of server: the options of nxlock, and the server processes.
 struct Kind<'a> {
     name: &'static str,
     options: Vec<String>,
     servers: Vec<&'a Server>,
-    /// To reach a server by TCP takes one, to greet it by TLS another; each request is one, and of those that
-    /// go to several at once the slowest counts.
+    /// The TCP connection takes one, the TLS handshake another; each request takes one, and of those sent to several
+    /// servers at once the slowest counts.
     round_trips: u32,
 }
 
@@ -108,12 +108,12 @@ fn times(kinds: &[Kind<'_>], count: usize) {
     println!("\nuncontended, {count} rounds\n{}", table.text());
 }
 
-/// What its clients ask each server, that is, without what scripts do.
+/// Prints the requests of clients to each kind of server, without the commands within scripts.
 fn requests(kinds: &[Kind<'_>], count: u64) {
     const ASKED: [&str; 6] = ["auth", "role", "eval", "sentinel|get-master-addr-by-name", "cluster|slots", "select"];
     println!("at the servers, for one run:");
     for kind in kinds {
-        // A sentinel cannot be told to forget.
+        // A sentinel cannot reset its statistics.
         let told = || {
             let stats = kind.servers.iter().map(|server| server.stats());
             let each =
@@ -123,7 +123,7 @@ fn requests(kinds: &[Kind<'_>], count: u64) {
         let before = told();
         (0..count).for_each(|_| succeeds(&mut kind.run()));
         let after = told();
-        // Who asks for this has connections too, and sentinels have a few of their own.
+        // The division drops the connections of these queries, and the few of sentinels.
         let (connections, asked) = ((after.0 - before.0) / count, (after.1 - before.1) / count);
         println!("  {}: {connections} connections, {asked} requests", kind.name);
     }
@@ -134,7 +134,7 @@ fn unused_port() -> u16 {
     unused.expect("a port").port()
 }
 
-/// A certificate for this machine, and the authority that vouches for it.
+/// A certificate for this machine, and its authority.
 struct Papers {
     ca: PathBuf,
     certificate: PathBuf,

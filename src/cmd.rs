@@ -151,7 +151,7 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
     let target = Target::choose(servers, redis_url.as_deref(), &credentials)?;
     let senseless = |option: &str, cause: &str, hint: &str| Error {
         kind: ErrorKind::Usage,
-        action: format!("{option} makes no sense with {target}"),
+        action: format!("cannot use {option} with {target}"),
         cause: cause.into(),
         hint: hint.into(),
     };

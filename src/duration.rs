@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 /// Those of [`parse`], and zero.
 pub fn positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
-        Duration::ZERO => Err("must be more than nothing".to_owned()),
+        Duration::ZERO => Err("must be more than 0".to_owned()),
         duration => Ok(duration),
     }
 }

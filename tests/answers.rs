@@ -1,4 +1,4 @@
-//! What a verb says when some of its requests never reached the server, or its replies never came back.
+//! What each verb reports when requests never reached the server or replies were lost.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::line::{Turn, holder_id, turn};
 use crate::support::{Authority, Done, Fate, Five, Local, Nxlock, Proxy, Redis, Running, eventually};
 
-/// A way to a server that can be closed: while it is, connections are refused and nothing is sent.
+/// A symlink to a server's socket. While it is removed, connections fail and no request is sent.
 struct Way {
     redis: Redis,
     path: PathBuf,
@@ -30,7 +30,7 @@ impl Way {
         symlink(self.redis.socket(), &self.path).unwrap();
     }
 
-    /// For those who are connected too.
+    /// Removes the symlink and ends the open connections.
     fn closes(&self) {
         std::fs::remove_file(&self.path).unwrap();
         self.redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -45,7 +45,7 @@ impl Way {
         format!("unix://{}", self.path.display())
     }
 
-    /// Starts a call that is refused a few times before it is let through.
+    /// Starts a call whose first attempts to connect fail.
     fn refused_at_first(&self, args: &[&str]) -> Running {
         let mut call = self.nxlock(&[&["-v"], args].concat()).start();
         call.says("no such file");
@@ -76,13 +76,13 @@ fn a_release_with_a_token_that_nobody_has_is_refused_though_it_was_not_let_throu
 fn a_greeting_without_an_answer_is_no_request() {
     for fate in [Fate::Cut, Fate::ReplySwallowed] {
         let redis = Redis::start();
-        // The first thing that is said on a connection is the database; the release is the third.
+        // Request 1 selects the database and gets no reply; request 2 selects it again; the release is request 3.
         let proxy = Proxy::to(&redis, move |n| if n == 1 { fate } else { Fate::Delivered });
         let call = proxy.nxlock(["release", "job", NOBODYS, "--server-timeout", "300ms"]);
         let done = call.env("NXLOCK_SERVER", format!("{}?db=3", proxy.url())).run();
         match fate {
             Fate::Cut => drop(done.exits(76)),
-            // All of the time may have gone into waiting for it.
+            // Waiting for the reply may have used up the server timeout.
             _ => assert!(matches!(done.status.code(), Some(69 | 76)), "{}", done.both()),
         }
     }
@@ -104,14 +104,14 @@ fn a_lost_reply_to_a_release_that_was_sent_is_told_as_doubt() {
     proxy.nxlock(["release", "job", NOBODYS]).run().exits(0).says("an answer was lost");
 }
 
-/// Somebody who has `job` by this way, and says what happens.
+/// Starts a verbose holder of `job` that connects through this way.
 fn holder(way: &Way, options: &[&str]) -> Turn {
     let mut holder = Turn::of(way.nxlock(&[&["-v"], &turn(options)[..]].concat()));
     holder.up();
     holder
 }
 
-/// Waits until a request that followed the command's end was not let through.
+/// Waits until nxlock reports, after its command ended, that this request failed.
 #[track_caller]
 fn refused_at_its_end(holder: &Turn, request: &str) {
     eventually("it has tried", || {
@@ -160,7 +160,7 @@ fn the_same_over_a_majority_of_servers() {
 fn at_least_over_a_server_that_came_back_empty_is_a_loss() {
     for fate in [None, Some(Fate::Cut)] {
         let redis = Redis::start();
-        // Acquired, and then what is to let it end: with its reply lost, or never sent.
+        // Request 1 acquires; request 2 lets the lock expire after --at-least: its reply is lost, or it is never sent.
         let proxy = Proxy::to(&redis, move |n| fate.filter(|_| n == 2).unwrap_or(Fate::Delivered));
         let way = Way::closed_to(redis);
         let server = |path: &Path| symlink(path, &way.path).unwrap();
@@ -275,7 +275,7 @@ fn a_lock_with_a_damaged_queue_can_be_broken() {
     redis.delete("{lock:job}:queue");
 }
 
-/// Something that keeps locks, whatever its kind.
+/// The dyn-compatible part of [`Authority`].
 trait Shell {
     fn script(&self, script: &str) -> Done;
 }

@@ -1,4 +1,4 @@
-//! Modules of `src` know those below them and nobody above: no two import each other but a parent and its children.
+//! No two modules of `src` import each other, directly or through others, except a parent and its children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
 
-/// Below the crate: `["store", "redis", "queue"]`; empty for `main.rs`.
+/// A module path below the crate root, such as `["store", "redis", "queue"]`; empty for `main.rs`.
 type Module = Vec<String>;
 
-/// What one file imports and names.
+/// The paths that one file imports or names.
 #[derive(Default)]
 struct Paths {
-    /// Each as it is written, with whether it is re-exported.
+    /// Each path as written, and whether it is re-exported.
     written: Vec<(Vec<String>, bool)>,
 }
 
@@ -66,7 +66,7 @@ impl Paths {
     }
 }
 
-/// Whether an item is compiled for unit tests or fuzz targets alone.
+/// Returns whether an item is compiled only for unit tests or fuzz targets.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let condition = attribute.parse_args::<syn::Ident>();
@@ -84,7 +84,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files of `src` as modules, without what is compiled for tests alone.
+/// Returns the files of `src` as modules, without those compiled only for tests.
 fn modules() -> BTreeMap<Module, Paths> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -106,7 +106,7 @@ fn modules() -> BTreeMap<Module, Paths> {
     modules
 }
 
-/// A path as it is written in a module, from the crate's root; nothing for one of another crate.
+/// Resolves a path written in a module to one from the crate root; returns nothing for a path of another crate.
 fn absolute(module: &Module, written: &[String], modules: &BTreeMap<Module, Paths>) -> Option<Module> {
     let supers = written.iter().take_while(|word| *word == "super").count();
     match written[0].as_str() {
@@ -120,7 +120,7 @@ fn absolute(module: &Module, written: &[String], modules: &BTreeMap<Module, Path
     }
 }
 
-/// The module that defines what a path names, through re-exports.
+/// Returns the module that defines what a path names, following re-exports.
 fn defined_in(path: &Module, modules: &BTreeMap<Module, Paths>) -> Module {
     let at = (0..=path.len()).rev().find(|at| modules.contains_key(&path[..*at])).unwrap();
     let (module, rest) = (path[..at].to_vec(), &path[at..]);
@@ -131,13 +131,13 @@ fn defined_in(path: &Module, modules: &BTreeMap<Module, Paths>) -> Module {
     target.map_or(module, |target| defined_in(&target, modules))
 }
 
-/// Who imports whom.
+/// Returns the modules that each module imports.
 fn imports(modules: &BTreeMap<Module, Paths>) -> BTreeMap<Module, BTreeSet<Module>> {
     let of = |(module, paths): (&Module, &Paths)| {
         let own = |target: &Module| target.starts_with(module);
         let written = paths.written.iter().filter_map(|(written, is_public)| {
             let target = absolute(module, written, modules)?;
-            // To re-export a child's name is no use of it.
+            // Re-exporting a child's name is no import of it.
             (!(*is_public && own(&target))).then(|| defined_in(&target, modules))
         });
         (module.clone(), written.filter(|target| target != module).collect())
@@ -145,7 +145,7 @@ fn imports(modules: &BTreeMap<Module, Paths>) -> BTreeMap<Module, BTreeSet<Modul
     modules.iter().map(of).collect()
 }
 
-/// All that a module reaches, however far.
+/// Returns all modules that a module imports, directly or through others.
 fn reached(from: &Module, imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Module> {
     let mut found = BTreeSet::new();
     let mut next = vec![from.clone()];
@@ -155,7 +155,7 @@ fn reached(from: &Module, imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTree
     found
 }
 
-/// Those that reach each other, each circle once, the larger first.
+/// Returns the import cycles, each as the set of its modules, largest first.
 fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>> {
     let reached: BTreeMap<&Module, BTreeSet<Module>> = imports.keys().map(|one| (one, reached(one, imports))).collect();
     let circle = |one: &Module| -> BTreeSet<Module> {
@@ -177,7 +177,7 @@ fn only_a_parent_and_its_children_import_each_other() {
         let is_family = circle.iter().all(|module| module.starts_with(parent));
         assert!(is_family, "these import each other, and are no parent with its children: {circle:?}");
     }
-    // Nor do children of one parent.
+    // Nor do children of one parent import each other.
     for (module, targets) in &mut imports {
         targets.retain(|target| !target.starts_with(module));
     }

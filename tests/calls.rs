@@ -1,4 +1,4 @@
-//! How the verbs are called: what has to be given to them, and where their answers go.
+//! How the verbs are called: required arguments, and where their answers go.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -62,7 +62,7 @@ fn it_is_found_under_any_name() {
 fn the_status_for_busy_is_a_number_and_for_nothing_else() {
     let redis = Redis::start();
     redis.nxlock(["run", "job", "-E", "256", "--", "true"]).run().exits(64).says("--conflict-exit-code").says("255");
-    // Only busy is renamed: not what the server's absence means.
+    // -E changes the status for busy, not the status for an unreachable server.
     let nowhere = Nxlock::new(["run", "job", "-n", "-E", "3", "-s", "unix:///no/such/socket", "--", "true"]);
     nowhere.env("NXLOCK_SERVER_TIMEOUT", "100ms").run().exits(69);
 }

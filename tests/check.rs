@@ -1,4 +1,4 @@
-//! `check`: what endangers locks is found, each thing on a server that has it, and nothing is left behind.
+//! `check` finds each danger to locks on a server that has it, and leaves nothing behind.
 
 mod arranged;
 mod rights;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{Condition, Done, Network, Nxlock, Redis, Way, eventually, unused_port};
 
-/// What nobody has anything against.
+/// Server options that cause no warning.
 const SAFE: [&str; 2] = ["--appendonly", "yes"];
 
 #[track_caller]
@@ -21,7 +21,7 @@ fn finding(done: &Done, topic: &str) -> Value {
     findings.find(|finding| finding["topic"] == topic).cloned().unwrap_or(Value::Null)
 }
 
-/// A finding has this verdict and says this, and so does the table for people.
+/// Asserts the verdict, the text and the remedy of a finding in the JSON document.
 #[track_caller]
 fn finds(done: &Done, topic: &str, verdict: &str, found: &str, remedy: &str) {
     let finding = finding(done, topic);
@@ -59,13 +59,13 @@ fn a_good_server_is_fit_and_nothing_is_left_there() {
     finds(&done, "clock", "fine", "within 1s", "");
     finds(&done, "permissions", "fine", "every verb", "");
     finds(&done, "locks", "fine", "taken with a fence, renewed, handed over", "");
-    finds(&done, "waiters", "fine", "are called", "");
+    finds(&done, "waiters", "fine", "are woken", "");
     assert_eq!(keys(&redis), Vec::<String>::new());
     eventually("nobody listens any more", || redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty());
     let told = redis.nxlock(["check"]).run().exits(0).says_nothing().text();
     assert!(told.contains(&format!("\n{}\n  fine  ", redis.url())), "{told}");
     assert!(told.ends_with("\n\nfit to keep locks\n"), "{told}");
-    // The locks of others are not touched.
+    // check does not touch other locks.
     let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
     check(&redis).exits(0);
     assert_eq!(redis.value("lock:job"), Some(token));
@@ -156,7 +156,7 @@ fn a_replica_is_an_obstacle_that_names_the_master() {
     finds(&done, "permissions", "fine", "", "");
     assert_eq!((done.json()["outcome"].as_str(), finding(&done, "locks")), (Some("unfit"), Value::Null));
     finds(&check(&master).exits(0), "role", "fine", "with 1 replica", "");
-    // As many as are asked for must be there.
+    // At least min-replicas replicas must be connected.
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("c");
     for (wanted, status) in [(1, 0), (2, 69)] {
@@ -166,7 +166,7 @@ fn a_replica_is_an_obstacle_that_names_the_master() {
             finds(&done, "role", "obstacle", "with min-replicas 2 no grant counts", "--min-replicas");
         }
     }
-    // A replica that hangs is seen, and no grant counts on it.
+    // check warns of a replica that hangs: no grant counts on it.
     replica.hang();
     eventually("the replica is late", || {
         master.ask::<String>(&["INFO", "replication"]).lines().any(|line| {
@@ -223,7 +223,7 @@ fn a_server_that_goes_away_meanwhile_is_told_with_what_was_found_before() {
     network.is(Way::Back, Condition::Delayed(std::time::Duration::from_millis(400)));
     let mut call = network.nxlock(["-v", "--json", "check", "--server-timeout", "2s"]).start();
     call.says("connected to");
-    // It has been met, and is asked about itself.
+    // nxlock has connected and now asks the server about itself.
     eventually("it is asked", || redis.ask::<String>(&["INFO", "commandstats"]).contains("cmdstat_time:"));
     network.is(Way::Back, Condition::BlackHoled);
     let done = call.finish().exits(69);

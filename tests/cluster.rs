@@ -1,6 +1,6 @@
-//! A cluster: who has a slot, who has it next, and what becomes of those who hold and wait in between.
+//! Clusters: slots that move or fail over while their locks are held and waited for.
 //!
-//! That locks are kept there as anywhere else is told in `authority`.
+//! `contract` tests that locks work in a cluster as anywhere else.
 
 mod failover;
 mod moves;
@@ -9,16 +9,16 @@ mod seeds;
 use crate::support::line::{Turn, fences_rise, grants, turn};
 use crate::support::{Authority, Cluster, Pool, eventually};
 
-/// For tests that leave it whole.
+/// Clusters for tests that leave them whole.
 static MASTERS: Pool<Cluster> = Pool::of(Cluster::of_masters);
 
-/// Somebody who logs the turn, with number and fence, and stays.
+/// Starts a run that logs its number and its fence, and holds the lock until told to end.
 fn numbered(authority: &impl Authority, who: usize, options: &[&str]) -> Turn {
     let call = authority.nxlock(turn(options)).env("LOG", authority.directory().join("log"));
     Turn::of(call.env("WHO", who.to_string()))
 }
 
-/// A holder, and so many behind it.
+/// Starts a holder and `n` waiters in the queue behind it.
 fn line(authority: &impl Authority, n: usize, options: &[&str]) -> Vec<Turn> {
     let mut holder = numbered(authority, 0, options);
     holder.up();
@@ -27,7 +27,7 @@ fn line(authority: &impl Authority, n: usize, options: &[&str]) -> Vec<Turn> {
     line
 }
 
-/// Each has its turn and goes; all of it is in the log, in order.
+/// Asserts that each run gets the lock and ends, and that the log shows them in order.
 #[track_caller]
 fn are_served(authority: &impl Authority, line: Vec<Turn>) {
     let n = line.len();
@@ -40,7 +40,7 @@ fn are_served(authority: &impl Authority, line: Vec<Turn>) {
     fences_rise(&log);
 }
 
-/// Those who wait are heard where the lock is: only there a release hears whether they live.
+/// Waits until all waiters subscribe at the lock's master: only there can a release see whether they are alive.
 #[track_caller]
 fn listen_where_the_lock_is(cluster: &Cluster, n: usize) {
     eventually("all who wait listen where the lock is", || {

@@ -1,4 +1,4 @@
-//! The names of locks where a shell completes them: what the hidden interface says, and what shells make of it.
+//! Completion of lock names: what the hidden interface prints, and what shells make of it.
 
 mod shells;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{Nxlock, Redis, eventually_some};
 
-/// The names that are offered for the last of these words.
+/// Returns the names that a call offers for its last word.
 fn offered(call: Nxlock) -> Vec<String> {
     let done = call.run().exits(0).says_nothing();
     done.text().lines().map(str::to_owned).collect()
@@ -19,7 +19,7 @@ fn asked(redis: &Redis, words: &[&str]) -> Vec<String> {
     offered(Nxlock::new(words).env("NXLOCK_SERVER", redis.url()))
 }
 
-/// The names that are offered in the end: on a busy machine a first try may take too long.
+/// Returns the names that are offered in the end: on a busy machine a first attempt may time out.
 #[track_caller]
 fn finds(redis: &Redis, words: &[&str]) -> Vec<String> {
     eventually_some(&format!("names are offered for {words:?}"), || {
@@ -113,7 +113,7 @@ fn whatever_is_wrong_nothing_is_said() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     call.stdout_to(writer).run().exits(0).says_nothing();
-    // Elsewhere that is worth a warning.
+    // Other verbs warn of a password file that others may read.
     let directory = tempfile::tempdir().unwrap();
     let open_to_all = directory.path().join("password");
     fs::write(&open_to_all, "secret").unwrap();
@@ -129,7 +129,7 @@ fn a_server_that_hangs_is_not_waited_for() {
     let call = || Nxlock::new(["complete-names", "nxlock", "run", ""]).env("NXLOCK_SERVER", redis.url());
     call().run().exits(0).says_nothing().prints("").within(Duration::from_secs(1));
     redis.resume();
-    // A password that never comes: nobody is asked for it, and nobody waits.
+    // The password never arrives: nxlock neither prompts for it nor waits.
     let (pipe, _writer) = std::io::pipe().unwrap();
     let call = call().env("NXLOCK_PASSWORD_FILE", "/dev/stdin").stdin_from(pipe);
     call.run().exits(0).says_nothing().prints("").within(Duration::from_secs(1));

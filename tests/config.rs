@@ -1,4 +1,4 @@
-//! Configuration files: what counts before what, and what is said of mistakes.
+//! Configuration files: precedence, and the error messages for mistakes.
 
 mod ownership;
 mod passwords;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{Done, Nxlock, Redis, may_unshare, we_are_root};
 
-/// A home, and files in it.
+/// A home directory with files in it.
 struct Home(TempDir);
 
 impl Home {
@@ -20,7 +20,7 @@ impl Home {
         Home(tempfile::tempdir().unwrap())
     }
 
-    /// Where the user's configuration lies, saying this.
+    /// Creates a home with this user configuration.
     fn configured(text: &str) -> Home {
         let home = Home::new();
         home.file(".config/nxlock/config.toml", text);
@@ -39,13 +39,13 @@ impl Home {
         path
     }
 
-    /// A call from there, with nothing about a server in the environment.
+    /// Calls nxlock with this home, and without a server in the environment.
     fn call<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Nxlock {
         Nxlock::new(args).env("HOME", self.path())
     }
 }
 
-/// What is in force: value and origin of a setting.
+/// Returns the value and the origin of a setting in force.
 #[track_caller]
 fn setting(done: &Done, name: &str) -> (Value, String) {
     let document = done.json();
@@ -63,8 +63,8 @@ fn setting(done: &Done, name: &str) -> (Value, String) {
     (found["value"].clone(), origin)
 }
 
-/// Whether /etc can be another for one call alone: not in every container. In a user namespace of one's own the
-/// directories of root are nobody's, and nothing in them is read.
+/// Returns whether a single call can have an /etc of its own, which not every container permits. In a user namespace
+/// of its own, root's directories belong to nobody, and nxlock reads nothing in them.
 fn has_machines() -> bool {
     we_are_root() && may_unshare(&["--mount"])
 }
@@ -105,7 +105,7 @@ fn the_flag_goes_before_the_variable_before_the_users_file_before_the_machines()
     assert_eq!(setting(&done, "prefix"), ("variable:".into(), "NXLOCK_PREFIX".into()));
     let done = shown(&[], None);
     assert_eq!(setting(&done, "prefix"), ("user:".into(), "config.toml:1".into()));
-    // Without a home there is the machine's alone.
+    // Without a home directory only the machine's file counts.
     let bare = Nxlock::new(["--json", "check"]).env("NXLOCK_SERVER_TIMEOUT", "100ms").on_machine_with(&machine).run();
     assert_eq!(setting(&bare, "prefix"), ("machine:".into(), "config.toml:1".into()));
     // A file that is named replaces both.
@@ -139,7 +139,7 @@ fn what_stands_in_a_file_is_done() {
     home.call(["acquire", "job", "--ttl", "1m", "-E", "4"]).run().exits(4);
     assert!(home.call(["status"]).run().exits(0).text().contains("from a file"));
     home.call(["release", "job", &token]).run().exits(0);
-    // Those who acquire and renew say how long.
+    // acquire and renew need --ttl on the command line.
     home.call(["acquire", "job"]).run().exits(64).says("--ttl");
     home.call(["renew", "job", "x"]).run().exits(64).says("--ttl");
 }
@@ -208,28 +208,28 @@ fn a_mistake_is_told_with_its_file_line_and_key() {
     refused("\n\nserver-timeout = 5\n", "3: server-timeout: a bare number has no unit: write 5s, 5ms or 5m");
     refused("prefix = 'p:'\nttl = \"1ms\"\n", "2: ttl: too short: 100ms at least");
     refused("wait = 1.5\n", "1: wait: a bare number has no unit: write 1.5s");
-    refused("ttl = true\n", "1: ttl: a string, as \"30s\", is wanted, and it is a boolean");
-    refused("prefix = 5\n", "1: prefix: a string is wanted, and it is an integer");
+    refused("ttl = true\n", "1: ttl: expected a string such as \"30s\", found a boolean");
+    refused("prefix = 5\n", "1: prefix: expected a string, found an integer");
     refused("prefix = 'a{b'\n", "1: prefix: braces are not allowed");
-    refused("json = 'yes'\n", "1: json: true or false is wanted, and it is a string");
-    refused("conflict-exit-code = '7'\n", "1: conflict-exit-code: a number is wanted, and it is a string");
+    refused("json = 'yes'\n", "1: json: expected true or false, found a string");
+    refused("conflict-exit-code = '7'\n", "1: conflict-exit-code: expected a number, found a string");
     refused("conflict-exit-code = 256\n", "1: conflict-exit-code: 256 is not in 0..=255");
     refused("min-replicas = -1\n", "1: min-replicas: -1 is not in");
     refused("color = 'red'\n", "1: color: it is none of auto, always, never");
     refused("reason = ''\n", "1: reason: it is empty");
-    refused("server = 7\n", "1: server: a string, or an array of strings, is wanted, and it is an integer");
-    refused("server = ['a', 7]\n", "1: server: a string is wanted, or an array of strings");
-    refused("[run]\nttl = '1m'\n", "1: run: it is a table");
-    refused("server_timeout = '5s'\n", "1: server_timeout: there is no such key: is `server-timeout` meant?");
-    refused("xyzzy = 1\n", "1: xyzzy: there is no such key");
+    refused("server = 7\n", "1: server: expected a string or an array of strings, found an integer");
+    refused("server = ['a', 7]\n", "1: server: expected a string or an array of strings");
+    refused("[run]\nttl = '1m'\n", "1: run: tables are not supported");
+    refused("server_timeout = '5s'\n", "1: server_timeout: unknown key: did you mean `server-timeout`?");
+    refused("xyzzy = 1\n", "1: xyzzy: unknown key");
     for key in ["break", "shell", "config", "export", "help"] {
         refused(
             &format!("# a line\n{key} = 'x'\n"),
             &format!("2: {key}: this option can only be given on the command line"),
         );
     }
-    refused("wait = '5s'\nno-wait = true\n", "2: no-wait: it makes no sense beside `wait` in line 1");
-    refused("tls-cert = '/c'\n", "1: tls-cert: it is of no use without tls-key");
+    refused("wait = '5s'\nno-wait = true\n", "2: no-wait: it conflicts with `wait` in line 1");
+    refused("tls-cert = '/c'\n", "1: tls-cert: it requires tls-key");
     refused("ttl = '1m'\nttl = '2m'\n", "2: it is not TOML: ");
     refused("server = redis://:s3cret@h\n", "1: it is not TOML: ");
 }
@@ -271,7 +271,7 @@ fn a_file_that_is_there_and_cannot_be_read_is_not_passed_over() {
         home.call(["check", "--config", named]).run().exits(78).says(named);
         home.call(["check"]).env("NXLOCK_CONFIG", named).run().exits(78).says(named);
     }
-    // A home of somebody else's, as after su(1), has nothing to say.
+    // nxlock ignores a configuration directory that it cannot enter, as after su(1).
     fs::set_permissions(home.path().join(".config"), Permissions::from_mode(0o000)).unwrap();
     home.call(["-s", "local:/tmp", "check"]).minding_permissions().run().exits(0);
     fs::set_permissions(home.path().join(".config"), Permissions::from_mode(0o700)).unwrap();
@@ -285,7 +285,7 @@ fn the_users_file_is_where_xdg_says() {
     let call = || home.call(["--json", "check"]);
     assert_eq!(prefix(call()), "home:");
     assert_eq!(prefix(call().env("XDG_CONFIG_HOME", home.path().join("xdg"))), "xdg:");
-    // What is relative there, is nothing.
+    // Relative paths are ignored.
     assert_eq!(prefix(call().env("XDG_CONFIG_HOME", "xdg").in_directory(home.path())), "home:");
     assert_eq!(prefix(Nxlock::new(["--json", "check"])), "lock:");
     assert_eq!(prefix(Nxlock::new(["--json", "check"]).env("HOME", "")), "lock:");

@@ -1,7 +1,7 @@
-//! What is promised of a lock, whoever keeps it: told once, and held against every kind of authority.
+//! What nxlock promises of a lock, written once and tested with every kind of authority.
 //!
-//! Nothing here looks at a lock but through nxlock itself. Where kinds may differ, a test asks for no more
-//! than all of them have to give.
+//! Tests here inspect a lock only through nxlock. Where kinds may differ, a test requires only what all of them
+//! provide.
 
 mod breaking;
 mod exclusion;
@@ -17,11 +17,11 @@ mod standing;
 
 use crate::support::{Cluster, Five, Local, OverTcp, Pool, Redis, Secure, Sentinels};
 
-/// It takes seconds until one is up.
+/// A cluster takes seconds to start.
 static CLUSTERS: Pool<Cluster> = Pool::of(Cluster::of_masters);
 
-/// Makes a test of each promise for each kind, and of those that need a line for the kinds that have one. A
-/// promise that is not listed is dead code, and said to be.
+/// Makes a test of each promise for each kind, and of each promise about the queue for the kinds that have one. The
+/// compiler reports a promise that is not listed as dead code.
 macro_rules! every_kind {
     (
         with_a_line { $($kind:ident: $start:expr,)* }

@@ -1,4 +1,4 @@
-//! What outlives a command that has ended by itself: left, waited for, or stopped.
+//! Processes that outlive a command which ended by itself: left, waited for, or stopped.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use crate::support::line::{break_it, is_free};
 use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive};
 
-/// Leaves behind a process in a session of its own, whose parent is gone, and ends with 3. It beats for
-/// as long as there is no file `$STOP`, and hears no TERM if `$DEAF` is set.
+/// Leaves an orphan in a session of its own behind, and exits with 3. The orphan runs until there is a file `$STOP`,
+/// and ignores TERM, HUP and INT if `$DEAF` is set.
 const LEAVES: &str = r#"( setsid sh -c '[ -z "$DEAF" ] || trap "" TERM HUP INT
     echo left $$; : > "$STOP.up"; while [ ! -e "$STOP" ]; do sleep 0.02; done; echo gone' & )
     while [ ! -e "$STOP.up" ]; do sleep 0.02; done; exit 3"#;
@@ -32,7 +32,7 @@ impl<A: Authority> Left<'_, A> {
         std::fs::write(self.authority.directory().join("stop"), "").unwrap();
     }
 
-    /// It goes on for longer than the lease, and the lock is kept.
+    /// Asserts that the process outlives the lease, and that nxlock keeps the lock.
     fn is_waited_for(&mut self) {
         let held = || !is_free(self.authority);
         let lasted = crate::support::now();
@@ -126,7 +126,7 @@ fn a_lock_that_is_lost_meanwhile_stops_it() {
 #[test]
 fn at_a_terminal_ctrl_c_ends_the_wait() {
     let redis = Redis::start();
-    // What a shell without job control starts in the background ignores INT.
+    // Without job control a shell starts background processes with INT ignored.
     let script = "sleep 300 & echo left $!; exit 3";
     let call = redis.nxlock(["run", "job", "--descendants", "wait", "-v", "-c", script]);
     let mut terminal = Terminal::start(call);

@@ -1,4 +1,4 @@
-//! How a waiter listens for its turn, and what it does where it cannot.
+//! How a waiter subscribes for its wake-up, and what it does where it cannot.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn waiters_listen_again_after_a_stall_and_a_restart() {
     }
     redis.kill();
     redis.restart();
-    // Some are served by now, and they are not to be: who waits is to listen.
+    // Some waiters may have the lock by now. Keep it from the others: only a waiter subscribes.
     redis.ask::<()>(&["SET", "lock:job", "another's", "PX", "600000"]);
     let waiting = || line.iter().filter(|turn| !turn.is_up()).count();
     eventually("all who wait listen again", || listeners(&redis) == waiting() && waiting() >= 3);
@@ -72,7 +72,7 @@ fn where_a_second_connection_is_impossible_a_waiter_polls_and_is_served() {
         holder.leaves();
         waiter.up();
         waiter.leaves();
-        // And without a wait before it.
+        // And when the lock is free at once.
         proxy.nxlock(["run", "job", "--", "true"]).run().exits(0);
     }
 }
@@ -111,7 +111,7 @@ fn the_kernel_finds_out_about_a_dead_connection_that_only_listens() {
     let url = format!("redis://127.0.0.1:{}", redis.port());
     let waiter = Turn::of(redis.nxlock(turn(&[])).env("NXLOCK_SERVER", url)).in_line(&redis);
     let server = format!("0100007F:{:04X}", redis.port());
-    // proc_pid_net(5): the fourth word is the state, 01 established; the sixth is the timer, 02 keepalive.
+    // proc_pid_net(5): word 4 is the state, 01 is established; word 6 is the timer, 02 is keepalive.
     let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", waiter.pid())).unwrap();
     let to_server: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     let timers: Vec<&str> = to_server.iter().filter(|w| w[2] == server && w[3] == "01").map(|w| &w[5][..2]).collect();

@@ -1,4 +1,4 @@
-//! `--events`: what is told, and that nobody waits for it to be written.
+//! `--events`: what nxlock reports, and that it does not wait for the reader.
 
 mod places;
 
@@ -31,7 +31,7 @@ impl Told {
         self.path().display().to_string()
     }
 
-    /// What has been told by now; each line is a document.
+    /// Returns the events written so far; each line is a document.
     #[track_caller]
     fn all(&self) -> Vec<Value> {
         documents(&text_of(&self.path()))
@@ -42,7 +42,7 @@ impl Told {
         names(&self.all())
     }
 
-    /// Waits until it is told, and gives the first of it.
+    /// Waits for an event, and returns the first of its kind.
     #[track_caller]
     fn hears(&self, event: &str) -> Value {
         let first = || self.all().into_iter().find(|told| told["event"] == event);
@@ -62,7 +62,7 @@ fn names(told: &[Value]) -> Vec<String> {
 
 const COMMON: [&str; 6] = ["time", "event", "name", "key", "id", "fence"];
 
-/// What each event has beside that, as the manual says.
+/// The other fields of each event, as in the manual.
 const FIELDS: [(&str, &[&str]); 13] = [
     ("waiting", &["state", "holder", "position"]),
     ("granted", &["waited_ms", "ttl_ms"]),
@@ -79,7 +79,7 @@ const FIELDS: [(&str, &[&str]); 13] = [
     ("failed", &["kind", "message"]),
 ];
 
-/// They have the fields that the manual says, and no others; and come in the order of their times.
+/// Asserts that events have the fields in the manual and no others, and are in the order of their times.
 #[track_caller]
 fn have_their_fields(told: &[Value]) {
     for event in told {
@@ -287,7 +287,7 @@ fn without_them_no_thread_is_started_for_them() {
     redis.nxlock(["run", "job", "--events", &told.word(), "-c", found]).run().exits(0);
 }
 
-/// A call that writes events to this pipe, as its descriptor 3.
+/// Returns a call with this pipe as its stdout, which the script makes descriptor 3, for the events.
 fn into_pipe(redis: &Redis, writer: std::io::PipeWriter, script: &str) -> Nxlock {
     Nxlock::by("sh", ["-c", script]).env("NXLOCK_SERVER", redis.url()).stdout_to(writer)
 }

@@ -1,4 +1,4 @@
-//! What a network and an ailing server do to a lock, one fault at a time.
+//! What faults of the network and of the server do to a lock, one fault at a time.
 
 use std::io::{PipeWriter, Write};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn what_comes_late_is_waited_for() {
         network.clears();
         network.is(way, Condition::Delayed(by));
         let done = network.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
-        // To take it, and to give it back.
+        // One delay to acquire, and one to release.
         assert!(done.took >= by * 2, "{way:?}: {:?}", done.took);
     }
 }
@@ -48,7 +48,7 @@ fn a_proxy_that_refuses_connections_for_a_while_is_asked_again() {
     job.running.says("connection refused, trying again");
     network.accepts();
     job.up();
-    // And while its command runs.
+    // The same while its command runs.
     is_renewed(&redis);
     network.refuses();
     job.running.says("connection refused; trying again for");
@@ -182,7 +182,7 @@ fn a_command_that_will_not_stop_is_gone_before_its_lease_ends_by_a_clock_one_per
     eventually("it runs", || text_of(&pid).ends_with('\n'));
     let command: i32 = text_of(&pid).trim().parse().unwrap();
     network.is(Way::There, Condition::BlackHoled);
-    // Asked for after it is seen that the command lives: the lease of a living command runs.
+    // Query the key after the command was seen alive: while the command lives, its lease must not expire.
     eventually("the command is gone", || {
         let lived = is_alive(command);
         assert!(!lived || redis.exists("lock:job") || !is_alive(command), "it has outlived its lease");
@@ -201,14 +201,14 @@ fn a_kill_9_of_nxlock_and_its_guard_at_once_leaves_what_the_command_had_started_
     let told: Vec<u64> = told.split(' ').map(|number| number.parse().unwrap()).collect();
     let [command, started] = [told[0], told[1]].map(|pid| i32::try_from(pid).unwrap());
     let guard = Pid::from_raw(parent_of(command));
-    // Neither can notice the end of the other.
+    // Neither can notice the other's end.
     job.signal(Signal::SIGSTOP);
     eventually("nxlock is stopped", || state_of(job.pid()) == Some('T'));
     kill(guard, Signal::SIGKILL).unwrap();
     job.signal(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(command));
     let next = redis.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).text();
-    // As is documented: nobody is left to stop it, and only a resource that looks at the fence is safe from it.
+    // As documented: no process is left to stop it, and only a resource that checks the fence is safe from it.
     assert!(is_alive(started));
     assert!(next.trim().parse::<u64>().unwrap() > told[2]);
 }
@@ -217,7 +217,7 @@ fn a_kill_9_of_nxlock_and_its_guard_at_once_leaves_what_the_command_had_started_
 fn a_command_frozen_with_us_beyond_its_lease_does_nothing_more() {
     let redis = Redis::start();
     let log = redis.directory().join("log");
-    // Deaf to TERM, and busy: it uses every moment that it is given.
+    // The command ignores TERM and is busy: it uses every moment that it gets.
     let script = "trap '' TERM; echo up; while :; do echo beat >> \"$LOG\"; done";
     let mut job = redis.nxlock(["run", "job", "-t", "2s", "-c", script]).env("LOG", &log).start();
     job.line("up");
@@ -237,7 +237,7 @@ fn a_command_frozen_with_us_beyond_its_lease_does_nothing_more() {
 #[test]
 fn a_log_that_nobody_reads_does_not_hold_up_a_command_whose_lease_runs() {
     let redis = Redis::start();
-    // It would say that the wait is over, and has to go without; so does what -v tells.
+    // nxlock must drop what the full pipe does not take: the end of the wait, and the messages of -v.
     for options in [&[][..], &["-v"]] {
         let holder = Turn::had(&redis, &[]);
         let (reader, writer) = std::io::pipe().unwrap();
@@ -250,7 +250,7 @@ fn a_log_that_nobody_reads_does_not_hold_up_a_command_whose_lease_runs() {
     }
 }
 
-/// Writes until nothing more goes in.
+/// Writes until the pipe is full.
 fn fill(pipe: &PipeWriter) {
     let flags = OFlag::from_bits_truncate(fcntl(pipe, FcntlArg::F_GETFL).unwrap());
     fcntl(pipe, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();

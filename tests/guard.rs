@@ -1,4 +1,4 @@
-//! The guard between nxlock and its command: whatever is killed, frozen or typed, nothing outlives the lock.
+//! The guard between nxlock and its command: after any kill, stop or keystroke, no process outlives the lock.
 
 use std::fs;
 
@@ -11,8 +11,8 @@ use crate::support::{
     state_of, text_of, we_are_root,
 };
 
-/// A command with a child in its group, one in a session of its own, and one that was forked twice and has cleared its
-/// environment. All ignore what can be ignored; each writes its pid to `$PIDS`.
+/// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
+/// empty environment. All ignore TERM, HUP, INT and QUIT; each writes its pid to `$PIDS`.
 const TREE: &str = r#"
     deaf='trap "" TERM HUP INT QUIT; echo $$ >> "$0"; while :; do sleep 300; done'
     sh -c "$deaf" "$PIDS" &
@@ -21,7 +21,7 @@ const TREE: &str = r#"
     trap '' TERM HUP INT QUIT; echo $$ >> "$PIDS"; echo up; while :; do sleep 300; done"#;
 const MEMBERS: usize = 4;
 
-/// A run of that tree.
+/// A run of [`TREE`].
 struct Tree {
     running: Running,
     pids: Vec<i32>,
@@ -51,7 +51,7 @@ impl Tree {
     }
 }
 
-/// What does not end by itself is not left behind by a test that fails.
+/// Kills what a failed test leaves running.
 impl Drop for Tree {
     fn drop(&mut self) {
         for pid in self.pids.iter().filter(|pid| is_alive(**pid)) {
@@ -87,7 +87,7 @@ fn freeze(pid: i32) {
     eventually("it is frozen", || state_of(pid) == Some('T'));
 }
 
-/// The next one starts when the tree is gone, and long before its lease would have ended.
+/// Asserts that the next holder starts once the tree is gone, long before the lease would have expired.
 #[track_caller]
 fn the_next_starts_after(authority: &impl Authority, tree: &Tree) {
     let next = Turn::had(authority, &[]);
@@ -135,7 +135,7 @@ fn a_kill_of_its_group_at_a_terminal_leaves_nothing() {
     let file = redis.directory().join("pids");
     let mut terminal = Terminal::start(redis.nxlock(["run", "job", "-t", "1h", "-c", TREE]).env("PIDS", &file));
     let pids = members(&file);
-    // The command is in it.
+    // The command is in the same group.
     is_sent(-terminal.pid(), Signal::SIGKILL);
     Turn::had(&redis, &[]).leaves();
     assert!(!pids.into_iter().any(is_alive));
@@ -154,7 +154,7 @@ fn the_guard_leads_a_session_of_its_own_and_hears_no_signal() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTSTP, Signal::SIGUSR1, Signal::SIGALRM] {
         assert!(blocked >> (signal as i32 - 1) & 1 == 1, "{signal}: {blocked:x}");
     }
-    // It keeps nothing open that is nxlock's caller's, but the standard streams.
+    // Of the descriptors of nxlock's caller, the guard keeps only the standard streams.
     let open = fs::read_dir(format!("/proc/{guard}/fd")).unwrap().flatten();
     let open: Vec<_> = open.map(|fd| fs::read_link(fd.path()).unwrap_or_default()).collect();
     assert!(open.len() <= 7, "{open:?}");
@@ -167,7 +167,7 @@ fn a_run_of_which_both_die_at_once_still_loses_its_command() {
         redis.nxlock(["run", "job", "-t", "1s", "-c", "echo pid $$; trap '' HUP; exec sleep 300"]).start();
     let command: i32 = running.line("pid ").parse().unwrap();
     let guard = parent_of(command);
-    // Neither has a chance to notice the other's end.
+    // Neither can notice the other's end.
     freeze(running.pid());
     is_sent(guard, Signal::SIGKILL);
     is_sent(running.pid(), Signal::SIGKILL);
@@ -230,7 +230,7 @@ fn a_frozen_guard_does_not_keep_nxlock_from_stopping_the_tree_in_time() {
 fn renewals_are_told_to_the_guard() {
     let redis = Redis::start();
     let (reader, writer) = std::io::pipe().unwrap();
-    // Several times as long as the lease that the guard was first told of.
+    // The command runs for several times the lease that the guard was first told of.
     let call = redis.nxlock(["-v", "run", "job", "-t", "1s", "-c", "echo up; read x; exit 4"]).stdin_from(reader);
     let mut running = call.start();
     running.line("up");
@@ -260,7 +260,7 @@ fn stays_locked_for_the_rest(authority: &impl Authority) {
     let command: i32 = running.line("pid ").parse().unwrap();
     running.signal(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(command));
-    // Longer than a minute is the lease; without a minute it would be free.
+    // The lease is longer than a minute; without --at-least the lock would be free.
     eventually("the rest of the minute is left", || lease_left(authority).as_secs() <= 60);
     assert!(!is_free(authority));
     authority.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
@@ -283,7 +283,7 @@ fn where_proc_is_that_of_another_pid_namespace_nothing_outlives_a_killed_nxlock(
     }
     let redis = Redis::start();
     let file = redis.directory().join("beats");
-    // The pids of the namespace mean nothing outside: what lives is told by what it writes.
+    // The pids of the namespace mean nothing outside: what a process writes shows that it is alive.
     let deaf = r#"( setsid env -i F="$F" sh -c 'trap "" TERM HUP; while :; do echo beat >> "$F"; sleep 0.02; done' & ); exec sleep 300"#;
     let script =
         r#"nxlock run job -t 1h -c "$DEAF" & while [ ! -s "$F" ]; do sleep 0.02; done; kill -9 $!; exec sleep 300"#;
@@ -314,7 +314,7 @@ fn without_proc_no_command_is_run() {
     assert!(!redis.exists("lock:job"));
 }
 
-/// Counts what it gets, in a session of its own; leaves at USR2.
+/// Prints each signal that it receives; exits at USR2.
 const COUNTS: &str = r#"for s in INT HUP QUIT TERM TSTP CONT USR1; do trap "echo got-$s" $s; done
     trap 'echo end; exit 4' USR2; echo up $$; while :; do sleep 300 & wait; done"#;
 
@@ -330,7 +330,7 @@ fn a_nested_run_passes_a_signal_on_once() {
         running.signal(signal);
         running.line(&format!("got-{name}"));
     }
-    // Handled after what came before it.
+    // Handled after the signals before it.
     running.signal(Signal::SIGUSR2);
     running.line("end");
     let text = running.finish().text();
@@ -369,7 +369,7 @@ fn a_nested_run_is_suspended_and_goes_on() {
 #[test]
 fn a_command_without_a_terminal_may_get_ready_to_be_suspended() {
     let local = Local::start();
-    // Not by a child, which would be stopped as well.
+    // The handler uses no child process, which would be stopped as well.
     let script = r"
 import os, signal, time
 def stop(*_): print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP)
@@ -423,7 +423,7 @@ fn the_command_is_not_killed_by_a_guard_that_was_told_to_leave() {
 
 #[test]
 fn whatever_happens_to_the_command_of_a_frozen_nxlock_its_end_is_reported() {
-    // It reads nothing, and soon there is no room for more reports.
+    // nxlock reads nothing, and soon there is no room for more reports.
     let local = Local::start();
     let script = "echo pid $$; while :; do sleep 300 & wait; done";
     let mut running = local.nxlock(["run", "job", "-c", script]).start();

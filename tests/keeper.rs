@@ -1,16 +1,16 @@
-//! A lock that is kept in the background while a process runs: `acquire --while-pid`.
+//! A lock that a keeper in the background holds while a process runs: `acquire --while-pid`.
 
-/// How it is asked for, and what is said of what cannot be.
+/// The options, the output and the errors of `acquire --while-pid`.
 mod asking;
-/// What becomes of a process that is kept for, or of a keeper, that does not end well.
+/// A watched process, or a keeper, that does not end well.
 mod ends;
-/// The lock goes, and the script hears of it; or the script gives it back, and does not.
+/// The lock is lost, and the script is told; or the script releases it, and is not.
 mod losing;
-/// What the keeper is to the rest of the machine.
+/// The keeper as other processes see it.
 mod process;
-/// Other users that connect to it again and again.
+/// Other users that connect to the keeper again and again.
 mod strangers;
-/// What it tells into `--events`.
+/// What the keeper writes to `--events`.
 mod telling;
 
 use std::fs;
@@ -24,8 +24,7 @@ use serde_json::Value;
 use crate::support::line::{Turn, is_free, is_renewed, standing};
 use crate::support::{Authority, Five, Local, Nxlock, Redis, Running, eventually, is_alive};
 
-/// A script that has `job` by a keeper, and goes on until it is told to. It says `lost` when it is told of a
-/// loss.
+/// A script that holds `job` through a keeper, and runs until told to end. It prints `lost` when told of a loss.
 struct Script {
     running: Running,
     keeper: i32,
@@ -33,7 +32,7 @@ struct Script {
 }
 
 impl Script {
-    /// Which shell runs it, and how it asks.
+    /// Starts the script in this shell, with these options of `acquire`.
     fn by(shell: &str, authority: &impl Authority, options: &str) -> Script {
         let go = authority.directory().join(format!("go-{}", authority.directory().read_dir().unwrap().count()));
         let script = format!(
@@ -55,7 +54,7 @@ impl Script {
         Script::by("sh", authority, options)
     }
 
-    /// It does this, and ends.
+    /// Lets the script run this, and end.
     fn goes_on_to(&self, script: &str) {
         let draft = self.go.with_extension("draft");
         fs::write(&draft, script).unwrap();
@@ -71,14 +70,14 @@ impl Script {
         eventually("the keeper ends", || !is_alive(self.keeper));
     }
 
-    /// It was told nothing, and ends by itself.
+    /// Asserts that the script ends by itself and was not told of a loss.
     #[track_caller]
     fn ends_untold(self) {
         let done = self.running.finish().exits(0);
         assert!(!done.text().contains("lost"), "{}", done.both());
     }
 
-    /// It was told, once.
+    /// Asserts that the script was told of a loss, once.
     #[track_caller]
     fn is_told(&mut self, word: &str) {
         self.running.line(word);
@@ -88,7 +87,7 @@ impl Script {
     }
 }
 
-/// An `acquire` that has ended, and not been dropped: that would be the end of its keeper too.
+/// An `acquire` that has ended and was not dropped: that would end its keeper too.
 struct Asked(Running);
 
 impl Asked {
@@ -98,7 +97,7 @@ impl Asked {
         Asked(running)
     }
 
-    /// As `--json` tells.
+    /// Returns the document that `--json` prints.
     fn document(&self) -> Value {
         let text = self.0.stdout();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}\n{}", self.0.stderr()))
@@ -113,7 +112,7 @@ impl Asked {
     }
 }
 
-/// A process to keep a lock for, that does nothing: a signal that should not come would end it.
+/// A process to watch, which does nothing: an unexpected signal would end it.
 struct Bystander(Running);
 
 impl Bystander {
@@ -126,7 +125,7 @@ impl Bystander {
     }
 }
 
-/// Everything that keeps locks.
+/// Asserts that a keeper holds the lock until the script ends, with any kind of authority.
 fn is_kept_while_it_runs(authority: &impl Authority) {
     let script = Script::holding(authority, "--ttl 3s");
     is_renewed(authority);
@@ -136,7 +135,7 @@ fn is_kept_while_it_runs(authority: &impl Authority) {
     hands_over(script, next);
 }
 
-/// The script ends, and who waits has it.
+/// Ends the script, and asserts that the waiter gets the lock.
 fn hands_over(script: Script, mut next: Turn) {
     script.goes_on_to("");
     next.up();
@@ -184,7 +183,7 @@ fn the_lease_is_half_a_minute_unless_told_otherwise() {
     script.ends_untold();
 }
 
-/// One who waits for the script's lock gets it long before the lease ends.
+/// With this lease, a waiter for the script's lock gets it long before the lease expires.
 const LONG: &str = "--ttl 1h";
 
 #[test]

@@ -1,4 +1,4 @@
-//! What stands in a Redis server: the key and its value, the fence beside it, and what others have put there.
+//! The keys in a Redis server: the lock and its token, the fence beside it, and keys of other programs.
 
 use crate::support::Redis;
 
@@ -36,7 +36,7 @@ fn fences_rise_over_many_grants_a_flush_and_an_empty_restart() {
     fences.push(fence(&redis));
     redis.restart();
     fences.push(fence(&redis));
-    // A server whose clock was ahead: the last fence still counts.
+    // As if the server's clock had been ahead: the last fence still counts.
     redis.put("{lock:job}:fence", b"4102444800000000", Some(60_000));
     fences.push(fence(&redis));
     fences.push(fence(&redis));

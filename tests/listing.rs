@@ -1,4 +1,4 @@
-//! Many locks: how a server is asked for them, and how they are shown.
+//! Many locks: how nxlock asks a server for them, and how it shows them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use crate::support::{Condition, Network, Nxlock, Redis, Terminal, Way};
 
 const MANY: usize = 10_000;
 
-/// Locks as nxlock has them, each with its fence.
+/// Creates locks as nxlock does, each with its fence.
 fn locks(redis: &Redis, count: usize) {
     let mut connection = redis.connection().unwrap();
     for from in (0..count).step_by(1000) {
         let mut pipe = redis::pipe();
         for n in from..count.min(from + 1000) {
-            // The alphabet of a token has no 0, 1, 8 and 9.
+            // A token's alphabet lacks 0, 1, 8 and 9.
             let random: String =
                 format!("{n:026}").chars().map(|digit| char::from(digit as u8 - b'0' + b'a')).collect();
             let token = format!("nx1:{random}:deploy@host-{}:{n}:1795268515007:", n % 97);
@@ -26,7 +26,7 @@ fn locks(redis: &Redis, count: usize) {
     }
 }
 
-/// How often the server was asked to do what, by a client or a script.
+/// Returns how often the server executed each command, for a client or a script.
 fn calls(redis: &Redis) -> BTreeMap<String, usize> {
     let stats: String = redis.ask(&["INFO", "commandstats"]);
     let call = |line: &str| {
@@ -36,8 +36,8 @@ fn calls(redis: &Redis) -> BTreeMap<String, usize> {
     stats.lines().filter_map(call).collect()
 }
 
-/// No one command does more than its share, so nobody else waits long: locks are looked at one a script, and keys
-/// are gone through by the hundred. `cargo bench -- listing` has the times.
+/// No single command takes long, so no other client waits long: each script inspects one lock, and each SCAN covers
+/// hundreds of keys. `cargo bench -- listing` measures the times.
 #[test]
 fn ten_thousand_locks_are_asked_for_in_many_short_questions() {
     let redis = Redis::start();
@@ -47,9 +47,9 @@ fn ten_thousand_locks_are_asked_for_in_many_short_questions() {
     assert_eq!(text.lines().count(), MANY + 1);
     let asked = calls(&redis);
     assert_eq!(asked["eval"], MANY);
-    // Twice as many keys, and a scan goes through a few more than it is told to.
+    // There are twice as many keys as locks, and SCAN may return a few more than its COUNT.
     assert!((2 * MANY / 1000..=2 * MANY / 100).contains(&asked["scan"]), "{asked:?}");
-    // In each script: its value, its type, its time to live, the time, its fence, its queue.
+    // Each script reads the value, its type, its ttl, the time, the fence and the queue.
     for (command, count) in &asked {
         assert!(*count <= 2 * MANY, "{command}: {asked:?}");
     }
@@ -100,7 +100,7 @@ fn a_list_that_takes_its_time_tells_how_far_it_is_and_leaves_no_trace() {
     terminal.shows("NAME");
     terminal.shows("job-01999");
     terminal.exits(0);
-    // Nobody is told who did not ask, and no log is.
+    // Without a terminal there is no progress line.
     let quiet = Nxlock::new(["status", "--server-timeout", "20s"]).env("NXLOCK_SERVER", url);
     quiet.run().exits(0).says_nothing();
     redis.leave_as_it_is();
@@ -128,12 +128,12 @@ fn at_a_terminal_a_table_fits_and_one_name_is_shown_with_all_that_is_known() {
         }
         terminal.exits(0);
     }
-    // In a pipe nothing is cut.
+    // In a pipe nothing is truncated.
     assert!(redis.nxlock(["status"]).run().exits(0).text().contains(reason.trim_end()));
     release(&redis, &token);
 }
 
-/// Without colours and carriage returns.
+/// Returns the text without colours and carriage returns.
 fn bare(text: &str) -> String {
     let mut parts = text.split('\x1b');
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
-//! What is promised of a directory alone: its files, its users, and what the kernel tells of processes.
+//! What nxlock promises of a directory only: its files, its users, and what the kernel reports of processes.
 //!
-//! What holds for every kind of authority stands in `authority`. Some of this needs root, to be other users
-//! and to make namespaces and file systems: who is not root checks what is left of it without.
+//! `contract` has what holds for every kind of authority. Some tests need root, to become other users and to make
+//! namespaces and file systems; without root, they check what they can.
 
 mod boot;
 mod crowd;
@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 
 use crate::support::{Authority, Local, Nxlock, Running, eventually, eventually_some, is_alive, text_of};
 
-/// One that gives its callers time: hundreds at once take a while on a machine that has other things to do.
+/// A directory with a long timeout: hundreds of callers at once take a while on a busy machine.
 struct Patient(Local);
 
 impl Authority for Patient {
@@ -42,7 +42,7 @@ impl Authority for Patient {
     }
 }
 
-/// The arguments of a run that has to be refused.
+/// Returns the arguments of a run that nxlock has to refuse.
 fn refused_to_run<'a>(options: &[&'a str]) -> Vec<&'a str> {
     ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied().collect()
 }
@@ -59,7 +59,7 @@ fn pid_is_killed(pid: i32) {
     eventually("it is dead", || !is_alive(pid));
 }
 
-/// The nxlock that a call has started by way of another program.
+/// Returns the pid of the nxlock that a call started through another program.
 #[track_caller]
 fn nxlock_of(running: &Running) -> i32 {
     eventually_some("nxlock is there", || {
@@ -67,7 +67,7 @@ fn nxlock_of(running: &Running) -> i32 {
     })
 }
 
-/// Does it again until it once takes less than `bound`: what is slow every time is not slow by accident.
+/// Repeats an operation until it takes less than `bound` once: one that is slow every time is not slow by accident.
 #[track_caller]
 fn takes_less_than(bound: Duration, what: &str, mut once: impl FnMut() -> Duration) {
     let mut took = Vec::new();
@@ -80,7 +80,7 @@ fn takes_less_than(bound: Duration, what: &str, mut once: impl FnMut() -> Durati
     panic!("never in less than {bound:?}: {what}: {took:?}");
 }
 
-/// Sees a crowd through as long as somebody gets on: the machine may be slow.
+/// Waits for a crowd as long as its log grows: the machine may be slow.
 #[track_caller]
 fn as_long_as_it_goes_on(log: &Path, mut is_over: impl FnMut() -> bool) {
     while !is_over() {

@@ -1,10 +1,10 @@
-//! The lock goes while the command runs: deleted, overwritten, or the server is gone.
+//! The lock is lost while the command runs: its key is deleted or overwritten, or the server is gone.
 
 use std::time::{Duration, SystemTime};
 
 use crate::support::{Job, Nxlock, Redis, eventually, state_of, text_of, wall};
 
-/// Waits for a renewal, and tells when the lease that it got will end, by the server.
+/// Waits for a renewal, and returns when its lease expires at the server.
 fn end_of_fresh_lease(redis: &Redis, ttl: i64) -> SystemTime {
     let mut end = wall();
     eventually("the lease is renewed", || {
@@ -71,7 +71,7 @@ fn a_server_that_hangs_for_longer_than_the_lease_stops_the_tree_before_its_end()
 fn a_stderr_that_nobody_reads_does_not_keep_a_command_from_being_stopped() {
     let redis = Redis::start();
     let pid = redis.directory().join("pid");
-    // The command fills the pipe, and has no more to say than we.
+    // The command fills the pipe, so nxlock cannot write to it either.
     let job = format!("yes >&2 & echo $$ > '{}'; sleep 600", pid.display());
     let script = "{ nxlock run job -t 3s -c \"$1\"; } 2>&1 | sleep 600";
     let _running = Nxlock::by("sh", ["-c", script, "sh", &job]).env("NXLOCK_SERVER", redis.url()).start();
@@ -92,7 +92,7 @@ fn a_server_that_hangs_for_less_than_the_lease_disturbs_nobody() {
     running.line("up");
     end_of_fresh_lease(&redis, 3_000);
     redis.hang();
-    // It has noticed, so at least one renewal has gone unanswered.
+    // nxlock has noticed, so at least one renewal got no reply.
     running.says("no answer");
     redis.resume();
     end_of_fresh_lease(&redis, 3_000);

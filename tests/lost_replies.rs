@@ -1,4 +1,4 @@
-//! A reply that gets lost after the server has done what was asked.
+//! Replies that are lost after the server has carried out the request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Fate, Proxy, Redis, eventually};
 
-/// The n-th request's reply is lost so; all others come.
+/// Loses the reply to request `n` in this way; delivers all others.
 fn nth(n: usize, fate: Fate) -> impl Fn(usize) -> Fate + Send + Sync {
     move |number| if number == n { fate } else { Fate::Delivered }
 }
@@ -20,10 +20,10 @@ fn a_lock_granted_by_a_lost_reply_is_granted_again_with_the_same_fence() {
             let redis = Redis::start();
             let proxy = Proxy::to(&redis, nth(1, fate));
             let args = ["acquire", "job", "--ttl", "1m", "--json"].iter().chain(refusal).copied();
-            // The time for one reply is a part of the whole time.
+            // The timeout of one reply is a part of the whole server timeout.
             let granted = proxy.nxlock(args).env("NXLOCK_SERVER_TIMEOUT", "2s").run();
             if fate == Fate::ReplySwallowed {
-                // First contact is bounded by the same time: it may be over, but nothing is left then.
+                // The server timeout also bounds the first contact: it may run out, but then no lock is left.
                 if granted.status.code() == Some(69) {
                     eventually("what may have been granted is given back", || !redis.exists("lock:job"));
                     continue;
@@ -51,10 +51,10 @@ fn the_fence_that_the_command_gets_is_that_of_the_first_grant() {
 #[test]
 fn giving_up_leaves_no_lock_behind() {
     let plans: [fn(usize) -> Fate; 3] = [
-        // Granted, and no reply is ever heard, not even to the release.
+        // Granted, and no reply ever arrives, not even to the release.
         |_| Fate::ReplySwallowed,
         |_| Fate::Blackholed,
-        // Granted twice over, then silence. What comes after that is heard again.
+        // Granted twice with lost replies, then silence. Later requests get their replies.
         |n| match n {
             1 | 2 => Fate::Cut,
             3 => Fate::Blackholed,
@@ -93,7 +93,7 @@ fn a_lost_reply_to_a_release_is_a_success() {
         assert!(!redis.exists("lock:job"));
         match fate {
             Fate::Cut => drop(call.exits(0)),
-            // All of the time went into waiting for it: the truth is not known.
+            // Waiting for the reply may use up the server timeout: nxlock then does not know the outcome.
             _ => assert!(matches!(call.status.code(), Some(0 | 69)), "{}", call.both()),
         }
     }
@@ -111,7 +111,7 @@ fn a_lost_reply_to_the_release_of_a_run_leaves_its_status() {
 fn a_lost_reply_to_a_renewal_does_not_disturb_the_command() {
     for fate in [Fate::Cut, Fate::ReplySwallowed, Fate::Blackholed] {
         let redis = Redis::start();
-        // Three in a row would be one too many.
+        // Three lost replies in a row would be one too many.
         let proxy = Proxy::to(&redis, move |n| if n == 2 || n == 4 { fate } else { Fate::Delivered });
         let (reader, writer) = std::io::pipe().unwrap();
         let script = "trap 'echo disturbed' TERM HUP INT CONT; echo up; read x; exit 5";
@@ -156,7 +156,7 @@ fn who_gives_up_without_the_queue_undoes_a_request_that_arrives_late() {
     let redis = Redis::start();
     redis.put("lock:job", b"another's", Some(60_000));
     for options in [&["--no-queue", "-w", "1200ms"][..], &["--no-queue", "-w", "300ms"], &["-n"]] {
-        // The first is refused, and the second is late; or the first is, and there is no second chance.
+        // With 1200ms the first request is refused and the second is late; otherwise the first is late, and the last.
         let late = if options.contains(&"1200ms") { 2 } else { 1 };
         let proxy = Proxy::to(&redis, nth(late, Fate::Held));
         let args = ["acquire", "job", "--ttl", "1h", "--server-timeout", "400ms"].iter().chain(options).copied();
@@ -176,7 +176,7 @@ fn who_gives_up_without_the_queue_undoes_a_request_that_arrives_late() {
 fn who_gives_up_undoes_the_first_of_several_requests_too() {
     let redis = Redis::start();
     redis.put("lock:job", b"another's", Some(60_000));
-    // The second is late. All that come after it are lost until it has left, except for what stands behind it.
+    // Request 2 is late. Later ones are lost until nxlock has ended, except those behind request 2 on its connection.
     let has_left = Arc::new(AtomicBool::new(false));
     let leaves = Arc::clone(&has_left);
     let proxy = Proxy::to(&redis, move |n| match n {

@@ -1,87 +1,87 @@
-//! The real binary against real servers, one crate. What belongs where:
+//! The real binary against real servers, in one crate. What belongs where:
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
-/// What a verb says when some of its requests never reached the server.
+/// What verbs report when some of their requests never reached the server.
 mod answers;
-/// Which module of the program may import which.
+/// Which module of `src` may import which.
 mod architecture;
-/// How the verbs are called: what has to be given to them, and where their answers go.
+/// How the verbs are called: required arguments, and where their answers go.
 mod calls;
-/// `check`: what endangers locks is found, each thing on a server that has it.
+/// `check` finds each danger to locks on a server that has it.
 mod check;
-/// A cluster: who has a slot, who has it next, and what becomes of those who hold and wait in between.
+/// Clusters: slots that move or fail over while their locks are held and waited for.
 mod cluster;
-/// Shells complete the names of locks.
+/// Completion of lock names in shells.
 mod completions;
-/// Configuration files: what counts before what, and what is said of mistakes.
+/// Configuration files: precedence, and the error messages for mistakes.
 mod config;
-/// What is promised of a lock, held against every kind of authority that keeps locks.
+/// What nxlock promises of a lock, tested with every kind of authority.
 mod contract;
-/// What outlives a command that has ended by itself.
+/// Processes that outlive a command which ended by itself.
 mod descendants;
-/// How a waiter listens for its turn, and what it does where it cannot.
+/// How a waiter subscribes for its wake-up, and what it does where it cannot.
 mod ears;
-/// `--events`: what is told, where it goes, and that nobody waits for it.
+/// `--events`: what nxlock reports, where it goes, and that nxlock does not wait for the reader.
 mod events;
-/// What a network and an ailing server do to a lock, one fault at a time.
+/// What faults of the network and of the server do to a lock, one fault at a time.
 mod faults;
-/// The guard between nxlock and its command: whatever is killed, frozen or typed, nothing outlives the lock.
+/// The guard between nxlock and its command: after any kill, stop or keystroke, no process outlives the lock.
 mod guard;
-/// A lock that is kept in the background while a process runs: `acquire --while-pid`.
+/// A lock that a keeper in the background holds while a process runs: `acquire --while-pid`.
 mod keeper;
-/// What stands in a Redis server: the key and its value, the fence, and what others have put there.
+/// The keys in a Redis server: the lock and its token, the fence, and keys of other programs.
 mod keys;
-/// Many locks: how a server is asked for them, and how they are shown.
+/// Many locks: how nxlock asks a server for them, and how it shows them.
 mod listing;
-/// What is promised of a directory alone: its files, its users, and what the kernel tells of processes.
+/// What nxlock promises of a directory only: its files, its users, and what the kernel reports of processes.
 mod local;
-/// The lock goes while the command runs: deleted, overwritten, or the server is gone.
+/// The lock is lost while the command runs: its key is deleted or overwritten, or the server is gone.
 mod loss;
-/// A reply that gets lost after the server has done what was asked.
+/// Replies that are lost after the server has carried out the request.
 mod lost_replies;
-/// What is printed: documents, tables, quoting, hostile text, usage.
+/// Output: documents, tables, quoting, hostile text, usage.
 mod output;
-/// Users who may not do everything: no channels, no scripts.
+/// Users with restricted permissions: no channels, no scripts.
 mod permissions;
-/// Plain `SET NX` clients on the same key, and ourselves as one of them.
+/// Plain `SET NX` clients on the same key, and nxlock as one of them.
 mod plain_setnx;
-/// The line that a waiter shows, at a terminal and in a log.
+/// The progress line of a waiter, at a terminal and in a log.
 mod progress;
-/// What the queue is in a Redis server: what it costs, and what is kept of a waiter.
+/// The queue in a Redis server: what it costs, and what it keeps of a waiter.
 mod queue;
-/// Several servers of which a majority decides.
+/// Several servers, of which a majority decides.
 mod quorum;
 /// The README's examples do what it says.
 mod readme;
-/// The recipes of the manual do what it says.
+/// The recipes in the manual do what it says.
 mod recipes;
-/// A server that says no, or not now, or nothing: each its own status and message.
+/// Servers that refuse, are not ready, or do not reply: each case has its own status and message.
 mod refusals;
-/// A grant that counts only once replicas have it.
+/// `--min-replicas`: a grant counts only once replicas have it.
 mod replicas;
-/// The command cannot tell that we are there.
+/// A command cannot tell that it runs under nxlock.
 mod run;
-/// Masters that sentinels name: asking them, and going on when they name another.
+/// Masters that sentinels name: asking the sentinels, and following a failover.
 mod sentinel;
-/// Naming a server, logging in, and keeping the password to ourselves.
+/// Naming a server, logging in, and keeping the password secret.
 mod servers;
-/// Keys that are shared with old `SETNX` clients.
+/// Keys shared with old `SETNX` clients.
 mod setnx;
-/// Signals to us while a command runs, without a terminal.
+/// Signals to nxlock while a command runs, without a terminal.
 mod signals;
-/// Stopping a command: limits of time, and what is left behind.
+/// Stopping a command: time limits, and processes left behind.
 mod stopping;
-/// Supervision of odd commands, for odd callers, at odd moments.
+/// Supervision of unusual commands, for unusual callers, at unusual moments.
 mod supervision;
 mod support;
 /// At a terminal: Ctrl-C, Ctrl-Z, reading, resizing.
 mod terminal;
-/// Over TLS: whose certificate is believed, and what is said of one that is not.
+/// TLS: which certificates nxlock trusts, and the errors for others.
 mod tls;
-/// What happens to a server while many wait: scripts or everything forgotten, a restart.
+/// Server failures while many wait: scripts or all data lost, a restart.
 mod transient_errors;
-/// Waiting while the server hangs or is away, and what is said of a wait.
+/// Waiting while the server hangs or is away, and what nxlock reports of a wait.
 mod waiting;
-/// `status --watch`: a screen with keys, or a text for each change.
+/// `status --watch`: a screen with keys, or text for each change.
 mod watch;

@@ -1,4 +1,4 @@
-//! What is printed: documents, tables, quoting, hostile text, usage.
+//! Output: documents, tables, quoting, hostile text, usage.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Authority, Nxlock, Redis, wall};
 
-/// The names of a document's fields, in order of the alphabet.
+/// Asserts that a document has these fields and no others.
 #[track_caller]
 fn has_fields(document: &Value, fields: &[&str]) {
     let mut expected = fields.to_vec();
@@ -84,7 +84,7 @@ fn the_documents_of_the_other_verbs_have_their_fields() {
     assert_eq!(call(&["status", "-s", "nonsense"]).exits(78).json()["outcome"], "misconfigured");
 }
 
-/// Each line of stderr is a document.
+/// Parses each line of stderr as a document.
 #[track_caller]
 fn documents(stderr: &str) -> Vec<Value> {
     stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
@@ -137,7 +137,7 @@ fn since_and_held_are_by_one_clock() {
     redis.delete("lock:job");
 }
 
-/// What must never reach a terminal as it is.
+/// Bytes that must never reach a terminal unescaped.
 const HOSTILE: &[u8] = b"\x1b]0;owned\x07\x1b[2J\x9b31m\r\n\xe2\x80\xaeevil\x00\x7f\xff";
 
 #[track_caller]
@@ -299,7 +299,7 @@ fn an_answer_that_stdout_does_not_take_is_a_failure() {
         &["status"][..],
         &["status", "job"],
         &["status", "--json"],
-        // A free name has its own status, but nobody was told.
+        // A free name has a status of its own, but the failed write takes precedence.
         &["status", "free"],
         &["status", "--watch"],
         &["check"],
@@ -333,7 +333,7 @@ fn a_table_lines_up_whatever_the_names() {
     let state = lines.next().unwrap().find("STATE").unwrap();
     for line in lines {
         let (name, _) = line.split_once("no expiry").unwrap();
-        // Each of the three Japanese characters is three bytes, and two columns wide.
+        // Each of the three Japanese characters takes three bytes and two columns.
         let columns = name.len() - if name.contains('日') { 3 } else { 0 };
         assert_eq!(columns, state, "{text}");
     }

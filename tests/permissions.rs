@@ -1,4 +1,4 @@
-//! Users who may not do everything: what the manual says is enough, no channels, no scripts.
+//! Users with restricted permissions: what the manual says is enough, no channels, no scripts.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::support::{Nxlock, Redis, eventually, now};
 
 const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
                       +zadd +zrem +zrange +zscore +zrank +zcard +hget +hset +hdel +publish +pubsub|numsub +type +scan";
-/// What the manual has for a user without scripts.
+/// What the manual lists for a user without scripts.
 const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
 
-/// A user of the server, who may do only so much.
+/// A user of the server with restricted permissions.
 struct User<'a> {
     redis: &'a Redis,
     name: &'a str,
@@ -30,7 +30,7 @@ impl<'a> User<'a> {
         Nxlock::new(args).env("NXLOCK_SERVER", url)
     }
 
-    /// Wants the lock until told to leave.
+    /// Starts a run that waits for the lock, and holds it until told to end.
     fn turn(&self, options: &[&'a str]) -> Turn {
         Turn::of(self.nxlock(turn(options)))
     }
@@ -66,7 +66,7 @@ fn what_the_manual_lists_is_enough_for_everything() {
         is_renewed(&redis);
         let seen = user.nxlock(["--json", "status", "job"]).run().exits(0).json();
         assert_eq!(seen[0]["queue"].as_array().unwrap().len(), 2, "{seen}");
-        // One gives up, the other is called.
+        // One waiter gives up, the other is woken.
         line[0].running.signal(nix::sys::signal::Signal::SIGTERM);
         eventually("it has left", || line[0].running.has_ended());
         line_is(&redis, &[line[1].pid()]);
@@ -108,7 +108,7 @@ fn those_with_channels_and_those_without_stand_in_one_line() {
     let line = [&mute, &user, &mute, &mute, &user, &user].map(|who| who.turn(&[]).in_line(&redis));
     for mut next in line {
         holder.leaves();
-        // Who may not call leaves it to the next to look: it does, before its place in line ends.
+        // A user without channels wakes nobody: the next waiter polls, before its place in the queue expires.
         next.up();
         holder = next;
     }
@@ -145,14 +145,14 @@ fn a_holder_that_may_not_run_scripts_for_a_moment_goes_on_with_them() {
     let user = User::who_may(&redis, "user", ENOUGH);
     let mut holder = user.had(&["-v", "-t", "9s"]);
     redis.ask::<()>(&["ACL", "SETUSER", "user", "-eval"]);
-    // What it would need without scripts it may not do either.
+    // The user lacks WATCH too, which nxlock needs without scripts.
     holder.running.says("'watch' command");
     redis.ask::<()>(&["ACL", "SETUSER", "user", "+eval"]);
     is_renewed(&redis);
     let mut next = Turn::queued(&redis, &[]);
     let fence: u64 = redis.value("{lock:job}:fence").unwrap().parse().unwrap();
     holder.leaves();
-    // By script: it is handed to the next in line.
+    // By script: the release hands the lock to the next waiter.
     assert!(next.up().parse::<u64>().unwrap() > fence);
     next.leaves();
 }
@@ -189,7 +189,7 @@ fn without_scripts_one_waits_and_gets_it() {
         assert!(!line.iter().any(Turn::is_up));
         next.leaves();
     }
-    // And at the end of a lease that nobody gave back.
+    // The same when a lease expires without a release.
     user.nxlock(["acquire", "job", "--ttl", "500ms"]).run().exits(0);
     user.nxlock(["run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
 }
@@ -210,7 +210,7 @@ fn without_scripts_what_is_somebody_elses_is_not_touched() {
     user.nxlock(["run", "job", "-w", "300ms", "--", "echo", "ran"]).run().exits(75).prints("");
     untouched();
     redis.delete("lock:job");
-    // Found out when it is renewed, and when it is given back.
+    // nxlock finds out when it renews the lock, and when it releases it.
     let holder = user.had(&["-t", "3s"]);
     redis.put("lock:job", b"another's", Some(60_000));
     holder.running.finish().exits(76);

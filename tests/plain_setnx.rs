@@ -1,11 +1,11 @@
-//! Plain `SET NX` clients on the same key, and ourselves as one of them.
+//! Plain `SET NX` clients on the same key, and nxlock as one of them.
 
 use std::time::Duration;
 
 use crate::support::line::{Turn, standing, stands_in_line};
 use crate::support::{Redis, eventually, now, text_of};
 
-/// Asks for the lock as a plain client does.
+/// Requests the lock as a plain client does; returns whether it got it.
 fn plain(redis: &Redis, ttl_ms: u64) -> bool {
     let answer = redis.ask::<Option<String>>(&["SET", "lock:job", "plain", "NX", "PX", &ttl_ms.to_string()]);
     answer.is_some()
@@ -39,7 +39,7 @@ fn a_waiter_takes_over_soon_after_a_plain_client_gave_it_back() {
     redis.delete("lock:job");
     let told = now();
     waiter.up();
-    // Nobody calls: it looks every tenth of a second.
+    // No client wakes the waiter: it polls every tenth of a second.
     assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
     waiter.leaves();
 }
@@ -65,7 +65,7 @@ fn a_plain_client_without_expiry_is_waited_for_too() {
     assert_eq!(standing(&redis)["state"], "no_expiry");
     redis.delete("lock:job");
     line[0].up();
-    // It is the head's, and not anybody's.
+    // Only the first waiter gets the lock.
     assert!(redis.value("lock:job").is_some_and(|value| value.starts_with("nx1:")));
     assert!(!line[1].is_up());
     for mut turn in line {
@@ -94,7 +94,7 @@ fn a_plain_client_does_not_get_between_two_of_the_line() {
         if let Some(holder) = told.take() {
             holder.leaves();
         }
-        // As hard as it can.
+        // It tries as often as it can.
         (0..100).any(|_| set.query::<Option<String>>(&mut connection).unwrap().is_some())
     });
     assert_eq!(text_of(&log).lines().count(), 10, "it came after all of them");

@@ -1,11 +1,11 @@
-//! The line that a waiter shows, at a terminal and in a log.
+//! The progress line of a waiter, at a terminal and in a log.
 
 use nix::sys::signal::Signal;
 
 use crate::support::line::{Turn, queue, standing, turn};
 use crate::support::{Nxlock, Redis, Terminal};
 
-/// What a screen shows after all of this was written to it.
+/// Returns what a screen shows after this was written to it.
 fn rendered(written: &str) -> String {
     let mut lines = vec![Vec::new()];
     let mut column = 0;
@@ -31,9 +31,9 @@ fn rendered(written: &str) -> String {
     lines.join("\n").trim_end().to_owned()
 }
 
-/// A waiter at a terminal wide enough for all there is to say.
+/// Starts a waiter at a terminal wide enough for the whole line.
 fn at_a_terminal(redis: &Redis, options: &[&str]) -> Terminal {
-    // Before it begins: what is drawn is cut to the width.
+    // Set the width before nxlock starts: it truncates the line to the width.
     let args = ["-c", "stty columns 80 rows 24 && exec nxlock run job \"$@\" -- echo ran", "sh"];
     let call = Nxlock::by("sh", args.iter().chain(options).copied()).env("NXLOCK_SERVER", redis.url());
     Terminal::start(call)
@@ -51,7 +51,7 @@ fn at_a_terminal_one_live_line_tells_of_the_wait_and_leaves_no_trace() {
     terminal.shows("waiting for \"job\": 1 ahead of us, waited ");
     terminal.shows(&held_by(holder.pid()));
     for _ in 0..3 {
-        // Redrawn where it stands.
+        // Redrawn in place.
         terminal.shows("\rwaiting for \"job\": 1 ahead of us, waited ");
     }
     holder.leaves();

@@ -1,5 +1,5 @@
-//! What the queue is in a Redis server: what it costs, what is kept of a waiter and for how long, and a lock
-//! that others delete.
+//! The queue in a Redis server: what it costs, what it keeps of a waiter and for how long, and a lock that others
+//! delete.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn pids(turns: &[Turn]) -> Vec<i32> {
     turns.iter().map(Turn::pid).collect()
 }
 
-/// What the server has done since it started, by others than the test.
+/// What the server has done since it started, for clients other than the test.
 #[derive(Clone, Copy)]
 struct Work {
     commands: u64,
@@ -62,14 +62,14 @@ fn what_a_hand_off_costs_the_server_does_not_grow_with_the_line() {
     let took = began.elapsed();
     holder.leaves();
     let (many, few) = (&costs[..10], &costs[19..29]);
-    // Only the next two are ever called: the one whose turn it is, and the one behind it.
+    // A release wakes only the next two waiters: the one whose turn it is, and the one behind it.
     let called: Vec<u64> = costs[..29].iter().map(|cost| cost.published).collect();
     assert!(called.iter().all(|n| *n == called[28] && *n <= 2), "{called:?}");
-    // The others ask by their own clock, each at most every 1.6 s; three questions are a hand-off's.
+    // The others poll by their own timers, each at most every 1.6 s; three requests belong to a hand-off.
     let asked = before.scripts - first.scripts;
     let heartbeats = 30 * (took.as_millis() / 1600 + 1);
     assert!(u128::from(asked) <= 3 * 30 + heartbeats, "{asked} in {took:?}");
-    // And no question is answered by looking through the line.
+    // And no request goes through the whole queue.
     let each = |costs: &[Work]| {
         let sum = |part: fn(&Work) -> u64| costs.iter().map(part).sum::<u64>();
         sum(|cost| cost.commands) / sum(|cost| cost.scripts)
@@ -83,7 +83,7 @@ fn one_that_was_frozen_for_long_has_its_old_place_again() {
     let holder = Turn::had(&redis, &[]);
     let line: Vec<Turn> = (0..3).map(|_| Turn::queued(&redis, &[])).collect();
     line[0].freeze();
-    // As if its place had ended meanwhile.
+    // As if its place in the queue had expired meanwhile.
     eventually("it is out of the line", || queue(&redis) == pids(&line[1..]));
     line[0].goes_on();
     line_is(&redis, &pids(&line));
@@ -116,7 +116,7 @@ fn a_newcomer_does_not_overtake_even_when_nobody_has_the_lock() {
     redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0);
     let mut frozen = Turn::queued(&redis, &[]);
     frozen.freeze();
-    // Nobody is told.
+    // Nobody wakes the waiter.
     redis.delete("lock:job");
     redis.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
     frozen.goes_on();

@@ -1,7 +1,7 @@
 //! The README's examples do what it says.
 //!
-//! A `console` block is a transcript: its commands are run, and what they print is compared word by
-//! word, except for what differs from one time to the next. From the others the commands are run.
+//! A `console` block is a transcript: the tests run its commands and compare their output word by word, except for what
+//! differs between runs. Of the other blocks they run the commands.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +45,7 @@ fn blocks() -> Vec<Block> {
     blocks
 }
 
-/// The texts of the blocks of a language under a heading.
+/// Returns the texts of the blocks of a language under a heading.
 #[track_caller]
 fn under<const N: usize>(heading: &str, language: &str) -> [String; N] {
     let found = blocks().into_iter().filter(|block| block.heading == heading && block.language == language);
@@ -53,8 +53,8 @@ fn under<const N: usize>(heading: &str, language: &str) -> [String; N] {
     texts.try_into().unwrap_or_else(|texts: Vec<_>| panic!("{} blocks of {language} under {heading}", texts.len()))
 }
 
-/// A directory with the programs that the examples call. Each notes its name and the lock it is
-/// under; one of them also waits for a file `go` if there is to be one.
+/// Creates a directory with the programs that the examples call. Each logs its name and the lock it runs under;
+/// `deploy.sh` also waits for a file `go` if there is a file `wait`.
 pub fn workplace() -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     for name in ["import-part-1", "import-part-2", "nightly-import"] {
@@ -72,19 +72,18 @@ pub fn put(directory: &Path, name: &str, script: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made executable");
 }
 
-/// What the programs noted.
+/// Returns what the programs logged.
 pub fn ran(directory: &Path) -> String {
     fs::read_to_string(directory.join("ran")).unwrap_or_default()
 }
 
-/// A shell in the workplace, for which the server is named, and which finds nxlock and the programs.
+/// Returns a shell in the workplace that knows the server and finds nxlock and the programs.
 pub fn shell(redis: &Redis, directory: &Path, script: &str) -> Nxlock {
     let script = format!("PATH=$PATH:{}\n{script}", directory.display());
     Nxlock::by("sh", ["-c", &script]).env("NXLOCK_SERVER", redis.url()).in_directory(directory)
 }
 
-/// The commands of a transcript, as a script that mixes both streams as a terminal does, and what
-/// they print.
+/// Returns the commands of a transcript, as a script that merges both streams as a terminal does, and their output.
 fn transcript(text: &str) -> (String, String) {
     let mut script = "exec 2>&1\n".to_owned();
     let mut printed = String::new();
@@ -97,7 +96,7 @@ fn transcript(text: &str) -> (String, String) {
     (script, printed)
 }
 
-/// What may differ between two runs: times, numbers, names of people and machines, and IDs.
+/// Classifies words that may differ between runs: times, numbers, users and hosts, and IDs.
 fn kind(word: &str) -> &'static str {
     let word = word.trim_end_matches([',', ';']);
     let digits = word.trim_end_matches(|c: char| c.is_ascii_lowercase());
@@ -155,7 +154,7 @@ fn a_lock_taken_by_hand() {
     let redis = Redis::start();
     let directory = workplace();
     let (script, printed) = transcript(&text);
-    // Its last word is that the lock is free, and so is its status.
+    // Its last command reports that the lock is free, also by its status.
     reads_alike(&printed, &shell(&redis, directory.path(), &script).run().exits(1).text());
 }
 
@@ -170,7 +169,7 @@ fn a_cron_job_runs_on_one_host() {
         shell(&redis, directory.path(), &command).run().exits(0).says_nothing();
     }
     assert_eq!(ran(directory.path()), "nightly-import nightly\n");
-    // `--at-least` is still at work.
+    // `--at-least` still keeps the lock.
     assert!(redis.pttl("lock:nightly") > 200_000);
     redis.delete("lock:nightly");
 }
@@ -194,25 +193,25 @@ fn a_stretch_of_a_script_is_guarded() {
     let [script] = under("A stretch of a shell script", "sh");
     let redis = Redis::start();
     let directory = workplace();
-    // A call that is finished is cleared away with its keeper, which has to give the lock back before that.
+    // finish() also ends the keeper of the call, which has to release the lock before that.
     let mut guarded = shell(&redis, directory.path(), &script).start();
     eventually("it ends and is given back", || guarded.has_ended() && !redis.exists("lock:import"));
     guarded.finish().exits(0).says_nothing();
     assert_eq!(ran(directory.path()), "import-part-1 import\nimport-part-2 import\n");
-    // Held by somebody else, it waits before its first part.
+    // While somebody else holds the lock, the script waits before its first part.
     let held = redis.nxlock(["acquire", "import", "-t", "1m"]).run().exits(0).token();
     let mut waits = shell(&redis, directory.path(), &script).start();
     waits.says("waiting for \"import\"");
     redis.nxlock(["release", "import", &held]).run().exits(0);
     eventually("it ends and is given back", || waits.has_ended() && !redis.exists("lock:import"));
     waits.finish().exits(0);
-    // Not granted, nothing is done.
+    // Without the lock, the script does nothing.
     let held = redis.nxlock(["acquire", "import", "-t", "1m"]).run().exits(0).token();
     let impatient = script.replace("acquire", "acquire -n");
     shell(&redis, directory.path(), &impatient).run().exits(75).says("is held by");
     redis.nxlock(["release", "import", &held]).run().exits(0);
     assert_eq!(ran(directory.path()).lines().count(), 4);
-    // Nothing that ends it is too sudden.
+    // Even after SIGKILL the lock is released.
     put(directory.path(), "import-part-1", "touch started; sleep 60");
     let begun = shell(&redis, directory.path(), &script).start();
     eventually("the first part runs", || directory.path().join("started").exists());
@@ -272,7 +271,7 @@ fn its_exit_statuses_are_those_of_help() {
     assert_eq!(documented, told.collect());
 }
 
-/// A block that no test reads would not be noticed to be wrong.
+/// Nobody would notice a mistake in a block that no test reads.
 #[test]
 fn every_block_is_one_that_is_run() {
     let known = [
@@ -285,7 +284,7 @@ fn every_block_is_one_that_is_run() {
         ("At a terminal", "console"),
         ("Configuration", "toml"),
         ("Configuration", "console"),
-        // This is how this is run.
+        // The command that runs these tests.
         ("Tests", "sh"),
     ];
     for block in blocks() {

@@ -1,4 +1,4 @@
-//! The recipes of nxlock-recipes(7) do what it says: their lines are taken from the page and run.
+//! The recipes of nxlock-recipes(7) do what it says: the tests take their lines from the page and run them.
 
 use std::fs;
 use std::path::Path;
@@ -8,25 +8,25 @@ use nix::sys::signal::Signal;
 use crate::readme::{put, ran, shell, workplace};
 use crate::support::{Nxlock, Redis, eventually};
 
-/// What stands as it is under a heading of the page: block by block.
+/// Returns the verbatim blocks under a heading of the page.
 fn under(heading: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("man/nxlock-recipes.7");
     let page = fs::read_to_string(page).expect("there is a page");
     let section = page.split(".SH ").find(|section| section.trim_start_matches('"').starts_with(heading));
-    // An empty line stands between two that look like one.
+    // Adjacent blocks count as one, with an empty line in between.
     let section = section.expect("there is a section").replace(".EE\n.RE\n.PP\n.RS 4\n.EX\n", "\n");
     let blocks = section.split(".EX\n").skip(1);
     let unescaped = |text: &str| text.replace("\\-", "-").replace("\\(aq", "'").replace("\\&", "").replace("\\e", "\\");
     blocks.filter_map(|block| Some(unescaped(block.split_once(".EE\n")?.0))).collect()
 }
 
-/// What follows a word on a line of its own.
+/// Returns what follows a word at the beginning of a line.
 #[track_caller]
 fn after<'a>(block: &'a str, word: &str) -> &'a str {
     block.lines().find_map(|line| line.trim_start().strip_prefix(word)).unwrap_or_else(|| panic!("{word}: {block}"))
 }
 
-/// What is set in deeper after a line, as YAML has it.
+/// Returns the lines that are indented deeper after a line, as YAML nests them.
 fn nested(block: &str, key: &str) -> String {
     let depth = |line: &str| line.len() - line.trim_start().len();
     let mut lines = block.lines().skip_while(|line| line.trim() != key);
@@ -50,7 +50,7 @@ fn a_cron_job_runs_on_one_of_the_hosts_and_is_mailed_where_there_is_no_server() 
     done.prints("").says(mailed.trim_end().replace("redis://cache:6379", nowhere).as_str());
 }
 
-/// The exit statuses that a unit counts as success, beside 0 and the names of signals.
+/// Returns the exit statuses that a unit counts as success, without 0 and the names of signals.
 fn successes(unit: &str) -> Vec<i32> {
     after(unit, "SuccessExitStatus=").split_whitespace().filter_map(|status| status.parse().ok()).collect()
 }
@@ -65,7 +65,7 @@ fn a_unit_of_systemd_that_is_stopped_has_not_failed() {
         let start = after(unit, "ExecStart=").replace("/usr/bin/", "exec ").replace("/usr/local/bin/", "");
         let mut running = shell(&redis, directory.path(), &start).start();
         running.line("works");
-        // KillMode=mixed: to nxlock alone.
+        // KillMode=mixed: only nxlock gets the signal.
         running.signal(Signal::SIGTERM);
         let status = running.finish().status.code();
         assert!(status.is_some_and(|status| successes(unit).contains(&status)), "{status:?}: {unit}");
@@ -80,7 +80,7 @@ fn a_job_of_systemd_that_is_stopped_before_its_command_runs_has_not_failed() {
     let blocks = under("SYSTEMD");
     let redis = Redis::start();
     let directory = workplace();
-    // The server does not answer yet.
+    // The server does not reply yet.
     redis.hang();
     let start = after(&blocks[0], "ExecStart=").replace("/usr/bin/", "exec ").replace("/usr/local/bin/", "");
     let asking = shell(&redis, directory.path(), &start).env("NXLOCK_SERVER_TIMEOUT", "20s").start();
@@ -88,12 +88,12 @@ fn a_job_of_systemd_that_is_stopped_before_its_command_runs_has_not_failed() {
     asking.signal(Signal::SIGTERM);
     asking.finish().dies_of(Signal::SIGTERM);
     redis.resume();
-    // systemd does not count that as success of a job by itself, as it does of a daemon: systemd.service(5).
+    // systemd counts this as success of a daemon by itself, but not of a job (Type=oneshot): systemd.service(5).
     assert!(after(&blocks[0], "SuccessExitStatus=").split_whitespace().any(|status| status == "SIGTERM"));
     assert_eq!(ran(directory.path()), "");
 }
 
-/// Whether nxlock has taken the handling of TERM over: it is blocked and read.
+/// Returns whether nxlock handles TERM: the signal is blocked, and nxlock reads it.
 fn hears_term(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap_or_default();
@@ -133,7 +133,7 @@ fn a_daemon_runs_on_one_host_and_then_on_the_next() {
     second.finish().exits(143);
 }
 
-/// One after the other, as shells of their own that end at the first command that fails.
+/// Each step runs in a shell of its own that ends at the first command that fails.
 #[test]
 fn the_steps_of_a_github_job_share_a_lock() {
     let [step, steps, _said] = under("GITHUB").try_into().unwrap();
@@ -221,7 +221,7 @@ fn a_job_of_cronlock_is_kept_apart_by_a_line_of_its_own() {
     redis.delete("lock:nightly");
 }
 
-/// The script as it was is run by redis-cli itself, as far as it is installed with the server.
+/// redis-cli itself, installed with the server, runs the old script.
 #[test]
 fn a_script_of_redis_cli_and_nxlock_exclude_each_other_by_one_key() {
     let [was, is, _later] = under("FROM REDIS-CLI").try_into().unwrap();
@@ -249,7 +249,7 @@ fn a_script_of_redis_cli_and_nxlock_exclude_each_other_by_one_key() {
 #[test]
 fn the_example_of_a_configuration_changes_nothing() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("man/config.toml");
-    // But for the name of the file.
+    // Except for the name of the file.
     let settings = |config: &Path| {
         let call = Nxlock::new(["--json", "-s", "local:/tmp", "check"]).env("NXLOCK_CONFIG", config);
         let settings = call.run().exits(0).json()["settings"].clone();

@@ -1,10 +1,10 @@
-//! A server that says no, or not now, or nothing: each its own status and message, none "busy".
+//! Servers that refuse, are not ready, or do not reply: each case has its own status and message, none of them "busy".
 
 use std::time::Duration;
 
 use crate::support::{Done, Nxlock, Redis, eventually, unused_port};
 
-/// Asks for the lock without waiting; the command must not run.
+/// Requests the lock without waiting; the command must not run.
 fn attempt(redis: &Redis) -> Done {
     refused(redis.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]))
 }
@@ -34,7 +34,8 @@ fn a_missing_password_is_asked_for() {
 fn a_permission_that_is_missing_is_named() {
     let redis = Redis::start();
     let permissions = [
-        // Redis 7.0 has no code for it: "ERR The user executing the script can't run this command". Others word it otherwise.
+        // Redis 7.0 has no error code for it: "ERR The user executing the script can't run this command". Other
+        // versions word it differently.
         ("no-set", &["~*", "&*", "+@all", "-set"][..], "NOPERM"),
         ("no-keys", &["~other:*", "&*", "+@all"], "key"),
         ("nothing", &["-@all"], "permissions"),
@@ -68,14 +69,14 @@ fn who_may_not_run_scripts_is_served_without_them_and_without_a_fence() {
 fn a_replica_is_no_place_to_lock_even_if_it_shows_the_lock_as_held() {
     let redis = Redis::start();
     let token = redis.nxlock(["acquire", "job", "--ttl", "5m"]).run().token();
-    // Of a master that is away; it serves what it has.
+    // A replica whose master is away; it serves the data that it has.
     redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
     attempt(&redis).exits(69).says("READONLY").says("name the master");
     redis.nxlock(["renew", "job", &token, "--ttl", "1m", "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
     redis.nxlock(["release", "job", &token, "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
     redis.nxlock(["release", "job", "x", "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
     redis.nxlock(["acquire", "free", "--ttl", "1m", "-n", "--server-timeout", "500ms"]).run().exits(69);
-    // Reading is what replicas are for.
+    // Replicas serve reads.
     redis.nxlock(["status", "job"]).run().exits(0);
     redis.ask::<()>(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     attempt(&redis).exits(69).says("MASTERDOWN");
@@ -102,7 +103,7 @@ fn a_server_that_is_still_loading_is_not_busy() {
         redis.put(&format!("other:{i}"), value.as_bytes(), None);
     }
     redis.ask::<()>(&["SAVE"]);
-    // A tenth of a second a key: 20 s, more than this takes.
+    // A tenth of a second per key: 20 s, more than this test takes.
     redis.restart_with(&["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]);
     redis.leave_as_it_is();
     let call = |verb: &[&'static str]| redis.nxlock(verb.iter().chain(&["--server-timeout", "1s"]).copied());
@@ -128,7 +129,7 @@ fn a_server_without_memory_grants_nothing_and_keeps_what_it_granted() {
         eventually("the lease is renewed", || redis.pttl("lock:long") > 5000);
     }
     redis.nxlock(["renew", "job", &token, "--ttl", "10m"]).run().exits(0);
-    // Who is asked for a lock that is held gets to know that.
+    // The server can still report that the lock is held.
     redis.nxlock(["acquire", "job", "--ttl", "1m", "-n"]).run().exits(75).says("held by");
     redis.nxlock(["release", "job", &token]).run().exits(0);
     drop(writer);
@@ -173,7 +174,7 @@ fn a_key_that_turns_into_another_type_ends_the_wait_at_once() {
     let mut waiter = redis.nxlock(["run", "job", "-w", "10m", "--", "echo", "ran"]).start();
     waiter.says("waiting");
     redis.ask::<()>(&["LPUSH", "list", "x"]);
-    // In one step, so that the name is never seen free: the list takes its place.
+    // In one step, so that the name is never free: the list replaces it.
     redis.ask::<()>(&["RENAME", "list", "lock:job"]);
     waiter.finish().exits(78).says("WRONGTYPE").prints("");
     redis.delete("lock:job");
@@ -201,7 +202,7 @@ fn a_socket_that_is_not_there_or_dead_is_unreachable() {
     let mut redis = Redis::start();
     redis.kill();
     attempt(&redis).exits(69).says("no such file").within(Duration::from_secs(1));
-    // Left behind by a server that died.
+    // A server that died left it behind.
     drop(std::os::unix::net::UnixListener::bind(redis.socket()).unwrap());
     attempt(&redis).exits(69).says("refused").within(Duration::from_secs(1));
 }
@@ -232,7 +233,7 @@ fn a_hanging_server_holds_nobody_longer_than_the_server_timeout() {
         assert!(done.took >= Duration::from_millis(490), "{verb:?} gave up after {:?}", done.took);
         done.within(Duration::from_secs(1));
     }
-    // What is asked for may be less than the server is given.
+    // --wait may be shorter than the server timeout.
     let call = redis.nxlock(["run", "job", "-w", "300ms", "--", "echo", "ran"]);
     refused(call).exits(69).within(Duration::from_millis(700));
     redis.resume();

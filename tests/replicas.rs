@@ -1,4 +1,4 @@
-//! A grant that counts only once replicas have it: `--min-replicas`.
+//! `--min-replicas`: a grant counts only once replicas have it.
 
 use crate::support::line::{is_free, queue};
 use crate::support::{Authority, Cluster, Five, Local, Nxlock, Redis, Sentinels, eventually};
@@ -17,7 +17,7 @@ fn a_lock_is_granted_once_as_many_replicas_as_asked_for_have_it() {
         servers.nxlock(wanting(replicas, &["-c", fence])).run().exits(0).says_nothing();
     }
     let token = servers.nxlock(["acquire", "job", "--ttl", "1m", "--min-replicas", "2"]).run().exits(0).token();
-    // It was waited for: they have it without a word more.
+    // nxlock has waited for the replicas: they have the token at once.
     for replica in &servers.servers[1..] {
         assert_eq!(replica.value("lock:job").as_deref(), Some(token.as_str()));
     }

@@ -1,4 +1,4 @@
-//! The command cannot tell that we are there.
+//! A command cannot tell that it runs under nxlock.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::support::{Nxlock, Redis, eventually, is_alive, program, state_of};
 
-/// The same command with and without us, as one would write it in a shell script, after `before`.
+/// Runs a command with and without nxlock, in a shell after `before`, and asserts that it prints the same.
 fn same_with_and_without(before: &str, command: &str) -> String {
     let redis = Redis::start();
     let call = |through: &str| {
@@ -25,7 +25,7 @@ fn same_with_and_without(before: &str, command: &str) -> String {
 #[test]
 fn every_exit_status_is_the_commands_own() {
     let redis = Redis::start();
-    // Four at a time, each under a name of its own.
+    // Four at a time, each with a name of its own.
     std::thread::scope(|scope| {
         for quarter in 0..4 {
             let redis = &redis;
@@ -103,7 +103,7 @@ fn what_follows_the_name_and_is_no_option_of_ours_begins_the_command() {
         (&["-q", "run", "job", "--no-wait", "-q", "echo", "-q"], "-q\n"),
     ] {
         let done = redis.nxlock(args.to_vec()).run();
-        // Options of one verb do not go before it.
+        // Options of one verb are not valid before it.
         let status = if args[0] == "--ttl" { 64 } else { 0 };
         done.exits(status).prints(printed);
     }
@@ -144,7 +144,7 @@ fn stdin_arrives_with_its_end() {
 
 #[test]
 fn what_is_left_of_stdin_is_the_next_readers() {
-    // We do not read ahead.
+    // nxlock does not read ahead.
     let redis = Redis::start();
     let script = "nxlock run job -- sh -c 'read one; echo got $one'; read two; echo left $two";
     let call = Nxlock::by("sh", ["-c", script]).env("NXLOCK_SERVER", redis.url());
@@ -256,7 +256,7 @@ fn the_command_has_no_descriptors_but_the_callers() {
         let mut numbers: Vec<i32> = entries.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
         numbers.sort_unstable();
         kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
-        // By itself it dies of the signal, through us it is a status.
+        // Without nxlock it dies of the signal; nxlock reports that as a status.
         assert!(running.finish().status.into_raw() != 0);
         numbers
     };
@@ -264,7 +264,7 @@ fn the_command_has_no_descriptors_but_the_callers() {
         let script = format!("{before}; exec {nxlock} sh -c 'echo pid $$; exec sleep 300'");
         descriptors(Nxlock::by("sh", ["-c", &script]).env("NXLOCK_SERVER", redis.url()))
     };
-    // What the caller has opened for it is passed on.
+    // nxlock passes on the descriptors that its caller opened.
     for before in ["true", "exec 7</dev/null"] {
         assert_eq!(through(before, "nxlock run job --"), through(before, ""), "{before}");
     }
@@ -295,7 +295,7 @@ fn the_command_is_our_child_and_waits_for_its_own_children() {
 #[test]
 fn what_a_command_leaves_in_the_background_lives_on_and_delays_nobody() {
     let redis = Redis::start();
-    // Both a plain background process and a daemon; both keep our streams open.
+    // One is a plain background process, the other a daemon; both keep the standard streams open.
     let script = "sleep 300 & echo one $!; setsid sleep 300 & echo two $!; exit 7";
     let mut running = redis.nxlock(["run", "job", "-c", script]).start();
     let left: Vec<i32> = ["one ", "two "].iter().map(|begin| running.line(begin).parse().unwrap()).collect();

@@ -1,6 +1,6 @@
-//! Masters that sentinels name: asking them, and going on when they name another.
+//! Masters that sentinels name: asking the sentinels, and following a failover.
 //!
-//! That locks are kept there as anywhere else is told in `authority`.
+//! `contract` tests that locks work there as anywhere else.
 
 mod failover;
 mod lookup;

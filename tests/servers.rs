@@ -1,8 +1,8 @@
-//! Naming a server, logging in, and keeping the password to ourselves.
+//! Naming a server, logging in, and keeping the password secret.
 
 use crate::support::{Nxlock, Redis, unused_port};
 
-/// With nothing about a server in the environment.
+/// Calls nxlock without a server in the environment.
 fn call<const N: usize>(args: [&str; N]) -> Nxlock {
     Nxlock::new(args)
 }
@@ -13,7 +13,7 @@ fn with_no_server_named_nothing_is_locked_anywhere() {
         let done = Nxlock::new(args.to_vec()).run().exits(78).prints("").never_says("ran");
         done.says("-s redis://").says("NXLOCK_SERVER=").says("REDIS_URL=");
     }
-    // An empty variable names nobody.
+    // An empty variable names no server.
     call(["status"]).env("NXLOCK_SERVER", "").env("REDIS_URL", "").run().exits(78).says("NXLOCK_SERVER");
 }
 
@@ -68,7 +68,7 @@ fn each_database_has_its_own_locks() {
 }
 
 const PASSWORD: &str = "s3cret/Pw:@% é";
-/// The same, as a URL has it.
+/// The same, percent-encoded for a URL.
 const ENCODED: &str = "s3cret%2FPw%3A%40%25%20%C3%A9";
 
 #[test]
@@ -78,7 +78,7 @@ fn a_password_is_percent_decoded() {
     call(["-s", &url, "run", "job", "--", "true"]).run().exits(0).says_nothing();
 }
 
-/// A server with a user for everything, and one for less.
+/// Starts a server with a user that may do everything.
 fn with_users() -> Redis {
     let redis = Redis::on_tcp(&[]);
     let all = ["ACL", "SETUSER", "deploy@ci", "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"];
@@ -101,7 +101,7 @@ fn a_password_where_none_is_wanted_is_said_to_be_that() {
     let redis = Redis::on_tcp(&[]);
     let url = format!("redis://:{ENCODED}@127.0.0.1:{}", redis.port());
     let done = call(["-s", &url, "status"]).run().exits(77).says("password").never_says("s3cret");
-    // What to do about it is in the URL, not in the version.
+    // The hint is about the URL, not about the server's version.
     done.never_says("6.2");
 }
 
@@ -142,7 +142,7 @@ fn no_password_is_ever_shown() {
                 }
             }
         }
-        // As a flag: neither repeated in an error nor handed to the command.
+        // As an option, the URL is neither repeated in an error nor passed to the command.
         let done = call(["-s", url, "run", "job", "-n", "--server-timeout", "100ms", "--", "env"]).run();
         assert!(!done.both().contains("s3cret"), "{}", done.both());
         call(["-s", url, "run", "job", "--no-such-option"]).run().exits(64).never_says("s3cret");

@@ -1,18 +1,18 @@
-//! Keys that are shared with old clients, which lock by `SETNX` and the time at which the lock ends.
+//! Keys shared with old clients, which lock with `SETNX` and the time at which the lock expires.
 
 /// An old client, step by step.
 mod client;
-/// Many of theirs and many of ours, killed at random, and what they wrote down.
+/// Many old clients and many runs of nxlock, killed at random, checked by their log.
 mod crowd;
-/// An exact key in the place of a name.
+/// An exact key in place of a name.
 mod key;
-/// What a loser's `GETSET` does to a lock of ours.
+/// What a loser's `GETSET` does to a lock of nxlock.
 mod overwritten;
 /// The known race of five clients, one step at a time.
 mod race;
-/// What an old client has left, and who may have it.
+/// Locks that old clients have left, and who may take them over.
 mod stale;
-/// A token that is a bare number, in every place where a token is of use.
+/// A token that is a bare number, wherever a token can be used.
 mod token;
 
 use serde_json::Value;
@@ -22,12 +22,12 @@ use crate::support::{Redis, eventually};
 
 const KEY: &str = "lock.foo";
 
-/// A call that shares the key with old clients, for the verb and its options.
+/// Returns the arguments of a verb that shares the key with old clients.
 fn beside<'a>(verb: &'a str, options: &[&'a str]) -> Vec<&'a str> {
     [verb, "--setnx-compat", "--key", KEY].iter().chain(options).copied().collect()
 }
 
-/// A turn that shares the key.
+/// Starts a run that shares the key.
 fn turn(redis: &Redis, options: &[&str]) -> Turn {
     let script = r#"echo "up ${NXLOCK_FENCE-none}"; read x; exit 0"#;
     let words = beside("run", &[options, &["-c", script]].concat());
@@ -53,7 +53,7 @@ fn standing(redis: &Redis) -> Value {
     redis.nxlock(["--json", "status", "--key", KEY]).run().json()[0].take()
 }
 
-/// The server's time, in seconds, and so much later or earlier.
+/// Returns the server's time in seconds, plus `later`, which may be negative.
 fn stamp(redis: &Redis, later: i64) -> String {
     let (seconds, _): (i64, i64) = redis.ask(&["TIME"]);
     (seconds + later).to_string()
@@ -64,7 +64,7 @@ fn is_ours(value: Option<&str>) -> bool {
     value.is_some_and(|text| far(text) && text.parse::<i64>().is_ok())
 }
 
-/// Waits until the key holds a number of ours, with an expiry.
+/// Waits until the key holds a number of nxlock's, with an expiry.
 #[track_caller]
 fn is_put_back(redis: &Redis) {
     eventually("our value is put back", || is_ours(redis.value(KEY).as_deref()) && redis.pttl(KEY) > 0);

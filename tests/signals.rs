@@ -1,4 +1,4 @@
-//! Signals to us while a command runs, without a terminal.
+//! Signals to nxlock while a command runs, without a terminal.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Nxlock, Redis, Running, eventually, now, state_of};
 
-/// Tells each signal that it gets, and leaves at TERM with 5.
+/// Prints each signal that it receives, and exits with 5 at TERM.
 const LISTENER: &str = r#"
     for signal in HUP INT QUIT USR1 USR2 WINCH; do trap "echo got $signal" $signal; done
     trap 'echo got CONT' CONT
@@ -20,7 +20,7 @@ fn listener(redis: &Redis) -> (Running, i32) {
     (running, pid)
 }
 
-/// One that had to wait for its lock: there was a time when signals meant something else to us.
+/// Starts a listener that had to wait for its lock: during the wait, nxlock handles signals differently.
 fn listener_after_a_wait(redis: &Redis) -> Running {
     redis.put("lock:job", b"somebody", None);
     let mut running = redis.nxlock(["run", "job", "-c", LISTENER]).start();
@@ -65,7 +65,7 @@ fn after_a_wait_too_the_commands_end_is_noticed_at_once() {
         running.line("");
         let ended = now();
         running.finish().exits(3);
-        // Nothing but the end itself would wake us for the next ten seconds.
+        // Only the end of the command can wake nxlock in the next ten seconds.
         assert!(ended.elapsed() < Duration::from_secs(5), "noticed after {:?}", ended.elapsed());
     }
 }
@@ -89,7 +89,7 @@ fn each_signal_comes_once(mut running: Running) {
     let done = running.finish().exits(5);
     let text = done.text();
     for (_, name) in signals {
-        // TERM is followed by CONT, for a command that is stopped.
+        // nxlock sends CONT after TERM, for a command that is stopped.
         let expected = if name == "CONT" { 1..=2 } else { 1..=1 };
         let got = text.lines().filter(|line| *line == format!("got {name}")).count();
         assert!(expected.contains(&got), "{name} came {got} times:\n{text}");
@@ -179,7 +179,7 @@ fn what_nohup_ignores_stays_ignored() {
     assert_eq!(u64::from_str_radix(&ignored, 16).unwrap() & 1, 1, "HUP is ignored: {ignored}");
     running.line("up");
     running.signal(Signal::SIGHUP);
-    // Handled after the signal before it, so whatever HUP does has been done.
+    // nxlock handles it after HUP, so any effect of HUP has taken place.
     running.signal(Signal::SIGWINCH);
     assert!(!running.has_ended());
     drop(writer);
@@ -201,7 +201,7 @@ fn what_nohup_ignores_does_not_end_a_wait() {
 #[test]
 fn a_background_job_of_a_script_ignores_int_as_the_shell_made_it() {
     let redis = Redis::start();
-    // sh starts `&` with INT and QUIT ignored where there is no job control.
+    // Without job control, sh starts `&` with INT and QUIT ignored.
     let script = "nxlock run job -c 'grep SigIgn /proc/self/status' & wait";
     let done = Nxlock::by("sh", ["-c", script]).env("NXLOCK_SERVER", redis.url()).run().exits(0);
     let text = done.text();
@@ -212,12 +212,12 @@ fn a_background_job_of_a_script_ignores_int_as_the_shell_made_it() {
 #[test]
 fn a_child_that_ended_before_we_did_was_waited_for() {
     let redis = Redis::start();
-    // An inherited "ignore" on CHLD must not keep us from the command's status.
+    // An inherited "ignore" of CHLD must not hide the command's status from nxlock.
     let script = "trap '' CHLD; exec nxlock run job -c 'exit 7'";
     Nxlock::by("sh", ["-c", script]).env("NXLOCK_SERVER", redis.url()).run().exits(7);
 }
 
-/// Waits for a signal that ends a program which does not handle it, and says which it was.
+/// Prints each of these signals that it receives, and exits with 5 at TERM.
 const EACH: &str = r#"
     for signal in ALRM VTALRM PROF XCPU IO PWR STKFLT ABRT SYS TRAP URG TTIN TTOU RTMIN RTMIN+7 RTMAX; do
         trap "echo got $signal" $signal
@@ -262,7 +262,7 @@ fn every_signal_that_can_be_handled_is_the_commands() {
 #[test]
 fn an_alarm_that_was_set_before_is_the_commands() {
     let redis = Redis::start();
-    // As without nxlock, which exec(3) would have left the alarm to.
+    // As without nxlock: exec(3) leaves the alarm to the command.
     let call = redis.nxlock(["run", "job", "--", "sleep", "300"]);
     call.under(["perl", "-e", "alarm 1; exec @ARGV"]).run().exits(128 + 14);
     assert!(!redis.exists("lock:job"));
@@ -282,7 +282,7 @@ fn a_value_that_comes_with_a_signal_arrives_with_it() {
     let mut running = redis.nxlock(["run", "job", "--", "python3", "-c", script]).start();
     running.line("up");
     let value = nix::libc::sigval { sival_ptr: std::ptr::without_provenance_mut(4711) };
-    // SAFETY: sigqueue(3) does not look at the value.
+    // SAFETY: sigqueue(3) does not dereference the value.
     assert_eq!(unsafe { nix::libc::sigqueue(running.pid(), nix::libc::SIGRTMIN(), value) }, 0);
     running.line("value 4711");
     running.finish().exits(0);

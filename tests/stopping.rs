@@ -1,4 +1,4 @@
-//! Stopping a command: limits of time, and what is left behind.
+//! Stopping a command: time limits, and processes left behind.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 
 use crate::support::{Redis, eventually, is_alive, now, text_of};
 
-/// Deaf to all that asks politely, in every process of it.
+/// Ignores TERM, HUP and INT, in all of its processes.
 const DEAF: &str = r#"trap "" TERM HUP INT; echo up; while :; do echo beat >> "$LOG"; sleep 0.02; done"#;
 
 #[test]
@@ -55,7 +55,7 @@ fn kill_comes_as_long_after_term_as_was_asked_for() {
     assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
 }
 
-/// A busy machine has many other processes, and to look at them all takes a while.
+/// On a busy machine there are many other processes, and a scan of them all takes a while.
 #[test]
 fn what_a_command_starts_to_clean_up_is_not_told_to_stop() {
     let redis = Redis::start();
@@ -86,7 +86,7 @@ fn kill_after_nothing_is_kill_at_once() {
     assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
 }
 
-/// What a tree and the next holder write into one log, in the order in which they came.
+/// Asserts that the next holder starts after the last process of a tree has ended: both write to one log.
 fn next_holder_comes_last(redis: &Redis, stop: impl FnOnce(&crate::support::Running)) {
     let log = redis.directory().join("log");
     let tree = format!("( setsid sh -c '{DEAF}' & ) ; sleep 300");
@@ -102,7 +102,7 @@ fn next_holder_comes_last(redis: &Redis, stop: impl FnOnce(&crate::support::Runn
     eventually("it ends", || running.has_ended());
     assert_eq!(running.descendants(), [0; 0]);
     running.finish().exits(143);
-    // And nothing has come after it.
+    // Nothing was written after it.
     assert!(text_of(&log).ends_with("next\n"));
 }
 
@@ -128,7 +128,7 @@ fn the_command_does_not_survive_our_death() {
     let pid: i32 = running.line("pid ").parse().unwrap();
     running.signal(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(pid));
-    // Long before the lease ends.
+    // Granted long before the lease expires.
     redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
 }
 
@@ -146,7 +146,7 @@ fn a_stopped_command_is_killed_all_the_same() {
 #[test]
 fn what_forks_while_it_is_killed_is_found_too() {
     let redis = Redis::start();
-    // Never more than a few at a time, but always a new one.
+    // Only a few at a time, but always a new one.
     let script = r#"trap "" TERM; echo up
         hop() { setsid sh -c 'trap "" TERM; sleep 0.01; eval "$HOP"' & }
         HOP='[ -e "$STOP" ] || { setsid sh -c "trap \"\" TERM; sleep 0.01; eval \"\$HOP\"" & }'; export HOP

@@ -1,4 +1,4 @@
-//! Supervision of odd commands, for odd callers, at odd moments.
+//! Supervision of unusual commands, for unusual callers, at unusual moments.
 
 mod beginnings;
 mod callers;

@@ -1,4 +1,4 @@
-//! What tests are told in: servers, callers, terminals, faults.
+//! What the tests are written with: servers, calls of nxlock, terminals, faults.
 
 mod ailing;
 mod authority;
@@ -38,7 +38,7 @@ pub use root::{Mounted, User, may_unshare, we_are_root};
 pub use secure::Secure;
 pub use sentinels::{MASTER, Sentinels};
 
-/// How long a fact may take to come true on a loaded machine.
+/// How long a condition may take to become true on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 #[expect(clippy::disallowed_methods, reason = "the one place where tests ask for the time")]
@@ -46,7 +46,7 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The clock that files are stamped with.
+/// Returns the time of the clock that timestamps files.
 #[expect(clippy::disallowed_methods, reason = "the one place where tests ask for the date")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
@@ -57,13 +57,13 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(3));
 }
 
-/// How long a fault lasts: the one thing that is waited for by time, because it is made of it.
+/// Sleeps while a fault lasts. Tests wait by time for nothing else.
 #[expect(clippy::disallowed_methods, reason = "a fault that lasts")]
 pub fn lasts(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Waits until something is there.
+/// Waits until `look` returns something, and returns that.
 #[track_caller]
 pub fn eventually_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = now();
@@ -76,19 +76,19 @@ pub fn eventually_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually_some(what, || is_so().then_some(()));
 }
 
-/// What a file holds; nothing if it is not there yet.
+/// Returns the content of a file; empty if the file does not exist yet.
 pub fn text_of(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// The state of a process as proc_pid_stat(5) has it, and nothing for one that is gone: `R`, `S`,
-/// `T` for stopped. One that has ended and was not waited for is gone.
+/// Returns the state of a process, proc_pid_stat(5): `R`, `S`, `T` for stopped. `None` if it is gone; a zombie counts
+/// as gone.
 pub fn state_of(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
@@ -105,7 +105,7 @@ pub fn is_alive(pid: i32) -> bool {
     state_of(pid).is_some()
 }
 
-/// A program made for one test, of what no tool does.
+/// Compiles a C program for one test, to do what no tool does.
 pub fn built(directory: &Path, source: &str) -> PathBuf {
     let (from, to) = (directory.join("odd.c"), directory.join("odd"));
     fs::write(&from, source).expect("a source");

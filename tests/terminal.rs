@@ -15,7 +15,7 @@ fn run(redis: &Redis, script: &str) -> Terminal {
     Terminal::start(redis.nxlock(["run", "job", "-c", script]))
 }
 
-/// A shell that does job control, at a terminal.
+/// Starts a shell with job control, at a terminal.
 fn shell(redis: &Redis) -> Terminal {
     shell_with(redis, &[])
 }
@@ -23,7 +23,7 @@ fn shell(redis: &Redis) -> Terminal {
 fn shell_with(redis: &Redis, variables: &[(&str, &str)]) -> Terminal {
     let call = Nxlock::by("sh", ["-i"]).env("NXLOCK_SERVER", redis.url()).env("PS1", "$ ");
     let mut shell = Terminal::start(variables.iter().fold(call, |call, (name, value)| call.env(name, value)));
-    // Told apart from the echo of what is typed by what only the shell can make of it.
+    // The echo of the input does not contain the sum: only the shell computes it.
     shell.types("echo shell-$((1+1))\n");
     shell.shows("shell-2");
     shell
@@ -153,7 +153,7 @@ fn the_command_reads_the_terminal() {
 #[test]
 fn the_command_may_change_the_terminals_modes() {
     let redis = Redis::start();
-    // Background processes that change them are stopped by TTOU.
+    // TTOU would stop a background process that changes them.
     let mut terminal = run(&redis, "stty -echo && echo ask && read answer && stty echo && echo \"said-$answer\"");
     terminal.shows("ask");
     terminal.types("hidden\n");
@@ -192,7 +192,7 @@ fn ctrl_z_stops_both_and_fg_resumes_them() {
     let redis = Redis::start();
     let mut shell = shell(&redis);
     shell.types("nxlock run job -- sh -c 'echo up $$ $PPID up; read x; echo read-$x; exit 6'; echo status-$?\n");
-    // What is typed is echoed, dollar signs and all.
+    // The terminal echoes what is typed, dollar signs and all.
     let pids = loop {
         let between = shell.shows(" up");
         let numbers: Vec<i32> = between.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -225,9 +225,9 @@ fn a_job_in_the_background_can_be_brought_to_the_foreground() {
     let mut shell = shell(&redis);
     shell.types("nxlock run job -- sh -c 'echo up-$((1+3)); read x; echo read-$x' &\n");
     shell.shows("up-4");
-    // It wants to read, and is stopped for it (TTIN).
+    // It reads in the background, and TTIN stops it.
     shell.types("fg\n");
-    // The shell says what it continues, with the command in quotes of its own.
+    // The shell prints the command that it continues, quoted in its own way.
     shell.shows("echo read-\\$x");
     shell.types("words\n");
     shell.shows("read-words");
@@ -265,7 +265,7 @@ fn term_from_elsewhere_ends_a_command_at_a_terminal() {
     terminal.exits(143);
 }
 
-/// What a command starts that does not hear the terminal: in the background, in a session of its own.
+/// Starts two processes that the terminal's signals do not affect: one in a session of its own, one that ignores them.
 const DEAF: &str = r#"( trap '' TERM; exec setsid sh -c 'trap "" HUP; echo $$ >> "$PIDS"; exec sleep 300' ) &
     sh -c 'trap "" INT QUIT TSTP; echo $$ >> "$PIDS"; while :; do sleep 300; done' &"#;
 
@@ -299,7 +299,7 @@ fn what_a_command_that_dies_of_ctrl_c_has_left_is_gone_before_the_lock_is() {
     }
 }
 
-/// What is told of both kinds of authority alike.
+/// The dyn-compatible part of [`Authority`].
 trait Named {
     fn place(&self) -> std::path::PathBuf;
     fn call(&self, args: &[&str]) -> Nxlock;
@@ -352,7 +352,7 @@ fn suspended_for_longer_than_its_lease_a_command_never_goes_on() {
     eventually("they are stopped", || tree.iter().all(|pid| matches!(state_of(*pid), Some('T') | None)));
     shell.types("echo back-$((5+5))\n");
     shell.shows("back-10");
-    // Nobody has continued them, and the next one is not held up.
+    // Nobody has continued them, and they do not delay the next holder.
     redis.nxlock(["run", "job", "--", "true"]).run().exits(0);
     assert!(tree.into_iter().all(|pid| !is_alive(pid)));
     shell.types("fg; echo status-$?\n");
@@ -365,7 +365,7 @@ fn suspended_for_longer_than_its_lease_a_command_never_goes_on() {
 #[test]
 fn an_editor_has_the_time_to_give_the_terminal_back() {
     let redis = Redis::start();
-    // It catches TSTP, and takes a while until it stops itself. It is a child of the command.
+    // It handles TSTP, and takes a while until it stops itself. It is a child of the command.
     let editor = redis.directory().join("editor");
     let script = "trap 'sleep 0.1; echo given-$((3+3)); kill -STOP $$; echo taken-$((4+4))' TSTP
         echo up-$((1+1)); while :; do :; done";
@@ -401,7 +401,7 @@ fn a_key_is_not_taken_for_a_signal_that_comes_after_it() {
     terminal.exits(3);
 }
 
-/// Whether a process has yet to take this signal, proc_pid_status(5).
+/// Returns whether a signal is pending for a process, proc_pid_status(5).
 fn is_pending(pid: i32, signal: Signal) -> bool {
     let status = text_of(format!("/proc/{pid}/status").as_ref());
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).expect("it runs").trim();
@@ -428,13 +428,13 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once() {
     for (signal, name) in signals {
         nix::sys::signal::kill(group, signal).unwrap();
         terminal.shows(&format!("got-{name}"));
-        // Until nxlock has taken it, the kernel takes another for the same.
+        // Until nxlock has read the signal, the kernel merges another one with it.
         eventually("nxlock has had it", || !is_pending(terminal.pid(), signal));
-        // To nxlock alone it is passed on.
+        // nxlock passes on a signal that is sent to it alone.
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), signal).unwrap();
         terminal.shows(&format!("got-{name}"));
     }
-    // Handled after all that came before it.
+    // Handled after all signals before it.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGUSR1).unwrap();
     terminal.shows("got-USR1");
     let screen = terminal.screen();
@@ -451,7 +451,7 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once() {
 fn a_command_that_uses_the_terminal_from_the_background_goes_on_in_the_foreground() {
     let redis = Redis::start();
     let mut shell = shell(&redis);
-    // As an editor does that is started with `&`: TTOU stops it, and the shell has to see that.
+    // Like an editor that is started with `&`: TTOU stops it, and the shell has to notice.
     shell.types("nxlock run job -- sh -c 'echo up-$((1+3)); stty sane; echo sane-$((2+3)); read x; echo read-$x' &\n");
     shell.shows("up-4");
     eventually("the shell knows that it has stopped", || {

@@ -1,6 +1,6 @@
-//! Over TLS: whose certificate is believed, and what is said of one that is not.
+//! TLS: which certificates nxlock trusts, and the errors for others.
 //!
-//! That locks are kept over TLS as over anything else is told in `authority`.
+//! `contract` tests that locks work over TLS as over anything else.
 
 mod named;
 
@@ -10,18 +10,18 @@ use crate::support::certificates::{Certificate, certificates};
 use crate::support::line::{Turn, is_renewed};
 use crate::support::{Authority, Done, Nxlock, Redis, Secure, eventually};
 
-/// With no certificates but those that the test names.
+/// Calls nxlock with only the certificates that the test names.
 fn call<const N: usize>(url: &str, args: [&str; N]) -> Nxlock {
     Nxlock::new(args).env("NXLOCK_SERVER", url).env("SSL_CERT_FILE", certificates().another_authority())
 }
 
-/// Wants to wait, with a server that is given much time: what is refused nevertheless is refused at once.
+/// Returns a call that would wait, with a long server timeout: a refusal has to come at once nevertheless.
 fn patient(url: &str) -> Nxlock {
     call(url, ["run", "job", "--server-timeout", "20s", "--", "echo", "ran"])
 }
 
-/// Neither tries again nor waits. Who wants a lock comes twice: the second time to give back what may have been
-/// granted.
+/// Asserts that nxlock neither retries nor waits. To acquire, it connects twice: the second time to release what may
+/// have been granted.
 #[track_caller]
 fn is_refused_at_once(server: &Secure, attempt: Nxlock) -> Done {
     let before = server.failed_handshakes();
@@ -74,7 +74,7 @@ fn a_certificate_that_cannot_be_trusted_is_refused_at_once_and_said_to_be_what_i
 fn a_server_that_wants_a_certificate_of_its_clients_lets_nobody_in_without() {
     let server = Secure::mutual();
     let attempt = patient(&server.url()).env("SSL_CERT_FILE", certificates().authority());
-    is_refused_at_once(&server, attempt).says("it wants a certificate of us").says("--tls-cert");
+    is_refused_at_once(&server, attempt).says("the server requires a client certificate").says("--tls-cert");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_server_that_hangs_in_the_greeting_holds_nobody_longer_than_the_server_timeo
     server.redis.hang();
     for verb in [&["status"][..], &["run", "job", "--", "echo", "ran"], &["run", "job", "-n", "--", "echo", "ran"]] {
         let call = server.nxlock(verb.iter().copied()).env("NXLOCK_SERVER_TIMEOUT", "500ms");
-        let done = call.run().exits(69).prints("").says("does not answer");
+        let done = call.run().exits(69).prints("").says("no answer to the TLS handshake");
         assert!(done.took >= Duration::from_millis(490), "{verb:?} gave up after {:?}", done.took);
         done.within(Duration::from_secs(1));
     }
@@ -155,7 +155,7 @@ fn a_server_that_gets_another_certificate_stops_nobody_before_the_lease_ends() {
         server.redis.ask::<()>(&["CONFIG", "SET", "tls-cert-file", &chain, "tls-key-file", &key]);
         server.redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     };
-    // Somebody has put the wrong file there, and sees it.
+    // The administrator installs a wrong certificate, and notices.
     show(&certificates().server_of_long_ago());
     server.nxlock(["status"]).run().exits(69).says("expired");
     show(&certificates().server());

@@ -1,9 +1,9 @@
-//! What happens to a server while many wait: scripts forgotten, everything forgotten, a restart.
+//! Server failures while many wait: scripts lost, all data lost, a restart.
 
 use crate::support::line::{Turn, fences_rise, grants, is_renewed, line_is, stands_in_line, turn, whoever_is_next};
 use crate::support::{Fate, Proxy, Redis, Running, eventually};
 
-/// Somebody who logs the turn, with number and fence, and stays.
+/// Starts a run that logs its number and its fence, and holds the lock until told to end.
 fn numbered(redis: &Redis, who: usize, options: &[&str]) -> Turn {
     let call = redis.nxlock(turn(options)).env("LOG", redis.directory().join("log"));
     Turn::of(call.env("WHO", who.to_string()))
@@ -13,7 +13,7 @@ fn line(redis: &Redis, n: usize) -> Vec<Turn> {
     (1..=n).map(|who| numbered(redis, who, &[]).in_line(redis)).collect()
 }
 
-/// A holder that is number 0.
+/// Starts a holder with the number 0.
 fn holder(redis: &Redis, options: &[&str]) -> Turn {
     let mut holder = numbered(redis, 0, options);
     holder.up();
@@ -24,7 +24,7 @@ fn pids(line: &[Turn]) -> Vec<i32> {
     line.iter().map(Turn::pid).collect()
 }
 
-/// Each has its turn and goes; all of it is in the log.
+/// Asserts that each run gets the lock and ends, and that the log shows this order.
 #[track_caller]
 fn served_in_order(redis: &Redis, line: Vec<Turn>, order: &[usize]) {
     for mut turn in line {
@@ -65,7 +65,7 @@ fn after_a_restart_without_memory_the_holder_stops_and_tickets_restore_the_order
     let mut line = line(&redis, 8);
     redis.restart();
     holder.running.finish().exits(76);
-    // The first to come back finds the lock free and nobody in line.
+    // The first waiter that reconnects finds the lock free and the queue empty.
     let mut first = 0;
     eventually("somebody has it", || {
         first = line.iter().position(Turn::is_up).unwrap_or(line.len());
@@ -120,7 +120,7 @@ fn a_restart_with_memory_in_the_middle_of_a_line_loses_nobody() {
     while !line.is_empty() {
         redis.restart();
         now_has_it.leaves();
-        // The first in line may not be back yet: then another one is the first.
+        // The first waiter may not have reconnected yet: then another one is the first.
         now_has_it = whoever_is_next(&mut line);
     }
     now_has_it.leaves();
@@ -157,7 +157,7 @@ fn who_was_given_the_lock_when_everything_was_deleted_does_not_run_beside_anothe
     let redis = Redis::start();
     let holder = holder(&redis, &["-t", "1m"]);
     let mut line = line(&redis, 3);
-    // Put aside for one that cannot claim it, and then forgotten.
+    // Reserved for a waiter that cannot claim it, and then deleted.
     line[0].freeze();
     holder.leaves();
     redis.ask::<()>(&["FLUSHALL"]);
@@ -173,13 +173,13 @@ fn who_was_given_the_lock_when_everything_was_deleted_does_not_run_beside_anothe
 #[test]
 fn who_is_called_and_does_not_hear_it_looks_by_itself() {
     let redis = Redis::start();
-    // It carries replies, and nothing that comes unasked.
+    // The proxy carries replies, but no published messages.
     let proxy = Proxy::to(&redis, |_| Fate::Delivered);
     let holder = holder(&redis, &[]);
     let mut deaf = Turn::of(proxy.nxlock(turn(&[]))).in_line(&redis);
     let mut behind = Turn::queued(&redis, &[]);
     holder.leaves();
-    // It had its grace; what it missed is the next one's.
+    // Its reservation has lapsed, and the lock is the next waiter's.
     behind.up();
     assert!(!deaf.is_up());
     line_is(&redis, &[deaf.pid()]);

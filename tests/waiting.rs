@@ -1,4 +1,4 @@
-//! Waiting while the server hangs or is away, and what is said of a wait.
+//! Waiting while the server hangs or is away, and what nxlock reports of a wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::support::{Fate, Proxy, Redis, Running, eventually, lasts, now};
 
 const LEAVE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// Tells a waiter to leave, and expects it to: soon, by that signal, with nothing started.
+/// Sends a waiter a signal, and expects it to die of that soon, with nothing started.
 fn leaves_by(waiter: Running, signal: Signal) {
     let told = now();
     waiter.signal(signal);
@@ -33,7 +33,7 @@ fn a_waiter_leaves_though_the_server_hangs() {
         redis.resume();
         let mut first = redis.nxlock(options).start();
         redis.hang();
-        // Also one that has never had an answer. Its lock may have been asked for.
+        // The same for a waiter that never got a reply. Its request may have been sent.
         eventually("it listens to signals", || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", first.pid())).unwrap_or_default();
             // Caught, or blocked to be read from a descriptor.
@@ -45,7 +45,7 @@ fn a_waiter_leaves_though_the_server_hangs() {
         leaves_by(first, signal);
         redis.resume();
     }
-    // Ours and the holder's.
+    // Only the holder is left.
     eventually("the server has heard all that was said", || redis.others_connected() == 1);
     holder.leaves();
 }
@@ -74,7 +74,7 @@ fn a_server_that_goes_away_while_we_wait_is_waited_for() {
     waiter.says("waiting for \"job\": held");
     redis.kill();
     waiter.says("trying again");
-    // For longer than one contact may take.
+    // For longer than the server timeout.
     let gone = now();
     eventually("it has been away for a while", || gone.elapsed() > Duration::from_millis(700));
     assert!(!waiter.has_ended());
@@ -131,7 +131,7 @@ fn slow_grants_far_apart_do_not_add_up() {
         let mut plain = redis::Client::open(format!("unix://{}", socket.display())).unwrap().get_connection().unwrap();
         let mut ask = |words: &[&str]| redis::cmd(words[0]).arg(&words[1..]).exec(&mut plain).unwrap();
         match now_in.load(Ordering::SeqCst) {
-            // Granted, and too late to be of use; before it asks again, it is another's.
+            // Granted, but too late to be of use; before nxlock retries, another client has it.
             0 if n == 1 => slow,
             0 => {
                 ask(&["SET", "lock:job", "another's", "PX", "600000"]);

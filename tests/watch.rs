@@ -1,6 +1,6 @@
-//! `status --watch`: a screen with keys, or a text for each change.
+//! `status --watch`: a screen with keys, or text for each change.
 
-/// What becomes of the terminal, whatever ends the view or befalls it.
+/// The terminal is restored, however the view ends.
 mod leaving;
 mod piped;
 mod screen;
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::support::{Nxlock, Redis, Terminal, eventually, eventually_some};
 
-/// What a screen showed last, line by line, without colours.
+/// Returns what a screen showed last, line by line, without colours.
 fn picture(terminal: &mut Terminal) -> Option<Vec<String>> {
     let written = terminal.screen();
     let whole = &written[..written.rfind("\x1b[J")?];
@@ -32,7 +32,7 @@ fn picture(terminal: &mut Terminal) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// Waits until the screen shows such a picture, and gives it.
+/// Waits until the screen shows such lines, and returns them.
 #[track_caller]
 fn shows(terminal: &mut Terminal, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
     let mut last = Vec::new();
@@ -50,13 +50,13 @@ fn says(terminal: &mut Terminal, text: &str) -> Vec<String> {
     shows(terminal, |lines| lines.iter().any(|line| line.contains(text)))
 }
 
-/// The selected line begins like this.
+/// Waits until the selected line begins with this name.
 #[track_caller]
 fn selects(terminal: &mut Terminal, name: &str) -> Vec<String> {
     shows(terminal, |lines| lines.iter().any(|line| line.starts_with(&format!("> {name}"))))
 }
 
-/// A view, begun by a shell that tells how it ended, and whether the terminal is as it was.
+/// Starts a view in a shell that prints its exit status if the terminal is as it was before.
 fn watch(redis: &Redis, args: &str) -> Terminal {
     let script = format!(
         "stty columns 80 rows 24; before=$(stty -g); nxlock status --watch=100ms {args}; status=$?
@@ -66,7 +66,7 @@ fn watch(redis: &Redis, args: &str) -> Terminal {
     Terminal::start(call)
 }
 
-/// The view's own process.
+/// Returns the pid of the view.
 fn viewer(terminal: &Terminal) -> i32 {
     eventually_some("the view's process", || {
         let children = format!("/proc/{0}/task/{0}/children", terminal.pid());
@@ -80,7 +80,7 @@ fn viewer(terminal: &Terminal) -> i32 {
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// It has been a screen, and is none any more.
+/// Asserts that the view has entered the alternate screen and left it again.
 #[track_caller]
 fn is_restored(terminal: &mut Terminal) {
     let written = terminal.screen();

@@ -1,4 +1,4 @@
-//! A holder is killed: how long after its lease the next one starts.
+//! How long after the lease of a killed holder the next one starts.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -9,7 +9,7 @@ use super::scene::{new_name, read, start};
 use super::within::stamping;
 use crate::rig::{Figures, NXLOCK, Server, command, now, pause, until};
 
-/// A holder, and one who waits for it.
+/// A holder, and its waiter.
 struct Pair {
     name: String,
     stamps: PathBuf,
@@ -17,8 +17,7 @@ struct Pair {
     waiter: Child,
 }
 
-/// So many locks beside each other, whose holders are killed one after the other, so that no two
-/// expiries meet.
+/// Measures so many locks at once. Kills their holders one after the other, so that no two leases expire together.
 pub fn lateness(server: &Server, pairs: usize) -> Figures {
     let mut pairs: Vec<Pair> = (0..pairs).map(|_| pair(server)).collect();
     let mut ends = Vec::new();
@@ -28,7 +27,7 @@ pub fn lateness(server: &Server, pairs: usize) -> Figures {
         let asked = now();
         let left: u64 =
             server.ask::<i64>(&["PTTL", &format!("lock:{}", pair.name)]).try_into().expect("a lock that expires");
-        // The server counts whole milliseconds: the middle of the one that it may have meant.
+        // PTTL counts whole milliseconds: assume the middle of that one.
         ends.push((asked + now()) / 2 + Duration::from_millis(left) + Duration::from_micros(500));
         pause(Duration::from_millis(37));
     }
@@ -54,7 +53,7 @@ fn pair(server: &Server) -> Pair {
     Pair { name, stamps, holder, waiter }
 }
 
-/// Keys of others, which expire while the bench goes on and after it.
+/// Sets unrelated keys, which expire during the bench and after it.
 pub fn strew(server: &Server, keys: usize) {
     let mut connection = server.connect().expect("the server answers");
     let mut pipe = redis::pipe();

@@ -1,4 +1,4 @@
-//! What keeps a command waiting: the contestants, and how each is called.
+//! The contestants, which make a command wait, and how each is called.
 
 use std::ffi::OsString;
 use std::fs;
@@ -31,12 +31,12 @@ impl Guard {
         }
     }
 
-    /// Whether it asks a server.
+    /// Returns whether it sends requests to a server.
     pub fn asks(self) -> bool {
         !matches!(self, Guard::Flock | Guard::NxlockLocal)
     }
 
-    /// `words` run under the lock `name`.
+    /// Returns a call that runs `words` under the lock `name`.
     pub fn call(self, server: &Server, name: &str, words: &[OsString]) -> Command {
         let nxlock = |url: String| {
             let mut call = command(NXLOCK);
@@ -62,7 +62,7 @@ impl Guard {
         call
     }
 
-    /// How many stand in line, where that can be known.
+    /// Returns the number of waiters, if it can be known.
     pub fn waiting(self, server: &Server, name: &str) -> Option<usize> {
         match self {
             Guard::Flock => Some(blocked(&file(server, name))),
@@ -73,7 +73,7 @@ impl Guard {
     }
 }
 
-/// Who waits, as `status` tells.
+/// Returns the number of waiters that `status` shows.
 fn queued(server: &str, name: &str) -> usize {
     let status = command(NXLOCK).args(["--server", server, "--json", "status", name]).output().expect("it starts");
     String::from_utf8_lossy(&status.stdout).matches("\"position\"").count()
@@ -83,7 +83,7 @@ fn file(server: &Server, name: &str) -> PathBuf {
     server.directory().join(name)
 }
 
-/// Who is kept waiting by a lock on the file: proc_locks(5) has a line with an arrow for each.
+/// Returns the number of processes blocked by a lock on the file: proc_locks(5) has a line with an arrow for each.
 fn blocked(file: &Path) -> usize {
     let Ok(inode) = fs::metadata(file).map(|metadata| metadata.ino()) else { return 0 };
     let locks = fs::read_to_string("/proc/locks").expect("proc(5) is there");

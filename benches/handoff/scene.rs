@@ -1,4 +1,4 @@
-//! One lock, one holder, some who wait, and what the stamps of their commands tell afterwards.
+//! One lock, one holder, its waiters, and what the stamps of their commands show afterwards.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -16,27 +16,27 @@ use crate::rig::{Server, now, pause, until};
 
 pub struct Seen {
     pub latencies: Vec<Duration>,
-    /// Pairs of whom the later was served before the earlier.
+    /// Pairs in which the later waiter was served before the earlier.
     pub inversions: usize,
-    /// Scripts that the server was asked to run, and all commands, from the holder's end to the last's.
+    /// Scripts called, and all commands, from the end of the holder's command to that of the last.
     pub asked: u64,
     pub commands: u64,
 }
 
-/// A holder whose command goes on until it is let go, and those who wait for it.
+/// A holder whose command runs until the crowd is dispersed, and its waiters.
 pub struct Crowd {
     leash: ChildStdin,
     members: Vec<Child>,
     stamps: PathBuf,
 }
 
-/// One after the other, and all in line when this returns.
+/// Starts the waiters one after the other, and returns when all are queued.
 pub fn gather(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Crowd {
     let name = new_name();
     let stamps = server.directory().join(format!("{name}.stamps"));
     let mut holder = start(guard.call(server, &name, &stamping(&stamps, 0, true)), Stdio::piped());
     let leash = holder.stdin.take().expect("a pipe");
-    // The file is there as soon as the holder's command runs.
+    // The holder's command creates the file.
     until("the holder's command runs", || stamps.exists());
     let mut members = vec![holder];
     for waiter in 1..=waiters {
@@ -46,16 +46,16 @@ pub fn gather(server: &Server, guard: Guard, waiters: usize, apart: Duration) ->
     }
     match guard.waiting(server, &name) {
         Some(_) => until("all are in line", || guard.waiting(server, &name) == Some(waiters)),
-        // A poller is not seen; and where in its interval the lock comes free is left to chance.
+        // Pollers are not visible; when in their interval the lock becomes free is left to chance.
         None => pause(Duration::from_micros(30_000 + u64::from(now().subsec_micros()) % 100_000)),
     }
-    // What came with the arrivals is over: the machine is quiet when the lock is let go.
+    // Let the arrivals settle: the machine is quiet when the lock is released.
     pause(Duration::from_millis(5));
     Crowd { leash, members, stamps }
 }
 
 impl Crowd {
-    /// Lets the holder go, sees everybody served, and gives the file of their stamps.
+    /// Releases the holder, waits until all were served, and returns the file of their stamps.
     pub fn disperse(self) -> PathBuf {
         drop(self.leash);
         for mut member in self.members {
@@ -90,7 +90,7 @@ pub fn new_name() -> String {
     format!("bench{}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Killed when the bench dies.
+/// Starts a process that is killed when the bench dies.
 pub fn start(mut call: Command, stdin: Stdio) -> Child {
     call.stdin(stdin).stdout(Stdio::null());
     // SAFETY: prctl(2) is async-signal-safe.
@@ -98,7 +98,7 @@ pub fn start(mut call: Command, stdin: Stdio) -> Child {
     call.spawn().expect("it starts")
 }
 
-/// When each command began and ended, and whose it was.
+/// Returns when each command began and ended, and whose it was.
 pub fn read(stamps: &PathBuf) -> Vec<(Duration, Duration, usize)> {
     let text = fs::read_to_string(stamps).expect("stamps");
     let line = |line: &str| {

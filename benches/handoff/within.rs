@@ -1,4 +1,4 @@
-//! What this program does when it is called again: to be the command under a lock, or a poller.
+//! The other roles of this program when it is started again: the command under a lock, or a poller.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,14 +14,14 @@ use crate::rig::{now, pause};
 pub const STAMP: &str = "--stamp";
 pub const POLL: &str = "--poll";
 
-/// How long a command takes, unless it goes on until its input ends.
+/// How long a command takes, unless it runs until its input ends.
 const HOLD: Duration = Duration::from_millis(2);
 
 pub fn program() -> PathBuf {
     env::current_exe().expect("this program has a path")
 }
 
-/// The words of a command that writes `who`, its beginning and its end into the file.
+/// Returns the words of a command that writes `who`, its start and its end to the file.
 pub fn stamping(file: &Path, who: usize, until_eof: bool) -> Vec<OsString> {
     let until = if until_eof { "eof" } else { "soon" };
     vec![program().into(), STAMP.into(), file.into(), who.to_string().into(), until.into()]
@@ -36,12 +36,12 @@ pub fn stamp(mut args: impl Iterator<Item = String>) {
         "eof" => drop(stdin().read_to_end(&mut Vec::new())),
         _ => pause(HOLD),
     }
-    // The end comes last, but for the writing of it.
+    // Only the write comes after the end.
     let line = format!("{who} {} {}\n", began.as_nanos(), now().as_nanos());
     file.write_all(line.as_bytes()).expect("stamps are written");
 }
 
-/// As people write it, without what a shell and redis-cli would add.
+/// Polls as people write it, without the cost of a shell and of redis-cli.
 pub fn poll(mut args: impl Iterator<Item = String>) {
     let port: u16 = args.next().and_then(|port| port.parse().ok()).expect("a port");
     let (name, program) = (args.next().expect("a name"), args.next().expect("a command"));

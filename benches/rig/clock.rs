@@ -1,4 +1,4 @@
-//! What time it is on this machine, for every process on it the same: CLOCK_MONOTONIC.
+//! The time of this machine, the same in every process: CLOCK_MONOTONIC.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Looks until it is so.
+/// Waits until a condition is true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = now();
     while !is_so() {

@@ -15,7 +15,7 @@ impl Figures {
         self.0.insert(at, sample);
     }
 
-    /// The smallest sample that at least so many percent do not exceed; NaN where there is none.
+    /// Returns the smallest sample that at least so many percent do not exceed; NaN if there is none.
     pub fn percentile(&self, percent: usize) -> f64 {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied().unwrap_or(f64::NAN)
@@ -26,7 +26,7 @@ impl Figures {
     }
 }
 
-/// Rows of text under a heading, their columns aligned: the first to the left, the others to the right.
+/// Rows of text under a heading, in aligned columns: the first to the left, the others to the right.
 pub struct Table(Vec<Vec<String>>);
 
 impl Table {

@@ -1,8 +1,8 @@
-//! Contestants in turn, each round beginning with another one.
+//! Contestants that take turns; each round begins with another one.
 
 pub type Contestant<'a> = Box<dyn FnMut() + 'a>;
 
-/// Calls every contestant once a round. What happens to the machine happens to all of them.
+/// Calls every contestant once a round. A disturbance of the machine thus affects all of them.
 pub fn rounds(count: usize, contestants: &mut [Contestant<'_>]) {
     for round in 0..count {
         let first = round % contestants.len();

@@ -21,9 +21,9 @@ pub struct Server {
     port: u16,
 }
 
-/// What a server has done since it was last told to forget.
+/// The server's statistics since their last reset.
 pub struct Stats {
-    /// Calls of each command, those from within scripts included.
+    /// Calls of each command, including those from within scripts.
     pub calls: BTreeMap<String, u64>,
     pub connections: u64,
 }
@@ -43,14 +43,14 @@ impl Server {
         Server::with(&[])
     }
 
-    /// With options as redis-server takes them on its command line.
+    /// Starts a server with command line options.
     pub fn with(options: &[String]) -> Server {
-        // Between our finding a port and the server's taking it somebody else may: then another.
+        // Another process may take the port before the server does: then try another.
         let keeping = ["--save", "", "--appendonly", "no"].map(str::to_owned);
         (0..20).find_map(|_| Server::try_start(&[&keeping, options].concat())).expect("redis-server starts")
     }
 
-    /// Watching over others, without keys of its own.
+    /// Starts a sentinel, which has no keys.
     pub fn as_sentinel() -> Server {
         (0..20).find_map(|_| Server::try_start(&["--sentinel".to_owned()])).expect("redis-server starts as a sentinel")
     }
@@ -59,7 +59,7 @@ impl Server {
         let unused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = unused.expect("a port").port();
         let directory = tempfile::Builder::new().prefix("nx").tempdir().expect("a directory for the server");
-        // A sentinel has to have one, and writes to it.
+        // A sentinel requires this file, and writes to it.
         let file = directory.path().join("conf");
         std::fs::write(&file, "").expect("a file for its configuration");
         let mut command = Command::new("redis-server");
@@ -90,7 +90,7 @@ impl Server {
         format!("unix://{}", self.directory.path().join("s").display())
     }
 
-    /// No server at all: a directory beside it.
+    /// Returns the URL of a directory: no server at all.
     pub fn local(&self) -> String {
         format!("local:{}", self.directory.path().join("locks").display())
     }
@@ -99,7 +99,7 @@ impl Server {
         self.port
     }
 
-    /// A place for the files of a bench.
+    /// Returns a directory for the files of a bench.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -122,12 +122,12 @@ impl Server {
         format!("redis-server {}", version.unwrap_or("of no known version"))
     }
 
-    /// What it did from now on is what [`Server::stats`] tells.
+    /// Resets the statistics that [`Server::stats`] returns.
     pub fn forget_stats(&self) {
         self.ask::<()>(&["CONFIG", "RESETSTAT"]);
     }
 
-    /// Without what asking for it takes.
+    /// Returns the statistics, without the requests that this takes.
     pub fn stats(&self) -> Stats {
         let info: String = self.ask(&["INFO", "everything"]);
         let mut calls = BTreeMap::new();
@@ -143,7 +143,7 @@ impl Server {
         for ours in ["ping", "info", "config|resetstat", "config"] {
             calls.remove(ours);
         }
-        // The one that asks.
+        // Without the connection of this request.
         Stats { calls, connections: connections - 1 }
     }
 }
@@ -154,7 +154,7 @@ impl Server {
         self.process.wait().expect("it is ours");
     }
 
-    /// It neither answers nor closes anything.
+    /// Stops the server, which then neither answers nor closes anything.
     pub fn hang(&self) {
         kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGSTOP).expect("it runs");
     }

@@ -52,13 +52,11 @@ pub fn asked() -> Result<Asked, clap::Error> {
     match lone_half(&cli).or_else(|| lone_margin(&cli, &matches)) {
         None => Ok(Asked { cli, settings: Ok(settings) }),
         Some((lone, lacking)) => {
-            let cause = format!("it is of no use without {lacking}");
+            let cause = format!("it requires {lacking}");
             match counted.iter().find(|entry| entry.key == lone) {
                 Some(entry) => Ok(Asked { cli, settings: Err(entry.location.error(lone, cause)) }),
-                None => Err(Cli::command().error(
-                    clap::error::ErrorKind::MissingRequiredArgument,
-                    format!("--{lone} needs --{lacking} beside it"),
-                )),
+                None => Err(Cli::command()
+                    .error(clap::error::ErrorKind::MissingRequiredArgument, format!("--{lone} requires --{lacking}"))),
             }
         }
     }

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 /// If it is no pid.
 pub fn process(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=i32::MAX.cast_unsigned()).contains(number));
-    number.ok_or_else(|| "that is not the number of a process: write one such as $$, the shell's own".into())
+    number.ok_or_else(|| "not a process ID: give one such as $$, the shell's own".into())
 }
 
 /// The signal that reports the loss of a lock; none to send no signal.
@@ -32,7 +32,7 @@ impl FromStr for LostSignal {
             Err(_) => Signal::from_str(&format!("SIG{}", name.strip_prefix("SIG").unwrap_or(&name))),
         };
         let known = "a name such as TERM, a number, or `none`";
-        signal.map(|signal| LostSignal(Some(signal))).map_err(|_| format!("there is no such signal: write {known}"))
+        signal.map(|signal| LostSignal(Some(signal))).map_err(|_| format!("unknown signal: give {known}"))
     }
 }
 

@@ -127,9 +127,9 @@ fn see_processes(lock: &Named) -> Result<(), Error> {
 fn without_a_guard(name: &LockName, guard: Pid) -> Error {
     Error {
         kind: ErrorKind::Internal,
-        action: format!("cannot see the command under \"{name}\" through"),
+        action: format!("cannot supervise the command under \"{name}\""),
         cause: format!("its guard (process {guard}) was killed, and so were the command and all that it had started"),
-        hint: "see who kills processes named nxlock-guard, perhaps for lack of memory".into(),
+        hint: "find out what kills processes named nxlock-guard: the kernel may, for lack of memory".into(),
     }
 }
 

@@ -30,15 +30,15 @@ pub fn held_by_after(state: &LockState, since: Duration) -> String {
             format!("contested: {} has votes, but no majority of the servers", who(holder))
         }
         (Some(holder), StateKind::Unknown) => {
-            format!("not known, since too few servers answer; {} has votes", who(holder))
+            format!("unknown, since too few servers answer; {} has votes", who(holder))
         }
         (Some(holder), _) => format!("held by {} for {}", who(holder), span(holder.held + since)),
         (None, StateKind::Free) => "free".to_owned(),
         (None, StateKind::Legacy) => "held by an old SETNX client, without expiry".to_owned(),
         (None, StateKind::NoExpiry) => "held by another program, without expiry".to_owned(),
         (None, StateKind::WrongType(_)) => "taken by a key of another type".to_owned(),
-        (None, StateKind::Contested) => "contested, without a holder that has a majority of the servers".to_owned(),
-        (None, StateKind::Unknown) => "not known, since too few servers answer".to_owned(),
+        (None, StateKind::Contested) => "contested: no holder has a majority of the servers".to_owned(),
+        (None, StateKind::Unknown) => "unknown, since too few servers answer".to_owned(),
         (None, _) => "held by another program".to_owned(),
     }
 }

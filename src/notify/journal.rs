@@ -178,11 +178,11 @@ fn inherited(number: RawFd) -> Result<OwnedFd, &'static str> {
     }
     let mode = fcntl(status, FcntlArg::F_GETFL).map_err(|_| "it is not open")?;
     if OFlag::from_bits_retain(mode) & OFlag::O_ACCMODE == OFlag::O_RDONLY {
-        return Err("it is open for reading alone");
+        return Err("it is open only for reading");
     }
     if number <= libc::STDERR_FILENO {
         // The command inherits this one too.
-        return status.try_clone_to_owned().map_err(|_| "there are no more descriptors to be had");
+        return status.try_clone_to_owned().map_err(|_| "no descriptors are left");
     }
     fcntl(status, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|_: Errno| "it cannot be kept from the command")?;
     // SAFETY: the descriptor is open, and nothing else in nxlock uses it.

@@ -193,7 +193,7 @@ fn locked(
                 // The files changed meanwhile: no process hangs, but many compete.
                 false => LocalError::new(
                     ErrorKind::Unavailable,
-                    format!("{} is in use by so many that our turn has not come", fault::shown(&path)),
+                    format!("too many processes use {}: no turn came in time", fault::shown(&path)),
                     "wait, or use a longer --server-timeout",
                 ),
             })?;
@@ -214,7 +214,7 @@ fn lock(file: &Arc<File>, path: &Path, file_lock: &mut FileLock, limit: Limit<'_
         Woken::Ready => Ok(()),
         Woken::Cancelled => Err(LocalError::new(ErrorKind::Unreachable, "interrupted", "")),
         Woken::TimeUp => {
-            let cause = format!("another process has {} locked and does not let go of it", fault::shown(path));
+            let cause = format!("another process keeps {} locked", fault::shown(path));
             Err(LocalError::new(ErrorKind::Unreachable, cause, "see which one hangs (fuser, lslocks)"))
         }
     }

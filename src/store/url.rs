@@ -122,15 +122,11 @@ fn sentinels(scheme: Scheme, rest: &str, credentials: &Credentials) -> Result<To
     let (name, db) = path.split_once('/').unwrap_or((path, ""));
     let name = percent_decode_str(name).decode_utf8().map_err(|_| "the master's name is not UTF-8")?;
     if name.is_empty() {
-        return Err("behind the sentinels there must be the name of a master: host,host/NAME".into());
+        return Err("the master's name is missing after the sentinels: write host,host/NAME".into());
     }
     let db = match db {
         "" => 0,
-        db => db
-            .parse()
-            .ok()
-            .filter(|db| *db >= 0)
-            .ok_or("behind the master's name there must be a database, or nothing")?,
+        db => db.parse().ok().filter(|db| *db >= 0).ok_or("only a database number may follow the master's name")?,
     };
     Ok(Topology::Sentinel(Sentinel::new(hosts, name.into_owned(), Session { db, ..session })))
 }
@@ -154,7 +150,7 @@ fn hosts_of<'a>(
     let (login, behind) = rest.rsplit_once('@').map_or(("", rest), |(login, behind)| (&rest[..=login.len()], behind));
     let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
     if path.contains(['?', '#', ',']) || path.contains(char::is_whitespace) || path.contains(char::is_control) {
-        return Err("behind its hosts there stands what is not understood".into());
+        return Err("unexpected text after the host list".into());
     }
     let endpoints = hosts.split(',').map(|host| Endpoint::parse(scheme, &format!("{login}{host}"), port, credentials));
     let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
@@ -177,7 +173,7 @@ fn none_named() -> Error {
     Error {
         kind: ErrorKind::Misconfigured,
         action: "no lock server is named".into(),
-        cause: "there is no default, lest two hosts lock in different places".into(),
+        cause: "nxlock has no default, so that two hosts never lock in different places".into(),
         hint: "name it in one of three ways:\n  nxlock -s redis://host:6379 ...\n  \
                  export NXLOCK_SERVER=redis://host:6379\n  export REDIS_URL=redis://host:6379\n\
                  or, where this machine alone is to agree:\n  nxlock -s local: ..."

@@ -1,4 +1,4 @@
-//! One place where locks live, who contends for them, and what happens to it, all at once.
+//! An arena: one place where locks live, its contenders, and its faults, all at once.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ pub struct Spec {
     names: Vec<&'static str>,
     contenders: u64,
     outsiders: u64,
-    /// How many of a hundred lose their network while they will not stop, and have to be killed in time.
+    /// Percentage of attempts that lose their network while they ignore TERM, and must be killed in time.
     severed: u64,
-    /// How many of a hundred start processes that their command does not take with it.
+    /// Percentage of attempts that start processes which outlive their command.
     branching: u64,
 }
 
@@ -36,27 +36,26 @@ impl Spec {
         Spec { name, ground, names: names.to_vec(), contenders, outsiders: 0, severed: 0, branching: 0 }
     }
 
-    /// Nothing befalls the server: what goes on is between processes. Here is most to do.
+    /// No faults of the server: all contention is between processes, and most happens here.
     pub fn bare() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
         Spec { outsiders: 1, ..Spec::new("bare", server, &["hot", "mild"], 7) }
     }
 
-    /// The same, and most commands start processes that do not end with them, of which many are killed, or nxlock is,
-    /// or what is between.
+    /// The same, but most commands start processes that outlive them. Many commands, nxlocks and guards are killed.
     pub fn killed() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
         Spec { branching: 60, ..Spec::new("killed", server, &["hot", "mild", "cold"], 6) }
     }
 
-    /// A server that suffers everything and forgets nothing, by a clock that is as fast as is allowed for.
+    /// A server with every fault that loses no data, and with a clock as fast as the margin allows.
     pub fn lasting() -> Spec {
         let redis = Redis::with_clock(9_000, &["--appendonly", "yes", "--appendfsync", "always"]);
         let server = Server::new(redis, &everything_but_forgetting(), (20, 300));
         Spec::new("lasting", server, &["hot", "mild", "cold"], 7)
     }
 
-    /// A server that forgets: there, and only there, two may overlap for a while.
+    /// A server that loses data. Only here may two holders overlap, for a limited time.
     pub fn forgetful() -> Spec {
         use Ailment::{Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward};
         let ailments = [Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward];
@@ -64,19 +63,19 @@ impl Spec {
         Spec { outsiders: 1, ..Spec::new("forgetful", server, &["hot", "mild"], 5) }
     }
 
-    /// A server by whose clock leases end as early as is allowed for, and holders that hear nothing of it.
+    /// A server on whose clock leases expire as early as the margin allows, and holders that do not learn of it.
     pub fn drifting() -> Spec {
         let server = Server::new(Redis::with_clock(9_900, &[]), &[Ailment::ScriptsForgotten], (100, 500));
         let names = ["hot", "mild", "cool", "cold", "icy", "still"];
         Spec { severed: 50, ..Spec::new("drifting", server, &names, 8) }
     }
 
-    /// Five servers that vote, of which some are away or late at any time.
+    /// Five servers that vote, of which some are down or slow at any time.
     pub fn several() -> Spec {
         Spec { branching: 10, ..Spec::new("several", Several::new(), &["hot", "mild", "cold"], 5) }
     }
 
-    /// A place at which the injector itself fails.
+    /// A place whose fault injector itself fails.
     pub fn failing(why: &'static str) -> Spec {
         Spec::new("failing", Failing(OneMachine::new(), why), &["hot"], 2)
     }
@@ -87,7 +86,7 @@ impl Spec {
     }
 }
 
-/// What all who take part in an arena know.
+/// State that all participants of an arena share.
 pub struct Shared<'a> {
     pub journal: &'a Journal,
     pub names: Vec<String>,
@@ -97,7 +96,7 @@ pub struct Shared<'a> {
     pub severed: u64,
     pub branching: u64,
     pub directory: PathBuf,
-    /// A variable that everything started here carries.
+    /// An environment variable that all processes started here inherit.
     pub mark: String,
     over: &'a AtomicBool,
 }
@@ -148,7 +147,7 @@ impl Arena {
         let mut injector = seed.branch(0);
         let sights = thread::scope(|scope| {
             let (shared, everybody_left, seed, files) = (&shared, &everybody_left, &seed, files.as_ref());
-            // If one of them panics, the others end as well.
+            // If one thread panics, the others end as well.
             let _ends = (Sets(&over), Sets(everybody_left));
             let observer = scope.spawn(move || {
                 let enough = || everybody_left.load(Ordering::Relaxed);
@@ -182,7 +181,7 @@ impl Arena {
         });
         let ended = boot_clock();
         let names = shared.names.clone();
-        // Whoever was waiting for a script that was killed goes on until it finds that out.
+        // A process that waited for a killed script goes on until it notices.
         let processes = gone_within(&shared.mark, Duration::from_secs(15));
         let mut left: Vec<String> = processes.iter().map(|pid| format!("process {pid}")).collect();
         left.extend(ground.left());
@@ -191,7 +190,7 @@ impl Arena {
     }
 }
 
-/// Sets a flag when it goes.
+/// Sets a flag when dropped.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -200,14 +199,14 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Those that we may run on.
+/// Returns the processors on which this process may run.
 fn processors() -> Vec<usize> {
     let ours = sched_getaffinity(Pid::from_raw(0)).expect("processors");
     (0..CpuSet::count()).filter(|&processor| ours.is_set(processor).unwrap_or(false)).collect()
 }
 
-/// Finds out when a processor lets nobody run, by not being run: one of a virtual machine may stand still for a
-/// while, with whoever is on it, and the others go on.
+/// Detects when a processor runs nobody, by not running itself: a virtual processor may stop for a while, with the
+/// threads on it, while the others go on.
 fn feel_the_pulse(processor: usize, journal: &Journal, enough: &AtomicBool) {
     const BEAT: Duration = Duration::from_millis(5);
     const MISSED: Duration = Duration::from_millis(30);

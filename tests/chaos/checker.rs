@@ -1,21 +1,19 @@
-//! What no record may show, and what excuses it.
+//! The violations that a record may not show, and the excuses.
 //!
-//! Excuses are the contract's, and each is for somebody, from a moment to a moment:
+//! The excuses are the contract's. Each is for one attempt, for a limited time:
 //!
-//! - Leases that ended before their time (deleted, overwritten, flushed, a server that came back empty,
-//!   a server's clock set forward): who had one goes on until it finds out. A renewal is sent every
-//!   third of the ttl; then the command is told to stop, and one that will not is killed after
-//!   `--kill-after`. Whatever else goes wrong meanwhile, the command is gone at the end of the lease
-//!   that nxlock believes in, which is no later than a ttl after the lock was lost: only a renewal that
-//!   finds the lock in place makes it longer.
-//! - nxlock stopped without its command: nobody is there to stop that, until it is continued.
-//! - The whole machine stopped, or one of its processors: the instant between its resuming and ours.
-//! - nxlock did not run, for it was never its turn: as much later as it had waited for a processor in all, if
-//!   that was long.
+//! - A lease that ended early (deleted, overwritten, flushed, a server that restarted empty, a server's clock set
+//!   forward): its holder goes on until it notices. It sends a renewal every third of the ttl. nxlock then tells the
+//!   command to stop, and kills one that does not after `--kill-after`. Whatever else fails meanwhile, the command is
+//!   gone at the end of the lease that nxlock believes in, no later than a ttl after the lock was lost: only a renewal
+//!   that finds the lock in place extends it.
+//! - nxlock stopped without its command: until nxlock is continued, no process can stop the command.
+//! - The whole machine stopped, or one of its processors: the moment between its resuming and nxlock's.
+//! - nxlock was not scheduled: it may be late by the total time that it waited for a processor, if that was long.
 //!
-//! Nothing else excuses anything: not a server that hangs, dies and remembers, is full, read-only or
-//! loading, not a network, not a freeze of nxlock with its command, and not a kill of nxlock, of its guard or of its
-//! group, whatever its command has started: the section ends before anybody else enters.
+//! Nothing else excuses anything: not a server that hangs, restarts with its data, is full, read-only or loading, not a
+//! network, not a freeze of nxlock with its command, and not a kill of nxlock, of its guard or of its process group,
+//! with any processes that its command has started: the section ends before another holder enters.
 
 mod line;
 mod overlap;
@@ -28,12 +26,12 @@ use crate::record::{Ailment, Fault, Manner, Nanos, On, Record, Who, Word};
 pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
 
 const MS: Nanos = 1_000_000;
-/// How late a process may be that has nothing to wait for, on a busy machine.
+/// How late a process that waits for nothing may be on a busy machine.
 const LATE: Nanos = 500 * MS;
-/// How long it may take until one that was continued has stopped its command.
+/// How long nxlock may take to stop its command after SIGCONT.
 const WAKING: Nanos = 100 * MS;
 
-/// Something that must not be.
+/// A violation of the contract.
 #[derive(Debug)]
 pub struct Violation {
     pub what: String,
@@ -43,13 +41,13 @@ pub struct Violation {
     pub to: Nanos,
 }
 
-/// What was done under one grant.
+/// The work done under one grant.
 #[derive(Debug, Clone)]
 pub struct Section {
     pub who: Who,
     pub name: usize,
     pub fence: Option<u64>,
-    /// Of its stamps, in order: the first is its entry.
+    /// The times of its stamps, in order; the first is the entry.
     pub stamps: Vec<Nanos>,
 }
 
@@ -73,13 +71,13 @@ pub fn check(record: &Record) -> Vec<Violation> {
     found
 }
 
-/// How many overlaps were excused, and the longest.
+/// Returns how many overlaps were excused, and the longest.
 pub fn excused(record: &Record) -> (usize, Nanos) {
     let excused = overlap::check(record, &sections(record)).excused;
     (excused.len(), excused.into_iter().max().unwrap_or(0))
 }
 
-/// In the order of their entries.
+/// Returns the sections in the order of their entries.
 pub fn sections(record: &Record) -> Vec<Section> {
     let mut all: Vec<Option<Section>> = vec![None; record.attempts.len()];
     for stamp in &record.stamps {
@@ -97,11 +95,11 @@ pub fn sections(record: &Record) -> Vec<Section> {
     sections
 }
 
-/// From when to when somebody may do what another's grant forbids, and why.
+/// Returns the intervals in which a section may do what another's grant forbids.
 pub fn allowances(record: &Record, section: &Section) -> Vec<(Nanos, Nanos)> {
     let attempt = &record.attempts[section.who];
-    // What it lost it can have been granted again; then it is its own as if nothing had been. But a clock
-    // that is set forward may take a lease only later.
+    // A lock that was lost and granted to the same attempt again needs no excuse. But a clock that is set forward
+    // may end a lease only later.
     let regained = |fault: &Fault| {
         let its = crate::record::Whose::Of(section.who);
         let seen = |sight: &&crate::record::Sight| sight.name == section.name && sight.whose == its;
@@ -123,7 +121,7 @@ pub fn allowances(record: &Record, section: &Section) -> Vec<(Nanos, Nanos)> {
     record.faults.iter().filter(near).filter_map(allowed).collect()
 }
 
-/// How long after it was lost a lock may still be used.
+/// Returns how long a lock may still be used after it was lost.
 fn notice(record: &Record, section: &Section, lost: &Fault) -> Nanos {
     let attempt = &record.attempts[section.who];
     let prompt = attempt.ttl / 3 + attempt.dawdles + LATE;
@@ -135,19 +133,19 @@ fn notice(record: &Record, section: &Section, lost: &Fault) -> Nanos {
     if undisturbed { prompt.min(attempt.ttl) } else { attempt.ttl }
 }
 
-/// Nobody fails in a way that nothing explains, nobody stays, and nothing is left.
+/// Finds attempts that failed without an explanation or never ended, and what was left behind.
 fn endings(record: &Record) -> Vec<Violation> {
     let mut found = Vec::new();
     for (who, attempt) in record.attempts.iter().enumerate() {
         let ended = attempt.ended.as_ref();
         let at = ended.map_or(attempt.asked, |(at, _)| *at);
         let violation = |what| Violation { what, name: Some(attempt.name), who: vec![who], from: at, to: at };
-        // A script that was killed, and tests that run as scripts, have numbers of their own.
+        // A killed script, and a test binary that runs as the script, have exit statuses of their own.
         let explained = ["0", "69", "75", "76", "124", "129", "130", "137", "143"];
         match ended {
             None => found.push(violation(format!("c{who} has waited for ever"))),
             Some((_, how)) if attempt.manner == Manner::Run && !how.starts_with("signal") => {
-                // Then nobody knows how the command ended.
+                // Without its guard, nxlock does not know how the command ended.
                 let guard_killed =
                     |fault: &Fault| fault.ailment == Ailment::GuardKilled && fault.on == On::Attempt(who);
                 let without_a_guard = how == "70" && record.faults.iter().any(guard_killed);

@@ -1,5 +1,5 @@
-//! One who wants a lock, again and again, each time in another way; and what befalls the processes
-//! that it takes.
+//! A contender: a thread that acquires locks, again and again, in different ways. Owns the faults of the processes that
+//! this takes.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,28 +17,28 @@ use crate::seed::Seed;
 use crate::shell;
 use crate::support::{Condition, Network, Terminal, Way, lasts, program};
 
-/// Nobody has to wait for so long: whoever is ahead is done, or its lease ends.
+/// Longer than any wait: by then every holder ahead is done, or its lease has expired.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What is done under the lock, and whether the command wants to stop.
+/// The work under the lock, and whether the command can be stopped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
-    /// Does not hear TERM.
+    /// Ignores TERM.
     Deaf,
-    /// The command hears TERM, and its child does not.
+    /// The command obeys TERM, and its child ignores it.
     Tree,
-    /// The command hears TERM, and has started a daemon: a process in a session of its own, forked twice, deaf, and
-    /// without the environment that nxlock gave to the command.
+    /// The command obeys TERM, and has started a daemon: a process in a session of its own, forked twice, that ignores
+    /// TERM and lacks the environment that nxlock gave to the command.
     Daemon,
     Script,
-    /// Deaf, for longer than its lease, over a slow network of its own that is severed.
+    /// Ignores TERM, for longer than its lease, over a slow network of its own that is cut off.
     Severed,
-    /// Under the shortest lease there is. Such a one has no time for a slow machine, so little is done.
+    /// The shortest lease that nxlock accepts. It leaves no time for a slow machine, so the section is short.
     Shortest,
 }
 
-/// One attempt, as it was decided.
+/// The parameters of one attempt.
 struct Choice {
     name: usize,
     kind: Kind,
@@ -48,14 +48,14 @@ struct Choice {
     kill_after: Duration,
     queued: bool,
     near: bool,
-    /// At a terminal, under a shell that does job control.
+    /// At a terminal, under a shell with job control.
     typed: bool,
-    /// How long it waits, and what else it asks for.
+    /// The options for the wait, and others.
     options: Vec<String>,
     plan: Option<Plan>,
 }
 
-/// Something that befalls an attempt.
+/// A fault that happens to an attempt.
 #[derive(Clone, Copy)]
 struct Plan {
     ailment: Ailment,
@@ -72,7 +72,7 @@ pub fn contend(shared: &Shared<'_>, mut seed: Seed) {
 }
 
 fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
-    // The first name is the one that everybody wants, and nobody keeps for long.
+    // All contenders want the first name, and none keeps it for long.
     let name = if shared.names.len() == 1 || seed.percent(60) { 0 } else { seed.between(1, shared.names.len() as u64) };
     let kind = match seed.between(0, 100) {
         _ if seed.percent(shared.severed) => Kind::Severed,
@@ -101,7 +101,7 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
     let length = match (kind, seed.between(0, 100)) {
         (Kind::Shortest, _) => short,
         (Kind::Severed, _) => ttl * 2,
-        // Some are not done when the lease of one who was killed is over.
+        // Some still run when the lease of a killed holder has expired.
         (Kind::Daemon, 0..20) => ttl.mul_f64(1.3),
         (Kind::Tree | Kind::Daemon, _) => short + seed.millis(100, 300),
         (_, 0..4) if name > 0 && ttl <= Duration::from_secs(1) => ttl.mul_f64(1.2) + seed.millis(0, 500),
@@ -167,14 +167,14 @@ fn plan(seed: &mut Seed, ttl: Duration, kind: Kind, typed: bool) -> Plan {
             Cancelled,
         ]),
     };
-    // Of a tree there is something to be seen only when it has grown.
+    // A fault says something about a tree only after the tree has started.
     let after = match kind {
         Kind::Tree | Kind::Daemon if seed.percent(70) => seed.millis(10, 120),
         _ if seed.percent(70) => seed.millis(0, 30),
         _ => seed.millis(0, 300),
     };
     let lasts = match ailment {
-        // Mostly for less than is left of a lease, and sometimes for all of it.
+        // Mostly for less than the rest of a lease, and sometimes for all of it.
         FrozenAlone if seed.percent(80) => ttl.mul_f64(seed.between(1, 25) as f64 / 100.0),
         FrozenAlone | FrozenWithCommand | Suspended | TypedStop => ttl.mul_f64(seed.between(20, 180) as f64 / 100.0),
         _ => Duration::ZERO,
@@ -201,8 +201,8 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
     });
     let own = (choice.kind == Kind::Severed).then(|| Network::to_socket(shared.socket.as_ref().expect("a server")));
     if let Some(own) = &own {
-        // A lease that is counted from the answer is then believed in for too long, and still each renewal
-        // comes in the time that it is given.
+        // A lease counted from the reply would be believed in for too long; still, each renewal arrives within the
+        // time that it has.
         own.is(Way::Back, Condition::Delayed(choice.ttl / 8));
     }
     let mut command = call(shared, choice, who, own.as_ref());
@@ -277,12 +277,12 @@ fn call(shared: &Shared<'_>, choice: &Choice, who: Who, own: Option<&Network>) -
     command
 }
 
-/// Where the shell says what it knows of its job.
+/// Returns the file in which the shell reports on its job.
 fn told_by_shell(shared: &Shared<'_>, who: Who) -> String {
     shared.directory.join(format!("job-{who}")).display().to_string()
 }
 
-/// What an attempt has of its own.
+/// The resources of one attempt.
 #[derive(Clone, Copy)]
 struct At<'a> {
     own: Option<&'a Network>,
@@ -290,10 +290,10 @@ struct At<'a> {
     is_script: bool,
 }
 
-/// Its end, if that comes first, or while we wait.
+/// Applies a fault. Returns the attempt's exit status if it ends before the fault, or meanwhile.
 fn befall(shared: &Shared<'_>, who: Who, process: &mut Process, plan: Plan, at: At<'_>) -> Option<ExitStatus> {
     let nxlock = loop {
-        // Under a shell it is the job, which takes a moment to begin.
+        // Under a shell nxlock is the job, which takes a moment to start.
         match at.keyboard.map(|_| children(process.pid())).as_deref() {
             None => break process.pid(),
             Some([job, ..]) => break *job,
@@ -313,7 +313,7 @@ fn befall(shared: &Shared<'_>, who: Who, process: &mut Process, plan: Plan, at: 
     match plan.ailment {
         Ailment::Killed => signal(nxlock, Signal::SIGKILL),
         Ailment::GuardKilled => signal(guard_of(nxlock)?, Signal::SIGKILL),
-        // It leads one: a session's, or a job's.
+        // nxlock leads its process group: that of a session, or of a job.
         Ailment::GroupKilled => signal(-nxlock, Signal::SIGKILL),
         Ailment::CommandKilled => signal(command_of(nxlock)?, Signal::SIGKILL),
         Ailment::TypedInterrupt => types(at.keyboard.expect("a terminal"), b"\x03"),
@@ -331,7 +331,7 @@ fn befall(shared: &Shared<'_>, who: Who, process: &mut Process, plan: Plan, at: 
             let frozen = process.freezes_with_its_command();
             lasts(plan.lasts);
             process.signal(Signal::SIGCONT);
-            // It is nxlock's business what becomes of its command, and nobody else's children are.
+            // nxlock continues its own command; a script does not continue its children.
             if at.is_script {
                 frozen.into_iter().for_each(|pid| signal(pid, Signal::SIGCONT));
             }
@@ -340,7 +340,7 @@ fn befall(shared: &Shared<'_>, who: Who, process: &mut Process, plan: Plan, at: 
             let network = at.own.expect("a network");
             network.is(Way::There, Condition::BlackHoled);
             ended = process.ends_within(plan.lasts);
-            // One that was still waiting would wait for its server for ever, as it should.
+            // An nxlock that still waited would wait for its server forever, as it should.
             network.clears();
         }
         _ => process.signal([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP][who % 3]),

@@ -1,5 +1,5 @@
-//! Where the locks of an arena live, and what can befall it. A place without a server has neither a
-//! network nor outsiders, and nothing befalls it but what befalls the processes that use it.
+//! The place where the locks of an arena live, and its faults. A place without a server has neither a network nor
+//! outsiders, and no faults but those of the processes that use it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,39 +9,39 @@ use crate::seed::Seed;
 use crate::support::{Authority, Condition, Local, Network, Redis, Way, eventually, lasts};
 
 pub trait Ground: Send {
-    /// What `--server` is told.
+    /// Returns the value of `--server`.
     fn near(&self) -> String;
 
-    /// The same, with a network between that can be ill.
+    /// Returns the same, over a network that can fail.
     fn far(&self) -> Option<String>;
 
-    /// For plain clients, and for who looks at the keys.
+    /// Returns the server's socket, for plain clients and for the observer.
     fn socket(&self) -> Option<PathBuf>;
 
-    /// The files, for who looks at them where there are no keys.
+    /// Returns the directory of the locks, for the observer where there are no keys.
     fn files(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Waits, and lets something befall it, which is over when this returns.
+    /// Waits, then injects a fault, which is over when this returns.
     fn suffers(&mut self, seed: &mut Seed, names: &[String], journal: &Journal);
 
-    /// What is still there when everybody has gone, though it should not be or does not end by itself.
+    /// Returns what is still there when everybody has gone, though it should not be or does not expire.
     fn left(&mut self) -> Vec<String>;
 }
 
-/// A redis-server of one's own.
+/// A redis-server of this arena alone.
 pub struct Server {
     pub redis: Redis,
     network: Network,
     ailments: Vec<Ailment>,
-    /// Between two of them.
+    /// Minimum and maximum pause between two faults, in milliseconds.
     pause: (u64, u64),
 }
 
 impl Server {
     pub fn new(redis: Redis, ailments: &[Ailment], pause: (u64, u64)) -> Server {
-        // What is left behind is looked at here, and what ends by itself may stay.
+        // `left` does the check instead, and lets keys stay that expire.
         redis.leave_as_it_is();
         let network = Network::to(&redis);
         Server { redis, network, ailments: ailments.to_vec(), pause }
@@ -52,7 +52,7 @@ impl Server {
     }
 }
 
-/// What a server may suffer that keeps an append-only file, and its network: it forgets nothing.
+/// Returns the faults, also of its network, that a server with an append-only file survives without losing data.
 pub fn everything_but_forgetting() -> Vec<Ailment> {
     use Ailment::{Down, Hung, Loading, OutOfMemory, ReadOnly, Refusing, ScriptsForgotten, SetBack, Unheard};
     let millis = Duration::from_millis;
@@ -92,7 +92,7 @@ impl Ground for Server {
             Ailment::Deleted | Ailment::Overwritten => On::Name(name),
             _ => On::All,
         };
-        // Mostly for less than a lease, and sometimes for longer than most.
+        // Mostly for less than a lease, and sometimes for longer than most leases.
         let long = if seed.percent(75) { seed.millis(10, 400) } else { seed.millis(400, 1300) };
         let from = boot_clock();
         match ailment {
@@ -132,7 +132,7 @@ impl Ground for Server {
                 self.network.clears();
             }
             Ailment::Refusing => {
-                // It may be slow when it is there again.
+                // The server may be slow when it is reachable again.
                 if seed.percent(50) {
                     self.network.is(Way::Back, Condition::Delayed(long / 10));
                 }
@@ -160,12 +160,12 @@ impl Ground for Server {
     }
 
     fn left(&mut self) -> Vec<String> {
-        // Whoever was killed with a lock has left it to its lease.
+        // The lock of a killed holder stays until its lease expires.
         eventually("the leases of the dead have ended", || {
             self.redis.ask::<Vec<String>>(&["KEYS", "lock:*"]).is_empty()
         });
         let keys: Vec<String> = self.redis.ask(&["KEYS", "*"]);
-        // Who was killed in line is forgotten with the line.
+        // A waiter that was killed is forgotten with the queue.
         let ends = |key: &String| {
             let limit = if key.ends_with(":fence") { 86_400_000 } else { 24_000 };
             (1..=limit + 10_000).contains(&self.redis.pttl(key))
@@ -175,8 +175,7 @@ impl Ground for Server {
     }
 }
 
-/// Several servers that know nothing of each other, each with a network of its own. What befalls one of them befalls
-/// nobody else, and none of them forgets.
+/// Several independent servers, each with a network of its own. A fault of one affects no other, and none loses data.
 pub struct Several(Vec<(Redis, Network)>);
 
 impl Several {
@@ -255,7 +254,7 @@ impl Ground for Several {
     }
 }
 
-/// A directory: nothing befalls it but what befalls the processes that use it.
+/// A directory, with no faults but those of the processes that use it.
 pub struct OneMachine(Local);
 
 impl OneMachine {
@@ -287,9 +286,9 @@ impl Ground for OneMachine {
 
     fn left(&mut self) -> Vec<String> {
         let locks = || self.0.nxlock(["--json", "status"]).run().json().as_array().cloned().unwrap_or_default();
-        // Of a token that a script was given before it was killed nobody knows but its lease.
+        // A token that a script got before it was killed stays until its lease expires.
         eventually("the leases of the dead have ended", || locks().is_empty());
-        // What is in the directory then is the fences' alone: nobody stands in line.
+        // Then the directory may hold fences, but no waiters.
         let files = std::fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
         let lines = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "line"));
         let waited_for =
@@ -298,7 +297,7 @@ impl Ground for OneMachine {
     }
 }
 
-/// A directory whose first fault is the test's own.
+/// A directory whose first fault is a panic of the test.
 pub struct Failing(pub OneMachine, pub &'static str);
 
 impl Ground for Failing {

@@ -1,41 +1,41 @@
-//! Nobody trusts a lock because its happy path works: contenders, and everything that can befall them,
-//! their network and their server, for as long as one likes; and a checker that reads afterwards what
-//! all of them wrote down.
+//! A lock that works without faults is not yet trustworthy. Hence contenders, with every fault of theirs, of their
+//! network and of their server, for as long as the user likes; and a checker that reads afterwards what all of them
+//! wrote down.
 //!
-//! `NXLOCK_CHAOS_SECONDS` lengthens a run, `NXLOCK_CHAOS_ARENA` is the one that is wanted alone, and
-//! `NXLOCK_CHAOS_SEED` repeats a run's decisions. The moments at which processes are scheduled do not repeat.
+//! `NXLOCK_CHAOS_SECONDS` sets the length of a run, `NXLOCK_CHAOS_ARENA` selects one arena, and `NXLOCK_CHAOS_SEED`
+//! repeats a run's decisions. The scheduling of the processes does not repeat.
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
-/// One place where locks live, who contends for them, and what happens to it, all at once.
+/// One place where locks live, its contenders, and its faults, all at once.
 mod arena;
-/// What no record may show.
+/// The violations that a record may not show.
 mod checker;
-/// One who wants a lock, again and again.
+/// A thread that acquires locks, again and again.
 mod contender;
-/// Where the locks of an arena live, and what can befall it.
+/// The place where the locks of an arena live, and its faults.
 mod ground;
-/// The kit of faults that the other tests use.
+/// The fault kit of the other tests.
 #[path = ".."]
 #[expect(dead_code, unused_imports, reason = "terminals and the like are the other tests'")]
 mod kit {
     pub mod support;
 }
-/// Who looks at the keys all the time.
+/// Polls the keys all the time.
 mod observer;
 /// Plain `SET NX` clients.
 mod outsider;
 /// A process that can be frozen, killed and waited for.
 mod process;
-/// What happened: attempts, stamps, faults, sights.
+/// The events of a run: attempts, stamps, faults, sights.
 mod record;
-/// What is done under a lock, and what is left of it in the log.
+/// The work under a lock, and its trace in the log.
 mod section;
 /// Random decisions that a seed repeats.
 mod seed;
 /// Job control for one job.
 mod shell;
-/// A violation, told so that it can be understood.
+/// The report of a violation.
 mod story;
 
 use std::any::Any;
@@ -80,7 +80,7 @@ fn nothing_overlaps_whatever_befalls_it() {
     assert!(failed.is_empty(), "{}; NXLOCK_CHAOS_SEED={seed} repeats the run's decisions", failed.join("; "));
 }
 
-/// The verdict of each arena, whatever becomes of the others; the panic, where there is none.
+/// Returns the verdict of each arena, independent of the others, or its panic.
 fn verdicts(arenas: Vec<Arena>, lasts: Duration) -> Vec<(&'static str, std::thread::Result<Verdict>)> {
     std::thread::scope(|scope| {
         let runs: Vec<_> =
@@ -89,7 +89,7 @@ fn verdicts(arenas: Vec<Arena>, lasts: Duration) -> Vec<(&'static str, std::thre
     })
 }
 
-/// What is to be said of a record.
+/// The report on a record.
 struct Verdict {
     text: String,
     violations: usize,

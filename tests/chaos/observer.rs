@@ -1,4 +1,4 @@
-//! Looks at the keys, or the files, all the time: whose each lock is, and who stands in line.
+//! Polls the keys, or the files, all the time: the holder of each lock, and its queue.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,20 +10,20 @@ use crate::arena::Shared;
 use crate::record::{Look, Sight, Who, Whose, boot_clock};
 use crate::support::{is_alive, lasts};
 
-/// Between two looks.
+/// Poll interval.
 const EVERY: Duration = Duration::from_millis(4);
 
 pub fn connected(socket: &Path) -> RedisResult<Connection> {
     redis::Client::open(ConnectionAddr::Unix(socket.to_owned()).into_connection_info()?)?.get_connection()
 }
 
-/// Whose a lock was, and who stood in line for it.
+/// The holder of a lock, and its queue.
 type Standing = (Whose, Vec<Who>);
 
-/// How all locks of an arena stood at one moment; nothing if that could not be found out.
+/// The state of all locks of an arena at one moment; `None` if the poll failed.
 type Seen = Option<(Look, Vec<Standing>)>;
 
-/// Looks until `enough`.
+/// Polls until `enough`.
 pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Vec<Sight> {
     let mut past = Vec::new();
     let mut now: Vec<Option<Sight>> = shared.names.iter().map(|_| None).collect();
@@ -31,7 +31,7 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
         let seen = look();
         for (name, current) in now.iter_mut().enumerate() {
             let Some((look, all)) = &seen else {
-                // Nobody knows what was between.
+                // What happened in between is unknown.
                 past.extend(current.take());
                 continue;
             };
@@ -51,7 +51,7 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
     past
 }
 
-/// Looks at the keys of a server.
+/// Polls the keys of a server.
 pub fn at_server<'a>(shared: &'a Shared<'_>, socket: &'a Path) -> impl FnMut() -> Seen + 'a {
     let mut connection = None;
     move || {
@@ -64,7 +64,7 @@ pub fn at_server<'a>(shared: &'a Shared<'_>, socket: &'a Path) -> impl FnMut() -
 
 fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<Standing>)> {
     let mut ask = redis::pipe();
-    // All at the same moment.
+    // One transaction, for one moment.
     ask.atomic();
     for name in &shared.names {
         ask.cmd("GET").arg(format!("lock:{name}"));
@@ -82,13 +82,13 @@ fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, V
     Ok((look, replies.chunks(2).map(standing).collect::<RedisResult<Vec<Standing>>>()?))
 }
 
-/// Looks at the files of a directory.
+/// Polls the files of a directory.
 pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnMut() -> Seen + 'a {
     move || {
         let before = boot_clock();
         let standing = |name: &String| {
             let path = directory.join(format!("lock:{name}.lock"));
-            // Before anybody has asked there is none.
+            // The first request creates the file.
             let Ok(record) = File::open(path) else { return Some((Whose::Nobodys, Vec::new())) };
             record.lock_shared().ok()?;
             let text = std::io::read_to_string(&record).ok()?;
@@ -104,7 +104,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split_ascii_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// A claim whose lease is over, or whose process has ended, is nobody's any more.
+/// Returns the holder. A claim that has expired, or whose process has ended, has none.
 fn whose(record: &str) -> Whose {
     let Some(token) = field(record, "token") else { return Whose::Nobodys };
     let until = field(record, "until_us").and_then(|until| until.parse::<u64>().ok()).unwrap_or(0);
@@ -123,7 +123,7 @@ fn in_order(line: &str) -> Vec<Who> {
     waiters.into_iter().filter_map(|waiter| who(field(waiter, "token")?)).collect()
 }
 
-/// Everybody says it in a field of the token: nxlock in its reason, behind which there may be another.
+/// Finds the attempt in a field of the token. nxlock has it in its reason, which other fields may follow.
 fn who(token: &str) -> Option<Who> {
     token.split(':').rev().find_map(|field| field.strip_prefix('c')?.parse().ok())
 }

@@ -1,5 +1,5 @@
-//! A plain client of the same keys: `SET NX PX`, and a script that compares and deletes. It looks at
-//! the clock, since nobody else does it for it.
+//! A plain client of the same keys: `SET NX PX`, and a script that compares and deletes. It watches its lease itself,
+//! since no program does it for it.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! A process that can be frozen, killed and waited for. Only who waits for it signals it, so that no
-//! signal goes to another that has its number.
+//! A process that can be frozen, killed and waited for. Only its parent signals it, so that no signal goes to another
+//! process that has got its pid.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::support::{hear_signals, lasts};
 
 pub struct Process {
     child: Child,
-    /// Readable when it has ended, pidfd_open(2).
+    /// Readable when the process has ended, pidfd_open(2).
     end: OwnedFd,
     starved: Nanos,
 }
@@ -30,7 +30,7 @@ impl Process {
             command.pre_exec(|| {
                 setsid()?;
                 hear_signals()?;
-                // Where its stdin is a terminal, it leads the session of that.
+                // If its stdin is a terminal, it leads that terminal's session.
                 libc::ioctl(0, libc::TIOCSCTTY, 0);
                 Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
             });
@@ -52,14 +52,14 @@ impl Process {
     pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let mut poll = libc::pollfd { fd: self.end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
-        // SAFETY: one pollfd, as said.
+        // SAFETY: poll(2) is passed one pollfd.
         unsafe { libc::poll(&mut poll, 1, millis) };
-        // It can be asked until it is waited for.
+        // schedstat is readable until the process is waited for.
         self.starved = starved(&format!("/proc/{}/schedstat", self.pid())).unwrap_or(self.starved);
         self.child.try_wait().expect("it is ours to wait for")
     }
 
-    /// For how long it was ready to run, in all, and others ran.
+    /// Returns how long it was runnable, in all, while others ran.
     pub fn starved(&self) -> Nanos {
         self.starved
     }
@@ -68,22 +68,22 @@ impl Process {
         let _ = kill(Pid::from_raw(self.pid()), signal);
     }
 
-    /// Stops it, and what it has started, which is given.
+    /// Stops it and its descendants, and returns the descendants.
     pub fn freezes_with_its_command(&self) -> Vec<i32> {
         self.signal(Signal::SIGSTOP);
         let stopped = || descendants(self.pid()).into_iter().inspect(|pid| signal(*pid, Signal::SIGSTOP)).collect();
-        // Twice, for one that was being started while we looked.
+        // Twice, for a process that was being started meanwhile.
         let _: Vec<i32> = stopped();
         stopped()
     }
 }
 
-/// What nxlock has started: the process between it and its command, where there is one.
+/// Returns the guard of an nxlock, the process between it and its command, if there is one.
 pub fn guard_of(nxlock: i32) -> Option<i32> {
     children(nxlock).into_iter().find(|pid| is_guard(*pid))
 }
 
-/// The command of an nxlock, if it runs.
+/// Returns the command of an nxlock, if it runs.
 pub fn command_of(nxlock: i32) -> Option<i32> {
     children(guard_of(nxlock)?).first().copied()
 }
@@ -92,7 +92,7 @@ pub fn is_guard(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nxlock-guard")
 }
 
-/// For how many nanoseconds a process was ready to run and others ran: the second field, proc_pid_schedstat(5).
+/// Returns for how many nanoseconds a process was runnable while others ran: the second field, proc_pid_schedstat(5).
 pub fn starved(path: &str) -> Option<Nanos> {
     fs::read_to_string(path).ok()?.split_whitespace().nth(1)?.parse().ok()
 }
@@ -118,14 +118,14 @@ fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
-/// By whichever thread.
+/// Returns the children of all threads of a process.
 pub fn children(pid: i32) -> Vec<i32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// Every process that carries a mark in its environment.
+/// Returns every process with this mark in its environment.
 pub fn marked(mark: &str) -> Vec<i32> {
     let processes = fs::read_dir("/proc").expect("there is a /proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -136,7 +136,7 @@ pub fn marked(mark: &str) -> Vec<i32> {
     pids.filter(carries).collect()
 }
 
-/// Waits until nothing carries the mark; what still does after so long is given, and killed.
+/// Waits until no process has the mark; kills and returns those that still do after the limit.
 pub fn gone_within(mark: &str, limit: Duration) -> Vec<i32> {
     let pause = Duration::from_millis(20);
     let mut waited = Duration::ZERO;

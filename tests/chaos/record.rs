@@ -1,5 +1,5 @@
-//! What happened, as those who did it wrote it down. All times are of the one clock that counts
-//! everything, CLOCK_BOOTTIME.
+//! The events of a run, as the participants recorded them. All times are of CLOCK_BOOTTIME, which also counts the time
+//! in suspend.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::support::{Condition, Way, text_of};
 
 /// Nanoseconds since the machine booted.
 pub type Nanos = u64;
-/// An attempt, by its place in the record.
+/// An attempt, by its index in the record.
 pub type Who = usize;
 
 pub fn boot_clock() -> Nanos {
@@ -23,12 +23,12 @@ pub fn nanos(duration: Duration) -> Nanos {
     Nanos::try_from(duration.as_nanos()).expect("it fits")
 }
 
-/// How a lock is asked for and kept.
+/// The way in which a lock is acquired and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// `nxlock run`.
     Run,
-    /// `nxlock acquire`, `renew` and `release`, by a script that looks at the clock.
+    /// `nxlock acquire`, `renew` and `release`, by a script that watches the lease itself.
     Script,
     /// `SET NX PX`, and a script that compares and deletes.
     Outsider,
@@ -39,20 +39,20 @@ pub struct Attempt {
     pub name: usize,
     pub manner: Manner,
     pub ttl: Nanos,
-    /// Stands in line.
+    /// Waits in the queue.
     pub queued: bool,
-    /// Speaks to the server without a network between.
+    /// Reaches the server without a network in between.
     pub near: bool,
-    /// How long its command may go on once it is told to stop: nothing for one that obeys.
+    /// How long its command may go on after it was told to stop: 0 if it obeys.
     pub dawdles: Nanos,
     pub asked: Nanos,
-    /// How it ended; nothing of one that has not.
+    /// When and how it ended; `None` if it has not.
     pub ended: Option<(Nanos, String)>,
-    /// For how long nxlock, or the script, was ready to run in all and others had the processors.
+    /// How long nxlock, or the script, was runnable in all while others had the processors.
     pub starved: Nanos,
 }
 
-/// What somebody did under a lock.
+/// An action under a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     pub at: Nanos,
@@ -67,14 +67,14 @@ pub enum Word {
     Leave,
 }
 
-/// What befell somebody or something.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ailment {
-    /// nxlock alone.
+    /// nxlock alone is killed.
     Killed,
-    /// The process between nxlock and its command.
+    /// The process between nxlock and its command is killed.
     GuardKilled,
-    /// The process group of nxlock.
+    /// The process group of nxlock is killed.
     GroupKilled,
     CommandKilled,
     /// Ctrl-C at the terminal.
@@ -83,56 +83,56 @@ pub enum Ailment {
     TypedStop,
     FrozenAlone,
     FrozenWithCommand,
-    /// Ctrl-Z, by a process: nxlock stops its command, and itself.
+    /// SIGTSTP from a process: nxlock stops its command, and itself.
     Suspended,
-    /// Told to stop by a signal.
+    /// nxlock gets TERM, INT or HUP.
     Cancelled,
-    /// Nothing that it sends arrives any more.
+    /// Its requests are lost.
     Severed,
     /// The server is stopped, and continued.
     Hung,
-    /// The server is killed; when it comes back it knows everything.
+    /// The server is killed, and restarts with all its data.
     Down,
-    /// The same, and it comes back while it still loads.
+    /// The same, and the server listens while it still loads.
     Loading,
     ReadOnly,
     OutOfMemory,
     ScriptsForgotten,
-    /// The server's clock.
+    /// The server's clock is set.
     SetForward,
     SetBack,
     /// Everything is deleted.
     Flushed,
-    /// The server is killed, and comes back empty.
+    /// The server is killed, and restarts empty.
     Emptied,
-    /// By somebody who does not ask whose it is.
+    /// By a client that does not compare the token.
     Deleted,
     Overwritten,
-    /// The network.
+    /// A condition of the network.
     Network(Way, Condition),
-    /// The network ends all connections, and refuses others.
+    /// The network closes all connections, and refuses others.
     Refusing,
-    /// The network ends the connections on which somebody listens to be woken, and no other.
+    /// The network closes the connections subscribed to a wake-up channel, and no other.
     Unheard,
-    /// This machine did not let anybody run.
+    /// This machine ran no process.
     Stalled,
 }
 
 impl Ailment {
-    /// Leases end before their time.
+    /// Returns whether leases end early.
     pub fn forgets(self) -> bool {
         use Ailment::{Deleted, Emptied, Flushed, Overwritten, SetForward};
         matches!(self, Flushed | Emptied | Deleted | Overwritten | SetForward)
     }
 
-    /// While it lasts, the server does not do its work for anybody.
+    /// Returns whether the server serves nobody meanwhile.
     pub fn disturbs_all(self) -> bool {
         use Ailment::{Down, Emptied, Hung, Loading, OutOfMemory, ReadOnly, Stalled};
         matches!(self, Hung | Down | Loading | ReadOnly | OutOfMemory | Emptied | Stalled)
     }
 }
 
-/// Whom it befell.
+/// The target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     All,
@@ -148,23 +148,23 @@ pub struct Fault {
     pub to: Nanos,
 }
 
-/// When something was looked at: it was so at some moment in between.
+/// The time of a poll: what it saw was true at some moment in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     pub before: Nanos,
     pub after: Nanos,
 }
 
-/// Whose a lock was.
+/// The holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     Nobodys,
     Of(Who),
-    /// Of no attempt: overwritten by somebody.
+    /// No attempt: another client has overwritten the lock.
     Strange,
 }
 
-/// A lock as it was seen from one look to another, and every time in between.
+/// A state of a lock that every poll saw, from the first to the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sight {
     pub name: usize,
@@ -174,7 +174,7 @@ pub struct Sight {
     pub last: Look,
 }
 
-/// All of it, of one arena.
+/// The complete record of one arena.
 pub struct Record {
     pub arena: &'static str,
     pub names: Vec<String>,
@@ -184,7 +184,7 @@ pub struct Record {
     /// In order of time.
     pub stamps: Vec<Stamp>,
     pub faults: Vec<Fault>,
-    /// Of each name in order of time.
+    /// In order of name, then of time.
     pub sights: Vec<Sight>,
     /// What was still there when everybody had gone.
     pub left: Vec<String>,
@@ -192,7 +192,7 @@ pub struct Record {
     pub torn: usize,
 }
 
-/// A record that is being written. What is done under a lock is written to a file, by many processes.
+/// A record that is being written. Work under a lock is written to a file, by many processes.
 pub struct Journal {
     pub log: PathBuf,
     attempts: Mutex<Vec<Attempt>>,
@@ -225,7 +225,7 @@ impl Journal {
         self.faults.lock().expect("nobody has panicked in it").push(fault);
     }
 
-    /// All of it, and how many lines were torn.
+    /// Returns the complete record, and the number of torn lines.
     pub fn close(self) -> (Vec<Attempt>, Vec<Stamp>, Vec<Fault>, usize) {
         let (mut stamps, torn) =
             read(&text_of(&self.log)).unwrap_or_else(|line| panic!("not a line of ours: `{line}`"));
@@ -236,10 +236,10 @@ impl Journal {
     }
 }
 
-/// The stamps of a log, and how many of its lines were torn.
+/// Returns the stamps of a log, and the number of torn lines.
 ///
 /// A line is one write(2), but a write that crosses from one page of the file to the next ends between them if its
-/// process is killed. The line has no end then, and the next line, which is another's, follows in its place.
+/// process is killed. The line then has no newline, and the next line, of another process, follows immediately.
 ///
 /// # Errors
 /// The line that is neither whole nor torn.
@@ -254,7 +254,7 @@ pub fn read(log: &str) -> Result<(Vec<Stamp>, usize), &str> {
                 stamps.push(stamp);
                 &whole[..at]
             }
-            // Of the last number there may be more.
+            // Its last number may be incomplete.
             None => line,
         };
         torn += pieces(begin).ok_or(line)?;
@@ -262,7 +262,7 @@ pub fn read(log: &str) -> Result<(Vec<Stamp>, usize), &str> {
     Ok((stamps, torn))
 }
 
-/// Of how many torn lines a text consists.
+/// Returns of how many torn lines a text consists.
 fn pieces(text: &str) -> Option<usize> {
     if text.is_empty() {
         return Some(0);
@@ -271,7 +271,7 @@ fn pieces(text: &str) -> Option<usize> {
     splits.filter(|(piece, _)| may_be_torn(piece)).find_map(|(_, rest)| Some(pieces(rest)? + 1))
 }
 
-/// Whether a line may begin so.
+/// Returns whether a line may begin so.
 fn may_be_torn(piece: &str) -> bool {
     let fields: Vec<&str> = piece.split(' ').collect();
     let digits = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit());
@@ -287,8 +287,7 @@ fn may_be_torn(piece: &str) -> bool {
         && fits(3, &digits)
 }
 
-/// `enter 12 1795268515026344 81245023456789`, `beat 12 - 81245023456789`, `leave ...`: whom, the fence,
-/// when.
+/// `enter 12 1795268515026344 81245023456789`, `beat 12 - 81245023456789`, `leave ...`: attempt, fence, time.
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, fence) = match self.word {

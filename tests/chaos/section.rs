@@ -1,5 +1,5 @@
-//! What is done under a lock, and what is left of it in the log. This test binary is the command: it is
-//! started again with orders in its environment.
+//! The work under a lock, and its trace in the log. This test binary is the command: it is started again with orders in
+//! its environment.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,25 +16,25 @@ use crate::record::{Nanos, Stamp, Who, Word, boot_clock, nanos};
 use crate::shell;
 use crate::support::{lasts, program};
 
-/// What one who holds a lock is to do.
+/// The orders for a holder.
 #[derive(Clone, Debug)]
 pub struct Orders {
     pub who: Who,
-    /// Of its lease.
+    /// The ttl of its lease.
     pub ttl: Duration,
     pub length: Duration,
     pub beat: Duration,
-    /// Does not hear TERM.
+    /// Ignores TERM.
     pub deaf: bool,
-    /// A child of the command does it, and only the command hears TERM.
+    /// A child of the command does the work, and only the command obeys TERM.
     pub tree: bool,
-    /// The command starts a process in a session of its own, forked twice, and that does it, whatever it is told.
+    /// The command starts a process in a session of its own, forked twice, which does the work and ignores signals.
     pub daemon: bool,
-    /// For a script: what it calls `nxlock acquire` with.
+    /// For a script: the arguments of `nxlock acquire`.
     pub script: Option<Vec<String>>,
 }
 
-/// The arguments that make this binary carry out orders.
+/// The arguments with which this binary carries out orders.
 pub const CARRY_OUT: [&str; 4] = ["--exact", "section::carry_out", "--ignored", "--test-threads=1"];
 
 impl Orders {
@@ -97,24 +97,24 @@ fn carry_out() {
     }
 }
 
-/// The command dies of TERM at once, and its child does not hear it.
+/// Lets a child that ignores TERM do the work; the command itself dies of TERM at once.
 fn delegate() {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(CARRY_OUT).env_remove("CHAOS_TREE").env("CHAOS_DEAF", "");
     let _ = child.status();
 }
 
-/// Of a daemon: when its section was entered.
+/// For a daemon: the time at which its section was entered.
 const ENTERED: &str = "CHAOS_ENTERED";
-/// Of a shell that does job control: the words of its job.
+/// For a shell with job control: the words of its job.
 pub const SHELL: &str = "CHAOS_SHELL";
 
 fn ignore(number: Signal) {
-    // SAFETY: to be ignored runs no code of ours.
+    // SAFETY: SIG_IGN runs no code of ours.
     unsafe { signal(number, SigHandler::SigIgn) }.unwrap();
 }
 
-/// Enters, and leaves when the daemon has ended, which beats meanwhile. It knows nothing of a lock.
+/// Enters, lets a daemon beat, and leaves when it has ended. The daemon does not know of a lock.
 fn entrust(log: &File, orders: &Orders) {
     let entered = boot_clock();
     let mut daemon = Command::new(std::env::current_exe().unwrap());
@@ -135,7 +135,7 @@ fn entrust(log: &File, orders: &Orders) {
     let fence = std::env::var("NXLOCK_FENCE").ok().and_then(|fence| fence.parse().ok());
     stamp(log, orders, entered, Word::Enter(fence));
     let mut daemon = daemon.spawn().unwrap();
-    // It has the other end until it ends.
+    // The daemon has the other end open until it ends.
     std::io::copy(&mut daemon.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
     daemon.wait().unwrap();
     stamp(log, orders, boot_clock(), Word::Leave);
@@ -154,14 +154,13 @@ fn go_on(log: &File, orders: &Orders, entered: Nanos) {
     }
 }
 
-/// One write is one line, however many write.
+/// Writes a line in one write(2), which many processes may do at once.
 fn stamp(mut log: &File, orders: &Orders, at: Nanos, word: Word) {
     let line = format!("{}\n", Stamp { at, who: orders.who, word });
     assert_eq!(log.write(line.as_bytes()).unwrap(), line.len());
 }
 
-/// Enters, beats, leaves. Whoever keeps time by itself stamps nothing after `until`, and asks from
-/// time to time whether it may go on.
+/// Enters, beats, leaves. Stamps nothing after `until`, and calls `renew` before each stamp to ask whether to go on.
 fn dwell(log: &File, orders: &Orders, fence: Option<u64>, mut until: Nanos, mut renew: impl FnMut(&mut Nanos) -> bool) {
     let entered = boot_clock();
     if entered >= until {
@@ -187,7 +186,7 @@ fn dwell(log: &File, orders: &Orders, fence: Option<u64>, mut until: Nanos, mut 
     }
 }
 
-/// Acquire, renew where it takes long, release: and nothing is done that the lease does not cover.
+/// Acquires, renews if it takes long, and releases. Does nothing that the lease does not cover.
 fn script(log: &File, orders: &Orders, acquire: &[String]) {
     let ttl = nanos(orders.ttl);
     let name = &acquire[0];
@@ -207,7 +206,7 @@ fn script(log: &File, orders: &Orders, acquire: &[String]) {
         command.output().unwrap().status.success()
     };
     let mut until = covers(asked);
-    // How much of the lease the wait has taken is not known: it is counted from now.
+    // The wait has taken an unknown part of the lease: count from now.
     let now = boot_clock();
     if now + ttl / 2 >= until {
         if !call("renew", &["--ttl", &whole]) {

@@ -1,4 +1,4 @@
-//! Random decisions that a seed repeats: SplitMix64, one stream for each who decides.
+//! Random decisions that a seed repeats: SplitMix64, with one stream for each participant.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Seed {
         Seed(seed)
     }
 
-    /// A stream of its own.
+    /// Returns an independent stream.
     pub fn branch(&self, n: u64) -> Seed {
         let mut branch = Seed(self.0 ^ (n + 1).wrapping_mul(0xd134_2543_de82_ef95));
         branch.next();
@@ -32,7 +32,7 @@ impl Seed {
         z ^ (z >> 31)
     }
 
-    /// From `low`, below `high`.
+    /// Returns a number from `low`, below `high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low)
     }
@@ -41,7 +41,7 @@ impl Seed {
         Duration::from_micros(self.between(low * 1000, high * 1000))
     }
 
-    /// So many times in a hundred.
+    /// Returns true in so many of a hundred cases.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.between(0, 100) < chance
     }

@@ -1,4 +1,4 @@
-//! A shell at a terminal that does job control for one job, which it continues in the foreground when it was stopped.
+//! A shell at a terminal, with job control for one job, which it continues in the foreground after a stop.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -16,16 +16,16 @@ use crate::support::lasts;
 
 /// For how many microseconds a job is left stopped.
 const LEFT_STOPPED: &str = "CHAOS_LEFT_STOPPED";
-/// The file for what is to be known of the job when it has ended.
+/// The file for the job's schedstat at its end.
 const TOLD: &str = "CHAOS_TOLD";
 
-/// A job for the shell, one word a line.
+/// Returns the environment that describes a job to the shell, one word a line.
 pub fn environment(job: &[String], left_stopped: Duration, told: &str) -> [(&'static str, String); 3] {
     let micros = left_stopped.as_micros().to_string();
     [(SHELL, job.join("\n")), (LEFT_STOPPED, micros), (TOLD, told.to_owned())]
 }
 
-/// Ends as its job does.
+/// Runs the job, and exits as it does.
 pub fn run(job: &str) {
     let left_stopped = std::env::var(LEFT_STOPPED).unwrap().parse().map(Duration::from_micros).unwrap();
     let told = std::env::var(TOLD).unwrap();
@@ -35,7 +35,7 @@ pub fn run(job: &str) {
     for name in [SHELL, LEFT_STOPPED, TOLD] {
         command.env_remove(name);
     }
-    // SAFETY: all are system calls.
+    // SAFETY: the closure makes only system calls.
     unsafe {
         command.pre_exec(|| {
             setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
@@ -47,7 +47,7 @@ pub fn run(job: &str) {
         });
     }
     let pid = Pid::from_raw(command.spawn().unwrap().id().cast_signed());
-    // SAFETY: to be ignored runs no code of ours.
+    // SAFETY: SIG_IGN runs no code of ours.
     unsafe { signal(Signal::SIGTTOU, SigHandler::SigIgn) }.unwrap();
     let any = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED;
     let status = loop {
@@ -58,7 +58,7 @@ pub fn run(job: &str) {
                 tcsetpgrp(std::io::stdin(), pid).unwrap();
                 killpg(pid, Signal::SIGCONT).unwrap();
             }
-            // It can be asked until it is waited for.
+            // schedstat is readable until the process is waited for.
             _ => {
                 let _ = fs::copy(format!("/proc/{pid}/schedstat"), &told);
                 break waitpid(pid, None).unwrap();
@@ -70,6 +70,6 @@ pub fn run(job: &str) {
         WaitStatus::Signaled(_, signal, _) => 128 + signal as i32,
         other => panic!("{other:?}"),
     };
-    // SAFETY: nothing is left to be done at an exit.
+    // SAFETY: nothing is left to do at an exit.
     unsafe { libc::_exit(code) }
 }

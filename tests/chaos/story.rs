@@ -1,4 +1,4 @@
-//! A violation, told so that it can be understood: what everybody did about that time.
+//! The report of a violation: what all participants did about that time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::checker::{self, Violation};
 use crate::record::{Ailment, Manner, Nanos, On, Record, Stamp, Whose, Word};
 
-/// So much before and after is told; of those whom it is about, everything that befell them.
+/// How much before and after is reported; of the attempts concerned, all lines are.
 const AROUND: Nanos = 250_000_000;
 const LINES: usize = 120;
 
@@ -91,7 +91,7 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
             lines.push((*at, format!("c{who} has ended: {how}")));
         }
     }
-    // Of those whom it is about, the first beat and the last of each run of them.
+    // Of the attempts concerned, the first and the last beat of each run of beats.
     let stamps = record.stamps.iter().filter(|stamp| about(record.attempts[stamp.who].name));
     let stamps: Vec<&Stamp> = stamps.filter(|stamp| (from..=to).contains(&stamp.at)).collect();
     for (n, stamp) in stamps.iter().enumerate() {

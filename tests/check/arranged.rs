@@ -1,10 +1,10 @@
-//! Servers that are arranged in some way: each is looked at, and what ails one is told of that one.
+//! Clusters, Sentinels and server lists: `check` probes each server, and reports each problem for its server.
 
 use serde_json::Value;
 
 use crate::support::{Authority, Cluster, Done, Five, Sentinels};
 
-/// For each group of findings its URL, and the topics with their verdicts.
+/// Returns the URL of each group of findings, and its topics with their verdicts.
 fn groups(done: &Done) -> Vec<(String, Vec<(String, String)>)> {
     let document = done.json();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -23,7 +23,7 @@ fn has(findings: &[(String, String)], topic: &str, verdict: &str) -> bool {
 #[test]
 fn of_a_cluster_every_master_is_looked_at_and_a_lock_is_tried() {
     let cluster = Cluster::of_masters();
-    // Nothing is saved there.
+    // These servers have no persistence.
     let done = cluster.nxlock(["--json", "check"]).run().exits(1);
     let groups = groups(&done);
     assert_eq!(groups.len(), 4, "{}", done.both());

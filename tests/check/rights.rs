@@ -1,4 +1,4 @@
-//! What a user of the server is permitted to do: what is missing is named, with the line that mends it.
+//! Permissions of a server's user: `check` names each missing one, with the command that grants it.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Another master for a slot: with all that the old one knew, without it, or none at all.
+//! A slot's master fails: the next one has all of its data or none of it, or there is no next one.
 
 use std::time::Duration;
 
@@ -95,12 +95,12 @@ fn a_slot_without_a_master_is_weather() {
         let node = &cluster.nodes[(before + 1) % 3];
         node.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:fail")
     });
-    // By its own rule it then serves no slot at all.
+    // A cluster that lacks the master of one slot serves no slot at all.
     let call = cluster.nxlock(["run", &name, "-n", "--server-timeout", "1s", "--", "echo", "ran"]);
     call.run().exits(69).prints("").says("CLUSTERDOWN").within(Duration::from_secs(2));
     let mut waiter = Turn::of(cluster.nxlock(turn(&[])).env("NXLOCK_SERVER_TIMEOUT", "18s"));
     waiter.running.says("waiting");
-    // It comes back with nothing that it knew.
+    // The master comes back without its data.
     cluster.comes_back(before);
     holder.running.finish().exits(76).says("lost");
     waiter.up();

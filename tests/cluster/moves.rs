@@ -1,4 +1,4 @@
-//! A slot goes from one master to another, while somebody holds a name in it and others wait.
+//! A slot moves from one master to another while a lock in it is held and waited for.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const QUEUE: &str = "{lock:job}:queue";
 const WAITERS: &str = "{lock:job}:waiters";
 const FENCE: &str = "{lock:job}:fence";
 
-/// What of a lock's keys may have been carried to the node that its slot goes to, while the rest is where it was.
+/// The keys of a lock to move to the importing node while the rest stay on the migrating node.
 const PARTS: [&[&str]; 5] =
     [&[], &[LOCK], &[FENCE], &[LOCK, QUEUE, WAITERS], &[LOCK, QUEUE, WAITERS, FENCE, "{lock:job}:holder"]];
 
@@ -38,7 +38,7 @@ fn a_slot_that_moves_disturbs_neither_who_holds_nor_who_waits() {
 #[test]
 fn a_lock_that_is_given_back_after_its_slot_has_moved_is_handed_on() {
     let cluster = MASTERS.lend();
-    // Who holds is not renewed in between, and who waits has not noticed: the new node has no subscriber of theirs.
+    // The holder has not renewed in between, and no waiter has noticed the move: none subscribes at the new node.
     let line = line(&cluster, 3, &["-t", "10m"]);
     cluster.moves("lock:job");
     are_served(&cluster, line);
@@ -85,7 +85,7 @@ fn a_lone_waiter_whose_time_ends_as_its_slot_begins_to_move_is_told_that_the_loc
     let waiter = cluster.nxlock(["run", "job", "-w", "1500ms", "--", "true"]).start();
     eventually("it is in line", || cluster.ask::<i64>(&["ZCARD", QUEUE]) == 1);
     listen_where_the_lock_is(&cluster, 1);
-    // All of its keys are still there, until the only one in line leaves the queue.
+    // All keys are still on the migrating node, until the only waiter leaves the queue.
     let slot = cluster.begins_to_move(LOCK);
     waiter.finish().exits(75);
     slot.ends();
@@ -137,7 +137,7 @@ fn a_holder_learns_within_seconds_that_the_move_in_which_it_was_granted_the_lock
     slot.is_called_off_at(slot.from());
     slot.is_called_off_at(slot.to());
     holder.finish().exits(76).within(Duration::from_secs(2));
-    // A node that does not have the slot may keep the key until it expires.
+    // A node that does not serve the slot may keep the key until it expires.
     slot.to().ask::<()>(&["FLUSHALL"]);
 }
 
@@ -147,11 +147,11 @@ fn a_lock_is_renewed_and_given_back_where_it_is_while_its_slot_is_on_its_way() {
     let holder = Turn::had(&cluster, &["-t", "9s"]);
     let slot = cluster.begins_to_move("lock:job");
     let left = |at: &crate::support::Redis| at.pttl("lock:job");
-    // Still there, though the slot is leaving.
+    // The key is still on the migrating node.
     eventually("it is renewed at the old place", || left(slot.from()) < 8_500);
     eventually("it is renewed at the old place", || left(slot.from()) > 8_500);
     slot.carries_its_keys();
-    // The new place answers only who says that it was sent there.
+    // The importing node answers only after ASKING.
     let ttl = || {
         let mut connection = slot.to().connection().unwrap();
         let mut ask = redis::pipe();
@@ -174,7 +174,7 @@ fn a_lock_is_given_back_at_once_while_its_slot_is_on_its_way() {
         slot.carries(carried);
         release(&cluster, &token);
         assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None, "{carried:?} carried");
-        // Once more, it is nobody's.
+        // A second release fails: nobody holds the lock.
         cluster.nxlock(["release", "job", &token]).run().exits(76);
         slot.ends();
         assert!(is_free(&cluster));
@@ -202,7 +202,7 @@ fn a_lock_is_taken_while_its_slot_is_on_its_way_and_its_fences_rise() {
         done.text().trim().parse::<u64>().expect("a fence")
     };
     let mut fences = vec![fence()];
-    // Ahead of every clock: only who reads it gives a higher one.
+    // Ahead of every clock: only a grant that reads this fence issues a higher one.
     let ahead = (fences[0] + 3_600_000_000).to_string();
     cluster.ask::<()>(&["SET", FENCE, &ahead, "PX", "90000000"]);
     for carried in PARTS {
@@ -240,7 +240,7 @@ fn a_lock_that_is_handed_on_as_its_slot_begins_to_move_is_given_back_without_a_d
     let token = acquire(&cluster, "5m");
     let mut waiter = Turn::queued(&cluster, &[]);
     listen_where_the_lock_is(&cluster, 1);
-    // All of its keys are still there, until the only one in line leaves the queue.
+    // All keys are still on the migrating node, until the only waiter leaves the queue.
     let slot = cluster.begins_to_move(LOCK);
     cluster.nxlock(["release", "job", &token]).run().exits(0).says_nothing();
     waiter.up();
@@ -337,7 +337,7 @@ fn a_lock_is_seen_renewed_and_broken_while_its_slot_is_on_its_way() {
 #[test]
 fn a_grant_that_nobody_waits_for_any_more_is_undone_at_the_node_that_is_about_to_have_the_lock() {
     let cluster = MASTERS.lend();
-    // Its fence stays, so that some of its keys are here and some nowhere.
+    // The fence remains: some of the lock's keys are on the migrating node, the others do not exist.
     cluster.nxlock(["run", "job", "--", "true"]).run().exits(0);
     let slot = cluster.begins_to_move(LOCK);
     slot.to().hang();
@@ -380,7 +380,7 @@ fn a_grant_without_a_fence_is_none_and_gets_one_of_its_own_when_the_slot_has_arr
     let before = fence(&mut first);
     first.leaves();
     let slot = cluster.begins_to_move(LOCK);
-    // The fence is still there, and cannot be raised.
+    // The migrating node still has the fence, but cannot raise it.
     slot.from().ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let call = cluster.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
     call.run().exits(69).prints("").says("OOM");
@@ -449,7 +449,7 @@ fn a_line_that_moves_at_every_turn_loses_nobody() {
     fences_rise(&cluster.directory().join("log"));
 }
 
-/// Each has its turn, one after the other.
+/// Asserts that each run gets the lock and ends, one at a time.
 #[track_caller]
 fn are_served_in_any_order(authority: &impl Authority, mut waiting: Vec<Turn>) {
     let n = waiting.len();
@@ -476,7 +476,7 @@ fn a_list_has_every_lock_while_a_slot_is_on_its_way() {
     };
     assert_eq!(listed(), names);
     let slot = cluster.begins_to_move("lock:job-07");
-    // Of its keys some are here and some nowhere.
+    // Some of the lock's keys are on the migrating node, the others do not exist.
     assert_eq!(listed(), names);
     slot.carries(&["lock:job-07"]);
     assert_eq!(listed(), names);

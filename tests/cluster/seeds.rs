@@ -1,4 +1,4 @@
-//! Finding the node that has a name, from whatever nodes the URL names.
+//! Finding the node that serves a name, starting from any nodes that the URL names.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn any_node_tells_where_a_name_is() {
     }
 }
 
-/// How many requests and connections a call has made to all nodes together, not counting our own.
+/// Returns the requests and the connections that a call makes to all nodes together, without those of the test.
 fn traffic(cluster: &Cluster, call: Nxlock) -> (usize, usize) {
     let count = |section: &str, key: &str| -> usize {
         let of = |node: &Redis| {
@@ -63,12 +63,12 @@ fn a_new_process_connects_to_the_node_it_asks_first_and_to_no_more_than_one_othe
     let cluster = MASTERS.lend();
     for node in &cluster.nodes {
         let call = cluster.nxlock(["status", "job"]).env("NXLOCK_SERVER", seed(node));
-        // The lock is free.
+        // The lock is free: status exits with 1.
         let call = call.under(["sh", "-c", "\"$@\"; [ $? = 1 ]", "sh"]);
         let (requests, connections) = traffic(&cluster, call);
         let right = node.port() == cluster.master_of("lock:job").port();
         assert!(connections <= if right { 1 } else { 2 }, "{connections} connections");
-        // What a script asks for counts as well.
+        // Commands that a script calls count as well.
         assert!(requests <= 20, "{requests} requests");
     }
 }
@@ -76,7 +76,7 @@ fn a_new_process_connects_to_the_node_it_asks_first_and_to_no_more_than_one_othe
 #[test]
 fn a_seed_that_is_gone_or_hangs_is_passed_over() {
     let mut cluster = Cluster::with_replicas();
-    // Replicas: nobody has to take over.
+    // These are replicas: no failover follows.
     cluster.nodes[3].kill();
     cluster.nodes[4].hang();
     let port = |at: usize| cluster.nodes[at].port();
@@ -180,7 +180,7 @@ fn over_tls_it_is_the_same() {
     let line = line(&cluster, 2, &["-t", "8s"]);
     listen_where_the_lock_is(&cluster, 2);
     cluster.moves("lock:job");
-    // With their next word they find out.
+    // The waiters learn of the move with their next request.
     listen_where_the_lock_is(&cluster, 2);
     are_served(&cluster, line);
     let other = certificates().another_authority();

@@ -1,5 +1,5 @@
-//! What shells make of it, at a terminal: a line is typed, with Tab in it, and the words that the shell then calls
-//! nxlock with are looked at.
+//! Completion in real shells, at a terminal: the test types a line with Tab in it, and checks the arguments that the
+//! shell then passes to nxlock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use crate::support::{Nxlock, Redis, Terminal, eventually, text_of};
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/completions");
 
-/// A shell that has read its script. In the place of nxlock it calls a function that notes its words.
+/// A shell that has loaded its completion script, and a function in place of nxlock that logs its arguments.
 struct Shell {
     directory: TempDir,
     terminal: Terminal,
 }
 
-/// Nothing where it is not installed, which is said.
+/// Returns `None` if the shell is not installed, and reports it.
 #[expect(clippy::print_stderr, reason = "who runs the tests is to know what they did not")]
 fn start(shell: &str, server: Option<&Redis>) -> Option<Shell> {
     let mut look = Command::new(shell);
@@ -75,7 +75,7 @@ impl Shell {
         self.directory.path().join("noted")
     }
 
-    /// The words of a call, as it is typed.
+    /// Types a call, and returns its arguments.
     #[track_caller]
     fn words(&mut self, typed: &str) -> Vec<String> {
         let _ = fs::remove_file(self.noted());
@@ -87,7 +87,7 @@ impl Shell {
         text_of(&noted).trim_end_matches("end\n").lines().map(str::to_owned).collect()
     }
 
-    /// What is typed becomes these words in the end: on a busy machine a first try may take too long.
+    /// Asserts that the typed line becomes these arguments. Retries, since a first try may time out on a busy machine.
     #[track_caller]
     fn completes(&mut self, typed: &str, words: &[&str]) {
         eventually(&format!("{typed:?} becomes {words:?}"), || self.words(typed) == words);
@@ -115,29 +115,29 @@ fn names_are_completed(shell: &str) {
     shell.completes("nxlock --prefix other: run th\t", &["--prefix", "other:", "run", "thing"]);
     shell.completes("nxlock status a:b:c tw\t", &["status", "a:b:c", "two words"]);
     shell.completes("nxlock run --no-que\t", &["run", "--no-queue"]);
-    // The command's own words are none of ours.
+    // nxlock does not complete the command's arguments.
     assert_eq!(shell.words("nxlock run job zq\t"), ["run", "job", "zq"]);
     assert!(!shell.directory.path().join("x").exists(), "nothing was expanded");
     redis.delete("other:thing");
     clear(&redis);
 }
 
-/// Whoever may write keys chooses names, and what a shell puts into its line it would run.
+/// Anybody who may write keys chooses names, and the shell would run what it inserts unquoted.
 const HOSTILE: [&str; 6] = ["$(touch x)", "&& touch x", "=touch", "`touch x`", "touch;touch x", "~root"];
 
-/// The names have no beginning in common, and by a menu each is put in whole. `more` keys are needed before the first
-/// one, and `choose` to have the one that is shown.
+/// The names have no common prefix, and a menu inserts each one whole. `more` is the number of Tabs before the first
+/// name; `choose` accepts the name shown.
 fn no_name_is_run_that_is_put_in(shell_name: &str, menu: &str, more: usize, choose: &str) {
     let redis = with_locks(&HOSTILE);
     let Some(mut shell) = start(shell_name, Some(&redis)) else { return clear(&redis) };
     shell.completes("nxlock run \\`\t", &["run", "`touch x`"]);
     shell.terminal.types(menu);
     let mut chosen = Vec::new();
-    // fish has no way to quote a tilde that is offered, and it is not offered.
+    // fish cannot quote a tilde in a candidate, so this name is not offered.
     let offered = if shell_name == "fish" { &HOSTILE[..5] } else { &HOSTILE };
     for nth in 1..=offered.len() {
         let typed = format!("nxlock run {}{choose}", "\t".repeat(nth + more));
-        // On a busy machine a first try may take too long, and nothing is put in.
+        // On a busy machine a first try may time out, and nothing is inserted.
         eventually("a name is put in", || match shell.words(&typed).as_slice() {
             [verb] if verb == "run" => false,
             words => {
@@ -161,7 +161,7 @@ fn no_name_is_run_that_bash_puts_in() {
 
 #[test]
 fn no_name_is_put_into_quotes_that_are_not_read() {
-    // There a backslash keeps a quote from being the last one.
+    // In these quotes a backslash keeps a quote from being the closing one.
     let hostile = r"$\'; touch x; #";
     let redis = with_locks(&[hostile]);
     let Some(mut shell) = start("bash", Some(&redis)) else { return clear(&redis) };
@@ -176,7 +176,7 @@ fn no_name_is_put_into_quotes_that_are_not_read() {
     clear(&redis);
 }
 
-/// The name, which is a command, or what it would do.
+/// Asserts that the name, which is a command, was neither inserted nor run.
 #[track_caller]
 fn is_not_put_in(shell: &mut Shell, typed: &str) {
     let words = shell.words(&format!("nxlock run {typed}"));
@@ -205,7 +205,7 @@ fn no_name_is_run_that_zsh_puts_in() {
 
 #[test]
 fn no_name_is_run_that_fish_puts_in() {
-    // The first key shows the menu.
+    // The first Tab opens the menu.
     no_name_is_run_that_is_put_in("fish", "", 1, "\r");
 }
 

@@ -1,4 +1,4 @@
-//! Whose files are read: nobody but the user and root may have written them.
+//! Which files nxlock reads: only the user and root may have been able to write them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
@@ -16,7 +16,7 @@ fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Whoever the file belongs to: only root can give one away.
+/// Returns a user to own files; only root can give a file away.
 fn another_user(redis: &Redis) -> Option<User> {
     we_are_root().then(|| User::visiting(redis))
 }
@@ -39,7 +39,7 @@ fn a_configuration_of_another_user_is_refused_and_nothing_it_names_is_read() {
     let done = home.call(["--json", "status"]).run().exits(78).says_nothing();
     assert!(done.json()["message"].as_str().unwrap().contains(&whose), "{}", done.both());
     Nxlock::new(["status", "--config", config.to_str().unwrap()]).run().exits(78).says(&whose);
-    // Whose it is may read it, and so may anybody what is root's.
+    // The owner may read the file, and every user may read one of root's.
     let call =
         |config: &Path| other.nxlock(&redis, ["status", "--config", config.to_str().unwrap()]).env("NXLOCK_SERVER", "");
     chown(home.path().join("secret"), Some(other.id()), None).unwrap();
@@ -50,7 +50,7 @@ fn a_configuration_of_another_user_is_refused_and_nothing_it_names_is_read() {
     chown(&config, Some(0), None).unwrap();
     mode(&config, 0o644);
     call(&config).run().exits(0).says_nothing();
-    // It may be root's, and put there by somebody else.
+    // Root's file may have been put there by the directory's owner.
     chown(config.parent().unwrap(), Some(other.id()), None).unwrap();
     let done = home.call(["status"]).run().exits(78);
     done.says(&format!(
@@ -70,7 +70,7 @@ fn a_file_that_others_may_write_to_is_refused_with_what_takes_that_away() {
     status().exits(0).says_nothing();
     let other = another_user(&redis);
     for file in [&password, &config] {
-        // A group in which the owner is alone is no others: whose it is has to be known.
+        // A group with the owner as its only member does not count as others, so the file gets another user's group.
         let of_group = other.as_ref().map(|other| {
             chown(file, None, Some(other.id())).unwrap();
             0o620
@@ -85,7 +85,7 @@ fn a_file_that_others_may_write_to_is_refused_with_what_takes_that_away() {
     status().exits(0).says_nothing();
     mode(home.path(), 0o777);
     status().exits(78).says(&format!("may write to the directory {} (mode 0777)", home.path().display()));
-    // There each user has what is his own.
+    // In a sticky directory each user controls only its own files.
     mode(home.path(), 0o1777);
     status().exits(0).says_nothing();
     let link = home.path().join("link.toml");
@@ -118,11 +118,11 @@ fn nobody_else_has_a_hand_in_any_directory_or_link_on_the_way() {
     chown(home.path().join("deep"), Some(other.id()), None).unwrap();
     refused(&password, &format!("the directory {}", in_home("deep")));
     refused(Path::new("deep/down/password"), "the directory ./deep");
-    // It may be put elsewhere, and its parent is another then.
+    // Its owner can move what is in it, and then `..` is another directory.
     fs::rename(&password, home.path().join("password")).unwrap();
     refused(Path::new("deep/down/../../password"), "the directory ./deep");
     call(Path::new("password")).run().exits(0).says_nothing();
-    // A directory that is root's behind a link that is not, and so for the file.
+    // A link that is not root's to a directory that is, and such a link to the file.
     fs::create_dir(home.path().join("open")).unwrap();
     mode(&home.path().join("open"), 0o1777);
     for (name, target, file) in
@@ -135,14 +135,14 @@ fn nobody_else_has_a_hand_in_any_directory_or_link_on_the_way() {
         refused(Path::new(file), &format!("the link ./{name}"));
         refused(&home.path().join(file), &format!("the link {}", link.display()));
     }
-    // Where the user works is on the way of what is relative.
+    // A relative path depends on the working directory.
     let elsewhere = home.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     fs::copy(home.path().join("password"), elsewhere.join("password")).unwrap();
     chown(&elsewhere, Some(other.id()), None).unwrap();
     let done = call(Path::new("password")).in_directory(&elsewhere).run().exits(78).never_says("s3cret");
     done.says(&format!("the working directory belongs to user {}", other.id()));
-    // A directory that anybody may write to, above that of the file.
+    // A world-writable directory above that of the file.
     mode(&home.path().join("open"), 0o777);
     fs::create_dir(home.path().join("open/in")).unwrap();
     fs::copy(home.path().join("password"), home.path().join("open/in/password")).unwrap();
@@ -174,7 +174,7 @@ fn what_leads_to_a_users_files_as_usual_is_followed() {
     }
     let path = home.path().join("work/../dotfiles/config/nxlock/config.toml");
     status(&config(path.to_str().unwrap())).exits(0).says_nothing();
-    // And what leads nowhere does not.
+    // Paths that lead nowhere are refused.
     symlink("round", home.path().join("round")).unwrap();
     status(&["--config", "round"]).exits(78).says("too many levels of symbolic links");
     status(&["--config", "dotfiles"]).exits(78).says("is a directory");
@@ -205,13 +205,13 @@ fn a_root_directory_whose_owner_has_no_number_here_is_nobodys() {
         let words = ["--user", "--map-root-user", "sh", "-c", script, "sh", config.to_str().unwrap()];
         other.by(&redis, "unshare", words).run()
     };
-    // Not every kernel lets a user have a namespace.
+    // Not every kernel permits user namespaces to ordinary users.
     if !call("true").status.success() {
         return;
     }
     let done = call(r#"exec "$NXLOCK" status --config "$1""#).exits(78);
     done.says("the directory / belongs to user 65534, not to root; this user namespace has no number");
-    call(r#"exec "$NXLOCK" status --config /dev/stdin < "$1""#).exits(78).says("there is no such key");
+    call(r#"exec "$NXLOCK" status --config /dev/stdin < "$1""#).exits(78).says("unknown key");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_home_among_the_descriptors_is_judged_as_any_other() {
         let config = format!("{path}/.config/nxlock/config.toml");
         home.call(["status", "--config", &config]).run().exits(78).says(&whose);
     }
-    // What HOME says is not what the caller has opened.
+    // The caller did not open what a path in the environment names.
     let opened = || fs::File::open(home.path().join(".config/nxlock")).unwrap();
     let call = home.call(["status"]).env("XDG_CONFIG_HOME", "/dev/fd/0/..").stdin_from(opened());
     call.run().exits(78).says(&whose);
@@ -253,7 +253,7 @@ fn a_pipe_of_another_user_keeps_nobody_waiting() {
     }
 }
 
-/// Lets another user write to a file, setfacl(1); whether the file system knows how.
+/// Lets another user write to a file, as setfacl(1) does. Returns whether the file system supports it.
 fn let_write(file: &Path, user: u32) -> bool {
     const NOBODY: u32 = u32::MAX;
     // linux/posix_acl_xattr.h: the owner, a user, the group, the mask and others.
@@ -327,14 +327,14 @@ fn what_the_caller_has_opened_is_read_whatever_it_is() {
         let call = Nxlock::by("bash", ["-c", script]).env("NXLOCK_SERVER", redis.url());
         call.in_directory(home.path()).run().exits(0).says_nothing();
     }
-    // Open for both, it makes nobody wait.
+    // Open for reading and writing, so no open(2) blocks.
     let script = "mkfifo -m 622 anybodys; exec 9<> anybodys; echo s3cret >&9; nxlock status --password-file anybodys";
     let call = Nxlock::by("bash", ["-c", script]).env("NXLOCK_SERVER", redis.url());
     call.in_directory(home.path()).run().exits(78).says("may write to it").never_says("s3cret");
-    // A configuration that says nothing.
+    // An empty configuration.
     home.call(["-s", "local:/tmp", "check", "--config", "/dev/null"]).run().exits(0);
     if let Some(other) = another_user(&redis) {
-        // As by sudo: the pipe is the caller's.
+        // As by sudo: the open file belongs to the calling user.
         let file = home.file("others", "s3cret\n");
         chown(&file, Some(other.id()), None).unwrap();
         let opened = fs::File::open(&file).unwrap();

@@ -1,4 +1,4 @@
-//! Passwords from files and variables, and that none is ever shown.
+//! Passwords from files and variables, and that nxlock never shows one.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -75,7 +75,7 @@ fn a_password_file_is_one_line_that_nobody_else_reads() {
     fs::set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
     status(&closed).minding_permissions().run().exits(78).says("permission denied").says(closed.to_str().unwrap());
     status(Path::new("/no/such/file")).run().exits(78).says("/no/such/file").says("no such file");
-    // Who locks on this machine alone needs none.
+    // A local lock needs no password.
     home.call(["-s", "local:/tmp", "status", "--password-file", "/no/such/file"]).run().exits(0);
 }
 
@@ -107,7 +107,7 @@ fn no_password_is_shown_wherever_it_comes_from() {
             }
         }
     }
-    // Nor handed to anybody: who is refused is told how to break the lock without it.
+    // Nor is it passed on: the command that a refusal gives for breaking the lock does not contain it.
     let token = home.call(["--config", config, "acquire", "job", "--ttl", "1m"]).run().exits(0).token();
     let done =
         home.call(["-s", &url, "run", "job", "-n", "--", "true"]).env("NXLOCK_PASSWORD_FILE", &file).run().exits(75);
@@ -157,7 +157,7 @@ fn a_url_that_is_no_option_is_not_repeated_with_its_password() {
     home.call(["redis://:s3cret@h", "status"]).run().exits(64).says("redis://***@h");
 }
 
-/// Says the same to every request, but lets in whoever logs in where that is said.
+/// Serves the same reply to every request, except that a login succeeds if `lets_in`. Returns the port.
 fn says_to_all(reply: &'static str, lets_in: bool) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -174,7 +174,7 @@ fn says_to_all(reply: &'static str, lets_in: bool) -> u16 {
             }
         }
     };
-    // Ends with the test process.
+    // The thread ends with the test process.
     thread::spawn(move || listener.incoming().flatten().for_each(|client| _ = thread::spawn(move || answer(client))));
     port
 }
@@ -182,7 +182,7 @@ fn says_to_all(reply: &'static str, lets_in: bool) -> u16 {
 #[test]
 fn no_password_is_shown_that_a_server_repeats() {
     let home = Home::new();
-    // Long enough for a server to cut it short.
+    // The second is long enough for a server to truncate it.
     for password in ["s3cret".to_owned(), "s3cret".repeat(50)] {
         let redis = Redis::on_tcp(&["--rename-command", "AUTH", ""]);
         redis.leave_as_it_is();
@@ -211,7 +211,7 @@ fn no_password_is_shown_that_a_server_repeats() {
                     ] {
                         assert!(!done.status.success(), "{}", done.both());
                         let done = done.never_says("s3cret");
-                        // It may have had no time to be asked.
+                        // The request may have timed out.
                         let is_told = done.both().contains(said) || done.both().contains("no answer");
                         assert!(!is_asked_who || is_told, "{}", done.both());
                     }
@@ -241,7 +241,7 @@ fn a_person_is_told_once_that_others_can_read_a_password_among_the_arguments() {
         assert_eq!(screen.matches(warning).count(), 1, "{screen}");
         assert!(["NXLOCK_SERVER", "--password-file"].iter().all(|other| screen.contains(other)), "{screen}");
         assert!(!screen.contains("s3cret"), "{screen}");
-        // Nobody reads what cron mails every minute.
+        // Nobody reads the mail that cron sends every minute.
         call().run().never_says(warning);
     }
     for call in [

@@ -1,4 +1,4 @@
-//! A lock taken from its holder by somebody who has looked.
+//! Breaking a lock by the id of its holder, as `status` and refusals show it.
 
 use std::time::Duration;
 
@@ -30,16 +30,16 @@ pub fn breaking_the_holders_lock_hands_it_to_the_next(authority: &impl Authority
     let mut first = Turn::queued(authority, &[]);
     let mut second = Turn::queued(authority, &[]);
     let id = holder_id(authority);
-    // A waiter's is no holder's.
+    // A waiter's id is not the holder's.
     let waiters = standing(authority)["queue"][0]["id"].as_str().unwrap().to_owned();
     authority.nxlock(["release", "job", "--break", &waiters]).run().exits(76);
     let told = now();
     authority.nxlock(["release", "job", "--break", &id]).run().exits(0).says("broke \"job\"");
     first.up();
-    // By the end of the lease it would have come too.
+    // The end of the lease would have served it too.
     assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
     line_is(authority, &[second.pid()]);
-    // Seen again, it is another's.
+    // A second break with this id finds another holder.
     authority.nxlock(["release", "job", "--break", &id]).run().exits(76).says("the holder has changed");
     eventually("the holder notices", || holder.running.has_ended());
     holder.running.finish().exits(76);
@@ -48,7 +48,7 @@ pub fn breaking_the_holders_lock_hands_it_to_the_next(authority: &impl Authority
     second.leaves();
 }
 
-/// What a refusal says to do.
+/// Returns the command that a refusal gives for breaking the lock.
 #[track_caller]
 fn told_by_the_refused(call: Nxlock) -> String {
     let refused = call.run().exits(75);
@@ -60,7 +60,7 @@ pub fn a_refusal_says_how_to_break_the_lock(authority: &impl Authority) {
     let holder = Turn::had(authority, &["-t", "3s"]);
     let told = told_by_the_refused(authority.nxlock(["run", "job", "-n", "--", "true"]));
     assert!(told.contains("release job --break"), "{told}");
-    // And that does it.
+    // The command works.
     authority.sh(&told, &[]).run().exits(0);
     assert!(is_free(authority));
     holder.running.finish().exits(76);
@@ -77,7 +77,7 @@ pub fn the_command_that_breaks_a_lock_is_right_for_an_odd_name(authority: &impl 
 
 pub fn the_command_that_breaks_a_lock_is_right_for_a_prefix_given_as_an_option(authority: &impl Authority) {
     authority.nxlock(["acquire", "job", "--ttl", "1m", "--prefix", "team:"]).run().exits(0);
-    // One of the same name in another place is not to be taken for it.
+    // A lock of the same name under another prefix must not be broken instead.
     let other = acquire(authority, "1m");
     let told = told_by_the_refused(authority.nxlock(["run", "job", "-n", "--prefix", "team:", "true"]));
     authority.sh(&told, &[]).run().exits(0);

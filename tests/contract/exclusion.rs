@@ -1,16 +1,16 @@
-//! No two at once, however many try; and each of them later than the one before.
+//! Mutual exclusion, however many callers compete, and fences that rise with every grant.
 
 use crate::support::line::{break_it, counted, is_free, release};
 use crate::support::{Authority, Nxlock, Running, eventually, text_of};
 
-/// Nothing but the lock protects it.
+/// Increments a counter that only the lock protects.
 const INCREMENT: &str = "read n < \"$COUNTER\"; echo $((n + 1)) > \"$COUNTER\"";
 
 pub fn a_crowd_at_once_loses_no_update(authority: &impl Authority) {
     let crowd = authority.crowd();
     let counter = authority.directory().join("counter");
     std::fs::write(&counter, "0\n").unwrap();
-    // Who is first met by so many may take long to answer, where each has to be shaken hands with.
+    // A server may take long to reply to so many first connections at once, each with a TLS handshake.
     let words = ["-q", "run", "counter", "--server-timeout", "20s", "-c", INCREMENT];
     let start = |_| authority.nxlock(words).env("COUNTER", &counter).start();
     counted(&counter, (0..crowd).map(start).collect(), crowd);

@@ -1,4 +1,4 @@
-//! A lock that is taken, kept and given back by its token.
+//! A lock acquired, renewed and released by its token.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub fn a_token_is_an_argument_or_in_the_environment_or_on_stdin(authority: &impl
     authority.nxlock(["renew", "job", "-", "--ttl", "1m"]).stdin(token.as_bytes()).run().exits(0);
     authority.nxlock(["release", "job", "-"]).stdin(format!("{token}\n").as_bytes()).run().exits(0);
     let token = acquire(authority, "1m");
-    // What was typed goes before what the environment says.
+    // The argument takes precedence over the environment.
     authority.nxlock(["release", "job", &token]).env("NXLOCK_TOKEN", "nx1:somebody:elses").run().exits(0);
 }
 
@@ -84,7 +84,7 @@ pub fn a_lock_that_has_expired_is_said_to_have(authority: &impl Authority) {
     authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76).says("expired");
     authority.nxlock(["release", "job", &token]).run().exits(76).says("expired");
     assert!(is_free(authority), "a renewal does not bring a lock back");
-    // Nor once it is another's.
+    // Nor does a renewal take the lock from its next holder.
     let next = acquire(authority, "1m");
     authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76);
     release(authority, &next);
@@ -99,11 +99,11 @@ pub fn releasing_twice_is_not_success_twice(authority: &impl Authority) {
 pub fn a_lock_that_nobody_gave_back_ends_by_itself_and_not_before(authority: &impl Authority) {
     let began = now();
     acquire(authority, "1s");
-    // Each waits for the one before.
+    // Each waits until the previous lease expires.
     acquire(authority, "1s");
     authority.nxlock(["run", "job", "--", "true"]).run().exits(0);
     let took = began.elapsed();
-    // Less a hundredth: nobody's clock is exact.
+    // Less one per cent: no clock is exact.
     assert!((Duration::from_millis(1980)..Duration::from_secs(6)).contains(&took), "{took:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Who waits and gives it up: by a signal, or because it has taken too long.
+//! Waiters that give up, on a signal or after a time-out.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ pub fn a_waiter_that_is_told_to_leave_leaves_by_that_signal(authority: &impl Aut
             stands_in_line(authority, waiter.pid());
             let told = now();
             waiter.signal(signal);
-            // The signal itself, not a status, is what ends a calling shell's loop.
+            // Only death by the signal, not an exit status, ends a calling shell's loop.
             waiter.finish().dies_of(signal).prints("");
-            // The contract says a second.
+            // The contract allows one second.
             assert!(told.elapsed() < Duration::from_secs(3), "{signal}: {:?}", told.elapsed());
             assert!(queue(authority).is_empty(), "{signal}");
         }
@@ -43,7 +43,7 @@ pub fn who_gives_up_leaves_the_line_at_once_and_the_others_move_up(authority: &i
         let gone = line.remove(at);
         gone.running.signal(signal);
         gone.running.finish().dies_of(signal).prints("");
-        // Not a moment later.
+        // At once, so without polling.
         assert_eq!(queue(authority), line.iter().map(Turn::pid).collect::<Vec<_>>(), "{signal}");
         let standing = standing(authority);
         let positions = standing["queue"].as_array().unwrap().iter().map(|waiter| waiter["position"].as_u64().unwrap());
@@ -63,7 +63,7 @@ pub fn who_has_waited_long_enough_leaves_the_line(authority: &impl Authority) {
     eventually("it has given up", || waiter.running.has_ended());
     assert_eq!(queue(authority), [behind.pid()]);
     waiter.running.finish().exits(75).prints("");
-    // The head is another now, and is called.
+    // The waiter behind is the head now, and is woken.
     holder.leaves();
     let mut behind = behind;
     behind.up();
@@ -79,7 +79,7 @@ pub fn one_told_to_leave_while_the_lock_is_put_aside_for_it_passes_it_on(authori
     holder.leaves();
     frozen.running.signal(Signal::SIGTERM);
     frozen.goes_on();
-    // It wakes up to two pieces of news at once, and this is the one that counts.
+    // When continued, it finds a reservation and a signal; the signal takes precedence.
     frozen.running.finish().dies_of(Signal::SIGTERM).prints("");
     next.up();
     next.leaves();

@@ -1,4 +1,4 @@
-//! The lock goes while the command runs: somebody has broken it, or we slept for too long.
+//! The lock is lost while the command runs: a user broke it, or nxlock was stopped for too long.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Authority, Job, eventually, state_of, wall};
 pub fn a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_have_ended(authority: &impl Authority) {
     let mut job = Job::start(authority, &["-t", "3s", "--kill-after", "500ms"]);
     break_it(authority);
-    // It may have been renewed until now.
+    // The holder may have renewed the lease until now.
     let end = wall() + Duration::from_secs(3);
     let new_owners = acquire(authority, "10m");
     let before = standing(authority);
@@ -41,7 +41,7 @@ pub fn a_loss_may_be_put_up_with(authority: &impl Authority) {
     let new_owners = acquire(authority, "10m");
     running.says("runs on");
     drop(writer);
-    // Whatever the command returned: it did not run under the lock.
+    // Regardless of the command's status: it did not run under the lock.
     let done = running.finish().exits(76).prints("up\n");
     assert_eq!(done.stderr.matches("runs on").count(), 1, "{}", done.stderr);
     release(authority, &new_owners);
@@ -60,7 +60,7 @@ pub fn a_loss_found_only_at_the_end_is_a_loss(authority: &impl Authority) {
 }
 
 pub fn the_lock_of_the_next_one_survives_our_late_release(authority: &impl Authority) {
-    // A holds, its lease ends while it is stopped, B takes over; A wakes up and ends.
+    // A holds the lock; its lease expires while A is stopped; B acquires the lock; A continues and ends.
     let mut a = authority.nxlock(["run", "job", "-t", "1s", "-c", "echo up; exec sleep 300"]).start();
     a.line("up");
     a.signal(Signal::SIGSTOP);
@@ -72,7 +72,7 @@ pub fn the_lock_of_the_next_one_survives_our_late_release(authority: &impl Autho
 }
 
 pub fn nothing_of_the_tree_runs_on_when_we_wake_up_after_the_lease(authority: &impl Authority) {
-    // Ctrl-Z and a long lunch: the whole tree is stopped with us, and continued only to end.
+    // Ctrl-Z and a long lunch: the whole tree is stopped with nxlock, and continued only to end.
     let mut job = Job::start(authority, &["-t", "1s", "--kill-after", "50ms"]);
     job.running.signal(Signal::SIGTSTP);
     eventually("nxlock is stopped", || state_of(job.running.pid()) == Some('T'));

@@ -1,11 +1,11 @@
-//! Which names there are, and which locks: a name and a prefix make one.
+//! Names and prefixes: together they identify a lock.
 
 use serde_json::Value;
 
 use crate::support::Authority;
 use crate::support::line::{Turn, turn};
 
-/// Names that somebody might want, and those that are hard to keep apart, to quote or to make a file of.
+/// Returns names that users might want, and names that are hard to tell apart, to quote or to map to a file.
 fn names() -> Vec<String> {
     let plain = ["job", "Job", "JOB", "job.lock", "job:queue", "job:fence", "job:waiters", "a", "b"];
     let spaces = [" ", "  ", "two words", " before", "after "];
@@ -20,7 +20,7 @@ fn names() -> Vec<String> {
         .iter()
         .map(ToString::to_string)
         .collect();
-    // As long as may be: the last of them differ only at their ends.
+    // Names of the maximum length, or nearly; the last of them differ only at their ends.
     names.extend(["/".repeat(200), "%".repeat(200), ".".repeat(200), "é".repeat(100), "日".repeat(66) + "/b"]);
     names.extend(["x".repeat(200), "x".repeat(199), "x".repeat(199) + "y", "🔒".repeat(50), "🔒".repeat(49) + "🔓"]);
     names
@@ -38,7 +38,7 @@ pub fn whatever_the_name_it_can_be_taken_listed_and_given_back(authority: &impl 
         let names = names.iter().map(String::as_str);
         authority.nxlock(call.iter().copied().chain(["--"]).chain(names)).run()
     };
-    // All at once: were two of them one lock, the second would be refused.
+    // All held at once: if two names were one lock, the second call would be refused.
     let take = |name: &String| authority.nxlock(["acquire", "--ttl", "10m", "-n", "--", name]).run().exits(0).token();
     let tokens: Vec<String> = names.iter().map(take).collect();
     let mut sorted: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -79,7 +79,7 @@ pub fn status_is_1_if_any_that_was_asked_for_is_free(authority: &impl Authority)
             assert_eq!(row["state"], if row["name"] == "free" { "free" } else { "held" }, "{rows}");
         }
     }
-    // Without names there is nothing that could be free.
+    // Without names, no lock was asked for that could be free.
     let all = authority.nxlock(["--json", "status"]).run().exits(0).json();
     assert_eq!(listed(&all), ["one", "two"]);
     authority.nxlock(["release", "one", &one]).run().exits(0);
@@ -97,17 +97,17 @@ pub fn the_same_name_under_another_prefix_is_another_lock(authority: &impl Autho
         let row = under(prefix, &["--json", "status", "job"]).exits(0).json()[0].take();
         assert_eq!((&row["name"], &row["key"]), (&"job".into(), &format!("{prefix}job").into()), "{row}");
     }
-    // What else begins like a prefix is listed, but nothing of another.
+    // A prefix lists every key that begins with it, and no other.
     for (prefix, names) in [("lock:", &["job"][..]), ("lock", &[":job", "job"]), ("team a/", &["job"]), ("%", &["job"])]
     {
         assert_eq!(listed(&under(prefix, &["--json", "status"]).exits(0).json()), names, "under \"{prefix}\"");
     }
     assert_eq!(listed(&under("other:", &["--json", "status"]).exits(0).json()), [""; 0]);
     assert_eq!(listed(&under("", &["--json", "status"]).exits(0).json()).len(), prefixes.len());
-    // Where prefix and name part makes no difference.
+    // The boundary between prefix and name makes no difference.
     under("lo", &["run", "ck:job", "-n", "--", "echo", "ran"]).exits(75).prints("");
     for (prefix, token) in prefixes.iter().zip(&tokens) {
-        // An option says the same as the environment, and goes before it.
+        // The option means the same as the environment variable, and takes precedence.
         let call = authority.nxlock(["release", "job", token, "--prefix", prefix]).env("NXLOCK_PREFIX", "other:");
         call.run().exits(0);
     }

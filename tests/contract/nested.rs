@@ -1,4 +1,4 @@
-//! A run within a run of the same name would wait for itself.
+//! A nested run of the same name would wait for itself.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub fn asking_again_within_a_run_fails_at_once(authority: &impl Authority) {
         "nxlock acquire job --ttl 1m",
         "nxlock acquire job --ttl 1m -w 1h",
     ] {
-        // The last command's status is the script's.
+        // The script's status is that of its last command.
         within_job(authority, again).exits(75).prints("").says(HELD);
         within_job(authority, &format!("{again}; echo went on")).exits(0).prints("went on\n").says(HELD);
     }
@@ -45,7 +45,7 @@ pub fn two_levels_down_both_names_are_known(authority: &impl Authority) {
         done.says(&format!("\"{again}\" is already held by this script"));
     }
     within_job(authority, "nxlock run inner -c 'nxlock run third -- echo ran'").exits(0).prints("ran\n");
-    // And when the inner one is over, the outer one still is.
+    // After the inner run has ended, the outer run still holds its lock.
     within_job(authority, "nxlock run inner true; nxlock run job -- echo ran").exits(75).prints("").says(HELD);
 }
 
@@ -59,7 +59,7 @@ pub fn a_program_is_told_that_it_is_nested(authority: &impl Authority) {
     let done = within_job(authority, "nxlock run other -c 'nxlock --json run job -n true'").exits(75);
     let document: Value = serde_json::from_str(done.stderr.trim()).unwrap();
     assert_eq!(document["nested"], true, "{document}");
-    // And where it is not, that too.
+    // A conflict that is not nested is reported as such.
     authority
         .nxlock(["run", "other", "-c", "nxlock acquire job --ttl 1m >token"])
         .in_directory(&authority.directory())
@@ -77,7 +77,7 @@ pub fn what_stands_in_the_variable_is_believed_only_if_it_holds_the_lock(authori
         let call = authority.nxlock(["run", "job", "-n", "--", "echo", "ran"]).env("NXLOCK_HELD", held);
         call.run().exits(75).prints("").never_says("already held by this script").says("held by somebody else");
     }
-    // A script that took the lock by `acquire` may say so itself.
+    // A script that ran `acquire` may set the variable itself.
     let call = authority.nxlock(["run", "job", "--", "echo", "ran"]).env("NXLOCK_HELD", format!("{old} {token}"));
     call.run().exits(75).prints("").says(HELD);
     assert!(queue(authority).is_empty(), "nobody stood in line for it");

@@ -1,4 +1,4 @@
-//! First come, first served: who is next, who is passed over, who must not overtake.
+//! First come, first served: which waiter is next, which are skipped, and which callers must not overtake.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub fn a_second_caller_waits_and_gets_it(authority: &impl Authority) {
     second.finish().exits(0).prints("ran\n").says("got \"job\" after");
 }
 
-/// Starts `n` that stand in line, one behind the other, and log their turn.
+/// Starts `n` waiters, queued in order, that log their turns.
 fn in_order(authority: &impl Authority, n: usize) -> Vec<Running> {
     let start = |who: usize| {
         let call = authority.nxlock(["-q", "run", "job", "-c", "echo \"$WHO $NXLOCK_FENCE\" >> \"$LOG\""]);
@@ -34,7 +34,7 @@ fn pids(line: &[Running]) -> Vec<i32> {
     line.iter().map(Running::pid).collect()
 }
 
-/// Sees them through: these had their turns, in this order.
+/// Waits until the waiters have ended, and asserts the order of their turns.
 #[track_caller]
 fn were_served(authority: &impl Authority, line: Vec<Running>, order: &[usize]) {
     for waiter in line {
@@ -69,7 +69,7 @@ pub fn the_dead_in_line_cost_nothing_and_the_rest_keep_their_order(authority: &i
     let told = now();
     holder.leaves();
     were_served(authority, line, &[4, 5, 6, 8, 10, 11, 12]);
-    // Each that is waited for would cost a second.
+    // The grace of each dead waiter would cost a second.
     assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
 }
 
@@ -90,7 +90,7 @@ pub fn a_frozen_head_costs_its_grace_and_is_served_when_it_goes_on(authority: &i
     let told = now();
     holder.leaves();
     next.up();
-    // The grace is a second.
+    // The grace is one second.
     assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
     assert!(!frozen.is_up());
     frozen.goes_on();
@@ -105,7 +105,7 @@ pub fn while_a_lock_is_put_aside_for_a_waiter_nobody_else_gets_it(authority: &im
     let mut frozen: Vec<Turn> = (0..8).map(|_| Turn::queued(authority, &["--reason", "frozen"])).collect();
     frozen.iter().for_each(Turn::freeze);
     holder.leaves();
-    // Each is given its second, and then it is the next one's: time enough to be refused and to look.
+    // Each reservation lasts one second, then the next waiter has it: long enough to be refused and to read the state.
     let mut aside = Value::Null;
     eventually("it is shown as put aside", || {
         authority.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
@@ -124,7 +124,7 @@ pub fn while_a_lock_is_put_aside_for_a_waiter_nobody_else_gets_it(authority: &im
     }
 }
 
-/// Comes without waiting, again and again, until it has its turn, which is logged as nobody's.
+/// Starts a caller that retries without waiting until it is granted the lock, and logs its turn as number 0.
 fn newcomer(authority: &impl Authority) -> Running {
     let script = r#"
         while nxlock -q run job -n -c 'echo "0 $NXLOCK_FENCE" >> "$LOG"'; status=$?; [ $status = 75 ]; do
@@ -148,7 +148,7 @@ pub fn a_newcomer_does_not_overtake_when_a_lease_ends(authority: &impl Authority
     let token = acquire(authority, "1m");
     let mut line = in_order(authority, 4);
     line.push(newcomer(authority));
-    // Nobody is told that it ends.
+    // No message announces that a lease has expired.
     authority.nxlock(["renew", "job", &token, "--ttl", "300ms"]).run().exits(0);
     were_served(authority, line, &[1, 2, 3, 4, 0]);
 }
@@ -174,7 +174,7 @@ pub fn without_the_queue_one_waits_and_is_not_in_line(authority: &impl Authority
     let mut queued = Turn::queued(authority, &[]);
     assert_eq!(queue(authority), [queued.pid()]);
     authority.nxlock(["run", "job", "--no-queue", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
-    // Those in line come first, as it is never free in between.
+    // The queue comes first: the lock is never free in between.
     holder.leaves();
     let between: u64 = queued.up().parse().unwrap();
     assert!(!outsider.is_up());
@@ -191,7 +191,7 @@ pub fn without_the_queue_a_line_that_was_there_before_is_served_afterwards(autho
     assert!(standing(authority)["fence"].is_u64());
     let mut queued = Turn::queued(authority, &[]);
     holder.leaves();
-    // It is called, as by anybody.
+    // A holder that did not queue wakes the next waiter too.
     queued.up();
     queued.leaves();
 }

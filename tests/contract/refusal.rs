@@ -1,4 +1,4 @@
-//! Somebody else has it: who is refused, when, and what they are told.
+//! Refusals while another holder has the lock: which callers get one, when, and what it says.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub fn a_refusal_is_a_document_too(authority: &impl Authority) {
     let holder = Turn::had(authority, &["--reason", "the monthly report"]);
     let seen = standing(authority);
     let to_acquire = authority.nxlock(["--json", "acquire", "job", "--ttl", "1m", "-n"]).run().exits(75);
-    // The stdout of `run` is its command's.
+    // The stdout of `run` belongs to its command.
     let to_run = authority.nxlock(["--json", "run", "job", "-w", "700ms", "--", "true"]).run().exits(75).prints("");
     for document in [to_acquire.json(), serde_json::from_str(&to_run.stderr).unwrap()] {
         let told = &document["holder"];
@@ -77,7 +77,7 @@ pub fn a_refusal_tells_how_many_wait(authority: &impl Authority) {
     let line = [Turn::queued(authority, &[]), Turn::queued(authority, &[])];
     authority.nxlock(["run", "job", "-n", "true"]).run().exits(75).says("2 others wait");
     let acquire = ["--json", "acquire", "job", "--ttl", "1m"];
-    // Itself is none of the others, even if it stands in line.
+    // The caller does not count itself, even if it stands in the queue.
     for options in [&["-n"][..], &["-w", "700ms"]] {
         let refused = authority.nxlock(acquire.iter().chain(options).copied()).run().exits(75).json();
         assert_eq!(refused["queue_length"], 2, "{refused}");

@@ -1,4 +1,4 @@
-//! A lock around a command: kept while it runs, and given back when it has ended.
+//! A lock around a command: held while the command runs, and released when it has ended.
 
 use std::time::Duration;
 
@@ -19,8 +19,7 @@ pub fn a_job_longer_than_its_lease_keeps_its_lock(authority: &impl Authority) {
 }
 
 pub fn the_shortest_lease_is_kept_as_well(authority: &impl Authority) {
-    // Where the machine keeps it from running for the better part of its lease, it stops the command, and
-    // is right to.
+    // If the machine delays nxlock for most of such a lease, nxlock stops the command, and rightly so.
     eventually("it is kept for three times as long", || {
         let done = authority.nxlock(["-q", "run", "job", "-t", "100ms", "-c", "sleep 0.3; echo through"]).run();
         if done.status.code() == Some(76) {

@@ -1,4 +1,4 @@
-//! Who holds it, since when, who waits: what `status` tells of that.
+//! What `status` reports: the holder, since when it holds the lock, and the waiters.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub fn each_waiter_is_shown_with_its_place_and_who_it_is(authority: &impl Author
     for waiter in waiters.as_array().unwrap() {
         assert_eq!((waiter["host"].as_str(), &waiter["user"]), (Some(host.as_str()), &holds["user"]));
     }
-    // Those who came first have waited longest.
+    // The first to come has waited longest.
     let waited: Vec<u64> = field(waiters, "waiting_ms").iter().map(|ms| ms.as_u64().unwrap()).collect();
     assert!(waited.is_sorted_by(|a, b| a >= b) && waited[0] <= since_began, "{waited:?} in {since_began}");
     let id = |value: &Value| value.as_str().filter(|id| id.len() == 8).map(str::to_owned).expect("an id");
@@ -46,7 +46,7 @@ pub fn each_waiter_is_shown_with_its_place_and_who_it_is(authority: &impl Author
         assert!(row.trim_start().starts_with(&format!("{}.", place + 1)), "{table}");
         assert!(row.contains(&format!("@{host}:{}", turn.pid())) && row.contains(reasons[place]), "{table}");
     }
-    // The id is the one that it holds under.
+    // A waiter keeps its id when it becomes the holder.
     let mut held = holder;
     for (mut turn, id) in line.into_iter().zip(&ids) {
         held.leaves();
@@ -61,7 +61,7 @@ pub fn each_waiter_is_shown_with_its_place_and_who_it_is(authority: &impl Author
 pub fn since_when_a_lock_is_held_is_counted_from_its_grant(authority: &impl Authority) {
     let first = Turn::had(authority, &[]);
     let mut second = Turn::queued(authority, &["-t", "3s"]);
-    // For what it has waited is not to be counted.
+    // Its wait must not count.
     eventually("it has waited for a while", || {
         standing(authority)["queue"][0]["waiting_ms"].as_u64().is_some_and(|waiting| waiting > 500)
     });
@@ -70,7 +70,7 @@ pub fn since_when_a_lock_is_held_is_counted_from_its_grant(authority: &impl Auth
     second.up();
     let seen = standing(authority);
     let held = Duration::from_millis(seen["holder"]["held_ms"].as_u64().unwrap());
-    // By another clock than ours, perhaps.
+    // The store may use another clock than this test.
     assert!(held <= told.elapsed() + Duration::from_millis(20), "{held:?}: {seen}");
     is_renewed(authority);
     let renewed = standing(authority);

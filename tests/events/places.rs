@@ -1,4 +1,4 @@
-//! Where events go: files, descriptors, and what is wrong with them.
+//! Destinations of events: files, descriptors, and their errors.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -54,8 +54,8 @@ fn a_descriptor_that_cannot_be_written_to_is_a_usage_error() {
         ("", "99999999999", "it is not open"),
         ("2>&-", "2", ""),
         ("1>&-", "1", "it is not open"),
-        ("7< /dev/null", "7", "reading alone"),
-        ("7< /", "7", "reading alone"),
+        ("7< /dev/null", "7", "only for reading"),
+        ("7< /", "7", "only for reading"),
     ] {
         let script = format!(r#"nxlock run job --events "$1" -c 'echo ran' {redirection}"#);
         sh(&redis, &script, number).run().exits(64).prints("").says(why);
@@ -97,7 +97,7 @@ fn a_full_disk_fails_no_run_and_is_told_once() {
 #[test]
 fn of_a_line_that_does_not_fit_nothing_is_left() {
     let (redis, told) = (Redis::start(), Told::new());
-    // A file may have 1024 bytes: two runs of four lines do not fit, and the end of the room is within a line.
+    // The file size limit is 1024 bytes: two runs of four lines do not fit, and the limit falls within a line.
     let script = r#"ulimit -f 1; for i in 1 2; do nxlock run job --events "$1" true; done"#;
     let call = Nxlock::by("bash", ["-c", script, "bash", &told.word()]).env("NXLOCK_SERVER", redis.url());
     call.run().exits(0).says("not written").says("file too large");
@@ -146,5 +146,5 @@ fn a_configuration_file_may_say_where_and_the_command_line_that_nowhere() {
     assert_eq!(documents(&text_of(&directory.join("7"))).len(), WHOLE.len());
     assert_eq!(told.names(), WHOLE);
     fs::write(directory.join("c.toml"), "events = 7\n").unwrap();
-    call(&["true"]).in_directory(directory).run().exits(78).says("a string is wanted");
+    call(&["true"]).in_directory(directory).run().exits(78).says("expected a string");
 }

@@ -1,4 +1,4 @@
-//! How it is asked for, and what is said of what cannot be.
+//! The options of `acquire --while-pid`, its output, and its errors.
 
 use std::fs::File;
 
@@ -19,7 +19,7 @@ fn who_cannot_be_watched_is_a_usage_error() {
     {
         redis.nxlock(["acquire", "job", &format!("--while-pid={pid}")]).run().exits(64).says(word).prints("");
     }
-    // A shell becomes the last command that it runs.
+    // Some shells execute their last command in their own process.
     redis.sh("exec nxlock acquire job --while-pid $$", &[]).run().exits(64).says("nxlock itself").prints("");
     let (told, number) = std::sync::mpsc::channel();
     let (ends, until) = std::sync::mpsc::channel::<()>();
@@ -104,7 +104,7 @@ fn a_reader_that_hangs_does_not_cost_the_lease_and_its_end_gives_the_lock_back()
     let redis = Redis::start();
     let bystander = Bystander::of(&redis);
     let (reader, writer) = std::io::pipe().unwrap();
-    // Full, so that the token does not go in.
+    // Full, so that the token cannot be written.
     let filler = writer.try_clone().unwrap();
     nix::fcntl::fcntl(&filler, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     while nix::unistd::write(&filler, &[0; 4096]).is_ok() {}
@@ -135,7 +135,7 @@ fn another_user_s_process_can_be_waited_for_and_not_be_told() {
         .run()
         .exits(75)
         .never_says("another user's");
-    // The superuser may release it, and no other user but its own.
+    // The keeper accepts a release from its own user and from the superuser only.
     redis.nxlock(["-v", "release", "job", asked.0.stdout().trim()]).run().exits(0).says("leaves \"job\" to us");
     let _asked = Asked::of(user.nxlock(&redis, ["acquire", "job", "--while-pid", &pid, "--ttl", "1h"]));
     drop(until_dropped);

@@ -1,4 +1,4 @@
-//! The lock goes, and the script hears of it; or the script gives it back, and does not.
+//! The keeper tells the script about a loss, but not about the script's own release.
 
 use std::time::Duration;
 
@@ -105,13 +105,13 @@ fn a_script_is_told_that_a_server_has_forgotten_its_lock() {
     script.keeper_ends();
 }
 
-/// Nothing but the order of two processes decides what the keeper sees: so often enough.
+/// The scheduling of two processes alone decides what the keeper sees, so the test is repeated.
 fn is_not_told_of_its_own_release(authority: &impl Authority, times: u32) {
     for _ in 0..times {
         let script = Script::holding(authority, "--ttl 2s");
         is_renewed(authority);
         let mut next = Turn::waiting(authority, &[]);
-        // It goes on for longer than it takes to renew.
+        // The script continues for longer than one renewal interval.
         script.goes_on_to("nxlock release job; sleep 1");
         next.up();
         script.keeper_ends();
@@ -154,7 +154,7 @@ fn a_keeper_that_is_stopped_does_not_hold_up_a_release_nor_take_it_for_a_loss() 
     script.running.line("released");
     assert!(is_free(&redis));
     let next = Turn::had(&redis, &[]);
-    // For longer than its lease.
+    // For longer than the keeper's lease.
     lasts(Duration::from_secs(2));
     script.signal_keeper(Signal::SIGCONT);
     script.keeper_ends();

@@ -1,4 +1,4 @@
-//! What the keeper is to the rest of the machine.
+//! The keeper as other processes see it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn keeps_nothing_of_its_callers(authority: &impl Authority) {
     }
     let foreign = |(number, file): &&(i32, PathBuf)| {
         let file = file.to_string_lossy();
-        // Its own, and the records of a directory.
+        // The keeper's own descriptors, and the record files of a local store.
         let own = ["socket:", "pipe:", "anon_inode:"].iter().any(|kind| file.starts_with(kind));
         *number > 2 && !own && file != "/dev/null" && !file.contains("/locks/")
     };

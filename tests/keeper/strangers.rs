@@ -17,22 +17,22 @@ use crate::support::{Redis, eventually, we_are_root};
 /// What a stranger does with its connections.
 #[derive(Clone, Copy, Debug)]
 enum Habit {
-    /// Closes each before it makes the next.
+    /// Closes each connection before it opens the next.
     HangsUp,
-    /// Keeps as many as it may have, and sends nothing.
+    /// Keeps as many connections as it may have, and sends nothing.
     Holds,
     /// Does not wait for room in the backlog.
     Spins,
 }
 
-/// Processes of a user who is nobody else. Only root can start some.
+/// Processes of an otherwise unused user. Only root can start them.
 struct Strangers(Vec<Pid>);
 
-/// No system gives it to anybody.
+/// A user id that no system assigns.
 const STRANGER: u32 = 61_183;
 
 impl Strangers {
-    /// They have called already when this returns.
+    /// Starts strangers, and returns when each has connected once.
     fn calling(keeper: i32, habit: Habit) -> Strangers {
         let address = UnixAddr::new_abstract(control_socket(keeper).as_bytes()).unwrap();
         let kind = kind_of(keeper);
@@ -40,12 +40,12 @@ impl Strangers {
         let strangers = (0..4).map(|_| stranger(&address, kind, habit, &writer)).collect();
         drop(writer);
         let strangers = Strangers(strangers);
-        // Each of them writes a byte when it has called.
+        // Each writes a byte after its first connection.
         reader.read_exact(&mut [0; 4]).expect("all of them call");
         strangers
     }
 
-    /// What they have used of the processors, in clock ticks.
+    /// Returns the CPU time that they have used, in clock ticks.
     fn ticks(&self) -> u64 {
         self.0.iter().map(|pid| ticks(pid.as_raw())).sum()
     }
@@ -62,14 +62,14 @@ impl Drop for Strangers {
 
 fn stranger(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWriter) -> Pid {
     let parent = getpid();
-    // SAFETY: the child makes nothing but system calls, and never returns.
+    // SAFETY: the child only makes system calls, and never returns.
     match unsafe { fork() }.expect("a process") {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
-            // What other tests have open must end with them.
+            // The child must not keep the descriptors of other tests open.
             close_from_to(3, writer.as_raw_fd() - 1);
             close_from_to(writer.as_raw_fd() + 1, i32::MAX);
-            // SAFETY: prctl(2) and _exit(2) touch no memory of ours.
+            // SAFETY: prctl(2) and _exit(2) touch no memory of this process.
             unsafe {
                 let is_another = setgroups(&[]).is_ok()
                     && setgid(Gid::from_raw(STRANGER)).is_ok()
@@ -85,13 +85,13 @@ fn stranger(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWrite
     }
 }
 
-/// Calls for ever.
+/// Connects for ever.
 fn call(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWriter) {
     let waits = if matches!(habit, Habit::Spins) { SockFlag::SOCK_NONBLOCK } else { SockFlag::empty() };
     let mut has_called = false;
     loop {
         let Ok(caller) = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC | waits, None) else {
-            // It may not have more.
+            // It has reached its descriptor limit.
             close_from_to(writer.as_raw_fd() + 1, i32::MAX);
             continue;
         };
@@ -106,11 +106,11 @@ fn call(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWriter) {
 }
 
 fn close_from_to(first: i32, last: i32) {
-    // SAFETY: nothing in this process uses them.
+    // SAFETY: nothing in this process uses these descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
 }
 
-/// A line of /proc/net/unix about the socket, as everybody may read it.
+/// Returns the line of /proc/net/unix about the control socket, which every user may read.
 fn line_about(keeper: i32) -> String {
     let links = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().flatten();
     let links: Vec<_> = links.filter_map(|link| fs::read_link(link.path()).ok()).collect();
@@ -135,7 +135,7 @@ fn kind_of(keeper: i32) -> SockType {
     }
 }
 
-/// What a process has used of the processors, proc_pid_stat(5).
+/// Returns the CPU time that a process has used, proc_pid_stat(5).
 fn ticks(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -185,7 +185,7 @@ fn strangers_cost_a_keeper_next_to_nothing() {
     let script = Script::holding(&redis, LONG);
     let strangers = Strangers::calling(script.keeper, Habit::Spins);
     let (mine, theirs) = (ticks(script.keeper), strangers.ticks());
-    // By their clock, which does not run when others have the processors.
+    // Measured in the strangers' CPU time, which does not advance while other processes run.
     eventually("they have called for long enough", || strangers.ticks() - theirs >= 100);
     let used = ticks(script.keeper) - mine;
     assert!(used <= 10, "{used} ticks against {}", strangers.ticks() - theirs);

@@ -4,14 +4,14 @@ use super::{Asked, Bystander, Script};
 use crate::support::line::Turn;
 use crate::support::{Authority, Redis, eventually, text_of};
 
-/// What is in the file `events` beside the lock.
+/// Returns the names of the events in the file `events` of the authority's directory.
 fn told(authority: &impl Authority) -> Vec<String> {
     let text = text_of(&authority.directory().join("events"));
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a document"));
     events.map(|event| event["event"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// But for how often it is renewed.
+/// Asserts the events, without the renewals, whose number varies.
 fn ends_as(authority: &impl Authority, expected: &[&str]) {
     let told = told(authority);
     let rest: Vec<_> = told.iter().filter(|event| *event != "renewed").collect();

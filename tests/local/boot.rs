@@ -1,4 +1,4 @@
-//! After a reboot nothing is held, and nobody waits.
+//! After a reboot no lock is held and no waiter is queued.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use crate::support::line::{Turn, acquire, break_it, is_free, queue, release, sta
 use crate::support::record::{field, with};
 use crate::support::{Authority, Local, Nxlock, eventually, may_unshare, we_are_root};
 
-/// The id of some other boot.
+/// The id of another boot.
 const ANOTHER: &str = "01234567-89ab-4cde-8f01-23456789abcd";
 
-/// Leaves the files of a lock as they were in another boot, when it was held and two stood in line.
+/// Leaves the files of a lock as another boot left them, with a holder and two waiters. Returns the holder's token.
 fn left_by_another_boot(local: &Local, values: &[(&str, &str)]) -> String {
     let token = acquire(local, "1h");
     let waiters = [Turn::queued(local, &[]), Turn::queued(local, &[])];
@@ -55,7 +55,7 @@ fn who_comes_to_wait_does_not_wait_for_those_of_another_boot() {
 #[test]
 fn the_fence_rises_above_that_of_another_boot() {
     let local = Local::start();
-    // Later than the clock, as after a step back.
+    // Ahead of the clock, as after the clock was set back.
     left_by_another_boot(&local, &[("fence", "9000000000000000")]);
     let fence = local.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).text();
     assert_eq!(fence, "9000000000000001\n");
@@ -63,7 +63,7 @@ fn the_fence_rises_above_that_of_another_boot() {
 
 #[test]
 fn neither_a_process_nor_a_promise_of_another_boot_is_found_again() {
-    // The process may have the number of one that runs now, and started as long after boot.
+    // A process of another boot may have had the pid of a running one, and have started as long after boot.
     let local = Local::start();
     let own = std::process::id().to_string();
     let kept = ["--prefix", "other:", "acquire", "job", "--while-pid", &own];
@@ -76,14 +76,14 @@ fn neither_a_process_nor_a_promise_of_another_boot_is_found_again() {
         left_by_another_boot(&local, &[("life", life), ("until_us", "18000000000000000000")]);
         assert!(is_free(&local), "{life}");
     }
-    // Put aside for a waiter of then.
+    // Reserved for a waiter of that boot.
     left_by_another_boot(&local, &[("reserved_for", "1")]);
     assert_eq!(standing(&local)["state"], "free");
     local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     local.nxlock(["--prefix", "other:", "release", "job", &token]).run().exits(0);
 }
 
-/// Runs a script where the id of this boot is one of the container's own, as under LXC and systemd-nspawn.
+/// Runs a command with a boot id of its own, as in a container under LXC or systemd-nspawn.
 const CONTAINER: &str = r#"
     id=$(mktemp); echo $ANOTHER > "$id"
     mount --bind "$id" /proc/sys/kernel/random/boot_id && rm "$id" && exec "$@""#;
@@ -99,7 +99,7 @@ fn a_container_with_a_boot_of_its_own_shares_locks_with_its_host() {
     }
     let local = Local::start();
     let refused = || local.nxlock(["run", "job", "-n", "--", "echo", "ran"]);
-    // Whether it is kept by a process or by its lease alone.
+    // Both a claim held by a process and one held by its lease alone.
     let holder = Turn::had(&local, &["-t", "1h"]);
     in_a_container(refused()).run().exits(75).prints("");
     holder.leaves();
@@ -121,7 +121,7 @@ fn a_container_with_a_boot_of_its_own_shares_locks_with_its_host() {
 
 #[test]
 fn a_lease_that_began_later_than_now_is_another_boots() {
-    // Where neither knows its boot.
+    // The record does not name its boot.
     let local = Local::start();
     left_by_another_boot(&local, &[("boot", "-"), ("life", "lease")]);
     assert!(!is_free(&local));

@@ -1,4 +1,4 @@
-//! A crowd on one machine, some of which are killed at any instruction: no two at once, nothing lost.
+//! A crowd on one machine, some of which are killed at any instruction: mutual exclusion holds, and no update is lost.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,8 +15,8 @@ use crate::support::{Authority, Local, eventually, eventually_some, is_alive, te
 const CALLERS: usize = 100;
 const TIMES: usize = 20;
 
-/// Starts them all, each of which comes again until it has had its turn so many times, and is killed in
-/// between. Whatever else comes of a run is said.
+/// Starts all callers. Each runs nxlock until it has succeeded $TIMES times; runs may be killed in between. Any other
+/// status is printed.
 const CROWD: &str = r#"
     caller() {
         i=0
@@ -27,14 +27,14 @@ const CROWD: &str = r#"
     }
     n=0; while [ $n -lt $CALLERS ]; do caller "$1" & n=$((n + 1)); done; wait"#;
 
-/// One increment, which nothing but the lock protects. What is written is written at once or not at all;
-/// before that there is time to be killed.
+/// One increment, which only the lock protects. The counter is written all at once or not at all; /bin/true leaves time
+/// for a kill before that.
 const INCREMENT: &str = r#"
     p=${NXLOCK_TOKEN#*:*:*:}; p=${p%%:*}
     read n < "$COUNTER"; echo "begin $p $n" >> "$LOG"
     /bin/true; n=$((n + 1)); printf '%-9d\n' $n 1<> "$COUNTER"; echo "end $p $n" >> "$LOG""#;
 
-/// So that whoever is killed is not always the same: xorshift64.
+/// Varies the process that is killed: xorshift64.
 struct Chance(u64);
 
 impl Chance {
@@ -56,7 +56,7 @@ fn parent(pid: i32) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Who has begun and not ended, as the last line tells.
+/// Returns the process that has begun and not ended, according to the last line.
 fn at_work(log: &Path) -> Option<i32> {
     let file = File::open(log).ok()?;
     let mut tail = vec![0; 100];
@@ -66,12 +66,12 @@ fn at_work(log: &Path) -> Option<i32> {
     tail.lines().next_back()?.strip_prefix("begin ")?.split(' ').next()?.parse().ok()
 }
 
-/// What the log tells, one line after the other.
+/// What the log says, read line by line.
 struct Told<'a> {
     killed: &'a HashSet<i32>,
-    /// Who is at work, and what it has read.
+    /// The process at work, and the count that it read.
     at_work: Option<(i32, u64)>,
-    /// What the counter may be: of one that was killed nobody knows whether it had come to write.
+    /// Possible values of the counter: a killed process may or may not have written it.
     counter: RangeInclusive<u64>,
     ends: usize,
     cut_off: usize,
@@ -119,7 +119,7 @@ fn a_hundred_at_once_of_which_some_are_killed_lose_no_update() {
         let holds = chance.below(2) == 0;
         let caller = callers[chance.below(callers.len())];
         let found = || if holds { at_work(&log) } else { children(caller).first().copied() };
-        // Nobody else is to be hit: a number may have come to be another's.
+        // No other process may be killed: a pid may have been reused.
         let is_theirs = |pid: &i32| parent(*pid).is_some_and(|parent| callers.contains(&parent));
         let has_returned = || !holds && children(crowd.pid()).iter().all(|pid| *pid != caller);
         let victim = eventually_some("somebody is there to be killed", || match found().filter(is_theirs) {

@@ -1,4 +1,4 @@
-//! Who waits sleeps, and is woken by the kernel.
+//! Waiters sleep until the kernel wakes them.
 
 use std::fs;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::support::{Authority, Local, eventually, may_unshare, now, text_of};
 
 const WAITERS: usize = 300;
 
-/// What all threads of a process have had of a processor so far, in nanoseconds, as proc(5) has it.
+/// Returns the CPU time of all threads of a process so far, in nanoseconds, from schedstat, proc(5).
 fn spent(pid: i32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let told = threads.map(|thread| text_of(&thread.path().join("schedstat")));
@@ -46,7 +46,7 @@ fn three_hundred_idle_waiters_cost_nothing_and_are_served_in_order() {
         eventually("a while goes by", || began.elapsed() > over);
         Duration::from_nanos(total() - before)
     };
-    // The last of them may still be about to lie down.
+    // The last waiters may not be asleep yet.
     eventually("all sleep", || measured(Duration::from_millis(200)) < Duration::from_millis(20));
     let cost = measured(Duration::from_secs(3));
     assert!(cost < Duration::from_millis(300), "they had {cost:?} of a processor in three seconds");
@@ -58,8 +58,7 @@ fn three_hundred_idle_waiters_cost_nothing_and_are_served_in_order() {
     assert_eq!(served, line);
 }
 
-/// Where no user namespace may be made, nothing of this can be checked: the limit is everybody's, or a
-/// user's as a whole.
+/// Skipped where user namespaces are not permitted: there the limit is the system's, or the whole of a user's.
 #[test]
 fn without_a_watch_of_the_kernels_waiters_are_served_as_well() {
     let options = ["--user", "--map-root-user"];
@@ -74,7 +73,7 @@ fn without_a_watch_of_the_kernels_waiters_are_served_as_well() {
     let mut first = without(&["-v"]);
     let mut second = without(&["-v"]);
     first.running.says("cannot watch the record");
-    // Whether it is given back or broken.
+    // First a release, then a break.
     holder.is_told();
     first.up();
     holder.leaves();

@@ -1,4 +1,4 @@
-//! What the kernel tells of those who hold, and what becomes of a kernel that cannot.
+//! What the kernel reports about holders, and kernels that cannot report it.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -7,7 +7,7 @@ use super::refused_to_run;
 use crate::support::line::{Turn, is_free};
 use crate::support::{Authority, Local, built, eventually, is_alive, text_of};
 
-/// Runs a program for which no file system keeps locks of open files: fcntl(2) refuses them as an old kernel does.
+/// Runs a program without open file description locks: fcntl(2) refuses them as an old kernel does.
 const WITHOUT_LOCKS: &str = r#"
 #include <errno.h>
 #include <linux/filter.h>
@@ -43,7 +43,7 @@ fn a_file_system_that_keeps_no_locks_of_open_files_is_refused() {
     let without = built(&local.directory(), WITHOUT_LOCKS);
     let without = |args: &[&str]| local.nxlock(args.iter().copied()).under([without.to_str().unwrap()]).run();
     without(&refused_to_run(&["-n"])).exits(78).prints("").says("keeps no locks of open files").says("local:/path");
-    // Nobody waits there either, nor takes a holder that lives for one that is gone.
+    // Waiting is refused there too, and a live holder is not taken for a dead one.
     let holder = Turn::had(&local, &["-t", "1h"]);
     for options in [&["-n"][..], &["-w", "1s"], &["-n", "--no-queue"]] {
         without(&refused_to_run(options)).exits(78).prints("").says("keeps no locks of open files");
@@ -52,7 +52,7 @@ fn a_file_system_that_keeps_no_locks_of_open_files_is_refused() {
     holder.leaves();
 }
 
-/// Its main thread ends, and another goes on.
+/// Ends its main thread, and continues in another.
 const WITHOUT_A_MAIN_THREAD: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -79,7 +79,7 @@ fn a_process_whose_main_thread_has_ended_lives() {
     let words = ["--json", "acquire", "job", "--ttl", "1h", "--while-pid", &pid.to_string()];
     let kept = local.nxlock(words).run().exits(0).json();
     let keeper = i32::try_from(kept["keeper"].as_i64().expect("a keeper")).unwrap();
-    // Kept by the keeper, and then only by the process.
+    // Held by the keeper first, and then by the process alone.
     for _ in 0..2 {
         local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
         let _ = kill(Pid::from_raw(keeper), Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! Holders and waiters that are killed: the kernel tells of it at once, whatever their lease.
+//! Holders and waiters that are killed: the kernel reports it at once, whatever their ttl.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{is_killed, pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::line::{Turn, acquire, break_it, is_free, line_is, release, standing, turn};
 use crate::support::{Authority, Local, Running, eventually, is_alive, now, parent_of, text_of};
 
-/// Long after the limit of every wait here.
+/// Longer than any time-out in these tests.
 const LONG: [&str; 2] = ["--ttl", "1h"];
 
 #[test]
@@ -72,13 +72,12 @@ fn a_name_that_stays_locked_for_a_while_does_so_without_a_process() {
     waiter.leaves();
 }
 
-/// A command that leaves two behind in sessions of their own, and waits for its end. They read no stdin,
-/// and say who they are.
+/// A command that leaves two processes in sessions of their own, and sleeps. They read no stdin, and print their pids.
 const LEAVES: &str = r#"
     for i in 1 2; do ( setsid sh -c 'echo left $$; exec sleep 600' & ); done
     exec sleep 600"#;
 
-/// A run, and the two that its command has started in sessions of their own.
+/// Starts a run. Returns it with the two processes that its command started in sessions of their own.
 fn started_two(local: &Local) -> (Running, Vec<i32>) {
     let holder = local.nxlock(["run", "job", "--ttl", "1h", "-c", LEAVES]).start();
     let mut left = Vec::new();
@@ -107,14 +106,14 @@ fn what_a_killed_run_has_started_is_gone_before_the_next_has_its_lock() {
     }
 }
 
-/// The command of a run, as it is found in the environment of what it has started.
+/// Returns the command of a run: among the processes that have its environment, the guard's child.
 fn command_of(holder: &Running) -> i32 {
     let descendants = holder.descendants();
     let is_command = |pid: &i32| text_of(format!("/proc/{}/comm", parent_of(*pid)).as_ref()) == "nxlock-guard\n";
     descendants.into_iter().find(|pid| is_alive(*pid) && is_command(pid)).expect("a guard's child")
 }
 
-/// Waits until the lock is put aside for this one.
+/// Waits until the lock is reserved for this waiter.
 fn is_put_aside_for(local: &Local, turn: &Turn) {
     eventually("it is put aside for it", || {
         let standing = standing(local);
@@ -125,7 +124,7 @@ fn is_put_aside_for(local: &Local, turn: &Turn) {
 #[test]
 fn one_that_is_killed_while_the_lock_is_put_aside_for_it_costs_no_grace() {
     let local = Local::start();
-    // The grace is a second; on a machine that is too slow to see who it is put aside for, it is over.
+    // The grace is one second. On a machine too slow to observe the reservation, it has passed.
     takes_less_than(Duration::from_millis(950), "the one behind has it", || {
         let holder = Turn::had(&local, &[]);
         let mut called = Turn::queued(&local, &[]);

@@ -1,7 +1,7 @@
-//! Processes that see less of this machine than others: the kernel tells all of them who lives.
+//! Processes that see less of this machine than others: the kernel tells all of them which processes are alive.
 //!
-//! Root may make any namespace. Others may make those below a user namespace of their own, where the
-//! system lets them; where it does not, only that is checked which holds without them.
+//! Root may create any namespace. Other users may create those below a user namespace of their own, where the system
+//! permits it; elsewhere only what needs no namespace is tested.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,12 +11,12 @@ use super::{is_killed, nxlock_of, pid_is_killed, refused_to_run};
 use crate::support::line::{Turn, acquire, is_renewed, lease_left, line_is, release, turn};
 use crate::support::{Authority, Local, Nxlock, User, is_alive, may_unshare, program, we_are_root};
 
-/// What a call is started by, for it to be in a namespace of its own.
+/// The command that starts a call in a namespace of its own.
 type Space = Vec<&'static str>;
 
-/// Nothing where they may not be made.
+/// Returns `None` where these namespaces are not permitted.
 fn space(options: &[&'static str]) -> Option<Space> {
-    // Root needs no user namespace, and has most to lose in one.
+    // Root needs no user namespace, and would lose privileges in one.
     let as_user = if we_are_root() { &[][..] } else { &["--user", "--map-current-user"] };
     let options = [as_user, options].concat();
     may_unshare(&options).then(|| [&["unshare"], &options[..], &["--"]].concat())
@@ -26,7 +26,7 @@ fn pids() -> Option<Space> {
     space(&["--pid", "--fork", "--mount-proc"])
 }
 
-/// Where the clock is ahead by a quarter of an hour.
+/// With a boot clock that is a quarter of an hour ahead.
 fn times() -> Option<Space> {
     space(&["--time", "--boottime", "1000", "--fork"])
 }
@@ -35,7 +35,7 @@ fn within(space: &Space, call: Nxlock) -> Nxlock {
     call.under(space.iter().copied())
 }
 
-/// Has the lock from within, by the process that it gives.
+/// Acquires the lock within a namespace. Returns the pid of its nxlock as well.
 fn had_within(local: &Local, space: &Space, options: &[&str]) -> (Turn, i32) {
     let mut turn = Turn::of(within(space, local.nxlock(turn(options))));
     turn.up();
@@ -43,11 +43,11 @@ fn had_within(local: &Local, space: &Space, options: &[&str]) -> (Turn, i32) {
     (turn, pid)
 }
 
-/// Whether who asks is the one within or the holder is.
+/// First the holder is within the namespace, then the caller.
 fn living_holders_are_not_taken_for_dead(space: &Space) {
     let local = Local::start();
     let (holder, _) = had_within(&local, space, &["--ttl", "3s"]);
-    // Its lease ends but for it.
+    // Without renewals its lease would expire.
     is_renewed(&local);
     local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
     let waiter = Turn::queued(&local, &["--ttl", "3s"]);
@@ -55,7 +55,7 @@ fn living_holders_are_not_taken_for_dead(space: &Space) {
     line_is(&local, &[waiter.pid()]);
     assert!(!waiter.is_up());
     holder.leaves();
-    // Now the other way round.
+    // Now the reverse.
     let mut holder = waiter;
     holder.up();
     is_renewed(&local);
@@ -69,7 +69,7 @@ fn living_holders_are_not_taken_for_dead(space: &Space) {
     waiter.leaves();
 }
 
-/// Whether the one within is killed, or the one outside.
+/// First the holder within the namespace is killed, then the one outside.
 fn killed_holders_are_known_to_be_dead(space: &Space) {
     let local = Local::start();
     let (_holder, pid) = had_within(&local, space, &["--ttl", "1h"]);
@@ -122,7 +122,7 @@ fn those_whose_clocks_are_apart_agree_on_when_a_lease_ends() {
     assert!(whole.contains(&lease_left(&local)), "{:?}", lease_left(&local));
     local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
     let mut waiter = Turn::queued(&local, &[]);
-    // Renewed from outside, it ends for both.
+    // A renewal from outside sets the expiry for both.
     local.nxlock(["renew", "job", &token, "--ttl", "300ms"]).run().exits(0);
     waiter.up();
     waiter.leaves();
@@ -155,7 +155,7 @@ fn the_other_side_of_a_user_namespace_makes_no_difference() {
     let apart = |args: &[&str]| {
         let words = ["unshare"].iter().chain(&options).copied();
         match &user {
-            // First the user, then the namespace.
+            // First the user is changed, then the namespace.
             Some(user) => {
                 let words =
                     words.skip(1).chain(["sh", "-c", r#"exec "$NXLOCK" "$@""#, "sh"]).chain(args.iter().copied());
@@ -194,7 +194,7 @@ fn only_without_proc_no_lock_can_be_kept() {
         let done = within(nothing, words).exits(78).prints("");
         done.says("/proc").says("mount -t proc proc /proc").never_says("local:/path");
     }
-    // As systemd's ProcSubset=pid has it: the id of this boot is not to be seen, and nothing is taken for another boot's.
+    // As with systemd's ProcSubset=pid: the boot id cannot be read, and no claim is taken for one of another boot.
     within(subset, &["run", "job", "--", "echo", "ran"]).exits(0).prints("ran\n");
     let token = acquire(&local, "1h");
     within(subset, &["run", "job", "-n", "--", "echo", "ran"]).exits(75).prints("");
@@ -205,7 +205,7 @@ fn only_without_proc_no_lock_can_be_kept() {
     within(subset, &["check"]).exits(0);
 }
 
-/// To hide processes takes root, and two users to hide them from each other.
+/// Hiding processes requires root, and two users to hide them from each other.
 #[test]
 fn where_processes_are_hidden_a_killed_holder_is_known_to_be_dead() {
     if !we_are_root() || !may_unshare(&["--mount"]) {

@@ -1,4 +1,4 @@
-//! `local:`: one directory for each user, and nobody else's.
+//! `local:`: one directory for each user, closed to all other users.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -8,8 +8,8 @@ use nix::unistd::geteuid;
 
 use crate::support::{Local, Nxlock, User, we_are_root};
 
-/// A lock in the place of whoever runs the tests, which may have others: nothing but this one's files is
-/// touched.
+/// A lock in the directory of the user who runs the tests, which may contain other locks: only the files of this lock
+/// are touched.
 struct Own {
     name: String,
     place: PathBuf,
@@ -64,7 +64,7 @@ fn whatever_the_umask_a_first_use_leaves_it_usable() {
     let script = r#"umask 0777; "$NXLOCK" run job -- echo ran && exec "$NXLOCK" run job -- echo again"#;
     let local = Local::start();
     if we_are_root() {
-        // Only another user can be one who comes for the first time.
+        // Only another user is certain to have no such directory yet.
         let user = User::visiting(&local);
         let call = || user.by(&local, "sh", ["-c", script]).env("NXLOCK_SERVER", "local:");
         call().run().exits(0).prints("ran\nagain\n");
@@ -78,7 +78,7 @@ fn whatever_the_umask_a_first_use_leaves_it_usable() {
     assert_eq!(mode(&local.file("lock")), 0o1600);
 }
 
-/// Root has to lay it: an ordinary user has but one such place, which may be in use.
+/// Only root can prepare such a directory: an ordinary user has just one, which may be in use.
 #[test]
 fn it_is_refused_if_it_is_somebody_elses_or_a_link_or_open_to_others() {
     if !we_are_root() {
@@ -110,7 +110,7 @@ fn it_is_refused_if_it_is_somebody_elses_or_a_link_or_open_to_others() {
     assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
     fs::remove_dir(&place).unwrap();
 
-    // A link to where it would be welcome.
+    // A link to a directory that would be accepted.
     own(0o700);
     let behind = local.locks();
     fs::rename(&place, &behind).or_else(|_| fs::create_dir(&behind)).unwrap();
@@ -133,7 +133,7 @@ fn it_is_refused_if_it_is_somebody_elses_or_a_link_or_open_to_others() {
     }
 
     own(0o700);
-    // A record that somebody else has laid there.
+    // A record that another user created there.
     let record = place.join("lock:job.lock");
     user.nxlock(&local, ["-s", "local:", "run", "job", "--", "true"]).run().exits(0);
     std::os::unix::fs::chown(&record, Some(0), Some(0)).unwrap();

@@ -1,4 +1,4 @@
-//! Files that are not what nxlock would have written, or no files at all: a clear error, and untouched.
+//! Files that nxlock would not have written, and other file types: nxlock reports an error and leaves them untouched.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
@@ -12,7 +12,7 @@ use crate::support::line::{Turn, acquire, holder_id, release};
 use crate::support::record::{newer, with};
 use crate::support::{Authority, Local};
 
-/// A lock that is held by a token.
+/// A lock held by a token.
 struct Held {
     local: Local,
     token: String,
@@ -27,7 +27,7 @@ impl Held {
         Held { local, token, id }
     }
 
-    /// Whoever asks for this lock is told of `file` that it is `why`.
+    /// Asserts that every command for this lock fails, names `file`, and says `why` and `remedy`.
     #[track_caller]
     fn nobody_can_tell(&self, file: &Path, why: &str, remedy: &str) {
         let verbs = [
@@ -71,7 +71,7 @@ fn what_is_no_file_is_no_record() {
             assert_eq!(same, (after.ino(), after.file_type(), after.mtime(), after.mtime_nsec()));
         };
 
-        // To a good record, to another file, to nothing.
+        // To a valid record, to another file, to nothing.
         let elsewhere = held.local.directory().join("elsewhere");
         fs::write(&elsewhere, "not to be touched").unwrap();
         for behind in [aside.clone(), elsewhere.clone(), held.local.directory().join("nothing")] {
@@ -104,10 +104,10 @@ fn what_is_no_file_is_no_record() {
     }
 }
 
-/// What a file may have come to, and what is said of it.
+/// One kind of damage: its name, the bytes, and the reason and the remedy that nxlock reports.
 type Damage = (&'static str, Vec<u8>, &'static str, &'static str);
 
-/// By accident, by somebody else, or by a later version.
+/// Returns damage by accident, by another program, or by a later version.
 fn damages(good: &[u8], line: usize) -> Vec<Damage> {
     let damaged = |what, bytes: Vec<u8>| (what, bytes, "is damaged", "remove it when nothing runs under this lock");
     let foreign = |what, bytes: &[u8]| (what, bytes.to_vec(), "is not a record of nxlock", "another NAME or directory");
@@ -144,7 +144,7 @@ fn a_record_that_cannot_be_understood_is_left_as_it_is() {
         fs::write(&path, &bytes).unwrap();
         held.nobody_can_tell(&path, why, remedy);
         assert!(fs::read(&path).unwrap() == bytes, "{what}: it is another now");
-        // Of other locks all can be told.
+        // Other locks are not affected.
         held.local.nxlock(["run", "another", "-n", "--", "true"]).run().exits(0);
     }
     fs::write(&path, &good).unwrap();
@@ -177,7 +177,7 @@ fn a_record_that_is_damaged_while_somebody_waits_ends_the_wait() {
     let waiter = Turn::queued(&held.local, &[]);
     let path = held.local.file("lock");
     let good = fs::read(&path).unwrap();
-    // Locked, or the waiter would look while it is half written.
+    // Locked, so that the waiter does not read a half-written record.
     let locked = File::open(&path).unwrap();
     locked.lock().unwrap();
     fs::write(&path, "127.0.0.1 localhost\n").unwrap();
@@ -203,7 +203,7 @@ fn all_locks_are_listed_whatever_else_lies_there() {
     let listed = || held.local.nxlock(["--json", "status"]).run().exits(0).json();
     assert_eq!(listed().as_array().map(Vec::len), Some(1));
     assert_eq!(listed()[0]["name"], "job");
-    // But what is nxlock's and cannot be read might be a lock that is held.
+    // A record of nxlock that it cannot read might be a held lock.
     let good = fs::read(held.local.file("lock")).unwrap();
     for (bytes, why) in [(newer(&good), "newer"), (good[..100].to_vec(), "damaged"), (Vec::new(), "damaged")] {
         fs::write(at("lock:b.lock"), bytes).unwrap();

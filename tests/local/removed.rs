@@ -1,4 +1,4 @@
-//! Files that are removed under those who use them, as by a cleaner of /tmp.
+//! Files that are removed while in use, as by a cleaner of /tmp.
 
 use std::fs;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn who_stood_in_a_line_that_is_removed_stands_in_a_new_one() {
     fs::remove_file(local.file("line")).unwrap();
     eventually("both stand in line again", || queue(&local).len() == 2);
     release(&local, &token);
-    // In which order is not said.
+    // Their order is not specified.
     eventually("one of them has it", || waiters.iter().any(Turn::is_up));
     waiters.iter_mut().for_each(Turn::is_told);
     waiters.into_iter().for_each(Turn::leaves);

@@ -1,5 +1,4 @@
-//! File systems that are full, or cannot be written to. To mount one takes root: others check only what
-//! an own directory without the right to write does.
+//! File systems that are full or read-only. Mounting one requires root: for other users these tests are skipped.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -12,7 +11,7 @@ fn may_mount() -> bool {
     we_are_root() && may_unshare(&["--mount"])
 }
 
-/// Writes until there is no room left.
+/// Writes until the file system is full.
 fn fill(mounted: &Mounted) {
     let mut file = File::create(mounted.path().join("fill")).unwrap();
     let full = std::iter::repeat_with(|| file.write_all(&[b'x'; 512])).find_map(Result::err).unwrap();
@@ -29,7 +28,7 @@ fn on_a_full_disk_who_waits_is_served_although_it_cannot_stand_in_line() {
     fill(&mounted);
     let mut waiter = Turn::of(mounted.nxlock(crate::support::line::turn(&["-v"])));
     waiter.running.says("lock:job.line: no space left on device");
-    // What is held is renewed, shown and given back without more room.
+    // A held lock is renewed, shown and released without more room.
     crate::support::line::is_renewed(&mounted);
     mounted.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
     assert!(!waiter.is_up());

@@ -1,4 +1,4 @@
-//! `local:/path`: a directory that is shared by whoever may write in it.
+//! `local:/path`: a directory shared by all users who may write to it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -7,7 +7,7 @@ use super::refused_to_run;
 use crate::support::line::{Turn, acquire, release, turn};
 use crate::support::{Authority, Local, User, we_are_root};
 
-/// Makes the directory, as whoever shares it would.
+/// Creates the directory as its administrator would.
 fn laid_out(local: &Local, mode: u32, group: Option<u32>) {
     fs::create_dir(local.locks()).unwrap();
     chown(local.locks(), None, group).unwrap();
@@ -21,7 +21,7 @@ fn it_is_made_if_it_is_missing() {
     let url = format!("local:{}", deep.display());
     local.nxlock(["-s", &url, "run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     assert!(deep.join("lock:job.lock").is_file());
-    // However it is written, it is that one.
+    // Another spelling of the same path.
     let around = format!("{}/../../b c//locks/", url.replace("local:", "local://"));
     let token = local.nxlock(["-s", &around, "acquire", "job", "--ttl", "1m"]).run().exits(0).token();
     local.nxlock(["-s", &url, "run", "job", "-n", "--", "true"]).run().exits(75);
@@ -32,9 +32,9 @@ fn it_is_made_if_it_is_missing() {
 fn what_is_no_whole_path_is_refused() {
     let local = Local::start();
     let refusals = [
-        ("local:locks", "whole path"),
-        ("local:./locks", "whole path"),
-        ("local:~/locks", "whole path"),
+        ("local:locks", "absolute path"),
+        ("local:./locks", "absolute path"),
+        ("local:~/locks", "absolute path"),
         ("local://host/locks", "another machine"),
         ("local:/tmp/a\u{7}b", "control"),
     ];
@@ -42,7 +42,7 @@ fn what_is_no_whole_path_is_refused() {
         let call = local.nxlock(["-s", url].iter().chain(&refused_to_run(&["-n"])).copied());
         call.in_directory(&local.directory()).run().exits(78).prints("").says(why);
     }
-    // A file on the way, or at its end.
+    // A file at the end of the path, or within it.
     let file = local.directory().join("file");
     fs::write(&file, "").unwrap();
     for (path, why) in [(file.clone(), "is not a directory"), (file.join("locks"), "not a directory")] {
@@ -72,7 +72,7 @@ fn who_may_write_in_it_may_write_its_files() {
     }
 }
 
-/// Whoever came first and made the files, the other is excluded, waits in the same line, and is served.
+/// Asserts that two users exclude each other, wait in one queue and are served, whichever of them created the files.
 fn exclude_each_other(local: &Local, one: &User, other: &User) {
     for (first, second) in [(one, other), (other, one)] {
         let mut holder = Turn::of(first.nxlock(local, turn(&["--ttl", "1h"])));
@@ -85,7 +85,7 @@ fn exclude_each_other(local: &Local, one: &User, other: &User) {
             .says(&format!("by      {}@", first.id()));
         let mut waiter = Turn::of(second.nxlock(local, turn(&[]))).in_line(local);
         let mut last = Turn::of(first.nxlock(local, turn(&[]))).in_line(local);
-        // One is handed on, one is left by a killed process that is another user's.
+        // A release hands the lock over; then the death of another user's process frees it.
         holder.leaves();
         waiter.up();
         super::is_killed(&mut waiter.running);
@@ -96,7 +96,7 @@ fn exclude_each_other(local: &Local, one: &User, other: &User) {
     }
 }
 
-/// Other users are root's to be. An ordinary one shares such a directory with itself.
+/// Only root can act as other users. An ordinary user shares the directory with itself.
 #[test]
 fn everybody_shares_one_that_everybody_may_write_in() {
     let local = Local::start();
@@ -104,9 +104,9 @@ fn everybody_shares_one_that_everybody_may_write_in() {
     if we_are_root() {
         let (one, other) = (User::visiting(&local), User::visiting(&local));
         exclude_each_other(&local, &one, &other);
-        // What everybody may do, those of the group of whoever made the files may do as well.
+        // What everybody may do, members of the file owner's group may do too.
         exclude_each_other(&local, &one, &other.in_group_of(&one));
-        // Root itself finds what others have made.
+        // Root can use the files that other users created.
         User::visiting(&local).nxlock(&local, ["run", "job", "--", "true"]).run().exits(0);
     }
     let token = acquire(&local, "1m");
@@ -118,7 +118,7 @@ fn everybody_shares_one_that_everybody_may_write_in() {
 fn a_group_shares_one_that_its_group_may_write_in() {
     let local = Local::start();
     if !we_are_root() {
-        // To a group of several belong only others.
+        // An ordinary user has no other user to share its group with.
         laid_out(&local, 0o2770, None);
         local.nxlock(["run", "job", "--", "true"]).run().exits(0).says_nothing();
         return;
@@ -133,7 +133,7 @@ fn a_group_shares_one_that_its_group_may_write_in() {
     }
 }
 
-/// Only root writes where it has not been let in.
+/// Only root can write to a directory that does not admit it.
 #[test]
 fn what_root_makes_in_a_users_directory_keeps_the_user_out_of_nothing() {
     if !we_are_root() {
@@ -167,7 +167,7 @@ fn who_may_not_write_there_is_refused() {
         let call = |verb: &[&str]| user.nxlock(&local, verb.iter().copied());
         refused(&call, &verbs);
         assert_eq!(fs::read_dir(local.locks()).unwrap().count(), 0);
-        // Nor may it see what stands in the record of another.
+        // Nor may it read another user's record.
         let token = acquire(&local, "1m");
         refused(&call, &[verbs[0], verbs[1], &["status", "job"], &["status"], &["release", "job", &token]]);
         release(&local, &token);

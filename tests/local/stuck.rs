@@ -1,5 +1,4 @@
-//! A process that has a record locked and does not let go of it, such as one that was stopped at the wrong
-//! instruction. The test itself is that process.
+//! A process that keeps a record locked, such as one stopped at the wrong instruction. The test itself is that process.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use super::refused_to_run;
 use crate::support::line::{Turn, acquire, is_renewed, release};
 use crate::support::{Authority, Job, Local, eventually, wall};
 
-/// The record of `job`, locked until this is dropped.
+/// Returns the record of `job`, locked until this is dropped.
 fn locked(local: &Local) -> File {
     let record = File::options().read(true).write(true).open(local.file("lock")).unwrap();
     record.lock().unwrap();
@@ -39,9 +38,9 @@ fn who_asks_is_told_in_time_that_nobody_answers() {
     for verb in verbs {
         let words = ["--server-timeout", "300ms"].iter().chain(verb).copied();
         let done = local.nxlock(words).run().exits(69).never_says("ran\n").within(Duration::from_secs(1));
-        done.says(&local.file("lock").display().to_string()).says("does not let go of it").says("lslocks");
+        done.says(&local.file("lock").display().to_string()).says("keeps").says("lslocks");
     }
-    // Locks of other names are not held up.
+    // Locks of other names are not delayed.
     local.nxlock(["run", "other", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     drop(stuck);
     release(&local, &token);
@@ -53,7 +52,7 @@ fn who_asks_is_answered_if_it_is_let_go_of_in_time() {
     let token = acquire(&local, "1h");
     let stuck = locked(&local);
     let mut asked = local.nxlock(["--server-timeout", "1m", "status", "job"]).start();
-    // It has come so far as to wait in a thread of its own.
+    // A second thread waits for the file lock.
     eventually("it waits", || threads(asked.pid()) > 1);
     assert!(!asked.has_ended());
     drop(stuck);
@@ -71,7 +70,7 @@ fn who_waits_goes_on_waiting_and_is_served() {
     let mut most = before;
     eventually("it has tried many times", || {
         most = most.max(threads(waiter.pid()));
-        waiter.running.stderr().matches("does not let go of it").count() > 4
+        waiter.running.stderr().matches("keeps").count() > 4
     });
     assert!(most <= before + 2, "{most} threads, and {before} before");
     assert!(!waiter.running.has_ended() && !waiter.is_up());
@@ -108,7 +107,7 @@ fn who_holds_it_is_stopped_before_its_lease_ends() {
     eventually("it ends", || job.running.has_ended());
     job.is_gone_before(end);
     drop(stuck);
-    job.running.finish().exits(76).says("could not be renewed in time").says("does not let go of it");
+    job.running.finish().exits(76).says("could not be renewed in time").says("keeps");
     eventually("its lease ends", || crate::support::line::is_free(&local));
 }
 
@@ -118,8 +117,8 @@ fn a_short_while_disturbs_nobody() {
     let mut holder = Turn::had(&local, &["--ttl", "6s", "--server-timeout", "200ms"]);
     is_renewed(&local);
     let stuck = locked(&local);
-    // One renewal has gone unanswered.
-    holder.running.says("does not let go of it");
+    // One renewal has timed out.
+    holder.running.says("keeps");
     drop(stuck);
     is_renewed(&local);
     holder.leaves();

@@ -1,4 +1,4 @@
-//! What is left of locks that nobody uses any more is cleared away when others are made.
+//! Files of locks that nobody uses any more are removed when other locks are created.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::support::{Authority, Local, wall};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// As if nobody had written to it for so long.
+/// Makes a file look unmodified for `age`.
 fn untouched_for(path: &Path, age: Duration) {
     File::options().write(true).open(path).unwrap().set_modified(wall() - age).unwrap();
 }
@@ -19,7 +19,7 @@ fn record(local: &Local, name: &str) -> PathBuf {
     local.locks().join(format!("lock:{name}.lock"))
 }
 
-/// Makes a lock, and gives it back.
+/// Creates a lock, and releases it. Returns its record file.
 fn used(local: &Local, name: &str) -> PathBuf {
     local.nxlock(["run", name, "-n", "--", "true"]).run().exits(0);
     record(local, name)
@@ -28,7 +28,7 @@ fn used(local: &Local, name: &str) -> PathBuf {
 #[test]
 fn what_nobody_has_used_for_a_day_is_removed_when_another_lock_is_made() {
     let local = Local::start();
-    // One that somebody has waited for has a line as well.
+    // A lock that had a waiter has a waiters file too.
     let holder = Turn::had(&local, &[]);
     let waiter = Turn::queued(&local, &[]);
     holder.leaves();
@@ -40,7 +40,7 @@ fn what_nobody_has_used_for_a_day_is_removed_when_another_lock_is_made() {
         untouched_for(path, DAY + Duration::from_secs(60));
     }
     untouched_for(&recent, DAY - Duration::from_secs(600));
-    // Nothing is made for who only looks, or uses what is there.
+    // Neither `status` nor the use of an existing lock creates a file, so neither removes any.
     used(&local, "recent");
     local.nxlock(["status"]).run();
     assert!(job.exists() && line.exists() && unfinished.exists());
@@ -48,7 +48,7 @@ fn what_nobody_has_used_for_a_day_is_removed_when_another_lock_is_made() {
     let new = used(&local, "new");
     assert!(!job.exists() && !line.exists() && !unfinished.exists());
     assert!(recent.exists() && new.exists());
-    // Whoever comes then begins anew.
+    // The next caller starts with a new record.
     assert!(is_free(&local));
     used(&local, "job");
 }
@@ -80,7 +80,7 @@ fn what_is_not_ours_to_remove_is_left() {
     for (name, content) in others {
         fs::write(at(name), content).unwrap();
     }
-    // One that was copied under another name: it is not that lock's.
+    // A copy under another lock's name is not that lock's record.
     fs::write(at("lock:copy.lock"), &good).unwrap();
     let names = ["hosts.lock", "lock:half.lock", "notes", "lock:copy.lock"];
     names.iter().for_each(|name| untouched_for(&at(name), 9 * DAY));

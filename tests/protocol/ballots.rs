@@ -1,9 +1,10 @@
-//! Every order in which the messages of two who want a majority of three servers can arrive, searched to the end.
+//! Every order in which the messages of two clients that want a majority of three servers can arrive, searched
+//! exhaustively.
 //!
-//! A request is carried out by its server at any time after it was sent, or never; of one connection, in order. Who
-//! gives a ballot up sends what undoes it behind its requests. Who begins another, or gives the lock back, uses a new
-//! connection where a reply is outstanding.
-//! What is claimed, in every reachable state: at most one holds the lock, and who holds it later has a higher fence.
+//! A server executes a request at any time after it was sent, or never; the requests of one connection in order. A
+//! client that gives up a ballot sends its release after its requests, on the same connection. A client that starts
+//! another ballot, or releases the lock, opens a new connection where a reply is outstanding.
+//! The claim, in every reachable state: at most one client holds the lock, and a later holder has a higher fence.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const SERVERS: usize = 3;
 const QUORUM: usize = 2;
 
-/// Of whom, and of which of its ballots.
+/// A client, and one of its ballots.
 type Vote = (usize, u8);
 type Fence = u8;
 
@@ -42,10 +43,10 @@ enum Phase {
 struct Client {
     phase: Phase,
     ballot: u8,
-    /// What each server has given, and which have raised it.
+    /// The fence that each server has granted, and the servers that have raised it.
     granted: [Option<Fence>; SERVERS],
     raised: [bool; SERVERS],
-    /// Each server's connections, the current one last, with what was sent and is not carried out.
+    /// Each server's connections, the current one last, with the requests that were sent and are not executed yet.
     sent: [Vec<Vec<Request>>; SERVERS],
 }
 
@@ -56,16 +57,16 @@ struct World {
     last: Fence,
 }
 
-/// How it is done, so that a test may do it wrongly.
+/// The rules of the protocol; a test may break one.
 #[derive(Clone, Copy)]
 struct Rules {
-    /// How often each of the two may try.
+    /// How many ballots each of the two may start.
     ballots: [u8; 2],
-    /// Whether a ballot is won by votes alone: with fences as well, there is less to try in the same time.
+    /// Whether votes alone win a ballot. With fences, fewer ballots can be searched in the same time.
     votes_alone: bool,
-    /// The value of each ballot.
+    /// The vote for which each ballot asks.
     value: fn(usize, u8) -> Vote,
-    /// Whether a server that was told the fence counts, by its vote.
+    /// Whether a server that executed the raise counts, by its vote.
     counts: fn(Option<Vote>, Vote) -> bool,
 }
 
@@ -84,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Where a reply is outstanding.
+    /// Opens a new connection where a reply is outstanding.
     fn connects_anew(&mut self) {
         for connections in &mut self.sent {
             if connections.last().is_none_or(|requests| !requests.is_empty()) {
@@ -93,7 +94,7 @@ impl Client {
         }
     }
 
-    /// What it was told before, it does not go by any more.
+    /// Enters a phase, and discards earlier replies.
     fn enters(&mut self, phase: Phase) {
         self.phase = phase;
         (self.granted, self.raised) = Default::default();
@@ -108,7 +109,7 @@ impl World {
         World { servers, clients: Default::default(), last: 0 }
     }
 
-    /// All that may be next; or the promise that one of them breaks.
+    /// Returns all possible next states, or the promise that one of them breaks.
     fn next(&self, rules: &Rules) -> Result<Vec<World>, String> {
         let mut worlds = Vec::new();
         for who in 0..self.clients.len() {
@@ -122,7 +123,7 @@ impl World {
         Ok(worlds)
     }
 
-    /// The first request of a connection. Its reply is heard if it is the current one.
+    /// Executes the first request of a connection. The client gets the reply if the connection is its current one.
     fn carried_out(&self, rules: &Rules, who: usize, at: usize, connection: usize) -> Option<World> {
         let mut world = self.clone();
         let World { servers, clients, .. } = &mut world;
@@ -159,7 +160,7 @@ impl World {
         Some(world)
     }
 
-    /// What a client may do by itself.
+    /// Takes the step that a client may take by itself, if there is one.
     fn decided(&self, rules: &Rules, who: usize) -> Result<Option<World>, String> {
         let mut world = self.clone();
         let client = &mut world.clients[who];
@@ -172,7 +173,7 @@ impl World {
                 client.sends(Request::Acquire((rules.value)(who, client.ballot)));
             }
             Phase::Voting => match client.granted.iter().flatten().count() {
-                // It may wait for longer as well, which nothing else depends on.
+                // It may also wait for longer; nothing else depends on that.
                 0..QUORUM => {
                     client.enters(Phase::Idle);
                     client.sends(Request::Release(ours));
@@ -217,7 +218,7 @@ impl World {
     }
 }
 
-/// How many states there are, or the promise that one of them breaks.
+/// Returns the number of states, or the promise that one of them breaks.
 fn explore(rules: &Rules) -> Result<usize, String> {
     let start = World::new();
     let mut seen = HashSet::from([start.key()]);

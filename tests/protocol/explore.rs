@@ -1,16 +1,16 @@
-//! Every order of events that few clients and a server can live through, searched to the end.
+//! Every order of events that a few clients and a server can go through, searched exhaustively.
 //!
-//! Owns the search and the promises that concern what follows a state; `world` owns those that one
-//! step can break. What is claimed, in every reachable state:
-//! * at most one client, an outsider included, holds the lock as far as it believes, beliefs counted
-//!   from before the request. Not claimed: for what an outsider's DEL or FLUSHALL took from a holder,
-//!   who learns of it at its next renewal;
-//! * nobody in line, running, listening and with a running lease is overtaken (`plain` barges);
+//! Owns the search and the promises about what follows a state; `world` owns those that a single step can break. The
+//! claims, in every reachable state:
+//! * at most one client, an outsider included, believes that it holds the lock, counting its lease from before the
+//!   request. Not claimed for a lock that an outsider's DEL or FLUSHALL took from a holder, which learns of it at its
+//!   next renewal;
+//! * no waiter that is queued, running and subscribed, with a running lease, is overtaken (`plain` barges);
 //! * fences rise whenever the lock changes hands;
-//! * nobody takes a free lock for one that is held;
-//! * if no more goes wrong, everyone who waits and runs is served, and the lock is never free for
-//!   longer than a heartbeat while someone waits;
-//! * then nothing stays behind that does not expire; at once, if nothing went wrong.
+//! * no client takes a free lock for a held one;
+//! * without further faults, every running waiter is served, and the lock is never free for longer than a heartbeat
+//!   while a client waits;
+//! * then nothing stays behind that does not expire, and without any fault nothing at all.
 
 mod world;
 
@@ -70,7 +70,7 @@ fn story(came: &Origin, mut at: u64, last: Option<Step>) -> String {
     format!("\n  after {steps:?}")
 }
 
-/// To the end, or to how a promise came to be broken.
+/// Searches all states; fails with the steps by which a promise was broken.
 fn explore(setting: &Setting) -> Result<(), String> {
     let start = World::new(setting);
     let mut came: Origin = HashMap::from([(key(&start), None)]);
@@ -92,8 +92,8 @@ fn explore(setting: &Setting) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets things take their course, with nothing going wrong any more: nobody comes, everybody who can
-/// act does so when it is time, and holders are quick.
+/// Lets a state settle without further faults: no client arrives, every client that can act does so when due, and
+/// holders are quick.
 fn settle(from: &World, setting: &Setting, settled: &mut HashSet<u64>) -> Result<(), String> {
     let mut world = from.clone();
     let mut path = Vec::new();
@@ -196,7 +196,7 @@ fn three_waiters_keep_their_order_through_any_fault() {
     passes("two waiters and a poller, one fault", &prompt(&[Queue, Queue, Plain], ALL, 1));
 }
 
-/// Only the first watches the expiry and nobody looks by itself: words are all that wakes.
+/// Only the first waiter watches the expiry, and none polls: only messages wake the others.
 fn words_only(server: Server) -> Setting {
     Setting {
         heartbeat: None,
@@ -212,7 +212,7 @@ fn no_word_is_missing() {
     passes("three waiters without heartbeat, one crash or freeze", &words_only(TRUE));
 }
 
-/// One holds, for longer and then no longer, and goes without a word: the next has only its timer, and words.
+/// A holder lengthens its lease, shortens it and crashes: the next waiter has only its timer, and messages.
 fn held_for_less(server: Server) -> Setting {
     Setting {
         faults: &[Fault::Lengthen, Fault::Shorten, Fault::Crash],
@@ -338,7 +338,7 @@ fn a_queue_without_expiry_is_noticed() {
     fails(&Setting { server: Server { acquire, ..TRUE }, ..crash }, "stays behind");
 }
 
-/// Some die in line, more than one call drops, and one comes who does not wait.
+/// Some waiters die in the queue, more than one call drops, and a client comes that does not wait.
 fn a_crowd_of_the_dead(manners: &[Manner], gives_up: fn(bool) -> bool) -> Setting {
     Setting { drops: Some(1), gives_up: Some(gives_up), ..prompt(manners, &[Fault::Crash], 2) }
 }

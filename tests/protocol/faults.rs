@@ -1,5 +1,4 @@
-//! What the scripts do where the server or a waiter is not at its best: one scene each, on a real
-//! server, with real subscribers.
+//! The scripts with an impaired server or waiter: one scene each, on a real server, with real subscribers.
 
 use redis::{Connection, RedisResult, Value, cmd};
 
@@ -9,12 +8,12 @@ fn wake(token: &str) -> String {
     format!("{}:wake:{token}", KEYS[0])
 }
 
-/// The usual question: a minute's ttl and lease, ten seconds' grace.
+/// Sends the usual ACQUIRE: a ttl and lease of a minute, ten seconds' grace.
 fn ask(connection: &mut Connection, token: &str, manner: &str, channel: &str) -> RedisResult<Vec<String>> {
     words(acquire(connection, [token, "60000", manner, "60000", "10000", channel, "0"])?)
 }
 
-/// In line, listening; alive until the connection is dropped, and frozen as long as it asks nothing.
+/// Queues a subscribed waiter: alive until the connection is dropped, and frozen as long as it sends nothing.
 fn waits(server: &Server, connection: &mut Connection, token: &str, grace: &str) -> (Connection, String) {
     let ear = listen(server, &wake(token));
     let answer = acquire(connection, [token, "60000", "queue", "60000", grace, &wake(token), "0"]);
@@ -280,7 +279,7 @@ fn a_release_behind_a_crowd_of_the_dead_frees_the_lock_for_who_asks_next() {
     assert!(!cmd("EXISTS").arg(KEYS[1]).arg(KEYS[2]).query::<bool>(&mut c).unwrap());
 }
 
-/// Listens for its turn.
+/// Returns the subscription of the live waiter.
 fn waits_behind_one_that_is_killed(server: &Server, connection: &mut Connection, token: &str) -> Connection {
     let (dead, _) = waits(server, connection, "killed", "10000");
     let (live, _) = waits(server, connection, token, "10000");
@@ -288,7 +287,7 @@ fn waits_behind_one_that_is_killed(server: &Server, connection: &mut Connection,
     live
 }
 
-/// More than one script drops.
+/// Queues more dead waiters than one script drops.
 fn a_crowd_dies(connection: &mut Connection) {
     for dead in 0..1500 {
         send(connection, &["ZADD", KEYS[1], &(dead + 1).to_string(), &format!("dead{dead}")]);

@@ -1,5 +1,5 @@
-//! Random histories, told to a server and to the model: every answer, every word and everything that
-//! is left in the keys must be the same.
+//! Random histories, executed on a server and on the model: every reply, every message and everything left in the keys
+//! must be the same.
 //!
 //! Times differ between the two, so instants are compared by their order, and expiries within bounds.
 
@@ -15,7 +15,7 @@ use crate::server::{self, KEYS, Server, until, words};
 use crate::setnx::STALE;
 
 const OUTSIDER: Token = 99;
-/// So many share the key with SETNX clients.
+/// The tokens up to this one share the key with SETNX clients.
 const BESIDE_SETNX: Token = 2;
 const HOLDER: &str = "{lock:x}:holder";
 
@@ -41,11 +41,11 @@ enum Event {
         expires: bool,
     },
     OutsiderDeletes,
-    /// By GETSET, a time that has passed; whether it is the one to own it, or has lost.
+    /// By GETSET, a time that has passed; the client may own the lock by it, or have lost.
     SetnxClientWrites,
     LockExpires,
     HolderExpires,
-    /// Rewrites a record: with a lease long over, far too long, or by another version of the program.
+    /// Rewrites a waiter's record: with an expired lease, with one far too long, or as another version of nxlock.
     Record {
         who: Token,
         lease: Lease,
@@ -76,7 +76,7 @@ fn event() -> impl Strategy<Value = Event> {
             (prop::bool::weighted(0.8), prop::bool::weighted(0.8))
                 .prop_map(move |(channel, remembers)| Event::Acquire { who, manner, ttl, grace, channel, remembers })
         });
-    // Shorter and longer than what it was taken for.
+    // Shorter and longer than the ttls of ACQUIRE.
     let ttls = prop_oneof![Just(10_000u64), Just(50_000), Just(200_000)];
     let renew = (who.clone(), ttls, any::<bool>()).prop_map(|(who, ttl, prolong)| Event::Renew { who, ttl, prolong });
     let lease = prop_oneof![Just(Lease::Over), Just(Lease::TooLong), Just(Lease::OtherVersion)];
@@ -105,7 +105,7 @@ struct Both<'a> {
     real: Connection,
     model: Model,
     ears: BTreeMap<Token, Connection>,
-    /// What each client would send back: its ticket as the server and as the model gave it.
+    /// The ticket that each client would send back, as the server and as the model gave it.
     tickets: BTreeMap<Token, (u64, u64)>,
     instants: Vec<(u64, u64)>,
 }
@@ -123,7 +123,7 @@ fn record(token: Token) -> String {
     format!("nx1:{}:u@h:1:1:", name(token))
 }
 
-/// As INSPECT shows who waits.
+/// Returns a waiter as INSPECT shows it.
 fn told(token: Token) -> String {
     if token <= BESIDE_SETNX { record(token) } else { name(token) }
 }
@@ -154,7 +154,7 @@ impl Both<'_> {
                     false => server::renew(&mut self.real, &token, &ms),
                 };
                 let mut answer = words(answer.unwrap()).unwrap();
-                // As the program does. The model knows both as one.
+                // nxlock does the same. The model has both as one step.
                 if answer[0] == "1" && answer[1] == "-1" {
                     server::nudge(&mut self.real).unwrap();
                     answer[1] = "0".into();
@@ -321,7 +321,7 @@ impl Both<'_> {
         self.same_instant(&answer[3], fence);
     }
 
-    /// Fences and tickets alike: what is the same, earlier or later here is so there.
+    /// Compares fences and tickets: their order on the server must be that in the model.
     fn same_instant(&mut self, real: &str, model: u64) -> u64 {
         let real: u64 = real.parse().unwrap();
         assert_eq!(real == 0, model == 0);

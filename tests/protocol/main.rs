@@ -1,20 +1,21 @@
-//! The queue's protocol, held to a model of it. What belongs where:
+//! The queue's protocol, checked against a model of it.
 
 #![expect(clippy::unwrap_used, reason = "what a scene needs is there, or the test has failed")]
 
-/// Every order of events that a few clients can live through, searched to the end in the model.
+/// Every order in which the messages of two clients that vote can arrive, searched exhaustively.
 mod ballots;
+/// Every order of events that a few clients can go through, searched exhaustively in the model.
 mod explore;
-/// Scenes in which the server or a waiter is not at its best.
+/// Scenes with an impaired server or waiter.
 mod faults;
-/// Random histories, told to the model and to a server that runs the scripts: both must agree.
+/// Random histories, executed on the model and on a server that runs the scripts: both must agree.
 mod histories;
-/// What a server does for one lock, as a pure value.
+/// The server's work for one lock, as a pure value.
 mod model;
-/// The scripts as the program sends them, not a copy.
+/// The scripts as nxlock sends them, not a copy.
 #[path = "../../src/store/redis/scripts.rs"]
 mod scripts;
-/// A redis-server of one's own, and how the scripts are called.
+/// A redis-server for one test, and the calls of the scripts.
 mod server;
-/// What the scripts do beside SETNX clients.
+/// The model of the scripts beside SETNX clients.
 mod setnx;

@@ -1,11 +1,11 @@
-//! What a server does for one lock, as a pure value: the specification of the scripts.
+//! The server's work for one lock, as a pure value: the specification of the scripts.
 //!
-//! Owns the lock, its queue, its waiters' records, its fence, and who listens. Knows nothing of
-//! connections or clients; time stands still unless somebody moves `now_us`.
+//! Owns the lock, its queue, its waiters' records, its fence, and the subscriptions. Must not know connections or
+//! clients. Time advances only when a caller sets `now_us`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ordered as the strings they stand for: among equal tickets the smaller token is first.
+/// Ordered as the token strings: among equal tickets the smaller token is first.
 pub type Token = u32;
 
 pub const FENCE_MS: u64 = 86_400_000;
@@ -62,7 +62,7 @@ pub enum Released {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Renewed {
     Yes,
-    /// It is ours, and ends later than was asked for.
+    /// The lock is ours, and expires later than requested.
     Longer(i64),
     NotOurs {
         value: Option<Token>,
@@ -87,7 +87,7 @@ pub struct Record {
     pub channel: bool,
 }
 
-/// A key that a server drops, expiry and all, once it is empty: made anew, it has none.
+/// A key. The server deletes an empty one together with its expiry: created again, it has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Expiring<T> {
     pub is: T,
@@ -100,25 +100,25 @@ pub struct Model {
     pub lock: Option<Expiring<Token>>,
     pub queue: Expiring<BTreeSet<(u64, Token)>>,
     pub waiters: Expiring<BTreeMap<Token, Record>>,
-    /// A field of the waiters' hash: whom the lock was last put aside for.
+    /// A field of the waiters hash: the token for which the lock was last reserved.
     pub reserved: Option<Token>,
     pub fence: Option<Expiring<u64>>,
-    /// Beside SETNX clients: whose lease is valid, whatever the lock holds.
+    /// Beside SETNX clients: the token with a valid lease, independent of the lock's value.
     pub holder: Option<Expiring<Token>>,
-    /// How many of the dead one call drops; nothing for the scripts' own thousand, which are out of reach here.
+    /// How many dead waiters one call drops; `None` for the scripts' limit of 1000, which is out of reach here.
     pub drops: Option<usize>,
-    /// Whose channel has a subscriber.
+    /// The tokens whose channel has a subscriber.
     pub listening: BTreeSet<Token>,
-    /// What was said, and heard, since somebody last took it from here.
+    /// The messages sent, and received, since a caller last took them from here.
     pub said: Vec<(Token, Word)>,
 }
 
-/// Who is first in line.
+/// The front of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Front {
     Lives(Token),
     Nobody,
-    /// As many as one call drops were before whoever it is.
+    /// One call has dropped as many dead waiters as it may.
     TooManyDead,
 }
 
@@ -188,7 +188,7 @@ impl Model {
         }
     }
 
-    /// `prolong`: somebody else keeps the lock, and counts on its expiry.
+    /// Renews the lock. With `prolong`, another process keeps the lock, and relies on its expiry.
     pub fn renew(&mut self, token: Token, ttl: u64, prolong: bool) -> Renewed {
         self.expire();
         let kept = self.now() + FENCE_MS.max(10 * ttl);
@@ -225,7 +225,7 @@ impl Model {
         }
     }
 
-    /// What a server does between any two commands: drops what is over, and what is empty.
+    /// Deletes expired and empty keys, as a server does between any two commands.
     pub fn expire(&mut self) {
         let now = self.now();
         let over = |until: Option<u64>| until.is_some_and(|until| until < now);
@@ -288,7 +288,7 @@ impl Model {
         (ticket, channel)
     }
 
-    /// The first in line that lives, and whether dead ones had to be dropped to get to it.
+    /// Returns the first live waiter, and whether dead ones were dropped before it.
     fn front(&mut self, caller: Option<Token>, word: Option<Word>) -> (Front, bool) {
         let mut dropped = 0;
         while self.drops.is_none_or(|most| dropped < most) {

@@ -1,8 +1,6 @@
-//! A redis-server of one's own: on a Unix socket, without persistence, gone when dropped, and when the
-//! tests die too.
+//! A redis-server for one test: on a Unix socket, without persistence, killed when dropped, and when the tests die.
 //!
-//! Owns the process, its directory, how the scripts are called, and the time. Knows nothing of what the
-//! scripts mean.
+//! Owns the process, its directory, the calls of the scripts, and the time. Must not know what the scripts mean.
 
 use std::iter::once;
 use std::net::TcpListener;
@@ -29,9 +27,9 @@ impl Server {
         Server::listening(0).expect("redis-server starts")
     }
 
-    /// On a TCP port too, for another server to reach it.
+    /// Starts a server with a TCP port too, which another server can reach.
     pub fn on_tcp() -> (Server, u16) {
-        // Between our finding a port and the server's taking it somebody else may: then another.
+        // Another process may take the port before the server does: then try another.
         for _ in 0..20 {
             let unused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
             let port = unused.expect("a port").port();
@@ -92,7 +90,7 @@ impl Stopwatch {
         self.0.elapsed()
     }
 
-    /// Before another look at a fact; not for ever.
+    /// Sleeps before the next check of a condition; panics after 20 s.
     #[expect(clippy::disallowed_methods, reason = "the one pause, between two looks at a fact")]
     fn again(&self, what: &str) {
         assert!(self.elapsed() < Duration::from_secs(20), "it never came about that {what}");
@@ -100,7 +98,7 @@ impl Stopwatch {
     }
 }
 
-/// Asks until it is so.
+/// Waits until a condition is true.
 pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
     let began = Stopwatch::start();
     while !fact() {
@@ -127,12 +125,12 @@ pub fn renew(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult
     eval(connection, Script::Renew, &[token, ttl, "set"])
 }
 
-/// The same by somebody who does not keep the lock.
+/// Renews as a process that does not keep the lock.
 pub fn prolong(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
     eval(connection, Script::Renew, &[token, ttl, "prolong"])
 }
 
-/// What follows a renewal that has moved the expiry nearer.
+/// Sends what follows a renewal that has moved the expiry nearer.
 pub fn nudge(connection: &mut Connection) -> RedisResult<Value> {
     eval(connection, Script::Nudge, &[""])
 }
@@ -145,7 +143,7 @@ pub fn inspect(connection: &mut Connection) -> RedisResult<Value> {
     eval(connection, Script::Inspect, &[])
 }
 
-/// A flat answer, every part as text; the parts of a list inside follow one another.
+/// Flattens a reply: every part as text, the parts of a nested list one after the other.
 pub fn words(answer: Value) -> RedisResult<Vec<String>> {
     match answer {
         Value::Array(parts) => Ok(parts.into_iter().map(words).collect::<RedisResult<Vec<_>>>()?.concat()),
@@ -153,14 +151,14 @@ pub fn words(answer: Value) -> RedisResult<Vec<String>> {
     }
 }
 
-/// A connection that listens on one channel, and has been heard to.
+/// Returns a connection whose SUBSCRIBE to one channel was confirmed.
 pub fn listen(server: &Server, channel: &str) -> Connection {
     let mut connection = server.connect();
     cmd("SUBSCRIBE").arg(channel).query::<Value>(&mut connection).unwrap();
     connection
 }
 
-/// What was said on the channel so far: whatever was said before a PING is read before its answer.
+/// Returns the messages on the channel so far: those sent before a PING are read before its reply.
 pub fn heard(connection: &mut Connection) -> Vec<String> {
     let mut heard = Vec::new();
     let mut answer = words(cmd("PING").query(connection).unwrap()).unwrap();

@@ -1,9 +1,9 @@
-//! What the scripts do beside SETNX clients, as far as it differs.
+//! The model of the scripts beside SETNX clients, as far as it differs.
 
 use crate::model::{Acquired, Ask, Expiring, Model, Released, Renewed, Token};
 
-/// A time that has passed by the server's clock, without expiry: what a SETNX client has left, or what
-/// one whose clock is slow has written over a lock of ours.
+/// A lock value without expiry, whose time has passed by the server's clock: left by a SETNX client, or written over
+/// nxlock's lock by one whose clock is slow.
 pub const STALE: Token = 98;
 
 impl Model {
@@ -50,8 +50,8 @@ impl Model {
         answer
     }
 
-    /// The record ends 2 ms before the lock; so does, at the latest, what a client believes, and here
-    /// neither does.
+    /// In the scripts the record expires 2 ms before the lock, and the client's view of its lease no later. In the
+    /// model neither ends early.
     fn hold(&mut self, token: Token, ttl: u64) {
         self.holder = Some(Expiring { is: token, until: Some(self.now() + ttl) });
     }

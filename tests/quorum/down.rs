@@ -36,7 +36,7 @@ fn with_a_majority_down_nothing_can_be_said_and_nothing_is_left() {
     for refusal in [&["-n"][..], &["-w", "300ms"], &[]] {
         let done = call(&[&["run", "job"], refusal, &["--", "echo", "ran"]].concat()).exits(69).prints("");
         let done = done.says("cannot acquire \"job\": 2 of 5 servers answered");
-        // Each that failed, once.
+        // The message names each server that failed, once.
         let last = done.stderr.lines().last().unwrap();
         assert_eq!(last.matches("unix://").count(), 3, "{last}");
         done.within(Duration::from_secs(1));

@@ -27,7 +27,7 @@ fn one_that_forgot_has_no_vote_in_the_round_that_finds_it() {
     five.each_mut()[0].kill();
     five.each_mut()[1].kill();
     five.each_mut()[2].restart();
-    // With its vote they would be three.
+    // With its vote there would be three.
     holder.finish().exits(76).says("could not be renewed in time");
     assert_eq!(five.each()[2].value("lock:job"), None);
 }
@@ -53,7 +53,7 @@ fn a_renewal_by_hand_does_not_set_a_key_again() {
     let token = acquire(&five, "10m");
     eventually("all have granted it", || five.values().iter().all(Option::is_some));
     five.each()[0].delete("lock:job");
-    // Whoever has the token may be releasing it at this moment.
+    // The owner of the token may be releasing the lock at this moment.
     five.nxlock(["renew", "job", &token, "--ttl", "10m"]).run().exits(0);
     assert_eq!(five.values()[0], None);
     release(&five, &token);
@@ -66,7 +66,7 @@ fn a_keeper_that_sets_a_key_again_leaves_nothing_behind_when_its_lock_is_release
     let (is_late, scripts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let (late, seen) = (Arc::clone(&is_late), Arc::clone(&scripts));
     let slow = Proxy::by_command(&five.each()[2], move |_, words| {
-        // What sets a key begins as all scripts that know of the queue; a renewal does not.
+        // The script that sets a key again begins like all scripts that know of the queue; the renewal script does not.
         if !words.starts_with("EVAL local K, Q") || !late.load(Ordering::SeqCst) {
             return Fate::Delivered;
         }

@@ -9,7 +9,7 @@ fn a_hanging_minority_does_not_slow_a_grant_and_is_undone_when_it_goes_on() {
         for at in hanging {
             five.each()[*at].hang();
         }
-        // A caller that waited for one that hangs would wait for longer than it is given here.
+        // If it waited for a server that hangs, the call would take longer than the test allows.
         let call = ["--server-timeout", "30s", "run", "job", "--", "echo", "ran"];
         five.nxlock(call).run().exits(0).prints("ran\n").says_nothing();
         for at in hanging {
@@ -32,7 +32,7 @@ fn a_hanging_minority_does_not_keep_a_lease_from_being_renewed() {
             std::mem::replace(&mut before, now) < now
         });
     }
-    // Nor from being given back.
+    // Nor from being released.
     holder.leaves();
     five.each()[0].resume();
     five.each()[1].resume();
@@ -76,7 +76,7 @@ fn a_waiter_has_its_turn_though_all_servers_hung_for_a_while() {
     let mut waiter = Turn::of(call);
     waiter.running.says("waiting for \"job\"");
     three.iter().for_each(Redis::hang);
-    // Long enough that none of them is to be waited for any more.
+    // Long enough that nxlock no longer waits for any of them.
     eventually("several ballots are without an answer", || {
         waiter.running.stderr().matches("0 of 3 servers answered").count() > 8
     });
@@ -95,7 +95,7 @@ fn a_lock_is_given_back_where_it_was_granted_late() {
     holder.running.says("no answer within");
     five.each()[4].resume();
     eventually("it has granted what it was asked for", || five.values()[4].is_some());
-    // Nothing can go behind that request any more.
+    // The request's connection is gone: nothing can follow the request on it.
     let _: i64 = five.each()[4].ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     holder.leaves();
     nothing_is_left(&five);

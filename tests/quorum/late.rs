@@ -1,4 +1,4 @@
-//! Messages that come late: what belongs to a ballot that is over must not touch the next one.
+//! Late messages: those of a ballot that is over must not affect the next one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,14 +8,14 @@ use crate::quorum::{OTHERS, nothing_is_left};
 use crate::support::line::{Turn, turn};
 use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
 
-/// How many scripts it has run.
+/// Returns how many scripts the server has run.
 fn scripts(redis: &Redis) -> u64 {
     let stats: String = redis.ask(&["INFO", "commandstats"]);
     let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
     eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Whether a request is the first script of all.
+/// Returns a function that tells whether a request is the first script of all.
 fn first_script() -> impl Fn(&str) -> bool + Send + Sync {
     let is_over = AtomicBool::new(false);
     move |words: &str| words.starts_with("EVAL") && !is_over.swap(true, Ordering::Relaxed)
@@ -24,7 +24,7 @@ fn first_script() -> impl Fn(&str) -> bool + Send + Sync {
 #[test]
 fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
     let three = [Redis::start(), Redis::start(), Redis::start()];
-    // The first ballot is lost: one vote of three is somebody else's, and one request is on its way.
+    // The first ballot is lost: one vote of three is another candidate's, and one request is on its way.
     three[2].put("lock:job", OTHERS, Some(600_000));
     let first = first_script();
     let slow = Proxy::by_command(&three[0], move |_, words| if first(words) { Fate::Held } else { Fate::Delivered });
@@ -38,12 +38,12 @@ fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
     slow.lets_go();
     eventually("the late request is carried out, and what undoes it", || scripts(&three[0]) >= before + 2);
     assert_eq!(three[0].value("lock:job"), won, "a vote of the ballot that was won is gone");
-    // With it, and with the one that is free now, another would have a majority.
+    // With this vote and the server that is free now, another candidate would have a majority.
     three[2].delete("lock:job");
     let other = Nxlock::new(["run", "job", "-n", "--", "echo", "ran"]);
     other.env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" ")).run().exits(75).prints("");
     holder.leaves();
-    // What undoes a lost ballot is sent, and not waited for.
+    // nxlock sends the undo of a lost ballot without waiting for the reply.
     eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
 }
 
@@ -60,7 +60,7 @@ fn a_lock_is_given_back_though_most_servers_refuse_connections_at_first() {
     holder.running.says("cannot release");
     networks[..3].iter().for_each(Network::accepts);
     holder.finish().exits(0);
-    // A majority has it no more. Where it was refused to the last, it ends with its lease.
+    // A majority has released it. A server that stayed unreachable keeps its vote until the lease expires.
     five.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     five.each().iter().for_each(|redis| _ = redis.ask::<i64>(&["DEL", "lock:job"]));
 }
@@ -78,7 +78,7 @@ fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachabl
     servers[2] = hangs.url();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // The fourth that lives is where others vote again and again: its fence rises with each of them.
+        // On the fourth server that is up, others vote again and again, each time with a higher fence.
         let rival = scope.spawn(|| {
             let redis = &five.each()[3];
             let mut fence = 4_000_000_000_000_000_u64;
@@ -96,14 +96,14 @@ fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachabl
         eventually("it has said what it waits for, or has ended", || {
             waiter.running.stderr().contains("waiting for") || waiter.running.has_ended()
         });
-        // For longer than it would give those that it has never met.
+        // Longer than nxlock waits for servers that it has never reached.
         lasts(Duration::from_secs(2));
         over.store(true, Ordering::Relaxed);
         rival.join().unwrap();
         waiter.up();
         waiter.leaves();
     });
-    // What it voted for ends with the lease: nothing that undoes it gets there.
+    // Its vote expires with the lease: no undo reaches the server.
     five.each()[2].delete("lock:job");
     five.each_mut()[4].restart();
     nothing_is_left(&five);

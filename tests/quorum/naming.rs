@@ -17,7 +17,7 @@ fn a_server_has_one_vote_and_a_directory_none() {
     }
 }
 
-/// How many of them hold the lock of a call.
+/// Returns how many of the servers hold the lock of a call.
 fn holding(servers: &[Redis]) -> usize {
     servers.iter().filter(|redis| redis.exists("lock:job")).count()
 }
@@ -36,7 +36,7 @@ fn servers_are_named_by_options_on_either_side_of_the_verb_or_by_the_variable() 
     ];
     for call in calls {
         let token = call.run().exits(0).token();
-        // Two may have been granted a moment later; the other two are nobody's.
+        // The third grant may come a moment later; the two servers that were not named have none.
         assert_eq!((holding(&all[..3]) >= 2, holding(&all[3..])), (true, 0));
         let words = ["-s", &a, "-s", &b, "-s", &c, "release", "job", &token];
         Nxlock::new(words).run().exits(0);
@@ -84,7 +84,7 @@ fn a_server_that_is_named_by_several_addresses_has_one_vote() {
     }
     let done = Nxlock::new(["check"]).env("NXLOCK_SERVER", &all).run().exits(78);
     assert_eq!(done.text().matches("it is the same server as ").count(), 2, "{}", done.both());
-    // The others are a majority without it.
+    // The other servers are a majority without it.
     let third = Redis::start();
     let four = [ip, other.url(), name, third.url()].join(" ");
     Nxlock::new(["run", "job", "--", "echo", "ran"]).env("NXLOCK_SERVER", &four).run().exits(0).prints("ran\n");

@@ -4,7 +4,7 @@ use crate::quorum::nothing_is_left;
 use crate::support::line::counted;
 use crate::support::{Authority, Five, Running, eventually, text_of};
 
-/// Nothing but the lock protects it.
+/// Increments a counter that only the lock protects, and logs the fence.
 const TURN: &str = r#"read n < "$COUNTER"; echo $((n + 1)) > "$COUNTER"; echo "$NXLOCK_FENCE" >> "$LOG""#;
 
 fn race(five: &Five, directory: &Path, callers: usize, turns: usize) -> Vec<Running> {
@@ -17,7 +17,7 @@ fn race(five: &Five, directory: &Path, callers: usize, turns: usize) -> Vec<Runn
     (0..callers).map(start).collect()
 }
 
-/// All of them had all their turns, and none at the same time.
+/// Asserts that all callers had all their turns, no two at the same time.
 #[track_caller]
 fn were_apart(directory: &Path, callers: Vec<Running>, total: usize) {
     counted(&directory.join("counter"), callers, total);
@@ -100,7 +100,7 @@ fn a_fence_is_higher_than_any_before_it_whichever_majority_gives_it() {
     };
     five.each_mut()[3].kill();
     five.each_mut()[4].kill();
-    // One whose clock was ahead: what it gave, the others would not give for years.
+    // As if one server's clock had been ahead: the others would not issue such a fence for years.
     let ahead = 4_000_000_000_000_000_u64;
     five.each()[0].put("{lock:job}:fence", ahead.to_string().as_bytes(), Some(600_000));
     let first = fence(&five);
@@ -110,7 +110,7 @@ fn a_fence_is_higher_than_any_before_it_whichever_majority_gives_it() {
     five.each_mut()[0].kill();
     let second = fence(&five);
     assert!(second > first, "{first}, {second}");
-    // And one that has heard of none of them does not hide it.
+    // And a server that knows none of these fences does not hide them.
     five.each_mut()[1].kill();
     assert!(fence(&five) > second);
 }

@@ -6,7 +6,7 @@ use crate::support::{Authority, Five, Nxlock, Redis};
 
 const MINUTE: u64 = 60_000;
 
-/// Tokens of two who are not there any more.
+/// Returns the tokens of two holders that have released the lock.
 fn tokens(five: &Five) -> [String; 2] {
     [(); 2].map(|()| {
         let token = acquire(five, "1m");
@@ -15,7 +15,7 @@ fn tokens(five: &Five) -> [String; 2] {
     })
 }
 
-/// Puts into each of them what stands for it: a token and how many minutes are left, or nothing.
+/// Puts on each server what it is to hold: a token and the minutes left, or nothing.
 fn put(five: &Five, held: [Option<(&str, u64)>; 5]) {
     for (redis, value) in five.each().iter().zip(held) {
         redis.ask::<i64>(&["DEL", "lock:job"]);
@@ -27,7 +27,7 @@ fn put(five: &Five, held: [Option<(&str, u64)>; 5]) {
 
 #[track_caller]
 fn is_told(five: &Five, status: i32, state: &str) -> Value {
-    // Those that do not answer are not waited for: what is known does not depend on them.
+    // nxlock does not wait for servers that do not reply: what is known does not depend on them.
     five.nxlock(["--server-timeout", "1s", "status", "job"])
         .run()
         .exits(status)
@@ -70,10 +70,10 @@ fn it_is_contested_if_no_majority_agrees() {
     let [one, other] = tokens(&five);
     put(&five, [Some((&one, 60)), Some((&one, 60)), Some((&other, 20)), None, Some((&other, 30))]);
     let told = is_told(&five, 0, "contested");
-    // Whoever has the most votes, and can be broken.
+    // The holder shown has the most votes, and can be broken.
     assert!(one.contains(told["holder"]["id"].as_str().unwrap()), "{told}");
     assert_eq!(told["warnings"].as_array().unwrap().len(), 1, "{told}");
-    // It is listed, too.
+    // The list shows it, too.
     let listed = five.nxlock(["--json", "--server-timeout", "1s", "status"]).run().exits(0).json();
     assert_eq!(listed[0]["state"], "contested");
     let words = ["--server-timeout", "500ms", "acquire", "job", "--ttl", "1m", "-n"];
@@ -97,9 +97,9 @@ fn it_is_unknown_if_those_that_do_not_answer_could_decide() {
     assert!(one.contains(told["holder"]["id"].as_str().unwrap()), "{told}");
     assert_eq!(told["ttl_ms"], Value::Null, "{told}");
     assert_eq!(told["warnings"].as_array().unwrap().len(), 1, "{told}");
-    // No name was asked for: the list is what could be found out.
+    // No name was given: the list shows what nxlock could find out.
     five.nxlock(["status", "--server-timeout", "1s"]).run().exits(0);
-    // And it cannot be had.
+    // And nobody can acquire it.
     let call = ["--server-timeout", "500ms", "run", "job", "-n", "--", "echo", "ran"];
     five.nxlock(call).run().exits(75).prints("").says("contested");
     five.each()[..3].iter().for_each(|redis| redis.delete("lock:job"));
@@ -115,7 +115,7 @@ fn a_claim_without_a_majority_can_be_broken_and_nothing_else_is_touched() {
     assert_eq!(five.values(), [None, None, Some(other.clone()), None, None]);
     assert_eq!(standing(&five)["state"], "free");
     five.nxlock(["release", "job", "--break", &one[4..12]]).run().exits(76);
-    // A holder's lock, with a minority away.
+    // A holder's lock, with a minority down.
     put(&five, [Some((&other, 60)), Some((&other, 60)), Some((&other, 60)), None, None]);
     five.each_mut()[3].kill();
     five.each_mut()[4].kill();
@@ -130,7 +130,7 @@ fn a_wait_that_ends_asks_all_servers_once_more() {
         five.each().iter().for_each(|redis| redis.put("lock:job", OTHERS, Some(600_000)));
         let mut waiter = five.nxlock(["run", "job", "-w", "900ms", "--", "echo", "ran"]).start();
         waiter.says("waiting for \"job\"");
-        // The vote that is left is that of the server which a waiter asks before the others.
+        // The vote that is left is at the gate, the server that a waiter asks before the others.
         five.each()[1..].iter().for_each(|redis| redis.delete("lock:job"));
         waiter.finish().exits(0).prints("ran\n");
         five.each()[0].delete("lock:job");

@@ -1,17 +1,17 @@
-//! Another master, while somebody holds and others wait: first with all that the old one knew, then without.
+//! A failover while the lock is held and waited for: first with all data of the old master, then without.
 
 use std::time::Duration;
 
 use crate::support::line::{Turn, fences_rise, grants, is_renewed, line_is, standing, turn};
 use crate::support::{Authority, Job, Sentinels, eventually, wall};
 
-/// Somebody who logs the turn, with number and fence, and stays.
+/// Starts a run that logs its number and its fence, and holds the lock until told to end.
 fn numbered(group: &Sentinels, who: usize, options: &[&str]) -> Turn {
     let call = group.nxlock(turn(options)).env("LOG", group.directory().join("log"));
     Turn::of(call.env("WHO", who.to_string()))
 }
 
-/// A holder, and so many behind it.
+/// Starts a holder and `n` waiters in the queue behind it.
 fn line(group: &Sentinels, n: usize, options: &[&str]) -> Vec<Turn> {
     let mut holder = numbered(group, 0, options);
     holder.up();
@@ -20,7 +20,7 @@ fn line(group: &Sentinels, n: usize, options: &[&str]) -> Vec<Turn> {
     line
 }
 
-/// Each has its turn and goes; all of it is in the log, in order.
+/// Asserts that each run gets the lock and ends, and that the log shows them in order.
 #[track_caller]
 fn are_served(group: &Sentinels, line: Vec<Turn>) {
     let n = line.len();
@@ -33,7 +33,7 @@ fn are_served(group: &Sentinels, line: Vec<Turn>) {
     fences_rise(&log);
 }
 
-/// Those who wait are heard where the lock is.
+/// Waits until all waiters subscribe at the master.
 fn listen_at_the_master(group: &Sentinels, n: usize) {
     eventually("all who wait listen at the master", || {
         group.master().ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]).len() == n
@@ -90,7 +90,7 @@ fn a_lock_that_the_next_master_does_not_know_is_lost_and_its_command_is_stopped(
     let before = group.named_master().unwrap();
     group.lose_patience();
     group.master().cuts_its_replicas_off();
-    // They may fail over to whoever they like: nobody has it.
+    // The sentinels may fail over to any replica: none has the lock.
     let mut job = Job::start(&group, &["-t", "15s", "--kill-after", "500ms"]);
     group.servers[before].kill();
     let end = wall() + Duration::from_secs(15);
@@ -141,7 +141,7 @@ fn who_comes_while_there_is_no_master_waits_for_one() {
     let mut group = Sentinels::of_three();
     let before = group.named_master().unwrap();
     group.servers[before].kill();
-    // Nobody has noticed, and one that does not wait is told what is so.
+    // No sentinel has noticed yet, and with -n nxlock reports the server as unreachable.
     let call = group.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
     call.run().exits(69).prints("").within(Duration::from_secs(1));
     let waiter = group.nxlock(["run", "job", "--server-timeout", "18s", "--", "echo", "ran"]).start();
@@ -159,7 +159,7 @@ fn over_tls_it_is_the_same() {
     is_renewed(&group);
     listen_at_the_master(&group, 2);
     are_served(&group, line);
-    // Sentinels are held to their certificates as well.
+    // nxlock verifies the certificates of sentinels as well.
     let call = group.nxlock(["status", "--server-timeout", "20s"]);
     let other = crate::support::certificates::certificates().another_authority();
     call.env("SSL_CERT_FILE", other).run().exits(69).says("certificate").within(Duration::from_secs(3));

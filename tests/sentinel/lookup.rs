@@ -1,11 +1,11 @@
-//! Which sentinels are asked, what they say, and whether it is so.
+//! Which sentinels nxlock asks, what they reply, and whether it is true.
 
 use std::time::Duration;
 
 use crate::support::line::{Turn, is_renewed};
 use crate::support::{Authority, Done, MASTER, Nxlock, Redis, Sentinels, eventually, unused_port};
 
-/// Not waiting, by this URL.
+/// Runs a command through this URL, without waiting.
 fn attempt(group: &Sentinels, url: &str, timeout: &str) -> Done {
     let args = ["run", "job", "-n", "--server-timeout", timeout, "--", "echo", "ran"];
     group.nxlock(args).env("NXLOCK_SERVER", url).run().never_says("held by").never_says("panicked")
@@ -33,7 +33,7 @@ fn the_lock_lies_on_the_master_that_they_name_in_the_database_of_the_url() {
 #[test]
 fn one_sentinel_that_answers_is_enough() {
     let mut group = Sentinels::of_three();
-    // One is gone, one hangs: it may not have all the time that there is.
+    // One is gone. One hangs, and may not use up the whole server timeout.
     group.sentinels[0].kill();
     group.sentinels[1].hang();
     let done = attempt(&group, &group.url(), "6s").exits(0).prints("ran\n");
@@ -56,7 +56,7 @@ fn one_sentinel_whose_name_is_unknown_is_passed_over() {
 #[test]
 fn without_any_sentinel_nobody_knows() {
     let mut group = Sentinels::of_one();
-    // They hang, and nobody waits for longer than for a server that does.
+    // It hangs: nxlock waits no longer than for a server that hangs.
     group.sentinels[0].hang();
     for wait in [&["-n"][..], &["-w", "1m"], &[]] {
         let args = ["run", "job", "--server-timeout", "500ms"].iter().chain(wait).chain(&["--", "echo", "ran"]);
@@ -82,7 +82,7 @@ fn a_master_that_they_do_not_know_is_a_mistake_in_the_url() {
     for verb in [&["status"][..], &["status", "job"], &["release", "job", "x"], &["renew", "job", "x", "--ttl", "1s"]] {
         group.nxlock(verb.iter().copied()).env("NXLOCK_SERVER", &other).run().exits(78);
     }
-    // Those who do not know it are not all.
+    // Some sentinels do not know the master, but another one does.
     let one = Sentinels::of_one();
     group.sentinels.iter().for_each(|sentinel| sentinel.ask::<()>(&["SENTINEL", "REMOVE", MASTER]));
     let hosts = format!("{},{}", group.hosts(), one.hosts());
@@ -101,7 +101,7 @@ fn a_server_that_is_no_sentinel_is_said_to_be_that() {
 fn a_server_that_they_name_and_that_is_no_master_keeps_no_locks() {
     let group = Sentinels::of_one();
     let server = &group.servers[0];
-    // As when a failover is under way: they name it still, or it does not know yet.
+    // As during a failover: the sentinels still name the old master, or the new one does not know its role yet.
     server.becomes_read_only();
     attempt(&group, &group.url(), "500ms").exits(69).prints("").within(Duration::from_secs(1));
     let mut waiter = Turn::of(group.nxlock(crate::support::line::turn(&["-w", "1m"])));
@@ -127,7 +127,7 @@ fn sentinels_that_are_gone_disturb_neither_who_holds_nor_who_waits() {
     waiter.leaves();
 }
 
-/// The master itself, asked without sentinels.
+/// The master itself, without sentinels.
 struct Direct<'a> {
     url: String,
     group: &'a Sentinels,
@@ -168,13 +168,13 @@ fn the_password_of_the_url_is_that_of_the_master() {
     }
     attempt(&group, &group.url(), "500ms").exits(77).says("NOAUTH");
     attempt(&group, &url.replace("s3cret", "wr0ng"), "500ms").exits(77).never_says("wr0ng");
-    // Sentinels may want one as well: then it is the same.
+    // Sentinels may require a login as well: nxlock uses the same.
     group.sentinels[0].ask::<()>(&["ACL", "SETUSER", "deploy", "on", ">s3cret", "+@all"]);
     group.sentinels[0].ask::<()>(&["ACL", "SETUSER", "watcher", "on", "nopass", "+@all"]);
     attempt(&group, &url, "2s").exits(0).prints("ran\n");
 }
 
-/// Says the same to whoever asks anything.
+/// Starts a server that gives every client this reply; returns its address.
 fn says_to_all(reply: Vec<u8>) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();

@@ -1,5 +1,5 @@
-//! The published algorithm, faithfully: its time is `now + timeout + 1` in whole seconds, by a clock that
-//! may be wrong; GETSET where the one it found has passed; DEL if its own has not.
+//! The published algorithm, faithfully: SETNX with `now + timeout + 1` in whole seconds, by a clock that may be wrong;
+//! GETSET if the time found has passed; DEL if its own time has not.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,16 +13,16 @@ pub struct Client {
     timeout: i64,
     /// How far its clock is ahead, in milliseconds.
     ahead: i64,
-    /// Until when it owns the lock, as it believes.
+    /// Until when it believes to own the lock.
     own: Option<i64>,
 }
 
-/// What became of a GETSET.
+/// The outcome of a GETSET.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Replaced {
-    /// The old time had passed: it owns the lock.
+    /// The old time had passed: the client owns the lock.
     Owns,
-    /// Somebody was faster, and this was in the key: the lock is that one's, and its value is gone.
+    /// Another client was faster and owns the lock; this is its value, now overwritten.
     Lost(String),
 }
 
@@ -31,7 +31,7 @@ impl Client {
         Client { connection: redis.connection().expect("connected"), timeout, ahead, own: None }
     }
 
-    /// Its clock, in milliseconds.
+    /// Returns the time by its clock, in milliseconds.
     fn now(&self) -> i64 {
         let now = wall().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis();
         i64::try_from(now).expect("it fits") + self.ahead
@@ -41,13 +41,13 @@ impl Client {
         self.now() / 1000 + self.timeout + 1
     }
 
-    /// A lenient parser: digits as far as they go, and 0 where there are none.
+    /// Returns whether the time in a value has passed. Parses leniently: leading digits, or 0 without any.
     pub fn has_passed(&self, value: &str) -> bool {
         let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
         digits.parse::<i64>().unwrap_or(0) < self.now() / 1000
     }
 
-    /// Step 1. Whether the key was free, and is its own now.
+    /// Step 1. Returns whether the key was free and is now its own.
     pub fn setnx(&mut self) -> bool {
         let time = self.new_time();
         let set: bool = cmd("SETNX").arg(KEY).arg(time).query(&mut self.connection).expect("SETNX");
@@ -55,12 +55,12 @@ impl Client {
         set
     }
 
-    /// Step 2. What the key holds.
+    /// Step 2. Returns what the key holds.
     pub fn get(&mut self) -> Option<String> {
         cmd("GET").arg(KEY).query(&mut self.connection).expect("GET")
     }
 
-    /// Step 3, for one that found a time that had passed.
+    /// Step 3, after it found a time that had passed.
     pub fn getset(&mut self) -> Replaced {
         let time = self.new_time();
         let old: Option<String> = cmd("GETSET").arg(KEY).arg(time).query(&mut self.connection).expect("GETSET");
@@ -73,7 +73,7 @@ impl Client {
         }
     }
 
-    /// All steps once.
+    /// Goes through all steps once; returns whether it owns the lock.
     pub fn tries(&mut self) -> bool {
         self.setnx() || {
             let found = self.get();
@@ -81,18 +81,18 @@ impl Client {
         }
     }
 
-    /// How long it believes to own the lock for still; nothing if it does not.
+    /// Returns how long it still believes to own the lock; zero if it does not.
     pub fn left(&self) -> Duration {
         let left = self.own.map_or(0, |time| time * 1000 - self.now());
         Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
 
-    /// Gives it back, if its time has not come. Whether there was something to delete.
+    /// Releases the lock if its time has not passed; returns whether there was a key to delete.
     pub fn releases(&mut self) -> bool {
         self.deletes().is_some()
     }
 
-    /// The same; what was deleted (GETDEL is DEL that says so).
+    /// Does the same, and returns what it deleted (GETDEL is DEL that returns the value).
     pub fn deletes(&mut self) -> Option<String> {
         let in_time = !self.left().is_zero();
         self.own = None;
@@ -102,7 +102,7 @@ impl Client {
         cmd("GETDEL").arg(KEY).query(&mut self.connection).expect("GETDEL")
     }
 
-    /// Dies, and leaves what it has.
+    /// Crashes, and leaves its lock behind.
     pub fn crashes(&mut self) {
         self.own = None;
     }

@@ -1,10 +1,10 @@
-//! Many of theirs and many of ours, killed at random, and what they wrote down.
+//! Many old clients ("theirs") and many runs of nxlock ("ours"), killed at random, checked by their log.
 //!
-//! What is checked is what is promised, and no more. With clocks that are near the server's: nobody is
-//! in at the same time as one of ours, as long as whoever it is keeps to its own time. With clocks that
-//! are anywhere: none of ours has taken what was valid by the server's clock, and no two of ours are in
-//! at the same time, unless one of theirs has deleted the first one's lock, or what stood over it. What theirs do to one another
-//! is not looked at, and what one whose clock is wrong does beside ours is only counted.
+//! The tests check what nxlock promises, and no more. With clocks near the server's: no client is in the critical
+//! section together with one of ours if the client keeps to its own time. With clocks that are far off: none of ours
+//! takes over a lock that is valid by the server's clock, and no two of ours are in at the same time, unless one of
+//! theirs has deleted the first one's lock, or the value that had overwritten it. Overlaps among theirs are ignored,
+//! and an overlap of ours with a client whose clock is wrong is only counted.
 //!
 //! `NXLOCK_SETNX_SECONDS` lengthens a run.
 
@@ -43,7 +43,7 @@ fn near_clocks_let_nobody_in_beside_one_of_ours() {
 fn wild_clocks_make_none_of_ours_take_what_is_valid() {
     let told = contend(60_000);
     let beside_another = overlaps(&told.sections).filter(|(first, second)| first.ours && second.ours);
-    // From grant to grant: which command starts to write first is another matter.
+    // Compare the times of the grants: which command writes first is another matter.
     let excused = |(one, other): &(&Section, &Section)| {
         let (first, second) = (one.fence.min(other.fence), one.fence.max(other.fence));
         told.deleted.iter().any(|Deleted { micros, .. }| micros.start <= second && micros.end >= first)
@@ -52,7 +52,7 @@ fn wild_clocks_make_none_of_ours_take_what_is_valid() {
     assert!(wrong.is_empty(), "{wrong:#?}\n{}", told.log);
 }
 
-/// What one did, from line to line of the log.
+/// One stay in the critical section, from line to line of the log.
 #[derive(Debug)]
 struct Section {
     who: String,
@@ -61,7 +61,7 @@ struct Section {
     to: usize,
     /// When it was granted, by the server's clock, for one of ours; 0 for theirs.
     fence: u64,
-    /// It was in for longer than it had the lock, as it believes itself.
+    /// It stayed for longer than it believed to own the lock.
     late: bool,
 }
 
@@ -71,7 +71,7 @@ struct Told {
     deleted: Vec<Deleted>,
 }
 
-/// From when to when one of theirs has deleted the key, and whether a value of ours was in it.
+/// The time span in which one of theirs deleted the key, and whether the key held a value of ours.
 struct Deleted {
     micros: Range<u64>,
     ours: bool,
@@ -83,7 +83,7 @@ fn overlaps(sections: &[Section]) -> impl Iterator<Item = (&Section, &Section)> 
     pairs.filter(|(first, second)| first.from < second.to && second.from < first.to)
 }
 
-/// Everything that a run needs to know.
+/// The state that the threads of a run share.
 struct Crowd<'a> {
     redis: &'a Redis,
     log: &'a Path,
@@ -92,7 +92,7 @@ struct Crowd<'a> {
     counts: [AtomicU32; 8],
 }
 
-/// Ends a run when it is dropped: also where a check has failed, of which nobody would be told otherwise.
+/// Ends a run when it is dropped, also after a failed check: otherwise the scope would never end and report it.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -126,18 +126,18 @@ impl Crowd<'_> {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// One write, so that the order of the lines is that of what happened.
+    /// Writes the line at once, to keep the lines in the order of the events.
     fn writes(&self, line: &str) {
         File::options().append(true).open(self.log).unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
 
-/// The server is on this machine, and goes by the same clock.
+/// Returns the time in microseconds; the server runs on this machine, by the same clock.
 fn micros() -> u64 {
     u64::try_from(wall().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros()).unwrap()
 }
 
-/// Decisions, that need not be good ones.
+/// A random number generator, which need not be a good one.
 struct Dice(u64);
 
 impl Dice {
@@ -158,7 +158,7 @@ impl Dice {
     }
 }
 
-/// Lets them contend, theirs with clocks that differ from the server's by at most so many milliseconds.
+/// Lets both kinds contend; the clocks of theirs differ from the server's by at most so many milliseconds.
 #[expect(clippy::print_stdout, reason = "what was done")]
 fn contend(clocks: i64) -> Told {
     let lasting = std::env::var("NXLOCK_SETNX_SECONDS").map_or(6, |text| text.parse().expect("seconds"));
@@ -185,7 +185,7 @@ fn contend(clocks: i64) -> Told {
             scope.spawn(move || theirs(crowd, n, clocks));
         }
         let began = now();
-        // It has to come to something, however slow the machine is.
+        // Both kinds must have been in, however slow the machine is.
         eventually("both kinds were in", || {
             let text = text_of(&log);
             text.contains("+ ours") && text.contains("+ theirs")
@@ -216,7 +216,7 @@ fn contend(clocks: i64) -> Told {
     told
 }
 
-/// One of theirs after another, each of whom may crash with the lock.
+/// Runs one old client after another; each may crash while it holds the lock.
 fn theirs(crowd: &Crowd<'_>, n: u32, clocks: i64) {
     let mut dice = Dice::of(n);
     let mut round = 0;
@@ -227,7 +227,7 @@ fn theirs(crowd: &Crowd<'_>, n: u32, clocks: i64) {
         if !client.setnx() {
             let found = client.get();
             if found.is_some_and(|value| client.has_passed(&value)) {
-                // The moment that makes the race.
+                // The pause before GETSET makes the race.
                 lasts(dice.millis(0, 30));
                 match client.getset() {
                     Replaced::Owns => crowd.count(Count::TheirOvertakings, 1),
@@ -256,11 +256,11 @@ fn theirs(crowd: &Crowd<'_>, n: u32, clocks: i64) {
     }
 }
 
-/// One of ours after another, each of whom may be killed, before, while or after it has the lock.
+/// Runs nxlock again and again; each run may be killed before, while or after it holds the lock.
 fn ours(crowd: &Crowd<'_>, dice: &mut Dice) {
     while !crowd.is_over() {
         let who = format!("ours-{}", crowd.calls.fetch_add(1, Ordering::Relaxed));
-        // What is killed cannot write that it ends. How long it was in is known from what it wrote before.
+        // A killed command cannot log its end; its last beat shows how long it was in.
         let script = r#"exec >> "$LOG"; echo "+ $WHO $NXLOCK_FENCE"
             for beat in $BEATS; do sleep 0.005; echo "* $WHO"; done; echo "- $WHO""#;
         let beats = "beat ".repeat(usize::try_from(1 + dice.below(8)).unwrap());
@@ -279,7 +279,7 @@ fn ours(crowd: &Crowd<'_>, dice: &mut Dice) {
     }
 }
 
-/// Counts what came of a call, which is killed if it has not ended.
+/// Kills a call that has not ended, and counts the outcome.
 fn ends(crowd: &Crowd<'_>, mut call: Running, who: &str) {
     if !call.has_ended() {
         crowd.count(Count::OurKills, usize::from(!crowd.is_over()));
@@ -294,7 +294,7 @@ fn ends(crowd: &Crowd<'_>, mut call: Running, who: &str) {
         let fence = text.lines().filter_map(|line| line.strip_prefix(&format!("+ {who} "))).next();
         if let Some(fence) = fence {
             let stale = humantime::parse_rfc3339(&since[..24]).unwrap() + MARGIN;
-            // The fence is the server's clock at the grant, or a little more.
+            // The fence is the server's clock at the grant, or slightly more.
             let granted = SystemTime::UNIX_EPOCH + Duration::from_micros(fence.parse().unwrap());
             assert!(granted >= stale, "{who} has taken at {granted:?} what was valid until {stale:?}:\n{stderr}");
         }

@@ -1,4 +1,4 @@
-//! An exact key in the place of a name.
+//! An exact key in place of a name.
 
 use super::KEY;
 use crate::support::{Authority, Local, Redis};
@@ -42,7 +42,7 @@ fn a_name_and_a_key_are_one_too_many() {
     redis.nxlock(["status", "job", "--key", KEY]).run().exits(64).says("--key");
     redis.nxlock(["run", "--key", KEY]).run().exits(64).says("COMMAND");
     redis.nxlock(["run", "--key", "", "--", "true"]).run().exits(64).says("--key");
-    // A command's own is its own.
+    // Options of the command are its own.
     redis.nxlock(["run", "job", "echo", "--key", "x"]).run().exits(0).prints("--key x\n");
     redis.nxlock(["run", "job", "--", "echo", "--key=x"]).run().exits(0).prints("--key=x\n");
 }

@@ -1,9 +1,9 @@
-//! What a loser's `GETSET` does to a lock of ours, and what of it is undone.
+//! What a loser's `GETSET` does to a lock of nxlock, and what nxlock undoes of it.
 
 use super::{KEY, beside, had, is_ours, is_put_back, queued, stamp, standing};
 use crate::support::{Redis, eventually};
 
-/// As one does that had seen an old time before.
+/// Overwrites the key like a client that saw an expired time before; returns the time that it wrote.
 fn loser(redis: &Redis, later: i64) -> String {
     let time = stamp(redis, later);
     let old: String = redis.ask(&["GETSET", KEY, &time]);
@@ -93,7 +93,7 @@ fn giving_back_compares_as_ever() {
     redis.delete(KEY);
 }
 
-/// The loser's clock was slow: for everybody else its time has passed already.
+/// The loser's clock was slow: by any other clock its time has already passed.
 #[test]
 fn what_stands_over_a_lease_of_ours_is_not_taken_over_while_that_is_valid() {
     let redis = Redis::start();

@@ -4,7 +4,7 @@ use super::client::{Client, Replaced};
 use super::{KEY, beside, had, is_ours, is_put_back, queued, stamp, standing};
 use crate::support::Redis;
 
-/// C1 has crashed. C4 and C5 have seen that its time has passed, and so have C2 and C3, which are ours.
+/// C1 has crashed. C4 and C5 have seen that its time has passed, and so have C2 and C3, which are runs of nxlock.
 #[test]
 fn five_clients_that_find_a_lock_expired_make_one_owner() {
     let redis = Redis::start();
@@ -20,7 +20,7 @@ fn five_clients_that_find_a_lock_expired_make_one_owner() {
     let mut c3 = queued(&redis, &["-t", "30s"]);
     c2.running.says("took over \"lock.foo\" from an old SETNX client: stale since ");
     assert!(is_ours(redis.value(KEY).as_deref()));
-    // They go on where they were, and learn from the old value that they have lost.
+    // C4 and C5 continue where they were, and learn from the old value that they have lost.
     assert!(matches!(c4.getset(), Replaced::Lost(_)));
     assert!(matches!(c5.getset(), Replaced::Lost(_)));
     assert!(!c4.tries() && !c5.tries(), "the time in the key, whoever's it is, has not passed");
@@ -30,7 +30,7 @@ fn five_clients_that_find_a_lock_expired_make_one_owner() {
     assert!(!c4.tries() && !c5.tries());
     assert_eq!(standing(&redis)["holder"]["pid"], c2.pid());
     assert!(!c3.is_up() && !c2.running.has_ended());
-    // From hand to hand: C3 is next, and nobody gets between.
+    // C2 hands the lock to C3, and no client gets between.
     c2.leaves();
     c3.up();
     assert!(!c4.tries() && !c5.tries());
@@ -58,7 +58,7 @@ fn who_writes_a_new_time_first_owns_it_and_we_wait() {
     ours.leaves();
 }
 
-/// Whatever the number of those that look at it at the same moment.
+/// However many callers inspect the lock at the same moment.
 #[test]
 fn an_abandoned_lock_is_taken_over_once_and_by_one() {
     let redis = Redis::start();

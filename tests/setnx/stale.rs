@@ -1,4 +1,4 @@
-//! What an old client has left, and who may have it.
+//! Locks that old clients have left, and who may take them over.
 
 use super::client::Client;
 use super::{KEY, beside, is_ours, queued, stamp, standing};
@@ -19,7 +19,7 @@ fn what_has_ended_by_the_servers_clock_is_taken_over_and_nothing_else() {
         assert_eq!(asks(&redis, &[]), 0, "{value}");
         assert_eq!(redis.value(KEY), None);
     }
-    // Valid, or within the margin; or of no time that anybody could know.
+    // Still valid, within the margin, or not recognizable as a time.
     let held = [at(60), at(60) + "000", at(60) + ".5", at(-2), at(-2) + "000", at(100_000_000), "4".repeat(19)];
     let unknown =
         ["1", "0", "4711", "", "x", "0000000001", "123456789012", "1e9", "-1", "1000000000x", "nx1:1000000000"];
@@ -28,7 +28,7 @@ fn what_has_ended_by_the_servers_clock_is_taken_over_and_nothing_else() {
         assert_eq!(asks(&redis, &[]), 75, "{value}");
         assert_eq!(redis.value(KEY).as_deref(), Some(value));
     }
-    // One with an expiry has another end.
+    // nxlock does not take over a key with an expiry: it expires by itself.
     redis.put(KEY, at(-100).as_bytes(), Some(600_000));
     assert_eq!(asks(&redis, &[]), 75);
     redis.delete(KEY);
@@ -68,7 +68,7 @@ fn a_clock_that_is_wrong_makes_nobody_take_what_is_valid_by_the_servers() {
         assert_eq!(standing(&redis)["legacy"]["stale"], false);
         assert!(theirs.releases());
     }
-    // Nor does a wrong clock of this machine: it is not asked.
+    // Nor does a wrong clock of this machine: nxlock does not use it.
     redis.put(KEY, stamp(&redis, 30).as_bytes(), None);
     assert_eq!(asks(&redis, &["--setnx-margin", "0s"]), 75);
     redis.delete(KEY);
@@ -93,7 +93,7 @@ fn those_who_wait_are_served_in_their_order_whoever_finds_it_stale() {
     redis.put(KEY, stamp(&redis, 600).as_bytes(), None);
     let mut first = queued(&redis, &[]);
     let mut second = queued(&redis, &[]);
-    // The first does not come by itself.
+    // The frozen waiter does not claim the lock by itself.
     first.freeze();
     redis.put(KEY, stamp(&redis, -600).as_bytes(), None);
     assert_eq!(asks(&redis, &[]), 75, "it yields to those who wait");

@@ -1,4 +1,4 @@
-//! A token that is a bare number, in every place where a token is of use.
+//! A token that is a bare number, wherever a token can be used.
 
 use super::client::Client;
 use super::{KEY, beside, had, is_ours, queued, standing, turn};
@@ -107,7 +107,7 @@ fn waiters_of_both_kinds_stand_in_one_line() {
         next = line.remove(0);
         fences.push(next.up().parse::<u64>().unwrap());
         assert!(line.iter().all(|turn| !turn.is_up()));
-        // Whose it is is told for either kind.
+        // status shows the holder for either kind.
         assert_eq!(standing(&redis)["holder"]["pid"], next.pid());
     }
     next.leaves();

@@ -1,4 +1,4 @@
-//! When a command takes long to begin: a file system hangs while its program is looked for.
+//! Commands that take long to start: a file system hangs while execve(2) looks for the program.
 
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::support::line::{Turn, acquire, release, stands_in_line};
 use crate::support::{Authority, Local, Redis, Running, eventually, text_of};
 
-/// A run that has the lock, and a child that has not become the command and does not get on.
+/// A run that holds the lock, and a child, stopped before it executes the command.
 struct Beginning {
     running: Running,
     child: Pid,
@@ -25,7 +25,7 @@ impl Beginning {
         ptrace::seize(pid, Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACESYSGOOD)
             .expect("we may trace what we started");
         release(authority, &token);
-        // nxlock forks its guard, and that the command.
+        // nxlock forks its guard, and the guard forks the command.
         let guard = forked_by(pid);
         ptrace::detach(pid, None).expect("it goes on");
         goes_on_after_its_birth(guard);
@@ -38,11 +38,11 @@ impl Beginning {
         beginning
     }
 
-    /// Where it stands still.
+    /// Waits until the child is stopped, and returns whether it is about to execute the command.
     fn is_about_to_execute(&self) -> bool {
         waitpid(self.child, Some(WaitPidFlag::__WALL)).expect("it stands still");
         let call = ptrace::syscall_info(self.child).expect("a system call");
-        // SAFETY: `op` tells that this is what is there.
+        // SAFETY: `op` says which member of the union is valid.
         call.op == libc::PTRACE_SYSCALL_INFO_ENTRY && unsafe { call.u.entry.nr } == libc::SYS_execve as u64
     }
 
@@ -50,21 +50,21 @@ impl Beginning {
         ptrace::detach(self.child, None).expect("it goes on");
     }
 
-    /// Who traces it hears of its end before its parent does.
+    /// Waits until the child is killed. The kernel notifies the tracer before the parent.
     fn is_killed(&self) {
         let end = waitpid(self.child, Some(WaitPidFlag::__WALL)).expect("it ends");
         assert!(matches!(end, WaitStatus::Signaled(_, Signal::SIGKILL, _)), "{end:?}");
     }
 }
 
-/// The child of a traced process, which stands still after that.
+/// Returns the child that a traced process forks. The process stays stopped.
 fn forked_by(pid: Pid) -> Pid {
     let forked = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it forks");
     assert!(matches!(forked, WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_FORK)), "{forked:?}");
     Pid::from_raw(i32::try_from(ptrace::getevent(pid).expect("a child")).expect("a pid"))
 }
 
-/// A child of a traced process is traced as well, and stops at once.
+/// Continues a new child of a traced process: it is traced as well, and stops at once.
 fn goes_on_after_its_birth(child: Pid) {
     let stopped = waitpid(child, Some(WaitPidFlag::__WALL)).expect("it stops");
     assert!(matches!(stopped, WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_STOP)), "{stopped:?}");

@@ -1,4 +1,4 @@
-//! What a caller may leave us without: streams, processes, descriptors, room in a file, numbers in /proc.
+//! Callers that leave nxlock without streams, processes, descriptors, room in a file, or a /proc with the right pids.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::{Authority, Local, Nxlock, Redis, Running, eventually, text_
 fn a_stream_that_is_closed_is_closed_for_the_command_too() {
     let local = Local::start();
     let to = local.directory().join("open");
-    // Told by a builtin: whatever it opened to tell would get the free number.
+    // A builtin tests this: a file opened for its output would take the free descriptor.
     let look = r#"for n in 0 1 2; do [ ! -e /proc/$$/fd/$n ] || open="$open$n"; done; echo "$open" > "$TO""#;
     for (closed, open) in
         [("", "012"), ("<&-", "12"), (">&-", "02"), ("2>&-", "01"), ("<&- 2>&-", "1"), ("<&- >&- 2>&-", "")]
@@ -26,7 +26,7 @@ fn a_stream_that_is_closed_is_closed_for_the_command_too() {
 #[test]
 fn a_stream_that_is_closed_does_no_harm_where_there_is_no_dev_null() {
     let local = Local::start();
-    // Where a namespace may not be made, there is a /dev/null.
+    // Where a namespace is not permitted, there is a /dev/null.
     let script = r#"hide() { unshare "$how" sh -c 'mount -t tmpfs none /dev && exec "$@" <&- >&- 2>&-' sh "$@"; }
         for how in -m -rm; do
             if hide true 2>/dev/null; then hide nxlock run job -c 'exit 6'; exit; fi
@@ -47,8 +47,8 @@ fn who_may_start_no_process_is_told_and_holds_nothing() {
 #[test]
 fn where_there_is_no_thread_to_be_had_the_lock_is_renewed_all_the_same() {
     let redis = Redis::start();
-    // A command, its guard, us, and our thread that writes to stderr; nobody but root can have a user of which there is nothing else. Others are left
-    // without the descriptors that a thread is talked to by.
+    // Four processes and threads: the command, its guard, nxlock and its background writer. Only root can run as a user
+    // that has no others. Other users get too few descriptors to communicate with a thread.
     let limit = if getuid().is_root() { "ulimit -u 4" } else { "ulimit -n 10" };
     let script = format!("{limit}; exec nxlock -v run job -t 6s -- cat");
     let (reader, writer) = std::io::pipe().unwrap();
@@ -61,8 +61,8 @@ fn where_there_is_no_thread_to_be_had_the_lock_is_renewed_all_the_same() {
     assert!(!redis.exists("lock:job"));
 }
 
-/// Runs a script as somebody who is kept to the limits of processes. Root is not; instead of root it is
-/// a user of whom there are no other processes, who may open root's files.
+/// Runs a script as a user to whom process limits apply. They do not apply to root, so root switches to a user that has
+/// no other processes and may open root's files.
 fn few_processes(redis: &Redis, which: u32, script: &str) -> Nxlock {
     let uid = (1_000_000_000 + 2 * std::process::id() + which).to_string();
     let may = "+dac_override";
@@ -74,7 +74,7 @@ fn few_processes(redis: &Redis, which: u32, script: &str) -> Nxlock {
     redis.lead(Nxlock::by("bash", ["-c", &through, "bash", script]))
 }
 
-/// A tree that only who looks through /proc can find all of.
+/// A process tree that only a scan of /proc finds completely.
 const TREE: &str = r#"( setsid sh -c 'echo up; exec sleep 300' & ); exec sleep 300"#;
 
 #[test]
@@ -99,7 +99,7 @@ fn however_few_descriptors_there_are_nothing_is_left_running_or_held() {
         let started = running.stdout().contains("up");
         let done = running.finish();
         let status = done.status.code().unwrap_or(0);
-        // The shell that is the command may itself have had too few.
+        // The command is a shell, which may itself lack descriptors.
         let allowed: &[i32] = if started { &[143] } else { &[2, 69, 70, 126, 143] };
         assert!(allowed.contains(&status), "{limit} descriptors: {status}\n{}", done.both());
         assert!(!redis.exists(&format!("lock:job {limit}")), "{limit} descriptors");
@@ -112,7 +112,7 @@ fn a_log_that_may_not_grow_does_not_end_us() {
     let redis = Redis::start();
     let log = redis.directory().join("log");
     fs::write(&log, [b'.'; 4096]).unwrap();
-    // Each thing that it says would be a SIGXFSZ.
+    // Each message would raise SIGXFSZ.
     let script = "exec 2>>\"$LOG\"; ulimit -f 1; exec nxlock -v run job -c 'echo up; exit 7'";
     redis.sh(script, &[]).env("LOG", &log).run().exits(7).prints("up\n");
     assert!(!redis.exists("lock:job"));
@@ -122,7 +122,7 @@ fn a_log_that_may_not_grow_does_not_end_us() {
 #[test]
 fn where_proc_has_other_numbers_the_command_is_stopped_and_nobody_else() {
     let local = Local::start();
-    // In a pid namespace with the /proc of the one above; where that may not be made, with the right one.
+    // In a pid namespace with the /proc of its parent; where that is not permitted, with the right /proc.
     let script = r#"for how in -pf -rpf; do ! unshare "$how" true 2>/dev/null || exec unshare "$how" sh -c "$1"; done
         exec sh -c "$1""#;
     let inside = r#"sleep 300 & bystander=$!

@@ -1,4 +1,4 @@
-//! What a command may do that few do: be traced, adopt, orphan, end its parent.
+//! Unusual commands: traced, adopting orphans, leaving orphans, or killing their parent.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::support::line::is_free;
 use crate::support::{Authority, Local, Redis, built, eventually, eventually_some, is_alive, state_of};
 
-/// The children of a process and their states, the ended ones too.
+/// Returns the children of a process with their states, zombies included.
 fn children_of(parent: i32) -> Vec<(i32, String)> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -31,7 +31,7 @@ fn a_command_that_asks_to_be_traced_has_not_ended_when_it_stops_for_it() {
          int main(int c, char **v) { (void)c; ptrace(PTRACE_TRACEME, 0, 0, 0); return execvp(v[1], v + 1); }\n",
     );
     let mut running = local.nxlock(["run", "job", "--", traced.to_str().unwrap(), "sleep", "300"]).start();
-    // At its execve(2), for a tracer that we are not.
+    // At its execve(2), for a tracer; nxlock is none.
     let pid = eventually_some("it has stopped", || {
         assert!(!running.has_ended(), "{}", running.stderr());
         running.descendants().into_iter().find(|pid| state_of(*pid) == Some('t'))
@@ -81,7 +81,7 @@ fn a_command_that_tells_its_parent_to_end_is_ended() {
         let mut running = local.nxlock(["run", "job", "-c", &script]).start();
         eventually("it ends", || running.has_ended());
         assert_eq!(running.descendants(), [0; 0], "{signal}");
-        // A shell's child in the background ignores INT and QUIT, and is stopped by TERM.
+        // A shell's background child ignores SIGINT and SIGQUIT; nxlock stops it with SIGTERM.
         running.finish().exits(128 + signal as i32);
         assert!(is_free(&local), "{signal}");
     }

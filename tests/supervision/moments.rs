@@ -1,4 +1,4 @@
-//! When a signal comes with something else: with the grant, with another signal, with a machine that wakes.
+//! Signals that coincide with the grant, with another signal, or with a resume from suspend.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::support::line::{Turn, acquire, is_free, stands_in_line};
 use crate::support::{Authority, Local, Redis, Running, eventually, is_alive, lasts, state_of};
 
-/// Signals a waiter about when it is granted the lock, a little later each time.
+/// Signals a waiter at about the time of its grant, a little later in each round.
 fn signalled_with_the_grant(
     authority: &impl Authority,
     (signal, ttl): (Signal, &str),
@@ -19,7 +19,7 @@ fn signalled_with_the_grant(
         let waiter = authority.nxlock(["run", "job", "-t", ttl, "-c", "exec sleep 300"]).start();
         stands_in_line(authority, waiter.pid());
         let release = authority.nxlock(["release", "job", &token]).start();
-        // What is tried is the moment itself.
+        // The timing itself is under test.
         lasts(Duration::from_micros(6_000 * round / rounds));
         waiter.signal(signal);
         release.finish().exits(0);
@@ -62,7 +62,7 @@ fn a_kill_that_comes_with_the_grant_leaves_no_command_behind() {
     try_it(&Local::start(), 16);
     let redis = Redis::start();
     try_it(&redis, 4);
-    // What a server keeps of a waiter that cannot say goodbye ends by itself, later than this test.
+    // What the server stores about a killed waiter expires, but later than this test ends.
     redis.leave_as_it_is();
 }
 
@@ -79,7 +79,7 @@ fn of_two_signals_that_come_at_once_neither_is_in_the_way_of_the_other() {
         let script = "ulimit -c 0; trap 'echo usr' USR1; sleep 300 & echo up; wait; wait";
         let mut running = local.nxlock(["run", "job", "-c", script]).start();
         running.line("up");
-        // Both are there before it can look at either.
+        // Both signals are pending before nxlock can read either.
         running.signal(Signal::SIGSTOP);
         eventually("it is stopped", || state_of(running.pid()) == Some('T'));
         pair.iter().for_each(|signal| running.signal(*signal));
@@ -109,7 +109,7 @@ fn a_kill_on_top_of_a_term_leaves_no_command_behind() {
     running.signal(Signal::SIGKILL);
     running.finish().dies_of(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(pid));
-    // A local lock is held for as long as there is anything that the command had started.
+    // A local lock is held while any process that the command started exists.
     eventually("the lock is free", || is_free(&local));
 }
 
@@ -123,7 +123,7 @@ fn what_wakes_us_for_a_deadline_counts_the_machines_sleep() {
         let clocks = told.filter_map(|info| Some(info.lines().find_map(|line| line.strip_prefix("clockid: "))?.into()));
         clocks.collect()
     };
-    // CLOCK_BOOTTIME, of every timer: before the first renewal, and after it.
+    // Every timer uses CLOCK_BOOTTIME, before the first renewal and after it.
     assert_eq!(timers(holder.pid()), ["7"]);
     holder.running.says("renewed for");
     let later = timers(holder.pid());
@@ -134,8 +134,8 @@ fn what_wakes_us_for_a_deadline_counts_the_machines_sleep() {
 #[test]
 fn in_a_time_namespace_a_lease_ends_when_it_does_elsewhere() {
     let redis = Redis::start();
-    // Between the clock that counts sleep and every other there are eleven days: nothing may be counted on
-    // one and waited for on the other. Where a namespace may not be made, there is none.
+    // The boot clock is eleven days ahead of every other clock: no deadline may be computed on one clock and waited for
+    // on another. Where a namespace is not permitted, the clocks agree.
     let script = r#"for how in --fork --map-root-user; do
             if unshare "$how" --fork --time --boottime 1000000 true 2>/dev/null; then
                 exec unshare "$how" --fork --time --boottime 1000000 sh -c "$1"
@@ -163,7 +163,7 @@ fn a_waiter_frozen_beyond_its_grant_starts_nothing() {
     waiter.running.signal(Signal::SIGTERM);
     holder.leaves();
     waiter.goes_on();
-    // The second skips the clean-up, so which of them it is does not matter.
+    // The second signal skips the cleanup, so the waiter may die of either.
     let done = waiter.running.finish().prints("");
     assert!(done.status.code().is_none(), "{:?}", done.status);
     eventually("the lock is free", || is_free(&local));

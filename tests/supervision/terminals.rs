@@ -1,4 +1,4 @@
-//! At a terminal: who could continue us, who writes from the background, who has it when a shell is the command.
+//! Terminals: no shell to continue nxlock, writes from the background, and a shell as the command.
 
 use nix::sys::signal::Signal;
 
@@ -12,12 +12,12 @@ const CTRL_Z: &str = "\x1a";
 fn where_nobody_could_continue_it_ctrl_z_stops_neither_the_command_nor_us() {
     let redis = Redis::start();
     let script = "trap 'exit 4' INT; echo up; while :; do sleep 300 & wait; done";
-    // The terminal's first program, as in a window or under `ssh -t`: no shell does job control for it.
+    // nxlock is the terminal's first program, as in a window or under `ssh -t`: no shell does job control for it.
     let mut terminal = Terminal::start(redis.nxlock(["run", "job", "-t", "3s", "-c", script]));
     terminal.shows("up");
     terminal.types(CTRL_Z);
     terminal.shows("^Z");
-    // Once might have been under way.
+    // One renewal might have been under way.
     is_renewed(&redis);
     is_renewed(&redis);
     terminal.types(CTRL_C);
@@ -86,7 +86,7 @@ fn a_shell_that_is_the_command_does_job_control() {
     for _ in 0..2 {
         let [_, job] = job_of(&mut terminal);
         for _ in 0..2 {
-            // The terminal is the job's: neither the shell nor we have any of this.
+            // The job owns the terminal: neither the shell nor nxlock receives any of this.
             terminal.types(CTRL_Z);
             eventually("the job is stopped", || state_of(job) == Some('T'));
             terminal.types("echo back-$((5+5))\n");
@@ -122,10 +122,10 @@ fn shell_as_the_command(redis: &Redis) -> Terminal {
     terminal
 }
 
-/// Starts a job in the shell's foreground; the shell, and the job.
+/// Starts a job in the shell's foreground. Returns the pids of the shell and of the job.
 fn job_of(terminal: &mut Terminal) -> [i32; 2] {
     terminal.types("sh -c 'echo pids $PPID $$ up; exec sleep 300'\n");
-    // What is typed is echoed, dollar signs and all.
+    // The terminal echoes the typed line, with its dollar signs.
     loop {
         let between = terminal.shows(" up");
         let numbers: Vec<i32> = between.split_whitespace().filter_map(|word| word.parse().ok()).collect();

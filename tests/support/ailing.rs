@@ -1,11 +1,11 @@
-//! A server that is there and does not do its work: read-only, out of memory, loading.
+//! A server that runs and does not do its work: read-only, out of memory, loading.
 
 use std::time::Duration;
 
 use super::{Redis, eventually};
 
 impl Redis {
-    /// As after a failover that nobody told its clients of: a replica, of a master that is not there.
+    /// Makes the server read-only, as after a failover unknown to its clients: a replica of a master that is gone.
     pub fn becomes_read_only(&self) {
         self.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     }
@@ -14,7 +14,7 @@ impl Redis {
         self.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
     }
 
-    /// Refuses whatever needs memory.
+    /// Makes the server refuse every command that needs memory.
     pub fn runs_out_of_memory(&self) {
         self.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     }
@@ -23,17 +23,17 @@ impl Redis {
         self.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     }
 
-    /// Dies, and comes back with all it knew, for which it takes about so long. In the meantime it
-    /// listens, and answers LOADING. It has to keep an append-only file.
+    /// Kills the server and restarts it with all its data, which it loads for about so long. Meanwhile it listens and
+    /// answers LOADING. It must have an append-only file.
     pub fn restarts_loading(&mut self, about: Duration) {
-        // What takes the time is other keys, a millisecond each.
+        // Other keys make it slow: one millisecond each.
         let keys = u64::try_from(about.as_millis()).expect("it fits").max(1);
         let mut fill = redis::cmd("MSET");
         for key in 0..keys {
             fill.arg(format!("ballast:{key}")).arg("x");
         }
         fill.exec(&mut self.connection().expect("connected")).expect("filled");
-        // Only while it reads a dump does it look up as often as that.
+        // Only while it loads an RDB file does the server process events that often; BGREWRITEAOF writes one.
         self.ask::<()>(&["BGREWRITEAOF"]);
         eventually("its file is rewritten", || {
             let state: String = self.ask(&["INFO", "persistence"]);
@@ -42,7 +42,7 @@ impl Redis {
         self.restart_once_with(&["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"]);
     }
 
-    /// It has loaded everything, and needs no ballast any more.
+    /// Waits until the server has loaded everything, and deletes the ballast.
     pub fn has_loaded(&self) {
         eventually("it has loaded", || {
             self.try_ask::<String>(&["INFO", "persistence"]).is_ok_and(|s| s.contains("\nloading:0"))

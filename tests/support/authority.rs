@@ -1,5 +1,5 @@
-//! Whoever keeps the locks, a server or a directory, asked through nxlock and nothing else: what is told in
-//! these words holds for every kind of them.
+//! An authority keeps the locks: a server or a directory. Tests call it only through nxlock, so they hold for every
+//! kind of authority.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use tempfile::TempDir;
 
 use super::{Nxlock, Redis, eventually};
 
-/// Whoever drops one sees to it that nothing was left behind in it.
+/// An implementation checks on drop that nothing was left behind in it.
 pub trait Authority {
-    /// As NXLOCK_SERVER has it.
+    /// Returns the value of NXLOCK_SERVER.
     fn url(&self) -> String;
 
-    /// A place for the files of a test.
+    /// Returns a directory for the files of a test.
     fn directory(&self) -> PathBuf;
 
-    /// How many can come at once and be served in good time.
+    /// Returns how many callers it can serve in good time if all come at once.
     fn crowd(&self) -> usize {
         200
     }
 
-    /// Lets a call find it, by its environment.
+    /// Sets the environment by which a call finds it.
     fn lead(&self, call: Nxlock) -> Nxlock {
         call.env("NXLOCK_SERVER", self.url())
     }
@@ -30,13 +30,13 @@ pub trait Authority {
         self.lead(Nxlock::new(args))
     }
 
-    /// A script that calls nxlock, and what it finds in `$1` and so on.
+    /// Returns a call of a shell script that calls nxlock, with `args` as `$1` and so on.
     fn sh<'a>(&self, script: &'a str, args: &[&'a str]) -> Nxlock {
         self.lead(Nxlock::by("sh", ["-c", script, "sh"].iter().chain(args).copied()))
     }
 }
 
-/// A directory of this machine, which is not there before the first who needs it.
+/// A directory of this machine; the first call that needs it creates it.
 pub struct Local(TempDir);
 
 impl Local {
@@ -44,12 +44,12 @@ impl Local {
         Local(tempfile::Builder::new().prefix("nx").tempdir().expect("a directory"))
     }
 
-    /// Where the locks lie.
+    /// Returns the directory of the locks.
     pub fn locks(&self) -> PathBuf {
         self.0.path().join("locks")
     }
 
-    /// A file of the lock `job`: its `lock` or its `line`.
+    /// Returns the path of a file of the lock `job`: its `lock` or its `line`.
     pub fn file(&self, part: &str) -> PathBuf {
         self.locks().join(format!("lock:job.{part}"))
     }
@@ -68,11 +68,10 @@ impl Authority for Local {
 impl Drop for Local {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // Under no prefix there are all, but for those whose name and prefix are too long for a name.
+            // The empty prefix lists all locks, except those whose prefix and name together are too long for a name.
             for prefix in ["", "lock:"] {
                 let left = || self.nxlock(["--json", "--prefix", prefix, "status"]).run().exits(0).json();
-                // Of somebody who was killed something may still seem to be there: any process that is just
-                // now in an execve(2).
+                // A killed process may still seem alive while one that inherited its descriptors is in execve(2).
                 eventually("nothing is left behind", || left() == serde_json::json!([]));
             }
         }
@@ -89,7 +88,7 @@ impl Authority for Redis {
     }
 }
 
-/// A redis-server that is reached over the network, though the test itself has its socket.
+/// A redis-server that nxlock reaches over TCP; the test itself uses its Unix socket.
 pub struct OverTcp(Redis);
 
 impl OverTcp {
@@ -108,7 +107,7 @@ impl Authority for OverTcp {
     }
 }
 
-/// Five servers that know nothing of each other.
+/// Five independent servers.
 pub struct Five([Redis; 5]);
 
 impl Five {
@@ -124,7 +123,7 @@ impl Five {
         &mut self.0
     }
 
-    /// What the key of `job` holds, in each of them.
+    /// Returns the value of the key of `job` on each server.
     pub fn values(&self) -> Vec<Option<String>> {
         self.0.iter().map(|redis| redis.value("lock:job")).collect()
     }

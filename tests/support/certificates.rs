@@ -1,4 +1,4 @@
-//! Certificates, by openssl(1): made once for all tests, and good for two days.
+//! Certificates made by openssl(1): once for all tests, and valid for two days.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,55 +18,55 @@ pub struct Certificates {
     directory: Swept,
 }
 
-/// Whoever signs.
+/// The certificate authorities.
 const OURS: &str = "ours";
 const ANOTHER: &str = "another";
 
 const HERE: &str = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1";
 
-/// The only ones that there are.
+/// Returns the certificates, which all tests share.
 pub fn certificates() -> &'static Certificates {
     static MADE: LazyLock<Certificates> = LazyLock::new(Certificates::make);
     &MADE
 }
 
 impl Certificates {
-    /// The authority that the servers here are signed by.
+    /// Returns the authority that signs the servers' certificates.
     pub fn authority(&self) -> PathBuf {
         self.certificate(OURS).chain
     }
 
-    /// One that has signed none of the others' servers.
+    /// Returns an authority that has signed none of those.
     pub fn another_authority(&self) -> PathBuf {
         self.certificate(ANOTHER).chain
     }
 
-    /// Of a server at `localhost`, `127.0.0.1` and `::1`.
+    /// Returns the certificate of a server at `localhost`, `127.0.0.1` and `::1`.
     pub fn server(&self) -> Certificate {
         self.certificate("server")
     }
 
-    /// The same, by an authority that nobody was told of.
+    /// Returns the same, signed by an authority that no client trusts.
     pub fn server_of_another_authority(&self) -> Certificate {
         self.certificate("unknown")
     }
 
-    /// Of a server at `elsewhere.example` and `192.0.2.1`.
+    /// Returns the certificate of a server at `elsewhere.example` and `192.0.2.1`.
     pub fn server_elsewhere(&self) -> Certificate {
         self.certificate("elsewhere")
     }
 
-    /// Good in January 2020.
+    /// Returns a certificate that was valid in January 2020.
     pub fn server_of_long_ago(&self) -> Certificate {
         self.certificate("expired")
     }
 
-    /// Of a client.
+    /// Returns a client certificate.
     pub fn client(&self) -> Certificate {
         self.certificate("client")
     }
 
-    /// Of a client, by an authority that no server was told of.
+    /// Returns a client certificate signed by an authority that no server trusts.
     pub fn client_of_another_authority(&self) -> Certificate {
         self.certificate("stranger")
     }
@@ -105,7 +105,7 @@ impl Certificates {
         );
     }
 
-    /// x509(1) signs from now on only; ca(1) keeps books.
+    /// Signs by ca(1), with its database: x509(1) only signs certificates that are valid from now on.
     fn sign_long_ago(&self, name: &str) {
         self.ask_to_be_signed(name, HERE);
         let books = "[ca]\ndefault_ca = books\n[books]\ndatabase = books\nserial = number\nnew_certs_dir = .\n\
@@ -142,7 +142,7 @@ impl Certificates {
     }
 }
 
-/// RSA would take seconds.
+/// Returns the options for an EC key: an RSA key would take seconds.
 fn new_key(name: &str) -> String {
     format!("-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {name}.key")
 }

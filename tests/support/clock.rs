@@ -1,5 +1,5 @@
-//! The wall clock of a server, as a test wants it: fast, or set forward or back while it runs. The
-//! server's other clocks go on as they are.
+//! The wall clock of a server, controlled by a test: fast, or set forward or back while the server runs. The server's
+//! other clocks are unaffected.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Fast by so many parts per million.
+    /// Creates a clock that is fast by so many parts per million.
     pub fn in_directory(directory: &Path, fast: i64) -> Clock {
         let (source, library, page) = (directory.join("clock.c"), directory.join("clock.so"), directory.join("clock"));
         fs::write(&source, include_str!("clock.c")).expect("written");
@@ -32,7 +32,7 @@ impl Clock {
         Clock { library, page, file, ahead: AtomicI64::new(0) }
     }
 
-    /// What makes a program go by it.
+    /// Returns the environment that makes a program use this clock.
     pub fn environment(&self) -> [(&'static str, &Path); 2] {
         [("LD_PRELOAD", &self.library), ("TEST_CLOCK", &self.page)]
     }

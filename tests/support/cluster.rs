@@ -1,4 +1,4 @@
-//! A Redis Cluster: three masters that share the slots, and a replica of each if a test asks for them.
+//! A Redis Cluster: three masters that share the slots, and optionally a replica of each.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use super::replication::replicated;
 use super::secure::tls_options;
 use super::{Authority, Nxlock, Redis, eventually, eventually_some};
 
-/// The last slot of each master.
+/// The slots of each master.
 const SLOTS: [&str; MASTERS] = ["0-5460", "5461-10922", "10923-16383"];
 const MASTERS: usize = 3;
 
 pub struct Cluster {
-    /// The masters as they are at the start, then the replica of each.
+    /// The initial masters, then the replica of each.
     pub nodes: Vec<Redis>,
     secure: bool,
 }
@@ -30,7 +30,7 @@ impl Cluster {
         Cluster::start(true, false)
     }
 
-    /// Of masters that speak TLS, to each other too.
+    /// Starts masters that use TLS, also among themselves.
     pub fn secure() -> Cluster {
         Cluster::start(false, true)
     }
@@ -46,7 +46,7 @@ impl Cluster {
         cluster
     }
 
-    /// Every node takes the others for living, and the replicas have everything.
+    /// Waits until every node sees all others as alive, and the replicas are in sync.
     pub fn is_complete(&self) {
         for node in &self.nodes {
             eventually("the cluster is up", || {
@@ -64,7 +64,7 @@ impl Cluster {
         hosts.join(",")
     }
 
-    /// Which node has a key, or would have it.
+    /// Returns the index of the master that serves a key.
     pub fn at(&self, key: &str) -> usize {
         eventually_some("somebody serves the key", || {
             let up = |node: &Redis| !node.is_hanging() && node.is_master();
@@ -81,14 +81,14 @@ impl Cluster {
         self.master_of(words[1]).ask(words)
     }
 
-    /// A name whose lock lies elsewhere than that of `other`.
+    /// Returns the name of a lock that is on another master than that of `other`.
     pub fn name_apart_from(&self, other: &str) -> String {
         let at = self.at(&format!("lock:{other}"));
         let mut names = (0..).map(|n| format!("job-{n}"));
         names.find(|name| self.at(&format!("lock:{name}")) != at).expect("there are three masters")
     }
 
-    /// The slot of a key begins to go to another master. What is in it is still there.
+    /// Starts to move the slot of a key to another master. The keys in it stay where they are.
     pub fn begins_to_move(&self, key: &str) -> Move<'_> {
         self.knows_its_epochs();
         let from = self.at(key);
@@ -101,9 +101,9 @@ impl Cluster {
         Move { cluster: self, from, to, slot, target }
     }
 
-    /// Every node knows the configuration epoch of every master. A node that is given a slot takes an epoch above all
-    /// that it knows. If it has not heard of the last move yet, that is no higher than the epoch of the slot's old
-    /// master, and a late message of the old master takes the slot back: then each of the two sends clients to the other.
+    /// Waits until every node knows the configuration epoch of every master. A node that is assigned a slot takes an
+    /// epoch above all that it knows. If it has not heard of the last move yet, that is no higher than the epoch of the
+    /// slot's old master, whose late message takes the slot back: then each of the two redirects clients to the other.
     fn knows_its_epochs(&self) {
         eventually("all nodes know the epochs of all masters", || {
             let epochs = |node: &Redis| {
@@ -120,36 +120,36 @@ impl Cluster {
         });
     }
 
-    /// All of it at once, as an administrator's tool does it.
+    /// Moves a slot with all its keys, as an administrator's tool does.
     pub fn moves(&self, key: &str) {
         let slot = self.begins_to_move(key);
         slot.carries_its_keys();
         slot.ends();
     }
 
-    /// From now on a node that does not answer for a second has failed.
+    /// Makes the nodes consider a node failed that does not answer for a second.
     pub fn loses_patience(&self) {
         for node in &self.nodes {
             node.ask::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"]);
         }
     }
 
-    /// As an administrator does it, with the old master up; it becomes the replica of the new one.
+    /// Fails over as an administrator does, while the old master is up; it becomes the replica of the new one.
     pub fn fails_over(&self, key: &str) {
         let before = self.at(key);
-        // Asked again it would begin again.
+        // A second request would start over.
         self.nodes[before + MASTERS].ask::<()>(&["CLUSTER", "FAILOVER"]);
         eventually("the replica takes over", || self.nodes[before + MASTERS].is_master());
         eventually("the old master is a replica", || !self.nodes[before].is_master());
     }
 
-    /// A node that was killed, remembering who the others are and nothing else.
+    /// Restarts a killed node, which remembers the other nodes and nothing else.
     pub fn comes_back(&mut self, at: usize) {
         self.nodes[at].restart();
         self.nodes[at].leave_as_it_is();
     }
 
-    /// What is left behind on any of them.
+    /// Returns the keys left behind on any master.
     fn litter(&self) -> Vec<String> {
         self.nodes.iter().filter(|node| node.is_master()).flat_map(Redis::litter).collect()
     }
@@ -157,7 +157,7 @@ impl Cluster {
 
 fn node(ports: &[u16], who: usize, secure: bool) -> Option<Redis> {
     let mut options = replicated();
-    // On a busy machine a node that lives does not answer for a while.
+    // On a busy machine a live node may not answer for a while.
     let cluster = "--cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 60000 \
                    --cluster-replica-validity-factor 0 --cluster-announce-ip 127.0.0.1";
     options.extend(cluster.split_whitespace().map(str::to_owned));
@@ -171,7 +171,7 @@ fn node(ports: &[u16], who: usize, secure: bool) -> Option<Redis> {
     Some(node)
 }
 
-/// What a node knows of the others from the start: to get acquainted takes them seconds.
+/// Returns the initial nodes.conf of a node: to discover each other would take the nodes seconds.
 fn known(ports: &[u16], who: usize) -> String {
     let id = |who: usize| format!("{:040x}", who + 1);
     let line = |(at, port): (usize, &u16)| {
@@ -189,7 +189,7 @@ fn known(ports: &[u16], who: usize) -> String {
     format!("{nodes}vars currentEpoch {MASTERS} lastVoteEpoch 0\n")
 }
 
-/// A slot on its way from one master to another.
+/// A slot that is being moved from one master to another.
 pub struct Move<'a> {
     cluster: &'a Cluster,
     from: usize,
@@ -212,7 +212,7 @@ impl Move<'_> {
         self.carries(&keys.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// These of its keys, as far as they are still there.
+    /// Migrates these keys, if they still exist.
     pub fn carries(&self, keys: &[&str]) {
         let port = self.to().port().to_string();
         let words = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
@@ -221,10 +221,10 @@ impl Move<'_> {
         }
     }
 
-    /// What is asked about one key, of whichever of the two has it.
+    /// Sends a request about one key to the master that has it.
     pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.from().try_ask(words).unwrap_or_else(|_| {
-            // The new place answers only who says that it was sent there.
+            // The target answers only after ASKING.
             let mut asking = redis::pipe();
             asking.cmd("ASKING").ignore().cmd(words[0]).arg(&words[1..]);
             let mut connection = self.to().connection().expect("the server answers");
@@ -233,12 +233,12 @@ impl Move<'_> {
         })
     }
 
-    /// The slot stays where it was, as far as one of the two is told.
+    /// Makes one of the two masters cancel the move.
     pub fn is_called_off_at(&self, node: &Redis) {
         node.ask::<()>(&["CLUSTER", "SETSLOT", &self.slot, "STABLE"]);
     }
 
-    /// Whatever has come since is carried too.
+    /// Ends the move, and migrates the keys created meanwhile.
     pub fn ends(self) {
         eventually("the slot has moved", || {
             self.carries_its_keys();

@@ -1,21 +1,20 @@
-//! A command under a lock that does not want to go.
+//! A command under a lock that refuses to end.
 //!
-//! It is a tree. Each of its processes that is deaf to TERM leaves a pulse in a file: its last beat tells,
-//! by the clock of the file system and not by when somebody looked, until when something of the tree was
-//! alive.
+//! It is a process tree. The processes that ignore TERM write a pulse to a file: the time of the last write, by the
+//! clock of the file system and independent of the reader, tells until when a process of the tree was alive.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::{Authority, Running};
 
-/// A child, and a daemon of a session of its own, forked twice and deaf to TERM, HUP and INT.
+/// A child, and a daemon in a session of its own, forked twice, that ignores TERM, HUP and INT.
 const TREE: &str = r#"
     sleep 300 &
     ( setsid sh -c 'trap "" TERM HUP INT; echo up; while :; do echo beat >> "$PULSE"; sleep 0.02; done' & )
     wait"#;
 
-/// A tree under a lock, and what has to be known of it.
+/// A process tree under a lock, and its pulse.
 pub struct Job {
     pub running: Running,
     pulse: PathBuf,

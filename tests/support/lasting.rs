@@ -1,5 +1,5 @@
-//! What is made once and lasts as long as the tests do: directories, and servers that tests use one after
-//! the other because it takes seconds to start them.
+//! Resources that live as long as the test process: directories, and servers that tests reuse one after the other
+//! because they take seconds to start.
 
 use std::io::PipeWriter;
 use std::ops::Deref;
@@ -14,12 +14,12 @@ use tempfile::TempDir;
 
 use super::{Authority, Nxlock};
 
-/// A directory that is swept when this process has ended, however that came.
+/// A directory that is removed when this process has ended, however it ends.
 pub struct Swept {
     path: PathBuf,
-    /// Outlives us.
+    /// Outlives this process.
     _sweeper: Child,
-    /// Its end tells the sweeper that we are gone.
+    /// Its closing tells the sweeper that this process is gone.
     _until_our_end: PipeWriter,
 }
 
@@ -30,7 +30,7 @@ impl Swept {
         let mut sweeper = Command::new("sh");
         sweeper.args(["-c", "read gone; rm -rf \"$0\""]).arg(directory.path());
         sweeper.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        // Of a session of its own, lest a Ctrl-C for the tests be for it too.
+        // In a session of its own, to not get the Ctrl-C for the tests.
         // SAFETY: setsid(2) is async-signal-safe.
         unsafe { sweeper.pre_exec(|| Ok(setsid().map(drop)?)) };
         let sweeper = sweeper.spawn().expect("a shell");
@@ -42,8 +42,7 @@ impl Swept {
     }
 }
 
-/// Makes something in a thread that does not end: what servers are started there are not killed as
-/// orphans before the process ends.
+/// Calls `make` in a thread that never ends: a server has that thread as its parent, and would be killed with it.
 fn in_a_thread_that_stays<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> T {
     let (made, taken) = mpsc::channel();
     thread::spawn(move || {
@@ -55,15 +54,15 @@ fn in_a_thread_that_stays<T: Send + 'static>(make: impl FnOnce() -> T + Send + '
     taken.recv().expect("it can be made")
 }
 
-/// What is lent to one test after the other, and never to two at once.
+/// Resources lent to one test after the other, and never to two at once.
 pub struct Pool<T> {
     idle: Mutex<Vec<T>>,
     make: fn() -> T,
 }
 
-/// Servers that can be given to the next test as if they were new.
+/// A server that the next test can use as if it were new.
 pub trait Reusable: Send + 'static {
-    /// Forgets everything that a test did, and complains of what it should not have left.
+    /// Discards everything that a test did, and reports what it should not have left.
     fn is_as_new(&self) -> Result<(), String>;
 }
 
@@ -80,7 +79,7 @@ impl<T: Reusable> Pool<T> {
     }
 }
 
-/// Given back when dropped; unless the test has failed, in whose state nobody else should have it.
+/// Returns the resource to the pool when dropped, unless the test has failed: its state is unknown then.
 pub struct Lent<T: Reusable> {
     lent: Option<T>,
     directory: TempDir,
@@ -113,7 +112,7 @@ impl<T: Reusable + Authority> Authority for Lent<T> {
         (**self).url()
     }
 
-    /// The one thing that each test has for itself.
+    /// Returns the one resource that each test has for itself.
     fn directory(&self) -> PathBuf {
         self.directory.path().to_owned()
     }

@@ -1,4 +1,4 @@
-//! Who has the lock `job`, and who stands in line for it.
+//! The holder of the lock `job`, and the waiters in its queue.
 
 use std::io::PipeWriter;
 use std::path::Path;
@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::{Authority, Done, LIMIT, Nxlock, Running, eventually, eventually_some, now, state_of, text_of};
 
-/// Somebody who wants `job`, and keeps it until told to leave.
+/// A process that acquires `job` and holds it until the test ends it.
 pub struct Turn {
     pub running: Running,
     until_dropped: Option<PipeWriter>,
 }
 
-/// The arguments of a turn's call.
+/// Returns the arguments of a turn's call.
 pub fn turn<'a>(options: &[&'a str]) -> Vec<&'a str> {
     let script = r#"f=${NXLOCK_FENCE-none}; [ -z "$LOG" ] || echo "$WHO $f" >> "$LOG"; echo "up $f"; read x; exit 0"#;
     ["run", "job"].iter().chain(options).chain(&["-c", script]).copied().collect()
@@ -27,7 +27,7 @@ impl Turn {
         Turn { running: call.stdin_from(reader).start(), until_dropped: Some(writer) }
     }
 
-    /// Has it.
+    /// Starts a turn and waits until it holds the lock.
     #[track_caller]
     pub fn had(authority: &impl Authority, options: &[&str]) -> Turn {
         let mut turn = Turn::of(authority.nxlock(turn(options)));
@@ -35,13 +35,13 @@ impl Turn {
         turn
     }
 
-    /// Stands in line for it.
+    /// Starts a turn and waits until it is in the queue.
     #[track_caller]
     pub fn queued(authority: &impl Authority, options: &[&str]) -> Turn {
         Turn::of(authority.nxlock(turn(options))).in_line(authority)
     }
 
-    /// Waits for it, in line or not.
+    /// Starts a turn and waits until it waits, queued or not.
     #[track_caller]
     pub fn waiting(authority: &impl Authority, options: &[&str]) -> Turn {
         let mut turn = Turn::of(authority.nxlock(turn(options)));
@@ -55,7 +55,7 @@ impl Turn {
         self
     }
 
-    /// Waits until its command runs, and gives its fence.
+    /// Waits until its command runs, and returns its fence.
     #[track_caller]
     pub fn up(&mut self) -> String {
         self.running.line("up ")
@@ -65,7 +65,7 @@ impl Turn {
         self.running.stdout().starts_with("up ")
     }
 
-    /// Its command may end now.
+    /// Lets its command end.
     pub fn is_told(&mut self) {
         self.until_dropped = None;
     }
@@ -76,7 +76,7 @@ impl Turn {
         self.running.finish().exits(0);
     }
 
-    /// Waits for its end, without telling it.
+    /// Waits for its end, without ending its command.
     #[track_caller]
     pub fn finish(self) -> Done {
         let Turn { running, until_dropped } = self;
@@ -99,18 +99,18 @@ impl Turn {
     }
 }
 
-/// How `job` stands, as `status --json` tells.
+/// Returns the status of `job` from `status --json`.
 pub fn standing(authority: &impl Authority) -> Value {
     authority.nxlock(["--json", "status", "job"]).run().json()[0].take()
 }
 
-/// The id by which its holder is shown.
+/// Returns the id that nxlock shows for the holder.
 #[track_caller]
 pub fn holder_id(authority: &impl Authority) -> String {
     standing(authority)["holder"]["id"].as_str().expect("somebody holds it").to_owned()
 }
 
-/// How long its lease still runs; nothing if it has ended.
+/// Returns how long the lease still runs; zero if it has expired.
 pub fn lease_left(authority: &impl Authority) -> Duration {
     Duration::from_millis(standing(authority)["ttl_ms"].as_u64().unwrap_or(0))
 }
@@ -119,7 +119,7 @@ pub fn is_free(authority: &impl Authority) -> bool {
     standing(authority)["state"] == "free"
 }
 
-/// Takes it by `acquire`; the token.
+/// Acquires the lock by `nxlock acquire`, and returns the token.
 #[track_caller]
 pub fn acquire(authority: &impl Authority, ttl: &str) -> String {
     authority.nxlock(["acquire", "job", "--ttl", ttl]).run().exits(0).token()
@@ -130,13 +130,13 @@ pub fn release(authority: &impl Authority, token: &str) {
     authority.nxlock(["release", "job", token]).run().exits(0);
 }
 
-/// Takes it away from whoever has it.
+/// Breaks the lock of its holder.
 #[track_caller]
 pub fn break_it(authority: &impl Authority) {
     authority.nxlock(["release", "job", "--break", &holder_id(authority)]).run().exits(0);
 }
 
-/// The processes in line, in order.
+/// Returns the pids of the waiters, in the order of the queue.
 pub fn queue(authority: &impl Authority) -> Vec<i32> {
     let standing = standing(authority);
     let queue = standing["queue"].as_array().expect("a queue, if only an empty one");
@@ -148,7 +148,7 @@ pub fn stands_in_line(authority: &impl Authority, pid: i32) {
     eventually("it stands in line", || queue(authority).contains(&pid));
 }
 
-/// Waits until exactly these stand in line, in this order.
+/// Waits until the queue is exactly this.
 #[track_caller]
 pub fn line_is(authority: &impl Authority, pids: &[i32]) {
     let mut seen = Vec::new();
@@ -160,14 +160,14 @@ pub fn line_is(authority: &impl Authority, pids: &[i32]) {
     assert_eq!(seen, pids, "the line is another");
 }
 
-/// Waits until one of them has it, which is then no longer among them.
+/// Waits until one of them holds the lock, and removes it from `waiting`.
 #[track_caller]
 pub fn whoever_is_next(waiting: &mut Vec<Turn>) -> Turn {
     let at = eventually_some("one of them has it", || waiting.iter().position(Turn::is_up));
     waiting.remove(at)
 }
 
-/// Waits until the holder has renewed its lease.
+/// Waits until the holder has renewed the lease.
 #[track_caller]
 pub fn is_renewed(authority: &impl Authority) {
     let mut before = lease_left(authority);
@@ -179,7 +179,7 @@ pub fn is_renewed(authority: &impl Authority) {
     });
 }
 
-/// What the turns have logged, each with its fence, in the order of the grants.
+/// Returns what the turns have logged, each with its fence, in the order of the grants.
 pub fn grants(log: &Path) -> Vec<(usize, u64)> {
     let text = text_of(log);
     let grant = |line: &str| {
@@ -189,14 +189,14 @@ pub fn grants(log: &Path) -> Vec<(usize, u64)> {
     text.lines().map(|line| grant(line).unwrap_or_else(|| panic!("no grant: `{line}` in\n{text}"))).collect()
 }
 
-/// Every grant's fence is higher than the one before.
+/// Asserts that every grant has a higher fence than the one before.
 #[track_caller]
 pub fn fences_rise(log: &Path) {
     let grants = grants(log);
     assert!(grants.is_sorted_by(|before, after| before.1 < after.1), "{grants:?}");
 }
 
-/// Sees all of them through, as long as somebody gets on: the machine may be slow.
+/// Waits until all callers have counted, as long as there is progress: the machine may be slow.
 #[track_caller]
 pub fn counted(counter: &Path, mut callers: Vec<Running>, total: usize) {
     let count = || text_of(counter).trim().parse().unwrap_or(0);

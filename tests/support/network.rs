@@ -1,5 +1,5 @@
-//! A network between nxlock and its server: it carries bytes both ways at once, whatever they mean,
-//! and each way has a condition of its own that a test changes as it likes.
+//! A network between nxlock and its server: it forwards bytes both ways at once, without parsing them, and each way has
+//! a condition of its own that a test may change at any time.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::{Nxlock, Redis, lasts};
 
-/// One of the two ways through a network.
+/// A direction of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// To the server: requests.
@@ -26,18 +26,18 @@ pub enum Way {
     Back,
 }
 
-/// What becomes of bytes that arrive.
+/// What happens to bytes that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     Clear,
-    /// They come late, all of them, in order.
+    /// All bytes arrive late, in order.
     Delayed(Duration),
-    /// They come one at a time, with a pause after each.
+    /// The bytes arrive one at a time, with a pause after each.
     Trickling(Duration),
-    /// They never come, and nothing says so.
+    /// The bytes are lost, without an error.
     BlackHoled,
-    /// The connection ends instead, on both sides. There: before the request is delivered. Back:
-    /// after it was, but before its reply.
+    /// The connection is closed instead, on both sides. [`Way::There`]: before the request is delivered. [`Way::Back`]:
+    /// after the request, but before its reply.
     Cut,
 }
 
@@ -48,11 +48,11 @@ pub struct Network {
     closed: Arc<AtomicBool>,
 }
 
-/// One that is carried, for as long as it is.
+/// A connection that is being forwarded.
 struct Connection {
     client: UnixStream,
     server: UnixStream,
-    /// It has been sent a SUBSCRIBE.
+    /// The client has sent SUBSCRIBE.
     listens: AtomicBool,
 }
 
@@ -80,20 +80,20 @@ impl Network {
             closed: Arc::clone(&closed),
         };
         let server = server.to_owned();
-        // It ends with the network, and what it starts with the connections.
+        // This thread ends with the network, and the threads that it starts end with their connections.
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if closed.load(Ordering::SeqCst) {
                     return;
                 }
-                // A server that is away refuses, and so do we.
+                // Where the server refuses, the network does too.
                 let _ = carry(client, &server, &conditions, &connections);
             }
         });
         network
     }
 
-    /// From now on; for bytes that are under way too.
+    /// Sets the condition from now on, also for bytes on their way.
     pub fn is(&self, way: Way, condition: Condition) {
         self.conditions.lock().expect("no test has panicked in it")[way as usize] = condition;
     }
@@ -103,11 +103,11 @@ impl Network {
         self.is(Way::Back, Condition::Clear);
     }
 
-    /// Ends all connections, and refuses others until it [`accepts`](Network::accepts) again: a proxy that is restarted.
+    /// Closes all connections, and refuses others until it [`accepts`](Network::accepts) again: a proxy that restarts.
     pub fn refuses(&self) {
         let (socket, aside) = (self.socket(), self.aside());
         fs::rename(&socket, aside).expect("it is there");
-        // One that nobody listens at. It goes with the directory.
+        // A socket that nobody listens on. It is removed with the directory.
         let refusing =
             nix_socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
         bind(refusing.as_raw_fd(), &UnixAddr::new(&socket).expect("a short path")).expect("an address");
@@ -122,7 +122,7 @@ impl Network {
         self.directory.path().join("aside")
     }
 
-    /// Ends the connections on which somebody listens, SUBSCRIBE, and no other. How many there were.
+    /// Closes the connections that have sent SUBSCRIBE, and no other. Returns how many there were.
     pub fn ends_listening(&self) -> usize {
         self.ends(|connection| connection.listens.swap(false, Ordering::SeqCst))
     }
@@ -166,7 +166,7 @@ fn carry(
         let (conditions, connection) = (Arc::clone(conditions), Arc::clone(&connection));
         thread::spawn(move || {
             let _ = pump(&connection, way, || conditions.lock().expect("no test has panicked in it")[way as usize]);
-            // Whatever ends one way ends both.
+            // The end of one way ends both.
             connection.ends();
         });
     }
@@ -187,7 +187,7 @@ fn pump(connection: &Connection, way: Way, condition: impl Fn() -> Condition) ->
         if way == Way::There && rest.windows(SUBSCRIBE.len()).any(|word| word.eq_ignore_ascii_case(SUBSCRIBE)) {
             connection.listens.store(true, Ordering::SeqCst);
         }
-        // Looked at again after each wait: a condition that is over does not hold up what is left.
+        // Check again after each wait: a condition that is over must not delay the remaining bytes.
         let mut waited = false;
         while !rest.is_empty() {
             let now = match condition() {

@@ -1,4 +1,4 @@
-//! The binary under test: how it is called, and what came of it.
+//! The binary under test: its calls and their results.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -16,12 +16,12 @@ use serde_json::Value;
 
 use super::{eventually_some, now};
 
-/// The binary under test.
+/// Returns the path of the binary under test.
 pub fn program() -> &'static str {
     env!("CARGO_BIN_EXE_nxlock")
 }
 
-/// A call: without a terminal, with nothing in the environment but PATH and what the test sets.
+/// A call without a terminal, with nothing in the environment but PATH and what the test sets.
 pub struct Nxlock {
     pub(super) command: Command,
     mark: String,
@@ -34,7 +34,7 @@ impl Nxlock {
         Nxlock::by(program(), args)
     }
 
-    /// Another program, that calls nxlock: a shell. It finds it in PATH.
+    /// Returns a call of another program that calls nxlock, such as a shell. nxlock is in its PATH.
     pub fn by<I: IntoIterator<Item: Into<OsString>>>(program: &str, args: I) -> Nxlock {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         let mark = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
@@ -49,7 +49,7 @@ impl Nxlock {
         self
     }
 
-    /// The same by another program that calls it, as nice(1) does. To be said before what its stdin is.
+    /// Wraps the call in a program that executes it, as nice(1) does. To be called before stdin is set.
     pub fn under<I: IntoIterator<Item: Into<OsString>>>(self, words: I) -> Nxlock {
         let mut words = words.into_iter().map(Into::into);
         let mut command = Command::new(words.next().expect("a program"));
@@ -86,9 +86,9 @@ impl Nxlock {
         self
     }
 
-    /// Starts it in a session of its own, so that a terminal of whoever runs the tests is not ours.
+    /// Starts it in a session of its own, so that it has no access to the terminal of the tests.
     pub fn start(mut self) -> Running {
-        // Files, not pipes: a process that is left behind does not keep a file from its end.
+        // Files, not pipes: a process that is left behind would keep a pipe from its end.
         let stdout = tempfile::tempfile().expect("a temporary file");
         let stderr = tempfile::tempfile().expect("a temporary file");
         let copy = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
@@ -107,7 +107,7 @@ impl Nxlock {
         Running { child, mark: self.mark, stdout, stderr, began, status: None }
     }
 
-    /// Sees it through.
+    /// Runs the call to its end.
     #[track_caller]
     pub fn run(self) -> Done {
         self.start().finish()
@@ -118,16 +118,16 @@ impl Nxlock {
     }
 }
 
-/// Marks everything that a call starts: environments are inherited.
+/// A mark on everything that a call starts: processes inherit the environment.
 const MARK: &str = "CALLED_BY_TEST";
 
-/// nxlock first, then where shells and their tools are.
+/// Returns a PATH with nxlock first, then shells and their tools.
 fn path() -> String {
     let directory = std::path::Path::new(program()).parent().expect("it is in a directory");
     format!("{}:{}", directory.display(), std::env::var("PATH").expect("there is a PATH"))
 }
 
-/// A call under way. Dropped before its end, it is killed with all it started.
+/// A running call. Dropped before its end, it is killed with all it has started.
 pub struct Running {
     child: Child,
     mark: String,
@@ -161,14 +161,14 @@ impl Running {
         self.status.is_some()
     }
 
-    /// It has not ended with anything else than 0.
+    /// Asserts that it has not ended with another status than 0.
     #[track_caller]
     pub fn has_not_failed(&mut self) {
         let has_failed = self.has_ended() && self.status.is_some_and(|status| !status.success());
         assert!(!has_failed, "{:?}:\n{}", self.status, self.both());
     }
 
-    /// Waits for a line of the command's that begins so, and gives its rest.
+    /// Waits for a line on stdout that begins so, and returns its rest.
     #[track_caller]
     pub fn line(&mut self, begin: &str) -> String {
         let found = eventually_some_or(self, |running| {
@@ -179,7 +179,7 @@ impl Running {
         found.unwrap_or_else(|| panic!("no line `{begin}...`:\n{}", self.both()))
     }
 
-    /// Waits until stderr says so.
+    /// Waits until stderr contains the text.
     #[track_caller]
     pub fn says(&mut self, text: &str) {
         let found = eventually_some_or(self, |running| running.stderr().contains(text).then_some(()));
@@ -203,13 +203,13 @@ impl Running {
         }
     }
 
-    /// What it has started and is still there; itself not counted.
+    /// Returns the processes that it has started and that still run, without itself.
     pub fn descendants(&self) -> Vec<i32> {
         marked(&self.mark).into_iter().filter(|pid| *pid != self.pid()).collect()
     }
 }
 
-/// As `eventually_some`, and nothing at the limit, or when the call has ended without it.
+/// Waits as `eventually_some` does, but returns `None` at the limit, or if the call ends first.
 fn eventually_some_or<T>(running: &mut Running, mut look: impl FnMut(&mut Running) -> Option<T>) -> Option<T> {
     let began = now();
     eventually_some("a call's next step", || {
@@ -222,7 +222,7 @@ fn eventually_some_or<T>(running: &mut Running, mut look: impl FnMut(&mut Runnin
     })
 }
 
-/// Every living process whose environment carries the mark.
+/// Returns every live process whose environment has the mark.
 pub(super) fn marked(mark: &str) -> Vec<i32> {
     let mark = format!("{MARK}={mark}\0");
     let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
@@ -234,7 +234,7 @@ pub(super) fn marked(mark: &str) -> Vec<i32> {
     .collect()
 }
 
-/// Kills what a test has left, whatever it ignores.
+/// Kills the processes that a test has left, whatever signals they ignore.
 pub(super) fn clear_away(mark: &str) {
     for pid in marked(mark) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -262,7 +262,7 @@ fn whole(file: &File) -> String {
     String::from_utf8_lossy(&bytes(file)).into_owned()
 }
 
-/// What came of a call.
+/// The result of a call.
 pub struct Done {
     pub status: ExitStatus,
     pub took: Duration,
@@ -283,14 +283,14 @@ impl Done {
         self
     }
 
-    /// Stderr has this in it.
+    /// Asserts that stderr contains the text.
     #[track_caller]
     pub fn says(self, text: &str) -> Done {
         assert!(self.stderr.contains(text), "stderr does not say `{text}`:\n{}", self.both());
         self
     }
 
-    /// Neither stream has this in it.
+    /// Asserts that neither stream contains the text.
     #[track_caller]
     pub fn never_says(self, text: &str) -> Done {
         assert!(!self.both().contains(text), "it says `{text}`:\n{}", self.both());
@@ -309,7 +309,7 @@ impl Done {
         self
     }
 
-    /// Took no longer than the contract allows, three times over: the machine may be busy.
+    /// Asserts that it took less than three times what the contract allows: the machine may be busy.
     #[track_caller]
     pub fn within(self, bound: Duration) -> Done {
         assert!(self.took < bound * 3, "took {:?}, and {bound:?} would be right:\n{}", self.took, self.both());
@@ -320,7 +320,7 @@ impl Done {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// The token that `acquire` printed.
+    /// Returns the token that `acquire` printed.
     #[track_caller]
     pub fn token(&self) -> String {
         let token = self.text();
@@ -328,7 +328,7 @@ impl Done {
         token.trim_end().to_owned()
     }
 
-    /// The one JSON document on stdout.
+    /// Returns the one JSON document on stdout.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("no document ({e}):\n{}", self.both()))
@@ -339,8 +339,8 @@ impl Done {
     }
 }
 
-/// Undoes what the tests themselves may have been started with: nohup(1) ignores HUP, and a shell
-/// without job control ignores INT and QUIT for what it starts in the background.
+/// Resets the signals that the tests may have inherited as ignored: nohup(1) ignores HUP, and a shell without job
+/// control ignores INT and QUIT for its background jobs.
 pub fn hear_signals() -> nix::Result<()> {
     for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2] {
         // SAFETY: SIG_DFL runs no code of ours.

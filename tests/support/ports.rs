@@ -1,14 +1,14 @@
-//! Ports for servers that die and come back, or that need two.
+//! Ports for servers that restart, or that need two ports.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How far from its port a server of a cluster listens for the others.
+/// Offset of a cluster node's bus port from its port.
 const BUS: u16 = 10_000;
 const FIRST: u16 = 11_000;
 
-/// A port that nobody listens on just now, nor on the one that goes with it in a cluster. Below those that
-/// the kernel gives to whoever connects: it will be free again for a server that comes back.
+/// Returns a port on which nobody listens now, nor on its bus port. It is below the ephemeral ports, from which the
+/// kernel chooses for connect(2): it will be free again for a server that restarts.
 pub fn steady_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let begin = std::process::id().wrapping_mul(7919);

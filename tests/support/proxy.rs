@@ -1,4 +1,4 @@
-//! Between nxlock and its server: what the network can do to a request and its reply.
+//! A proxy between nxlock and its server: what the network can do to a request and its reply.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,23 +12,23 @@ use tempfile::TempDir;
 
 use super::{Nxlock, Redis, lasts};
 
-/// What becomes of a request, counted from 1 over all connections.
+/// What happens to a request, counted from 1 over all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Delivered,
-    /// The server has carried it out; the connection is cut instead of a reply.
+    /// The server executes it; the connection is closed instead of a reply.
     Cut,
-    /// The server has carried it out; its reply never comes.
+    /// The server executes it; its reply is lost.
     ReplySwallowed,
-    /// It never gets to the server, and nothing says so.
+    /// It never reaches the server, without an error.
     Blackholed,
-    /// The server gets it when the test lets it go, whether its client is still there or not.
+    /// It reaches the server when the test releases it, even if its client is gone.
     Held,
-    /// Its reply takes so long.
+    /// Its reply is delayed by so long.
     Slow(Duration),
-    /// The connection ends behind its reply.
+    /// The connection is closed after its reply.
     Last,
-    /// It does not get to the server; this is said instead.
+    /// It never reaches the server; the proxy sends this reply instead.
     Answered(&'static str),
 }
 
@@ -45,7 +45,7 @@ impl Proxy {
         Proxy::by_command(redis, move |number, _| fate(number))
     }
 
-    /// The same, by the beginning of the request too.
+    /// As `to`, but `fate` is also passed the beginning of the request.
     pub fn by_command(redis: &Redis, fate: impl Fn(usize, &str) -> Fate + Send + Sync + 'static) -> Proxy {
         let directory = tempfile::Builder::new().prefix("nxp").tempdir().expect("a directory for the proxy");
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
@@ -87,12 +87,12 @@ impl Proxy {
         self.directory.path().join("s")
     }
 
-    /// Lets the requests go that are held, and whatever comes behind them.
+    /// Releases the held requests, and all that follow.
     pub fn lets_go(&self) {
         self.gate.opens();
     }
 
-    /// How many requests have come.
+    /// Returns how many requests have arrived.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
@@ -101,7 +101,7 @@ impl Proxy {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Of each request that has come, its first word and, of a script, its first line.
+    /// Returns the first word of each request that has arrived and, of a script, its first line.
     pub fn commands(&self) -> Vec<String> {
         self.seen.lock().expect("no test has panicked in it").clone()
     }
@@ -116,10 +116,10 @@ struct Line {
     fate: Arc<Decide>,
 }
 
-/// What becomes of a request, by its number and its beginning.
+/// Decides the fate of a request, by its number and its beginning.
 type Decide = dyn Fn(usize, &str) -> Fate + Send + Sync;
 
-/// Closed at first.
+/// Initially closed.
 #[derive(Default)]
 struct Gate {
     is_open: Mutex<bool>,
@@ -139,7 +139,7 @@ impl Gate {
 }
 
 impl Line {
-    /// One request at a time, each with its reply. Whatever ends either side ends both.
+    /// Forwards one request at a time, each with its reply. The end of one side ends both.
     fn carry(&self, mut client: UnixStream) -> Option<()> {
         let mut server = connect(&self.server).ok()?;
         let mut requests = redis::Parser::new();
@@ -175,7 +175,7 @@ impl Line {
                     return None;
                 }
                 Fate::Cut => return None,
-                // Its client may be gone, and have sent more before that.
+                // Its client may be gone, after sending more requests.
                 Fate::Held => drop(client.write_all(&heard.bytes)),
                 Fate::ReplySwallowed | Fate::Blackholed | Fate::Answered(_) => {}
             }
@@ -196,8 +196,7 @@ fn beginning(request: &redis::Value) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Keeps what was read, byte by byte as it came. One byte at a time, so that nothing of the next
-/// message is taken with it.
+/// Records the bytes that were read. It reads one byte at a time, to take nothing of the next message.
 struct Recorder<'a> {
     stream: &'a UnixStream,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! A terminal, and somebody at it.
+//! A terminal, and its user.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -18,11 +18,11 @@ use super::hear_signals;
 use super::nxlock::clear_away;
 use super::{LIMIT, Nxlock, now, pause};
 
-/// A program in the foreground of a terminal of its own, all three streams on it.
+/// A program in the foreground of a terminal of its own, with all three streams on it.
 pub struct Terminal {
-    /// None after it was hung up.
+    /// `None` after a hangup.
     master: Option<PtyMaster>,
-    /// Kept open, so that what was printed can still be read after the program's end.
+    /// Kept open, so that the output can still be read after the program has ended.
     slave: Option<File>,
     child: Child,
     mark: String,
@@ -31,9 +31,9 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// A new terminal, as somebody at it and as its programs have it.
+    /// Returns the two sides of a new terminal: the user's and the programs'.
     pub fn pair() -> (PtyMaster, File) {
-        // Closed at exec, all of it: no other test's processes may keep a terminal open.
+        // Closed at exec: no process of another test may keep a terminal open.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let master = posix_openpt(flags).expect("a terminal");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal of ours");
@@ -66,7 +66,7 @@ impl Terminal {
         self.child.id().cast_signed()
     }
 
-    /// Types, as at a keyboard: `\x03` is Ctrl-C, `\x1a` Ctrl-Z.
+    /// Types keys: `\x03` is Ctrl-C, `\x1a` Ctrl-Z.
     pub fn types(&mut self, keys: &str) {
         self.master().write_all(keys.as_bytes()).expect("the terminal takes it");
     }
@@ -75,7 +75,7 @@ impl Terminal {
         self.master.as_mut().expect("it was not hung up")
     }
 
-    /// The line goes dead: a closed window, a lost connection.
+    /// Hangs up, as by a closed window or a lost connection.
     pub fn hang_up(&mut self) {
         self.slave = None;
         self.master = None;
@@ -89,7 +89,7 @@ impl Terminal {
         assert_eq!(set, 0, "the terminal takes its size");
     }
 
-    /// Waits until the screen shows this, behind what was waited for before; gives what is between.
+    /// Waits until the screen shows this after the previous match; returns the text in between.
     #[track_caller]
     pub fn shows(&mut self, text: &str) -> String {
         let began = now();
@@ -105,7 +105,7 @@ impl Terminal {
         }
     }
 
-    /// All that was ever shown.
+    /// Returns all that was ever shown.
     pub fn screen(&mut self) -> String {
         self.read();
         String::from_utf8_lossy(&self.shown).into_owned()

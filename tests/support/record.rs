@@ -1,11 +1,11 @@
-//! The files of a lock in a directory, as one who knows their format may change them.
+//! The files of a lock in a directory, changed by a program that knows their format.
 
 /// FNV-1a, 64 bits.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The fields of a line, without its checksum.
+/// Returns the fields of a line, without its checksum.
 fn summed(line: &[u8]) -> String {
     let text = String::from_utf8(line.to_vec()).expect("it is text");
     let (summed, told) = text.trim_end().rsplit_once(" sum=").expect("it has a checksum");
@@ -13,7 +13,7 @@ fn summed(line: &[u8]) -> String {
     summed.to_owned()
 }
 
-/// What a field of a line holds.
+/// Returns the value of a field of a line.
 pub fn field(line: &[u8], name: &str) -> String {
     let begin = format!("{name}=");
     let summed = summed(line);
@@ -21,7 +21,7 @@ pub fn field(line: &[u8], name: &str) -> String {
     value.unwrap_or_else(|| panic!("no {name} in {summed}")).to_owned()
 }
 
-/// The same line with other values, and with the right checksum.
+/// Returns the same line with other values, and with the right checksum.
 pub fn with(line: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     let changed = |field: &str| {
         let name = field.split_once('=').map_or(field, |(name, _)| name);
@@ -32,7 +32,7 @@ pub fn with(line: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     resummed(&summed, line.len())
 }
 
-/// A line of a later version than any that there is, right in every other way.
+/// Returns a line of a version that does not exist yet, correct in every other way.
 pub fn newer(line: &[u8]) -> Vec<u8> {
     let summed = summed(line);
     let (kind, rest) = summed.split_once(" 2 ").expect("the version of now");

@@ -1,4 +1,4 @@
-//! A redis-server of one's own, and what can happen to it.
+//! A redis-server for one test, and its faults.
 
 use std::io;
 use std::net::TcpListener;
@@ -18,8 +18,8 @@ use super::clock::Clock;
 use super::lasting::Swept;
 use super::{Nxlock, eventually, eventually_some, pause, state_of};
 
-/// Listens on a Unix socket in a directory of its own, and on a TCP port if asked to. Killed when
-/// dropped; before that it must hold nothing but fences that end by themselves.
+/// Listens on a Unix socket in a directory of its own, and on a TCP port if asked to. Killed when dropped; it must
+/// hold nothing then but fences that expire.
 pub struct Redis {
     directory: TempDir,
     options: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Redis {
     process: Option<Child>,
     password: Option<String>,
     clock: Option<Clock>,
-    /// As a sentinel is told everything: in a file that it rewrites.
+    /// The configuration file of a sentinel, which rewrites it.
     configuration: Option<PathBuf>,
     inspected: AtomicBool,
 }
@@ -37,7 +37,7 @@ impl Redis {
         Redis::with(&[])
     }
 
-    /// With options as redis-server takes them on its command line.
+    /// Starts a server with command line options.
     pub fn with(options: &[&str]) -> Redis {
         let mut redis = Redis::at(None, options);
         redis.boot().expect("redis-server starts");
@@ -45,17 +45,17 @@ impl Redis {
     }
 
     pub fn on_tcp(options: &[&str]) -> Redis {
-        // Between our finding a port and the server's taking it somebody else may: then another.
+        // Another process may take the port before the server does: then try another.
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         eventually_some("a redis-server has a port", || Redis::on_port(unused_port(), &options).ok())
     }
 
-    /// On a port that was chosen for it. Fails if somebody else has that.
+    /// Starts a server on a given port. Fails if the port is in use.
     pub(super) fn on_port(port: u16, options: &[String]) -> io::Result<Redis> {
         Redis::booted(Redis::at(Some(port), &options.iter().map(String::as_str).collect::<Vec<_>>()))
     }
 
-    /// Not for keys, but to watch over those who keep them.
+    /// Starts a sentinel: it monitors servers, and has no keys.
     pub(super) fn as_sentinel(port: u16, configuration: &str) -> io::Result<Redis> {
         let mut redis = Redis::at(Some(port), &[]);
         let file = redis.data().join("sentinel.conf");
@@ -70,9 +70,9 @@ impl Redis {
         Redis::booted(redis)
     }
 
-    /// One node of a cluster, who knows the others as its file has them.
+    /// Starts a node of a cluster, which knows the other nodes from its file.
     pub(super) fn of_a_cluster(port: u16, options: &[String], nodes: &str) -> io::Result<Redis> {
-        // It may live as long as we do, and then nobody is left to drop its directory.
+        // The node may live as long as this process, and then nobody drops its directory.
         static PLACE: LazyLock<Swept> = LazyLock::new(|| Swept::make("nxc"));
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let redis = Redis::within(PLACE.path(), Some(port), &options);
@@ -88,7 +88,7 @@ impl Redis {
         booted.map(|()| redis)
     }
 
-    /// With a password for everybody.
+    /// Starts a server that requires a password.
     pub fn with_password(password: &str) -> Redis {
         let mut redis = Redis::at(None, &["--requirepass", password]);
         redis.password = Some(password.to_owned());
@@ -96,7 +96,7 @@ impl Redis {
         redis
     }
 
-    /// With a clock of its own, fast by so many parts per million.
+    /// Starts a server with a clock of its own, fast by so many parts per million.
     pub fn with_clock(fast: i64, options: &[&str]) -> Redis {
         let mut redis = Redis::at(None, options);
         redis.clock = Some(Clock::in_directory(redis.directory.path(), fast));
@@ -146,7 +146,7 @@ impl Redis {
             if let Some(status) = child.try_wait()? {
                 return Err(io::Error::other(format!("redis-server ended: {status}")));
             }
-            // Any answer will do: it may want a password, or be loading.
+            // Any reply will do: the server may require a password, or be loading.
             let answered = redis::Client::open(info.clone())
                 .and_then(|client| client.get_connection())
                 .map(|mut connection| redis::cmd("PING").query::<()>(&mut connection));
@@ -163,17 +163,17 @@ impl Redis {
         self.directory.path().join("s")
     }
 
-    /// Where it saves.
+    /// Returns the directory where it saves.
     pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 
-    /// A place for the files of a test.
+    /// Returns a directory for the files of a test.
     pub fn directory(&self) -> PathBuf {
         self.directory.path().to_owned()
     }
 
-    /// Its clock, if it was given one.
+    /// Returns its clock; panics if it has none of its own.
     pub fn clock(&self) -> &Clock {
         self.clock.as_ref().expect("a server with a clock of its own")
     }
@@ -182,7 +182,7 @@ impl Redis {
         format!("unix://{}", self.socket().display())
     }
 
-    /// The URL, with the password if there is one.
+    /// Returns the URL, with the password if there is one.
     pub(super) fn login(&self) -> String {
         match &self.password {
             Some(password) => format!("{}?pass={password}", self.url()),
@@ -194,12 +194,12 @@ impl Redis {
         self.port.expect("a server with a port")
     }
 
-    /// nxlock, pointed at this server by its environment.
+    /// Returns a call of nxlock with this server in its environment.
     pub fn nxlock<I: IntoIterator<Item: Into<std::ffi::OsString>>>(&self, args: I) -> Nxlock {
         Nxlock::new(args).env("NXLOCK_SERVER", self.login())
     }
 
-    /// A request by somebody else than nxlock.
+    /// Sends a request as another client than nxlock.
     #[track_caller]
     pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.try_ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
@@ -215,7 +215,7 @@ impl Redis {
         redis::Client::open(info(&self.socket(), self.password.as_deref()))?.get_connection()
     }
 
-    /// Puts an exact value, of any bytes, under a key, with an expiry if it is to have one.
+    /// Sets a key to an exact value, of any bytes, with an optional expiry.
     pub fn put(&self, key: &str, value: &[u8], ttl_ms: Option<u64>) {
         let mut set = redis::cmd("SET");
         set.arg(key).arg(value);
@@ -241,12 +241,12 @@ impl Redis {
         assert_eq!(self.ask::<i64>(&["DEL", key]), 1, "there is no {key}");
     }
 
-    /// How many connections other than ours are open.
+    /// Returns how many connections are open, without this one.
     pub fn others_connected(&self) -> usize {
         self.ask::<String>(&["CLIENT", "LIST"]).lines().count() - 1
     }
 
-    /// Stops answering, without closing anything.
+    /// Stops the server, without closing anything.
     pub fn hang(&self) {
         self.signal(Signal::SIGSTOP);
         eventually("the server is stopped", || state_of(self.pid().as_raw()) == Some('T'));
@@ -260,7 +260,7 @@ impl Redis {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Dies as in a power cut.
+    /// Kills the server, as by a power failure.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("killed");
@@ -270,13 +270,13 @@ impl Redis {
         self.inspected.store(false, Ordering::Relaxed);
     }
 
-    /// Comes back at the same address, remembering only what it was told to save.
+    /// Restarts the server at the same address, with only the data that it was configured to save.
     pub fn restart(&mut self) {
         self.kill();
         self.boot().expect("redis-server starts again");
     }
 
-    /// The same, with options that the next restart no longer has.
+    /// Restarts the server with options that the next restart no longer has.
     pub fn restart_once_with(&mut self, options: &[&str]) {
         let before = self.options.clone();
         self.restart_with(options);
@@ -288,7 +288,7 @@ impl Redis {
         self.restart();
     }
 
-    /// What this server holds in the end is not looked at.
+    /// Disables the check of the keys that this server holds at its end.
     pub fn leave_as_it_is(&self) {
         self.inspected.store(false, Ordering::Relaxed);
     }
@@ -302,11 +302,11 @@ impl Redis {
         kill(self.pid(), signal).expect("the server runs");
     }
 
-    /// What is left in any database that does not end by itself or is no fence.
+    /// Returns the keys in any database that do not expire or are no fence.
     pub(super) fn litter(&self) -> Vec<String> {
         let mut connection = self.connection().expect("the server answers");
         let mut litter = Vec::new();
-        // 16 of them; in a cluster there is only one.
+        // A server has 16, a cluster node only one.
         for database in 0.. {
             if redis::cmd("SELECT").arg(database).exec(&mut connection).is_err() {
                 break;
@@ -349,7 +349,7 @@ fn info(socket: &Path, password: Option<&str>) -> redis::ConnectionInfo {
     address.into_connection_info().expect("an address").set_redis_settings(settings)
 }
 
-/// A port that nobody listens on just now.
+/// Returns a port on which nobody listens now.
 pub fn unused_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its number").port()

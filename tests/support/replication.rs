@@ -1,14 +1,14 @@
-//! Masters and replicas, whoever watches over them.
+//! Masters and replicas, with or without sentinels.
 
 use super::{Redis, eventually};
 
-/// Who a replica says it is. Without it, it is refused.
+/// The credentials of a replica. Without them the master refuses it.
 pub const REPLICA: [&str; 4] = ["--masteruser", "replica", "--masterauth", "a replica's"];
 
-/// How a master knows it.
+/// The ACL user that a master has for replicas.
 const MASTER: [&str; 7] = ["--user", "replica", "on", ">a replica's", "+psync", "+replconf", "+ping"];
 
-/// What every server needs that may be a master or a replica.
+/// Returns the options of every server that may be a master or a replica.
 pub fn replicated() -> Vec<String> {
     let at_once = ["--repl-diskless-sync-delay", "0", "--repl-diskless-sync", "yes"];
     [&REPLICA[..], &MASTER, &at_once].concat().into_iter().map(str::to_owned).collect()
@@ -29,16 +29,16 @@ impl Redis {
         count.and_then(|count| count.trim().parse().ok()).expect("a master knows its replicas")
     }
 
-    /// What is written from now on reaches no replica.
+    /// Disconnects the replicas: no later write reaches one.
     pub fn cuts_its_replicas_off(&self) {
         self.ask::<()>(&["ACL", "SETUSER", "replica", "off"]);
         self.ask::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
         eventually("the replicas are cut off", || self.replicas() == 0);
     }
 
-    /// Waits until all that was written has reached so many of them.
+    /// Waits until all writes have reached so many replicas.
     pub fn has_told(&self, replicas: usize) {
-        // A connection waits for what it has written itself, and for all that was written before.
+        // WAIT covers the writes of its own connection, and thus all earlier ones.
         let mut connection = self.connection().expect("connected");
         let mut told = redis::pipe();
         told.cmd("SET").arg("{lock:job}:told").arg("x").ignore().cmd("DEL").arg("{lock:job}:told").ignore();

@@ -1,4 +1,4 @@
-//! What only root can set up: other users, and file systems of a test's own.
+//! Setups that need root: other users, and file systems for one test.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
@@ -17,7 +17,7 @@ pub fn we_are_root() -> bool {
     geteuid().is_root()
 }
 
-/// Whether namespaces can be made: not by everybody, and not in every container.
+/// Returns whether the process may create namespaces: not every user may, and not in every container.
 pub fn may_unshare(options: &[&str]) -> bool {
     let mut unshare = Command::new("unshare");
     unshare.args(options).arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -25,7 +25,7 @@ pub fn may_unshare(options: &[&str]) -> bool {
 }
 
 impl Nxlock {
-    /// On a machine that has this configuration, and nothing else in its /etc: only the call sees it. For root.
+    /// Runs the call with this configuration and nothing else in /etc, visible to this call only. Needs root.
     pub fn on_machine_with(self, configuration: &Path) -> Nxlock {
         let script = r#"mount -t tmpfs none /etc && mkdir /etc/nxlock && cp -r "$1" /etc/nxlock/config.toml && shift && exec "$@""#;
         let words = ["sh", "-c", script, "sh"].map(OsString::from).into_iter();
@@ -33,7 +33,7 @@ impl Nxlock {
         self.under(unshare.chain(words).chain([configuration.into()]))
     }
 
-    /// By a user to whom the permissions of files mean something: root is one, without two of its capabilities.
+    /// Runs the call as a user whom file permissions bind: root is one without two of its capabilities.
     pub fn minding_permissions(self) -> Nxlock {
         let words: &[&str] = match we_are_root() {
             true => &["setpriv", "--bounding-set=-dac_override,-dac_read_search"],
@@ -43,21 +43,21 @@ impl Nxlock {
     }
 }
 
-/// A user whom nobody else is, with a group that is nobody else's. Only root can act as one.
+/// A user and a group that nobody else has. Only root can act as one.
 pub struct User {
     id: u32,
     group: Option<u32>,
-    /// In its reach, which what cargo has built may not be.
+    /// A copy that the user can reach: cargo's target directory may be out of reach.
     program: PathBuf,
-    /// An address is had by one process at a time, and goes with it.
+    /// An abstract socket address, which one process at a time can bind, and which ends with it.
     _claim: UnixListener,
 }
 
-/// No system gives these to anybody.
+/// Ids that no system assigns.
 const UNUSED: std::ops::Range<u32> = 60_578..61_184;
 
 impl User {
-    /// One that comes to see the authority's directory.
+    /// Creates a user that may use the authority's directory.
     pub fn visiting(authority: &impl Authority) -> User {
         let claimed = |id| {
             let address = SocketAddr::from_abstract_name(format!("nxlock-test-user-{id}")).expect("it is short");
@@ -68,8 +68,8 @@ impl User {
         let directory = authority.directory();
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).expect("it is ours");
         let program = directory.join(format!("nxlock-{id}"));
-        // By another process: if this one had it open for writing, so would what it forks, and it could
-        // not be executed.
+        // In another process: if this one had the file open for writing, so would its forked children, and execve(2)
+        // of the file would fail.
         let mut install = Command::new("install");
         let installed = install.args(["-m", "0755", self::program()]).arg(&program).status();
         assert!(installed.is_ok_and(|status| status.success()), "the program is copied");
@@ -81,12 +81,12 @@ impl User {
         self
     }
 
-    /// Of the user, and of its group.
+    /// Returns the id of the user and of its group.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// What stands behind `local:` for it.
+    /// Returns the directory that `local:` means for this user.
     pub fn place(&self) -> PathBuf {
         own_place(self.id)
     }
@@ -95,7 +95,7 @@ impl User {
         self.by(authority, &self.program, args)
     }
 
-    /// Another program, which finds nxlock in `$NXLOCK`.
+    /// Returns a call of another program, which finds nxlock in `$NXLOCK`.
     pub fn by<I: IntoIterator<Item: Into<OsString>>>(
         &self,
         authority: &impl Authority,
@@ -117,13 +117,13 @@ fn own_place(id: u32) -> PathBuf {
 
 impl Drop for User {
     fn drop(&mut self) {
-        // What stands there may be a link: nothing behind it is touched.
+        // The path may be a link: its target is left alone.
         let _ = fs::remove_file(self.place());
         let _ = fs::remove_dir_all(self.place());
     }
 }
 
-/// A directory on a small file system of its own, which nobody but the calls made through this sees.
+/// A directory on a small file system of its own, visible only to the calls made through this.
 pub struct Mounted {
     directory: TempDir,
     keeper: Running,
@@ -139,7 +139,7 @@ impl Mounted {
         Mounted { directory, keeper }
     }
 
-    /// The directory, as seen from outside.
+    /// Returns the directory as seen from outside the mount namespace.
     pub fn path(&self) -> PathBuf {
         let inside = self.directory.path().strip_prefix("/").expect("it is whole");
         Path::new(&format!("/proc/{}/root", self.keeper.pid())).join(inside)

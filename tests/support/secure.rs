@@ -1,14 +1,14 @@
-//! redis-servers that speak TLS on their port, and nothing else there.
+//! redis-servers whose port accepts nothing but TLS.
 
 use std::path::PathBuf;
 
 use super::certificates::{Certificate, certificates};
 use super::{Authority, Nxlock, Redis, eventually_some, text_of, unused_port};
 
-/// A redis-server that is reached by TLS, though the test itself has its socket.
+/// A redis-server that nxlock reaches by TLS; the test itself uses its Unix socket.
 pub struct Secure {
     pub redis: Redis,
-    /// Whether it lets in those alone who can show a certificate.
+    /// Whether it requires a client certificate.
     mutual: bool,
 }
 
@@ -17,7 +17,7 @@ impl Secure {
         Secure::with(&certificates().server())
     }
 
-    /// With another certificate than its right one.
+    /// Starts a server with this certificate.
     pub fn with(certificate: &Certificate) -> Secure {
         Secure::listening(certificate, false)
     }
@@ -37,7 +37,7 @@ impl Secure {
         Secure { redis, mutual }
     }
 
-    /// How many have connected to it and were not let in, or did not want to.
+    /// Returns how many connections failed in the handshake, refused by either side.
     pub fn failed_handshakes(&self) -> usize {
         let log = text_of(&self.redis.data().join("log"));
         log.lines().filter(|line| line.contains("Error accepting a client connection")).count()
@@ -48,7 +48,7 @@ impl Secure {
     }
 }
 
-/// What makes a server speak TLS alone on its port; to other servers too.
+/// Returns the options that make a server use TLS only, also to other servers.
 pub fn tls_options(port: u16, certificate: &Certificate) -> Vec<String> {
     let port = port.to_string();
     let path = |path: &PathBuf| path.display().to_string();
@@ -77,7 +77,7 @@ impl Authority for Secure {
         self.redis.directory()
     }
 
-    /// Each shakes hands twice, and that takes the server and itself many times what a lock takes.
+    /// Each caller makes two TLS handshakes, which cost both sides many times what a lock costs.
     fn crowd(&self) -> usize {
         60
     }

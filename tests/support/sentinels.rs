@@ -1,4 +1,4 @@
-//! A master, its replicas, and the sentinels that watch over them and name the next master.
+//! A master, its replicas, and the sentinels that monitor them and elect the next master.
 
 use std::path::PathBuf;
 
@@ -8,31 +8,31 @@ use super::replication::replicated;
 use super::secure::tls_options;
 use super::{Authority, Nxlock, Redis, eventually, eventually_some};
 
-/// The name of what they watch.
+/// The name of the monitored master.
 pub const MASTER: &str = "main";
 
-/// How long a master may be silent: on a busy machine one that lives does not answer for a while.
+/// How long a master may be silent: on a busy machine a live one may not answer for a while.
 const PATIENCE_MS: &str = "60000";
 
 pub struct Sentinels {
-    /// The first of them begins as the master.
+    /// The servers; the first is the initial master.
     pub servers: Vec<Redis>,
     pub sentinels: Vec<Redis>,
     secure: bool,
 }
 
 impl Sentinels {
-    /// One that watches one: nothing is there to fail over to.
+    /// Starts one sentinel and one server: there is nothing to fail over to.
     pub fn of_one() -> Sentinels {
         Sentinels::start(1, 1, false)
     }
 
-    /// Three that watch over a master and two replicas, and are slow to believe that it is down.
+    /// Starts three sentinels for a master and two replicas; they are slow to consider the master down.
     pub fn of_three() -> Sentinels {
         Sentinels::start(3, 3, false)
     }
 
-    /// The same, and whoever speaks to any of them speaks TLS.
+    /// Starts the same, with TLS on every connection.
     pub fn secure() -> Sentinels {
         Sentinels::start(3, 3, true)
     }
@@ -64,13 +64,13 @@ impl Sentinels {
                 options.extend(["--tls-replication", "yes", "--tls-auth-clients", "no"].map(str::to_owned));
             }
             let server = Redis::on_port(port, &options).ok()?;
-            // Which of them is the master in the end, and has to be looked at, they do not know.
+            // Which of them is the master at the end, and has to be checked, the servers do not know.
             server.leave_as_it_is();
             Some(server)
         })
     }
 
-    /// They know each other and the replicas from the start: to find out takes them seconds.
+    /// Returns the configurations: the sentinels know each other and the replicas, as discovery would take seconds.
     fn sentinel_configurations(&self, n: usize) -> Vec<(u16, String)> {
         let ports: Vec<u16> = (0..n).map(|_| steady_port()).collect();
         let id = |who: usize| format!("{who:040x}");
@@ -100,7 +100,7 @@ impl Sentinels {
         (0..n).map(configuration).collect()
     }
 
-    /// Every replica has everything, and every sentinel sees all the others.
+    /// Waits until every replica is in sync, and every sentinel sees all the others.
     fn is_complete(&self) {
         for replica in &self.servers[1..] {
             eventually("the replica is in step", || replica.is_in_step());
@@ -123,12 +123,12 @@ impl Sentinels {
         hosts.join(",")
     }
 
-    /// Where the first of them that answers says that the master is.
+    /// Returns the master named by the first sentinel that answers.
     pub fn named_master(&self) -> Option<usize> {
         self.named_masters().next()
     }
 
-    /// Where each of them that answers says that the master is.
+    /// Returns the master named by each sentinel that answers.
     fn named_masters(&self) -> impl Iterator<Item = usize> {
         self.sentinels.iter().filter(|sentinel| !sentinel.is_hanging()).filter_map(|sentinel| {
             let told = sentinel.try_ask::<(String, String)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
@@ -140,7 +140,7 @@ impl Sentinels {
         &self.servers[self.named_master().expect("a sentinel knows the master")]
     }
 
-    /// From now on a master that does not answer for a second is down, until they have named another.
+    /// Makes a master that does not answer for a second count as down, until they have named another.
     pub fn lose_patience(&self) {
         for sentinel in &self.sentinels {
             sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "down-after-milliseconds", "1000"]);
@@ -148,27 +148,27 @@ impl Sentinels {
         }
     }
 
-    /// On a busy machine the next master does not answer for a second either.
+    /// Restores the time-out: on a busy machine the next master may not answer for a second either.
     fn regain_patience(&self) {
         for sentinel in &self.sentinels {
             sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "down-after-milliseconds", PATIENCE_MS]);
         }
     }
 
-    /// As an administrator does it, with the old master up; it becomes a replica.
+    /// Fails over as an administrator does, while the old master is up; it becomes a replica.
     pub fn fail_over(&self) {
         let before = self.named_master().expect("a master");
         eventually("a sentinel begins to fail over", || {
             self.sentinels.iter().any(|one| one.try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_ok())
         });
         self.have_another_than(before);
-        // As the sentinels do it, some ten seconds later.
+        // The sentinels do the same some ten seconds later.
         let port = self.master().port().to_string();
         self.servers[before].ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
         self.servers[before].ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
 
-    /// Waits until all that answer name another master, which is one.
+    /// Waits until the first sentinel that answers names another master, which has taken over.
     pub fn have_another_than(&self, before: usize) {
         eventually("there is another master", || {
             let named = self.named_master();
@@ -186,7 +186,7 @@ impl Drop for Sentinels {
                 named = self.named_masters().collect();
                 named.iter().all(|at| *at == named[0])
             });
-            // One that they have replaced a second time may not know it yet, and keeps what it held.
+            // A server that was replaced a second time may not know it yet, and keeps its keys.
             let current = |at: usize| named.first().is_none_or(|named| *named == at) && self.servers[at].is_master();
             let masters = (0..self.servers.len()).filter(|at| current(*at));
             let litter: Vec<String> = masters.flat_map(|at| self.servers[at].litter()).collect();

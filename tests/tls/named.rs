@@ -1,4 +1,4 @@
-//! The files that options name: an authority, and who we are.
+//! The files that options name: a certificate authority, and the client's certificate and key.
 
 use super::{call, is_refused_at_once, patient};
 use crate::support::certificates::{Certificate, certificates};
@@ -11,7 +11,7 @@ fn a_private_authority_is_named_by_a_flag_or_a_variable() {
     let flag = ca.to_str().unwrap();
     call(&server.url(), ["run", "job", "--tls-ca", flag, "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     call(&server.url(), ["run", "job", "--", "echo", "ran"]).env("NXLOCK_TLS_CA", &ca).run().exits(0).prints("ran\n");
-    // As anywhere, the flag goes first.
+    // As everywhere, the option takes precedence.
     let wrong = certificates().another_authority();
     call(&server.url(), ["status", "--tls-ca", flag]).env("NXLOCK_TLS_CA", wrong).run().exits(0);
 }
@@ -35,7 +35,7 @@ fn a_server_that_wants_a_certificate_of_its_clients_is_shown_one() {
     let (chain, key, ca) = (chain.display().to_string(), key.display().to_string(), certificates().authority());
     let flags = ["status", "--tls-cert", &chain, "--tls-key", &key, "--tls-ca", ca.to_str().unwrap()];
     call(&server.url(), flags).run().exits(0);
-    // Without, or with that of a stranger.
+    // Without a certificate, or with one of another authority.
     let none = patient(&server.url()).env("NXLOCK_TLS_CA", certificates().authority());
     is_refused_at_once(&server, none).says("certificate").says("--tls-cert");
     is_refused_at_once(&server, with(&certificates().client_of_another_authority())).says("certificate");
@@ -60,7 +60,7 @@ fn files_that_cannot_be_used_are_named_before_anybody_is_asked() {
         let call = patient(&server.url()).env("NXLOCK_TLS_CA", ca).env("NXLOCK_TLS_CERT", chain);
         call.env("NXLOCK_TLS_KEY", key).run().exits(78).prints("").says(named.to_str().unwrap());
     }
-    // Each is of use only with the other, and the one has to belong to the other.
+    // Certificate and key need each other, and have to match.
     let call = || patient(&server.url()).env("NXLOCK_TLS_CA", &ca);
     let status = call().env("NXLOCK_TLS_CERT", &client.chain).run().prints("").says("key").status;
     assert!(matches!(status.code(), Some(64 | 78)), "{status}");

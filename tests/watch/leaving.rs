@@ -55,7 +55,7 @@ fn a_terminal_that_takes_nothing_does_not_keep_the_view_from_ending() {
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "000");
     let viewer = viewer(&terminal);
-    // Nobody reads while many a picture is drawn: more than a terminal keeps.
+    // The view draws more than the terminal buffers, and nobody reads it.
     terminal.resize(250, 70);
     for _ in 0..40 {
         terminal.resize(249, 70);
@@ -88,7 +88,7 @@ fn ctrl_z_gives_the_terminal_back_and_fg_draws_it_again() {
         shell.shows(ENTER);
         shell.shows("> ");
     }
-    // By a signal too, though nobody typed it.
+    // A signal that nobody typed has the same effect.
     tell(viewer, Signal::SIGTSTP);
     eventually("it is stopped", || state_of(viewer) == Some('T'));
     is_restored(&mut shell);
@@ -96,7 +96,7 @@ fn ctrl_z_gives_the_terminal_back_and_fg_draws_it_again() {
     shell.shows(ENTER);
     shell.shows("> ");
     shell.types("q");
-    // What is typed before that is for the view.
+    // Keys typed before that go to the view.
     shell.shows(LEAVE);
     shell.types("echo left-$?\n");
     shell.shows("left-0");

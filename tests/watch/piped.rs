@@ -1,4 +1,4 @@
-//! Watching without a screen.
+//! `status --watch` without a screen.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,27 +10,27 @@ use crate::support::{Nxlock, Redis, Running, Terminal, eventually, eventually_so
 
 const EVERY: &str = "--watch=100ms";
 
-/// How many looks the server has been asked for, by anybody.
+/// Returns how many polls the server has executed, for all clients.
 fn looks(redis: &Redis) -> u64 {
     let stats: String = redis.ask(&["INFO", "commandstats"]);
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
     calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Waits until it has looked again, a few times.
+/// Waits until it has polled a few more times.
 fn looks_again(redis: &Redis) {
     let before = looks(redis);
     eventually("it looks again", || looks(redis) >= before + 3);
 }
 
-/// The documents so far.
+/// Returns the documents so far.
 fn documents(watch: &Running) -> Vec<Value> {
     let text = watch.stdout();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Waits until there are as many, and gives the last.
+/// Waits until there are `count` documents, and returns the last of them.
 #[track_caller]
 fn document(watch: &Running, count: usize) -> Value {
     eventually_some("another document", || documents(watch).get(count - 1).cloned())
@@ -50,7 +50,7 @@ fn each_change_of_who_holds_or_waits_is_one_document_and_time_is_none() {
     looks_again(&redis);
     assert_eq!(documents(&watch).len(), 3, "{}", watch.stdout());
     holder.leaves();
-    // It may be seen while it is being handed over.
+    // One document may show the handover.
     eventually("the next has it", || {
         let last = documents(&watch).pop().unwrap();
         last[0]["state"] == "held"
@@ -85,7 +85,7 @@ fn it_ends_quietly_when_nobody_reads_any_more() {
     let mut first = [0; 3];
     File::from(std::os::fd::OwnedFd::from(reader)).read_exact(&mut first).unwrap();
     assert_eq!(&first, b"[]\n");
-    // Nothing changes, so nothing would be written.
+    // Nothing changes, so no write can fail.
     watch.finish().exits(0).says_nothing();
 }
 

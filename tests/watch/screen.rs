@@ -96,7 +96,7 @@ fn a_lock_that_has_changed_hands_since_the_question_is_not_broken() {
     says(&mut terminal, "not broken: \"job\" has changed hands");
     assert_eq!(holder_id(&redis), id);
     release(&redis, &second);
-    // Nor one that has no holder of ours.
+    // Nor is a lock broken whose holder is not nxlock.
     redis.put("lock:job", b"somebody", None);
     says(&mut terminal, "no expiry");
     terminal.types("b");
@@ -120,7 +120,7 @@ fn locks_are_sorted_and_filtered() {
         let names = lines.iter().filter_map(|line| line.get(2..)?.split_once(' '));
         names.map(|(name, _)| name.to_owned()).filter(|name| name.contains('-')).collect::<Vec<_>>()
     };
-    // Since they are held for a second at least, no two for the same.
+    // Sorted by name at first. Of the order by time held, only the heading is checked.
     shows(&mut terminal, |lines| order(lines) == ["a-second", "b-third", "c-first"]);
     terminal.types("s");
     says(&mut terminal, "held longest first");
@@ -204,7 +204,7 @@ fn a_server_that_hangs_holds_up_no_key() {
     redis.hang();
     terminal.types("?");
     says(&mut terminal, "take the lock from its holder");
-    // There is no answer that would tell otherwise, so it is told how old this is.
+    // Without a reply, the view shows how old its data is.
     says(&mut terminal, "1 lock, by name, as it was ");
     terminal.types("qq");
     terminal.shows("as before, 0.");

@@ -148,7 +148,7 @@ impl Source {
             let name: &str = key.get_ref().as_ref();
             let entry = self.entry(command, name, value, &location).map_err(|cause| location.error(name, cause))?;
             if let Some(other) = entries.iter().find(|other| other.excludes(&entry)) {
-                let cause = format!("it makes no sense beside `{}` in line {}", other.key, other.location.line);
+                let cause = format!("it conflicts with `{}` in line {}", other.key, other.location.line);
                 return Err(location.error(name, cause));
             }
             entries.push(entry);
@@ -165,7 +165,7 @@ impl Source {
     ) -> Result<Entry, String> {
         let value = value.get_ref();
         if let DeValue::Table(_) = value {
-            return Err("it is a table, and there are none: every key stands for itself, as in `ttl = \"30s\"`".into());
+            return Err("tables are not supported: write each key by itself, as in `ttl = \"30s\"`".into());
         }
         let known = KEYS.iter().find(|(key, _)| *key == name);
         let Some(&(key, scope)) = known else { return Err(keys::misplaced(command, name)) };
@@ -219,13 +219,13 @@ fn text(shape: Shape, value: &DeValue<'_>) -> Result<String, String> {
             return match texts.collect::<Option<Vec<_>>>() {
                 // Separated as in the variable.
                 Some(texts) if !texts.is_empty() => Ok(texts.join(" ")),
-                _ => Err("a string is wanted, or an array of strings".into()),
+                _ => Err("expected a string or an array of strings".into()),
             };
         }
-        (Shape::Texts, _) => "a string, or an array of strings,",
-        (Shape::Span, _) => "a string, as \"30s\",",
+        (Shape::Texts, _) => "a string or an array of strings",
+        (Shape::Span, _) => "a string such as \"30s\"",
         (Shape::Path | Shape::Text, _) => "a string",
     };
     let article = if value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
-    Err(format!("{wanted} is wanted, and it is {article} {}", value.type_str()))
+    Err(format!("expected {wanted}, found {article} {}", value.type_str()))
 }

@@ -135,9 +135,9 @@ pub fn misplaced(command: &Command, key: &str) -> String {
     let near = asked.try_get_matches_from([format!("--{key}")]).err();
     match near.as_ref().and_then(|error| error.get(ContextKind::SuggestedArg)) {
         Some(ContextValue::String(near)) => {
-            format!("there is no such key: is `{}` meant?", near.trim_start_matches('-'))
+            format!("unknown key: did you mean `{}`?", near.trim_start_matches('-'))
         }
-        _ => "there is no such key: see CONFIGURATION in nxlock(1)".into(),
+        _ => "unknown key: see CONFIGURATION in nxlock(1)".into(),
     }
 }
 

@@ -17,7 +17,7 @@ pub fn probe(local: &mut Local) -> Result<Vec<Finding>, LocalError> {
     let kind = filesystem::name(directory.path());
     findings.push(match kind {
         Some(kind) => Finding::fine("file system", format!("{kind}, of this machine alone")),
-        None => Finding::fine("file system", "none that is known to be another machine's"),
+        None => Finding::fine("file system", "no known network file system"),
     });
     let boot = Boot::this().map_err(|error| LocalError::no_boot(&error))?;
     findings

@@ -63,7 +63,7 @@ impl Directory {
             // Messages show the path verbatim, for the user to type again.
             _ if path.contains(text::may_fool) => Err("there is a control or format character in its path".into()),
             0 if path.is_empty() => Ok(Directory::OfUser),
-            0 => Err("behind `local:` there must be the whole path of a directory, or nothing".into()),
+            0 => Err("after `local:`, give the absolute path of a directory, or nothing".into()),
             2 => Err("locks of another machine cannot be reached by `local:`: write local:/path".into()),
             _ => Ok(Directory::At(Path::new("/").join(inner))),
         }
@@ -235,7 +235,7 @@ fn is_private(path: &Path, found: &Metadata) -> Result<(), LocalError> {
     }
     let mode = found.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
-        let cause = format!("{} has the mode {mode:04o}, so that others could meddle", shown(path));
+        let cause = format!("{} has mode {mode:04o}: other users could change it", shown(path));
         return Err(LocalError::new(ErrorKind::Misconfigured, cause, "see what lies there, then: chmod 700"));
     }
     Ok(())

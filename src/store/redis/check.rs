@@ -249,9 +249,9 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
     let found = format!("taken {fence}, renewed, handed over in {} and given back", finely(handed_over));
     findings.push(Finding::fine("locks", found));
     if queued && heard {
-        findings.push(Finding::fine("waiters", "stand in line, and are called"));
+        findings.push(Finding::fine("waiters", "queue, and are woken"));
     } else if queued {
-        let found = "stand in line, but are not called (SUBSCRIBE, PUBLISH): the first polls";
+        let found = "queue, but cannot be woken (SUBSCRIBE, PUBLISH): the first polls";
         let hint = match rights.calls.as_slice() {
             [] => "see whether something between here and the server keeps messages back".to_owned(),
             rules => acl(server, rules),

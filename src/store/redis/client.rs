@@ -157,7 +157,7 @@ impl Client {
         }
         Err(Fault::Known {
             kind: ErrorKind::Unavailable,
-            cause: "its servers send us from one to another without end".into(),
+            cause: "too many redirects between its nodes".into(),
             hint: "see CLUSTER INFO there, on each",
         }
         .into())

@@ -165,7 +165,7 @@ struct Source<'a> {
 impl Read for Source<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.room == 0 {
-            self.fault = Some(Fault::Garbled("its reply does not end".into()));
+            self.fault = Some(Fault::Garbled("its reply is too long".into()));
             return Err(io::ErrorKind::InvalidData.into());
         }
         if LONGEST - self.room > UNTIMED && self.limit.until.passed() {

@@ -40,7 +40,7 @@ pub fn host(host: &str, port: u16, limit: Limit<'_>) -> Result<TcpStream, Fault>
 
 /// Tries each address for its share of the remaining time, so that one that drops packets leaves enough for the others.
 fn first_of(addresses: &[SocketAddr], limit: Limit<'_>) -> Result<TcpStream, Fault> {
-    let mut last = Fault::Ended(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    let mut last = Fault::Ended(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
     for (at, address) in addresses.iter().copied().enumerate() {
         let share = limit.until.remaining() / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
         let limit = limit.no_later_than(Moment::now() + share);

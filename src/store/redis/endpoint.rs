@@ -67,7 +67,7 @@ impl Endpoint {
         let url = redis::parse_redis_url(&format!("{word}://{rest}")).ok_or("it cannot be parsed")?;
         // Not repeated either: after a `?` in a password comes the rest of the password.
         if url.query_pairs().any(|(key, _)| !known.contains(&key.as_ref())) {
-            return Err("nothing is known of what stands behind its `?`: write %3F in a password".into());
+            return Err("unknown parameter after `?`: write %3F in a password".into());
         }
         if url.fragment().is_some() {
             return Err("there is a `#` in it: write %23 in a password".into());

@@ -125,7 +125,7 @@ impl QueueEntry {
     pub fn stands(&mut self, queued: &Queued, state: &LockState, grace: Duration) {
         self.ticket.clone_from(&queued.ticket);
         if !queued.channel_used && self.hears() {
-            self.close("what is published does not reach us: polling");
+            self.close("published messages do not arrive: polling");
         }
         let position = queued.place.position;
         let first = position == 1;

@@ -68,13 +68,11 @@ pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str)
         Fault::Known { kind, cause, hint } => return (kind, cause, hint),
         Fault::TimeUp => (
             format!("no answer within {}", duration::span(waited)),
-            "see whether it hangs (redis-cli ping), or give it more time (--server-timeout)",
+            "check whether the server hangs (redis-cli ping), or raise --server-timeout",
         ),
         Fault::Cancelled => ("interrupted".to_owned(), ""),
         Fault::Ended(error) => (text::plain(&error), hint(&error)),
-        Fault::Garbled(cause) => {
-            (cause, "see whether the port is that of a Redis server, and without TLS: rediss:// is with it")
-        }
+        Fault::Garbled(cause) => (cause, "check that this is a plaintext Redis port; use rediss:// for TLS"),
     };
     (ErrorKind::Unreachable, cause, hint)
 }
@@ -95,9 +93,7 @@ fn understood(unexpected: Unexpected, login: Option<&Login>) -> (ErrorKind, Stri
             };
             (kind, format!("{clue}the server says \"{}\"", without_password(text.raw(), login)), hint)
         }
-        Unexpected::Shape => {
-            (ErrorKind::Internal, "an answer that makes no sense".to_owned(), "see whether it is a Redis server")
-        }
+        Unexpected::Shape => (ErrorKind::Internal, "unexpected reply".to_owned(), "check that it is a Redis server"),
     }
 }
 
@@ -122,11 +118,11 @@ fn without_arguments(details: &str) -> &str {
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-            "see whether it runs, and whether the address is right"
+            "check that the server runs and the address is right"
         }
         io::ErrorKind::PermissionDenied => "see the permissions of the socket",
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
-            "see the server's log, and whether its port is one with TLS: rediss:// is for that"
+            "see the server's log; if this is a TLS port, use rediss://"
         }
         _ => "see the server's log",
     }
@@ -226,7 +222,7 @@ const CODES: [(&str, ErrorKind, &str); 21] = [
     ("MASTERDOWN", ErrorKind::Unavailable, "this is a replica that lost its master: name the master"),
     ("MOVED", ErrorKind::Misconfigured, "this is one node of a cluster: write redis+cluster:// instead of redis://"),
     ("ASK", ErrorKind::Misconfigured, "this is one node of a cluster: write redis+cluster:// instead of redis://"),
-    ("CROSSSLOT", ErrorKind::Misconfigured, "the key does not let what belongs to it be in its slot: choose another"),
+    ("CROSSSLOT", ErrorKind::Misconfigured, "this key's companion keys hash to another slot: choose another key"),
     ("EXECABORT", ErrorKind::Unavailable, "try again soon"),
     ("CLUSTERDOWN", ErrorKind::Unavailable, "see CLUSTER INFO there"),
     ("TRYAGAIN", ErrorKind::Unavailable, "the cluster is moving the key: try again soon"),

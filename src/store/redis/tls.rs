@@ -79,7 +79,7 @@ impl Trust {
                 found.errors.first().map(|error| format!(": {}", Tainted::from(error.to_string()))).unwrap_or_default();
             return Err(Fault::Known {
                 kind: ErrorKind::Misconfigured,
-                cause: format!("this system has no certificates of authorities to verify a server by{why}"),
+                cause: format!("this system has no trusted CA certificates{why}"),
                 hint: "install them (the package ca-certificates), or name a file: --tls-ca FILE",
             });
         }
@@ -92,16 +92,15 @@ fn chain(file: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Faul
     let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| misconfigured(file, option, &error))?;
     if certificates.is_empty() {
-        return Err(misconfigured(file, option, &"there is no certificate in it: PEM is wanted"));
+        return Err(misconfigured(file, option, &"it holds no certificate in PEM"));
     }
     Ok(certificates)
 }
 
 fn private(file: &Path) -> Result<PrivateKeyDer<'static>, Fault> {
     let text = trusted::read(file).map_err(|unfit| unreadable(file, "--tls-key", unfit))?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
-        misconfigured(file, "--tls-key", &"there is no private key in it: PEM without a passphrase is wanted")
-    })
+    PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|_| misconfigured(file, "--tls-key", &"it holds no private key in PEM without a passphrase"))
 }
 
 /// Returns what is wrong with which file, sanitised.
@@ -119,11 +118,7 @@ fn unreadable(file: &Path, option: &str, unfit: Unfit) -> Fault {
 }
 
 fn misconfigured(file: &Path, option: &str, cause: &dyn fmt::Display) -> Fault {
-    Fault::Known {
-        kind: ErrorKind::Misconfigured,
-        cause: named(file, option, cause),
-        hint: "name a file that can be read and holds what it should, in PEM",
-    }
+    Fault::Known { kind: ErrorKind::Misconfigured, cause: named(file, option, cause), hint: "give a readable PEM file" }
 }
 
 impl TlsStream {
@@ -131,7 +126,7 @@ impl TlsStream {
     pub fn begin(socket: TcpStream, host: &str, trust: &Trust, limit: Limit<'_>) -> Result<TlsStream, Fault> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| Fault::Known {
             kind: ErrorKind::Misconfigured,
-            cause: "no certificate can be made out to this host's name".into(),
+            cause: "no certificate can be issued for this host name".into(),
             hint: "name the server as its certificate does",
         })?;
         let session = ClientConnection::new(trust.settings()?, name).map_err(|error| said(&error))?;
@@ -144,8 +139,8 @@ impl TlsStream {
             ready(tls.socket.as_fd(), operation, limit).map_err(|fault| match fault {
                 Fault::TimeUp => Fault::Known {
                     kind: ErrorKind::Unreachable,
-                    cause: "it does not answer to TLS".into(),
-                    hint: "see whether the port is one with TLS (tls-port there): redis:// is without",
+                    cause: "no answer to the TLS handshake".into(),
+                    hint: "check that this is the server's TLS port (tls-port); use redis:// for plaintext",
                 },
                 other => other,
             })?;
@@ -171,7 +166,10 @@ impl TlsStream {
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
         if cause == 0 && self.session.is_handshaking() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up on a greeting by TLS"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "it closed the connection during the TLS handshake",
+            ));
         }
         Ok(())
     }
@@ -233,20 +231,21 @@ fn said(error: &rustls::Error) -> Fault {
             untrusted("its certificate is not valid yet".into(), "see whether this machine's clock is right")
         }
         Error::InvalidCertificate(Flaw::NotValidForName | Flaw::NotValidForNameContext { .. }) => untrusted(
-            "its certificate is made out to another name".into(),
-            "name the server as its certificate does, or have one made out to this name (subjectAltName)",
+            "its certificate is for another name".into(),
+            "name the server as its certificate does, or add this name to the certificate (subjectAltName)",
         ),
         Error::InvalidCertificate(Flaw::UnknownIssuer | Flaw::BadSignature) => untrusted(
-            "its certificate is of an authority that is not trusted here".into(),
+            "its certificate is signed by an untrusted authority".into(),
             "name the authority's certificate: --tls-ca FILE",
         ),
         Error::InvalidCertificate(flaw) => untrusted(
             format!("its certificate cannot be trusted: {}", Tainted::from(flaw.to_string())),
             "see `openssl s_client -connect HOST:PORT`",
         ),
-        Error::AlertReceived(Alert::CertificateRequired) => {
-            untrusted("it wants a certificate of us".into(), "name one and its key: --tls-cert FILE --tls-key FILE")
-        }
+        Error::AlertReceived(Alert::CertificateRequired) => untrusted(
+            "the server requires a client certificate".into(),
+            "name one and its key: --tls-cert FILE --tls-key FILE",
+        ),
         Error::AlertReceived(
             Alert::BadCertificate
             | Alert::UnknownCA
@@ -256,13 +255,14 @@ fn said(error: &rustls::Error) -> Fault {
             | Alert::CertificateRevoked
             | Alert::AccessDenied
             | Alert::DecryptError,
-        ) => {
-            untrusted("it does not trust our certificate".into(), "see --tls-cert, and tls-ca-cert-file of the server")
-        }
+        ) => untrusted(
+            "the server does not trust the client certificate".into(),
+            "see --tls-cert, and tls-ca-cert-file of the server",
+        ),
         Error::InvalidMessage(_) => Fault::Known {
             kind: ErrorKind::Unreachable,
             cause: "it does not speak TLS".into(),
-            hint: "see whether the port is one with TLS (tls-port there): redis:// is without",
+            hint: "check that this is the server's TLS port (tls-port); use redis:// for plaintext",
         },
         other => Fault::Known {
             kind: ErrorKind::Unreachable,

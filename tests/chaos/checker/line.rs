@@ -1,11 +1,11 @@
-//! First come, first served: nobody in line is overtaken by one who came later and stands in line too.
+//! First come, first served: no waiter in the queue is overtaken by one that came later and queues too.
 
 use std::collections::HashMap;
 
 use super::{LATE, Section, Violation};
 use crate::record::{Ailment, Nanos, On, Record, Sight, Who, Whose};
 
-/// Whoever is called and does not come in time loses its turn. That time is no longer than the ttl.
+/// A waiter that does not claim its reservation in time loses its turn. It has no longer than the ttl.
 const HAS_TIME: Nanos = LATE;
 
 pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
@@ -18,7 +18,7 @@ pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
     found
 }
 
-/// When somebody was seen in line first and last, by the looks.
+/// When a waiter was first and last seen in the queue.
 struct Place {
     first: Nanos,
     last: Nanos,
@@ -26,7 +26,7 @@ struct Place {
 
 fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<Violation> {
     let mut places: HashMap<Who, Place> = HashMap::new();
-    // Who was seen right behind or further behind whom, and when last.
+    // Who was seen behind whom, and when last.
     let mut behind: HashMap<(Who, Who), Nanos> = HashMap::new();
     for sight in sights {
         for (at, who) in sight.line.iter().enumerate() {
@@ -44,7 +44,7 @@ fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<V
         if !attempt.near || attempt.ttl < HAS_TIME {
             continue;
         }
-        // Those who entered while it stood there, or after.
+        // The sections entered while the waiter was queued, or later.
         let before = sections[..n].iter().rev().take_while(|other| other.entered() >= place.first);
         for &other in before {
             let theirs = &record.attempts[other.who];
@@ -65,7 +65,7 @@ fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<V
     found
 }
 
-/// It could not come, or was not in line for a while, or it had been called.
+/// Returns whether the waiter could not come, was out of the queue for a while, or had its reservation.
 fn excused(record: &Record, sights: &[&Sight], served: &Section, since: Nanos, until: Nanos) -> bool {
     let struck = record.faults.iter().any(|fault| {
         let theirs = match fault.on {
@@ -73,7 +73,7 @@ fn excused(record: &Record, sights: &[&Sight], served: &Section, since: Nanos, u
             On::Name(name) => name == served.name,
             On::Attempt(who) => who == served.who,
         };
-        // Whoever has lost its connection, or its place in line, needs time to come back.
+        // A waiter that lost its connection, or its place in the queue, needs time to come back.
         theirs && fault.from <= until && fault.to + 4 * LATE + 2 * LATE >= since
     });
     let called = sights.iter().any(|sight| sight.whose == Whose::Of(served.who) && sight.first.before <= until);

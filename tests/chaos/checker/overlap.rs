@@ -1,4 +1,4 @@
-//! No two at once; nobody after its lease; fences in the order of the grants.
+//! One holder at a time; nothing done after the lease; fences in the order of the grants.
 
 use super::{MS, Section, Violation, allowances};
 use crate::record::{Nanos, Record, Sight, Whose};
@@ -6,7 +6,7 @@ use crate::record::{Nanos, Record, Sight, Whose};
 #[derive(Default)]
 pub struct Overlaps {
     pub violations: Vec<Violation>,
-    /// How long each lasted that was excused.
+    /// The duration of each overlap that was excused.
     pub excused: Vec<Nanos>,
 }
 
@@ -22,10 +22,10 @@ pub fn check(record: &Record, sections: &[Section]) -> Overlaps {
     found
 }
 
-/// Less is every process's lot, and margins are made for it.
+/// Less than this happens to every process, and the margins cover it.
 const STARVED: Nanos = 50 * MS;
 
-/// Whether somebody may do something at each of these moments, though it should all have been over at the `end`.
+/// Returns whether a section may stamp at each of these moments, though it should have been over at the `end`.
 fn allowed(record: &Record, section: &Section, end: Nanos, moments: &[Nanos]) -> bool {
     let mut allowances = allowances(record, section);
     let starved = record.attempts[section.who].starved;
@@ -34,7 +34,7 @@ fn allowed(record: &Record, section: &Section, end: Nanos, moments: &[Nanos]) ->
 }
 
 fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
-    // Those that have not left when the next one enters; it is mostly none.
+    // The sections that have not left when the next one enters; mostly none.
     let mut inside: Vec<&Section> = Vec::new();
     for &newcomer in sections {
         inside.retain(|section| section.last() >= newcomer.entered());
@@ -44,7 +44,7 @@ fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
                 let beside: Vec<Nanos> = old.stamps.iter().copied().filter(|at| *at >= new.entered()).collect();
                 allowed(record, old, new.entered(), &beside)
             };
-            // Whose grant was the earlier one had lost it; of an outsider's nobody knows when it was.
+            // The section with the earlier grant had lost the lock; the time of an outsider's grant is unknown.
             let excused = match (other.fence, newcomer.fence) {
                 (Some(theirs), Some(fence)) if fence < theirs => goes_on_beside(newcomer, other),
                 (Some(_), Some(_)) => goes_on_beside(other, newcomer),
@@ -74,7 +74,7 @@ fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
         let Some(fence) = section.fence else { continue };
         match highest {
             Some((before, high)) if fence <= high => {
-                // Granted before the other, it may have come to enter only after.
+                // The earlier grant may have entered later.
                 if fence < high && allowed(record, section, before.entered(), &[section.entered()]) {
                     continue;
                 }
@@ -91,13 +91,13 @@ fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
     }
 }
 
-/// Whoever has entered has the lock; what it does after the lock was seen to be not its own is done
-/// without it.
+/// Finds holders that went on without the lock. Entering proves possession; what a holder does after another state of
+/// the lock was seen, it does without the lock.
 fn outlived(record: &Record, sections: &[&Section], sights: &[&Sight], found: &mut Overlaps) {
     for section in sections {
         let first = sights.partition_point(|sight| sight.last.before <= section.entered());
         let Some(seen) = sights[first..].iter().find(|sight| sight.whose != Whose::Of(section.who)) else { continue };
-        // Of a sight that began before the entry only its end is known to be later.
+        // Of a sight that began before the entry, only the end is known to be later.
         let lost_by = if seen.first.before >= section.entered() { seen.first.after } else { seen.last.after };
         let after: Vec<Nanos> = section.stamps.iter().copied().filter(|at| *at > lost_by).collect();
         if after.is_empty() || allowed(record, section, lost_by, &after) {

@@ -1,5 +1,5 @@
-//! Records written by hand: each kind of violation is found, and each excuse excuses what it should and
-//! nothing else.
+//! Records written by hand: the checker finds each kind of violation, and each excuse covers what it should and nothing
+//! else.
 
 use super::{MS, check};
 use crate::record::{Ailment, Attempt, Fault, Look, Manner, Nanos, On, Record, Sight, Stamp, Who, Whose, Word};
@@ -29,7 +29,7 @@ impl Scene {
         })
     }
 
-    /// Someone who asks then, with a ttl of 3 s, and ends then.
+    /// Adds an attempt with a ttl of 3 s, and returns it.
     fn asks(&mut self, asked: u64, ended: u64) -> Who {
         self.0.attempts.push(Attempt {
             name: 0,
@@ -45,7 +45,7 @@ impl Scene {
         self.0.attempts.len() - 1
     }
 
-    /// And is inside meanwhile, with a stamp each 10 ms.
+    /// Adds an attempt that is inside from `from` to `to`, with a stamp every 10 ms.
     fn inside(&mut self, asked: u64, from: u64, to: u64, fence: u64) -> Who {
         let who = self.asks(asked, to + 5);
         self.0.stamps.push(Stamp { at: at(from), who, word: Word::Enter(Some(fence)) });
@@ -74,7 +74,7 @@ impl Scene {
     }
 }
 
-/// Two of whom the second enters 100 ms before the first leaves, at 5000 ms.
+/// Returns two sections, the second entered 100 ms before the first leaves, at 5000 ms.
 fn overlapping() -> (Scene, Who) {
     let mut scene = Scene::new();
     let old = scene.inside(0, 100, 5_000, 1);
@@ -132,7 +132,7 @@ fn other_names_are_other_locks() {
 
 #[test]
 fn whoever_had_a_lock_that_was_forgotten_has_a_third_of_its_ttl_to_notice() {
-    // And half a second, to be late.
+    // And half a second of lateness.
     for (forgotten, found) in [(3_600, &[][..]), (3_400, FOUND)] {
         for ailment in [Ailment::Flushed, Ailment::Emptied, Ailment::SetForward] {
             let (mut scene, _) = overlapping();
@@ -301,7 +301,7 @@ fn a_reservation_that_lapsed_before_the_grant_is_nothing() {
     scene.shows(&[]);
 }
 
-/// One that stands in line from 110 ms and is served at 900, after another at 500.
+/// Returns a waiter that is queued from 110 ms and served at 900, after another at 500.
 fn overtaking(asked: u64, in_line: bool) -> (Scene, Who) {
     let mut scene = Scene::new();
     let other = scene.inside(asked, 500, 600, 1);

@@ -1,13 +1,12 @@
-//! No wait goes on while the lock is free, for longer than it takes to find that out.
+//! No wait goes on while the lock is free for longer than a waiter takes to notice.
 
 use super::{LATE, MS, Section, Violation};
 use crate::record::{Manner, Nanos, On, Record, Whose};
 
-/// A waiter asks by itself every 2 s, give or take a fifth: whatever call it has missed, it has found
-/// a free lock by then.
+/// A waiter polls every 2 s, give or take a fifth: by then it has found a free lock even if it missed its message.
 const HEARTBEAT: Nanos = 2_400 * MS;
 const BOUND: Nanos = HEARTBEAT + LATE;
-/// A waiter whose server did not answer may wait for an answer for 2 s, and pause for 1.5 s after.
+/// A waiter whose server did not answer may wait 2 s for the reply, and then pause for 1.5 s.
 const RECOVERY: Nanos = 3_500 * MS + LATE;
 
 pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
@@ -20,12 +19,12 @@ pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
     .collect()
 }
 
-/// The longest that a lock was free while somebody waited for it whom nothing kept.
+/// Returns the longest time that a lock was free while an unhindered attempt waited for it.
 pub fn longest(record: &Record) -> Nanos {
     free(record, &super::sections(record)).iter().map(|wait| wait.to - wait.from).max().unwrap_or(0)
 }
 
-/// The longest that nobody was in while the one who was in next had asked already: whatever kept it.
+/// Returns the longest time that nobody was inside while the next to enter had asked already, for any reason.
 pub fn standstill(record: &Record) -> Nanos {
     let sections = super::sections(record);
     let of = |name: usize| {
@@ -52,7 +51,7 @@ fn free(record: &Record, sections: &[Section]) -> Vec<Wait> {
     let mut entered = vec![Nanos::MAX; record.attempts.len()];
     sections.iter().for_each(|section| entered[section.who] = section.entered());
     for sight in record.sights.iter().filter(|sight| sight.whose == Whose::Nobodys) {
-        // Between two looks it may have been somebody's who entered and left.
+        // Between two polls an attempt may have entered and left.
         let (mut from, end) = (sight.first.after, sight.last.before);
         let later = sections.partition_point(|section| section.entered() < from);
         let entries = sections[later..].iter().take_while(|section| section.entered() < end);
@@ -65,7 +64,7 @@ fn free(record: &Record, sections: &[Section]) -> Vec<Wait> {
     found
 }
 
-/// Who waited for longest of those whom nothing kept, from the moment when it can be taken to wait.
+/// Returns the unhindered attempt that waited for longest, from the moment when it can be assumed to wait.
 fn longest_waiter(record: &Record, entered: &[Nanos], name: usize, from: Nanos, to: Nanos) -> Option<Wait> {
     if to <= from + MS {
         return None;

@@ -1,11 +1,10 @@
-//! What must be true of any text that people or programs are given.
+//! The properties of every text that nxlock shows to people or programs.
 
 #![allow(dead_code)]
 
 use nxlock::fuzzed::{Report, heard, shown};
 
-/// General categories Cf, Zl and Zp of Unicode 16, from its DerivedGeneralCategory.txt and not from the
-/// program.
+/// General categories Cf, Zl and Zp of Unicode 16, from its DerivedGeneralCategory.txt and not from the program.
 const FORMAT: [(u32, u32); 20] = [
     (0xad, 0xad),
     (0x600, 0x605),
@@ -29,10 +28,10 @@ const FORMAT: [(u32, u32); 20] = [
     (0xe0001, 0xe007f),
 ];
 
-/// The styles of our own messages, which anstream takes out where they are unwanted.
+/// The styles of nxlock's own messages, which anstream removes where they are unwanted.
 const STYLES: [&str; 7] = ["\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m", "\x1b[0m"];
 
-/// Nothing in it moves a cursor, hides words or puts them in another order.
+/// Asserts that nothing in the text moves a cursor, hides words or reorders them.
 pub fn harmless(text: &str) {
     for c in text.chars().filter(|c| *c != '\n') {
         let format = !c.is_ascii() && FORMAT.iter().any(|(first, last)| (*first..=*last).contains(&u32::from(c)));
@@ -45,7 +44,7 @@ pub fn harmless_line(text: &str) {
     assert!(!text.contains('\n'), "{text:?}");
 }
 
-/// All that is said of a report to people, without styles.
+/// Returns all that nxlock shows people of a report, without styles.
 pub fn human(report: &Report) -> String {
     heard::take();
     let text = unstyled(shown(report, false)) + &said();
@@ -53,7 +52,7 @@ pub fn human(report: &Report) -> String {
     text
 }
 
-/// What was said on stderr meanwhile, without styles.
+/// Returns what nxlock wrote to stderr meanwhile, without styles.
 pub fn said() -> String {
     let text = unstyled(heard::take());
     harmless(&text);
@@ -64,7 +63,7 @@ fn unstyled(text: String) -> String {
     STYLES.iter().fold(text, |text, style| text.replace(style, ""))
 }
 
-/// The document that programs are given, which is also safe to look at.
+/// Returns the document for programs, which is also safe to view.
 pub fn json(report: &Report) -> serde_json::Value {
     let text = shown(report, true);
     harmless_line(&text);

@@ -1,4 +1,4 @@
-//! What /proc tells: a process gives itself any name, and whoever mounts, any option.
+//! The files of /proc: a process may have any name, and a mount any option.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use nxlock::fuzzed::{Stat, ahead, files, number_is};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some(stat) = Stat::read(bytes) {
-        // The name stands before the last parenthesis, and nothing in it counts.
+        // The name ends at the last parenthesis, and its content does not matter.
         let after = bytes.iter().rposition(|byte| *byte == b')').expect("a name");
         let named = [b"1 (x) (".as_slice(), &[0xff, b'\n', b')'], &bytes[after + 1..]].concat();
         let same = Stat::read(&named).expect("the same under another name");

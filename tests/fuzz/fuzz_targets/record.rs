@@ -1,4 +1,4 @@
-//! The files of a lock that is kept on this machine.
+//! The files of a lock on this machine.
 
 #![no_main]
 
@@ -37,7 +37,7 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| {
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    // As it is, and with the checksum and the boot that it would need to be believed.
+    // As they are, and with the checksum and the boot id that make them valid.
     for bytes in [bytes.to_vec(), sealed(bytes)] {
         reads_back(&bytes);
         let half = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
@@ -68,7 +68,7 @@ fn reads_back(bytes: &[u8]) {
     }
 }
 
-/// Each line with its checksum, padded as it has to be; `@boot` stands for this boot.
+/// Returns each line with its checksum, padded to its size; `@boot` stands for this boot's id.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     static BOOT: LazyLock<String> =
         LazyLock::new(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot").trim().to_owned());
@@ -86,7 +86,7 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Whatever stands there, each verb comes to an end, and what it says is harmless.
+/// Asserts that with any content each verb ends, and that its messages are harmless.
 fn visited() {
     let claim = claim();
     let ttl = Ttl::at_least(Duration::from_secs(1));

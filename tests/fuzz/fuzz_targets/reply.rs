@@ -1,5 +1,5 @@
-//! What a server answers: the bytes of one connection after another, separated by a line `--`. The first
-//! byte says what is asked for.
+//! A server's replies: the bytes of one connection after another, separated by a line `--`. The first byte selects the
+//! request.
 
 #![no_main]
 
@@ -22,17 +22,17 @@ use nxlock::fuzzed::{
     Waiting, Wanted, begin_log, open,
 };
 
-/// What the next connections are told.
+/// The replies on the next connections.
 static ANSWERS: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
 
-/// A server that says what it is told to, whatever it is asked, and then no more.
+/// A server that sends what it is told to, to any request, and then no more.
 static SERVER: LazyLock<Target> = LazyLock::new(|| {
     begin_log(LogOptions { level: Level::Verbose, json: false, is_run: false }, ColorChoice::Auto);
     let path = std::env::temp_dir().join(format!("nxlock-fuzz-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).expect("a socket");
     thread::spawn(move || {
-        // Kept open for a while: a closed door is another answer.
+        // Kept open for a while: a closed connection is another kind of reply.
         let mut open = VecDeque::new();
         for mut stream in listener.incoming().flatten() {
             let answer = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -52,7 +52,7 @@ static SERVER: LazyLock<Target> = LazyLock::new(|| {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((verb, answers)) = bytes.split_first() else { return };
-    // What does not fit into the socket would have to wait for a reader.
+    // More than the socket buffer holds would have to wait for a reader.
     if answers.len() > 64 * 1024 {
         return;
     }
@@ -127,7 +127,7 @@ fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Op
     Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))
 }
 
-/// All names that the server tells, and how the first ones stand.
+/// Lists all names that the server returns, and the status of the first ones.
 fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
     let mut rows = Vec::new();
     for name in store.names(limit())?.into_iter().take(4) {

@@ -1,4 +1,4 @@
-//! A key's value, which any program may have written, and what is shown of it.
+//! A key's value, which any program may have written, and what nxlock shows of it.
 
 #![no_main]
 
@@ -59,7 +59,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
     unrevealed(value, &state, &texts);
 }
 
-/// A document carries what the holder said as it was.
+/// Asserts that a document has the holder's fields unchanged.
 fn same_holder(document: &Value, state: &LockState) {
     let Some(holder) = &state.holder else { return assert!(document.is_null(), "{document}") };
     assert_eq!(document["user"], holder.owner.user.raw());
@@ -69,7 +69,7 @@ fn same_holder(document: &Value, state: &LockState) {
     assert_eq!(document["id"], holder.id.as_str());
 }
 
-/// Nobody learns the random part of a token, unless its owner has written it elsewhere too.
+/// Asserts that no text has the random part of a token, unless its owner has written it elsewhere too.
 fn unrevealed(value: &[u8], state: &LockState, texts: &[String]) {
     let (Some(holder), Ok(text)) = (&state.holder, str::from_utf8(value)) else { return };
     let random = text.split(':').nth(1).expect("a token has a random part");
@@ -81,7 +81,7 @@ fn unrevealed(value: &[u8], state: &LockState, texts: &[String]) {
     }
 }
 
-/// A token tells what went into it, as far as it fits.
+/// Asserts that a token yields the fields that went into it, as far as they fit.
 fn minted(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut parts = text.splitn(3, '\n');

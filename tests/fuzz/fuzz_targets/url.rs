@@ -1,4 +1,4 @@
-//! A server's URL, from a command line, an environment or a file.
+//! A server's URL, from a command line, the environment or a file.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ mod oracle;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{Credentials, Report, Target};
 
-/// Stands for a password wherever one is put; no URL of the corpus has it.
+/// A password in a URL; no URL of the corpus contains it.
 const SECRET: &str = "s3cr3tpw";
 
 fuzz_target!(|bytes: &[u8]| {
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// It is shown so that it can be typed again, and means the same then. A login is not shown whole.
+/// Asserts that a URL is shown as it can be typed again, with the same meaning. A login is not shown whole.
 fn accepted(target: &Target) {
     let shown = target.to_string();
     oracle::harmless_line(&shown);
@@ -50,10 +50,10 @@ fn accepted(target: &Target) {
     assert_eq!(std::mem::discriminant(&again), std::mem::discriminant(target), "{shown:?} is of another kind");
 }
 
-/// No message repeats a password, not even one that was not taken for one.
+/// Asserts that no message repeats a password, not even one that was not recognized as such.
 fn concealed(url: &str) {
     let text = match Target::choose(Some(url), None, &Credentials::default()) {
-        // A path is shown, and what stands in it is no password.
+        // A path is shown, and nothing in it is a password.
         Ok(target) if target.has_login() && !target.to_string().starts_with("unix") => target.to_string(),
         Ok(_) => return,
         Err(error) => oracle::human(&Report::Failed(error)),

@@ -1,4 +1,4 @@
-//! What is written on a command line, in an environment or in a file: durations, names, ids, tokens.
+//! Words of a command line, the environment or a file: durations, names, ids, tokens.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use nxlock::fuzzed::{Cli, HolderId, LockName, Prefix, Token, Ttl, harmless, pars
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = str::from_utf8(bytes) else { return };
-    // A caller would cut it there.
+    // A caller would cut an argument there.
     if text.contains('\0') {
         return;
     }
@@ -40,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let lines: Vec<&str> = ["nxlock"].into_iter().chain(text.lines()).collect();
     typed(&lines);
-    // One of many places, since a command line takes long to take apart.
+    // One of several positions, since parsing a command line is slow.
     match text.len() % 4 {
         0 => typed(&["nxlock", "run", text, "true"]),
         1 => typed(&["nxlock", "release", "name", "--break", text]),
@@ -54,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// What is wrong with a word is said in one harmless line.
+/// Asserts that the error of a word is one harmless line.
 fn taken<T>(parsed: Result<T, String>) -> Option<T> {
     parsed.inspect_err(|why| oracle::harmless_line(why)).ok()
 }
@@ -63,7 +63,7 @@ fn is_of_a_key(text: &str) -> bool {
     !text.chars().any(|c| c.is_control() || c == '{' || c == '}')
 }
 
-/// A whole command line is taken or refused.
+/// Asserts that a command line is accepted, or refused with a harmless message.
 fn typed(words: &[&str]) {
     if let Err(error) = Cli::try_parse_from(words) {
         oracle::harmless(&harmless(error).render().to_string());

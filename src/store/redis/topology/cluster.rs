@@ -123,7 +123,7 @@ impl Cluster {
             Err(silence) => Err(Fault::Known {
                 kind: silence.kind,
                 cause: format!("no node of it answers: {}", silence.said.join("; ")),
-                hint: "see whether they run, and whether the addresses are right",
+                hint: "check that the servers run and the addresses are right",
             }),
         }
     }
@@ -178,7 +178,7 @@ impl Cluster {
         if covered < usize::from(SLOTS) {
             return Err(Fault::Known {
                 kind: ErrorKind::Unavailable,
-                cause: format!("{} of its {SLOTS} slots are nobody's", usize::from(SLOTS) - covered),
+                cause: format!("{} of its {SLOTS} slots are not assigned", usize::from(SLOTS) - covered),
                 hint: "see CLUSTER INFO there",
             });
         }
@@ -210,7 +210,7 @@ impl Cluster {
             _ => return Err(Fault::Garbled("it is no node of a cluster".into())),
         };
         let told = ranges.iter().map(|range| owned(&connection.peer, range)).collect::<Option<Vec<_>>>();
-        self.told = told.ok_or_else(|| Fault::Garbled("it tells of its slots what makes no sense".into()))?;
+        self.told = told.ok_or_else(|| Fault::Garbled("unexpected reply to CLUSTER SLOTS".into()))?;
         for (.., node) in &self.told {
             if !self.nodes.contains(node) {
                 self.nodes.push(node.clone());

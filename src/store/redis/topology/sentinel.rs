@@ -52,7 +52,7 @@ impl Sentinel {
             }
             Value::Array(_) => Err(Fault::Known {
                 kind: ErrorKind::Unavailable,
-                cause: format!("the sentinels name {}, and that is not a master", endpoint.address),
+                cause: format!("the sentinels name {}, which is not a master", endpoint.address),
                 hint: "a failover is under way, or was: try again soon",
             }),
             other => Err(reply::refusal(&other, self.session.login.as_ref())),
@@ -78,8 +78,8 @@ impl Sentinel {
         }
         Err(Fault::Known {
             kind: silence.kind,
-            cause: format!("no sentinel tells where the master is: {}", silence.said.join("; ")),
-            hint: "see whether they run, and whether the addresses are right",
+            cause: format!("no sentinel named the master: {}", silence.said.join("; ")),
+            hint: "check that the servers run and the addresses are right",
         })
     }
 
