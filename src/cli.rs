@@ -25,9 +25,7 @@ use crate::lock::{HolderId, Key, LockName, Ttl};
 use crate::supervise::{Descendants, OnLost};
 
 pub use event_args::EventArgs;
-pub use global::DEFAULT_PREFIX;
-pub use global::GlobalArgs;
-pub use global::given;
+pub use global::{DEFAULT_PREFIX, GlobalArgs, given};
 pub use lost::LostSignal;
 pub use parse::LockArg;
 pub use setnx::SetnxArgs;

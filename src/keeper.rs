@@ -19,12 +19,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 
 pub use control::ask_to_leave;
-pub use daemon::Half;
-pub use daemon::fork;
-pub use daemon::nowhere;
-pub use handshake::FrontEnd;
-pub use handshake::KeeperEnd;
-pub use handshake::socket_pair;
+pub use daemon::{Half, fork, nowhere};
+pub use handshake::{FrontEnd, KeeperEnd, socket_pair};
 pub use watched::Watched;
 
 use crate::clock::Moment;

@@ -9,15 +9,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-pub use key::Key;
-pub use key::companion_key;
-pub use setnx::BesideSetnx;
-pub use setnx::Legacy;
-pub use token::HELD;
-pub use token::HolderId;
-pub use token::Owner;
-pub use token::Token;
-pub use token::Upkeep;
+pub use key::{Key, companion_key};
+pub use setnx::{BesideSetnx, Legacy};
+pub use token::{HELD, HolderId, Owner, Token, Upkeep};
 
 use crate::clock::Moment;
 use crate::duration;

@@ -16,10 +16,7 @@ use serde_json::{Value, json};
 use crate::clock::Moment;
 use crate::text;
 
-pub use stderr::Text;
-pub use stderr::offer;
-pub use stderr::settle;
-pub use stderr::urgent;
+pub use stderr::{Text, offer, settle, urgent};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {

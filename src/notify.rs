@@ -70,7 +70,7 @@ pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<()
     Ok(())
 }
 
-/// Updates the book, if `begin` has been called.
+/// Updates the state that the events describe, if `begin` has been called.
 fn note(write: impl FnOnce(&mut Events)) {
     if let Some(events) = EVENTS.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         write(events);
@@ -108,11 +108,8 @@ pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
         events.fence = lease.fence;
         events.granted = lease.granted;
         events.until = lease.until;
-        let line =
-            events.line("granted", [("waited_ms", millis(events.began.elapsed())), ("ttl_ms", json!(ttl.millis()))]);
-        if let Some(writer) = &mut events.writer {
-            writer.hold_back(line);
-        }
+        let waited = ("waited_ms", millis(events.began.elapsed()));
+        events.write("granted", [waited, ("ttl_ms", json!(ttl.millis()))], Writer::hold_back);
     });
 }
 
@@ -225,9 +222,14 @@ fn whose(state: &LockState) -> Fields<2> {
 
 impl Events {
     fn tell<const N: usize>(&mut self, event: &str, more: Fields<N>) {
-        if self.writer.is_some() {
-            let line = self.line(event, more);
-            self.writer.iter_mut().for_each(|writer| writer.put(line.clone()));
+        self.write(event, more, Writer::put);
+    }
+
+    /// Passes the line to the writer. Without `--events`, makes no line.
+    fn write<const N: usize>(&mut self, event: &str, more: Fields<N>, how: fn(&mut Writer, String)) {
+        if let Some(mut writer) = self.writer.take() {
+            how(&mut writer, self.line(event, more));
+            self.writer = Some(writer);
         }
     }
 

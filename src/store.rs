@@ -24,16 +24,11 @@ use crate::wait::{Limit, Woken};
 #[cfg(fuzzing)]
 pub use local::files;
 pub use open::open;
-pub use probe::Finding;
-pub use probe::Probed;
-pub use probe::ProbedServer;
-pub use probe::Verdict;
+pub use probe::{Finding, Probed, ProbedServer, Verdict};
 pub use redis::credentials::Credentials;
 pub use redis::tls::TlsFiles;
-pub use scan::Page;
-pub use scan::ScanCursor;
-pub use url::Target;
-pub use url::here;
+pub use scan::{Page, ScanCursor};
+pub use url::{Target, here};
 
 /// A lock store: a server, a quorum of servers or a directory. One thread uses it at a time.
 pub trait Store: Send {

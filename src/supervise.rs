@@ -23,11 +23,8 @@ use nix::libc::{self, c_int};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getsid};
 
-pub use guard::Guard;
-pub use guard::GuardTask;
-pub use spawn::Program;
-pub use spawn::SpawnError;
-pub use spawn::Terminal;
+pub use guard::{Guard, GuardTask};
+pub use spawn::{Program, SpawnError, Terminal};
 
 use crate::clock::Moment;
 use crate::error::Error;

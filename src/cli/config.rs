@@ -22,9 +22,7 @@ use file::Entry;
 use keys::Scope;
 
 pub use file::shown;
-pub use settings::Origin;
-pub use settings::Setting;
-pub use settings::Settings;
+pub use settings::{Origin, Setting, Settings};
 
 /// The parsed command line, and whether the configuration files are valid.
 pub struct Asked {

@@ -182,10 +182,10 @@ mod exit_statuses {
     use super::*;
     use crate::error::{Error, ErrorKind};
     use crate::exit::Exit;
-    use crate::lock::Lost;
-    use crate::lock::{LockState, Prefix};
-    use crate::report::Refused;
-    use crate::report::{Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Released, Report, Wanted};
+    use crate::lock::{LockState, Lost, Prefix};
+    use crate::report::{
+        Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Refused, Released, Report, Wanted,
+    };
     use crate::store::{Finding, QueuePlace};
 
     fn lock() -> Named {

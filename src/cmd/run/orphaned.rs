@@ -1,5 +1,4 @@
-//! What a guard does once nxlock has died and the command's tree is gone: it becomes an nxlock that gives the lock
-//! back.
+//! Gives the lock back in place of an nxlock that died: once the command's tree is gone, the guard executes nxlock anew.
 //!
 //! By execve(2): a process forked while nxlock had threads may do little else, and `nxlock release` stays the only way
 //! to give a lock back.

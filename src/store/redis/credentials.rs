@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::tls::TlsFiles;
-use super::tls::Trust;
+use super::tls::{TlsFiles, Trust};
 use crate::error::{Error, ErrorKind};
 use crate::trusted::{self, Unfit};
 use crate::{log, text};
