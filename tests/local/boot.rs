@@ -66,7 +66,8 @@ fn neither_a_process_nor_a_promise_of_another_boot_is_found_again() {
     // A process of another boot may have had the pid of a running one, and have started as long after boot.
     let local = Local::start();
     let own = std::process::id().to_string();
-    let kept = ["--prefix", "other:", "acquire", "job", "--while-pid", &own];
+    // The keeper is killed with the call; the claim lasts as long as its lease.
+    let kept = ["--prefix", "other:", "acquire", "job", "--while-pid", &own, "--ttl", "1h"];
     let token = local.nxlock(kept).run().exits(0).token();
     let process = field(&fs::read(local.locks().join("other:job.lock")).unwrap(), "life");
     assert!(process.starts_with(&format!("holder+{own}.")), "{process}");
