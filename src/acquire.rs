@@ -3,6 +3,7 @@
 //! Decides how long to retry after each kind of error, and releases a claim that it gives up, so that nothing is left
 //! behind. Knows nothing of how a store is asked.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -10,7 +11,6 @@ use nix::sys::signal::Signal;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Lease, LockState, StateKind, Token, Ttl};
-use crate::mailbox::{Fds, NONE};
 use crate::output::progress::Waiting;
 use crate::report::Refused;
 use crate::retry::Backoff;
@@ -86,7 +86,7 @@ pub fn for_grant(
 ) -> Result<Waited, Error> {
     let mut attempt = Attempt::new(store, claim, options);
     loop {
-        let limit = Limit { until: attempt.answer_by(), cancel: signals.fds() };
+        let limit = Limit { until: attempt.answer_by(), cancel: &signals.fds() };
         match attempt.store.acquire(attempt.claim, ttl, attempt.mode, limit) {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
                 return Ok(Waited::Granted(lease));
@@ -199,7 +199,7 @@ impl Attempt<'_> {
             Err(error) => return self.fail(error).map(Some),
         };
         self.begin_waiting(signals);
-        let limit = Limit { until: Moment::now() + pause, cancel: signals.fds() };
+        let limit = Limit { until: Moment::now() + pause, cancel: &signals.fds() };
         if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Cancelled)
             && let Some(signal) = signals.stop_requested()
         {
@@ -211,7 +211,7 @@ impl Attempt<'_> {
     /// Waits until it is worth asking again; returns the signal that ended the wait, if one did.
     fn rest(&mut self, signals: &mut Signals, waiting: &mut Waiting) -> Option<Signal> {
         loop {
-            let limit = Limit { until: waiting.redraw_at().min(self.wait_ends()), cancel: signals.fds() };
+            let limit = Limit { until: waiting.redraw_at().min(self.wait_ends()), cancel: &signals.fds() };
             match self.store.pause(limit) {
                 Woken::Ready => return None,
                 Woken::Cancelled => {
@@ -246,7 +246,7 @@ impl Attempt<'_> {
 
     fn refused(&mut self, state: LockState, place: QueuePlace, nested: bool) -> Waited {
         if self.mode == AcquireMode::Queue || self.in_doubt {
-            self.give_up(NONE);
+            self.give_up(&[]);
         }
         Waited::Busy(Refused { state, place, waited: self.began.elapsed(), nested })
     }
@@ -302,19 +302,19 @@ impl Attempt<'_> {
     }
 
     fn fail(&mut self, error: Error) -> Result<Waited, Error> {
-        self.give_up(NONE);
+        self.give_up(&[]);
         Err(error)
     }
 
     /// Cleans up; a second signal cuts that short.
     fn interrupted(&mut self, signal: Signal, signals: &Signals) -> Waited {
-        self.give_up(signals.fds());
+        self.give_up(&signals.fds());
         Waited::Interrupted(signal)
     }
 
     /// Releases the claim: a request whose reply was lost may have been granted. If the release fails too, the lease
     /// expires by itself.
-    fn give_up(&mut self, cancel: Fds<'_>) {
+    fn give_up(&mut self, cancel: &[Option<BorrowedFd<'_>>]) {
         let until = Moment::now() + self.parting();
         let _ = self.store.release(self.claim, Limit { until, cancel });
     }

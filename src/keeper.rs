@@ -15,7 +15,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 
 pub use control::ask_to_leave;
@@ -26,27 +25,25 @@ pub use watched::Watched;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, Lost, Token, Ttl};
-use crate::mailbox::{Alarm, Arrived};
+use crate::mailbox::Arrived;
 use crate::notify;
 use crate::renewer::{GivenBack, Renewal, Renewer};
 use crate::signals::Signals;
 use crate::store::Store;
 use crate::supervise::margin;
+use crate::wait::{Alarm, Limit};
 use control::{ControlSocket, TokenOwner};
 use handshake::FrontState;
 
 /// What a keeper needs, allocated before the lock is requested: after the grant nothing may be lacking.
 pub struct Resources {
     alarm: Alarm,
-    /// Readable when any descriptor that the keeper waits for is.
-    poller: Epoll,
     nowhere: File,
 }
 
 /// The resources of a keeper in the background, where the token's owner finds it.
 pub struct Ready {
     alarm: Alarm,
-    poller: Epoll,
     control: ControlSocket,
 }
 
@@ -54,30 +51,19 @@ impl Resources {
     /// # Errors
     /// Those of the system calls: there may be too few descriptors.
     pub fn gather() -> io::Result<Resources> {
-        let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        Ok(Resources { alarm: Alarm::new()?, poller, nowhere: daemon::nowhere()? })
+        Ok(Resources { alarm: Alarm::new()?, nowhere: daemon::nowhere()? })
     }
 
     /// Goes into the background with a lock that was just granted, and sends the grant to the front.
     ///
     /// # Errors
     /// If a system call fails, or the front has ended.
-    pub fn leave(
-        self,
-        key: &str,
-        (token, fence): (&Token, Option<Fence>),
-        watched: &Watched,
-        signals: &Signals,
-        front: &mut FrontEnd,
-    ) -> io::Result<Ready> {
+    pub fn leave(self, key: &str, (token, fence): (&Token, Option<Fence>), front: &mut FrontEnd) -> io::Result<Ready> {
         // The token may change until it is granted.
         let control = ControlSocket::open(key, token)?;
-        for fd in signals.fds().into_iter().flatten().chain([watched.as_fd(), front.as_fd(), control.as_fd()]) {
-            self.poller.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        }
         daemon::detach(&self.nowhere)?;
         front.grant(token, fence)?;
-        Ok(Ready { alarm: self.alarm, poller: self.poller, control })
+        Ok(Ready { alarm: self.alarm, control })
     }
 }
 
@@ -98,7 +84,6 @@ pub struct Keeper {
     token: Token,
     renewer: Renewer,
     signals: Signals,
-    poller: Epoll,
     /// Present until the token is printed.
     front: Option<FrontEnd>,
     control: ControlSocket,
@@ -131,7 +116,6 @@ impl Keeper {
             token,
             renewer: Renewer::new(store, claim, ttl, lease, server_timeout, ready.alarm),
             signals,
-            poller: ready.poller,
             front: Some(front),
             control: ready.control,
             until: lease.until,
@@ -148,8 +132,11 @@ impl Keeper {
             if let Some(end) = self.look() {
                 break end;
             }
-            let until = if self.is_told { self.until } else { self.until - self.margin };
-            match self.renewer.next(until, [Some(self.poller.0.as_fd()), None, None]) {
+            let lease = if self.is_told { self.until } else { self.until - self.margin };
+            let fds = self.signals.fds().into_iter().chain(self.control.fds());
+            let fds = fds.chain([Some(self.watched.as_fd()), self.front.as_ref().map(AsFd::as_fd)]);
+            let limit = Limit { until: lease.min(self.control.listens_at()), cancel: &fds.collect::<Vec<_>>() };
+            match self.renewer.next(limit) {
                 Ok(Arrived::Message(Renewal::Until(until))) => self.until = until,
                 Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(state)),
                 Ok(Arrived::Message(Renewal::Uncertain(error))) => self.uncertain = Some(error),

@@ -13,9 +13,9 @@ use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
 use crate::lock::{Claim, Lease, LockState, Ttl};
-use crate::mailbox::{Alarm, Arrived, Fds, MailSender, Mailbox, NONE, Ready};
+use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::{Renewed, Store};
-use crate::wait::Limit;
+use crate::wait::{Alarm, Limit, Woken};
 use crate::{log, notify, retry, text, thread};
 
 /// A report of the renewer.
@@ -101,17 +101,17 @@ impl Renewer {
         Renewer(Mode::Inline { lock, next, alarm })
     }
 
-    /// Waits for a report, for one of `also` to become readable, or for `until`.
+    /// Waits for a report, within the limit.
     ///
     /// # Errors
     /// As poll(2).
-    pub fn next(&mut self, until: Moment, also: Fds<'_>) -> io::Result<Arrived<Renewal>> {
+    pub fn next(&mut self, limit: Limit<'_>) -> io::Result<Arrived<Renewal>> {
         if let Mode::Inline { lock, next, alarm } = &self.0 {
             // A closed connection tells at once of a server that went away, and may have forgotten the lock.
-            match alarm.wait(lock.disconnect_fd(), also, until.min(lock.look_at(*next)))? {
-                Ready::Also => return Ok(Arrived::Readable),
-                Ready::Nothing if !next.passed() => return Ok(Arrived::Time),
-                Ready::Own | Ready::Nothing => {}
+            match alarm.wait_for(lock.disconnect_fd(), limit.no_later_than(lock.look_at(*next)))? {
+                Woken::Cancelled => return Ok(Arrived::Readable),
+                Woken::TimeUp if !next.passed() => return Ok(Arrived::Time),
+                Woken::Ready | Woken::TimeUp => {}
             }
             if let Err(error) = self.begin_renewing() {
                 log::trace(format_args!("renewing without a thread: {}", text::plain(&error)));
@@ -121,10 +121,10 @@ impl Renewer {
             // A late reaction to a signal is better than a lost lock.
             Mode::Inline { lock, next, .. } => {
                 let kept;
-                (kept, *next) = lock.renew(until);
+                (kept, *next) = lock.renew(limit.until);
                 Ok(Arrived::Message(kept))
             }
-            Mode::Threaded { messages, .. } => Ok(match messages.next(until, also)? {
+            Mode::Threaded { messages, .. } => Ok(match messages.next(limit)? {
                 Arrived::Message(Message::Renewal(kept)) => Arrived::Message(kept),
                 Arrived::Readable => Arrived::Readable,
                 Arrived::Message(Message::GivenBack(_)) | Arrived::Time => Arrived::Time,
@@ -166,7 +166,7 @@ impl Renewer {
                 finishes.send(finish);
                 loop {
                     // Every operation of the thread has a time-out, and this is its last.
-                    match messages.next(Moment::NEVER, NONE) {
+                    match messages.next(Limit::NONE) {
                         Ok(Arrived::Message(Message::GivenBack(given_back))) => return given_back,
                         Ok(_) => {}
                         Err(error) => {
@@ -197,7 +197,7 @@ impl Lock {
     fn keep(mut self, mut finishes: Mailbox<Finish>, messages: &MailSender<Message>) {
         let mut next = Moment::now();
         loop {
-            match finishes.next(self.look_at(next), [self.disconnect_fd(), None, None]) {
+            match finishes.next(Limit { until: self.look_at(next), cancel: &[self.disconnect_fd()] }) {
                 Ok(Arrived::Time) if !next.passed() => continue,
                 Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
                 Ok(Arrived::Readable | Arrived::Time) | Err(_) => {}

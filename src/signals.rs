@@ -6,7 +6,7 @@
 //! for nxlock and for the command (nohup(1)).
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +18,6 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getppid};
 
-use crate::mailbox::Fds;
 use crate::thread::with_signals_blocked;
 
 /// Requests to stop: they end a wait.
@@ -154,9 +153,9 @@ impl Signals {
         self.inherited
     }
 
-    /// Returns descriptors, one of which is readable when there are notices. The last place is free.
-    pub fn fds(&self) -> Fds<'_> {
-        [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.pressed_fd.as_fd()), None]
+    /// Returns descriptors, one of which is readable when there are notices.
+    pub fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.arrivals.as_fd()), self.ctrl_c.as_ref().map(|ctrl_c| ctrl_c.pressed_fd.as_fd())]
     }
 
     /// Returns the signals that have arrived since the last call, without waiting.

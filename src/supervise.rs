@@ -34,6 +34,7 @@ use crate::proc::{self, Job, JobState};
 use crate::renewer::{Renewal, Renewer};
 use crate::report::Ending;
 use crate::signals::{Notice, Signals, Source};
+use crate::wait::Limit;
 use crate::{duration, log, notify};
 use group::GroupMember;
 use guard::{CommandEvent, End};
@@ -196,8 +197,8 @@ impl<'a> Supervisor<'a> {
             }
             self.suspend_if_asked();
             let until = self.next_deadline();
-            let [arrivals, ctrl_c, _] = self.signals.fds();
-            match self.renewer.next(until, [arrivals, ctrl_c, self.guard.fd()])? {
+            let [arrivals, ctrl_c] = self.signals.fds();
+            match self.renewer.next(Limit { until, cancel: &[arrivals, ctrl_c, self.guard.fd()] })? {
                 Arrived::Message(renewed) => self.renewed(renewed),
                 Arrived::Readable | Arrived::Time => {}
             }

@@ -24,6 +24,7 @@ use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::store::Store;
+use crate::wait::Limit;
 use keys::Keys;
 use model::{Effect, Model};
 use poller::{Task, Update};
@@ -84,8 +85,9 @@ impl LiveView {
             }
             let look = if self.asked.is_none() { self.next } else { Moment::NEVER };
             let again = if is_begun { redraw } else { Moment::NEVER };
-            let also = [signals.fds()[0], Some(self.terminal.fd()), None];
-            let arrival = self.updates.next(again.min(rest_of_a_key).min(look), also)?;
+            let [arrivals, _] = signals.fds();
+            let cancel = &[arrivals, Some(self.terminal.fd())];
+            let arrival = self.updates.next(Limit { until: again.min(rest_of_a_key).min(look), cancel })?;
             // The regular redraw shows the progress of a listing soon enough.
             if !matches!(arrival, Arrived::Time | Arrived::Message(Update::Listing(_))) {
                 redraw = Moment::now();
@@ -124,7 +126,7 @@ impl LiveView {
     fn draw(&mut self, signals: &Signals) -> std::io::Result<()> {
         let (columns, rows) = self.terminal.size();
         let lines = view::lines(&mut self.model, columns, rows);
-        self.terminal.show(&lines, signals.fds())
+        self.terminal.show(&lines, &signals.fds())
     }
 
     /// Handles a message from the poller.

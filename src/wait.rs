@@ -1,21 +1,22 @@
-//! Waits for descriptors, bounded by a deadline and by cancel descriptors. The only place that polls for the store.
+//! Waits for descriptors until a deadline on the boot clock. The only place that calls poll(2).
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use crate::clock::Moment;
-use crate::mailbox::{Fds, NONE};
 
 /// The bounds of a wait: a deadline, and descriptors that cancel it before that.
 #[derive(Clone, Copy)]
 pub struct Limit<'a> {
     pub until: Moment,
-    /// One of them is readable as soon as nobody wants the reply any more.
-    pub cancel: Fds<'a>,
+    /// The wait ends as soon as one of them is readable. `None` stands for a descriptor that is not there now.
+    pub cancel: &'a [Option<BorrowedFd<'a>>],
 }
 
 /// Why a wait ended.
@@ -27,8 +28,10 @@ pub enum Woken {
 }
 
 impl<'a> Limit<'a> {
-    pub fn until(until: Moment) -> Limit<'a> {
-        Limit { until, cancel: NONE }
+    pub const NONE: Limit<'static> = Limit::until(Moment::NEVER);
+
+    pub const fn until(until: Moment) -> Limit<'a> {
+        Limit { until, cancel: &[] }
     }
 
     /// Returns the same limit, but no later than `until`.
@@ -37,36 +40,86 @@ impl<'a> Limit<'a> {
     }
 
     /// Waits until one of `wanted` is ready, the wait is cancelled, or the deadline passes. A cancellation takes
-    /// precedence.
+    /// precedence. A machine that sleeps meanwhile makes the wait longer: poll(2)'s time-out does not count its sleep.
+    /// [`Alarm::wait_for`] does.
     ///
     /// # Errors
     /// As poll(2).
-    pub fn wait_for(&self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<Woken> {
-        loop {
-            let mut fds = Vec::with_capacity(self.cancel.len() + wanted.len());
-            fds.extend(self.cancel.iter().flatten().map(|cancel_fd| PollFd::new(*cancel_fd, PollFlags::POLLIN)));
-            let cancel = fds.len();
-            fds.extend(wanted.iter().map(|(fd, what)| PollFd::new(*fd, *what)));
-            let left = self.until.remaining();
-            match poll(&mut fds, timeout(left)) {
-                Err(Errno::EINTR) => continue,
-                Err(errno) => return Err(errno.into()),
-                Ok(0) if self.until.passed() => return Ok(Woken::TimeUp),
-                Ok(0) => continue,
-                Ok(_) => {}
-            }
-            let is_cancelled = fds[..cancel].iter().any(|cancel_fd| cancel_fd.any().unwrap_or(false));
-            return Ok(if is_cancelled { Woken::Cancelled } else { Woken::Ready });
-        }
+    pub fn wait_for(self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<Woken> {
+        Ok(self.poll(wanted, || timeout(self.until.remaining()))?.0)
     }
 
     /// Does the same for a caller that checks at `look_at` in any case: that moment counts as ready too.
-    pub fn rest(&self, look_at: Moment, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> Woken {
+    pub fn rest(self, look_at: Moment, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> Woken {
         match self.no_later_than(look_at).wait_for(wanted) {
             Ok(Woken::Cancelled) => Woken::Cancelled,
             Ok(Woken::TimeUp) if !look_at.passed() => Woken::TimeUp,
             Ok(Woken::TimeUp | Woken::Ready) | Err(_) => Woken::Ready,
         }
+    }
+
+    /// Does the same with any time-out; returns the place in `wanted` of the descriptor that is ready, too.
+    fn poll(
+        self,
+        wanted: &[(BorrowedFd<'_>, PollFlags)],
+        timeout: impl Fn() -> PollTimeout,
+    ) -> io::Result<(Woken, Option<usize>)> {
+        let cancel = self.cancel.iter().flatten().map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
+        let mut polled: Vec<_> = cancel.chain(wanted.iter().map(|(fd, what)| PollFd::new(*fd, *what))).collect();
+        let first = polled.len() - wanted.len();
+        loop {
+            match poll(&mut polled, timeout()) {
+                Ok(0) if self.until.passed() => return Ok((Woken::TimeUp, None)),
+                Ok(0) | Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(_) => {}
+            }
+            let ready = polled.iter().position(|fd| fd.any().unwrap_or(false));
+            return Ok(match ready.and_then(|at| at.checked_sub(first)) {
+                Some(at) => (Woken::Ready, Some(at)),
+                None => (Woken::Cancelled, None),
+            });
+        }
+    }
+}
+
+/// A timer on the boot clock, for those who watch a lease: it expires as soon as a machine resumes that has slept past
+/// the deadline. It is a descriptor, so it is allocated before the lock is requested; a process that forks does not
+/// share it with its child.
+pub struct Alarm(TimerFd);
+
+impl Alarm {
+    /// # Errors
+    /// As timerfd_create(2).
+    pub fn new() -> io::Result<Alarm> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        Ok(Alarm(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?))
+    }
+
+    /// Waits until `wanted` is readable, the wait is cancelled, or the deadline passes, as [`Limit::wait_for`].
+    ///
+    /// # Errors
+    /// As poll(2) and timerfd_settime(2).
+    pub fn wait_for(&self, wanted: Option<BorrowedFd<'_>>, limit: Limit<'_>) -> io::Result<Woken> {
+        match limit.until.since_boot() {
+            None => self.0.unset(),
+            Some(moment) => {
+                let at = Expiration::OneShot(TimeSpec::from_duration(moment));
+                self.0.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+            }
+        }?;
+        let mut polled = vec![(self.0.as_fd(), PollFlags::POLLIN)];
+        polled.extend(wanted.map(|fd| (fd, PollFlags::POLLIN)));
+        Ok(match limit.poll(&polled, || PollTimeout::NONE)? {
+            (Woken::Ready, Some(0)) => Woken::TimeUp,
+            (woken, _) => woken,
+        })
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

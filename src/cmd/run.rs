@@ -14,11 +14,11 @@ use crate::cli::{GlobalArgs, Run};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HELD, Lease, LockName, Lost, Ttl};
-use crate::mailbox::Alarm;
 use crate::renewer::{GivenBack, Renewer};
 use crate::report::{Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
 use crate::supervise::{Guard, GuardTask, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal};
+use crate::wait::Alarm;
 use crate::{log, notify, proc};
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {

@@ -14,18 +14,15 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, socket,
     sockopt::PeerCredentials,
 };
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::geteuid;
 
 use crate::clock::Moment;
 use crate::lock::Token;
-use crate::wait::{Limit, Woken, is_ready};
+use crate::wait::{Limit, Woken};
 
 /// Time-out of `release` for a keeper's reply: a hung keeper must not delay it.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -46,10 +43,8 @@ pub struct ControlSocket {
     listener: UnixListener,
     /// Callers that have not sent anything yet, the oldest first.
     callers: VecDeque<UnixStream>,
-    /// Readable when the listener is, or a pause in its place is over, or when a caller is.
-    poller: Epoll,
-    pause: TimerFd,
-    is_pausing: bool,
+    /// The end of the pause after a refusal.
+    pause: Option<Moment>,
 }
 
 /// A caller that has sent the token, and waits to hear that nothing is renewed any more.
@@ -65,18 +60,14 @@ enum Received {
 
 impl ControlSocket {
     /// # Errors
-    /// As bind(2), epoll_create(2) and timerfd_create(2).
+    /// As socket(2) and bind(2).
     pub fn open(key: &str, token: &Token) -> io::Result<ControlSocket> {
         let name = name(key, token).ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))?;
         let listener = seqpacket(SockFlag::SOCK_NONBLOCK)?;
         bind(listener.as_raw_fd(), &UnixAddr::new_abstract(&name)?)?;
         // The kernel queues one connection more than that.
         listen(&listener, Backlog::new(i32::from(BACKLOG) - 1)?)?;
-        let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let pause = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
-        poller.add(&listener, READABLE)?;
-        poller.add(&pause, READABLE)?;
-        Ok(ControlSocket { listener: listener.into(), callers: VecDeque::new(), poller, pause, is_pausing: false })
+        Ok(ControlSocket { listener: listener.into(), callers: VecDeque::new(), pause: None })
     }
 
     /// Returns the owner of the token, if it has called. Accepts connections during a pause too.
@@ -93,7 +84,10 @@ impl ControlSocket {
         refused |= waiting.len() > CALLERS;
         waiting.drain(..waiting.len().saturating_sub(CALLERS));
         self.callers = waiting;
-        self.listen_again(refused);
+        self.pause = match self.pause {
+            _ if refused => Some(Moment::now() + PAUSE),
+            pause => pause.filter(|until| !until.passed()),
+        };
         None
     }
 
@@ -107,7 +101,6 @@ impl ControlSocket {
             match self.listener.accept() {
                 Ok((caller, _)) if is_ours(&caller) => {
                     caller.set_nonblocking(true)?;
-                    self.poller.add(&caller, READABLE)?;
                     self.callers.push_back(caller);
                 }
                 Ok(_) => refused = Err(ErrorKind::PermissionDenied.into()),
@@ -119,27 +112,16 @@ impl ControlSocket {
         refused
     }
 
-    /// Begins a pause after a refusal, and ends one that is over. A failed system call may wake the keeper too often,
-    /// and does no other harm.
-    fn listen_again(&mut self, refused: bool) {
-        let is_over = self.is_pausing && is_ready(self.pause.as_fd(), PollFlags::POLLIN);
-        if refused {
-            let after = Expiration::OneShot(TimeSpec::from_duration(PAUSE));
-            let has_begun = self.pause.set(after, TimerSetTimeFlags::empty()).is_ok();
-            if has_begun && !self.is_pausing {
-                self.is_pausing = self.poller.delete(&self.listener).is_ok();
-            }
-        } else if is_over && self.poller.add(&self.listener, READABLE).is_ok() {
-            self.is_pausing = false;
-            let _ = self.pause.unset();
-        }
+    /// Returns descriptors, one of which is readable when a caller has sent something or, except during a pause, has
+    /// connected.
+    pub fn fds(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
+        let listener = self.pause.is_none().then(|| self.listener.as_fd());
+        self.callers.iter().map(|caller| Some(caller.as_fd())).chain([listener])
     }
-}
 
-/// Readable when a caller has connected or has sent something.
-impl AsFd for ControlSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poller.0.as_fd()
+    /// Returns when a pause ends: [`ControlSocket::owner`] is to be called then.
+    pub fn listens_at(&self) -> Moment {
+        self.pause.unwrap_or(Moment::NEVER)
     }
 }
 
@@ -149,8 +131,6 @@ impl TokenOwner {
         let _ = self.0.write_all(b"k");
     }
 }
-
-const READABLE: EpollEvent = EpollEvent::new(EpollFlags::EPOLLIN, 0);
 
 fn seqpacket(flags: SockFlag) -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC | flags, None)?)
@@ -229,18 +209,28 @@ mod tests {
         call(&name(KEY, token).unwrap(), soon()).unwrap()
     }
 
+    /// Waits as the keeper does, within a limit.
+    fn wait(control: &ControlSocket, limit: Limit<'_>) -> Woken {
+        let fds: Vec<_> = control.fds().flatten().map(|fd| (fd, PollFlags::POLLIN)).collect();
+        limit.rest(control.listens_at(), &fds)
+    }
+
+    fn wakes(control: &ControlSocket) -> bool {
+        wait(control, Limit::until(Moment::now())) == Woken::Ready
+    }
+
     /// Waits for a caller or the end of a pause, and returns the owner if it has called.
-    fn look(control: &mut ControlSocket, token: &Token) -> Option<TokenOwner> {
-        soon().wait_for(&[(control.as_fd(), PollFlags::POLLIN)]).unwrap();
+    fn next(control: &mut ControlSocket, token: &Token) -> Option<TokenOwner> {
+        assert_eq!(wait(control, soon()), Woken::Ready);
         control.owner(token)
     }
 
-    /// Returns the owner, after as many calls of `look` as it takes.
+    /// Returns the owner, after as many waits as it takes.
     fn find(control: &mut ControlSocket, token: &Token) -> TokenOwner {
         let until = soon().until;
         loop {
             assert!(!until.passed(), "the owner is not heard");
-            if let Some(owner) = look(control, token) {
+            if let Some(owner) = next(control, token) {
                 return owner;
             }
         }
@@ -257,8 +247,7 @@ mod tests {
         let (theirs, ours) = (half.clone(), key.clone());
         let stranger = thread::spawn(move || ask_to_leave(&ours, &theirs));
         while !stranger.is_finished() {
-            let limit = Limit::until(Moment::now() + PAUSE);
-            limit.wait_for(&[(control.as_fd(), PollFlags::POLLIN)]).unwrap();
+            wait(&control, Limit::until(Moment::now() + PAUSE));
             assert!(control.owner(&token).is_none());
         }
         assert!(!stranger.join().unwrap());
@@ -275,12 +264,12 @@ mod tests {
         let token = mint();
         let mut control = ControlSocket::open(KEY, &token).unwrap();
         let _silent = caller(&token);
-        assert!(look(&mut control, &token).is_none());
-        assert!(!is_ready(control.as_fd(), PollFlags::POLLIN));
+        assert!(next(&mut control, &token).is_none());
+        assert!(!wakes(&control));
         let mut owner = caller(&token);
-        assert!(look(&mut control, &token).is_none(), "it has not sent its token yet");
+        assert!(next(&mut control, &token).is_none(), "it has not sent its token yet");
         owner.write_all(token.as_str().as_bytes()).unwrap();
-        assert!(look(&mut control, &token).is_some());
+        assert!(next(&mut control, &token).is_some());
     }
 
     #[test]
@@ -290,7 +279,7 @@ mod tests {
         let mut caller = caller(&token);
         let (front, back) = token.as_str().as_bytes().split_at(10);
         caller.write_all(front).and_then(|()| caller.write_all(back)).unwrap();
-        assert!(look(&mut control, &token).is_none());
+        assert!(next(&mut control, &token).is_none());
         assert_eq!(control.callers.len(), 0);
     }
 
@@ -299,7 +288,7 @@ mod tests {
         let token = mint();
         let mut control = ControlSocket::open(KEY, &token).unwrap();
         let silent: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
-        assert!(look(&mut control, &token).is_none());
+        assert!(next(&mut control, &token).is_none());
         assert_eq!(control.callers.len(), CALLERS);
         let more: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
         let (theirs, limit) = (token.clone(), soon());
@@ -321,20 +310,19 @@ mod tests {
         let token = mint();
         let mut control = ControlSocket::open(KEY, &token).unwrap();
         drop(caller(&token));
-        assert!(look(&mut control, &token).is_none());
-        assert!(control.is_pausing);
+        assert!(next(&mut control, &token).is_none());
+        let pause = control.pause.expect("a pause has begun");
         // A caller does not wake the keeper during the pause; the end of the pause does.
         drop(caller(&token));
-        assert!(is_ready(control.listener.as_fd(), PollFlags::POLLIN), "somebody has called");
-        soon().wait_for(&[(control.as_fd(), PollFlags::POLLIN)]).unwrap();
-        assert!(is_ready(control.pause.as_fd(), PollFlags::POLLIN));
-        assert!(control.owner(&token).is_none());
-        assert!(control.is_pausing, "the second is refused too, and another pause begins");
-        while control.is_pausing {
-            assert!(look(&mut control, &token).is_none());
+        assert_eq!(wait(&control, soon()), Woken::Ready);
+        assert!(pause.passed());
+        assert!(next(&mut control, &token).is_none());
+        assert!(control.pause > Some(pause), "the second is refused too, and another pause begins");
+        while control.pause.is_some() {
+            assert!(next(&mut control, &token).is_none());
         }
-        assert!(!is_ready(control.as_fd(), PollFlags::POLLIN));
+        assert!(!wakes(&control));
         let _caller = caller(&token);
-        assert!(is_ready(control.as_fd(), PollFlags::POLLIN));
+        assert!(wakes(&control));
     }
 }

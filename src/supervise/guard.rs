@@ -30,8 +30,8 @@ use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
-use crate::mailbox::Alarm;
 use crate::signals::{blockable, set};
+use crate::wait::{Alarm, Limit};
 
 /// nxlock's handle to the guard.
 pub struct Guard {
@@ -309,7 +309,8 @@ impl Guarding {
             }
             // Once nxlock has died, its socket is always readable.
             let socket = Some(self.socket.as_fd()).filter(|_| !orphaned);
-            if self.alarm.wait(Some(self.signals.as_fd()), [socket, None, None], self.next_deadline()).is_err() {
+            let limit = Limit { until: self.next_deadline(), cancel: &[socket] };
+            if self.alarm.wait_for(Some(self.signals.as_fd()), limit).is_err() {
                 // The guard exits, and the kernel kills the command.
                 return 1;
             }

@@ -12,7 +12,6 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::Subject;
 use crate::lock::{HolderId, LockName, StateKind};
-use crate::mailbox::NONE;
 use crate::report::{Report, Row, StatusRows};
 use crate::store::Store;
 use crate::wait::{Limit, Woken};
@@ -51,7 +50,7 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
                 error = Some(met);
             }
         }
-        let cancel = if is_pipe { [Some(stdout.as_fd()), None, None] } else { NONE };
+        let cancel = &[is_pipe.then(|| stdout.as_fd())];
         let pause = Limit { until: asked + every.max(asked.elapsed() * 2), cancel };
         if pause.wait_for(&[])? == Woken::Cancelled {
             return Ok(Report::Watched);

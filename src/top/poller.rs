@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::Subject;
 use crate::lock::HolderId;
-use crate::mailbox::{Arrived, MailSender, Mailbox, NONE};
+use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::report::{Named, Row};
 use crate::retry::{GivenBack, give_back};
 use crate::store::{Released, Store};
@@ -41,7 +41,7 @@ pub fn begin(store: Box<dyn Store>, subject: Subject) -> io::Result<(Mailbox<Upd
 }
 
 fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, updates: &MailSender<Update>) {
-    while let Ok(arrival) = tasks.next(Moment::NEVER, NONE) {
+    while let Ok(arrival) = tasks.next(Limit::NONE) {
         let Arrived::Message(task) = arrival else { continue };
         updates.send(match task {
             Task::Look => match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {

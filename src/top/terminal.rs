@@ -16,7 +16,6 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::clock::Moment;
-use crate::mailbox::{Fds, NONE};
 use crate::wait::{Limit, Woken};
 
 pub struct Terminal {
@@ -60,13 +59,13 @@ impl Terminal {
         cfmakeraw(&mut raw);
         let is_new = !std::mem::replace(&mut self.is_ours, true);
         tcsetattr(&self.terminal, SetArg::TCSANOW, &raw)?;
-        if is_new { self.write(ENTER.as_bytes(), NONE) } else { Ok(()) }
+        if is_new { self.write(ENTER.as_bytes(), &[]) } else { Ok(()) }
     }
 
     /// Restores the terminal, unless another process group has taken it over. There is nowhere to report a failure.
     pub fn leave(&mut self) {
         if std::mem::take(&mut self.is_ours) && self.is_in_front() {
-            let _ = self.write(LEAVE.as_bytes(), NONE);
+            let _ = self.write(LEAVE.as_bytes(), &[]);
             let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &self.before);
         }
     }
@@ -87,7 +86,7 @@ impl Terminal {
     ///
     /// # Errors
     /// If the terminal is gone.
-    pub fn show(&mut self, lines: &[String], urgent: Fds<'_>) -> io::Result<()> {
+    pub fn show(&mut self, lines: &[String], urgent: &[Option<BorrowedFd<'_>>]) -> io::Result<()> {
         if !self.is_ours {
             self.enter()?;
         }
@@ -124,7 +123,7 @@ impl Terminal {
     }
 
     /// Drops what the terminal does not accept in time: the next redraw is complete again.
-    fn write(&mut self, mut bytes: &[u8], urgent: Fds<'_>) -> io::Result<()> {
+    fn write(&mut self, mut bytes: &[u8], urgent: &[Option<BorrowedFd<'_>>]) -> io::Result<()> {
         let limit = Limit { until: Moment::now() + PATIENCE, cancel: urgent };
         while !bytes.is_empty() {
             match self.terminal.write(bytes) {

@@ -79,7 +79,7 @@ fn keep(
     // Flush the log while the caller still reads it.
     log::urgent(false);
     let granted = (&claim.token, lease.fence);
-    let ready = match resources.leave(&lock.key, granted, &watched, &signals, &mut front) {
+    let ready = match resources.leave(&lock.key, granted, &mut front) {
         Ok(ready) => ready,
         Err(error) => {
             give_back(&mut *store, &claim, server_timeout);

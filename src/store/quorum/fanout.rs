@@ -166,7 +166,7 @@ impl Fanout {
     }
 
     fn next(&mut self, limit: Limit<'_>) -> io::Result<Option<Reply>> {
-        Ok(match self.replies.next(limit.until, limit.cancel)? {
+        Ok(match self.replies.next(limit)? {
             Arrived::Message(reply) => {
                 let member = &mut self.members[reply.node];
                 member.unanswered = member.unanswered.saturating_sub(1);

@@ -140,7 +140,7 @@ impl Node {
         if job.until.passed() && !job.request.is_about_the_end() {
             return Answer::Failed(Error { kind: ErrorKind::Unreachable, ..Error::internal("", &"no answer in time") });
         }
-        let limit = Limit { until: job.until, cancel: [Some(end.as_fd()), None, None] };
+        let limit = Limit { until: job.until, cancel: &[Some(end.as_fd())] };
         self.execute(&job.request, limit).unwrap_or_else(|error| {
             log::trace(format_args!("{error}"));
             Answer::Failed(error)

@@ -92,11 +92,11 @@ fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, F
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let (mut inbox, postbox) = Mailbox::open()?;
+    let (mut addresses, sender) = Mailbox::open()?;
     let host = host.to_owned();
-    let look_up = move || postbox.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+    let look_up = move || sender.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
     thread::spawn("name lookup", look_up)?;
-    match inbox.next(limit.until, limit.cancel)? {
+    match addresses.next(limit)? {
         Arrived::Message(addresses) => Ok(addresses?),
         Arrived::Readable => Err(Fault::Cancelled),
         Arrived::Time => Err(Fault::TimeUp),
