@@ -120,12 +120,12 @@ impl Renewer {
         match &mut self.0 {
             // A late reaction to a signal is better than a lost lock.
             Mode::Inline { lock, next, .. } => {
-                let kept;
-                (kept, *next) = lock.renew(limit.until);
-                Ok(Arrived::Message(kept))
+                let renewal;
+                (renewal, *next) = lock.renew(limit.until);
+                Ok(Arrived::Message(renewal))
             }
             Mode::Threaded { messages, .. } => Ok(match messages.next(limit)? {
-                Arrived::Message(Message::Renewal(kept)) => Arrived::Message(kept),
+                Arrived::Message(Message::Renewal(renewal)) => Arrived::Message(renewal),
                 Arrived::Readable => Arrived::Readable,
                 Arrived::Message(Message::GivenBack(_)) | Arrived::Time => Arrived::Time,
             }),
@@ -202,9 +202,9 @@ impl Lock {
                 Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
                 Ok(Arrived::Readable | Arrived::Time) | Err(_) => {}
             }
-            let kept;
-            (kept, next) = self.renew(Moment::NEVER);
-            messages.send(Message::Renewal(kept));
+            let renewal;
+            (renewal, next) = self.renew(Moment::NEVER);
+            messages.send(Message::Renewal(renewal));
         }
     }
 

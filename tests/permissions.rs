@@ -118,7 +118,7 @@ fn those_with_channels_and_those_without_stand_in_one_line() {
 #[test]
 fn without_scripts_the_lock_is_acquired_renewed_and_released() {
     let redis = Redis::start();
-    let user = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let user = User::who_may(&redis, "scriptless", NO_SCRIPTS);
     let acquired = user.nxlock(["--json", "acquire", "job", "--ttl", "1m"]).run().exits(0).json();
     assert_eq!(acquired["fence"], Value::Null, "{acquired}");
     assert!((1..=60_000).contains(&redis.pttl("lock:job")));
@@ -176,7 +176,7 @@ fn a_server_that_knows_no_scripts_keeps_locks_too() {
 #[test]
 fn without_scripts_one_waits_and_gets_it() {
     let redis = Redis::start();
-    let user = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let user = User::who_may(&redis, "scriptless", NO_SCRIPTS);
     let holder = user.had(&[]);
     let mut line = vec![user.turn(&[]), user.turn(&[])];
     for turn in &mut line {
@@ -197,7 +197,7 @@ fn without_scripts_one_waits_and_gets_it() {
 #[test]
 fn without_scripts_what_is_somebody_elses_is_not_touched() {
     let redis = Redis::start();
-    let user = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let user = User::who_may(&redis, "scriptless", NO_SCRIPTS);
     let token = user.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
     redis.put("lock:job", b"another's", Some(60_000));
     let untouched = || {
@@ -227,7 +227,7 @@ fn without_scripts_what_is_somebody_elses_is_not_touched() {
 #[test]
 fn users_with_and_without_scripts_exclude_each_other() {
     let redis = Redis::start();
-    let without = User::who_may(&redis, "ladder", NO_SCRIPTS);
+    let without = User::who_may(&redis, "scriptless", NO_SCRIPTS);
     let with = User::who_may(&redis, "enough", ENOUGH);
     for (holds, wants) in [(&without, &with), (&with, &without)] {
         let holder = holds.had(&[]);

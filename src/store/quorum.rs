@@ -9,8 +9,8 @@
 //! whose replies nobody awaits. A waiter asks one server first, the gate, and the others only if the gate would vote
 //! for it: a crowd meets there and does not split the votes.
 
-mod backoff;
 mod check;
+mod contention;
 mod fanout;
 mod node;
 mod tally;
@@ -25,7 +25,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Ttl};
 use crate::wait::{Limit, Woken};
-use backoff::Backoff;
+use contention::Contention;
 use fanout::{Fanout, Stragglers};
 use node::{Answer, Request, Whose};
 use tally::{Votes, is_granted, is_not_yours, is_raised, verdict};
@@ -37,7 +37,7 @@ pub struct Quorum {
     /// Started for the first request.
     fanout: Option<Fanout>,
     ballot: Option<Ballot>,
-    backoff: Backoff,
+    contention: Contention,
 }
 
 /// The last ballot of this process.
@@ -50,7 +50,7 @@ struct Ballot {
 
 impl Quorum {
     pub fn new(endpoints: Vec<Endpoint>, prefix: Prefix, timeout: Duration) -> Quorum {
-        Quorum { endpoints, prefix, timeout, fanout: None, ballot: None, backoff: Backoff::new() }
+        Quorum { endpoints, prefix, timeout, fanout: None, ballot: None, contention: Contention::new() }
     }
 
     fn fanout(&mut self) -> Result<&mut Fanout, Error> {
@@ -108,14 +108,14 @@ impl Quorum {
         let acquire = Request::Acquire(claim.clone(), ttl);
         let mut votes = self.fanout()?.votes();
         // The last ballot of a wait decides between busy and free: there is no time to ask the others later.
-        let gate = self.backoff.gate().filter(|_| !is_last);
+        let gate = self.contention.gate().filter(|_| !is_last);
         if let Some(gate) = gate {
-            let soon = limit.no_later_than(asked + AT_THE_GATE.max(self.backoff.took * 4));
+            let soon = limit.no_later_than(asked + AT_THE_GATE.max(self.contention.took * 4));
             let has_said = |votes: &Votes| votes.of(gate).is_some();
             self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Stragglers::Awaited), has_said)?;
             if let Some(Answer::Held(seen)) = votes.of(gate) {
                 self.ballot = None;
-                return Ok(Acquired::Held(self.backoff.at_the_gate(seen), QueuePlace { position: 0, length: 0 }));
+                return Ok(Acquired::Held(self.contention.at_the_gate(seen), QueuePlace { position: 0, length: 0 }));
             }
         }
         let is_decided = |votes: &Votes| {
@@ -129,7 +129,7 @@ impl Quorum {
             self.undo(claim, &votes);
             let refused = self.refused(claim, &votes);
             if let Ok(Acquired::Held(state, _)) = &refused {
-                self.backoff.seen(&votes, state);
+                self.contention.seen(&votes, state);
             }
             return refused;
         }
@@ -230,10 +230,10 @@ impl Quorum {
     /// Returns the result of a lost ballot.
     fn refused(&self, claim: &Claim, votes: &Votes) -> Result<Acquired, Error> {
         let state = tally::verdict(votes);
-        let is_anybodys = state.holder.is_some() && votes.answered() >= votes.quorum();
+        let is_somebody_elses = state.holder.is_some() && votes.answered() >= votes.quorum();
         match state.kind {
             // Other candidates have votes: the servers that do not answer could vote for us, but have not.
-            StateKind::Unknown if is_anybodys => {
+            StateKind::Unknown if is_somebody_elses => {
                 let contested = LockState { kind: StateKind::Contested, ..state };
                 Ok(Acquired::Held(contested, QueuePlace { position: 0, length: 0 }))
             }
@@ -293,7 +293,7 @@ impl Store for Quorum {
         &mut self,
         claim: &mut Claim,
         ttl: Ttl,
-        _manner: AcquireMode,
+        _mode: AcquireMode,
         limit: Limit<'_>,
     ) -> Result<Acquired, Error> {
         let give_up = limit.no_later_than(Moment::now() + self.timeout);
@@ -306,10 +306,10 @@ impl Store for Quorum {
                 (acquired, _) => acquired?,
             };
             let Acquired::Held(state, _) = &acquired else { return Ok(acquired) };
-            self.backoff.after(state.ttl, began.elapsed());
+            self.contention.after(state.ttl, began.elapsed());
             // Several candidates came at the same moment, and none has the lock: one should get it, even if none waits.
             let is_split = state.kind == StateKind::Contested;
-            if !is_split || give_up.rest(self.backoff.at, &[]) != Woken::Ready {
+            if !is_split || give_up.rest(self.contention.at, &[]) != Woken::Ready {
                 return Ok(acquired);
             }
             before = Some(acquired);
@@ -317,7 +317,7 @@ impl Store for Quorum {
     }
 
     fn pause(&mut self, limit: Limit<'_>) -> Woken {
-        limit.rest(self.backoff.at, &[])
+        limit.rest(self.contention.at, &[])
     }
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {

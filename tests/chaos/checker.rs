@@ -21,7 +21,7 @@ mod overlap;
 mod tests;
 mod waits;
 
-use crate::record::{Ailment, Fault, Manner, Nanos, On, Record, Who, Word};
+use crate::record::{Ailment, Client, Fault, Nanos, On, Record, Who, Word};
 
 pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
 
@@ -129,7 +129,7 @@ fn notice(record: &Record, section: &Section, lost: &Fault) -> Nanos {
         let theirs = fault.on == On::All && fault.ailment.disturbs_all() || fault.on == On::Attempt(section.who);
         theirs && **fault != *lost && fault.to >= lost.from && fault.from <= lost.to + prompt
     };
-    let undisturbed = attempt.near && attempt.manner == Manner::Run && !record.faults.iter().any(|f| meanwhile(&f));
+    let undisturbed = attempt.near && attempt.client == Client::Run && !record.faults.iter().any(|f| meanwhile(&f));
     if undisturbed { prompt.min(attempt.ttl) } else { attempt.ttl }
 }
 
@@ -144,7 +144,7 @@ fn endings(record: &Record) -> Vec<Violation> {
         let explained = ["0", "69", "75", "76", "124", "129", "130", "137", "143"];
         match ended {
             None => found.push(violation(format!("c{who} has waited for ever"))),
-            Some((_, how)) if attempt.manner == Manner::Run && !how.starts_with("signal") => {
+            Some((_, how)) if attempt.client == Client::Run && !how.starts_with("signal") => {
                 // Without its guard, nxlock does not know how the command ended.
                 let guard_killed =
                     |fault: &Fault| fault.ailment == Ailment::GuardKilled && fault.on == On::Attempt(who);

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::arena::Shared;
 use crate::process::{Process, children, command_of, guard_of, signal, starved, told};
-use crate::record::{Ailment, Attempt, Manner, On, Who, boot_clock, nanos};
+use crate::record::{Ailment, Attempt, Client, On, Who, boot_clock, nanos};
 use crate::section::{CARRY_OUT, Orders};
 use crate::seed::Seed;
 use crate::shell;
@@ -190,7 +190,7 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
     let will_not_stop = matches!(choice.kind, Kind::Deaf | Kind::Tree | Kind::Daemon | Kind::Severed);
     let who = shared.journal.asks(Attempt {
         name: choice.name,
-        manner: if choice.kind == Kind::Script { Manner::Script } else { Manner::Run },
+        client: if choice.kind == Kind::Script { Client::Script } else { Client::Run },
         ttl: nanos(choice.ttl),
         queued: choice.queued,
         near: choice.near,

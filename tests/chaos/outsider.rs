@@ -9,7 +9,7 @@ use redis::{Connection, RedisResult, cmd};
 
 use crate::arena::Shared;
 use crate::observer::connected;
-use crate::record::{Attempt, Manner, Stamp, Who, Word, boot_clock, nanos};
+use crate::record::{Attempt, Client, Stamp, Who, Word, boot_clock, nanos};
 use crate::seed::Seed;
 use crate::support::lasts;
 
@@ -34,7 +34,7 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
     let asked = boot_clock();
     let attempt = Attempt {
         name,
-        manner: Manner::Outsider,
+        client: Client::Outsider,
         ttl: nanos(ttl),
         queued: false,
         near: true,

@@ -25,7 +25,7 @@ pub fn nanos(duration: Duration) -> Nanos {
 
 /// The way in which a lock is acquired and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum Client {
     /// `nxlock run`.
     Run,
     /// `nxlock acquire`, `renew` and `release`, by a script that watches the lease itself.
@@ -37,7 +37,7 @@ pub enum Manner {
 #[derive(Clone, Debug)]
 pub struct Attempt {
     pub name: usize,
-    pub manner: Manner,
+    pub client: Client,
     pub ttl: Nanos,
     /// Waits in the queue.
     pub queued: bool,

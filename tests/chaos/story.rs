@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::checker::{self, Violation};
-use crate::record::{Ailment, Manner, Nanos, On, Record, Stamp, Whose, Word};
+use crate::record::{Ailment, Client, Nanos, On, Record, Stamp, Whose, Word};
 
 /// How much before and after is reported; of the attempts concerned, all lines are.
 const AROUND: Nanos = 250_000_000;
@@ -25,7 +25,7 @@ pub fn summary(record: &Record) -> String {
     for attempt in &record.attempts {
         *ends.entry(attempt.ended.as_ref().map_or("never", |(_, how)| how)).or_default() += 1;
     }
-    let by = |manner| sections.iter().filter(|section| record.attempts[section.who].manner == manner).count();
+    let by = |client| sections.iter().filter(|section| record.attempts[section.who].client == client).count();
     let excused = checker::excused(record);
     let mut text = String::new();
     let _ = writeln!(
@@ -35,9 +35,9 @@ pub fn summary(record: &Record) -> String {
         seconds(record.ended - record.began),
         record.attempts.len(),
         sections.len(),
-        by(Manner::Run),
-        by(Manner::Script),
-        by(Manner::Outsider),
+        by(Client::Run),
+        by(Client::Script),
+        by(Client::Outsider),
         faults.values().sum::<usize>(),
         stalls,
     );
@@ -80,7 +80,7 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
     for (who, attempt) in record.attempts.iter().enumerate().filter(|(_, attempt)| about(attempt.name)) {
         let how = format!(
             "{:?}, ttl {} ms{}{}{}",
-            attempt.manner,
+            attempt.client,
             attempt.ttl / 1_000_000,
             if attempt.queued { "" } else { ", not in line" },
             if attempt.near { "" } else { ", over the network" },

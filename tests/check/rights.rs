@@ -85,13 +85,13 @@ fn without_channels_waiters_poll_which_is_a_warning() {
 #[test]
 fn without_scripts_there_is_neither_queue_nor_fence_which_is_a_warning() {
     let redis = Redis::with(&SAFE);
-    let ladder = "~lock:* +ping +info +config|get +get +set +del +pttl +pexpire +type +scan +watch +multi +exec";
-    let done = user(&redis, ladder).exits(1);
+    let scriptless = "~lock:* +ping +info +config|get +get +set +del +pttl +pexpire +type +scan +watch +multi +exec";
+    let done = user(&redis, scriptless).exits(1);
     finds(&done, "scripts", "warning", "no queue and no fence", "ACL SETUSER bob +eval ");
     finds(&done, "locks", "fine", "taken without a fence", "");
     assert_eq!(finding(&done, "waiters"), Value::Null);
     for command in ["watch", "multi", "exec"] {
-        let done = user(&redis, &format!("{ladder} -{command}")).exits(77);
+        let done = user(&redis, &format!("{scriptless} -{command}")).exits(77);
         finds(&done, "permissions", "obstacle", &format!("missing: +{command}"), &format!("+{command}"));
     }
     let renamed = Redis::with(&["--appendonly", "yes", "--rename-command", "EVAL", ""]);

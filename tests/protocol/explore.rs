@@ -18,8 +18,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::model::Manner::{Once, Plain, Queue};
-use crate::model::{Acquired, Ask, Manner, Model, Released, Renewed, Token, Word};
+use crate::model::Mode::{Once, Plain, Queue};
+use crate::model::{Acquired, Ask, Mode, Model, Released, Renewed, Token, Word};
 use crate::setnx::STALE;
 use world::{BESIDE_SETNX, ENDLESS, Fault, GRACE, Phase, Server, Setting, Step, TRUE, TTL, World};
 
@@ -35,10 +35,10 @@ const ALL: &[Fault] = &[
 ];
 const BESIDE: &[Fault] = &[Fault::Crash, Fault::Freeze, Fault::LoseReply, Fault::ForeignDel, Fault::WriteOver];
 
-fn setting(manners: &[Manner], faults: &'static [Fault], at_most: u8) -> Setting {
-    let manners = manners.to_vec();
+fn setting(modes: &[Mode], faults: &'static [Fault], at_most: u8) -> Setting {
+    let modes = modes.to_vec();
     Setting {
-        manners,
+        modes,
         sessions: 1,
         lease: 4,
         heartbeat: Some(2),
@@ -167,8 +167,8 @@ fn fails(setting: &Setting, because: &str) {
     assert!(why.contains(because), "{why}");
 }
 
-fn prompt(manners: &[Manner], faults: &'static [Fault], at_most: u8) -> Setting {
-    Setting { prompt: true, ..setting(manners, faults, at_most) }
+fn prompt(modes: &[Mode], faults: &'static [Fault], at_most: u8) -> Setting {
+    Setting { prompt: true, ..setting(modes, faults, at_most) }
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn held_for_less(server: Server) -> Setting {
     Setting {
         faults: &[Fault::Lengthen, Fault::Shorten, Fault::Crash],
         at_most: 3,
-        ..Setting { manners: vec![Queue; 2], ..words_only(server) }
+        ..Setting { modes: vec![Queue; 2], ..words_only(server) }
     }
 }
 
@@ -262,7 +262,7 @@ fn a_release_that_reserves_nothing_is_noticed() {
 fn an_acquire_that_ignores_the_queue_is_noticed() {
     fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
         let free = model.value().is_none();
-        model.acquire(&Ask { manner: if free { Plain } else { ask.manner }, ..ask.clone() })
+        model.acquire(&Ask { mode: if free { Plain } else { ask.mode }, ..ask.clone() })
     }
     let crash = prompt(&[Queue; 3], &[Fault::Crash], 1);
     fails(&Setting { server: Server { acquire, ..TRUE }, ..crash }, "was overtaken by");
@@ -339,8 +339,8 @@ fn a_queue_without_expiry_is_noticed() {
 }
 
 /// Some waiters die in the queue, more than one call drops, and a client comes that does not wait.
-fn a_crowd_of_the_dead(manners: &[Manner], gives_up: fn(bool) -> bool) -> Setting {
-    Setting { drops: Some(1), gives_up: Some(gives_up), ..prompt(manners, &[Fault::Crash], 2) }
+fn a_crowd_of_the_dead(modes: &[Mode], gives_up: fn(bool) -> bool) -> Setting {
+    Setting { drops: Some(1), gives_up: Some(gives_up), ..prompt(modes, &[Fault::Crash], 2) }
 }
 
 #[test]

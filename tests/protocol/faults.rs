@@ -9,8 +9,8 @@ fn wake(token: &str) -> String {
 }
 
 /// Sends the usual ACQUIRE: a ttl and lease of a minute, ten seconds' grace.
-fn ask(connection: &mut Connection, token: &str, manner: &str, channel: &str) -> RedisResult<Vec<String>> {
-    words(acquire(connection, [token, "60000", manner, "60000", "10000", channel, "0"])?)
+fn ask(connection: &mut Connection, token: &str, mode: &str, channel: &str) -> RedisResult<Vec<String>> {
+    words(acquire(connection, [token, "60000", mode, "60000", "10000", channel, "0"])?)
 }
 
 /// Queues a subscribed waiter: alive until the connection is dropped, and frozen as long as it sends nothing.
@@ -231,14 +231,14 @@ fn a_replica_shows_the_queue_and_says_no_to_nobody() {
     for token in ["holder", "waiter", "stranger"] {
         refused(&renew(&mut r, token, "60000"), "READONLY");
         refused(&release(&mut r, token), "READONLY");
-        for manner in ["queue", "once", "plain"] {
-            refused(&ask(&mut r, token, manner, ""), "READONLY");
+        for mode in ["queue", "once", "plain"] {
+            refused(&ask(&mut r, token, mode, ""), "READONLY");
         }
     }
     send(&mut c, &["DEL", KEYS[0]]);
     until("it has lost the lock", || !cmd("EXISTS").arg(KEYS[0]).query::<bool>(&mut r).unwrap());
-    for manner in ["queue", "once", "plain"] {
-        refused(&ask(&mut r, "stranger", manner, ""), "READONLY");
+    for mode in ["queue", "once", "plain"] {
+        refused(&ask(&mut r, "stranger", mode, ""), "READONLY");
     }
 }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, cmd};
 
-use crate::model::{Acquired, Ask, Expiring, Inspected, Manner, Model, Released, Renewed, Token, Word};
+use crate::model::{Acquired, Ask, Expiring, Inspected, Mode, Model, Released, Renewed, Token, Word};
 use crate::scripts::Script;
 use crate::server::{self, KEYS, Server, until, words};
 use crate::setnx::STALE;
@@ -23,7 +23,7 @@ const HOLDER: &str = "{lock:x}:holder";
 enum Event {
     Acquire {
         who: Token,
-        manner: Manner,
+        mode: Mode,
         ttl: u64,
         grace: u64,
         channel: bool,
@@ -65,16 +65,16 @@ enum Lease {
 
 fn event() -> impl Strategy<Value = Event> {
     let who = 1..=5u32;
-    let manner = prop_oneof![6 => Just(Manner::Queue), 2 => Just(Manner::Once), 1 => Just(Manner::Plain)];
+    let mode = prop_oneof![6 => Just(Mode::Queue), 2 => Just(Mode::Once), 1 => Just(Mode::Plain)];
     let acquire = (
         who.clone(),
-        manner,
+        mode,
         prop_oneof![4 => Just(20_000), 4 => Just(60_000), 1 => Just(10_000_000)],
         prop_oneof![Just(5_000), Just(90_000)],
     )
-        .prop_flat_map(|(who, manner, ttl, grace)| {
+        .prop_flat_map(|(who, mode, ttl, grace)| {
             (prop::bool::weighted(0.8), prop::bool::weighted(0.8))
-                .prop_map(move |(channel, remembers)| Event::Acquire { who, manner, ttl, grace, channel, remembers })
+                .prop_map(move |(channel, remembers)| Event::Acquire { who, mode, ttl, grace, channel, remembers })
         });
     // Shorter and longer than the ttls of ACQUIRE.
     let ttls = prop_oneof![Just(10_000u64), Just(50_000), Just(200_000)];
@@ -141,8 +141,8 @@ impl Both<'_> {
         let time: (u64, u64) = cmd("TIME").query(&mut self.real).unwrap();
         self.model.now_us = time.0 * 1_000_000 + time.1;
         match event.clone() {
-            Event::Acquire { who, manner, ttl, grace, channel, remembers } => {
-                self.acquire(&Ask { token: who, ttl, manner, lease: 60_000, grace, channel, ticket: 0 }, remembers);
+            Event::Acquire { who, mode, ttl, grace, channel, remembers } => {
+                self.acquire(&Ask { token: who, ttl, mode, lease: 60_000, grace, channel, ticket: 0 }, remembers);
             }
             Event::Renew { who, ttl, prolong } => {
                 let (beside, stood) = (who <= BESIDE_SETNX, self.model.value());
@@ -254,15 +254,15 @@ impl Both<'_> {
 
     fn acquire(&mut self, ask: &Ask, remembers: bool) {
         let ticket = self.tickets.get(&ask.token).copied().filter(|_| remembers).unwrap_or_default();
-        let manner = match ask.manner {
-            Manner::Once => "once",
-            Manner::Queue => "queue",
-            Manner::Plain => "plain",
+        let mode = match ask.mode {
+            Mode::Once => "once",
+            Mode::Queue => "queue",
+            Mode::Plain => "plain",
         };
         let heard = if ask.channel { channel(ask.token) } else { String::new() };
         let (ttl, lease, grace) = (ask.ttl.to_string(), ask.lease.to_string(), ask.grace.to_string());
         let (token, ticket_sent) = (name(ask.token), ticket.0.to_string());
-        let args = [&token[..], &ttl, manner, &lease, &grace, &heard, &ticket_sent];
+        let args = [&token[..], &ttl, mode, &lease, &grace, &heard, &ticket_sent];
         let (beside, stood) = (ask.token <= BESIDE_SETNX, (self.model.value(), self.model.holder.is_some()));
         let answer = match beside {
             true => {

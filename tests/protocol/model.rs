@@ -12,7 +12,7 @@ pub const FENCE_MS: u64 = 86_400_000;
 pub const LEASE_MAX: u64 = 120_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Manner {
+pub enum Mode {
     Once,
     Queue,
     Plain,
@@ -29,7 +29,7 @@ pub enum Word {
 pub struct Ask {
     pub token: Token,
     pub ttl: u64,
-    pub manner: Manner,
+    pub mode: Mode,
     pub lease: u64,
     pub grace: u64,
     pub channel: bool,
@@ -137,10 +137,10 @@ impl Model {
             }
             return Acquired::Granted { fence: self.fence() };
         }
-        if value.is_none() && (ask.manner == Manner::Plain || self.queue.is.is_empty()) {
+        if value.is_none() && (ask.mode == Mode::Plain || self.queue.is.is_empty()) {
             return self.grant(ask);
         }
-        let queues = ask.manner == Manner::Queue;
+        let queues = ask.mode == Mode::Queue;
         let (ticket, channel_used) = if queues { self.enqueue(ask) } else { (0, false) };
         if value.is_none() {
             match self.front(Some(token), Some(Word::Granted)).0 {

@@ -62,8 +62,8 @@ fn a_clock_that_is_wrong_makes_nobody_take_what_is_valid_by_the_servers() {
     for ahead in [-60_000, 60_000] {
         let mut theirs = Client::of(&redis, 90, ahead);
         assert!(theirs.setnx());
-        for manner in [&[][..], &["--no-queue"], &["--setnx-margin", "0s"]] {
-            assert_eq!(asks(&redis, manner), 75, "{ahead}");
+        for options in [&[][..], &["--no-queue"], &["--setnx-margin", "0s"]] {
+            assert_eq!(asks(&redis, options), 75, "{ahead}");
         }
         assert_eq!(standing(&redis)["legacy"]["stale"], false);
         assert!(theirs.releases());

@@ -177,7 +177,7 @@ impl Node {
             },
             Request::Release(claim, whose) => self.release(claim, *whose, limit)?,
             Request::Look(name) => {
-                let (status, value) = self.server.sight(name, limit)?;
+                let (status, value) = self.server.inspect_value(name, limit)?;
                 Answer::Seen(status.state, value.and_then(|value| value.parse().ok()))
             }
             Request::Names => Answer::Names(self.server.names(limit)?),

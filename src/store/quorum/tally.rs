@@ -254,8 +254,8 @@ mod tests {
 
     /// A holder whose token begins with this letter, with so many seconds left; `-` for no holder, `x` for another
     /// program's value, `!` for no answer, `+` for a grant.
-    fn answer(sight: &str) -> Option<Answer> {
-        let (who, seconds) = sight.split_at(1);
+    fn answer(vote: &str) -> Option<Answer> {
+        let (who, seconds) = vote.split_at(1);
         let ttl = seconds.parse().ok().map(Duration::from_secs);
         let value = match who {
             "!" => return None,
@@ -269,13 +269,13 @@ mod tests {
         Some(Answer::Held(LockState::of_value(value.as_bytes(), ttl, fence, now)))
     }
 
-    fn votes(sights: &str) -> Votes {
-        Votes { answer: sights.split(' ').map(answer).collect(), since: 0 }
+    fn votes(text: &str) -> Votes {
+        Votes { answer: text.split(' ').map(answer).collect(), since: 0 }
     }
 
     /// Returns the kind of state, the holder's letter, and the seconds left.
-    fn told(sights: &str) -> (StateKind, Option<char>, Option<u64>) {
-        let told = verdict(&votes(sights));
+    fn told(text: &str) -> (StateKind, Option<char>, Option<u64>) {
+        let told = verdict(&votes(text));
         let who = told.holder.and_then(|holder| holder.id.as_str().chars().next());
         (told.kind, who, told.ttl.map(|ttl| ttl.as_secs()))
     }
@@ -324,9 +324,9 @@ mod tests {
 
     #[test]
     fn who_has_most_votes_leads_and_of_two_with_as_many_the_smaller_id() {
-        let leads = |sights: &str| {
+        let leads = |text: &str| {
             let ours = HolderId::from_str("bbbbbbbb").unwrap();
-            super::leads(&votes(sights), Some(&ours))
+            super::leads(&votes(text), Some(&ours))
         };
         assert!(leads("+ + a9 - !") && leads("+ + a9 c9 -") && leads("+ + c9 c9 !"));
         assert!(!leads("+ + a9 a9 !") && !leads("+ a9 c9 c9 !") && !leads("+ x x - -") && !leads("- - - - -"));

@@ -34,7 +34,7 @@ enum Need {
     /// With scripts and without.
     Both,
     /// Without scripts.
-    Ladder,
+    Scriptless,
     Calls,
     Look,
 }
@@ -91,7 +91,7 @@ pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Li
     if no_scripts {
         let transaction = [request("WATCH", &[&keys.key]), cmd("MULTI"), cmd("EXEC")];
         for (answer, rule) in aside(client, &transaction, limit)?.iter().zip(["+watch", "+multi", "+exec"]) {
-            denied.extend(denial(answer, rule, &keys.patterns[0]).map(|rule| (Need::Ladder, rule)));
+            denied.extend(denial(answer, rule, &keys.patterns[0]).map(|rule| (Need::Scriptless, rule)));
         }
     }
     Ok(Rights::of(denied, no_scripts))
@@ -102,7 +102,7 @@ impl Rights {
         let mut rights = Rights::default();
         for (need, rule) in denied {
             let rules = match need {
-                Need::Both | Need::Ladder => &mut rights.vital,
+                Need::Both | Need::Scriptless => &mut rights.vital,
                 Need::Look => &mut rights.look,
                 _ if no_scripts => &mut rights.scripts,
                 Need::Script => &mut rights.vital,

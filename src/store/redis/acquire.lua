@@ -1,9 +1,9 @@
 -- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time.
 --
 -- KEYS lock, queue, waiters, fence
--- ARGV token, ttl_ms, manner, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind
+-- ARGV token, ttl_ms, mode, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind
 --   kind    cluster if the server is a node of a cluster: a lock's slot may move to another
---   manner  queue  join the queue if it is not granted (first call, heartbeat, poll and claim alike)
+--   mode    queue  join the queue if it is not granted (first call, heartbeat, poll and claim alike)
 --           once   do not join the queue; yields to all waiters
 --           plain  as SET NX: granted whenever the lock is free, regardless of the queue
 -- RETURNS {1, fence}                      granted, or already ours, or our reservation claimed
@@ -19,7 +19,7 @@
 -- frozen one costs its grace, a killed one nothing (or, if the slot has moved since its last heartbeat, its grace).
 -- While the lock is held, `once` and `plain` change nothing.
 
-local ttl, manner, lease = tonumber(ARGV[2]), ARGV[3], math.min(tonumber(ARGV[4]), LEASE_MAX)
+local ttl, mode, lease = tonumber(ARGV[2]), ARGV[3], math.min(tonumber(ARGV[4]), LEASE_MAX)
 -- A claim must never shorten the expiry by which the next waiter has set its timer.
 local grace, channel = math.min(tonumber(ARGV[5]), ttl), ARGV[6]
 local ticket = tonumber(ARGV[7])
@@ -93,9 +93,9 @@ end
 
 local value = redis.call('GET', K)
 if value == token then return claim() end
-if not value and (manner == 'plain' or queued == 0) then return grant() end
+if not value and (mode == 'plain' or queued == 0) then return grant() end
 -- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
-if manner == 'queue' then enqueue(value) else ticket = 0 end
+if mode == 'queue' then enqueue(value) else ticket = 0 end
 if not value then
   local h, w = front('g')
   if h == nil or h == token then return grant() end
@@ -103,7 +103,7 @@ if not value then
     reserve(h, w)
     value = h
   end
-elseif manner == 'queue' then
+elseif mode == 'queue' then
   local _, _, dropped = front()
   if dropped then front('n') end
 else

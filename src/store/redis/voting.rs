@@ -30,7 +30,7 @@ impl Server {
     }
 
     /// Returns the status of a lock, and the key's value if that is text.
-    pub fn sight(&mut self, name: &LockName, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
+    pub fn inspect_value(&mut self, name: &LockName, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
         self.look(&Operation::to("inspect", name), limit)
     }
 }

@@ -2,7 +2,7 @@
 //! else.
 
 use super::{MS, check};
-use crate::record::{Ailment, Attempt, Fault, Look, Manner, Nanos, On, Record, Sight, Stamp, Who, Whose, Word};
+use crate::record::{Ailment, Attempt, Client, Fault, Look, Nanos, On, Record, Sight, Stamp, Who, Whose, Word};
 
 /// A lock `job`, an hour after the machine's boot; all times are ms since then.
 const BEGAN: Nanos = 3_600_000 * MS;
@@ -33,7 +33,7 @@ impl Scene {
     fn asks(&mut self, asked: u64, ended: u64) -> Who {
         self.0.attempts.push(Attempt {
             name: 0,
-            manner: Manner::Run,
+            client: Client::Run,
             ttl: 3_000 * MS,
             queued: true,
             near: true,

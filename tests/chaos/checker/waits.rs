@@ -1,7 +1,7 @@
 //! No wait goes on while the lock is free for longer than a waiter takes to notice.
 
 use super::{LATE, MS, Section, Violation};
-use crate::record::{Manner, Nanos, On, Record, Whose};
+use crate::record::{Client, Nanos, On, Record, Whose};
 
 /// A waiter polls every 2 s, give or take a fifth: by then it has found a free lock even if it missed its message.
 const HEARTBEAT: Nanos = 2_400 * MS;
@@ -72,7 +72,7 @@ fn longest_waiter(record: &Record, entered: &[Nanos], name: usize, from: Nanos, 
     let waits = record.attempts.iter().enumerate().filter_map(|(who, attempt)| {
         let waited_from = from.max(attempt.asked + LATE);
         let waited_to = to.min(attempt.ended.as_ref().map_or(to, |(at, _)| *at)).min(entered[who]);
-        let waits = attempt.name == name && attempt.near && attempt.manner == Manner::Run && waited_from < waited_to;
+        let waits = attempt.name == name && attempt.near && attempt.client == Client::Run && waited_from < waited_to;
         (waits && !kept(record, who, waited_from, waited_to)).then_some(Wait {
             name,
             who,

@@ -7,7 +7,7 @@ mod sameness;
 mod setting;
 mod suffering;
 
-use crate::model::{Acquired, Ask, Manner, Model, Renewed, Token, Word};
+use crate::model::{Acquired, Ask, Mode, Model, Renewed, Token, Word};
 use crate::setnx::STALE;
 pub use setting::{BESIDE_SETNX, ENDLESS, FOREIGN, Fault, GRACE, Server, Setting, TRUE, TTL};
 
@@ -100,7 +100,7 @@ impl World {
             owed: 0,
         };
         let model = Model { now_us: START * 1000, drops: setting.drops, ..Model::default() };
-        World { model, clients: (1..).map(client).take(setting.manners.len()).collect(), faults: 0, last_fence: 0 }
+        World { model, clients: (1..).map(client).take(setting.modes.len()).collect(), faults: 0, last_fence: 0 }
     }
 
     /// Something is to be done that should not wait.
@@ -228,13 +228,13 @@ impl World {
 
     fn serve(&mut self, i: usize, setting: &Setting) -> Result<(), String> {
         let flight = self.clients[i].flight.unwrap();
-        let (token, now, manner) = (self.clients[i].token, self.model.now(), setting.manners[i]);
+        let (token, now, mode) = (self.clients[i].token, self.model.now(), setting.modes[i]);
         let (before, in_line) = (self.model.value(), self.model.clone());
         self.model.now_us += 1;
         let reply = match flight.request {
             Request::Acquire { ticket } => {
                 let (grace, lease) = (GRACE, setting.lease);
-                let ask = Ask { token, ttl: TTL, manner, lease, grace, channel: manner == Manner::Queue, ticket };
+                let ask = Ask { token, ttl: TTL, mode, lease, grace, channel: mode == Mode::Queue, ticket };
                 match (setting.server.acquire)(&mut self.model, &ask) {
                     Acquired::Granted { fence } if Some(fence) != self.model.fence.as_ref().map(|f| f.is) => {
                         return Err(format!("{token} was granted with a fence that is not the lock's"));
@@ -267,7 +267,7 @@ impl World {
         let new = |owner: &Token| *owner < STALE && Some(*owner) != before && !stays(*owner);
         let owner = self.model.value().filter(new);
         if let Some(owner) = owner {
-            self.changed_hands(owner, &in_line, owner == token && manner == Manner::Plain)?;
+            self.changed_hands(owner, &in_line, owner == token && mode == Mode::Plain)?;
         }
         if let Reply::Busy { ticket, .. } = reply {
             self.clients[i].owed = if ticket > 0 { now + setting.lease } else { 0 };
@@ -314,7 +314,7 @@ impl World {
         let now = self.model.now();
         let c = &mut self.clients[i];
         let Some(Flight { request, sent, reply: Some(reply) }) = c.flight.take() else { return Ok(()) };
-        let gives_up = setting.gives_up.filter(|_| setting.manners[i] == Manner::Once);
+        let gives_up = setting.gives_up.filter(|_| setting.modes[i] == Mode::Once);
         match (request, reply) {
             (Request::Acquire { .. }, Reply::Busy { free, .. }) if gives_up.is_some_and(|gives_up| gives_up(free)) => {
                 if free {

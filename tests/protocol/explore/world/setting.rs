@@ -1,6 +1,6 @@
 //! What a search is about: how many clients, how they behave, what may go wrong, which scripts run.
 
-use crate::model::{Acquired, Ask, Manner, Model, Released, Renewed, Token};
+use crate::model::{Acquired, Ask, Mode, Model, Released, Renewed, Token};
 
 pub const FOREIGN: Token = 99;
 pub const TTL: u64 = 3;
@@ -44,7 +44,7 @@ pub enum Fault {
 
 #[derive(Clone)]
 pub struct Setting {
-    pub manners: Vec<Manner>,
+    pub modes: Vec<Mode>,
     pub sessions: u8,
     pub lease: u64,
     pub heartbeat: Option<u64>,

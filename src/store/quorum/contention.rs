@@ -1,5 +1,5 @@
-//! When to retry a lock that another process holds, and which server to ask first. A quorum has no queue, and processes
-//! that came at the same moment must not return at the same moment.
+//! What a waiter remembers of a lock that another process holds: when to retry, and which server to ask first. A quorum
+//! has no queue, and processes that came at the same moment must not return at the same moment.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const AT_MOST: Duration = Duration::from_secs(1);
 /// machines can do.
 const TIMES: u32 = 50;
 
-pub struct Backoff {
+pub struct Contention {
     within: Duration,
     pub at: Moment,
     /// Duration of the last ballot.
@@ -28,10 +28,10 @@ pub struct Backoff {
     all_at: Moment,
 }
 
-impl Backoff {
-    pub fn new() -> Backoff {
+impl Contention {
+    pub fn new() -> Contention {
         let now = Moment::now();
-        Backoff {
+        Contention {
             within: AT_LEAST,
             at: now,
             took: Duration::ZERO,
