@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind};
 use crate::lock::{BesideSetnx, Claim, HELD, Lease, LockName, Lost, Owner, Prefix, Token, Ttl, Upkeep, words};
 use crate::output::progress::Waiting;
 use crate::report::{Busy, Named, Report};
-use crate::retry::GivenBack;
+use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
 use crate::store::{self, Credentials, Store, Target, TlsFiles};
 use crate::wait::Limit;
@@ -298,16 +298,16 @@ fn give_up_if_asked(store: &mut dyn Store, claim: &Claim, timeout: Duration, sig
 /// Gives back a lock under which nothing was started, and returns whether the server confirmed it. A failure only
 /// delays the next holder, for at most one ttl.
 fn give_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> bool {
-    hand_back(store, claim, timeout).inspect_err(|explain| log::warn(format_args!("{explain}"))).is_ok()
+    try_give_back(store, claim, timeout).inspect_err(|explain| log::warn(format_args!("{explain}"))).is_ok()
 }
 
 /// Gives back an unused lock, and reports the event.
-fn hand_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> Result<(), Error> {
-    match crate::retry::give_back(timeout, Moment::NEVER, |limit| store.release(claim, limit)) {
-        Ok(GivenBack::NotYours(state)) => {
+fn try_give_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> Result<(), Error> {
+    match crate::retry::release(timeout, Moment::NEVER, |limit| store.release(claim, limit)) {
+        Ok(ReleaseAnswer::NotYours(state)) => {
             notify::lost(&Lost::Taken(state), "found when it was to be given back");
         }
-        Ok(GivenBack::Done | GivenBack::InDoubt) => {
+        Ok(ReleaseAnswer::Done | ReleaseAnswer::InDoubt) => {
             notify::released(None);
         }
         Err(explain) => {

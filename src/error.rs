@@ -17,7 +17,7 @@ pub struct Error {
 /// Kinds of errors, by what can be done about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// No reply, and no byte of a request left this machine: nothing happened. A retry may help.
+    /// No reply, and the request changed nothing: no byte of it left this machine, or it only reads. A retry may help.
     Unreachable,
     /// No reply to a request that may have been carried out. A retry may help.
     Unanswered,

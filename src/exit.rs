@@ -1,4 +1,5 @@
-//! The only file with exit statuses, and the only way out.
+//! Maps every report and every error to its exit status. Elsewhere nxlock exits only by a second Ctrl-C (`signals`), on
+//! clap's usage errors (`output`), and in the forked guard and command (`supervise`).
 //!
 //! The statuses are those of sysexits(3), as in flock(1), so that callers do not take them for the command's own; the
 //! others follow env(1) and timeout(1).

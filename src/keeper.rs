@@ -119,7 +119,7 @@ impl Keeper {
             front: Some(front),
             control: ready.control,
             until: lease.until,
-            margin: margin::stop(ttl, Duration::ZERO),
+            margin: margin::stop_before(ttl, Duration::ZERO),
             is_told: false,
             uncertain: None,
         }
@@ -182,7 +182,7 @@ impl Keeper {
             match self.owner() {
                 Some(owner) => return Some(End::Leave(owner)),
                 // A renewal may still succeed, but is no longer to be relied on.
-                None if self.is_relied_on() => self.give_up(&Lost::Unconfirmed(self.uncertain.clone())),
+                None if self.is_relied_on() => self.report_loss(&Lost::Unconfirmed(self.uncertain.clone())),
                 None => return Some(End::GiveBack),
             }
         }
@@ -206,14 +206,14 @@ impl Keeper {
         match self.owner() {
             Some(owner) => End::Leave(owner),
             None => {
-                self.give_up(how);
+                self.report_loss(how);
                 End::Lost
             }
         }
     }
 
     /// Reports that the lock is lost, or soon will be.
-    fn give_up(&mut self, how: &Lost) {
+    fn report_loss(&mut self, how: &Lost) {
         if !self.is_told {
             let follows = match self.lost_signal {
                 Some(signal) => format!("{signal} to process {}", self.watched.pid()),

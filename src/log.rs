@@ -1,9 +1,10 @@
-//! Messages while nxlock runs: warnings, traces (`--verbose`), and the progress of a wait. Owns stderr.
+//! Messages while nxlock runs: warnings, traces (`--verbose`), and the progress of a wait. Writes to
+//! stderr, as only clap (`output`) and an orphaned guard (`cmd/run/orphaned`) do beside it.
 //!
 //! Results are not logged here; `output` prints those.
 
 #[cfg(fuzzing)]
-pub mod heard;
+pub mod captured;
 mod stderr;
 
 use std::fmt;

@@ -131,7 +131,7 @@ impl Write for Stdout {
     }
 }
 
-/// Returns what would go to stdout in the requested form; [`log::heard`] has what would go to stderr.
+/// Returns what would go to stdout in the requested form; [`log::captured`] has what would go to stderr.
 #[cfg(fuzzing)]
 pub fn shown(report: &Report, as_json: bool) -> String {
     if as_json {

@@ -259,9 +259,9 @@ impl Lock {
         let Lock { store, claim, .. } = self;
         let within = self.server_timeout;
         let given_back = match finish {
-            Finish::Release => match retry::give_back(within, self.until, |limit| store.release(claim, limit)) {
-                Ok(retry::GivenBack::Done | retry::GivenBack::InDoubt) => Ok(GivenBack::Done),
-                Ok(retry::GivenBack::NotYours(state)) => Ok(GivenBack::NotYours(state)),
+            Finish::Release => match retry::release(within, self.until, |limit| store.release(claim, limit)) {
+                Ok(retry::ReleaseAnswer::Done | retry::ReleaseAnswer::InDoubt) => Ok(GivenBack::Done),
+                Ok(retry::ReleaseAnswer::NotYours(state)) => Ok(GivenBack::NotYours(state)),
                 Err(error) => Err(error),
             },
             // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.

@@ -11,7 +11,7 @@ use crate::store::Released;
 use crate::wait::Limit;
 
 /// The result of a release.
-pub enum GivenBack {
+pub enum ReleaseAnswer {
     Done,
     /// nxlock does not hold the lock, but an earlier request, whose reply was lost, may have released it.
     InDoubt,
@@ -23,16 +23,16 @@ pub enum GivenBack {
 ///
 /// # Errors
 /// The error of the last attempt.
-pub fn give_back(
+pub fn release(
     within: Duration,
     held_until: Moment,
     ask: impl FnMut(Limit<'_>) -> Result<Released, Error>,
-) -> Result<GivenBack, Error> {
+) -> Result<ReleaseAnswer, Error> {
     let (answer, in_doubt) = ask_again(within, ask);
     Ok(match answer? {
-        Released::Done => GivenBack::Done,
-        Released::NotYours(_) if in_doubt && !held_until.passed() => GivenBack::InDoubt,
-        Released::NotYours(state) => GivenBack::NotYours(state),
+        Released::Done => ReleaseAnswer::Done,
+        Released::NotYours(_) if in_doubt && !held_until.passed() => ReleaseAnswer::InDoubt,
+        Released::NotYours(state) => ReleaseAnswer::NotYours(state),
     })
 }
 

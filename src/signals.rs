@@ -82,7 +82,7 @@ impl Signals {
     /// # Errors
     /// As pthread_sigmask(3) and signalfd(2).
     pub fn listen() -> anyhow::Result<Signals> {
-        let stop = heard(STOP);
+        let stop = not_ignored(STOP);
         let blocked = set(heard_numbers(STOP).chain([FULL]));
         let inherited = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot handle signals")?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
@@ -113,7 +113,7 @@ impl Signals {
         // An inherited "ignore" would make wait(2) fail; no command relies on it.
         // SAFETY: SIG_DFL runs no code of ours.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
-        let all = heard(blockable().filter(|number| *number != FULL));
+        let all = not_ignored(blockable().filter(|number| *number != FULL));
         all.thread_block().context("cannot handle signals")?;
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
@@ -123,7 +123,7 @@ impl Signals {
     /// # Errors
     /// As pthread_sigmask(3) and signalfd(2).
     pub fn begin_screen(&mut self) -> anyhow::Result<()> {
-        let all = heard(STOP.into_iter().chain(SCREEN));
+        let all = not_ignored(STOP.into_iter().chain(SCREEN));
         all.thread_block().context("cannot handle signals")?;
         self.arrivals.set_mask(&all).context("cannot handle signals")
     }
@@ -204,7 +204,7 @@ impl CtrlC {
 
 /// Returns the set of the signals that were not ignored at startup. An ignored signal must not be blocked: the kernel
 /// would keep it pending, and nxlock would read it.
-fn heard(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
+fn not_ignored(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
     set(heard_numbers(numbers))
 }
 

@@ -73,13 +73,13 @@ pub struct Rules {
 impl Rules {
     /// Returns when to stop a command whose lease ends at `until` and was not renewed. No command starts after that.
     pub fn stop_at(&self, until: Moment) -> Moment {
-        until - margin::stop(self.ttl, self.kill_after)
+        until - margin::stop_before(self.ttl, self.kill_after)
     }
 
     /// Returns when to kill what is left of the tree, so that it is gone before a lease that ends at `until` expires.
     pub fn kill_at(&self, until: Moment) -> Moment {
         match self.on_lost {
-            OnLost::Stop => until - margin::kill(self.ttl, self.kill_after),
+            OnLost::Stop => until - margin::kill_before(self.ttl, self.kill_after),
             OnLost::Continue => Moment::NEVER,
         }
     }
@@ -108,9 +108,9 @@ enum Phase {
     Running,
     /// The command has ended; nxlock waits for its descendants.
     Outlived,
-    /// The command was told to stop; nxlock kills what is left at this moment.
+    /// The command was told to stop, and has until this moment.
     Stopping {
-        kill_at: Moment,
+        grace_ends: Moment,
     },
     Killing(Killing),
 }
@@ -135,7 +135,7 @@ pub struct Supervisor<'a> {
     /// No process of the tree is left.
     is_gone: bool,
     /// The guard may reap the command.
-    is_heard: bool,
+    may_reap: bool,
     /// A signal asked nxlock to end the command, or a typed one killed it: its descendants are stopped too.
     asked_to_end: bool,
     /// Signal typed at the terminal to stop the command.
@@ -173,7 +173,7 @@ impl<'a> Supervisor<'a> {
             early: Vec::new(),
             ending: None,
             is_gone: false,
-            is_heard: false,
+            may_reap: false,
             asked_to_end: false,
             typed: None,
             timed_out: false,
@@ -231,7 +231,7 @@ impl<'a> Supervisor<'a> {
             }
             (Phase::Outlived, Descendants::Wait) => {}
         }
-        if !std::mem::replace(&mut self.is_heard, true) {
+        if !std::mem::replace(&mut self.may_reap, true) {
             self.tree.command = None;
             self.guard.reap();
         }
@@ -255,7 +255,7 @@ impl<'a> Supervisor<'a> {
         self.is_gone = guard::reap_all();
     }
 
-    fn heard(&mut self, report: CommandEvent) {
+    fn on_event(&mut self, report: CommandEvent) {
         match report {
             CommandEvent::Started(pid) => {
                 notify::started(pid);
@@ -296,7 +296,7 @@ impl<'a> Supervisor<'a> {
 
     fn take_reports(&mut self) {
         while let Some(report) = self.guard.report() {
-            self.heard(report);
+            self.on_event(report);
         }
     }
 
@@ -353,7 +353,7 @@ impl<'a> Supervisor<'a> {
             }
             (libc::SIGCONT, _) => {
                 self.continued += 1;
-                if !self.last_call().passed() {
+                if !self.kill_at().passed() {
                     self.tree.signal_all(&[number], reach);
                 }
             }
@@ -376,7 +376,7 @@ impl<'a> Supervisor<'a> {
                     log::note(format_args!("the lock is renewed again"));
                 }
                 self.until = until;
-                self.guard.kill_at(self.last_call());
+                self.guard.kill_at(self.kill_at());
             }
             Renewal::Uncertain(error) => {
                 if self.uncertain.is_none() && self.lost.is_none() {
@@ -408,14 +408,14 @@ impl<'a> Supervisor<'a> {
     fn stop(&mut self, number: c_int, reach: Reach) {
         self.signal_and_wake(number, reach);
         if let Phase::Running | Phase::Outlived = self.phase {
-            self.phase = Phase::Stopping { kill_at: Moment::now() + self.rules.kill_after };
+            self.phase = Phase::Stopping { grace_ends: Moment::now() + self.rules.kill_after };
         }
     }
 
     /// Signals processes and continues stopped ones, unless they are about to be killed: SIGKILL needs no SIGCONT, and
     /// a continued process would run on until then, perhaps past the end of the lease.
     fn signal_and_wake(&self, number: c_int, reach: Reach) {
-        match (self.last_call().passed(), reach) {
+        match (self.kill_at().passed(), reach) {
             (true, _) => _ = self.tree.signal_all(&[number], reach),
             (false, Reach::All) => _ = self.tree.signal_all(&[number, libc::SIGCONT], reach),
             (false, Reach::OutsideOurGroup) => {
@@ -448,7 +448,7 @@ impl<'a> Supervisor<'a> {
         self.check_deadlines();
         let before = self.continued;
         self.take_notices();
-        if !self.last_call().passed() {
+        if !self.kill_at().passed() {
             suspension.undo(&self.tree, self.continued != before);
         }
     }
@@ -466,8 +466,8 @@ impl<'a> Supervisor<'a> {
                 self.stop(libc::SIGTERM, Reach::All);
             }
         }
-        if let Phase::Stopping { kill_at } = self.phase
-            && kill_at.min(self.last_call()).passed()
+        if let Phase::Stopping { grace_ends } = self.phase
+            && grace_ends.min(self.kill_at()).passed()
         {
             let mut killing = Killing::begin();
             if killing.round(&self.tree) {
@@ -488,7 +488,7 @@ impl<'a> Supervisor<'a> {
         let stop_at = if self.lost.is_some() { Moment::NEVER } else { self.stop_at() };
         let kill = match &self.phase {
             Phase::Running | Phase::Outlived => Moment::NEVER,
-            Phase::Stopping { kill_at } => (*kill_at).min(self.last_call()),
+            Phase::Stopping { grace_ends } => (*grace_ends).min(self.kill_at()),
             Phase::Killing(killing) => killing.next(),
         };
         let look = self.suspension.as_ref().map_or(Moment::NEVER, Suspension::next);
@@ -500,7 +500,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Returns when to kill what is left of the tree, so that it is gone before the lease expires.
-    fn last_call(&self) -> Moment {
+    fn kill_at(&self) -> Moment {
         self.rules.kill_at(self.until)
     }
 }

@@ -38,20 +38,20 @@ pub struct Asked {
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (mut matches, mut cli) = Cli::read(&words, Cli::command)?;
-    let counted = match heard(&matches) {
-        Ok(counted) => counted,
+    let entries = match effective_entries(&matches) {
+        Ok(entries) => entries,
         Err(error) => return Ok(Asked { cli, settings: Err(error) }),
     };
-    if !counted.is_empty() {
-        (matches, cli) = Cli::read(&words, || with_defaults(&counted))?;
+    if !entries.is_empty() {
+        (matches, cli) = Cli::read(&words, || with_defaults(&entries))?;
     }
-    let told = matches.subcommand_name() == Some("check");
-    let settings = if told { Settings::of(&Cli::command(), &matches, &counted) } else { Settings::default() };
+    let is_check = matches.subcommand_name() == Some("check");
+    let settings = if is_check { Settings::of(&Cli::command(), &matches, &entries) } else { Settings::default() };
     match lone_half(&cli).or_else(|| lone_margin(&cli, &matches)) {
         None => Ok(Asked { cli, settings: Ok(settings) }),
         Some((lone, lacking)) => {
             let cause = format!("it requires {lacking}");
-            match counted.iter().find(|entry| entry.key == lone) {
+            match entries.iter().find(|entry| entry.key == lone) {
                 Some(entry) => Ok(Asked { cli, settings: Err(entry.location.error(lone, cause)) }),
                 None => Err(Cli::command()
                     .error(clap::error::ErrorKind::MissingRequiredArgument, format!("--{lone} requires --{lacking}"))),
@@ -65,16 +65,16 @@ pub fn asked() -> Result<Asked, clap::Error> {
 pub fn so_far(words: &[OsString]) -> Option<(ArgMatches, GlobalArgs)> {
     let read = |definition: Command| definition.ignore_errors(true).try_get_matches_from(words).ok();
     let mut matches = read(Cli::command())?;
-    let counted = heard(&matches).ok()?;
-    if !counted.is_empty() {
-        matches = read(with_defaults(&counted))?;
+    let entries = effective_entries(&matches).ok()?;
+    if !entries.is_empty() {
+        matches = read(with_defaults(&entries))?;
     }
     let global = GlobalArgs::from_arg_matches(&matches).ok()?;
     Some((matches, global))
 }
 
 /// Returns the entries of the files that take effect.
-fn heard(matches: &ArgMatches) -> Result<Vec<Entry>, Error> {
+fn effective_entries(matches: &ArgMatches) -> Result<Vec<Entry>, Error> {
     let named = given(matches.get_one::<PathBuf>("config"));
     Ok(entries(named.map(PathBuf::as_path))?.into_iter().filter(|entry| counts(entry, matches)).collect())
 }
@@ -89,8 +89,8 @@ fn entries(named: Option<&Path>) -> Result<Vec<Entry>, Error> {
     let command = Cli::command();
     for file in files {
         let later = file.entries(&command)?;
-        let unheard = |entry: &Entry| !entries.iter().any(|first| first.key == entry.key || first.excludes(entry));
-        let later: Vec<_> = later.into_iter().filter(unheard).collect();
+        let is_new = |entry: &Entry| !entries.iter().any(|first| first.key == entry.key || first.excludes(entry));
+        let later: Vec<_> = later.into_iter().filter(is_new).collect();
         entries.extend(later);
     }
     Ok(entries)

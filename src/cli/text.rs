@@ -1,5 +1,5 @@
 //! The prose after the options of `--help`: exit statuses and examples. The manual pages have the same as sections, and
-//! more (`docs/prose.rs`).
+//! more (`man/*.in`).
 //!
 //! No line is longer than 78 columns. `docs.rs` parses a term, two spaces and a text as an item of a list, and takes
 //! lines indented by four more spaces verbatim.

@@ -6,7 +6,7 @@ mod kept;
 use std::io;
 use std::time::Duration;
 
-use super::{Outcome, Wants, give_up_if_asked, hand_back, meant, new_claim, open, wait_for};
+use super::{Outcome, Wants, give_up_if_asked, meant, new_claim, open, try_give_back, wait_for};
 use crate::cli::{Acquire, GlobalArgs};
 use crate::duration::span;
 use crate::error::Error;
@@ -78,7 +78,7 @@ impl Custody {
         let ends = |error: &str| format!("{error}; the lock ends by itself within {}", span(acquired.ttl.get()));
         let cause = match self {
             Custody::Here { claim, mut store } => {
-                let handed_back = hand_back(&mut *store, &claim, server_timeout);
+                let handed_back = try_give_back(&mut *store, &claim, server_timeout);
                 handed_back.map_or_else(|error| ends(&error.to_string()), |()| "the lock was given back".to_owned())
             }
             // The keeper may be renewing now, which has its own time limit.

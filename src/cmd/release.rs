@@ -6,7 +6,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::Claim;
 use crate::report::{NotYours, Released, Report, Wanted};
-use crate::retry::{self, GivenBack};
+use crate::retry::{self, ReleaseAnswer};
 use crate::{keeper, log};
 
 pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
@@ -16,28 +16,28 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
     let never = Moment::NEVER;
     let (wanted, given_back) = match (&asked.break_id, &asked.token) {
         (Some(id), _) => {
-            (Wanted::Break, retry::give_back(timeout, never, |limit| store.break_lock(&lock.name, id, limit)))
+            (Wanted::Break, retry::release(timeout, never, |limit| store.break_lock(&lock.name, id, limit)))
         }
         (None, Some(given)) => {
             let claim = Claim { name: lock.name.clone(), token: token(given)?, owner_pid: None, beside_setnx: None };
             if keeper::ask_to_leave(&lock.key, &claim.token) {
                 log::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }
-            (Wanted::Release, retry::give_back(timeout, never, |limit| store.release(&claim, limit)))
+            (Wanted::Release, retry::release(timeout, never, |limit| store.release(&claim, limit)))
         }
         (None, None) => return Err(no_token().into()),
     };
     let broken = wanted == Wanted::Break;
     Ok(match given_back? {
-        GivenBack::Done => Report::Released(Released { lock, broken }),
-        GivenBack::InDoubt => {
+        ReleaseAnswer::Done => Report::Released(Released { lock, broken }),
+        ReleaseAnswer::InDoubt => {
             log::warn(format_args!(
                 "an answer was lost, so \"{}\" may have been given back only now, or have ended before",
                 lock.name
             ));
             Report::Released(Released { lock, broken })
         }
-        GivenBack::NotYours(state) => Report::NotYours(NotYours { lock, wanted, state }),
+        ReleaseAnswer::NotYours(state) => Report::NotYours(NotYours { lock, wanted, state }),
     })
 }
 

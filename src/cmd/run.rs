@@ -84,7 +84,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     }
     let rest = until_at_least.filter(|_| ending.is_ok() && lost.is_none());
     let rest = rest.map(Moment::remaining).filter(|rest| !rest.is_zero());
-    let unreleased = give_up(renewer, rest.map(Ttl::at_least), &mut lost);
+    let unreleased = finish(renewer, rest.map(Ttl::at_least), &mut lost);
     guard.wait();
     if let (Err(_), Some(error)) = (&ending, &unreleased) {
         log::warn(format_args!("{error}"));
@@ -165,7 +165,7 @@ fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'stati
 
 /// Gives the lock back, or leaves it for the `rest` of `--at-least`. Returns the error if that fails; sets `lost` if
 /// the lock turns out to be lost.
-fn give_up(renewer: Renewer, rest: Option<Ttl>, lost: &mut Option<Lost>) -> Option<Error> {
+fn finish(renewer: Renewer, rest: Option<Ttl>, lost: &mut Option<Lost>) -> Option<Error> {
     match renewer.give_back(rest) {
         GivenBack::NotYours(state) if lost.is_none() => {
             let found = Lost::Taken(state);

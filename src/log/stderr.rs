@@ -66,7 +66,7 @@ pub fn offer(text: &Text) {
 #[cfg(fuzzing)]
 fn write(text: &Text) {
     let (Text::Styled(text) | Text::Raw(text)) = text;
-    super::heard::put(text);
+    super::captured::put(text);
 }
 
 #[cfg(not(fuzzing))]

@@ -17,7 +17,7 @@ pub fn stdout(report: &Report) -> Option<String> {
     match report {
         Report::Acquired(acquired) => Some(token(acquired)),
         Report::Status(status) => Some(standings(status)),
-        Report::Checked(checked) => Some(check::told(checked)),
+        Report::Checked(checked) => Some(check::text(checked)),
         _ => None,
     }
 }

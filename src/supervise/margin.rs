@@ -1,12 +1,15 @@
-//! How long before the end of a lease nxlock must act, so that the command is gone by then.
+//! How long before the end of a lease nxlock must act, so that the command is gone by then. `Rules` makes moments of it
+//! for a command, and the keeper for the process it watches. The end is when nxlock believes that the lease ends,
+//! `Ttl::believed_until`.
 
 use std::time::Duration;
 
 use crate::lock::Ttl;
 
-/// Returns how long before the end of the lease the command is told to stop: a fifth of the ttl, or the time that the
-/// command is to have, if longer, but no more than a quarter, so that a server may be down for a while.
-pub fn stop(ttl: Ttl, kill_after: Duration) -> Duration {
+/// Returns how long before the end of the lease the command is told to stop: a fifth of the ttl, at least 200 ms and at
+/// most 10 s; or the time that the command is to have, up to a quarter of the ttl, if that is longer. Never more than a
+/// third of the ttl: a server may be down for a while.
+pub fn stop_before(ttl: Ttl, kill_after: Duration) -> Duration {
     let ttl = ttl.get();
     let fifth = (ttl / 5).clamp(Duration::from_millis(200), Duration::from_secs(10));
     let asked_for = (kill_after + Duration::from_millis(100)).min(ttl / 4);
@@ -15,9 +18,9 @@ pub fn stop(ttl: Ttl, kill_after: Duration) -> Duration {
 
 /// Returns how long before the end of the lease nxlock kills what is left: time for nxlock to wake up and for the
 /// processes to end while ten others compete for the CPU.
-pub fn kill(ttl: Ttl, kill_after: Duration) -> Duration {
-    let guard = (ttl.get() / 100).max(Duration::from_millis(250));
-    guard.min(stop(ttl, kill_after) / 2)
+pub fn kill_before(ttl: Ttl, kill_after: Duration) -> Duration {
+    let reserve = (ttl.get() / 100).max(Duration::from_millis(250));
+    reserve.min(stop_before(ttl, kill_after) / 2)
 }
 
 #[cfg(test)]
@@ -27,7 +30,7 @@ mod tests {
     fn margins(ttl_ms: u64, kill_after_ms: u64) -> (u128, u128) {
         let ttl = Ttl::at_least(Duration::from_millis(ttl_ms));
         let kill_after = Duration::from_millis(kill_after_ms);
-        (stop(ttl, kill_after).as_millis(), kill(ttl, kill_after).as_millis())
+        (stop_before(ttl, kill_after).as_millis(), kill_before(ttl, kill_after).as_millis())
     }
 
     #[test]

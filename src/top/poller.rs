@@ -9,7 +9,7 @@ use crate::list::Subject;
 use crate::lock::HolderId;
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::report::{Named, Row};
-use crate::retry::{GivenBack, give_back};
+use crate::retry::{self, ReleaseAnswer};
 use crate::store::{Released, Store};
 use crate::thread;
 use crate::wait::Limit;
@@ -50,9 +50,9 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
             },
             Task::Break(lock, id) => {
                 let take = |limit: Limit<'_>| store.break_lock(&lock.name, &id, limit);
-                let taken = give_back(subject.timeout, Moment::NEVER, take).map(|taken| match taken {
-                    GivenBack::Done | GivenBack::InDoubt => Released::Done,
-                    GivenBack::NotYours(state) => Released::NotYours(state),
+                let taken = retry::release(subject.timeout, Moment::NEVER, take).map(|taken| match taken {
+                    ReleaseAnswer::Done | ReleaseAnswer::InDoubt => Released::Done,
+                    ReleaseAnswer::NotYours(state) => Released::NotYours(state),
                 });
                 Update::Broken(lock, taken)
             }

@@ -99,7 +99,7 @@ pub fn usage(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ") + "\n"
 }
 
-/// Prose, as `prose.rs` and `text.rs` write it.
+/// Prose, as `text.rs` writes it.
 pub fn prose(text: &str) -> String {
     let blocks = text.split("\n\n").map(block);
     blocks.collect::<Vec<_>>().join(".PP\n")

@@ -9,7 +9,7 @@ use crate::report::{Checked, CheckedServer};
 use crate::store::{Finding, Verdict};
 use crate::text::clean;
 
-pub fn told(checked: &Checked) -> String {
+pub fn text(checked: &Checked) -> String {
     let head = ["SETTING", "VALUE", "FROM"].map(str::to_owned);
     let lines: Vec<_> = std::iter::once(head).chain(checked.settings.iter().map(setting)).collect();
     let servers: String = checked.servers.iter().map(server).collect();

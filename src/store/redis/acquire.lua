@@ -1,4 +1,4 @@
--- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time.
+-- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time. Follows queue.lua.
 --
 -- KEYS lock, queue, waiters, fence
 -- ARGV token, ttl_ms, mode, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind

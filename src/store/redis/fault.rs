@@ -28,7 +28,8 @@ pub enum Fault {
 #[derive(Debug)]
 pub struct NoReply {
     pub fault: Fault,
-    /// A byte of the request left this machine: the server may have executed it.
+    /// A byte of the request may have left this machine, so the server may have executed it. The connection counts the
+    /// bytes that the socket, or TLS above it, has taken.
     pub sent: bool,
 }
 

@@ -1,4 +1,5 @@
 -- INSPECT: returns the holder and the waiters. Only reads: EVAL_RO, a replica and read permission suffice.
+-- Follows queue.lua.
 --
 -- KEYS lock, queue, waiters, fence     no ARGV
 -- RETURNS {type, value, pttl, fence, now_us, reserved, queue}

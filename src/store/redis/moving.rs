@@ -80,7 +80,7 @@ impl Server {
                     _ => {
                         granted_there = self.client.sent_there().cloned();
                         let fence = companion_key(&key, "fence");
-                        let answer = self.script_of_one(operation, Script::RaiseMoving, &fence, &[&ttl_ms], limit)?;
+                        let answer = self.script_of_one(operation, Script::FenceMoving, &fence, &[&ttl_ms], limit)?;
                         let fence = answer.first().and_then(reply::fence).ok_or_else(|| self.senseless(operation))?;
                         fenced = Some((fence, ttl.believed_until(asked)));
                         self.leave_moving_queue(&key, &claim.token, limit);

@@ -1,4 +1,4 @@
--- NUDGE: tells the first live waiter to ask again.
+-- NUDGE: tells the first live waiter to ask again. Follows queue.lua.
 --
 -- KEYS lock, queue, waiters, fence     ARGV '' (no waiter asks)
 -- RETURNS {1}

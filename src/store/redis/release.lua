@@ -1,4 +1,4 @@
--- RELEASE: releases the lock, or reserves it for the next waiter; or gives up a wait.
+-- RELEASE: releases the lock, or reserves it for the next waiter; or gives up a wait. Follows queue.lua.
 --
 -- KEYS lock, queue, waiters, fence     ARGV token
 -- RETURNS {1}                               it was ours; nobody waits, it is free

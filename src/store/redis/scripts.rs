@@ -17,7 +17,7 @@ pub enum Script {
     AcquireMoving,
     RenewMoving,
     ReleaseMoving,
-    RaiseMoving,
+    FenceMoving,
 }
 
 const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.lua"));
@@ -52,7 +52,7 @@ const RELEASE_BESIDE_SETNX: &str = concat!(
 const ACQUIRE_MOVING: &str = include_str!("moving_acquire.lua");
 const RENEW_MOVING: &str = include_str!("moving_renew.lua");
 const RELEASE_MOVING: &str = include_str!("moving_release.lua");
-const RAISE_MOVING: &str = include_str!("moving_raise.lua");
+const FENCE_MOVING: &str = include_str!("moving_fence.lua");
 
 static ACQUIRE_SENT: [u8; sent::<0>(ACQUIRE).1] = sent(ACQUIRE).0;
 static RELEASE_SENT: [u8; sent::<0>(RELEASE).1] = sent(RELEASE).0;
@@ -66,7 +66,7 @@ static RELEASE_BESIDE_SETNX_SENT: [u8; sent::<0>(RELEASE_BESIDE_SETNX).1] = sent
 static ACQUIRE_MOVING_SENT: [u8; sent::<0>(ACQUIRE_MOVING).1] = sent(ACQUIRE_MOVING).0;
 static RENEW_MOVING_SENT: [u8; sent::<0>(RENEW_MOVING).1] = sent(RENEW_MOVING).0;
 static RELEASE_MOVING_SENT: [u8; sent::<0>(RELEASE_MOVING).1] = sent(RELEASE_MOVING).0;
-static RAISE_MOVING_SENT: [u8; sent::<0>(RAISE_MOVING).1] = sent(RAISE_MOVING).0;
+static FENCE_MOVING_SENT: [u8; sent::<0>(FENCE_MOVING).1] = sent(FENCE_MOVING).0;
 
 impl Script {
     /// Returns the text, always the same, so that the server's cache holds one of each.
@@ -84,7 +84,7 @@ impl Script {
             Script::AcquireMoving => &ACQUIRE_MOVING_SENT,
             Script::RenewMoving => &RENEW_MOVING_SENT,
             Script::ReleaseMoving => &RELEASE_MOVING_SENT,
-            Script::RaiseMoving => &RAISE_MOVING_SENT,
+            Script::FenceMoving => &FENCE_MOVING_SENT,
         }
     }
 
@@ -95,7 +95,7 @@ impl Script {
             Script::RenewBesideSetnx => &["fence", "holder"],
             Script::Acquire | Script::Release | Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
             Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
-            Script::AcquireMoving | Script::RenewMoving | Script::ReleaseMoving | Script::RaiseMoving => &[],
+            Script::AcquireMoving | Script::RenewMoving | Script::ReleaseMoving | Script::FenceMoving => &[],
         }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
             (Script::AcquireMoving, ACQUIRE_MOVING),
             (Script::RenewMoving, RENEW_MOVING),
             (Script::ReleaseMoving, RELEASE_MOVING),
-            (Script::RaiseMoving, RAISE_MOVING),
+            (Script::FenceMoving, FENCE_MOVING),
         ] {
             let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
             let expected: String = lines.flat_map(|line| [line, "\n"]).collect();

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use nxlock::fuzzed::{Report, heard, shown};
+use nxlock::fuzzed::{Report, captured, shown};
 
 /// General categories Cf, Zl and Zp of Unicode 16, from its DerivedGeneralCategory.txt and not from the program.
 const FORMAT: [(u32, u32); 20] = [
@@ -46,7 +46,7 @@ pub fn harmless_line(text: &str) {
 
 /// Returns all that nxlock shows people of a report, without styles.
 pub fn human(report: &Report) -> String {
-    heard::take();
+    captured::take();
     let text = unstyled(shown(report, false)) + &said();
     harmless(&text);
     text
@@ -54,7 +54,7 @@ pub fn human(report: &Report) -> String {
 
 /// Returns what nxlock wrote to stderr meanwhile, without styles.
 pub fn said() -> String {
-    let text = unstyled(heard::take());
+    let text = unstyled(captured::take());
     harmless(&text);
     text
 }

@@ -1,4 +1,4 @@
--- RAISE of one key: sets a fence for the holder of the lock, higher than all before it.
+-- FENCE of one key: sets a fence for the holder of the lock, higher than all before it.
 --
 -- KEYS fence     ARGV ttl_ms
 -- RETURNS {fence}, a string

@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 
 thread_local! {
-    static HEARD: RefCell<String> = const { RefCell::new(String::new()) };
+    static CAPTURED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 pub(super) fn put(text: &str) {
-    HEARD.with_borrow_mut(|heard| heard.push_str(text));
+    CAPTURED.with_borrow_mut(|captured| captured.push_str(text));
 }
 
 /// Returns everything since the last call, with its styles.
 pub fn take() -> String {
-    HEARD.take()
+    CAPTURED.take()
 }
