@@ -48,6 +48,17 @@ fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
 }
 
 #[test]
+fn a_vote_that_decides_is_waited_for_though_its_server_is_far_slower_than_the_others() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    three[2].put("lock:job", OTHERS, Some(600_000));
+    let slow = Proxy::to(&three[0], |_| Fate::Slow(Duration::from_millis(150)));
+    let servers = format!("{} {} {}", slow.url(), three[1].url(), three[2].url());
+    let call = Nxlock::new(["run", "job", "-w", "15s", "--", "echo", "ran"]).env("NXLOCK_SERVER", &servers);
+    call.run().exits(0).prints("ran\n");
+    three[2].delete("lock:job");
+}
+
+#[test]
 fn a_lock_is_given_back_though_most_servers_refuse_connections_at_first() {
     let five = Five::start();
     let networks: Vec<Network> = five.each().iter().map(Network::to).collect();

@@ -35,6 +35,8 @@ struct Member {
     /// Requests without a reply. Each gets one in the end, if only from the node's own thread.
     unanswered: usize,
     asked: Moment,
+    /// How long its last reply took.
+    took: Duration,
     /// Since when its server has not replied in time.
     late_since: Option<Moment>,
 }
@@ -44,7 +46,8 @@ struct Member {
 pub enum Stragglers {
     /// Wait for them.
     Awaited,
-    /// Leave them behind after four times as long as the majority took.
+    /// Leave them behind after four times as long as the majority took, or twice as long as their own last reply: what
+    /// they say may decide.
     LeftBehind,
 }
 
@@ -72,7 +75,7 @@ impl Fanout {
         let start = |(at, endpoint): (usize, &Endpoint)| {
             let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).among(&distinct);
             let jobs = node::start(at, server, end.try_clone()?, Arc::clone(&closed), answers.another()?)?;
-            Ok(Member { jobs, unanswered: 0, asked: now, late_since: None })
+            Ok(Member { jobs, unanswered: 0, asked: now, took: Duration::ZERO, late_since: None })
         };
         let members = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
         Ok(Fanout { members, replies, question: 0, round: 0, closed, open: Some(open) })
@@ -132,7 +135,7 @@ impl Fanout {
         self.question += 1;
         let now = Moment::now();
         for (_, member) in self.members.iter_mut().enumerate().filter(|(node, _)| whom(*node)) {
-            let job = Job { question: self.question, round: self.round, request: request.clone(), until };
+            let job = Job { question: self.question, round: self.round, request: request.clone(), asked: now, until };
             // A thread that is gone has panicked, and does not reply.
             let is_sent = member.jobs.send(job).is_ok();
             member.unanswered += usize::from(is_sent);
@@ -152,7 +155,7 @@ impl Fanout {
         let mut last = Moment::NEVER;
         while !votes.all_in() && !enough(votes) {
             if others == Stragglers::LeftBehind && last == Moment::NEVER && votes.answered() >= votes.quorum() {
-                last = began + (began.elapsed() * 4).max(LEAST);
+                last = began + (began.elapsed() * 4).max(self.slowest(votes) * 2).max(LEAST);
             }
             let Some(reply) = self.next(limit.no_later_than(last))? else {
                 if last.passed() || limit.until.passed() {
@@ -175,12 +178,21 @@ impl Fanout {
                     // A server that is down fails at once, and costs nothing.
                     Answer::Failed(_) if member.asked.elapsed() < LEAST => {}
                     Answer::Failed(_) => member.is_late(),
-                    _ => member.late_since = None,
+                    _ => {
+                        member.late_since = None;
+                        member.took = reply.took;
+                    }
                 }
                 Some(reply)
             }
             Arrived::Readable | Arrived::Time => None,
         })
+    }
+
+    /// Returns how long the slowest of the nodes took last that have not replied.
+    fn slowest(&self, votes: &Votes) -> Duration {
+        let missing = self.members.iter().zip(votes.each()).filter(|(_, answer)| answer.is_none());
+        missing.map(|(member, _)| member.took).max().unwrap_or_default()
     }
 
     /// Marks as late the nodes that were asked and have not replied: they had time to.

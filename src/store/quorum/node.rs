@@ -62,6 +62,7 @@ pub struct Job {
     /// Several requests may belong to one operation.
     pub round: u64,
     pub request: Request,
+    pub asked: Moment,
     pub until: Moment,
 }
 
@@ -91,6 +92,8 @@ pub struct Reply {
     pub node: usize,
     pub question: u64,
     pub answer: Answer,
+    /// Since the node was asked.
+    pub took: Duration,
 }
 
 struct Node {
@@ -123,7 +126,7 @@ pub fn start(
     let work = move || {
         for job in given {
             let answer = node.carry_out(&job, &end);
-            answers.send(Reply { node: at, question: job.question, answer });
+            answers.send(Reply { node: at, question: job.question, answer, took: job.asked.elapsed() });
         }
     };
     thread::spawn("quorum", work)?;
