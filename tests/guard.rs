@@ -223,7 +223,6 @@ fn a_frozen_guard_does_not_keep_nxlock_from_stopping_the_tree_in_time() {
     freeze(guard);
     redis.delete("lock:job");
     eventually("all of it is gone", || tree.is_gone());
-    is_sent(guard, Signal::SIGCONT);
 }
 
 #[test]

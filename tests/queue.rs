@@ -143,14 +143,14 @@ fn the_dead_in_line_keep_nobody_out_of_a_lock_that_was_deleted() {
 fn who_leaves_the_line_is_forgotten_and_not_only_unheard() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
-    let mut out_of_time = Turn::queued(&redis, &["-w", "3s"]);
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let told = Turn::queued(&redis, &[]);
-        assert_eq!(redis.ask::<usize>(&["ZCARD", "{lock:job}:queue"]), 2);
+        assert_eq!(redis.ask::<usize>(&["ZCARD", "{lock:job}:queue"]), 1);
         told.running.signal(signal);
         told.running.finish().dies_of(signal).prints("");
-        assert_eq!(redis.ask::<usize>(&["ZCARD", "{lock:job}:queue"]), 1, "{signal}");
+        assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 2, "the lock and its fence, {signal}");
     }
+    let mut out_of_time = Turn::queued(&redis, &["-w", "3s"]);
     eventually("it has given up", || out_of_time.running.has_ended());
     assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 2, "the lock and its fence");
     holder.leaves();

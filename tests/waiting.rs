@@ -147,11 +147,11 @@ fn slow_grants_far_apart_do_not_add_up() {
             _ => Fate::Delivered,
         }
     });
-    let args = ["run", "job", "--no-queue", "-t", "2s", "--server-timeout", "1500ms", "--", "echo", "ran"];
+    let args = ["run", "job", "--no-queue", "-t", "2s", "--server-timeout", "4s", "--", "echo", "ran"];
     let mut waiter = proxy.nxlock(args).start();
     waiter.says("waiting for");
     assert_eq!(phase.load(Ordering::SeqCst), 1);
-    lasts(Duration::from_millis(1600));
+    lasts(Duration::from_millis(4100));
     phase.store(2, Ordering::SeqCst);
     waiter.finish().exits(0).prints("ran\n");
     assert_eq!(phase.load(Ordering::SeqCst), 3);

@@ -1,15 +1,16 @@
 //! A shell at a terminal, with job control for one job, which it continues in the foreground after a stop.
 
+use std::convert::Infallible;
+use std::ffi::{CString, OsString};
 use std::fs;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use nix::libc;
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, Signal, killpg, signal};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::{Pid, getpid, setpgid, tcsetpgrp};
+use nix::unistd::{ForkResult, Pid, execve, fork, getpid, setpgid, tcsetpgrp};
 
 use crate::section::SHELL;
 use crate::support::lasts;
@@ -29,24 +30,31 @@ pub fn environment(job: &[String], left_stopped: Duration, told: &str) -> [(&'st
 pub fn run(job: &str) {
     let left_stopped = std::env::var(LEFT_STOPPED).unwrap().parse().map(Duration::from_micros).unwrap();
     let told = std::env::var(TOLD).unwrap();
-    let mut words = job.lines();
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words);
-    for name in [SHELL, LEFT_STOPPED, TOLD] {
-        command.env_remove(name);
-    }
-    // SAFETY: the closure makes only system calls.
-    unsafe {
-        command.pre_exec(|| {
-            setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-            let background = SigSet::from(Signal::SIGTTOU);
-            background.thread_block()?;
-            tcsetpgrp(std::io::stdin(), getpid())?;
-            background.thread_unblock()?;
-            Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
-        });
-    }
-    let pid = Pid::from_raw(command.spawn().unwrap().id().cast_signed());
+    let words: Vec<CString> = job.lines().map(|word| CString::new(word).unwrap()).collect();
+    let of_ours = |name: &OsString| [SHELL, LEFT_STOPPED, TOLD].iter().any(|other| name == other);
+    let variables: Vec<CString> = std::env::vars_os()
+        .filter(|(name, _)| !of_ours(name))
+        .map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).unwrap())
+        .collect();
+    let begin = || -> nix::Result<Infallible> {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        let background = SigSet::from(Signal::SIGTTOU);
+        background.thread_block()?;
+        tcsetpgrp(std::io::stdin(), getpid())?;
+        background.thread_unblock()?;
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        execve(&words[0], &words, &variables)
+    };
+    // Unlike std's Command, this does not wait for execve(2): a Ctrl-Z may stop the child before that.
+    // SAFETY: the child makes only system calls.
+    let pid = match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            let _ = begin();
+            // SAFETY: ends this process, and runs nothing else.
+            unsafe { libc::_exit(127) }
+        }
+    };
     // SAFETY: SIG_IGN runs no code of ours.
     unsafe { signal(Signal::SIGTTOU, SigHandler::SigIgn) }.unwrap();
     let any = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED;

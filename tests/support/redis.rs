@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 
 use super::clock::Clock;
 use super::lasting::Swept;
-use super::{Nxlock, eventually, eventually_some, pause, state_of};
+use super::{Nxlock, eventually, eventually_some, now, pause, state_of};
 
 /// Listens on a Unix socket in a directory of its own, and on a TCP port if asked to. Killed when dropped; it must
 /// hold nothing then but fences that expire.
@@ -326,11 +327,16 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        let litter = if self.inspected.load(Ordering::Relaxed) && !std::thread::panicking() {
-            self.litter()
-        } else {
-            Vec::new()
-        };
+        let mut litter = Vec::new();
+        if self.inspected.load(Ordering::Relaxed) && !std::thread::panicking() {
+            // The last requests to a minority of servers are sent and not waited for.
+            let began = now();
+            litter = self.litter();
+            while !litter.is_empty() && began.elapsed() < Duration::from_secs(2) {
+                pause();
+                litter = self.litter();
+            }
+        }
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
             let _ = process.wait();
