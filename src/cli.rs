@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, Command, Parser, Subcommand, ValueHint};
 
 use crate::duration::{self, positive};
 use crate::lock::{HolderId, Key, LockName, Ttl};
@@ -41,12 +41,14 @@ pub use setnx::SetnxArgs;
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
 #[command(after_long_help = text::AFTER_HELP)]
-pub struct Cli {
+pub struct CommandLine<V: Subcommand> {
     #[command(flatten)]
     pub global: GlobalArgs,
     #[command(subcommand)]
-    pub verb: Verb,
+    pub verb: V,
 }
+
+pub type Cli = CommandLine<Verb>;
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -58,6 +60,18 @@ pub enum Verb {
     Status(Status),
     Check(Check),
 }
+
+/// A verb's name, and what adds its arguments to a definition.
+type Definition = (&'static str, fn(Command) -> Command);
+
+const VERBS: [Definition; 6] = [
+    ("run", Run::augment_args),
+    ("acquire", Acquire::augment_args),
+    ("renew", Renew::augment_args),
+    ("release", Release::augment_args),
+    ("status", Status::augment_args),
+    ("check", Check::augment_args),
+];
 
 /// Hold a lock around a command.
 ///

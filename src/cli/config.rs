@@ -37,13 +37,13 @@ pub struct Asked {
 /// If it is wrong or asks for help: clap prints both.
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let (mut matches, mut cli) = Cli::read(&words, Cli::command)?;
+    let (mut matches, mut cli) = Cli::read(&words, |definition| definition)?;
     let entries = match effective_entries(&matches) {
         Ok(entries) => entries,
         Err(error) => return Ok(Asked { cli, settings: Err(error) }),
     };
     if !entries.is_empty() {
-        (matches, cli) = Cli::read(&words, || with_defaults(&entries))?;
+        (matches, cli) = Cli::read(&words, |definition| with_defaults(definition, &entries))?;
     }
     let is_check = matches.subcommand_name() == Some("check");
     let settings = if is_check { Settings::of(&Cli::command(), &matches, &entries) } else { Settings::default() };
@@ -67,7 +67,7 @@ pub fn so_far(words: &[OsString]) -> Option<(ArgMatches, GlobalArgs)> {
     let mut matches = read(Cli::command())?;
     let entries = effective_entries(&matches).ok()?;
     if !entries.is_empty() {
-        matches = read(with_defaults(&entries))?;
+        matches = read(with_defaults(Cli::command(), &entries))?;
     }
     let global = GlobalArgs::from_arg_matches(&matches).ok()?;
     Some((matches, global))
@@ -123,20 +123,25 @@ fn is_blank(variable: &str) -> bool {
     std::env::var_os(variable).is_none_or(|value| value.to_string_lossy().trim().is_empty())
 }
 
-/// Returns the definition of the command line with the files' values as defaults.
-fn with_defaults(entries: &[Entry]) -> Command {
-    entries.iter().fold(Cli::command(), |command, entry| {
+/// Returns a definition with the files' values as defaults.
+fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
+    entries.iter().fold(definition, |command, entry| {
         let id = keys::id(entry.key);
         let set = |option: Arg| {
             // An empty variable would take precedence over the default.
             let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
             option.default_value(entry.value.clone())
         };
-        let of = |verb: &'static str, command: Command| command.mut_subcommand(verb, |verb| verb.mut_arg(&id, set));
+        let of = |verbs: &[&str], command: Command| {
+            command.mut_subcommands(|verb| match verbs.contains(&verb.get_name()) {
+                true => verb.mut_arg(&id, set),
+                false => verb,
+            })
+        };
         match entry.scope {
             Scope::GlobalArgs => command.mut_arg(&id, set),
-            Scope::RunAndAcquire => of("acquire", of("run", command)),
-            Scope::Run => of("run", command),
+            Scope::RunAndAcquire => of(&["run", "acquire"], command),
+            Scope::Run => of(&["run"], command),
         }
     })
 }

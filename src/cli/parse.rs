@@ -6,9 +6,9 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 
-use super::{Cli, Verb, servers};
+use super::{Cli, CommandLine, VERBS, Verb, servers};
 use crate::lock::{Key, LockName};
 
 /// The lock, by its name or by its key.
@@ -26,24 +26,15 @@ pub struct LockArg {
 }
 
 impl Cli {
-    /// Parses a command line, whose first word is the program, by the given definition.
+    /// Parses a command line, whose first word is the program, by the definition that `adapted` makes of the command
+    /// line's own.
     ///
     /// # Errors
     /// clap's error, or the help that the user requested.
-    pub fn read(line: &[OsString], definition: impl Fn() -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
-        if !line.iter().any(is_key_option) {
-            return read_by(line, &definition);
-        }
-        let nameless = read_by(line, &|| nameless(definition()));
-        if nameless.as_ref().is_ok_and(|(_, cli)| cli.is_by_key()) {
-            return nameless;
-        }
-        // The option may belong to the command, not to nxlock.
-        match (nameless, read_by(line, &definition)) {
-            (_, Err(error)) if error.kind() == ErrorKind::ArgumentConflict => Err(error),
-            (Err(error), Err(_)) => Err(error),
-            (_, read) => read,
-        }
+    pub fn read(line: &[OsString], adapted: impl Fn(Command) -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
+        read_by_either(line, &|| adapted(definition_for(line)))
+            // Help and error messages name all verbs.
+            .or_else(|_| read_by_either(line, &|| adapted(Cli::command())))
     }
 
     fn is_by_key(&self) -> bool {
@@ -58,10 +49,41 @@ impl Cli {
     }
 }
 
+/// Returns the definition of the verbs that a line may name: to define all of them takes a good part of a short run.
+fn definition_for(line: &[OsString]) -> Command {
+    let named = VERBS.into_iter().filter(|(name, _)| line.iter().any(|word| word == name));
+    named.fold(CommandLine::<NoVerb>::command(), |command, (name, define)| {
+        command.subcommand(define(Command::new(name)))
+    })
+}
+
+/// Stands for verbs that are defined elsewhere.
+#[derive(Debug, Subcommand)]
+enum NoVerb {}
+
+/// Parses a line with NAME or with --key.
+fn read_by_either(line: &[OsString], definition: &dyn Fn() -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
+    if !line.iter().any(is_key_option) {
+        return read_by(line, definition);
+    }
+    let nameless = read_by(line, &|| nameless(definition()));
+    if nameless.as_ref().is_ok_and(|(_, cli)| cli.is_by_key()) {
+        return nameless;
+    }
+    // The option may belong to the command, not to nxlock.
+    match (nameless, read_by(line, definition)) {
+        (_, Err(error)) if error.kind() == ErrorKind::ArgumentConflict => Err(error),
+        (Err(error), Err(_)) => Err(error),
+        (_, read) => read,
+    }
+}
+
 fn read_by(line: &[OsString], definition: &dyn Fn() -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
     let mut command = definition();
     let matches = command.try_get_matches_from_mut(line)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    // To free the definition takes as long as to read a configuration; the process needs its memory for nothing else.
+    std::mem::forget(command);
     if let Some(servers) = servers::on_both_sides(line, definition) {
         cli.global.server = servers;
     }
@@ -73,24 +95,22 @@ fn is_key_option(word: &OsString) -> bool {
 }
 
 /// Returns the definition without NAME as a positional: it becomes a hidden option, which conflicts with --key.
-fn nameless(mut command: Command) -> Command {
-    for verb in ["run", "acquire", "renew", "release"] {
-        command = command.mut_subcommand(verb, |verb| {
-            verb.mut_arg("name", |name| name.index(None).long("name-in-place-of-key").hide(true).required(false))
-        });
-    }
-    command
+fn nameless(command: Command) -> Command {
+    command.mut_subcommands(|verb| {
+        if !verb.get_positionals().any(|arg| arg.get_id() == "name") {
+            return verb;
+        }
+        verb.mut_arg("name", |name| name.index(None).long("name-in-place-of-key").hide(true).required(false))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn read(words: &str) -> Result<Cli, String> {
         let line: Vec<_> = words.split(' ').map(OsString::from).collect();
-        Cli::read(&line, Cli::command).map(|(_, cli)| cli).map_err(|error| error.render().to_string())
+        Cli::read(&line, |definition| definition).map(|(_, cli)| cli).map_err(|error| error.render().to_string())
     }
 
     fn run(words: &str) -> (String, Vec<OsString>) {
