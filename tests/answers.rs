@@ -78,7 +78,8 @@ fn a_greeting_without_an_answer_is_no_request() {
         let redis = Redis::start();
         // Request 1 selects the database and gets no reply; request 2 selects it again; the release is request 3.
         let proxy = Proxy::to(&redis, move |n| if n == 1 { fate } else { Fate::Delivered });
-        let call = proxy.nxlock(["release", "job", NOBODYS, "--server-timeout", "300ms"]);
+        let timeout = if matches!(fate, Fate::Cut) { "10s" } else { "300ms" };
+        let call = proxy.nxlock(["release", "job", NOBODYS, "--server-timeout", timeout]);
         let done = call.env("NXLOCK_SERVER", format!("{}?db=3", proxy.url())).run();
         match fate {
             Fate::Cut => drop(done.exits(76)),
