@@ -46,6 +46,7 @@ mod error;
 mod exit;
 #[cfg(fuzzing)]
 pub mod fuzzed;
+mod heap;
 mod inherited;
 mod keeper;
 mod list;
@@ -72,6 +73,10 @@ use std::process::ExitCode;
 use crate::cli::Verb;
 use crate::cli::config::Asked;
 use crate::exit::Exit;
+use crate::heap::Heap;
+
+#[global_allocator]
+static HEAP: Heap = Heap::new();
 
 fn main() -> ExitCode {
     if let Some(offered) = complete::asked() {

@@ -1,0 +1,157 @@
+//! The heap of a process that mostly lives for a millisecond: freeing and reusing memory costs such a process more than
+//! the memory is worth.
+//!
+//! The first [`SIZE`] bytes come from an arena, by moving an offset, and only the last block is ever given back to it.
+//! What does not fit, as in a process that lives longer, comes from the system's allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// More than a run without a wait needs. The kernel provides only the pages that are touched.
+const SIZE: usize = 256 * 1024;
+
+#[repr(align(64))]
+struct Arena(UnsafeCell<[u8; SIZE]>);
+
+pub struct Heap {
+    arena: Arena,
+    used: AtomicUsize,
+}
+
+// SAFETY: a byte of the arena belongs to one block, which `used` assigns to one caller.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    pub const fn new() -> Heap {
+        Heap { arena: Arena(UnsafeCell::new([0; SIZE])), used: AtomicUsize::new(0) }
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.arena.0.get().cast()
+    }
+
+    /// Returns where in the arena a block begins, if it is there.
+    fn offset(&self, block: *mut u8) -> Option<usize> {
+        (block as usize).checked_sub(self.base() as usize).filter(|offset| *offset < SIZE)
+    }
+
+    /// Moves the end of the last block; returns whether the block was the last, and fits.
+    fn resize_last(&self, offset: usize, old: usize, new: usize) -> bool {
+        let (from, to) = (offset + old, offset.saturating_add(new));
+        to <= SIZE && self.used.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+// SAFETY: blocks of the arena do not overlap, are aligned, and stay where they are; the rest is the system's.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let place = |used: usize| {
+            let begin = used.checked_next_multiple_of(layout.align())?;
+            begin.checked_add(layout.size()).filter(|end| *end <= SIZE)
+        };
+        if layout.align() <= 64
+            && let Ok(used) = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place)
+        {
+            // SAFETY: `place` has found room for it there.
+            return unsafe { self.base().add(used.next_multiple_of(layout.align())) };
+        }
+        // SAFETY: as our caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as our caller promises.
+        let block = unsafe { self.alloc(layout) };
+        if !block.is_null() {
+            // A block of the arena may have been used before.
+            // SAFETY: the block has this size.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match self.offset(block) {
+            Some(offset) => _ = self.resize_last(offset, layout.size(), 0),
+            // SAFETY: it is the system's.
+            None => unsafe { System.dealloc(block, layout) },
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let Some(offset) = self.offset(block) else {
+            // SAFETY: it is the system's.
+            return unsafe { System.realloc(block, layout, size) };
+        };
+        if size <= layout.size() || self.resize_last(offset, layout.size(), size) {
+            return block;
+        }
+        // SAFETY: our caller promises that the size is valid with this alignment.
+        let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
+        if !moved.is_null() {
+            // SAFETY: both are blocks of at least this size, and do not overlap.
+            unsafe { moved.copy_from_nonoverlapping(block, layout.size()) };
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_aligned_and_do_not_overlap() {
+        let heap = Heap::new();
+        let mut blocks = Vec::new();
+        for (size, align) in [(1, 1), (8, 8), (3, 1), (64, 64), (0, 1), (5, 4), (100, 16)] {
+            // SAFETY: the block is used within its layout.
+            let block = unsafe { heap.alloc(layout(size, align)) };
+            assert_eq!(block as usize % align, 0);
+            blocks.push((block as usize, size));
+        }
+        assert!(blocks.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{blocks:?}");
+    }
+
+    #[test]
+    fn only_the_last_block_grows_where_it_is_and_gives_its_room_back() {
+        let heap = Heap::new();
+        // SAFETY: each block is used with the layout that it was allocated with.
+        unsafe {
+            let first = heap.alloc(layout(16, 8));
+            first.write_bytes(7, 16);
+            assert_eq!(heap.realloc(first, layout(16, 8), 32), first);
+            let second = heap.alloc(layout(16, 8));
+            let moved = heap.realloc(first, layout(32, 8), 64);
+            assert!(moved > second && *moved.add(15) == 7);
+            heap.dealloc(moved, layout(64, 8));
+            let zeroed = heap.alloc_zeroed(layout(64, 8));
+            assert!(zeroed == moved && *zeroed.add(15) == 0);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_the_systems() {
+        let heap = Heap::new();
+        // SAFETY: each block is used with the layout that it was allocated with.
+        unsafe {
+            let small = heap.alloc(layout(SIZE - 8, 8));
+            let large = heap.alloc(layout(100, 8));
+            assert!(heap.offset(small).is_some() && heap.offset(large).is_none());
+            let larger = heap.realloc(large, layout(100, 8), 200);
+            assert!(heap.offset(larger).is_none());
+            heap.dealloc(larger, layout(200, 8));
+            let moved = heap.realloc(small, layout(SIZE - 8, 8), SIZE + 8);
+            assert!(heap.offset(moved).is_none());
+            heap.dealloc(moved, layout(SIZE + 8, 8));
+            let all = heap.alloc(layout(1, 256));
+            assert!(heap.offset(all).is_none(), "the arena is not aligned so");
+            heap.dealloc(all, layout(1, 256));
+        }
+    }
+}
