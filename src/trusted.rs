@@ -67,6 +67,12 @@ pub fn open(path: &Path) -> Result<File, Unfit> {
 /// As open(2); and if another user may have chosen the file. A missing file is reported as missing, even if another
 /// user could have created it.
 pub fn open_found(path: &Path) -> Result<File, Unfit> {
+    // Most machines and users have no configuration: one system call tells.
+    if let Err(error) = std::fs::metadata(path)
+        && error.kind() == io::ErrorKind::NotFound
+    {
+        return Err(error.into());
+    }
     let mut walk = Walk::begin(path)?;
     let mut rest = names(path);
     let mut links = 0;

@@ -58,9 +58,8 @@ pub fn read<'a>(kind: &str, line: &'a [u8]) -> Result<Entry<'a>, Flaw> {
 
 impl Entry<'_> {
     pub fn text(&self, name: &str) -> Result<&str, Flaw> {
-        let value = |field: &'_ str| field.split_once('=').is_some_and(|(key, _)| key == name);
-        let field = self.0.split(' ').find(|field| value(field)).ok_or(Flaw::Damaged)?;
-        Ok(&field[name.len() + 1..])
+        let mut fields = self.0.split(' ');
+        fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('=')).ok_or(Flaw::Damaged)
     }
 
     pub fn parsed<T: FromStr>(&self, name: &str) -> Result<T, Flaw> {
