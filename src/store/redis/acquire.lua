@@ -25,29 +25,14 @@ local grace, channel = math.min(tonumber(ARGV[5]), ttl), ARGV[6]
 local ticket = tonumber(ARGV[7])
 local fence_ms = math.max(FENCE_MS, 10 * ttl)
 local used = 0
--- Length of the queue, perhaps with the caller: an empty queue needs less work.
-local queued = redis.call('ZCARD', Q)
 
--- Writes only if there is something to remove: a first write that a full server allows would let the SET after it pass,
--- and a full server should refuse newcomers. It does serve those in the queue.
 local function leave()
-  if (queued > 0 and redis.call('ZSCORE', Q, token)) or redis.call('HGET', W, token)
-    or redis.call('HGET', W, 'reserved') then
-    redis.call('ZREM', Q, token)
-    redis.call('HDEL', W, token, 'reserved')
-  end
+  redis.call('ZREM', Q, token)
+  redis.call('HDEL', W, token, 'reserved')
 end
 
-local function grant()
-  leave()
-  local fence = bump(fence_ms)
-  redis.call('SET', K, token, 'PX', digits(ttl))
-  -- The grant is done: the server may refuse access to a queue that is empty now (see reserve).
-  if queued > 0 then pcall(front, 'n') end
-  return { 1, fence }
-end
-
-local function claim()
+local value = redis.call('GET', K)
+if value == token then
   leave()
   redis.call('PEXPIRE', K, digits(ttl))
   local fence = last_fence()
@@ -55,7 +40,24 @@ local function claim()
   return { 1, fence }
 end
 
-local function enqueue(value)
+-- Length of the queue, perhaps with the caller: an empty queue needs less work.
+local queued = redis.call('ZCARD', Q)
+
+local function grant()
+  -- Writes only if there is something to remove: a first write that a full server allows would let the SET after it
+  -- pass, and a full server should refuse newcomers. It does serve those in the queue.
+  if (queued > 0 and redis.call('ZSCORE', Q, token)) or redis.call('HGET', W, token)
+    or redis.call('HGET', W, 'reserved') then
+    leave()
+  end
+  local fence = bump(fence_ms)
+  redis.call('SET', K, token, 'PX', digits(ttl))
+  -- The grant is done: the server may refuse access to a queue that is empty now (see reserve).
+  if queued > 0 then pcall(front, 'n') end
+  return { 1, fence }
+end
+
+local function enqueue()
   local own = waiter(token)
   -- Sent once, not with every heartbeat: it proves that scripts may publish to the caller, not only that the caller is
   -- subscribed to the server that runs them.
@@ -65,7 +67,7 @@ local function enqueue(value)
     heard = receivers and (listeners(channel) or receivers) > 0
   end
   if channel ~= '' and heard then used = 1 end
-  local score = redis.call('ZSCORE', Q, token)
+  local score = queued > 0 and redis.call('ZSCORE', Q, token)
   if score then
     ticket = tonumber(score)
     -- Lets the heartbeat pass when the server is full (see reserve). The caller's record stays: without it the hash of
@@ -73,29 +75,32 @@ local function enqueue(value)
     redis.call('HDEL', W, '')
   else
     if ticket == 0 then
-      local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')
-      ticket = math.max(us, (tonumber(last[2]) or 0) + 1)
+      local last = queued > 0 and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+      ticket = math.max(us(), (tonumber(last or 0) or 0) + 1)
     end
     redis.call('ZADD', Q, digits(ticket), token)
     -- The caller is the whole queue: any other record belonged to a queue that was lost.
-    if redis.call('ZCARD', Q) == 1 then
+    if queued == 0 then
       local reserved = redis.call('HGET', W, 'reserved')
       redis.call('DEL', W)
       if reserved and reserved == value then redis.call('HSET', W, 'reserved', reserved) end
     end
   end
   local node = used == 1 and ARGV[8] == 'cluster' and this_node() or ''
-  redis.call('HSET', W, token, table.concat({ '1', digits(now + lease),
+  redis.call('HSET', W, token, table.concat({ '1', digits(now() + lease),
     digits(grace) .. (node ~= '' and '@' .. node or ''), used == 1 and channel or '' }, '|'))
-  lengthen(Q, 4 * lease)
-  lengthen(W, 4 * lease)
+  if queued == 0 then
+    redis.call('PEXPIRE', Q, digits(4 * lease))
+    redis.call('PEXPIRE', W, digits(4 * lease))
+  else
+    lengthen(Q, 4 * lease)
+    lengthen(W, 4 * lease)
+  end
 end
 
-local value = redis.call('GET', K)
-if value == token then return claim() end
 if not value and (mode == 'plain' or queued == 0) then return grant() end
 -- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
-if mode == 'queue' then enqueue(value) else ticket = 0 end
+if mode == 'queue' then enqueue() else ticket = 0 end
 if not value then
   local h, w = front('g')
   if h == nil or h == token then return grant() end
@@ -104,12 +109,18 @@ if not value then
     value = h
   end
 elseif mode == 'queue' then
-  local _, _, dropped = front()
-  if dropped then front('n') end
+  if queued > 0 then
+    local _, _, dropped = front()
+    if dropped then front('n') end
+  end
 else
   -- A replica must not answer for its master: it refuses this write, which removes nothing.
   redis.call('ZREM', Q, '')
 end
-return { 0, value or '', digits(redis.call('PTTL', K)),
-  ticket > 0 and (redis.call('ZRANK', Q, token) or -1) + 1 or 0, redis.call('ZCARD', Q),
-  digits(ticket), used, last_fence() or '0', digits(us) }
+local position, length = 1, 1
+if ticket == 0 or queued > 0 then
+  position = ticket > 0 and (redis.call('ZRANK', Q, token) or -1) + 1 or 0
+  length = redis.call('ZCARD', Q)
+end
+return { 0, value or '', digits(redis.call('PTTL', K)), position, length,
+  digits(ticket), used, last_fence() or '0', digits(us()) }

@@ -39,5 +39,5 @@ for _, w in ipairs(leased) do
     alive[#alive + 1] = digits(tonumber(w[2]))
   end
 end
-return { kind, value, digits(redis.call('PTTL', K)), last_fence() or '0', digits(us),
+return { kind, value, digits(redis.call('PTTL', K)), last_fence() or '0', digits(us()),
   (value ~= '' and redis.call('HGET', W, 'reserved') == value) and 1 or 0, alive }

@@ -17,10 +17,19 @@
 -- of owner, even after data was lost: TIME is their floor.
 
 local K, Q, W, F, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
-local time = redis.call('TIME')
-local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local now = math.floor(us / 1000)
 local FENCE_MS, LEASE_MAX = 86400000, 120000
+
+local clock
+-- The server's time in microseconds. Within a script it stands still.
+local function us()
+  if not clock then
+    local time = redis.call('TIME')
+    clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  end
+  return clock
+end
+
+local function now() return math.floor(us() / 1000) end
 
 -- tostring() would write large numbers with an exponent.
 local function digits(n) return string.format('%.0f', n) end
@@ -35,7 +44,7 @@ local function waiter(t)
   local record = redis.call('HGET', W, t) or ''
   local version, lease, grace, node, channel = string.match(record, '^(%d+)|(%d+)|(%d+)@?(%x*)|?(%C*)')
   lease = tonumber(lease)
-  if not lease or lease < now or lease > now + LEASE_MAX then return nil end
+  if not lease or lease < now() or lease > now() + LEASE_MAX then return nil end
   if version ~= '1' then channel = '' end
   return { lease = lease, grace = math.max(1, tonumber(grace)), node = node, channel = channel, record = record }
 end
@@ -64,14 +73,18 @@ end
 local function elsewhere(w) return w.node ~= '' and w.node ~= this_node() end
 
 -- Returns the first live waiter, after sending it `word` if one is given; drops the dead ones before it. The caller is
--- alive: it is asking. nil: nobody waits. false: too many dead for one script.
-local function front(word)
+-- alive: it is asking. nil: nobody waits. false: too many dead for one script. `heads` are the first two of the queue,
+-- if they are known.
+local function front(word, heads)
   local dropped = false
   for _ = 1, 1000 do
-    local h = redis.call('ZRANGE', Q, 0, 0)[1]
+    heads = heads or redis.call('ZRANGE', Q, 0, 1)
+    local h, second = heads[1], heads[2]
+    heads = nil
     if not h or h == token then return h, nil, dropped end
     local w = waiter(h)
     if w then
+      w.is_last = not second
       if w.channel == '' then return h, w, dropped end
       local heard = listeners(w.channel)
       local away = heard == 0 and elsewhere(w)
@@ -94,7 +107,7 @@ local function last_fence()
 end
 
 local function bump(ms)
-  local fence = digits(math.max((tonumber(last_fence() or 0) or 0) + 1, us))
+  local fence = digits(math.max((tonumber(last_fence() or 0) or 0) + 1, us()))
   redis.call('SET', F, fence, 'PX', digits(ms))
   return fence
 end
@@ -104,7 +117,7 @@ end
 local function reserve(h, w)
   local grace = w.grace
   -- Without the message it notices at its next heartbeat, which comes before its lease ends.
-  if w.untold then grace = math.max(grace, w.lease - now) end
+  if w.untold then grace = math.max(grace, w.lease - now()) end
   redis.call('ZREM', Q, h)
   -- HDEL after HSET: a hash emptied in between would lose its TTL.
   redis.call('HSET', W, 'reserved', h)
@@ -113,5 +126,5 @@ local function reserve(h, w)
   redis.call('SET', K, h, 'PX', digits(grace))
   -- The reservation is done: the server may refuse access to a queue that is empty now, if its slot is moving to
   -- another server.
-  pcall(front, 'n')
+  if not w.is_last then pcall(front, 'n') end
 end

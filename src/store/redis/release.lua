@@ -12,26 +12,29 @@
 -- written. Releases the lock even if the queue key is of another type: then it serves nobody.
 
 local sound = true
-local head, record = redis.pcall('ZRANGE', Q, 0, 0), redis.pcall('HDEL', W, token)
-for _, reply in ipairs({ head, record }) do
+local value = redis.pcall('GET', K)
+local ours = value == token
+local heads = redis.pcall('ZRANGE', Q, 0, 1)
+local record = redis.pcall('HDEL', W, token, ours and 'reserved' or token)
+for _, reply in ipairs({ heads, record }) do
   local why = type(reply) == 'table' and reply.err
   if why and not string.find(why, 'WRONGTYPE', 1, true) then return reply end
   sound = sound and not why
 end
-local first = sound and head[1]
-if first then redis.call('ZREM', Q, token) end
-local value = redis.call('GET', K)
-local ours = value == token
-if sound and (ours or redis.call('HGET', W, 'reserved') ~= value) then redis.call('HDEL', W, 'reserved') end
+local first = sound and heads[1]
+if first and redis.call('ZREM', Q, token) == 1 then heads = nil end
+-- The lock's key is of another type.
+if type(value) == 'table' then return value end
+if sound and not ours and redis.call('HGET', W, 'reserved') ~= value then redis.call('HDEL', W, 'reserved') end
 local answer
 if not ours then
-  answer = { 0, value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us) }
+  answer = { 0, value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us()) }
 end
 
 -- A free lock with waiters: the client that finds it serves them, as after a release of its own.
 if ours or not value then
   local h, w
-  if first then h, w = front('g') end
+  if first then h, w = front('g', heads) end
   if h then
     reserve(h, w)
     if ours then answer = { 2, h } end

@@ -12,7 +12,7 @@ local value, stale, ttl = redis.call('GET', K), '', tonumber(ARGV[2])
 local time = ends(value)
 if time and ours then
   redis.call('SET', K, token, 'PX', ARGV[2])
-elseif time and not held and time + tonumber(ARGV[9]) < now then
+elseif time and not held and time + tonumber(ARGV[9]) < now() then
   redis.call('DEL', K)
   stale = value
 end
