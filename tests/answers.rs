@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::line::{Turn, holder_id, turn};
+use crate::support::turns::{Turn, holder_id, turn};
 use crate::support::{Authority, Done, Fate, Five, Local, Nxlock, Proxy, Redis, Running, eventually};
 
 /// A symlink to a server's socket. While it is removed, connections fail and no request is sent.

@@ -6,7 +6,7 @@ mod failover;
 mod moves;
 mod seeds;
 
-use crate::support::line::{Turn, fences_rise, grants, turn};
+use crate::support::turns::{Turn, fences_rise, grants, turn};
 use crate::support::{Authority, Cluster, Pool, eventually};
 
 /// Clusters for tests that leave them whole.
@@ -23,7 +23,7 @@ fn line(authority: &impl Authority, n: usize, options: &[&str]) -> Vec<Turn> {
     let mut holder = numbered(authority, 0, options);
     holder.up();
     let mut line = vec![holder];
-    line.extend((1..=n).map(|who| numbered(authority, who, options).in_line(authority)));
+    line.extend((1..=n).map(|who| numbered(authority, who, options).once_queued(authority)));
     line
 }
 

@@ -7,13 +7,13 @@ mod breaking;
 mod exclusion;
 mod lease;
 mod leaving;
+mod lock_status;
 mod loss;
 mod names;
 mod nested;
 mod queue;
 mod refusal;
 mod run;
-mod standing;
 
 use crate::support::{Cluster, Five, Local, OverTcp, Pool, Redis, Secure, Sentinels};
 
@@ -139,7 +139,7 @@ every_kind! {
         names {
             under_any_prefix_those_who_wait_are_listed_with_their_lock_and_served
         }
-        standing {
+        lock_status {
             each_waiter_is_shown_with_its_place_and_who_it_is
             since_when_a_lock_is_held_is_counted_from_its_grant
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{break_it, is_free};
+use crate::support::turns::{break_it, is_free};
 use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive};
 
 /// Leaves an orphan in a session of its own behind, and exits with 3. The orphan runs until there is a file `$STOP`,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::line::{Turn, turn};
+use crate::support::turns::{Turn, turn};
 use crate::support::{Fate, Proxy, Redis, eventually, lasts, now};
 
 fn listeners(redis: &Redis) -> usize {
@@ -48,7 +48,7 @@ fn a_passing_refusal_to_subscribe_is_tried_again_and_a_lasting_one_is_not() {
             false => Fate::Delivered,
         });
         let holder = Turn::had(&redis, &[]);
-        let mut waiter = Turn::of(proxy.nxlock(turn(&[]))).in_line(&redis);
+        let mut waiter = Turn::of(proxy.nxlock(turn(&[]))).once_queued(&redis);
         if passes {
             eventually("it is tried again", || subscriptions(&proxy) >= 3);
         }
@@ -68,7 +68,7 @@ fn where_a_second_connection_is_impossible_a_waiter_polls_and_is_served() {
             false => Fate::Delivered,
         });
         let holder = Turn::had(&redis, &[]);
-        let mut waiter = Turn::of(proxy.nxlock(turn(&[]))).in_line(&redis);
+        let mut waiter = Turn::of(proxy.nxlock(turn(&[]))).once_queued(&redis);
         holder.leaves();
         waiter.up();
         waiter.leaves();
@@ -109,7 +109,7 @@ fn the_kernel_finds_out_about_a_dead_connection_that_only_listens() {
     let redis = Redis::on_tcp(&[]);
     let holder = Turn::had(&redis, &[]);
     let url = format!("redis://127.0.0.1:{}", redis.port());
-    let waiter = Turn::of(redis.nxlock(turn(&[])).env("NXLOCK_SERVER", url)).in_line(&redis);
+    let waiter = Turn::of(redis.nxlock(turn(&[])).env("NXLOCK_SERVER", url)).once_queued(&redis);
     let server = format!("0100007F:{:04X}", redis.port());
     // proc_pid_net(5): word 4 is the state, 01 is established; word 6 is the timer, 02 is keepalive.
     let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", waiter.pid())).unwrap();

@@ -7,7 +7,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::line::{Turn, is_renewed, turn};
+use crate::support::turns::{Turn, is_renewed, turn};
 use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, parent_of, state_of, text_of};
 
 const WAYS: [Way; 2] = [Way::There, Way::Back];
@@ -62,7 +62,7 @@ fn a_waiter_whose_listening_connection_ends_listens_again_and_is_woken() {
     let redis = Redis::start();
     let network = Network::to(&redis);
     let holder = Turn::had(&redis, &[]);
-    let mut waiter = Turn::of(network.nxlock(turn(&[]))).in_line(&redis);
+    let mut waiter = Turn::of(network.nxlock(turn(&[]))).once_queued(&redis);
     // The pauses between attempts grow.
     for _ in 0..2 {
         eventually("it listens", || network.ends_listening() == 1);
@@ -243,7 +243,7 @@ fn a_log_that_nobody_reads_does_not_hold_up_a_command_whose_lease_runs() {
         let holder = Turn::had(&redis, &[]);
         let (reader, writer) = std::io::pipe().unwrap();
         let words = options.iter().chain(&["run", "job", "-t", "500ms", "--", "echo", "up"]).copied();
-        let waiter = Turn::of(redis.nxlock(words).stderr_to(writer.try_clone().unwrap())).in_line(&redis);
+        let waiter = Turn::of(redis.nxlock(words).stderr_to(writer.try_clone().unwrap())).once_queued(&redis);
         fill(&writer);
         holder.leaves();
         waiter.running.finish().exits(0).prints("up\n");

@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::line::{Turn, break_it, is_free, lease_left};
+use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
     Authority, Local, Nxlock, Redis, Running, Terminal, eventually, is_alive, lasts, may_unshare, parent_of, program,
     state_of, text_of, we_are_root,

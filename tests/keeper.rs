@@ -21,7 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::line::{Turn, is_free, is_renewed, standing};
+use crate::support::turns::{Turn, is_free, is_renewed, lock_status};
 use crate::support::{Authority, Five, Local, Nxlock, Redis, Running, eventually, is_alive};
 
 /// A script that holds `job` through a keeper, and runs until told to end. It prints `lost` when told of a loss.
@@ -46,7 +46,7 @@ impl Script {
         let call = Nxlock::by(shell, ["-c", &script]).env("GO", &go);
         let mut running = authority.lead(call).start();
         running.line("has job ");
-        let keeper = standing(authority)["holder"]["pid"].as_i64().expect("a keeper");
+        let keeper = lock_status(authority)["holder"]["pid"].as_i64().expect("a keeper");
         Script { running, keeper: keeper.try_into().unwrap(), go }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::line::{acquire, release};
+use crate::support::turns::{acquire, release};
 use crate::support::{Condition, Network, Nxlock, Redis, Terminal, Way};
 
 const MANY: usize = 10_000;

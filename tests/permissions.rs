@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::line::{Turn, is_renewed, line_is, queue, standing, turn, whoever_is_next};
+use crate::support::turns::{Turn, is_renewed, lock_status, next_holder, queue, queue_is, turn};
 use crate::support::{Nxlock, Redis, eventually, now};
 
 const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
@@ -62,19 +62,19 @@ fn what_the_manual_lists_is_enough_for_everything() {
         user.nxlock(["release", "job"]).env("NXLOCK_TOKEN", &token).run().exits(0);
         user.nxlock(["status", "job"]).run().exits(1);
         let holder = user.had(&["-t", "3s"]);
-        let mut line = [user.turn(&[]).in_line(&redis), user.turn(&[]).in_line(&redis)];
+        let mut line = [user.turn(&[]).once_queued(&redis), user.turn(&[]).once_queued(&redis)];
         is_renewed(&redis);
         let seen = user.nxlock(["--json", "status", "job"]).run().exits(0).json();
         assert_eq!(seen[0]["queue"].as_array().unwrap().len(), 2, "{seen}");
         // One waiter gives up, the other is woken.
         line[0].running.signal(nix::sys::signal::Signal::SIGTERM);
         eventually("it has left", || line[0].running.has_ended());
-        line_is(&redis, &[line[1].pid()]);
+        queue_is(&redis, &[line[1].pid()]);
         let told = now();
         holder.leaves();
         line[1].up();
         assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
-        let id = standing(&redis)["holder"]["id"].as_str().unwrap().to_owned();
+        let id = lock_status(&redis)["holder"]["id"].as_str().unwrap().to_owned();
         let [_, broken] = line;
         redis.nxlock(["release", "job", "--break", &id]).run().exits(0);
         drop(broken);
@@ -87,11 +87,11 @@ fn without_channels_one_is_served_in_order_by_asking() {
     let redis = Redis::start();
     let user = User::who_may(&redis, "mute", &ENOUGH.replace("&lock:*", "resetchannels"));
     let mut holder = user.had(&["-t", "3s"]);
-    let line: Vec<Turn> = (0..4).map(|_| user.turn(&[]).in_line(&redis)).collect();
+    let line: Vec<Turn> = (0..4).map(|_| user.turn(&[]).once_queued(&redis)).collect();
     is_renewed(&redis);
-    line_is(&redis, &line.iter().map(Turn::pid).collect::<Vec<_>>());
+    queue_is(&redis, &line.iter().map(Turn::pid).collect::<Vec<_>>());
     for mut next in line {
-        let before = standing(&redis)["fence"].as_u64().unwrap();
+        let before = lock_status(&redis)["fence"].as_u64().unwrap();
         holder.leaves();
         assert!(next.up().parse::<u64>().unwrap() > before);
         holder = next;
@@ -105,7 +105,7 @@ fn those_with_channels_and_those_without_stand_in_one_line() {
     let mute = User::who_may(&redis, "mute", &ENOUGH.replace("&lock:*", "resetchannels"));
     let user = User::who_may(&redis, "enough", ENOUGH);
     let mut holder = user.had(&[]);
-    let line = [&mute, &user, &mute, &mute, &user, &user].map(|who| who.turn(&[]).in_line(&redis));
+    let line = [&mute, &user, &mute, &mute, &user, &user].map(|who| who.turn(&[]).once_queued(&redis));
     for mut next in line {
         holder.leaves();
         // A user without channels wakes nobody: the next waiter polls, before its place in the queue expires.
@@ -185,7 +185,7 @@ fn without_scripts_one_waits_and_gets_it() {
     assert!(queue(&redis).is_empty());
     holder.leaves();
     while !line.is_empty() {
-        let next = whoever_is_next(&mut line);
+        let next = next_holder(&mut line);
         assert!(!line.iter().any(Turn::is_up));
         next.leaves();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::line::{Turn, standing, stands_in_line};
+use crate::support::turns::{Turn, is_queued, lock_status};
 use crate::support::{Redis, eventually, now, text_of};
 
 /// Requests the lock as a plain client does; returns whether it got it.
@@ -20,10 +20,10 @@ fn a_plain_client_is_excluded_while_we_hold_and_excludes_us() {
     assert!(plain(&redis, 60_000));
     let refused = redis.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
     refused.says("held by another program").says("redis-cli DEL lock:job");
-    let standing = standing(&redis);
-    assert_eq!(standing["state"], "foreign");
-    assert!(standing["holder"].is_null() && standing["queue"].as_array().unwrap().is_empty(), "{standing}");
-    assert!((1..=60_000).contains(&standing["ttl_ms"].as_u64().unwrap()), "{standing}");
+    let lock_status = lock_status(&redis);
+    assert_eq!(lock_status["state"], "foreign");
+    assert!(lock_status["holder"].is_null() && lock_status["queue"].as_array().unwrap().is_empty(), "{lock_status}");
+    assert!((1..=60_000).contains(&lock_status["ttl_ms"].as_u64().unwrap()), "{lock_status}");
     let table = redis.nxlock(["status", "job"]).run().exits(0).text();
     assert!(table.lines().any(|line| line.starts_with("job ") && line.contains(" foreign ")), "{table}");
     redis.delete("lock:job");
@@ -35,7 +35,7 @@ fn a_waiter_takes_over_soon_after_a_plain_client_gave_it_back() {
     assert!(plain(&redis, 60_000));
     let mut waiter = Turn::queued(&redis, &[]);
     waiter.running.says("held by another program");
-    assert_eq!(standing(&redis)["state"], "foreign");
+    assert_eq!(lock_status(&redis)["state"], "foreign");
     redis.delete("lock:job");
     let told = now();
     waiter.up();
@@ -62,7 +62,7 @@ fn a_plain_client_without_expiry_is_waited_for_too() {
     let redis = Redis::start();
     redis.put("lock:job", b"plain", None);
     let mut line: Vec<Turn> = (0..2).map(|_| Turn::queued(&redis, &[])).collect();
-    assert_eq!(standing(&redis)["state"], "no_expiry");
+    assert_eq!(lock_status(&redis)["state"], "no_expiry");
     redis.delete("lock:job");
     line[0].up();
     // Only the first waiter gets the lock.
@@ -82,7 +82,7 @@ fn a_plain_client_does_not_get_between_two_of_the_line() {
     let start = |_| {
         let call = redis.nxlock(["-q", "run", "job", "-c", "echo ran >> \"$LOG\""]).env("LOG", &log);
         let waiter = call.start();
-        stands_in_line(&redis, waiter.pid());
+        is_queued(&redis, waiter.pid());
         waiter
     };
     let waiters: Vec<_> = (0..10).map(start).collect();

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{Turn, queue, standing, turn};
+use crate::support::turns::{Turn, lock_status, queue, turn};
 use crate::support::{Nxlock, Redis, Terminal};
 
 /// Returns what a screen shows after this was written to it.
@@ -44,7 +44,7 @@ fn at_a_terminal_one_live_line_tells_of_the_wait_and_leaves_no_trace() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &["-t", "1m"]);
     let mut first = Turn::queued(&redis, &["-t", "1m"]);
-    let seen = standing(&redis)["holder"].take();
+    let seen = lock_status(&redis)["holder"].take();
     let mut terminal = at_a_terminal(&redis, &[]);
     let held_by =
         |pid| format!("s by {}@{}:{pid}, lease ", seen["user"].as_str().unwrap(), seen["host"].as_str().unwrap());
@@ -108,7 +108,7 @@ fn a_log_has_one_line_at_the_start_and_one_at_the_end_whoever_holds_it_meanwhile
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
     let line: Vec<Turn> = (0..3).map(|_| Turn::queued(&redis, &[])).collect();
-    let last = Turn::of(redis.nxlock(turn(&[]))).in_line(&redis);
+    let last = Turn::of(redis.nxlock(turn(&[]))).once_queued(&redis);
     holder.leaves();
     for mut turn in line {
         turn.up();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{Turn, line_is, queue};
+use crate::support::turns::{Turn, queue, queue_is};
 use crate::support::{Redis, eventually, now};
 
 fn pids(turns: &[Turn]) -> Vec<i32> {
@@ -86,7 +86,7 @@ fn one_that_was_frozen_for_long_has_its_old_place_again() {
     // As if its place in the queue had expired meanwhile.
     eventually("it is out of the line", || queue(&redis) == pids(&line[1..]));
     line[0].goes_on();
-    line_is(&redis, &pids(&line));
+    queue_is(&redis, &pids(&line));
     holder.leaves();
     for mut turn in line {
         turn.up();
@@ -133,7 +133,7 @@ fn the_dead_in_line_keep_nobody_out_of_a_lock_that_was_deleted() {
         waiter.running.signal(Signal::SIGKILL);
         eventually("it is dead", || waiter.running.has_ended());
     }
-    line_is(&redis, &[]);
+    queue_is(&redis, &[]);
     redis.delete("lock:job");
     redis.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 1, "only its fence is left");

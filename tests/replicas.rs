@@ -1,6 +1,6 @@
 //! `--min-replicas`: a grant counts only once replicas have it.
 
-use crate::support::line::{is_free, queue};
+use crate::support::turns::{is_free, queue};
 use crate::support::{Authority, Cluster, Five, Local, Nxlock, Redis, Sentinels, eventually};
 
 const JOB: [&str; 3] = ["run", "job", "--min-replicas"];

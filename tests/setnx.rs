@@ -17,7 +17,7 @@ mod token;
 
 use serde_json::Value;
 
-use crate::support::line::Turn;
+use crate::support::turns::Turn;
 use crate::support::{Redis, eventually};
 
 const KEY: &str = "lock.foo";
@@ -44,12 +44,12 @@ fn queued(redis: &Redis, options: &[&str]) -> Turn {
     let turn = turn(redis, options);
     let pid = i64::from(turn.pid());
     eventually("it stands in line", || {
-        standing(redis)["queue"].as_array().unwrap().iter().any(|waiter| waiter["pid"] == pid)
+        lock_status(redis)["queue"].as_array().unwrap().iter().any(|waiter| waiter["pid"] == pid)
     });
     turn
 }
 
-fn standing(redis: &Redis) -> Value {
+fn lock_status(redis: &Redis) -> Value {
     redis.nxlock(["--json", "status", "--key", KEY]).run().json()[0].take()
 }
 

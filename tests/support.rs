@@ -7,7 +7,6 @@ pub mod clock;
 mod cluster;
 mod job;
 mod lasting;
-pub mod line;
 mod network;
 mod nxlock;
 mod ports;
@@ -19,6 +18,7 @@ mod replication;
 mod root;
 mod secure;
 mod sentinels;
+pub mod turns;
 
 use std::fs;
 use std::path::{Path, PathBuf};

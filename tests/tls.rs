@@ -7,7 +7,7 @@ mod named;
 use std::time::Duration;
 
 use crate::support::certificates::{Certificate, certificates};
-use crate::support::line::{Turn, is_renewed};
+use crate::support::turns::{Turn, is_renewed};
 use crate::support::{Authority, Done, Nxlock, Redis, Secure, eventually};
 
 /// Calls nxlock with only the certificates that the test names.

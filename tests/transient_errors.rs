@@ -1,6 +1,6 @@
 //! Server failures while many wait: scripts lost, all data lost, a restart.
 
-use crate::support::line::{Turn, fences_rise, grants, is_renewed, line_is, stands_in_line, turn, whoever_is_next};
+use crate::support::turns::{Turn, fences_rise, grants, is_queued, is_renewed, next_holder, queue_is, turn};
 use crate::support::{Fate, Proxy, Redis, Running, eventually};
 
 /// Starts a run that logs its number and its fence, and holds the lock until told to end.
@@ -10,7 +10,7 @@ fn numbered(redis: &Redis, who: usize, options: &[&str]) -> Turn {
 }
 
 fn line(redis: &Redis, n: usize) -> Vec<Turn> {
-    (1..=n).map(|who| numbered(redis, who, &[]).in_line(redis)).collect()
+    (1..=n).map(|who| numbered(redis, who, &[]).once_queued(redis)).collect()
 }
 
 /// Starts a holder with the number 0.
@@ -45,7 +45,7 @@ fn scripts_may_be_forgotten_at_any_time() {
     let line = line(&redis, 5);
     forget();
     is_renewed(&redis);
-    line_is(&redis, &pids(&line));
+    queue_is(&redis, &pids(&line));
     for mut next in line {
         forget();
         holder.leaves();
@@ -72,7 +72,7 @@ fn after_a_restart_without_memory_the_holder_stops_and_tickets_restore_the_order
         first < line.len()
     });
     let early = line.remove(first);
-    line_is(&redis, &pids(&line));
+    queue_is(&redis, &pids(&line));
     early.leaves();
     let order: Vec<usize> = [0, first + 1].into_iter().chain((1..=8).filter(|who| *who != first + 1)).collect();
     served_in_order(&redis, line, &order);
@@ -91,7 +91,7 @@ fn while_the_server_is_away_nobody_gets_anything() {
     redis.restart();
     holder.running.finish().exits(76);
     while !line.is_empty() {
-        whoever_is_next(&mut line).leaves();
+        next_holder(&mut line).leaves();
     }
     fences_rise(&redis.directory().join("log"));
 }
@@ -103,10 +103,10 @@ fn after_a_restart_with_memory_the_holder_keeps_it_and_the_line_stands() {
     let line = line(&redis, 8);
     let value = redis.value("lock:job");
     redis.restart();
-    line_is(&redis, &pids(&line));
+    queue_is(&redis, &pids(&line));
     assert_eq!(redis.value("lock:job"), value);
     is_renewed(&redis);
-    line_is(&redis, &pids(&line));
+    queue_is(&redis, &pids(&line));
     assert!(line.iter().all(|turn| !turn.is_up()));
     holder.leaves();
     served_in_order(&redis, line, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -121,7 +121,7 @@ fn a_restart_with_memory_in_the_middle_of_a_line_loses_nobody() {
         redis.restart();
         now_has_it.leaves();
         // The first waiter may not have reconnected yet: then another one is the first.
-        now_has_it = whoever_is_next(&mut line);
+        now_has_it = next_holder(&mut line);
     }
     now_has_it.leaves();
     let log = redis.directory().join("log");
@@ -137,7 +137,7 @@ fn twenty_who_wait_are_all_served_after_everything_was_deleted() {
     let start = |who: usize| {
         let call = redis.nxlock(["-q", "run", "job", "-c", "echo \"$WHO $NXLOCK_FENCE\" >> \"$LOG\""]);
         let waiter = call.env("LOG", &log).env("WHO", who.to_string()).start();
-        stands_in_line(&redis, waiter.pid());
+        is_queued(&redis, waiter.pid());
         waiter
     };
     let waiters: Vec<Running> = (1..=20).map(start).collect();
@@ -163,7 +163,7 @@ fn who_was_given_the_lock_when_everything_was_deleted_does_not_run_beside_anothe
     redis.ask::<()>(&["FLUSHALL"]);
     line[0].goes_on();
     while !line.is_empty() {
-        let next = whoever_is_next(&mut line);
+        let next = next_holder(&mut line);
         assert!(!line.iter().any(Turn::is_up));
         next.leaves();
     }
@@ -176,11 +176,11 @@ fn who_is_called_and_does_not_hear_it_looks_by_itself() {
     // The proxy carries replies, but no published messages.
     let proxy = Proxy::to(&redis, |_| Fate::Delivered);
     let holder = holder(&redis, &[]);
-    let mut line = vec![Turn::of(proxy.nxlock(turn(&[]))).in_line(&redis), Turn::queued(&redis, &[])];
+    let mut line = vec![Turn::of(proxy.nxlock(turn(&[]))).once_queued(&redis), Turn::queued(&redis, &[])];
     holder.leaves();
     // The reservation of the first lapses, unless its heartbeat happens to come before that.
     while !line.is_empty() {
-        let mut next = whoever_is_next(&mut line);
+        let mut next = next_holder(&mut line);
         assert!(!line.iter().any(Turn::is_up));
         next.up();
         next.leaves();
@@ -192,12 +192,12 @@ fn who_loses_every_third_connection_is_served_all_the_same() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis, |request| if request % 3 == 0 { Fate::Cut } else { Fate::Delivered });
     let holder = holder(&redis, &["-t", "1m"]);
-    let mut line: Vec<Turn> = (0..3).map(|_| Turn::of(proxy.nxlock(turn(&["-t", "1m"]))).in_line(&redis)).collect();
+    let mut line: Vec<Turn> = (0..3).map(|_| Turn::of(proxy.nxlock(turn(&["-t", "1m"]))).once_queued(&redis)).collect();
     line.push(Turn::queued(&redis, &["-t", "1m"]));
     let mut fences = vec![grants(&redis.directory().join("log"))[0].1];
     holder.leaves();
     while !line.is_empty() {
-        let mut next = whoever_is_next(&mut line);
+        let mut next = next_holder(&mut line);
         assert!(!line.iter().any(Turn::is_up));
         fences.push(next.up().parse().unwrap());
         next.leaves();

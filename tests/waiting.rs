@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::Turn;
+use crate::support::turns::Turn;
 use crate::support::{Fate, Proxy, Redis, Running, eventually, lasts, now};
 
 const LEAVE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];

@@ -15,7 +15,7 @@
 //! network, not a freeze of nxlock with its command, and not a kill of nxlock, of its guard or of its process group,
 //! with any processes that its command has started: the section ends before another holder enters.
 
-mod line;
+mod order;
 mod overlap;
 #[cfg(test)]
 mod tests;
@@ -64,7 +64,7 @@ impl Section {
 pub fn check(record: &Record) -> Vec<Violation> {
     let sections = sections(record);
     let mut found = overlap::check(record, &sections).violations;
-    found.extend(line::check(record, &sections));
+    found.extend(order::check(record, &sections));
     found.extend(waits::check(record, &sections));
     found.extend(endings(record));
     found.sort_by_key(|violation| violation.from);

@@ -18,10 +18,10 @@ pub fn connected(socket: &Path) -> RedisResult<Connection> {
 }
 
 /// The holder of a lock, and its queue.
-type Standing = (Whose, Vec<Who>);
+type LockView = (Whose, Vec<Who>);
 
 /// The state of all locks of an arena at one moment; `None` if the poll failed.
-type Seen = Option<(Look, Vec<Standing>)>;
+type Seen = Option<(Look, Vec<LockView>)>;
 
 /// Polls until `enough`.
 pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Vec<Sight> {
@@ -62,7 +62,7 @@ pub fn at_server<'a>(shared: &'a Shared<'_>, socket: &'a Path) -> impl FnMut() -
     }
 }
 
-fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<Standing>)> {
+fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<LockView>)> {
     let mut ask = redis::pipe();
     // One transaction, for one moment.
     ask.atomic();
@@ -73,20 +73,20 @@ fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, V
     let before = boot_clock();
     let replies: Vec<redis::Value> = ask.query(connection)?;
     let look = Look { before, after: boot_clock() };
-    let standing = |pair: &[redis::Value]| {
+    let view = |pair: &[redis::Value]| {
         let value: Option<String> = redis::from_redis_value(pair[0].clone())?;
         let line: Vec<String> = redis::from_redis_value(pair[1].clone())?;
         let whose = value.map_or(Whose::Nobodys, |value| who(&value).map_or(Whose::Strange, Whose::Of));
         Ok((whose, line.iter().filter_map(|token| who(token)).collect()))
     };
-    Ok((look, replies.chunks(2).map(standing).collect::<RedisResult<Vec<Standing>>>()?))
+    Ok((look, replies.chunks(2).map(view).collect::<RedisResult<Vec<LockView>>>()?))
 }
 
 /// Polls the files of a directory.
 pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnMut() -> Seen + 'a {
     move || {
         let before = boot_clock();
-        let standing = |name: &String| {
+        let view = |name: &String| {
             let path = directory.join(format!("lock:{name}.lock"));
             // The first request creates the file.
             let Ok(record) = File::open(path) else { return Some((Whose::Nobodys, Vec::new())) };
@@ -95,7 +95,7 @@ pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnM
             let line = std::fs::read_to_string(directory.join(format!("lock:{name}.line"))).unwrap_or_default();
             Some((whose(&text), in_order(&line)))
         };
-        let all = shared.names.iter().map(standing).collect::<Option<Vec<Standing>>>()?;
+        let all = shared.names.iter().map(view).collect::<Option<Vec<LockView>>>()?;
         Some((Look { before, after: boot_clock() }, all))
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{are_served, line, listen_where_the_lock_is};
-use crate::support::line::{Turn, fences_rise, is_renewed, line_is, turn, whoever_is_next};
+use crate::support::turns::{Turn, fences_rise, is_renewed, next_holder, queue_is, turn};
 use crate::support::{Authority, Cluster, Job, eventually, wall};
 
 #[test]
@@ -16,7 +16,7 @@ fn a_failover_with_everything_disturbs_neither_who_holds_nor_who_waits() {
     is_renewed(&cluster);
     assert_eq!(cluster.ask::<Option<String>>(&["GET", "lock:job"]), token);
     listen_where_the_lock_is(&cluster, 3);
-    line_is(&cluster, &line[1..].iter().map(Turn::pid).collect::<Vec<_>>());
+    queue_is(&cluster, &line[1..].iter().map(Turn::pid).collect::<Vec<_>>());
     are_served(&cluster, line);
 }
 
@@ -76,7 +76,7 @@ fn who_waited_for_a_lock_that_is_lost_is_served() {
     let holder = line.remove(0);
     holder.running.finish().exits(76).says("lost");
     while !line.is_empty() {
-        let next = whoever_is_next(&mut line);
+        let next = next_holder(&mut line);
         assert!(!line.iter().any(Turn::is_up), "two at once");
         next.leaves();
     }

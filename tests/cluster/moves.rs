@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::seeds::seed;
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
-use crate::support::line::{
-    Turn, acquire, break_it, counted, fences_rise, grants, is_free, is_renewed, release, turn, whoever_is_next,
+use crate::support::turns::{
+    Turn, acquire, break_it, counted, fences_rise, grants, is_free, is_renewed, next_holder, release, turn,
 };
 use crate::support::{Authority, Cluster, Nxlock, Running, eventually};
 
@@ -114,7 +114,7 @@ fn a_holder_whose_lock_was_granted_while_its_slot_moves_is_no_waiter_and_has_no_
             release(&cluster, &token);
         }
         let mut both = vec![first, second];
-        let holder = whoever_is_next(&mut both);
+        let holder = next_holder(&mut both);
         slot.ends();
         let now = seen();
         assert_eq!(now["state"], "held", "{now}");
@@ -440,7 +440,7 @@ fn a_line_that_moves_at_every_turn_loses_nobody() {
     let cluster = MASTERS.lend();
     let mut waiting = line(&cluster, 5, &["-t", "10s"]);
     while !waiting.is_empty() {
-        let next = whoever_is_next(&mut waiting);
+        let next = next_holder(&mut waiting);
         cluster.moves("lock:job");
         assert!(!waiting.iter().any(Turn::is_up), "two at once");
         next.leaves();
@@ -454,7 +454,7 @@ fn a_line_that_moves_at_every_turn_loses_nobody() {
 fn are_served_in_any_order(authority: &impl Authority, mut waiting: Vec<Turn>) {
     let n = waiting.len();
     while !waiting.is_empty() {
-        let next = whoever_is_next(&mut waiting);
+        let next = next_holder(&mut waiting);
         assert!(!waiting.iter().any(Turn::is_up), "two at once");
         next.leaves();
     }

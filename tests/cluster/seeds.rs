@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::certificates::certificates;
-use crate::support::line::{Turn, turn};
+use crate::support::turns::{Turn, turn};
 use crate::support::{Authority, Cluster, Nxlock, Redis, eventually, unused_port};
 
 pub fn seed(node: &Redis) -> String {

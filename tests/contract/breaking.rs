@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::line::{Turn, acquire, holder_id, is_free, line_is, release, standing};
+use crate::support::turns::{Turn, acquire, holder_id, is_free, lock_status, queue_is, release};
 use crate::support::{Authority, Nxlock, eventually, now};
 
 pub fn a_lock_is_broken_by_the_id_that_status_shows(authority: &impl Authority) {
@@ -31,14 +31,14 @@ pub fn breaking_the_holders_lock_hands_it_to_the_next(authority: &impl Authority
     let mut second = Turn::queued(authority, &[]);
     let id = holder_id(authority);
     // A waiter's id is not the holder's.
-    let waiters = standing(authority)["queue"][0]["id"].as_str().unwrap().to_owned();
+    let waiters = lock_status(authority)["queue"][0]["id"].as_str().unwrap().to_owned();
     authority.nxlock(["release", "job", "--break", &waiters]).run().exits(76);
     let told = now();
     authority.nxlock(["release", "job", "--break", &id]).run().exits(0).says("broke \"job\"");
     first.up();
     // The end of the lease would have served it too.
     assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
-    line_is(authority, &[second.pid()]);
+    queue_is(authority, &[second.pid()]);
     // A second break with this id finds another holder.
     authority.nxlock(["release", "job", "--break", &id]).run().exits(76).says("the holder has changed");
     eventually("the holder notices", || holder.running.has_ended());

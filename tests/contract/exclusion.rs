@@ -1,6 +1,6 @@
 //! Mutual exclusion, however many callers compete, and fences that rise with every grant.
 
-use crate::support::line::{break_it, counted, is_free, release};
+use crate::support::turns::{break_it, counted, is_free, release};
 use crate::support::{Authority, Nxlock, Running, eventually, text_of};
 
 /// Increments a counter that only the lock protects.

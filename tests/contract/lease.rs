@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::line::{acquire, is_free, lease_left, release, standing};
+use crate::support::turns::{acquire, is_free, lease_left, lock_status, release};
 use crate::support::{Authority, eventually, now};
 
 pub fn a_lock_is_taken_renewed_shown_and_given_back(authority: &impl Authority) {
     let token = authority.nxlock(["acquire", "job", "--ttl", "20s"]).run().exits(0).says_nothing().token();
-    let seen = standing(authority);
+    let seen = lock_status(authority);
     assert_eq!((&seen["name"], &seen["key"], &seen["state"]), (&"job".into(), &"lock:job".into(), &"held".into()));
     assert!((1..=20_000).contains(&seen["ttl_ms"].as_u64().unwrap()), "{seen}");
     authority.nxlock(["status", "job"]).run().exits(0).says_nothing();
@@ -19,7 +19,7 @@ pub fn a_lock_is_taken_renewed_shown_and_given_back(authority: &impl Authority) 
     assert!(fresh.contains(&left), "a renewal puts the expiry a full ttl from now: {left:?}");
     authority.nxlock(["release", "job", &token]).run().exits(0).says_nothing().prints("");
     authority.nxlock(["status", "job"]).run().exits(1).says_nothing();
-    let seen = standing(authority);
+    let seen = lock_status(authority);
     assert_eq!((&seen["state"], &seen["holder"], &seen["ttl_ms"]), (&"free".into(), &Value::Null, &Value::Null));
     assert_eq!(authority.nxlock(["--json", "status"]).run().exits(0).json(), Value::Array(vec![]));
 }
@@ -68,11 +68,11 @@ pub fn a_lock_of_somebody_else_is_not_touched(authority: &impl Authority) {
     let mine = acquire(authority, "1m");
     release(authority, &mine);
     let theirs = acquire(authority, "1m");
-    let before = standing(authority);
+    let before = lock_status(authority);
     authority.nxlock(["renew", "job", &mine, "--ttl", "1h"]).run().exits(76).says("with this token").says("pid");
     authority.nxlock(["release", "job", &mine]).run().exits(76).says("with this token").never_says(&theirs);
     authority.nxlock(["release", "job", "no token of ours"]).run().exits(76);
-    let after = standing(authority);
+    let after = lock_status(authority);
     assert_eq!((&after["holder"]["id"], &after["fence"]), (&before["holder"]["id"], &before["fence"]), "{after}");
     assert!(lease_left(authority) <= Duration::from_secs(60));
     release(authority, &theirs);

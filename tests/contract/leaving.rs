@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{Turn, holder_id, line_is, queue, standing, stands_in_line};
+use crate::support::turns::{Turn, holder_id, is_queued, lock_status, queue, queue_is};
 use crate::support::{Authority, eventually, now};
 
 const LEAVE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -15,7 +15,7 @@ pub fn a_waiter_that_is_told_to_leave_leaves_by_that_signal(authority: &impl Aut
     for call in [&["run", "job", "--", "echo", "ran"][..], &["acquire", "job", "--ttl", "1m"]] {
         for signal in LEAVE {
             let waiter = authority.nxlock(call.iter().copied()).start();
-            stands_in_line(authority, waiter.pid());
+            is_queued(authority, waiter.pid());
             let told = now();
             waiter.signal(signal);
             // Only death by the signal, not an exit status, ends a calling shell's loop.
@@ -45,9 +45,10 @@ pub fn who_gives_up_leaves_the_line_at_once_and_the_others_move_up(authority: &i
         gone.running.finish().dies_of(signal).prints("");
         // At once, so without polling.
         assert_eq!(queue(authority), line.iter().map(Turn::pid).collect::<Vec<_>>(), "{signal}");
-        let standing = standing(authority);
-        let positions = standing["queue"].as_array().unwrap().iter().map(|waiter| waiter["position"].as_u64().unwrap());
-        assert!(positions.eq(1..=line.len() as u64), "{standing}");
+        let lock_status = lock_status(authority);
+        let positions =
+            lock_status["queue"].as_array().unwrap().iter().map(|waiter| waiter["position"].as_u64().unwrap());
+        assert!(positions.eq(1..=line.len() as u64), "{lock_status}");
     }
     holder.leaves();
     for mut turn in line {
@@ -67,7 +68,7 @@ pub fn who_has_waited_long_enough_leaves_the_line(authority: &impl Authority) {
     holder.leaves();
     let mut behind = behind;
     behind.up();
-    line_is(authority, &[]);
+    queue_is(authority, &[]);
     behind.leaves();
 }
 

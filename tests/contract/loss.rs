@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{acquire, break_it, is_free, release, standing};
+use crate::support::turns::{acquire, break_it, is_free, lock_status, release};
 use crate::support::{Authority, Job, eventually, state_of, wall};
 
 pub fn a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_have_ended(authority: &impl Authority) {
@@ -13,11 +13,11 @@ pub fn a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_hav
     // The holder may have renewed the lease until now.
     let end = wall() + Duration::from_secs(3);
     let new_owners = acquire(authority, "10m");
-    let before = standing(authority);
+    let before = lock_status(authority);
     eventually("it ends", || job.running.has_ended());
     job.is_gone_before(end);
     job.running.finish().exits(76).says("lost").never_says(&new_owners);
-    let after = standing(authority);
+    let after = lock_status(authority);
     assert_eq!((&after["holder"]["id"], &after["fence"]), (&before["holder"]["id"], &before["fence"]));
     assert!(after["ttl_ms"].as_u64() > Some(500_000), "its expiry is untouched too: {after}");
     release(authority, &new_owners);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::support::Authority;
-use crate::support::line::{Turn, turn};
+use crate::support::turns::{Turn, turn};
 
 /// Returns names that users might want, and names that are hard to tell apart, to quote or to map to a file.
 fn names() -> Vec<String> {

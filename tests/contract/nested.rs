@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::line::{acquire, queue, release};
+use crate::support::turns::{acquire, queue, release};
 use crate::support::{Authority, Done, text_of};
 
 fn within_job(authority: &impl Authority, script: &str) -> Done {

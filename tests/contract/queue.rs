@@ -5,8 +5,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::line::{
-    Turn, acquire, fences_rise, grants, line_is, queue, release, standing, stands_in_line, turn, whoever_is_next,
+use crate::support::turns::{
+    Turn, acquire, fences_rise, grants, is_queued, lock_status, next_holder, queue, queue_is, release, turn,
 };
 use crate::support::{Authority, Running, eventually, now};
 
@@ -24,7 +24,7 @@ fn in_order(authority: &impl Authority, n: usize) -> Vec<Running> {
     let start = |who: usize| {
         let call = authority.nxlock(["-q", "run", "job", "-c", "echo \"$WHO $NXLOCK_FENCE\" >> \"$LOG\""]);
         let waiter = call.env("LOG", authority.directory().join("log")).env("WHO", who.to_string()).start();
-        stands_in_line(authority, waiter.pid());
+        is_queued(authority, waiter.pid());
         waiter
     };
     (1..=n).map(start).collect()
@@ -65,7 +65,7 @@ pub fn the_dead_in_line_cost_nothing_and_the_rest_keep_their_order(authority: &i
     for at in [8, 6, 2, 1, 0] {
         is_killed(line.remove(at));
     }
-    line_is(authority, &pids(&line));
+    queue_is(authority, &pids(&line));
     let told = now();
     holder.leaves();
     were_served(authority, line, &[4, 5, 6, 8, 10, 11, 12]);
@@ -94,7 +94,7 @@ pub fn a_frozen_head_costs_its_grace_and_is_served_when_it_goes_on(authority: &i
     assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
     assert!(!frozen.is_up());
     frozen.goes_on();
-    line_is(authority, &[frozen.pid()]);
+    queue_is(authority, &[frozen.pid()]);
     next.leaves();
     frozen.up();
     frozen.leaves();
@@ -110,7 +110,7 @@ pub fn while_a_lock_is_put_aside_for_a_waiter_nobody_else_gets_it(authority: &im
     eventually("it is shown as put aside", || {
         authority.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
         let table = authority.nxlock(["status", "job"]).run().text();
-        aside = standing(authority);
+        aside = lock_status(authority);
         aside["state"] == "reserved"
             && table.lines().any(|line| line.starts_with("job ") && line.contains(" reserved "))
     });
@@ -120,7 +120,7 @@ pub fn while_a_lock_is_put_aside_for_a_waiter_nobody_else_gets_it(authority: &im
     assert!(!ids.any(|id| *id == aside["holder"]["id"]), "it is out of the line: {aside}");
     frozen.iter().for_each(Turn::goes_on);
     while !frozen.is_empty() {
-        whoever_is_next(&mut frozen).leaves();
+        next_holder(&mut frozen).leaves();
     }
 }
 
@@ -157,10 +157,10 @@ pub fn a_token_that_is_given_back_hands_the_lock_to_the_next(authority: &impl Au
     let token = acquire(authority, "1m");
     let mut run = Turn::queued(authority, &[]);
     let waiter = authority.nxlock(["acquire", "job", "--ttl", "1m"]).start();
-    line_is(authority, &[run.pid(), waiter.pid()]);
+    queue_is(authority, &[run.pid(), waiter.pid()]);
     release(authority, &token);
     run.up();
-    line_is(authority, &[waiter.pid()]);
+    queue_is(authority, &[waiter.pid()]);
     run.leaves();
     let token = waiter.finish().exits(0).token();
     release(authority, &token);
@@ -178,7 +178,7 @@ pub fn without_the_queue_one_waits_and_is_not_in_line(authority: &impl Authority
     holder.leaves();
     let between: u64 = queued.up().parse().unwrap();
     assert!(!outsider.is_up());
-    line_is(authority, &[]);
+    queue_is(authority, &[]);
     queued.leaves();
     let after: u64 = outsider.up().parse().unwrap();
     assert!(before < between && between < after, "{before}, {between}, {after}");
@@ -187,8 +187,8 @@ pub fn without_the_queue_one_waits_and_is_not_in_line(authority: &impl Authority
 
 pub fn without_the_queue_a_line_that_was_there_before_is_served_afterwards(authority: &impl Authority) {
     let holder = Turn::had(authority, &["--no-queue"]);
-    assert_eq!(standing(authority)["state"], "held");
-    assert!(standing(authority)["fence"].is_u64());
+    assert_eq!(lock_status(authority)["state"], "held");
+    assert!(lock_status(authority)["fence"].is_u64());
     let mut queued = Turn::queued(authority, &[]);
     holder.leaves();
     // A holder that did not queue wakes the next waiter too.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::Authority;
-use crate::support::line::{Turn, queue, release, standing};
+use crate::support::turns::{Turn, lock_status, queue, release};
 
 pub fn who_does_not_wait_is_refused_at_once(authority: &impl Authority) {
     let holder = Turn::had(authority, &[]);
@@ -57,7 +57,7 @@ pub fn a_refusal_names_the_holder(authority: &impl Authority) {
 
 pub fn a_refusal_is_a_document_too(authority: &impl Authority) {
     let holder = Turn::had(authority, &["--reason", "the monthly report"]);
-    let seen = standing(authority);
+    let seen = lock_status(authority);
     let to_acquire = authority.nxlock(["--json", "acquire", "job", "--ttl", "1m", "-n"]).run().exits(75);
     // The stdout of `run` belongs to its command.
     let to_run = authority.nxlock(["--json", "run", "job", "-w", "700ms", "--", "true"]).run().exits(75).prints("");

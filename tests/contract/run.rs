@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{Turn, is_free};
+use crate::support::turns::{Turn, is_free};
 use crate::support::{Authority, Running, eventually, is_alive, now, text_of};
 
 pub fn a_job_longer_than_its_lease_keeps_its_lock(authority: &impl Authority) {

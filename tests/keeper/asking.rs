@@ -5,7 +5,7 @@ use std::fs::File;
 use serde_json::Value;
 
 use super::{Asked, Bystander};
-use crate::support::line::{Turn, is_free};
+use crate::support::turns::{Turn, is_free};
 use crate::support::{Authority, Redis, User, eventually, is_alive, we_are_root};
 
 #[test]
@@ -112,7 +112,7 @@ fn a_reader_that_hangs_does_not_cost_the_lease_and_its_end_gives_the_lock_back()
     let asks =
         redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid(), "--ttl", "3s"]).stdout_to(writer).start();
     eventually("it is granted", || redis.exists("lock:job"));
-    crate::support::line::is_renewed(&redis);
+    crate::support::turns::is_renewed(&redis);
     asks.signal(nix::sys::signal::Signal::SIGTERM);
     asks.finish().dies_of(nix::sys::signal::Signal::SIGTERM);
     eventually("it is given back", || is_free(&redis));

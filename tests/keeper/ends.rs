@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::{Bystander, LONG, Script};
-use crate::support::line::{Turn, is_free, standing};
+use crate::support::turns::{Turn, is_free, lock_status};
 use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive, state_of};
 
 fn is_free_at_once_when_the_script_is_killed(authority: &impl Authority) {
@@ -92,7 +92,7 @@ fn a_keeper_that_was_stopped_for_longer_than_its_lease_tells_the_script_first() 
     script.signal_keeper(Signal::SIGCONT);
     script.is_told("lost");
     script.keeper_ends();
-    assert_eq!(standing(&redis)["holder"]["pid"], next.pid());
+    assert_eq!(lock_status(&redis)["holder"]["pid"], next.pid());
     next.leaves();
 }
 
@@ -110,7 +110,7 @@ fn whoever_waits_leaves_the_line_when_the_process_to_keep_it_for_ends() {
     ward.finish();
     waits.finish().exits(64).says("has ended").prints("");
     eventually("nothing is left", || !keepers.iter().any(|pid| is_alive(*pid)));
-    assert_eq!(standing(&redis)["queue"].as_array().unwrap().len(), 0);
+    assert_eq!(lock_status(&redis)["queue"].as_array().unwrap().len(), 0);
     holder.leaves();
 }
 
@@ -128,7 +128,7 @@ fn is_granted_unheard(told: Told) -> (Redis, Running, i32, Bystander) {
     let Told { redis, waits, keepers, holder, bystander } = told;
     eventually("it is stopped", || state_of(waits.pid()) == Some('T'));
     holder.leaves();
-    eventually("its keeper has it", || standing(&redis)["holder"]["pid"] == keepers[0]);
+    eventually("its keeper has it", || lock_status(&redis)["holder"]["pid"] == keepers[0]);
     (redis, waits, keepers[0], bystander)
 }
 
@@ -160,7 +160,7 @@ impl Told {
         let bystander = Bystander::of(&redis);
         let mut waits = redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid()]).start();
         waits.says("waiting for \"job\"");
-        eventually("it stands in line", || standing(&redis)["queue"].as_array().unwrap().len() == 1);
+        eventually("it stands in line", || lock_status(&redis)["queue"].as_array().unwrap().len() == 1);
         let keepers = waits.descendants();
         send(&waits);
         Told { redis, waits, keepers, holder, bystander }
@@ -191,11 +191,11 @@ fn a_typed_ctrl_c_ends_the_wait() {
     let holder = Turn::had(&redis, &[]);
     let mut terminal = Terminal::start(redis.sh("nxlock acquire job --while-pid $$; echo not reached", &[]));
     terminal.shows("waiting for");
-    eventually("it stands in line", || standing(&redis)["queue"].as_array().unwrap().len() == 1);
+    eventually("it stands in line", || lock_status(&redis)["queue"].as_array().unwrap().len() == 1);
     terminal.types("\u{3}");
     terminal.dies_of(Signal::SIGINT);
     assert!(!terminal.screen().contains("not reached"));
-    assert_eq!(standing(&redis)["queue"].as_array().unwrap().len(), 0);
+    assert_eq!(lock_status(&redis)["queue"].as_array().unwrap().len(), 0);
     holder.leaves();
 }
 

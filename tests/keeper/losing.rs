@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{Asked, Bystander, LONG, Script};
-use crate::support::line::{Turn, break_it, is_free, is_renewed, release};
+use crate::support::turns::{Turn, break_it, is_free, is_renewed, release};
 use crate::support::{
     Authority, Five, Local, Nxlock, Redis, eventually, is_alive, lasts, may_unshare, program, state_of, wall,
 };

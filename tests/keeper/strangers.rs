@@ -11,7 +11,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Gid, Pid, fork, getpid, setgid, setgroups, setuid};
 
 use super::{LONG, Script, hands_over};
-use crate::support::line::{Turn, is_free};
+use crate::support::turns::{Turn, is_free};
 use crate::support::{Redis, eventually, we_are_root};
 
 /// What a stranger does with its connections.

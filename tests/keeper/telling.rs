@@ -1,7 +1,7 @@
 use serde_json::Value;
 
 use super::{Asked, Bystander, Script};
-use crate::support::line::Turn;
+use crate::support::turns::Turn;
 use crate::support::{Authority, Redis, eventually, text_of};
 
 /// Returns the names of the events in the file `events` of the authority's directory.

@@ -4,8 +4,8 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{Turn, acquire, break_it, is_free, queue, release, standing, turn};
 use crate::support::record::{field, with};
+use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue, release, turn};
 use crate::support::{Authority, Local, Nxlock, eventually, may_unshare, we_are_root};
 
 /// The id of another boot.
@@ -79,7 +79,7 @@ fn neither_a_process_nor_a_promise_of_another_boot_is_found_again() {
     }
     // Reserved for a waiter of that boot.
     left_by_another_boot(&local, &[("reserved_for", "1")]);
-    assert_eq!(standing(&local)["state"], "free");
+    assert_eq!(lock_status(&local)["state"], "free");
     local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     local.nxlock(["--prefix", "other:", "release", "job", &token]).run().exits(0);
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::{Patient, as_long_as_it_goes_on};
-use crate::support::line::{Turn, break_it, queue, turn};
+use crate::support::turns::{Turn, break_it, queue, turn};
 use crate::support::{Authority, Local, eventually, may_unshare, now, text_of};
 
 const WAITERS: usize = 300;
@@ -68,7 +68,7 @@ fn without_a_watch_of_the_kernels_waiters_are_served_as_well() {
     let local = Local::start();
     let none = r#"echo 0 > /proc/sys/user/max_inotify_instances && exec "$@""#;
     let words = [&["unshare"], &options[..], &["sh", "-c", none, "sh"]].concat();
-    let without = |options| Turn::of(local.nxlock(turn(options)).under(words.iter().copied())).in_line(&local);
+    let without = |options| Turn::of(local.nxlock(turn(options)).under(words.iter().copied())).once_queued(&local);
     let mut holder = Turn::had(&local, &["--ttl", "1h"]);
     let mut first = without(&["-v"]);
     let mut second = without(&["-v"]);

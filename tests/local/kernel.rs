@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::refused_to_run;
-use crate::support::line::{Turn, is_free};
+use crate::support::turns::{Turn, is_free};
 use crate::support::{Authority, Local, built, eventually, is_alive, text_of};
 
 /// Runs a program without open file description locks: fcntl(2) refuses them as an old kernel does.

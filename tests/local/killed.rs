@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{is_killed, pid_is_killed, refused_to_run, takes_less_than};
-use crate::support::line::{Turn, acquire, break_it, is_free, line_is, release, standing, turn};
+use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue_is, release, turn};
 use crate::support::{Authority, Local, Running, eventually, eventually_some, is_alive, now, parent_of, text_of};
 
 /// Longer than any time-out in these tests.
@@ -65,7 +65,7 @@ fn a_name_that_stays_locked_for_a_while_does_so_without_a_process() {
     local.nxlock(["run", "job", "--at-least", "1h", "--", "true"]).run().exits(0);
     let mut waiter = Turn::queued(&local, &[]);
     local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
-    assert_eq!(standing(&local)["state"], "held");
+    assert_eq!(lock_status(&local)["state"], "held");
     assert!(!waiter.is_up());
     break_it(&local);
     waiter.up();
@@ -124,7 +124,7 @@ fn one_that_is_killed_while_the_lock_is_put_aside_for_it_costs_no_grace() {
         called.freeze();
         let told = now();
         holder.leaves();
-        let holder = || standing(&local)["holder"]["pid"].as_i64().unwrap_or_default();
+        let holder = || lock_status(&local)["holder"]["pid"].as_i64().unwrap_or_default();
         let is_seen = eventually_some("it is reserved, or has been", || match holder() {
             pid if pid == i64::from(called.pid()) => Some(true),
             pid if pid == i64::from(next.pid()) => Some(false),
@@ -147,7 +147,7 @@ fn a_waiter_that_is_killed_leaves_nothing_in_the_line() {
         is_killed(&mut waiters.remove(at.min(waiters.len() - 1)).running);
     }
     let pids: Vec<i32> = waiters.iter().map(Turn::pid).collect();
-    line_is(&local, &pids);
+    queue_is(&local, &pids);
     release(&local, &token);
     for mut waiter in waiters {
         waiter.up();

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use super::{is_killed, nxlock_of, pid_is_killed, refused_to_run};
-use crate::support::line::{Turn, acquire, is_renewed, lease_left, line_is, release, turn};
+use crate::support::turns::{Turn, acquire, is_renewed, lease_left, queue_is, release, turn};
 use crate::support::{Authority, Local, Nxlock, User, is_alive, may_unshare, program, we_are_root};
 
 /// The command that starts a call in a namespace of its own.
@@ -52,7 +52,7 @@ fn living_holders_are_not_taken_for_dead(space: &Space) {
     local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
     let waiter = Turn::queued(&local, &["--ttl", "3s"]);
     is_renewed(&local);
-    line_is(&local, &[waiter.pid()]);
+    queue_is(&local, &[waiter.pid()]);
     assert!(!waiter.is_up());
     holder.leaves();
     // Now the reverse.

@@ -8,8 +8,8 @@ use std::path::Path;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::support::line::{Turn, acquire, holder_id, release};
 use crate::support::record::{newer, with};
+use crate::support::turns::{Turn, acquire, holder_id, release};
 use crate::support::{Authority, Local};
 
 /// A lock held by a token.

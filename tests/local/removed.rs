@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::support::line::{Turn, acquire, is_renewed, queue, release};
+use crate::support::turns::{Turn, acquire, is_renewed, queue, release};
 use crate::support::{Authority, Job, Local, eventually, wall};
 
 #[test]

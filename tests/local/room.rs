@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 
 use super::refused_to_run;
-use crate::support::line::{Turn, acquire, release};
+use crate::support::turns::{Turn, acquire, release};
 use crate::support::{Authority, Mounted, may_unshare, we_are_root};
 
 fn may_mount() -> bool {
@@ -26,10 +26,10 @@ fn on_a_full_disk_who_waits_is_served_although_it_cannot_stand_in_line() {
     let mounted = Mounted::start();
     let mut holder = Turn::had(&mounted, &["--ttl", "3s"]);
     fill(&mounted);
-    let mut waiter = Turn::of(mounted.nxlock(crate::support::line::turn(&["-v"])));
+    let mut waiter = Turn::of(mounted.nxlock(crate::support::turns::turn(&["-v"])));
     waiter.running.says("lock:job.line: no space left on device");
     // A held lock is renewed, shown and released without more room.
-    crate::support::line::is_renewed(&mounted);
+    crate::support::turns::is_renewed(&mounted);
     mounted.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
     assert!(!waiter.is_up());
     holder.is_told();

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use super::refused_to_run;
-use crate::support::line::{Turn, acquire, release, turn};
+use crate::support::turns::{Turn, acquire, release, turn};
 use crate::support::{Authority, Local, User, we_are_root};
 
 /// Creates the directory as its administrator would.
@@ -83,8 +83,8 @@ fn exclude_each_other(local: &Local, one: &User, other: &User) {
             .exits(75)
             .prints("")
             .says(&format!("by      {}@", first.id()));
-        let mut waiter = Turn::of(second.nxlock(local, turn(&[]))).in_line(local);
-        let mut last = Turn::of(first.nxlock(local, turn(&[]))).in_line(local);
+        let mut waiter = Turn::of(second.nxlock(local, turn(&[]))).once_queued(local);
+        let mut last = Turn::of(first.nxlock(local, turn(&[]))).once_queued(local);
         // A release hands the lock over; then the death of another user's process frees it.
         holder.leaves();
         waiter.up();
@@ -144,7 +144,7 @@ fn what_root_makes_in_a_users_directory_keeps_the_user_out_of_nothing() {
     laid_out(&local, 0o755, None);
     chown(local.locks(), Some(user.id()), Some(user.id())).unwrap();
     let holder = Turn::had(&local, &[]);
-    let waiter = Turn::of(user.nxlock(&local, turn(&[]))).in_line(&local);
+    let waiter = Turn::of(user.nxlock(&local, turn(&[]))).once_queued(&local);
     user.nxlock(&local, refused_to_run(&["-n"])).run().exits(75).prints("");
     holder.leaves();
     waiter.leaves();

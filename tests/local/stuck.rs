@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::refused_to_run;
-use crate::support::line::{Turn, acquire, is_renewed, release};
+use crate::support::turns::{Turn, acquire, is_renewed, release};
 use crate::support::{Authority, Job, Local, eventually, wall};
 
 /// Returns the record of `job`, locked until this is dropped.
@@ -108,7 +108,7 @@ fn who_holds_it_is_stopped_before_its_lease_ends() {
     job.is_gone_before(end);
     drop(stuck);
     job.running.finish().exits(76).says("could not be renewed in time").says("keeps");
-    eventually("its lease ends", || crate::support::line::is_free(&local));
+    eventually("its lease ends", || crate::support::turns::is_free(&local));
 }
 
 #[test]

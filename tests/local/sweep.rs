@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::line::{Turn, is_free};
 use crate::support::record::with;
+use crate::support::turns::{Turn, is_free};
 use crate::support::{Authority, Local, wall};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);

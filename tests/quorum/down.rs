@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::quorum::nothing_is_left;
-use crate::support::line::{Turn, acquire, release, standing};
+use crate::support::turns::{Turn, acquire, lock_status, release};
 use crate::support::{Authority, Five};
 
 #[test]
@@ -13,7 +13,7 @@ fn whichever_minority_is_down_the_lock_works() {
         }
         let token = acquire(&five, "1m");
         five.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
-        assert_eq!(standing(&five)["state"], "held", "{down:?}");
+        assert_eq!(lock_status(&five)["state"], "held", "{down:?}");
         five.nxlock(["renew", "job", &token, "--ttl", "2m"]).run().exits(0);
         release(&five, &token);
         five.nxlock(["run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n").says_nothing();

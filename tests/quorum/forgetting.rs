@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::quorum::nothing_is_left;
-use crate::support::line::{Turn, acquire, release};
+use crate::support::turns::{Turn, acquire, release};
 use crate::support::{Authority, Fate, Five, Proxy, Redis, eventually, is_alive};
 
 #[test]

@@ -1,5 +1,5 @@
 use crate::quorum::{OTHERS, nothing_is_left};
-use crate::support::line::{Turn, acquire, turn};
+use crate::support::turns::{Turn, acquire, turn};
 use crate::support::{Authority, Five, Nxlock, Redis, eventually};
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::quorum::{OTHERS, nothing_is_left};
-use crate::support::line::{Turn, turn};
+use crate::support::turns::{Turn, turn};
 use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
 
 /// Returns how many scripts the server has run.

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use crate::quorum::nothing_is_left;
-use crate::support::line::counted;
+use crate::support::turns::counted;
 use crate::support::{Authority, Five, Running, eventually, text_of};
 
 /// Increments a counter that only the lock protects, and logs the fence.

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::quorum::OTHERS;
-use crate::support::line::{acquire, release, standing};
+use crate::support::turns::{acquire, lock_status, release};
 use crate::support::{Authority, Five, Nxlock, Redis, eventually};
 
 const MINUTE: u64 = 60_000;
@@ -115,7 +115,7 @@ fn a_claim_without_a_majority_can_be_broken_and_nothing_else_is_touched() {
     let told: Nxlock = five.nxlock(["release", "job", "--break", &one[4..12]]);
     told.run().exits(0).says("broke \"job\"");
     assert_eq!(five.values(), [None, None, Some(other.clone()), None, None]);
-    assert_eq!(standing(&five)["state"], "free");
+    assert_eq!(lock_status(&five)["state"], "free");
     five.nxlock(["release", "job", "--break", &one[4..12]]).run().exits(76);
     // A holder's lock, with a minority down.
     put(&five, [Some((&other, 60)), Some((&other, 60)), Some((&other, 60)), None, None]);

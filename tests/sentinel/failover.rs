@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::line::{Turn, fences_rise, grants, is_renewed, line_is, standing, turn};
+use crate::support::turns::{Turn, fences_rise, grants, is_renewed, lock_status, queue_is, turn};
 use crate::support::{Authority, Job, Sentinels, eventually, wall};
 
 /// Starts a run that logs its number and its fence, and holds the lock until told to end.
@@ -16,7 +16,7 @@ fn line(group: &Sentinels, n: usize, options: &[&str]) -> Vec<Turn> {
     let mut holder = numbered(group, 0, options);
     holder.up();
     let mut line = vec![holder];
-    line.extend((1..=n).map(|who| numbered(group, who, options).in_line(group)));
+    line.extend((1..=n).map(|who| numbered(group, who, options).once_queued(group)));
     line
 }
 
@@ -51,7 +51,7 @@ fn a_failover_with_everything_disturbs_neither_who_holds_nor_who_waits() {
     is_renewed(&group);
     assert_eq!(group.master().value("lock:job"), token);
     listen_at_the_master(&group, 3);
-    line_is(&group, &line[1..].iter().map(Turn::pid).collect::<Vec<_>>());
+    queue_is(&group, &line[1..].iter().map(Turn::pid).collect::<Vec<_>>());
     are_served(&group, line);
 }
 
@@ -113,7 +113,7 @@ fn who_waited_for_a_lock_that_is_lost_is_served() {
     holder.running.finish().exits(76).says("lost");
     let mut served = Vec::new();
     while !line.is_empty() {
-        let next = crate::support::line::whoever_is_next(&mut line);
+        let next = crate::support::turns::next_holder(&mut line);
         served.push(next.pid());
         assert!(!line.iter().any(Turn::is_up), "two at once");
         next.leaves();
@@ -126,7 +126,7 @@ fn who_waited_for_a_lock_that_is_lost_is_served() {
 fn a_token_that_was_printed_is_good_at_the_next_master() {
     let group = Sentinels::of_three();
     let token = group.nxlock(["acquire", "job", "--ttl", "2m"]).run().exits(0).token();
-    let fence = standing(&group)["fence"].as_u64();
+    let fence = lock_status(&group)["fence"].as_u64();
     group.master().has_told(2);
     group.fail_over();
     group.nxlock(["renew", "job", &token, "--ttl", "3m"]).run().exits(0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::line::{Turn, is_renewed};
+use crate::support::turns::{Turn, is_renewed};
 use crate::support::{Authority, Done, MASTER, Nxlock, Redis, Sentinels, eventually, unused_port};
 
 /// Runs a command through this URL, without waiting.
@@ -104,7 +104,7 @@ fn a_server_that_they_name_and_that_is_no_master_keeps_no_locks() {
     // As during a failover: the sentinels still name the old master, or the new one does not know its role yet.
     server.becomes_read_only();
     attempt(&group, &group.url(), "500ms").exits(69).prints("").within(Duration::from_secs(1));
-    let mut waiter = Turn::of(group.nxlock(crate::support::line::turn(&["-w", "1m"])));
+    let mut waiter = Turn::of(group.nxlock(crate::support::turns::turn(&["-w", "1m"])));
     waiter.running.says("waiting");
     server.is_writable_again();
     waiter.up();
@@ -153,9 +153,9 @@ fn the_password_of_the_url_is_that_of_the_master() {
     group.servers[0].ask::<()>(&["ACL", "SETUSER", "default", "off"]);
     let url = format!("redis+sentinel://deploy:s3cret@{}/{MASTER}", group.hosts());
     let with_login = |args: &[&'static str]| group.nxlock(args.iter().copied()).env("NXLOCK_SERVER", &url);
-    let mut holder = Turn::of(with_login(&crate::support::line::turn(&["-t", "6s"])));
+    let mut holder = Turn::of(with_login(&crate::support::turns::turn(&["-t", "6s"])));
     holder.up();
-    let mut waiter = Turn::of(with_login(&crate::support::line::turn(&[])));
+    let mut waiter = Turn::of(with_login(&crate::support::turns::turn(&[])));
     eventually("it stands in line", || {
         let seen = with_login(&["--json", "status", "job"]).run().exits(0).json();
         seen[0]["queue"].as_array().is_some_and(|queue| queue.len() == 1)

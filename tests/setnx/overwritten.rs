@@ -1,6 +1,6 @@
 //! What a loser's `GETSET` does to a lock of nxlock, and what nxlock undoes of it.
 
-use super::{KEY, beside, had, is_ours, is_put_back, queued, stamp, standing};
+use super::{KEY, beside, had, is_ours, is_put_back, lock_status, queued, stamp};
 use crate::support::{Redis, eventually};
 
 /// Overwrites the key like a client that saw an expired time before; returns the time that it wrote.
@@ -105,7 +105,7 @@ fn what_stands_over_a_lease_of_ours_is_not_taken_over_while_that_is_valid() {
     assert_eq!(redis.value(KEY), Some(time));
     let waiter = queued(&redis, &[]);
     redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "10m"]).run().exits(0);
-    assert_eq!(standing(&redis)["holder"]["id"], token[..8]);
+    assert_eq!(lock_status(&redis)["holder"]["id"], token[..8]);
     assert!(!waiter.is_up());
     redis.nxlock(["release", "--key", KEY, &token]).run().exits(0);
     let mut waiter = waiter;

@@ -1,7 +1,7 @@
 //! The known race of five clients, one step at a time.
 
 use super::client::{Client, Replaced};
-use super::{KEY, beside, had, is_ours, is_put_back, queued, stamp, standing};
+use super::{KEY, beside, had, is_ours, is_put_back, lock_status, queued, stamp};
 use crate::support::Redis;
 
 /// C1 has crashed. C4 and C5 have seen that its time has passed, and so have C2 and C3, which are runs of nxlock.
@@ -28,7 +28,7 @@ fn five_clients_that_find_a_lock_expired_make_one_owner() {
     is_put_back(&redis);
     c2.running.says("had written over \"lock.foo\" while it was held: put back");
     assert!(!c4.tries() && !c5.tries());
-    assert_eq!(standing(&redis)["holder"]["pid"], c2.pid());
+    assert_eq!(lock_status(&redis)["holder"]["pid"], c2.pid());
     assert!(!c3.is_up() && !c2.running.has_ended());
     // C2 hands the lock to C3, and no client gets between.
     c2.leaves();

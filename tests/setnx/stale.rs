@@ -1,7 +1,7 @@
 //! Locks that old clients have left, and who may take them over.
 
 use super::client::Client;
-use super::{KEY, beside, is_ours, queued, stamp, standing};
+use super::{KEY, beside, is_ours, lock_status, queued, stamp};
 use crate::support::{Redis, eventually};
 
 fn asks(redis: &Redis, options: &[&str]) -> i32 {
@@ -65,7 +65,7 @@ fn a_clock_that_is_wrong_makes_nobody_take_what_is_valid_by_the_servers() {
         for options in [&[][..], &["--no-queue"], &["--setnx-margin", "0s"]] {
             assert_eq!(asks(&redis, options), 75, "{ahead}");
         }
-        assert_eq!(standing(&redis)["legacy"]["stale"], false);
+        assert_eq!(lock_status(&redis)["legacy"]["stale"], false);
         assert!(theirs.releases());
     }
     // Nor does a wrong clock of this machine: nxlock does not use it.
@@ -115,7 +115,7 @@ fn status_says_what_an_old_lock_says() {
         ("1577836800.5", true, "2020-01-01T00:00:00.500Z", "stale since 2020-01-01T00:00:00.500Z"),
     ] {
         redis.put(KEY, value.as_bytes(), None);
-        let seen = standing(&redis);
+        let seen = lock_status(&redis);
         assert_eq!((seen["state"].as_str(), seen["ttl_ms"].is_null()), (Some("legacy"), true), "{seen}");
         assert_eq!(seen["legacy"]["valid_until"], instant);
         assert_eq!(seen["legacy"]["stale"], stale);

@@ -1,8 +1,8 @@
 //! A token that is a bare number, wherever a token can be used.
 
 use super::client::Client;
-use super::{KEY, beside, had, is_ours, queued, standing, turn};
-use crate::support::line::Turn;
+use super::{KEY, beside, had, is_ours, lock_status, queued, turn};
+use crate::support::turns::Turn;
 use crate::support::{Local, Nxlock, Redis, eventually, is_alive, text_of};
 
 #[test]
@@ -29,7 +29,7 @@ fn it_renews_and_releases_and_says_who_holds_it() {
     let granted = redis.nxlock(beside("acquire", &["--ttl", "1m", "--reason", "why: 50 %", "--json"])).run().exits(0);
     let token = granted.json()["token"].as_str().unwrap().to_owned();
     assert!(granted.json()["fence"].as_u64().is_some());
-    let seen = standing(&redis);
+    let seen = lock_status(&redis);
     assert_eq!((&seen["state"], &seen["name"], &seen["key"]), (&"held".into(), &KEY.into(), &KEY.into()));
     assert_eq!(seen["holder"]["reason"], "why: 50 %");
     assert_eq!(seen["holder"]["id"], token[..8]);
@@ -39,7 +39,7 @@ fn it_renews_and_releases_and_says_who_holds_it() {
     refused.says("why: 50 %").says(&hint).never_says(&token);
     redis.nxlock(["renew", "--key", KEY, "--ttl", "10m"]).env("NXLOCK_TOKEN", &token).run().exits(0);
     assert!(redis.pttl(KEY) > 60_000 && redis.pttl("{lock.foo}:holder") > 60_000);
-    assert_eq!(standing(&redis)["holder"]["reason"], "why: 50 %");
+    assert_eq!(lock_status(&redis)["holder"]["reason"], "why: 50 %");
     redis.nxlock(["release", "--key", KEY, "-"]).stdin(token.as_bytes()).run().exits(0);
     redis.nxlock(["release", "--key", KEY, &token]).run().exits(76).says("it had expired or was deleted");
     redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "1m"]).run().exits(76);
@@ -50,7 +50,7 @@ fn a_record_that_names_another_value_tells_nothing() {
     let redis = Redis::start();
     let token = redis.nxlock(beside("acquire", &["--ttl", "1m"])).run().exits(0).text();
     redis.put(KEY, "4".repeat(19).as_bytes(), Some(60_000));
-    let seen = standing(&redis);
+    let seen = lock_status(&redis);
     assert!(seen["state"] == "foreign" && seen["holder"].is_null(), "{seen}");
     redis.nxlock(["release", "--key", KEY, token.trim()]).run().exits(76);
     redis.delete(KEY);
@@ -90,13 +90,13 @@ fn waiters_of_both_kinds_stand_in_one_line() {
         let turn = Turn::of(redis.nxlock(["run", "--key", KEY, "-c", script]));
         let pid = i64::from(turn.pid());
         eventually("it stands in line", || {
-            standing(redis)["queue"].as_array().unwrap().iter().any(|waiter| waiter["pid"] == pid)
+            lock_status(redis)["queue"].as_array().unwrap().iter().any(|waiter| waiter["pid"] == pid)
         });
         turn
     };
     let holder = had(&redis, &[]);
     let mut line = vec![queued(&redis, &["--reason", "second"]), plain(&redis), queued(&redis, &[]), plain(&redis)];
-    let seen = standing(&redis);
+    let seen = lock_status(&redis);
     let pids: Vec<_> = seen["queue"].as_array().unwrap().iter().map(|waiter| waiter["pid"].clone()).collect();
     assert_eq!(pids, line.iter().map(|turn| turn.pid().into()).collect::<Vec<serde_json::Value>>());
     assert_eq!(seen["queue"][0]["reason"], "second");
@@ -108,7 +108,7 @@ fn waiters_of_both_kinds_stand_in_one_line() {
         fences.push(next.up().parse::<u64>().unwrap());
         assert!(line.iter().all(|turn| !turn.is_up()));
         // status shows the holder for either kind.
-        assert_eq!(standing(&redis)["holder"]["pid"], next.pid());
+        assert_eq!(lock_status(&redis)["holder"]["pid"], next.pid());
     }
     next.leaves();
     assert!(fences.is_sorted_by(|before, after| before < after), "{fences:?}");
@@ -125,7 +125,7 @@ fn a_waiter_that_was_killed_is_passed_over_and_a_killed_holder_followed() {
     eventually("it is gone", || !is_alive(dead.pid()));
     holder.running.signal(nix::sys::signal::Signal::SIGKILL);
     next.up();
-    assert_eq!(standing(&redis)["holder"]["pid"], next.pid());
+    assert_eq!(lock_status(&redis)["holder"]["pid"], next.pid());
     next.leaves();
 }
 
@@ -136,7 +136,7 @@ fn without_the_queue_it_is_one_of_the_plain_clients() {
     assert!(theirs.tries());
     let mut ours = turn(&redis, &["--no-queue"]);
     ours.running.says("held by an old SETNX client");
-    assert!(standing(&redis)["queue"].as_array().unwrap().is_empty());
+    assert!(lock_status(&redis)["queue"].as_array().unwrap().is_empty());
     assert!(theirs.releases());
     ours.up();
     assert!(is_ours(redis.value(KEY).as_deref()));

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::support::line::{Turn, acquire, release, stands_in_line};
+use crate::support::turns::{Turn, acquire, is_queued, release};
 use crate::support::{Authority, Local, Redis, Running, eventually, text_of};
 
 /// A run that holds the lock, and a child, stopped before it executes the command.
@@ -20,7 +20,7 @@ impl Beginning {
         let token = acquire(authority, "10m");
         let words = ["-v", "run", "job"].into_iter().chain(options.iter().copied());
         let running = authority.nxlock(words.chain(["--", "echo", "ran"])).start();
-        stands_in_line(authority, running.pid());
+        is_queued(authority, running.pid());
         let pid = Pid::from_raw(running.pid());
         ptrace::seize(pid, Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACESYSGOOD)
             .expect("we may trace what we started");

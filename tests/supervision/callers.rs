@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::signal::Signal;
 use nix::unistd::getuid;
 
-use crate::support::line::is_free;
+use crate::support::turns::is_free;
 use crate::support::{Authority, Local, Nxlock, Redis, Running, eventually, text_of};
 
 #[test]

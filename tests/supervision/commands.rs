@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::line::is_free;
+use crate::support::turns::is_free;
 use crate::support::{Authority, Local, Redis, built, eventually, eventually_some, is_alive, state_of};
 
 /// Returns the children of a process with their states, zombies included.

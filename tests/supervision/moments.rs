@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::{Turn, acquire, is_free, stands_in_line};
+use crate::support::turns::{Turn, acquire, is_free, is_queued};
 use crate::support::{Authority, Local, Redis, Running, eventually, is_alive, lasts, state_of};
 
 /// Signals a waiter at about the time of its grant, a little later in each round.
@@ -17,7 +17,7 @@ fn signalled_with_the_grant(
     for round in 0..rounds {
         let token = acquire(authority, "10m");
         let waiter = authority.nxlock(["run", "job", "-t", ttl, "-c", "exec sleep 300"]).start();
-        stands_in_line(authority, waiter.pid());
+        is_queued(authority, waiter.pid());
         let release = authority.nxlock(["release", "job", &token]).start();
         // The timing itself is under test.
         lasts(Duration::from_micros(6_000 * round / rounds));

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::line::is_renewed;
+use crate::support::turns::is_renewed;
 use crate::support::{Nxlock, Redis, Terminal, eventually, state_of, text_of};
 
 const CTRL_C: &str = "\x03";

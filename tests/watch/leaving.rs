@@ -3,7 +3,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{ENTER, LEAVE, is_restored, selects, tell, viewer, watch};
-use crate::support::line::{acquire, release};
+use crate::support::turns::{acquire, release};
 use crate::support::{Nxlock, Redis, Terminal, eventually, is_alive, lasts, state_of};
 
 #[test]

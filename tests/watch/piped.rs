@@ -5,7 +5,7 @@ use std::io::Read;
 
 use serde_json::Value;
 
-use crate::support::line::{Turn, acquire, release};
+use crate::support::turns::{Turn, acquire, release};
 use crate::support::{Nxlock, Redis, Running, Terminal, eventually, eventually_some};
 
 const EVERY: &str = "--watch=100ms";

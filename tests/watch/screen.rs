@@ -1,7 +1,7 @@
 //! The live view, at a terminal.
 
 use super::{says, selects, shows, watch};
-use crate::support::line::{Turn, acquire, holder_id, is_free, release, standing};
+use crate::support::turns::{Turn, acquire, holder_id, is_free, lock_status, release};
 use crate::support::{Redis, eventually};
 
 #[test]
@@ -68,7 +68,7 @@ fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
         assert!(asked.contains(&format!("pid {}", holder.pid())) && asked.ends_with("? type y"), "{asked}");
         terminal.types(no);
         says(&mut terminal, "not broken");
-        assert_eq!(standing(&redis)["state"], "held");
+        assert_eq!(lock_status(&redis)["state"], "held");
     }
     terminal.types("b");
     says(&mut terminal, "break \"job\", held by ");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::line::{Turn, is_renewed, queue, standing};
+use crate::support::turns::{Turn, is_renewed, lock_status, queue};
 use crate::support::{Authority, eventually, now};
 
 fn field<'a>(waiters: &'a Value, name: &str) -> Vec<&'a Value> {
@@ -22,7 +22,7 @@ pub fn each_waiter_is_shown_with_its_place_and_who_it_is(authority: &impl Author
             Turn::queued(authority, if reason.is_empty() { &[] } else { &options })
         })
         .collect();
-    let seen = standing(authority);
+    let seen = lock_status(authority);
     let since_began = u64::try_from(began.elapsed().as_millis()).unwrap();
     let holds = &seen["holder"];
     assert_eq!((&seen["state"], &holds["pid"]), (&"held".into(), &holder.pid().into()), "{seen}");
@@ -51,7 +51,7 @@ pub fn each_waiter_is_shown_with_its_place_and_who_it_is(authority: &impl Author
     for (mut turn, id) in line.into_iter().zip(&ids) {
         held.leaves();
         turn.up();
-        assert_eq!(standing(authority)["holder"]["id"], **id);
+        assert_eq!(lock_status(authority)["holder"]["id"], **id);
         held = turn;
     }
     assert!(queue(authority).is_empty());
@@ -63,17 +63,17 @@ pub fn since_when_a_lock_is_held_is_counted_from_its_grant(authority: &impl Auth
     let mut second = Turn::queued(authority, &["-t", "3s"]);
     // Its wait must not count.
     eventually("it has waited for a while", || {
-        standing(authority)["queue"][0]["waiting_ms"].as_u64().is_some_and(|waiting| waiting > 500)
+        lock_status(authority)["queue"][0]["waiting_ms"].as_u64().is_some_and(|waiting| waiting > 500)
     });
     let told = now();
     first.leaves();
     second.up();
-    let seen = standing(authority);
+    let seen = lock_status(authority);
     let held = Duration::from_millis(seen["holder"]["held_ms"].as_u64().unwrap());
     // The store may use another clock than this test.
     assert!(held <= told.elapsed() + Duration::from_millis(20), "{held:?}: {seen}");
     is_renewed(authority);
-    let renewed = standing(authority);
+    let renewed = lock_status(authority);
     assert_eq!((&renewed["holder"]["since"], &renewed["fence"]), (&seen["holder"]["since"], &seen["fence"]));
     assert!(renewed["holder"]["held_ms"].as_u64() > seen["holder"]["held_ms"].as_u64(), "{renewed}");
     second.leaves();

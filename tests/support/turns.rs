@@ -38,7 +38,7 @@ impl Turn {
     /// Starts a turn and waits until it is in the queue.
     #[track_caller]
     pub fn queued(authority: &impl Authority, options: &[&str]) -> Turn {
-        Turn::of(authority.nxlock(turn(options))).in_line(authority)
+        Turn::of(authority.nxlock(turn(options))).once_queued(authority)
     }
 
     /// Starts a turn and waits until it waits, queued or not.
@@ -50,8 +50,8 @@ impl Turn {
     }
 
     #[track_caller]
-    pub fn in_line(self, authority: &impl Authority) -> Turn {
-        stands_in_line(authority, self.pid());
+    pub fn once_queued(self, authority: &impl Authority) -> Turn {
+        is_queued(authority, self.pid());
         self
     }
 
@@ -100,23 +100,23 @@ impl Turn {
 }
 
 /// Returns the status of `job` from `status --json`.
-pub fn standing(authority: &impl Authority) -> Value {
+pub fn lock_status(authority: &impl Authority) -> Value {
     authority.nxlock(["--json", "status", "job"]).run().json()[0].take()
 }
 
 /// Returns the id that nxlock shows for the holder.
 #[track_caller]
 pub fn holder_id(authority: &impl Authority) -> String {
-    standing(authority)["holder"]["id"].as_str().expect("somebody holds it").to_owned()
+    lock_status(authority)["holder"]["id"].as_str().expect("somebody holds it").to_owned()
 }
 
 /// Returns how long the lease still runs; zero if it has expired.
 pub fn lease_left(authority: &impl Authority) -> Duration {
-    Duration::from_millis(standing(authority)["ttl_ms"].as_u64().unwrap_or(0))
+    Duration::from_millis(lock_status(authority)["ttl_ms"].as_u64().unwrap_or(0))
 }
 
 pub fn is_free(authority: &impl Authority) -> bool {
-    standing(authority)["state"] == "free"
+    lock_status(authority)["state"] == "free"
 }
 
 /// Acquires the lock by `nxlock acquire`, and returns the token.
@@ -138,31 +138,31 @@ pub fn break_it(authority: &impl Authority) {
 
 /// Returns the pids of the waiters, in the order of the queue.
 pub fn queue(authority: &impl Authority) -> Vec<i32> {
-    let standing = standing(authority);
-    let queue = standing["queue"].as_array().expect("a queue, if only an empty one");
+    let lock_status = lock_status(authority);
+    let queue = lock_status["queue"].as_array().expect("a queue, if only an empty one");
     queue.iter().map(|waiter| i32::try_from(waiter["pid"].as_i64().expect("a pid")).expect("it fits")).collect()
 }
 
 #[track_caller]
-pub fn stands_in_line(authority: &impl Authority, pid: i32) {
+pub fn is_queued(authority: &impl Authority, pid: i32) {
     eventually("it stands in line", || queue(authority).contains(&pid));
 }
 
 /// Waits until the queue is exactly this.
 #[track_caller]
-pub fn line_is(authority: &impl Authority, pids: &[i32]) {
+pub fn queue_is(authority: &impl Authority, pids: &[i32]) {
     let mut seen = Vec::new();
     let began = now();
-    eventually("the line has settled", || {
+    eventually("the queue has settled", || {
         seen = queue(authority);
         seen == pids || began.elapsed() > LIMIT - Duration::from_secs(2)
     });
-    assert_eq!(seen, pids, "the line is another");
+    assert_eq!(seen, pids, "the queue is another");
 }
 
 /// Waits until one of them holds the lock, and removes it from `waiting`.
 #[track_caller]
-pub fn whoever_is_next(waiting: &mut Vec<Turn>) -> Turn {
+pub fn next_holder(waiting: &mut Vec<Turn>) -> Turn {
     let at = eventually_some("one of them has it", || waiting.iter().position(Turn::is_up));
     waiting.remove(at)
 }
