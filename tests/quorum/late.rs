@@ -76,6 +76,15 @@ fn a_lock_is_given_back_though_most_servers_refuse_connections_at_first() {
     five.each().iter().for_each(|redis| _ = redis.ask::<i64>(&["DEL", "lock:job"]));
 }
 
+/// Sets a flag when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachable() {
     let mut five = Five::start();
@@ -87,8 +96,11 @@ fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachabl
     });
     let mut servers: Vec<String> = five.each().iter().map(Redis::url).collect();
     servers[2] = hangs.url();
+    five.each()[3].put("lock:job", OTHERS, Some(60_000));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        // The rival ends even if an assertion fails.
+        let ended = Ends(&over);
         // On the fourth server that is up, others vote again and again, each time with a higher fence.
         let rival = scope.spawn(|| {
             let redis = &five.each()[3];
@@ -109,7 +121,7 @@ fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachabl
         });
         // Longer than nxlock waits for servers that it has never reached.
         lasts(Duration::from_secs(2));
-        over.store(true, Ordering::Relaxed);
+        drop(ended);
         rival.join().unwrap();
         waiter.up();
         waiter.leaves();
