@@ -19,13 +19,18 @@ use crate::rig::{Contestant, Figures, Server, Table, circumstances, pause, quick
 use guard::Guard;
 use scene::{Seen, scene};
 
-pub fn measure() {
+/// Returns whether this program was started as the command under a lock or as a poller, and has been that.
+pub fn played_a_part() -> bool {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
-        Some(within::STAMP) => return within::stamp(args),
-        Some(within::POLL) => return within::poll(args),
-        _ => {}
+        Some(within::STAMP) => within::stamp(args),
+        Some(within::POLL) => within::poll(args),
+        _ => return false,
     }
+    true
+}
+
+pub fn measure() {
     let server = Server::start();
     println!("handoff: {}", circumstances(&server));
     hand_offs(&server, 1, if quick() { 10 } else { 50 }, Duration::ZERO);

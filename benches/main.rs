@@ -20,6 +20,9 @@ const BENCHES: [(&str, fn()); 5] = [
 ];
 
 fn main() {
+    if handoff::played_a_part() {
+        return;
+    }
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     for (name, measure) in BENCHES {
         if named.is_empty() || named.iter().any(|word| word == name) {
