@@ -108,7 +108,7 @@ enum Phase {
     Running,
     /// The command has ended; nxlock waits for its descendants.
     Outlived,
-    /// The command was told to stop, and has until this moment.
+    /// nxlock has told the command to stop, and gives it until this moment.
     Stopping {
         grace_ends: Moment,
     },
@@ -434,22 +434,22 @@ impl<'a> Supervisor<'a> {
     /// Suspends nxlock like the command, after the rest of the tree. When nxlock is continued, so are the processes it
     /// stopped, unless the lease is about to end.
     fn suspend_if_asked(&mut self) {
-        if !self.suspension.as_mut().is_some_and(|suspension| suspension.advance(&self.tree)) {
+        let Some(suspension) = &mut self.suspension else { return };
+        if self.continued == suspension.continued() && !suspension.advance(&self.tree) {
             return;
         }
         let Some(suspension) = self.suspension.take() else { return };
         // A shell may have continued the job meanwhile; nxlock's own stop would discard that SIGCONT.
         self.take_notices();
-        if self.continued != suspension.continued() {
-            suspension.undo(&self.tree, true);
-            return;
-        }
-        suspend(self.tree.terminal(), suspension.signal());
-        self.check_deadlines();
         let before = self.continued;
-        self.take_notices();
+        let is_suspended = before == suspension.continued();
+        if is_suspended {
+            suspend(self.tree.terminal(), suspension.signal());
+            self.check_deadlines();
+            self.take_notices();
+        }
         if !self.kill_at().passed() {
-            suspension.undo(&self.tree, self.continued != before);
+            suspension.undo(&self.tree, is_suspended && self.continued != before);
         }
     }
 

@@ -236,6 +236,31 @@ fn a_job_in_the_background_can_be_brought_to_the_foreground() {
 }
 
 #[test]
+fn a_job_that_is_continued_while_it_gets_ready_to_be_suspended_goes_on() {
+    let redis = Redis::start();
+    // It does not stop, and nxlock gives it time to.
+    let script = r"
+import signal, time
+continued = []
+signal.signal(signal.SIGTSTP, lambda *_: print('ready', flush=True))
+signal.signal(signal.SIGCONT, lambda *_: continued.append(1))
+print('up', flush=True)
+while not continued: time.sleep(0.01)
+print('read', input())
+";
+    let mut shell = shell_with(&redis, &[("SCRIPT", script)]);
+    shell.types("nxlock run job -- python3 -c \"$SCRIPT\" &\n");
+    shell.shows("up");
+    shell.types("kill -TSTP %1\n");
+    shell.shows("ready");
+    shell.types("fg\n");
+    shell.types("words\n");
+    shell.shows("read words");
+    shell.types("exit\n");
+    shell.finish();
+}
+
+#[test]
 fn a_terminal_that_changes_its_size_is_told_to_the_command() {
     let redis = Redis::start();
     let mut terminal = run(&redis, "trap 'stty size; exit 4' WINCH; echo up; while :; do sleep 300 & wait; done");

@@ -90,15 +90,15 @@ impl Suspension {
         running.is_empty() || (self.began + GRACE + REST).passed()
     }
 
-    /// Continues the processes that this has stopped, and no others. If nxlock forwards a SIGCONT, it skips those that
-    /// receive that one.
-    pub fn undo(self, tree: &Tree, is_passed_on: bool) {
-        let Some((own, all)) = tree.without_nested().zip(tree.all()) else {
+    /// Continues the processes that this has stopped, and no others. If a SIGCONT was sent to them after they had
+    /// stopped, those that it has reached get no second one.
+    pub fn undo(self, tree: &Tree, was_sent: bool) {
+        let Some(all) = tree.all().filter(|_| proc::is_ours()) else {
             tree.signal_all(&[libc::SIGCONT], Reach::All);
             return;
         };
-        let stopped = self.stopped.into_iter().filter(|pid| all.contains(pid));
-        for pid in stopped.filter(|pid| !is_passed_on || !own.contains(pid)) {
+        let runs = |pid: &Pid| Job::of(pid.as_raw()).is_some_and(|job| job.state == JobState::Runs);
+        for pid in self.stopped.into_iter().filter(|pid| all.contains(pid) && !(was_sent && runs(pid))) {
             let _ = tree::send(pid, libc::SIGCONT);
         }
     }
