@@ -19,8 +19,9 @@ use crate::rig::{Contestant, Figures, Server, Table, circumstances, pause, quick
 use guard::Guard;
 use scene::{Seen, scene};
 
-/// Returns whether this program was started as the command under a lock or as a poller, and has been that.
-pub fn played_a_part() -> bool {
+/// Returns whether this program was started in another role: as the command under a lock, or as a poller. Returns when
+/// that has ended.
+pub fn ran_another_role() -> bool {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some(within::STAMP) => within::stamp(args),

@@ -20,7 +20,7 @@ const BENCHES: [(&str, fn()); 5] = [
 ];
 
 fn main() {
-    if handoff::played_a_part() {
+    if handoff::ran_another_role() {
         return;
     }
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();

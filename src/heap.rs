@@ -2,7 +2,7 @@
 //! the memory is worth.
 //!
 //! The first [`SIZE`] bytes come from an arena, by moving an offset, and only the last block is ever given back to it.
-//! What does not fit, as in a process that lives longer, comes from the system's allocator.
+//! The system's allocator provides everything that does not fit, as in a process that lives longer.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -36,6 +36,20 @@ impl Heap {
         (block as usize).checked_sub(self.base() as usize).filter(|offset| *offset < SIZE)
     }
 
+    /// Allocates a block in the arena, unless it does not fit.
+    fn place(&self, layout: Layout) -> Option<*mut u8> {
+        let end = |used: usize| {
+            let begin = used.checked_next_multiple_of(layout.align())?;
+            begin.checked_add(layout.size()).filter(|end| *end <= SIZE)
+        };
+        if layout.align() > align_of::<Arena>() {
+            return None;
+        }
+        let used = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end).ok()?;
+        // SAFETY: `end` has found room for it there.
+        Some(unsafe { self.base().add(used.next_multiple_of(layout.align())) })
+    }
+
     /// Moves the end of the last block; returns whether the block was the last, and fits.
     fn resize_last(&self, offset: usize, old: usize, new: usize) -> bool {
         let (from, to) = (offset + old, offset.saturating_add(new));
@@ -46,28 +60,18 @@ impl Heap {
 // SAFETY: blocks of the arena do not overlap, are aligned, and stay where they are; the rest is the system's.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let place = |used: usize| {
-            let begin = used.checked_next_multiple_of(layout.align())?;
-            begin.checked_add(layout.size()).filter(|end| *end <= SIZE)
-        };
-        if layout.align() <= 64
-            && let Ok(used) = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place)
-        {
-            // SAFETY: `place` has found room for it there.
-            return unsafe { self.base().add(used.next_multiple_of(layout.align())) };
-        }
         // SAFETY: as our caller promises.
-        unsafe { System.alloc(layout) }
+        self.place(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as our caller promises.
-        let block = unsafe { self.alloc(layout) };
-        if !block.is_null() {
-            // A block of the arena may have been used before.
-            // SAFETY: the block has this size.
-            unsafe { block.write_bytes(0, layout.size()) };
-        }
+        let Some(block) = self.place(layout) else {
+            // SAFETY: as our caller promises.
+            return unsafe { System.alloc_zeroed(layout) };
+        };
+        // A block of the arena may have been used before.
+        // SAFETY: the block has this size.
+        unsafe { block.write_bytes(0, layout.size()) };
         block
     }
 

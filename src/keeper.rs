@@ -132,10 +132,10 @@ impl Keeper {
             if let Some(end) = self.look() {
                 break end;
             }
-            let lease = if self.is_told { self.until } else { self.until - self.margin };
+            let deadline = if self.is_told { self.until } else { self.until - self.margin };
             let fds = self.signals.fds().into_iter().chain(self.control.fds());
             let fds = fds.chain([Some(self.watched.as_fd()), self.front.as_ref().map(AsFd::as_fd)]);
-            let limit = Limit { until: lease.min(self.control.listens_at()), cancel: &fds.collect::<Vec<_>>() };
+            let limit = Limit { until: deadline.min(self.control.pause_ends()), cancel: &fds.collect::<Vec<_>>() };
             match self.renewer.next(limit) {
                 Ok(Arrived::Message(Renewal::Until(until))) => self.until = until,
                 Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(state)),

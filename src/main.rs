@@ -26,7 +26,7 @@
 //! stderr, except for clap's usage errors and the last words of a guard (`cmd/run/orphaned`). `top` is the live view of
 //! `status --watch`. `complete` answers the shell completions.
 //!
-//! **Who may know what.** Only `clock` reads the time, only `wait` and `mailbox` poll, only `signals` and the guard
+//! **Who may know what.** Only `clock` reads the time, only `wait` polls, only `signals` and the guard
 //! read signals. `store` does not import `cli`, nor `supervise` the store; `output` takes from both only the values
 //! that it prints. `text`, `duration`, `error`, `thread` and `proc` import no other module; `log` imports only such
 //! leaves, `clock` and `wait`. No two modules import each other but a parent and its children: `tests/architecture.rs`

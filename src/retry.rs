@@ -81,6 +81,7 @@ impl Backoff {
         pause
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

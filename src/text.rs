@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -25,6 +26,11 @@ pub fn clean(text: &str) -> String {
         }
     }
     cleaned
+}
+
+/// Returns a path sanitised.
+pub fn path(path: &Path) -> String {
+    clean(&path.to_string_lossy())
 }
 
 /// Returns a JSON document as text, with every character escaped that could fool a terminal. Such characters occur only

@@ -266,12 +266,12 @@ impl Walk {
     fn directory_shown(&self) -> String {
         match self.path == Path::new(HERE) {
             true => "the working directory".to_owned(),
-            false => format!("the directory {}", text::clean(&self.path.to_string_lossy())),
+            false => format!("the directory {}", text::path(&self.path)),
         }
     }
 
     fn shown(&self, name: &OsStr) -> String {
-        text::clean(&self.path.join(name).to_string_lossy())
+        text::path(&self.path.join(name))
     }
 }
 

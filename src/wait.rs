@@ -15,7 +15,7 @@ use crate::clock::Moment;
 #[derive(Clone, Copy)]
 pub struct Limit<'a> {
     pub until: Moment,
-    /// The wait ends as soon as one of them is readable. `None` stands for a descriptor that is not there now.
+    /// The wait ends as soon as one of them is readable. `None` is skipped.
     pub cancel: &'a [Option<BorrowedFd<'a>>],
 }
 
@@ -28,6 +28,7 @@ pub enum Woken {
 }
 
 impl<'a> Limit<'a> {
+    /// Neither a deadline nor a cancellation.
     pub const NONE: Limit<'static> = Limit::until(Moment::NEVER);
 
     pub const fn until(until: Moment) -> Limit<'a> {
@@ -84,8 +85,8 @@ impl<'a> Limit<'a> {
 }
 
 /// A timer on the boot clock, for those who watch a lease: it expires as soon as a machine resumes that has slept past
-/// the deadline. It is a descriptor, so it is allocated before the lock is requested; a process that forks does not
-/// share it with its child.
+/// the deadline. It is a descriptor, so it is allocated before the lock is requested. Each process makes its own: after
+/// fork(2), parent and child would set the same timer.
 pub struct Alarm(TimerFd);
 
 impl Alarm {

@@ -1,4 +1,4 @@
-//! What each verb reports when requests never reached the server or replies were lost.
+//! The report of each verb if its request does not reach the server, or if the reply is lost.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What nxlock promises of a lock, written once and tested with every kind of authority.
+//! The promises about a lock, written once and tested with every kind of authority.
 //!
 //! Tests here inspect a lock only through nxlock. Where kinds may differ, a test requires only what all of them
 //! provide.

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, is_renewed, turn};
-use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, parent_of, state_of, text_of};
+use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, lasts, parent_of, state_of, text_of};
 
 const WAYS: [Way; 2] = [Way::There, Way::Back];
 
@@ -63,10 +63,11 @@ fn a_waiter_whose_listening_connection_ends_listens_again_and_is_woken() {
     let network = Network::to(&redis);
     let holder = Turn::had(&redis, &[]);
     let mut waiter = Turn::of(network.nxlock(turn(&[]))).once_queued(&redis);
-    // The pauses between attempts grow.
-    for _ in 0..2 {
+    for _ in 0..3 {
         eventually("it listens", || network.ends_listening() == 1);
     }
+    // The pauses between attempts grow.
+    lasts(Duration::from_secs(8));
     eventually("the server has a listener", || redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 1);
     holder.leaves();
     waiter.up();

@@ -143,15 +143,19 @@ fn the_dead_in_line_keep_nobody_out_of_a_lock_that_was_deleted() {
 fn who_leaves_the_line_is_forgotten_and_not_only_unheard() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
+    let stays = Turn::queued(&redis, &[]);
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let told = Turn::queued(&redis, &[]);
-        assert_eq!(redis.ask::<usize>(&["ZCARD", "{lock:job}:queue"]), 1);
+        assert_eq!(redis.ask::<usize>(&["ZCARD", "{lock:job}:queue"]), 2);
         told.running.signal(signal);
         told.running.finish().dies_of(signal).prints("");
-        assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 2, "the lock and its fence, {signal}");
+        assert_eq!(redis.ask::<usize>(&["ZCARD", "{lock:job}:queue"]), 1, "{signal}");
     }
     let mut out_of_time = Turn::queued(&redis, &["-w", "3s"]);
     eventually("it has given up", || out_of_time.running.has_ended());
+    assert_eq!(redis.ask::<usize>(&["ZCARD", "{lock:job}:queue"]), 1);
+    stays.running.signal(Signal::SIGTERM);
+    stays.running.finish().dies_of(Signal::SIGTERM).prints("");
     assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 2, "the lock and its fence");
     holder.leaves();
 }

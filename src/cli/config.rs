@@ -21,7 +21,6 @@ use crate::error::Error;
 use file::Entry;
 use keys::Scope;
 
-pub use file::shown;
 pub use settings::{Origin, Setting, Settings};
 
 /// The parsed command line, and whether the configuration files are valid.
@@ -37,7 +36,7 @@ pub struct Asked {
 /// If it is wrong or asks for help: clap prints both.
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let (mut matches, mut cli) = Cli::read(&words, |definition| definition)?;
+    let (mut matches, mut cli) = Cli::read(&words, std::convert::identity)?;
     let entries = match effective_entries(&matches) {
         Ok(entries) => entries,
         Err(error) => return Ok(Asked { cli, settings: Err(error) }),

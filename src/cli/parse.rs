@@ -82,7 +82,7 @@ fn read_by(line: &[OsString], definition: &dyn Fn() -> Command) -> Result<(ArgMa
     let mut command = definition();
     let matches = command.try_get_matches_from_mut(line)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    // To free the definition takes as long as to read a configuration; the process needs its memory for nothing else.
+    // The process needs its memory for nothing else, and freeing it takes time.
     std::mem::forget(command);
     if let Some(servers) = servers::on_both_sides(line, definition) {
         cli.global.server = servers;
@@ -110,7 +110,7 @@ mod tests {
 
     fn read(words: &str) -> Result<Cli, String> {
         let line: Vec<_> = words.split(' ').map(OsString::from).collect();
-        Cli::read(&line, |definition| definition).map(|(_, cli)| cli).map_err(|error| error.render().to_string())
+        Cli::read(&line, std::convert::identity).map(|(_, cli)| cli).map_err(|error| error.render().to_string())
     }
 
     fn run(words: &str) -> (String, Vec<OsString>) {
@@ -121,6 +121,13 @@ mod tests {
             }
             _ => panic!("{words}"),
         }
+    }
+
+    #[test]
+    fn every_verb_can_be_defined_alone() {
+        let command = Cli::command();
+        let defined: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
+        assert_eq!(VERBS.map(|(name, _)| name).as_slice(), defined);
     }
 
     #[test]

@@ -84,10 +84,8 @@ impl ControlSocket {
         refused |= waiting.len() > CALLERS;
         waiting.drain(..waiting.len().saturating_sub(CALLERS));
         self.callers = waiting;
-        self.pause = match self.pause {
-            _ if refused => Some(Moment::now() + PAUSE),
-            pause => pause.filter(|until| !until.passed()),
-        };
+        self.pause =
+            if refused { Some(Moment::now() + PAUSE) } else { self.pause.filter(|pause_ends| !pause_ends.passed()) };
         None
     }
 
@@ -120,7 +118,7 @@ impl ControlSocket {
     }
 
     /// Returns when a pause ends: [`ControlSocket::owner`] is to be called then.
-    pub fn listens_at(&self) -> Moment {
+    pub fn pause_ends(&self) -> Moment {
         self.pause.unwrap_or(Moment::NEVER)
     }
 }
@@ -192,6 +190,7 @@ mod tests {
 
     use super::*;
     use crate::lock::Owner;
+    use crate::wait::is_ready;
 
     const KEY: &str = "lock:job";
 
@@ -212,7 +211,7 @@ mod tests {
     /// Waits as the keeper does, within a limit.
     fn wait(control: &ControlSocket, limit: Limit<'_>) -> Woken {
         let fds: Vec<_> = control.fds().flatten().map(|fd| (fd, PollFlags::POLLIN)).collect();
-        limit.rest(control.listens_at(), &fds)
+        limit.rest(control.pause_ends(), &fds)
     }
 
     fn wakes(control: &ControlSocket) -> bool {
@@ -314,6 +313,7 @@ mod tests {
         let pause = control.pause.expect("a pause has begun");
         // A caller does not wake the keeper during the pause; the end of the pause does.
         drop(caller(&token));
+        assert!(is_ready(control.listener.as_fd(), PollFlags::POLLIN), "somebody has called");
         assert_eq!(wait(&control, soon()), Woken::Ready);
         assert!(pause.passed());
         assert!(next(&mut control, &token).is_none());

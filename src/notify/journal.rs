@@ -65,7 +65,7 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Destination::Inherited(number) => write!(f, "descriptor {number}"),
-            Destination::File(path) => f.write_str(&text::clean(&path.to_string_lossy())),
+            Destination::File(path) => f.write_str(&text::path(path)),
             Destination::Nowhere => f.write_str("nowhere"),
         }
     }
@@ -201,7 +201,7 @@ fn not_open(number: RawFd, cause: &str) -> Error {
 fn unusable(path: &Path, error: &io::Error) -> Unopened {
     Unopened::Wrong(Error {
         kind: ErrorKind::Misconfigured,
-        action: format!("cannot append events to {}", text::clean(&path.to_string_lossy())),
+        action: format!("cannot append events to {}", text::path(path)),
         cause: text::plain(error),
         hint: "name a file that can be appended to, or a descriptor that is open for writing".into(),
     })

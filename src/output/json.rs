@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::config::{Origin, Setting, shown};
+use crate::cli::config::{Origin, Setting};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Fence, Holder, Legacy, LockState, Lost, StateKind, words};
 use crate::log;
@@ -158,7 +158,7 @@ fn setting(setting: &Setting) -> Value {
         "value": setting.value,
         "origin": origin,
         "variable": variable,
-        "file": place.map(|place| shown(&place.path)),
+        "file": place.map(|place| text::path(&place.path)),
         "line": place.map(|place| place.line),
     })
 }

@@ -38,6 +38,7 @@ use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, Store,
 use crate::clock::{Boot, Moment};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Prefix, Ttl};
+use crate::text;
 use crate::wait::{Limit, Woken};
 use directory::{OpenDirectory, Part};
 use fault::{Flaw, LocalError};
@@ -193,7 +194,7 @@ fn locked(
                 // The files changed meanwhile: no process hangs, but many compete.
                 false => LocalError::new(
                     ErrorKind::Unavailable,
-                    format!("too many processes use {}: no turn came in time", fault::shown(&path)),
+                    format!("too many processes use {}: no turn came in time", text::path(&path)),
                     "wait, or use a longer --server-timeout",
                 ),
             })?;
@@ -203,7 +204,7 @@ fn locked(
             return Ok(Some(file));
         }
         if limit.until.passed() {
-            let cause = format!("{} is removed again and again", fault::shown(&path));
+            let cause = format!("{} is removed again and again", text::path(&path));
             return Err(LocalError::new(ErrorKind::Unreachable, cause, "see who does"));
         }
     }
@@ -214,7 +215,7 @@ fn lock(file: &Arc<File>, path: &Path, file_lock: &mut FileLock, limit: Limit<'_
         Woken::Ready => Ok(()),
         Woken::Cancelled => Err(LocalError::new(ErrorKind::Unreachable, "interrupted", "")),
         Woken::TimeUp => {
-            let cause = format!("another process keeps {} locked", fault::shown(path));
+            let cause = format!("another process keeps {} locked", text::path(path));
             Err(LocalError::new(ErrorKind::Unreachable, cause, "see which one hangs (fuser, lslocks)"))
         }
     }

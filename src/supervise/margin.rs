@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::lock::Ttl;
 
-/// Returns how long before the end of the lease the command is told to stop: a fifth of the ttl, at least 200 ms and at
-/// most 10 s; or the time that the command is to have, up to a quarter of the ttl, if that is longer. Never more than a
-/// third of the ttl: a server may be down for a while.
+/// Returns how long before the end of the lease nxlock tells the command to stop: a fifth of the ttl, at least 200 ms
+/// and at most 10 s; or the time that the command is to have, up to a quarter of the ttl, if that is longer. Never more
+/// than a third of the ttl: a server may be down for a while.
 pub fn stop_before(ttl: Ttl, kill_after: Duration) -> Duration {
     let ttl = ttl.get();
     let fifth = (ttl / 5).clamp(Duration::from_millis(200), Duration::from_secs(10));

@@ -31,7 +31,7 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
         let seen = look();
         for (name, current) in now.iter_mut().enumerate() {
             let Some((look, all)) = &seen else {
-                // What happened in between is unknown.
+                // The observer did not look in between.
                 past.extend(current.take());
                 continue;
             };

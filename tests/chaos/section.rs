@@ -110,7 +110,7 @@ const ENTERED: &str = "CHAOS_ENTERED";
 pub const SHELL: &str = "CHAOS_SHELL";
 
 fn ignore(number: Signal) {
-    // SAFETY: SIG_IGN runs no code of ours.
+    // SAFETY: SIG_IGN installs no handler.
     unsafe { signal(number, SigHandler::SigIgn) }.unwrap();
 }
 

@@ -55,7 +55,7 @@ pub fn run(job: &str) {
             unsafe { libc::_exit(127) }
         }
     };
-    // SAFETY: SIG_IGN runs no code of ours.
+    // SAFETY: SIG_IGN installs no handler.
     unsafe { signal(Signal::SIGTTOU, SigHandler::SigIgn) }.unwrap();
     let any = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED;
     let status = loop {

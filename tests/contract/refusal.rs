@@ -77,7 +77,7 @@ pub fn a_refusal_tells_how_many_wait(authority: &impl Authority) {
     let line = [Turn::queued(authority, &[]), Turn::queued(authority, &[])];
     authority.nxlock(["run", "job", "-n", "true"]).run().exits(75).says("2 others wait");
     let acquire = ["--json", "acquire", "job", "--ttl", "1m"];
-    // The caller does not count itself, even if it stands in the queue.
+    // The caller does not count itself, even if it is in the queue.
     for options in [&["-n"][..], &["-w", "700ms"]] {
         let refused = authority.nxlock(acquire.iter().chain(options).copied()).run().exits(75).json();
         assert_eq!(refused["queue_length"], 2, "{refused}");

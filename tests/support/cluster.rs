@@ -7,6 +7,7 @@ use redis::FromRedisValue;
 use super::certificates::certificates;
 use super::lasting::Reusable;
 use super::ports::steady_port;
+use super::redis::Litter;
 use super::replication::replicated;
 use super::secure::tls_options;
 use super::{Authority, Nxlock, Redis, eventually, eventually_some};
@@ -150,7 +151,7 @@ impl Cluster {
     }
 
     /// Returns the keys left behind on any master.
-    fn litter(&self) -> Vec<String> {
+    fn litter(&self) -> Vec<Litter> {
         self.nodes.iter().filter(|node| node.is_master()).flat_map(Redis::litter).collect()
     }
 }

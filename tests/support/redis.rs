@@ -1,5 +1,6 @@
 //! A redis-server for one test, and its faults.
 
+use std::fmt;
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -304,7 +305,7 @@ impl Redis {
     }
 
     /// Returns the keys in any database that do not expire or are no fence.
-    pub(super) fn litter(&self) -> Vec<String> {
+    pub(super) fn litter(&self) -> Vec<Litter> {
         let mut connection = self.connection().expect("the server answers");
         let mut litter = Vec::new();
         // A server has 16, a cluster node only one.
@@ -314,10 +315,11 @@ impl Redis {
             }
             let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
             for key in keys {
-                let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("pttl");
+                let pttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("pttl");
                 let is_fence = key.starts_with(b"{") && key.ends_with(b"}:fence");
-                if !is_fence || ttl <= 0 {
-                    litter.push(format!("{database}: {} (pttl {ttl})", String::from_utf8_lossy(&key)));
+                // -2: it has gone meanwhile.
+                if (!is_fence && pttl != -2) || pttl == -1 {
+                    litter.push(Litter { database, key: String::from_utf8_lossy(&key).into_owned(), pttl });
                 }
             }
         }
@@ -325,14 +327,38 @@ impl Redis {
     }
 }
 
+/// How late the last request of a process that has ended may arrive.
+const LATE: Duration = Duration::from_secs(2);
+
+/// A key that nobody should have left.
+pub(super) struct Litter {
+    database: usize,
+    key: String,
+    /// As PTTL replies: -1 if the key does not expire.
+    pttl: i64,
+}
+
+impl fmt::Debug for Litter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (pttl {})", self.database, self.key, self.pttl)
+    }
+}
+
+impl Litter {
+    fn expires_soon(&self) -> bool {
+        (0..100).contains(&self.pttl)
+    }
+}
+
 impl Drop for Redis {
     fn drop(&mut self) {
         let mut litter = Vec::new();
         if self.inspected.load(Ordering::Relaxed) && !std::thread::panicking() {
-            // The last requests to a minority of servers are sent and not waited for.
+            // The last requests to a minority of servers are sent and not waited for. A key that expires was not deleted
+            // by any.
             let began = now();
             litter = self.litter();
-            while !litter.is_empty() && began.elapsed() < Duration::from_secs(2) {
+            while !litter.is_empty() && !litter.iter().any(Litter::expires_soon) && began.elapsed() < LATE {
                 pause();
                 litter = self.litter();
             }

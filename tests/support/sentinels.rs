@@ -189,7 +189,7 @@ impl Drop for Sentinels {
             // A server that was replaced a second time may not know it yet, and keeps its keys.
             let current = |at: usize| named.first().is_none_or(|named| *named == at) && self.servers[at].is_master();
             let masters = (0..self.servers.len()).filter(|at| current(*at));
-            let litter: Vec<String> = masters.flat_map(|at| self.servers[at].litter()).collect();
+            let litter: Vec<_> = masters.flat_map(|at| self.servers[at].litter()).collect();
             assert!(litter.is_empty(), "left behind at the master: {litter:?}");
         }
     }

@@ -112,18 +112,14 @@ fn unreadable(path: &Path, unfit: &Unfit) -> Error {
         }
         Unfit::Untrusted { cause, hint } => (ErrorKind::Misconfigured, cause.clone(), *hint),
     };
-    Error { kind, action: format!("cannot read the configuration in {}", shown(path)), cause, hint: hint.into() }
-}
-
-pub fn shown(path: &Path) -> String {
-    text::clean(&path.to_string_lossy())
+    Error { kind, action: format!("cannot read the configuration in {}", text::path(path)), cause, hint: hint.into() }
 }
 
 impl Location {
     /// Returns an error at this location, about this key.
     pub fn error(&self, key: &str, cause: String) -> Error {
         let key = if key.is_empty() { String::new() } else { format!(": {}", text::clean(key)) };
-        let action = format!("{}:{}{key}", shown(&self.path), self.line);
+        let action = format!("{}:{}{key}", text::path(&self.path), self.line);
         Error { kind: ErrorKind::Misconfigured, action, cause, hint: String::new() }
     }
 }

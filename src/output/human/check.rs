@@ -2,12 +2,12 @@
 
 use anstyle::Style;
 
-use crate::cli::config::{Origin, Setting, shown};
+use crate::cli::config::{Origin, Setting};
 use crate::log::{BAD, DOUBTFUL, FAINT};
 use crate::output::table::aligned;
 use crate::report::{Checked, CheckedServer};
 use crate::store::{Finding, Verdict};
-use crate::text::clean;
+use crate::text::{self, clean};
 
 pub fn text(checked: &Checked) -> String {
     let head = ["SETTING", "VALUE", "FROM"].map(str::to_owned);
@@ -27,7 +27,7 @@ fn setting(setting: &Setting) -> [String; 3] {
     let from = match &setting.origin {
         Origin::Flag => "flag".to_owned(),
         Origin::Environment(variable) => format!("environment {variable}"),
-        Origin::File(location) => format!("{}:{}", shown(&location.path), location.line),
+        Origin::File(location) => format!("{}:{}", text::path(&location.path), location.line),
         Origin::Default => "default".to_owned(),
     };
     [setting.name.clone(), value, from]

@@ -5,10 +5,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
 use super::directory::{OpenDirectory, Part};
-use super::fault::{LocalError, shown};
+use super::fault::LocalError;
 use super::{Local, filesystem};
 use crate::clock::{Boot, Moment};
 use crate::store::probe::{Finding, Seen, finely, scratch_name, try_lock};
+use crate::text;
 use crate::wait::Limit;
 
 pub fn probe(local: &mut Local) -> Result<Vec<Finding>, LocalError> {
@@ -30,7 +31,7 @@ fn owner_and_mode(directory: &OpenDirectory) -> Result<Finding, LocalError> {
     let path = directory.path();
     let found = fs::metadata(path).map_err(|error| LocalError::of(path, &error))?;
     let mode = found.permissions().mode() & 0o7777;
-    let told = format!("{}, of user {}, mode {mode:04o}", shown(path), found.uid());
+    let told = format!("{}, of user {}, mode {mode:04o}", text::path(path), found.uid());
     let meddlesome = mode & 0o002 != 0 && mode & 0o1000 == 0;
     Ok(if meddlesome {
         let quoted = path.to_string_lossy();

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use nix::libc;
 use nix::unistd::geteuid;
 
-use super::fault::{LocalError, shown};
+use super::fault::LocalError;
 use super::filesystem;
 use super::format::sum;
 use crate::error::ErrorKind;
@@ -106,7 +106,7 @@ impl OpenDirectory {
             let hint = if own { "remove it, or name another: local:/path" } else { "name a directory: local:/path" };
             return Err(LocalError::new(
                 ErrorKind::Misconfigured,
-                format!("{} is not a directory", shown(&path)),
+                format!("{} is not a directory", text::path(&path)),
                 hint,
             ));
         }
@@ -174,7 +174,7 @@ impl OpenDirectory {
         };
         let found = file.metadata().map_err(failed)?;
         if !found.is_file() {
-            let cause = format!("{} is not a file", shown(path));
+            let cause = format!("{} is not a file", text::path(path));
             return Err(LocalError::new(ErrorKind::Misconfigured, cause, "remove it, or use another NAME"));
         }
         if self.owner.is_some_and(|owner| owner != found.uid()) {
@@ -235,14 +235,14 @@ fn is_private(path: &Path, found: &Metadata) -> Result<(), LocalError> {
     }
     let mode = found.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
-        let cause = format!("{} has mode {mode:04o}: other users could change it", shown(path));
+        let cause = format!("{} has mode {mode:04o}: other users could change it", text::path(path));
         return Err(LocalError::new(ErrorKind::Misconfigured, cause, "see what lies there, then: chmod 700"));
     }
     Ok(())
 }
 
 fn belongs_to_another(path: &Path, found: &Metadata) -> LocalError {
-    let cause = format!("{} belongs to user {} and not to {}", shown(path), found.uid(), geteuid());
+    let cause = format!("{} belongs to user {} and not to {}", text::path(path), found.uid(), geteuid());
     LocalError::new(
         ErrorKind::Misconfigured,
         cause,

@@ -58,7 +58,7 @@ impl LocalError {
             }
             _ => (ErrorKind::Internal, ""),
         };
-        LocalError::new(kind, format!("{}: {}", shown(path), text::plain(error)), hint)
+        LocalError::new(kind, format!("{}: {}", text::path(path), text::plain(error)), hint)
     }
 
     /// Describes a failure to lock a byte of a file, as [`super::ofd_lock`] does.
@@ -66,7 +66,7 @@ impl LocalError {
         match error.raw_os_error() {
             Some(libc::EINVAL | libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => LocalError::new(
                 ErrorKind::Misconfigured,
-                format!("{}: its file system keeps no locks of open files ({})", shown(path), text::plain(error)),
+                format!("{}: its file system keeps no locks of open files ({})", text::path(path), text::plain(error)),
                 "name a directory on another file system: local:/path",
             ),
             _ => LocalError::of(path, error),
@@ -83,7 +83,7 @@ impl LocalError {
 
     /// Describes a file with unexpected content; nxlock leaves it unchanged.
     pub fn flawed(path: &Path, flaw: Flaw) -> LocalError {
-        let path = shown(path);
+        let path = text::path(path);
         let (cause, hint) = match flaw {
             Flaw::Foreign => (
                 format!("{path} is not a record of nxlock, and is left as it is"),
@@ -100,8 +100,4 @@ impl LocalError {
         };
         LocalError::new(ErrorKind::Misconfigured, cause, hint)
     }
-}
-
-pub fn shown(path: &Path) -> String {
-    text::clean(&path.to_string_lossy())
 }

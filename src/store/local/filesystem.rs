@@ -1,8 +1,9 @@
 //! Checks whether a file system can keep locks: only one of this machine alone can. On a network file system flock(2)
 //! and inotify(7) mean little, and the other machines have other clocks.
 
-use super::fault::{LocalError, shown};
+use super::fault::LocalError;
 use crate::error::ErrorKind;
+use crate::text;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -66,7 +67,10 @@ pub fn keeps_locks(path: &Path) -> Result<(), LocalError> {
         None => Ok(()),
         Some(name) => Err(LocalError::new(
             ErrorKind::Misconfigured,
-            format!("{} is on a network file system ({name}), where locks of two machines would not meet", shown(path)),
+            format!(
+                "{} is on a network file system ({name}), where locks of two machines would not meet",
+                text::path(path)
+            ),
             "name a directory on this machine's own disk, or a Redis server",
         )),
     }

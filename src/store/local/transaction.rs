@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::directory::{OpenDirectory, Part};
-use super::fault::{Flaw, LocalError, shown};
+use super::fault::{Flaw, LocalError};
 use super::flock::Locked;
 use super::ofd_lock;
 use super::pid_view::{PidView, Presence};
@@ -26,6 +26,7 @@ use crate::clock::{Boot, Moment, wall};
 use crate::error::ErrorKind;
 use crate::lock::{Fence, Token};
 use crate::store::AcquireMode;
+use crate::text;
 
 /// What nxlock knows of this machine: its boot, and the processes that it can see.
 pub struct Machine {
@@ -103,7 +104,7 @@ impl<'a> Transaction<'a> {
         let locked = Locked(file);
         let record = record(&locked.0, &path)?.map_err(|flaw| LocalError::flawed(&path, flaw))?;
         if record.key != key {
-            let cause = format!("{} is the record of another lock", shown(&path));
+            let cause = format!("{} is the record of another lock", text::path(&path));
             return Err(LocalError::new(ErrorKind::Misconfigured, cause, "use another NAME"));
         }
         let waiters = Waiters::read(directory, directory.file(key, Part::Waiters))?;

@@ -1,4 +1,4 @@
-//! What a waiter remembers of a lock that another process holds: when to retry, and which server to ask first. A quorum
+//! State of a waiter for a lock that another process holds: when it retries, and which server it asks first. A quorum
 //! has no queue, and processes that came at the same moment must not return at the same moment.
 
 use std::time::Duration;

@@ -176,7 +176,7 @@ impl Fanout {
                 match reply.answer {
                     Answer::Unwanted | Answer::Untouched | Answer::Undoing | Answer::Spared => {}
                     // A server that is down fails at once, and costs nothing.
-                    Answer::Failed(_) if member.asked.elapsed() < LEAST => {}
+                    Answer::Failed(_) if reply.took < LEAST => {}
                     Answer::Failed(_) => member.is_late(),
                     _ => {
                         member.late_since = None;

@@ -81,7 +81,7 @@ impl Credentials {
 }
 
 fn read(path: &Path) -> Result<Secret, Error> {
-    let shown = text::clean(&path.to_string_lossy());
+    let shown = text::path(path);
     let wrong = |cause: String, hint: &str| Error {
         kind: ErrorKind::Misconfigured,
         action: format!("cannot take the password from {shown}"),

@@ -20,7 +20,7 @@ local K, Q, W, F, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local FENCE_MS, LEASE_MAX = 86400000, 120000
 
 local clock
--- The server's time in microseconds. Within a script it stands still.
+-- Returns the server's time in microseconds, read once per script.
 local function us()
   if not clock then
     local time = redis.call('TIME')
@@ -29,6 +29,7 @@ local function us()
   return clock
 end
 
+-- The same in milliseconds.
 local function now() return math.floor(us() / 1000) end
 
 -- tostring() would write large numbers with an exponent.

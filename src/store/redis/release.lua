@@ -15,7 +15,9 @@ local sound = true
 local value = redis.pcall('GET', K)
 local ours = value == token
 local heads = redis.pcall('ZRANGE', Q, 0, 1)
-local record = redis.pcall('HDEL', W, token, ours and 'reserved' or token)
+local fields = { token }
+if ours then fields[2] = 'reserved' end
+local record = redis.pcall('HDEL', W, unpack(fields))
 for _, reply in ipairs({ heads, record }) do
   local why = type(reply) == 'table' and reply.err
   if why and not string.find(why, 'WRONGTYPE', 1, true) then return reply end

@@ -26,7 +26,7 @@ struct Place {
 
 fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<Violation> {
     let mut places: HashMap<Who, Place> = HashMap::new();
-    // Who was seen behind whom, and when last.
+    // Maps a waiter and one behind it to the last time at which both were seen so.
     let mut behind: HashMap<(Who, Who), Nanos> = HashMap::new();
     for sight in sights {
         for (at, who) in sight.line.iter().enumerate() {
