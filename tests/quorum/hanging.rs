@@ -72,7 +72,8 @@ fn a_lock_that_is_given_back_while_some_hang_is_free_and_stays_so() {
 fn a_waiter_has_its_turn_though_all_servers_hung_for_a_while() {
     let three = [Redis::start(), Redis::start(), Redis::start()];
     three.iter().for_each(|redis| redis.put("lock:job", OTHERS, Some(6_300)));
-    let call = Nxlock::new(turn(&["-v", "-t", "30s"])).env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" "));
+    let call = Nxlock::new(turn(&["-v", "-t", "30s", "--server-timeout", "500ms"]))
+        .env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" "));
     let mut waiter = Turn::of(call);
     waiter.running.says("waiting for \"job\"");
     three.iter().for_each(Redis::hang);
