@@ -184,7 +184,7 @@ fn who_gives_up_undoes_the_first_of_several_requests_too() {
         3.. if !has_left.load(Ordering::SeqCst) => Fate::Blackholed,
         _ => Fate::Delivered,
     });
-    let args = ["acquire", "job", "--ttl", "1h", "--no-queue", "-w", "900ms", "--server-timeout", "200ms"];
+    let args = ["acquire", "job", "--ttl", "1h", "--no-queue", "-w", "4s", "--server-timeout", "1s"];
     proxy.nxlock(args).run().exits(69);
     redis.delete("lock:job");
     eventually("what was lost has been read", || redis.others_connected() == 1);

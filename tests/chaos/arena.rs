@@ -14,7 +14,7 @@ use crate::ground::{Failing, Ground, OneMachine, Server, Several, everything_but
 use crate::observer;
 use crate::outsider;
 use crate::process::gone_within;
-use crate::record::{Ailment, Journal, On, Record, boot_clock, nanos};
+use crate::record::{Ailment, Journal, Left, On, Record, boot_clock, nanos};
 use crate::seed::Seed;
 use crate::support::{Redis, lasts};
 
@@ -183,7 +183,7 @@ impl Arena {
         let names = shared.names.clone();
         // A process that waited for a killed script goes on until it notices.
         let processes = gone_within(&shared.mark, Duration::from_secs(15));
-        let mut left: Vec<String> = processes.iter().map(|pid| format!("process {pid}")).collect();
+        let mut left: Vec<Left> = processes.iter().map(|pid| Left::of_nobody(format!("process {pid}"))).collect();
         left.extend(ground.left());
         let (attempts, stamps, faults, torn) = journal.close();
         Record { arena, names, began, ended, attempts, stamps, faults, sights, left, torn }

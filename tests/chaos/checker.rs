@@ -156,8 +156,10 @@ fn endings(record: &Record) -> Vec<Violation> {
             Some(_) => {}
         }
     }
-    for left in &record.left {
-        let what = format!("left behind: {left}");
+    // Of a waiter that was killed, and had no visitor after it, the next one clears away what is left.
+    let was_killed = |who: &Who| record.attempts[*who].ended.as_ref().is_some_and(|(_, how)| how == "signal 9");
+    for left in record.left.iter().filter(|left| !left.of.as_ref().is_some_and(was_killed)) {
+        let what = format!("left behind: {}", left.what);
         found.push(Violation { what, name: None, who: Vec::new(), from: record.ended, to: record.ended });
     }
     found

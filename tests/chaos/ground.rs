@@ -1,10 +1,12 @@
 //! The place where the locks of an arena live, and its faults. A place without a server has neither a network nor
 //! outsiders, and no faults but those of the processes that use it.
 
+use std::fs::DirEntry;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::record::{Ailment, Journal, On, boot_clock};
+use crate::observer::waiter_of;
+use crate::record::{Ailment, Journal, Left, On, boot_clock};
 use crate::seed::Seed;
 use crate::support::{Authority, Condition, Local, Network, Redis, Way, eventually, lasts};
 
@@ -27,7 +29,7 @@ pub trait Ground: Send {
     fn suffers(&mut self, seed: &mut Seed, names: &[String], journal: &Journal);
 
     /// Returns what is still there when everybody has gone, though it should not be or does not expire.
-    fn left(&mut self) -> Vec<String>;
+    fn left(&mut self) -> Vec<Left>;
 }
 
 /// A redis-server of this arena alone.
@@ -159,7 +161,7 @@ impl Ground for Server {
         journal.befell(ailment, on, from);
     }
 
-    fn left(&mut self) -> Vec<String> {
+    fn left(&mut self) -> Vec<Left> {
         // The lock of a killed holder stays until its lease expires.
         eventually("the leases of the dead have ended", || {
             self.redis.ask::<Vec<String>>(&["KEYS", "lock:*"]).is_empty()
@@ -171,7 +173,7 @@ impl Ground for Server {
             (1..=limit + 10_000).contains(&self.redis.pttl(key))
         };
         let ours = |key: &String| [":fence", ":queue", ":waiters"].iter().any(|end| key.ends_with(end));
-        keys.into_iter().filter(|key| !(ours(key) && ends(key))).collect()
+        keys.into_iter().filter(|key| !(ours(key) && ends(key))).map(Left::of_nobody).collect()
     }
 }
 
@@ -243,12 +245,12 @@ impl Ground for Several {
         journal.befell(ailment, On::All, from);
     }
 
-    fn left(&mut self) -> Vec<String> {
+    fn left(&mut self) -> Vec<Left> {
         let mut left = Vec::new();
         for (redis, _) in &self.0 {
             let keys = || redis.ask::<Vec<String>>(&["KEYS", "*"]);
             eventually("the leases of the dead have ended", || keys().iter().all(|key| key.ends_with(":fence")));
-            left.extend(keys().into_iter().filter(|key| redis.pttl(key) <= 0));
+            left.extend(keys().into_iter().filter(|key| redis.pttl(key) <= 0).map(Left::of_nobody));
         }
         left
     }
@@ -284,16 +286,20 @@ impl Ground for OneMachine {
         lasts(seed.millis(100, 500));
     }
 
-    fn left(&mut self) -> Vec<String> {
+    fn left(&mut self) -> Vec<Left> {
         let locks = || self.0.nxlock(["--json", "status"]).run().json().as_array().cloned().unwrap_or_default();
         // A token that a script got before it was killed stays until its lease expires.
         eventually("the leases of the dead have ended", || locks().is_empty());
         // Then the directory may hold fences, but no waiters.
         let files = std::fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
         let lines = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "line"));
-        let waited_for =
-            lines.filter(|line| std::fs::read_to_string(line.path()).is_ok_and(|text| text.contains("ticket=")));
-        waited_for.map(|line| line.path().display().to_string()).collect()
+        let waiters = |line: DirEntry| {
+            let path = line.path();
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let waiters = text.lines().filter(|waiter| waiter.contains("ticket="));
+            waiters.map(|waiter| Left { what: path.display().to_string(), of: waiter_of(waiter) }).collect::<Vec<_>>()
+        };
+        lines.flat_map(waiters).collect()
     }
 }
 
@@ -321,7 +327,7 @@ impl Ground for Failing {
         panic!("{}", self.1)
     }
 
-    fn left(&mut self) -> Vec<String> {
+    fn left(&mut self) -> Vec<Left> {
         Vec::new()
     }
 }

@@ -120,7 +120,12 @@ fn in_order(line: &str) -> Vec<Who> {
     let ticket = |waiter: &&str| field(waiter, "ticket").and_then(|ticket| ticket.parse::<u64>().ok());
     let mut waiters: Vec<&str> = line.lines().filter(|waiter| ticket(waiter).is_some()).collect();
     waiters.sort_by_key(ticket);
-    waiters.into_iter().filter_map(|waiter| who(field(waiter, "token")?)).collect()
+    waiters.into_iter().filter_map(waiter_of).collect()
+}
+
+/// Returns the attempt of a waiter in the file of a queue.
+pub fn waiter_of(line: &str) -> Option<Who> {
+    who(field(line, "token")?)
 }
 
 /// Finds the attempt in a field of the token. nxlock has it in its reason, which other fields may follow.

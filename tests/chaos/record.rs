@@ -174,6 +174,19 @@ pub struct Sight {
     pub last: Look,
 }
 
+/// Something that was still there when everybody had gone.
+pub struct Left {
+    pub what: String,
+    /// The attempt that left it, if that is known.
+    pub of: Option<Who>,
+}
+
+impl Left {
+    pub fn of_nobody(what: String) -> Left {
+        Left { what, of: None }
+    }
+}
+
 /// The complete record of one arena.
 pub struct Record {
     pub arena: &'static str,
@@ -187,7 +200,7 @@ pub struct Record {
     /// In order of name, then of time.
     pub sights: Vec<Sight>,
     /// What was still there when everybody had gone.
-    pub left: Vec<String>,
+    pub left: Vec<Left>,
     /// Lines of the log whose process was killed while it wrote them.
     pub torn: usize,
 }

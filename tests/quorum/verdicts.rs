@@ -81,10 +81,13 @@ fn it_is_contested_if_no_majority_agrees() {
     refused.never_says("redis-cli").never_says("does not end by itself");
     let undone = || eventually("what was granted there is given back", || five.values()[3].is_none());
     undone();
-    let refused = five.nxlock(["--json"].iter().chain(&words).copied()).run().exits(75).json();
-    assert_eq!(refused["state"], "contested");
-    assert!(one.contains(refused["holder"]["id"].as_str().unwrap()), "{refused}");
-    undone();
+    // Of the servers that answer in time.
+    eventually("the holder with the most votes is named", || {
+        let refused = five.nxlock(["--json"].iter().chain(&words).copied()).run().exits(75).json();
+        assert_eq!(refused["state"], "contested");
+        undone();
+        one.contains(refused["holder"]["id"].as_str().unwrap())
+    });
     put(&five, [None; 5]);
 }
 

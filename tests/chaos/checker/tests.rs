@@ -2,7 +2,7 @@
 //! else.
 
 use super::{MS, check};
-use crate::record::{Ailment, Attempt, Client, Fault, Look, Nanos, On, Record, Sight, Stamp, Who, Whose, Word};
+use crate::record::{Ailment, Attempt, Client, Fault, Left, Look, Nanos, On, Record, Sight, Stamp, Who, Whose, Word};
 
 /// A lock `job`, an hour after the machine's boot; all times are ms since then.
 const BEGAN: Nanos = 3_600_000 * MS;
@@ -389,6 +389,12 @@ fn one_that_never_ends_or_ends_in_an_unknown_way_is_found() {
 #[test]
 fn what_is_left_behind_is_found() {
     let mut scene = Scene::new();
-    scene.0.left.push("lock:job".into());
-    scene.shows(&["left behind: lock:job"]);
+    scene.0.left.push(Left::of_nobody("lock:job".into()));
+    let (killed, left) = (scene.asks(0, 10), scene.asks(0, 10));
+    scene.0.attempts[killed].ended = Some((at(10), "signal 9".into()));
+    scene.0.attempts[left].ended = Some((at(10), "75".into()));
+    for who in [killed, left] {
+        scene.0.left.push(Left { what: format!("the place of c{who}"), of: Some(who) });
+    }
+    scene.shows(&["left behind: lock:job", "left behind: the place of c1"]);
 }
