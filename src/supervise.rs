@@ -280,6 +280,7 @@ impl<'a> Supervisor<'a> {
             }
             // Without a terminal there is no job control.
             CommandEvent::Stopped(_) => {}
+            CommandEvent::Overdue => self.lose(Lost::Unconfirmed(self.uncertain.clone())),
             CommandEvent::Ended(status) => {
                 let typed = self.typed;
                 let ending = *self.ending.get_or_insert_with(|| Ok(ending(status, typed)));

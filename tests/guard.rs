@@ -2,7 +2,9 @@
 
 use std::fs;
 
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
@@ -213,6 +215,28 @@ fn a_frozen_nxlock_that_wakes_up_tells_of_the_loss() {
     eventually("the lease has ended", || is_free(&redis));
     running.signal(Signal::SIGCONT);
     running.finish().exits(76).says("\"job\" is lost");
+}
+
+#[test]
+fn a_command_that_its_guard_has_killed_in_time_did_not_end_by_itself() {
+    let local = Local::start();
+    let mut running = local.nxlock(["run", "job", "-t", "3s", "-c", "echo pid $$; exec sleep 300"]).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    let main = Pid::from_raw(running.pid());
+    // A thread renews, while the main thread, which would tell the guard, does not run.
+    eventually("it renews by a thread of its own", || names_of_threads(main).contains(&"renewer".into()));
+    ptrace::seize(main, ptrace::Options::empty()).unwrap();
+    ptrace::interrupt(main).unwrap();
+    waitpid(main, Some(WaitPidFlag::__WALL)).unwrap();
+    eventually("its guard has killed the command", || !is_alive(command));
+    ptrace::detach(main, None).unwrap();
+    running.finish().exits(76).says("it could not be renewed in time");
+    assert!(is_free(&local));
+}
+
+fn names_of_threads(process: Pid) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| text_of(&thread.path().join("comm")).trim_end().to_owned()).collect()
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub enum CommandEvent {
     Failed(SpawnError),
     /// This signal stopped the command.
     Stopped(c_int),
+    /// The guard begins to kill the tree: as far as it was told, the lease is about to end.
+    Overdue,
     /// The command ended. The guard reaps it only after nxlock has read this.
     Ended(ExitStatus),
 }
@@ -131,6 +133,7 @@ impl Guard {
             STARTED => CommandEvent::Started(Pid::from_raw(raw)),
             FAILED => CommandEvent::Failed(Errno::from_raw(raw).into()),
             STOPPED => CommandEvent::Stopped(raw),
+            OVERDUE => CommandEvent::Overdue,
             _ => CommandEvent::Ended(ExitStatus::from_raw(raw)),
         })
     }
@@ -196,6 +199,7 @@ const STOPPED: u64 = 3;
 const ENDED: u64 = 4;
 const KILL_AT: u64 = 5;
 const REAP: u64 = 6;
+const OVERDUE: u64 = 7;
 
 /// Sends a message; returns whether there was room for it.
 fn transmit(socket: &OwnedFd, message: Message) -> bool {
@@ -299,6 +303,8 @@ impl Guarding {
             self.pass_on();
             let orphaned = self.is_orphaned();
             if self.killing.is_none() && (orphaned || self.kill_at.passed()) {
+                // nxlock may have renewed the lease meanwhile, and would take the end of the command for its own.
+                transmit(&self.socket, [OVERDUE, 0]);
                 self.killing = Some(Killing::begin());
             }
             if let Some(killing) = &mut self.killing {
