@@ -127,7 +127,7 @@ pub fn while_a_lock_is_put_aside_for_a_waiter_nobody_else_gets_it(authority: &im
 /// Starts a caller that retries without waiting until it is granted the lock, and logs its turn as number 0.
 fn newcomer(authority: &impl Authority) -> Running {
     let script = r#"
-        while nxlock -q run job -n -c 'echo "0 $NXLOCK_FENCE" >> "$LOG"'; status=$?; [ $status = 75 ]; do
+        while nxlock -q --server-timeout 20s run job -n -c 'echo "0 $NXLOCK_FENCE" >> "$LOG"'; status=$?; [ $status = 75 ]; do
             echo refused
         done
         exit $status"#;
