@@ -52,6 +52,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s w -l wait -d 'Wait
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N (0 to 255) instead of 75 if somebody else holds the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Show TEXT to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s j -l slots -d 'Let at most N hold the lock at a time, each in a slot of its own: 1 to 10000' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l events -d 'Write events to FD, or append them to FILE, one JSON object per line' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s c -l shell -d 'Run TEXT with `sh -c`; no further arguments are allowed' -r
@@ -76,6 +77,7 @@ always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l shared -d 'Hold the lock together with everybody who asks with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l json -d 'Print the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s q -l quiet -d 'Report only errors'
@@ -90,6 +92,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N (0 to 255) instead of 75 if somebody else holds the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Show TEXT to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s j -l slots -d 'Let at most N hold the lock at a time, each in a slot of its own: 1 to 10000' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l events -d 'Write events to FD, or append them to FILE, one JSON object per line' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
@@ -106,6 +109,7 @@ never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l export -d 'Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l shared -d 'Hold the lock together with everybody who asks with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l json -d 'Print the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s q -l quiet -d 'Report only errors'

@@ -15,7 +15,7 @@ use crate::output::progress::Waiting;
 use crate::report::Refused;
 use crate::retry::Backoff;
 use crate::signals::Signals;
-use crate::store::{AcquireMode, Acquired, QueuePlace, Store};
+use crate::store::{AcquireMode, Acquired, LockStatus, QueuePlace, Store};
 use crate::wait::{Limit, Woken};
 use crate::{log, notify};
 
@@ -107,6 +107,7 @@ pub fn for_grant(
             }
             Ok(Acquired::Held(state, place)) => {
                 attempt.met();
+                let state = if enclosing.is_empty() { state } else { attempt.with_shares(state) };
                 let nested = enclosing.iter().any(|token| state.is_held_with(token));
                 if nested || attempt.out_of_patience() {
                     return Ok(attempt.refused(state, place, nested));
@@ -244,11 +245,26 @@ impl Attempt<'_> {
         Ok(self.backoff.next().min(until.remaining()))
     }
 
+    /// Adds the holders of a shared lock, of which a refusal tells only the number. They stay unknown if the store does
+    /// not answer soon.
+    fn with_shares(&mut self, state: LockState) -> LockState {
+        if state.kind != StateKind::Shared {
+            return state;
+        }
+        let limit = Limit::until(Moment::now() + self.parting());
+        match self.store.inspect(&self.claim.name, limit) {
+            Ok(LockStatus { state: seen, .. }) if seen.kind == StateKind::Shared => seen,
+            _ => state,
+        }
+    }
+
     fn refused(&mut self, state: LockState, place: QueuePlace, nested: bool) -> Waited {
+        let state = self.with_shares(state);
         if self.mode == AcquireMode::Queue || self.in_doubt {
             self.give_up(&[]);
         }
-        Waited::Busy(Refused { state, place, waited: self.began.elapsed(), nested })
+        let sharing = self.claim.token.sharing();
+        Waited::Busy(Refused { state, place, waited: self.began.elapsed(), nested, sharing })
     }
 
     /// If this fails, a second Ctrl-C has to wait for the clean-up, which is short.

@@ -12,6 +12,7 @@ mod lost;
 mod parse;
 mod servers;
 mod setnx;
+mod sharing;
 pub mod text;
 
 use std::ffi::OsString;
@@ -29,6 +30,7 @@ pub use global::{DEFAULT_PREFIX, GlobalArgs, given};
 pub use lost::LostSignal;
 pub use parse::LockArg;
 pub use setnx::SetnxArgs;
+pub use sharing::SharingArgs;
 
 /// flock(1) for a fleet: run a command under a lock kept in Redis.
 ///
@@ -100,6 +102,9 @@ pub struct Run {
 
     #[command(flatten)]
     pub wait_args: WaitArgs,
+
+    #[command(flatten)]
+    pub sharing: SharingArgs,
 
     #[command(flatten)]
     pub setnx: SetnxArgs,
@@ -182,6 +187,9 @@ pub struct Acquire {
     // Last, because their headings would also apply to the options that follow.
     #[command(flatten)]
     pub wait_args: WaitArgs,
+
+    #[command(flatten)]
+    pub sharing: SharingArgs,
 
     #[command(flatten)]
     pub setnx: SetnxArgs,

@@ -15,10 +15,12 @@ use anyhow::Context;
 
 use crate::acquire::{Queueing, Wait, WaitOptions, Waited};
 use crate::cli::config::Settings;
-use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SetnxArgs, Verb, WaitArgs, given};
+use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SetnxArgs, SharingArgs, Verb, WaitArgs, given};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{BesideSetnx, Claim, HELD, Lease, LockName, Lost, Owner, Prefix, Token, Ttl, Upkeep, words};
+use crate::lock::{
+    BesideSetnx, Claim, HELD, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Token, Ttl, Upkeep, words,
+};
 use crate::output::progress::Waiting;
 use crate::report::{Busy, Named, Report};
 use crate::retry::ReleaseAnswer;
@@ -126,11 +128,13 @@ struct Wants {
     min_replicas: u32,
     /// The key is shared with old SETNX clients.
     beside_setnx: bool,
+    sharing: Sharing,
 }
 
 impl Wants {
-    fn of(asked: &WaitArgs, setnx: &SetnxArgs) -> Wants {
-        Wants { min_replicas: asked.min_replicas, beside_setnx: setnx.setnx_compat }
+    fn of(asked: &WaitArgs, sharing: &SharingArgs, setnx: &SetnxArgs) -> Wants {
+        let sharing = sharing.sharing();
+        Wants { min_replicas: asked.min_replicas, beside_setnx: setnx.setnx_compat, sharing }
     }
 }
 
@@ -162,6 +166,11 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
     if wants.beside_setnx && !target.is_one_master() {
         let cause = "no SETNX client keeps a lock there";
         return Err(senseless("--setnx-compat", cause, "leave it out, or name the server of those clients"));
+    }
+    if wants.sharing != Sharing::Exclusive && target.is_quorum() {
+        let option = if wants.sharing == Sharing::Shared { "--shared" } else { "--slots" };
+        let cause = "a majority of several servers cannot agree on who shares a lock";
+        return Err(senseless(option, cause, "leave it out, or name one server"));
     }
     Ok(store::open(target, prefix, global.server_timeout, wants.min_replicas))
 }
@@ -208,13 +217,18 @@ fn options(global: &GlobalArgs, lock: &Named) -> String {
 }
 
 /// Returns a new claim by this process, which may live with a process.
-fn new_claim(lock: &Named, asked: &WaitArgs, setnx: &SetnxArgs, owner_pid: Option<u32>) -> anyhow::Result<Claim> {
+fn new_claim(
+    lock: &Named,
+    asked: &WaitArgs,
+    (sharing, setnx): (&SharingArgs, &SetnxArgs),
+    owner_pid: Option<u32>,
+) -> anyhow::Result<Claim> {
     let (owner, reason, now) = (Owner::this_process(), asked.reason.as_deref(), wall());
     let name = lock.name.clone();
     // A claim that lives with a process is renewed while the process runs.
     let upkeep = if owner_pid.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
     if !setnx.setnx_compat {
-        let token = Token::mint_for(upkeep, &owner, reason, now)?;
+        let token = Token::mint_for((upkeep, sharing.sharing()), &owner, reason, now)?;
         return Ok(Claim { name, token, owner_pid, beside_setnx: None });
     }
     let token = Token::mint_number()?;
@@ -239,11 +253,11 @@ fn wait_for(
     store: &mut dyn Store,
     (lock, claim): (&Named, &mut Claim),
     ttl: Ttl,
-    asked: &WaitArgs,
+    (asked, sharing): (&WaitArgs, &SharingArgs),
     global: &GlobalArgs,
     signals: &mut Signals,
 ) -> anyhow::Result<Result<Lease, Report>> {
-    let mut waiting = Waiting::new(&lock.name);
+    let mut waiting = Waiting::new(&lock.name, sharing.sharing());
     let waited =
         crate::acquire::for_grant(store, claim, ttl, wait_options(asked, global), &enclosing(), signals, &mut waiting);
     let granted = matches!(waited, Ok(Waited::Granted(_)));
@@ -251,7 +265,9 @@ fn wait_for(
     // From here on a lease runs.
     log::urgent(granted);
     Ok(match waited? {
-        Waited::Granted(lease) => {
+        Waited::Granted(mut lease) => {
+            // An exclusive lock is one slot.
+            lease.slot = lease.slot.or(sharing.slots.filter(|of| of.get() == 1).map(|of| Slot { number: 0, of }));
             notify::granted(claim, &lease, ttl);
             if let Some(stale) = &lease.taken_over {
                 let since = words::validity(stale);

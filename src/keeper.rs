@@ -19,12 +19,12 @@ use nix::sys::signal::Signal;
 
 pub use control::ask_to_leave;
 pub use daemon::{Half, fork, nowhere};
-pub use handshake::{FrontEnd, KeeperEnd, socket_pair};
+pub use handshake::{FrontEnd, Grant, KeeperEnd, socket_pair};
 pub use watched::Watched;
 
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, Lease, Lost, Token, Ttl};
+use crate::lock::{Claim, Lease, Lost, Token, Ttl};
 use crate::mailbox::Arrived;
 use crate::notify;
 use crate::renewer::{GivenBack, Renewal, Renewer};
@@ -58,11 +58,11 @@ impl Resources {
     ///
     /// # Errors
     /// If a system call fails, or the front has ended.
-    pub fn leave(self, key: &str, (token, fence): (&Token, Option<Fence>), front: &mut FrontEnd) -> io::Result<Ready> {
+    pub fn leave(self, key: &str, grant: &Grant, front: &mut FrontEnd) -> io::Result<Ready> {
         // The token may change until it is granted.
-        let control = ControlSocket::open(key, token)?;
+        let control = ControlSocket::open(key, &grant.token)?;
         daemon::detach(&self.nowhere)?;
-        front.grant(token, fence)?;
+        front.grant(grant)?;
         Ok(Ready { alarm: self.alarm, control })
     }
 }

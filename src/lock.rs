@@ -2,6 +2,7 @@
 
 mod key;
 mod setnx;
+mod sharing;
 mod token;
 pub mod words;
 
@@ -11,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 pub use key::{Key, companion_key};
 pub use setnx::{BesideSetnx, Legacy};
-pub use token::{HELD, HolderId, Owner, Token, Upkeep};
+pub use sharing::{Share, Shares, Sharing, Slot, SlotCount};
+pub use token::{HELD, HolderId, Owner, Token, Told, Upkeep};
 
 use crate::clock::Moment;
 use crate::duration;
@@ -137,6 +139,9 @@ impl FromStr for Ttl {
     }
 }
 
+/// The beginning of the value of a shared lock; the fence follows that the first of its holders was granted.
+pub const SHARED_VALUE: &str = "nx1:shared:";
+
 /// Fencing token: grows with every grant of a name, by any client. A resource that remembers the highest it has seen
 /// can refuse a holder from the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,6 +176,7 @@ pub struct Lease {
     pub until: Moment,
     /// The value of the old `SETNX` lock that the grant took over.
     pub taken_over: Option<Legacy>,
+    pub slot: Option<Slot>,
 }
 
 /// How a lock was lost while its command ran.
@@ -201,6 +207,8 @@ pub enum StateKind {
     Held,
     /// Reserved for the next waiter, which has not claimed it yet.
     Reserved,
+    /// Held by one or more that let others hold it too.
+    Shared,
     /// A value of another format: held by another program.
     Foreign,
     /// A bare number without expiry: a `SETNX` lock whose value says when it ends.
@@ -227,6 +235,8 @@ pub struct LockState {
     pub fence: Option<Fence>,
     /// What the value of a [`StateKind::Legacy`] lock says.
     pub legacy: Option<Legacy>,
+    /// The holders of a [`StateKind::Shared`] lock.
+    pub shares: Option<Shares>,
 }
 
 impl LockState {
@@ -235,13 +245,19 @@ impl LockState {
         self.holder.as_ref().map(|holder| &holder.id)
     }
 
+    /// Returns those who hold the lock, as far as they are known.
+    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
+        let shares = self.shares.iter().flat_map(|shares| &shares.held);
+        self.holder.iter().chain(shares.map(|share| &share.holder))
+    }
+
     /// Returns whether this token holds the lock. Compares the id: no state contains a whole token.
     pub fn is_held_with(&self, token: &Token) -> bool {
-        self.holder.as_ref().is_some_and(|holder| token.random_part().starts_with(holder.id.as_str()))
+        self.holders().any(|holder| token.random_part().starts_with(holder.id.as_str()))
     }
 
     pub fn free(fence: Option<Fence>) -> LockState {
-        LockState { kind: StateKind::Free, holder: None, ttl: None, fence, legacy: None }
+        LockState { kind: StateKind::Free, holder: None, ttl: None, fence, legacy: None, shares: None }
     }
 
     /// Returns what an administrator of these locks should know.
@@ -252,7 +268,10 @@ impl LockState {
             StateKind::Contested => Some("no holder has a majority of the servers"),
             StateKind::Damaged => Some("its queue or waiters key is of another type: delete that key"),
             StateKind::Unknown => Some("too few servers answer to tell whose it is"),
-            StateKind::Free | StateKind::Held | StateKind::Reserved | StateKind::Foreign => None,
+            StateKind::Shared if self.shares.as_ref().is_some_and(Shares::is_mixed) => {
+                Some("its holders asked for different numbers of slots: the least counts")
+            }
+            StateKind::Free | StateKind::Held | StateKind::Reserved | StateKind::Shared | StateKind::Foreign => None,
         }
     }
 
@@ -267,13 +286,15 @@ impl LockState {
             Holder { id: told.id, owner: told.owner, since, held, reason: told.reason }
         });
         let legacy = Legacy::read(value, now).filter(|_| holder.is_none() && ttl.is_none());
+        let is_shared = value.starts_with(SHARED_VALUE.as_bytes());
         let kind = match (&holder, ttl) {
             _ if legacy.is_some() => StateKind::Legacy,
+            (_, Some(_)) if is_shared => StateKind::Shared,
             (_, None) => StateKind::NoExpiry,
             (None, Some(_)) => StateKind::Foreign,
             (Some(_), Some(_)) => StateKind::Held,
         };
-        LockState { kind, holder, ttl, fence, legacy }
+        LockState { kind, holder, ttl, fence, legacy, shares: is_shared.then(Shares::default) }
     }
 }
 

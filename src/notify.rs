@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Ttl, words};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Sharing, Ttl, words};
 use crate::output::json::{fence, holder, kind, lost as how_lost, millis};
 use crate::report::{Ending, Named, Report};
 use crate::store::QueuePlace;
@@ -109,7 +109,14 @@ pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
         events.granted = lease.granted;
         events.until = lease.until;
         let waited = ("waited_ms", millis(events.began.elapsed()));
-        events.write("granted", [waited, ("ttl_ms", json!(ttl.millis()))], Writer::hold_back);
+        let sharing = [
+            ("shared", json!(claim.token.sharing() == Sharing::Shared)),
+            ("slot", json!(lease.slot.map(|slot| slot.number))),
+            ("slots", json!(lease.slot.map(|slot| slot.of.get()))),
+        ];
+        let [shared, slot, slots] = sharing;
+        let more = [waited, ("ttl_ms", json!(ttl.millis())), shared, slot, slots];
+        events.write("granted", more, Writer::hold_back);
     });
 }
 

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::config::Setting;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Key, LockName, LockState, Lost, Prefix, Token, Ttl};
+use crate::lock::{Fence, Key, LockName, LockState, Lost, Prefix, Sharing, Slot, Token, Ttl};
 use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 
 pub enum Report {
@@ -56,6 +56,7 @@ pub struct Acquired {
     /// The process that keeps the lock, if one does.
     pub keeper: Option<i32>,
     pub fence: Option<Fence>,
+    pub slot: Option<Slot>,
     pub ttl: Ttl,
     pub form: TokenForm,
 }
@@ -84,6 +85,8 @@ pub struct Refused {
     pub waited: Duration,
     /// The holder is a `run` that encloses this process.
     pub nested: bool,
+    /// How many may hold the lock beside the one that was refused.
+    pub sharing: Sharing,
 }
 
 pub struct Renewed {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Owner, StateKind, Ttl};
+use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Owner, Sharing, StateKind, Ttl};
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
 
@@ -152,6 +152,7 @@ pub struct Waiter {
     pub owner: Owner,
     pub waiting: Duration,
     pub reason: Option<Tainted>,
+    pub sharing: Sharing,
 }
 
 impl LockStatus {

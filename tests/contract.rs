@@ -14,6 +14,7 @@ mod nested;
 mod queue;
 mod refusal;
 mod run;
+mod sharing;
 
 use crate::support::{Cluster, Five, Local, OverTcp, Pool, Redis, Secure, Sentinels};
 
@@ -155,6 +156,28 @@ every_kind! {
             a_token_that_is_given_back_hands_the_lock_to_the_next
             without_the_queue_one_waits_and_is_not_in_line
             without_the_queue_a_line_that_was_there_before_is_served_afterwards
+        }
+        sharing {
+            one_more_comes_in_only_if_that_fits_everybody
+            each_has_the_lowest_slot_that_is_free
+            a_slot_stays_the_same_for_the_whole_hold
+            when_the_least_limit_leaves_the_next_fits_at_once
+            whoever_asks_for_another_number_is_told_that_the_least_counts
+            nobody_passes_the_one_who_waits
+            one_that_wants_less_is_waited_for_by_those_behind_it
+            all_readers_behind_a_writer_come_in_together
+            readers_behind_a_writer_come_in_when_it_is_gone
+            the_slot_of_one_that_is_killed_goes_to_the_next
+            breaking_one_share_leaves_the_others_alone
+            a_share_is_renewed_and_given_back_by_its_own_token
+            each_share_ends_with_its_own_lease
+            a_slot_stays_taken_for_at_least_as_long_as_asked_for
+            fences_rise_for_each_slot_and_from_one_generation_to_the_next
+            within_a_share_a_further_one_is_granted_at_once_or_not_at_all
+            a_command_knows_its_slot
+            a_token_comes_with_its_slot
+            status_shows_everybody_who_shares_a_lock
+            a_refusal_tells_how_many_hold_it
         }
         leaving {
             a_waiter_that_is_told_to_leave_leaves_by_that_signal

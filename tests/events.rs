@@ -65,7 +65,7 @@ const COMMON: [&str; 6] = ["time", "event", "name", "key", "id", "fence"];
 /// The other fields of each event, as in the manual.
 const FIELDS: [(&str, &[&str]); 13] = [
     ("waiting", &["state", "holder", "position"]),
-    ("granted", &["waited_ms", "ttl_ms"]),
+    ("granted", &["waited_ms", "ttl_ms", "shared", "slot", "slots"]),
     ("started", &["pid"]),
     ("renewed", &["ttl_ms"]),
     ("trouble", &["message"]),

@@ -14,6 +14,7 @@ mod records;
 mod removed;
 mod room;
 mod shared;
+mod sharing;
 mod stuck;
 mod sweep;
 

@@ -68,6 +68,8 @@ mod sentinel;
 mod servers;
 /// Keys shared with old `SETNX` clients.
 mod setnx;
+/// Shared locks and slots in a Redis server: the keys, and what faults do to the shares.
+mod sharing;
 /// Signals to nxlock while a command runs, without a terminal.
 mod signals;
 /// Stopping a command: time limits, and processes left behind.

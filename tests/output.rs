@@ -28,7 +28,8 @@ fn is_holder(holder: &Value) {
     assert_eq!((date.len(), rest.len(), rest.ends_with('Z')), (10, 13, true), "RFC 3339 with milliseconds: {since}");
 }
 
-const ROW: [&str; 9] = ["name", "key", "state", "holder", "ttl_ms", "fence", "queue", "legacy", "warnings"];
+const ROW: [&str; 12] =
+    ["name", "key", "state", "holder", "holders", "taken", "slots", "ttl_ms", "fence", "queue", "legacy", "warnings"];
 
 #[test]
 fn status_documents_have_their_fields() {
@@ -58,19 +59,20 @@ fn the_documents_of_the_other_verbs_have_their_fields() {
     let redis = Redis::start();
     let call = |words: &[&str]| redis.nxlock(words.iter().chain(&["--json"]).copied()).run().says_nothing();
     let acquired = call(&["acquire", "job", "--ttl", "1m", "--reason", "r"]).exits(0).json();
-    has_fields(&acquired, &["outcome", "name", "key", "token", "fence", "ttl_ms", "keeper"]);
+    has_fields(&acquired, &["outcome", "name", "key", "token", "fence", "shared", "slot", "slots", "ttl_ms", "keeper"]);
     assert_eq!((&acquired["outcome"], &acquired["ttl_ms"]), (&Value::from("acquired"), &Value::from(60_000)));
     assert!(acquired["fence"].is_u64());
     let token = acquired["token"].as_str().unwrap();
 
     let busy = call(&["acquire", "job", "--ttl", "1m", "-n"]).exits(75).json();
-    let fields = ["state", "holder", "ttl_ms", "fence", "waited_ms", "queue_length", "nested"];
+    let state = ["state", "holder", "holders", "taken", "slots", "ttl_ms", "fence"];
+    let fields = [&state[..], &["waited_ms", "queue_length", "nested"]].concat();
     has_fields(&busy, &[&["outcome", "name", "key"], &fields[..]].concat());
     is_holder(&busy["holder"]);
     assert!(busy["waited_ms"].is_u64() && busy["queue_length"].is_u64() && busy["nested"] == false, "{busy}");
 
     let not_yours = call(&["release", "job", "nx1:wrong"]).exits(76).json();
-    has_fields(&not_yours, &["outcome", "name", "key", "state", "holder", "ttl_ms", "fence", "wanted"]);
+    has_fields(&not_yours, &[&["outcome", "name", "key", "wanted"], &state[..]].concat());
     let renewed = call(&["renew", "job", token, "--ttl", "2m"]).exits(0).json();
     has_fields(&renewed, &["outcome", "name", "key", "ttl_ms"]);
     let released = call(&["release", "job", token]).exits(0).json();

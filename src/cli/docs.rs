@@ -182,7 +182,7 @@ mod exit_statuses {
     use super::*;
     use crate::error::{Error, ErrorKind};
     use crate::exit::Exit;
-    use crate::lock::{LockState, Lost, Prefix};
+    use crate::lock::{LockState, Lost, Prefix, Sharing};
     use crate::report::{
         Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Refused, Released, Report, Wanted,
     };
@@ -210,7 +210,7 @@ mod exit_statuses {
     fn reports(verb: &str) -> Vec<Report> {
         let busy = || {
             let (state, place) = (LockState::free(None), QueuePlace { position: 0, length: 0 });
-            let refused = Refused { state, place, waited: Duration::ZERO, nested: false };
+            let refused = Refused { state, place, waited: Duration::ZERO, nested: false, sharing: Sharing::Exclusive };
             Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
         };
         let not_yours =

@@ -68,6 +68,12 @@ Examples:
   Run a pipeline, and show others a reason while it holds the lock:
       nxlock run dump --reason 'before 4.2' -c './dump.sh | gzip > dump.gz'
 
+  Run at most four at a time, each with a GPU of its own:
+      nxlock run --slots 4 gpu -c 'CUDA_VISIBLE_DEVICES=$NXLOCK_SLOT train'
+
+  Read together with others; the writer leaves --shared out:
+      nxlock run --shared report -- ./read-it
+
   Share a key with old SETNX scripts (see OLD LOCKS in nxlock(1)):
       nxlock run --setnx-compat --key lock.foo -- ./deploy.sh";
 

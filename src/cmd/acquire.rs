@@ -10,8 +10,8 @@ use super::{Outcome, Wants, give_up_if_asked, meant, new_claim, open, try_give_b
 use crate::cli::{Acquire, GlobalArgs};
 use crate::duration::span;
 use crate::error::Error;
-use crate::keeper::KeeperEnd;
-use crate::lock::{Claim, Fence, Token};
+use crate::keeper::{Grant, KeeperEnd};
+use crate::lock::Claim;
 use crate::notify;
 use crate::report::{Acquired, Named, Report, TokenForm};
 use crate::signals::Signals;
@@ -20,14 +20,21 @@ use crate::store::Store;
 pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> {
     let (lock, prefix) = meant(global, &asked.lock)?;
     if let Some(pid) = asked.while_pid {
-        let store = open(global, prefix, Wants::of(&asked.wait_args, &asked.setnx))?;
+        let store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
         return kept::acquire(global, asked, lock, store, pid);
     }
-    let mut claim = new_claim(&lock, &asked.wait_args, &asked.setnx, None)?;
+    let mut claim = new_claim(&lock, &asked.wait_args, (&asked.sharing, &asked.setnx), None)?;
     notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
-    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.setnx))?;
+    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, (&lock, &mut claim), asked.ttl(), &asked.wait_args, global, &mut signals)? {
+    let lease = match wait_for(
+        &mut *store,
+        (&lock, &mut claim),
+        asked.ttl(),
+        (&asked.wait_args, &asked.sharing),
+        global,
+        &mut signals,
+    )? {
         Ok(lease) => lease,
         Err(report) => return Ok(report.into()),
     };
@@ -35,16 +42,16 @@ pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> 
         return Ok(interrupted.into());
     }
     let token = claim.token.clone();
-    Ok(acquired(asked, lock, (token, lease.fence), Custody::Here { claim, store }))
+    Ok(acquired(asked, lock, Grant { token, fence: lease.fence, slot: lease.slot }, Custody::Here { claim, store }))
 }
 
-fn acquired(asked: &Acquire, lock: Named, (token, fence): (Token, Option<Fence>), custody: Custody) -> Outcome {
+fn acquired(asked: &Acquire, lock: Named, Grant { token, fence, slot }: Grant, custody: Custody) -> Outcome {
     let form = if asked.export { TokenForm::Export } else { TokenForm::Plain };
     let keeper = match &custody {
         Custody::Here { .. } => None,
         Custody::Keeper(keeper) => Some(keeper.pid().as_raw()),
     };
-    let acquired = Acquired { lock, token, keeper, fence, ttl: asked.ttl(), form };
+    let acquired = Acquired { lock, token, keeper, fence, slot, ttl: asked.ttl(), form };
     Outcome { report: Report::Acquired(acquired), custody: Some(custody) }
 }
 

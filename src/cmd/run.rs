@@ -23,13 +23,20 @@ use crate::{log, notify, proc};
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(global, &asked.lock)?;
-    let mut claim = new_claim(&lock, &asked.wait_args, &asked.setnx, Some(std::process::id()))?;
+    let mut claim = new_claim(&lock, &asked.wait_args, (&asked.sharing, &asked.setnx), Some(std::process::id()))?;
     notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
     see_processes(&lock)?;
-    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.setnx))?;
+    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
     let timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(&mut *store, (&lock, &mut claim), asked.ttl, &asked.wait_args, global, &mut signals)? {
+    let lease = match wait_for(
+        &mut *store,
+        (&lock, &mut claim),
+        asked.ttl,
+        (&asked.wait_args, &asked.sharing),
+        global,
+        &mut signals,
+    )? {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };
@@ -151,13 +158,15 @@ fn words(asked: &Run) -> Vec<OsString> {
     }
 }
 
-fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'static str, Option<OsString>); 6] {
+fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'static str, Option<OsString>); 8] {
     let held = enclosing().into_iter().chain([claim.token.clone()]);
     [
         ("NXLOCK_NAME", Some(lock.name.as_str().into())),
         ("NXLOCK_KEY", Some(lock.key.clone().into())),
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
         ("NXLOCK_FENCE", lease.fence.map(|fence| fence.0.to_string().into())),
+        ("NXLOCK_SLOT", lease.slot.map(|slot| slot.number.to_string().into())),
+        ("NXLOCK_SLOTS", lease.slot.map(|slot| slot.of.get().to_string().into())),
         ("NXLOCK_TTL_MS", Some(ttl.millis().to_string().into())),
         (HELD, Some(held.map(|token| token.as_str().to_owned()).collect::<Vec<_>>().join(" ").into())),
     ]

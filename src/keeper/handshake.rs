@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 use nix::unistd::Pid;
 
-use crate::lock::{Fence, Token};
+use crate::lock::{Fence, Slot, SlotCount, Token};
 use crate::wait::is_ready;
 
 /// Returns both ends; each half closes the other's.
@@ -19,6 +19,13 @@ use crate::wait::is_ready;
 /// As socketpair(2).
 pub fn socket_pair() -> io::Result<(UnixStream, UnixStream)> {
     UnixStream::pair()
+}
+
+/// What the keeper was granted, for the front to print.
+pub struct Grant {
+    pub token: Token,
+    pub fence: Option<Fence>,
+    pub slot: Option<Slot>,
 }
 
 /// The front's end.
@@ -42,11 +49,14 @@ impl KeeperEnd {
     }
 
     /// Returns the grant; `None` if the keeper has ended without one.
-    pub fn grant(&mut self) -> Option<(Token, Option<Fence>)> {
+    pub fn grant(&mut self) -> Option<Grant> {
         let mut line = String::new();
         self.stream.read_line(&mut line).ok()?;
-        let (fence, token) = line.strip_suffix('\n')?.split_once(' ')?;
-        Some((token.parse().ok()?, fence.parse().ok().map(Fence)))
+        let mut words = line.strip_suffix('\n')?.splitn(4, ' ');
+        let fence = words.next()?.parse().ok().map(Fence);
+        let (number, of) = (words.next()?.parse().ok(), words.next()?.parse().ok().and_then(SlotCount::of));
+        let slot = number.zip(of).map(|(number, of)| Slot { number, of });
+        Some(Grant { token: words.next()?.parse().ok()?, fence, slot })
     }
 
     /// Confirms that the token was printed: from now on the keeper owns the lock.
@@ -95,9 +105,10 @@ impl FrontEnd {
 
     /// # Errors
     /// If the front has ended.
-    pub fn grant(&mut self, token: &Token, fence: Option<Fence>) -> io::Result<()> {
+    pub fn grant(&mut self, Grant { token, fence, slot }: &Grant) -> io::Result<()> {
         let fence = fence.map_or("-".to_owned(), |fence| fence.0.to_string());
-        self.0.write_all(format!("{fence} {}\n", token.as_str()).as_bytes())?;
+        let slot = slot.map_or("- -".to_owned(), |slot| format!("{} {}", slot.number, slot.of.get()));
+        self.0.write_all(format!("{fence} {slot} {}\n", token.as_str()).as_bytes())?;
         self.0.set_nonblocking(true)
     }
 

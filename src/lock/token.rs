@@ -1,10 +1,11 @@
 //! The value in the key: its format, what it says, and what of it may be shown.
 //!
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 256
-//! bytes at most. A last field `:lease` says that no process renews the lock. Only the random part decides; the rest is
-//! for people. On a key shared with old `SETNX` clients the value is a bare number, and a record in the same format,
+//! bytes at most. A field `:N` follows if others may hold the lock too: at most N in all, or any number if N is 0. A last
+//! field `:lease` says that no process renews the lock. The random part and N decide; the rest is for people. On a key shared with old `SETNX` clients the value is a bare number, and a record in the same format,
 //! with the number as its random part, is stored beside it.
 
+use super::{SHARED_VALUE, Sharing};
 use crate::text::Tainted;
 use std::fmt;
 use std::str::FromStr;
@@ -64,6 +65,7 @@ pub struct Told {
     pub owner: Owner,
     pub born: SystemTime,
     pub reason: Option<Tainted>,
+    pub sharing: Sharing,
     pub upkeep: Upkeep,
 }
 
@@ -73,15 +75,20 @@ impl Token {
     /// # Errors
     /// If the kernel provides no random bits, getrandom(2).
     pub fn mint(owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
-        Token::mint_for(Upkeep::Renewed, owner, reason, now)
+        Token::mint_for((Upkeep::Renewed, Sharing::Exclusive), owner, reason, now)
     }
 
-    /// Mints a token that says whether a process renews the lock.
+    /// Mints a token that says whether a process renews the lock, and how many may hold it.
     ///
     /// # Errors
     /// As `mint`.
-    pub fn mint_for(upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
-        Ok(Token(written(&random_part()?, owner, reason, now, upkeep)))
+    pub fn mint_for(
+        terms: (Upkeep, Sharing),
+        owner: &Owner,
+        reason: Option<&str>,
+        now: SystemTime,
+    ) -> anyhow::Result<Token> {
+        Ok(Token(written(&random_part()?, owner, reason, now, terms)))
     }
 
     /// Returns a token of the same claim with a new random part, so that undoing one never undoes the other.
@@ -123,12 +130,21 @@ impl Token {
 
     /// Returns the record to store beside a bare number, with what the number cannot say.
     pub fn record(&self, upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
-        written(&self.0, owner, reason, now, upkeep)
+        written(&self.0, owner, reason, now, (upkeep, Sharing::Exclusive))
     }
 
     /// Returns whether the token says that no process renews its lock.
     pub fn is_lease_only(&self) -> bool {
         Token::read(self.0.as_bytes()).is_some_and(|told| told.upkeep == Upkeep::LeaseOnly)
+    }
+
+    /// Returns whether others may hold the lock together with this token.
+    pub fn is_share(&self) -> bool {
+        self.sharing() != Sharing::Exclusive
+    }
+
+    pub fn sharing(&self) -> Sharing {
+        Token::read(self.0.as_bytes()).map_or(Sharing::Exclusive, |told| told.sharing)
     }
 
     /// Returns the beginning of this token's record, which no other record shares.
@@ -165,7 +181,15 @@ impl Token {
         let pid = next()?.parse().ok()?;
         let born = Duration::from_millis(next()?.parse().ok()?);
         let reason = unescaped(next()?);
-        let upkeep = if next() == Some(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
+        let mut last = next();
+        let sharing = match last.and_then(|field| field.parse().ok()).and_then(Sharing::of_number) {
+            Some(sharing) => {
+                last = next();
+                sharing
+            }
+            None => Sharing::Exclusive,
+        };
+        let upkeep = if last == Some(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
         let is_random = random.len() == RANDOM_LEN && random.bytes().all(|b| BASE32.contains(&b));
         if !is_random && !Token::is_number(random.as_bytes()) {
             return None;
@@ -175,6 +199,7 @@ impl Token {
             owner: Owner { user: unescaped(user), host: unescaped(host), pid },
             born: SystemTime::UNIX_EPOCH.checked_add(born)?,
             reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
+            sharing,
             upkeep,
         })
     }
@@ -191,14 +216,20 @@ fn random_part() -> anyhow::Result<String> {
     Ok((0..RANDOM_LEN).map(|i| char::from(BASE32[(place(i) & 31) as usize])).collect())
 }
 
-fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, upkeep: Upkeep) -> String {
+fn written(
+    random: &str,
+    owner: &Owner,
+    reason: Option<&str>,
+    now: SystemTime,
+    (upkeep, sharing): (Upkeep, Sharing),
+) -> String {
     let born = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut text = format!("{VERSION}:{random}:{}@{}:", field(owner.user.raw(), 40), field(owner.host.raw(), 80));
     text += &format!("{}:{born}:", owner.pid);
-    let end = match upkeep {
-        Upkeep::Renewed => String::new(),
-        Upkeep::LeaseOnly => format!(":{LEASE_ONLY}"),
-    };
+    let mut end = sharing.number().map(|number| format!(":{number}")).unwrap_or_default();
+    if upkeep == Upkeep::LeaseOnly {
+        end += &format!(":{LEASE_ONLY}");
+    }
     let room = MAX_LEN - text.len() - end.len();
     text += &field(reason.unwrap_or_default(), room);
     text += &end;
@@ -228,6 +259,10 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.len() > 4 * MAX_LEN || text.chars().any(char::is_control) {
             return Err("not a token: give what `nxlock acquire` printed".into());
+        }
+        // RELEASE would take it for the token of the lock, and end every share.
+        if text.starts_with(SHARED_VALUE) {
+            return Err("not a token: this is the value of a shared lock".into());
         }
         Ok(Token(text.to_owned()))
     }
@@ -311,8 +346,13 @@ mod tests {
 
     #[test]
     fn a_renamed_token_tells_the_same_and_is_another() {
-        let token =
-            Token::mint_for(Upkeep::LeaseOnly, &owner("alice", "web"), Some("w:y"), SystemTime::UNIX_EPOCH).unwrap();
+        let token = Token::mint_for(
+            (Upkeep::LeaseOnly, Sharing::Exclusive),
+            &owner("alice", "web"),
+            Some("w:y"),
+            SystemTime::UNIX_EPOCH,
+        )
+        .unwrap();
         let renamed = token.renamed().unwrap();
         let (one, other) = (Token::read(token.as_str().as_bytes()), Token::read(renamed.as_str().as_bytes()));
         let (one, other) = (one.unwrap(), other.unwrap());
@@ -378,12 +418,29 @@ mod tests {
     fn a_token_says_that_nobody_renews_its_lock_and_earlier_ones_do_not() {
         let now = SystemTime::UNIX_EPOCH;
         for reason in [None, Some("why"), Some("lease"), Some(&"l:".repeat(400)[..])] {
-            let mint = |upkeep| Token::mint_for(upkeep, &owner("a", "b"), reason, now).unwrap();
+            let mint = |upkeep| Token::mint_for((upkeep, Sharing::Exclusive), &owner("a", "b"), reason, now).unwrap();
             let (kept, left) = (mint(Upkeep::Renewed), mint(Upkeep::LeaseOnly));
             assert!(!kept.is_lease_only() && left.is_lease_only(), "{reason:?}");
             assert!(left.as_str().len() <= MAX_LEN);
             let told = |token: &Token| Token::read(token.as_str().as_bytes()).unwrap().reason.unwrap_or_default();
             assert!(told(&kept).raw().starts_with(told(&left).raw()));
+        }
+    }
+
+    #[test]
+    fn a_token_says_how_many_may_hold_the_lock_and_earlier_ones_say_one() {
+        let slots = |text: &str| Sharing::Slots(text.parse().unwrap());
+        for reason in [None, Some("4"), Some("x:4"), Some(&"4:".repeat(400)[..])] {
+            for upkeep in [Upkeep::Renewed, Upkeep::LeaseOnly] {
+                for sharing in [Sharing::Exclusive, Sharing::Shared, slots("2"), slots("10000")] {
+                    let mint = Token::mint_for((upkeep, sharing), &owner("a", "b"), reason, SystemTime::UNIX_EPOCH);
+                    let token = mint.unwrap();
+                    let told = Token::read(token.as_str().as_bytes()).unwrap();
+                    assert_eq!((told.sharing, told.upkeep), (sharing, upkeep), "{}", token.as_str());
+                    assert_eq!(token.is_share(), sharing != Sharing::Exclusive);
+                    assert!(token.as_str().len() <= MAX_LEN);
+                }
+            }
         }
     }
 }

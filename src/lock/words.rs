@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Holder, Legacy, LockState, Lost, Owner, StateKind};
+use super::{Holder, Legacy, LockState, Lost, Owner, Shares, Sharing, StateKind};
 use crate::duration::span;
 use crate::text::instant;
 
@@ -34,6 +34,7 @@ pub fn held_by_after(state: &LockState, since: Duration) -> String {
         }
         (Some(holder), _) => format!("held by {} for {}", who(holder), span(holder.held + since)),
         (None, StateKind::Free) => "free".to_owned(),
+        (None, StateKind::Shared) => shared_by(state.shares.as_ref()),
         (None, StateKind::Legacy) => "held by an old SETNX client, without expiry".to_owned(),
         (None, StateKind::NoExpiry) => "held by another program, without expiry".to_owned(),
         (None, StateKind::WrongType(_)) => "taken by a key of another type".to_owned(),
@@ -43,12 +44,37 @@ pub fn held_by_after(state: &LockState, since: Duration) -> String {
     }
 }
 
+/// Returns how many share a lock.
+fn shared_by(shares: Option<&Shares>) -> String {
+    match shares.map(|shares| (shares.taken, shares.slots)) {
+        // The server does not tell an exclusive asker how many there are.
+        None | Some((0, _)) => "shared by others".to_owned(),
+        Some((taken, Some(slots))) if taken >= usize::from(slots.get()) => {
+            format!("full: {taken} of {} slots are taken", slots.get())
+        }
+        Some((1, Some(slots))) => format!("shared: 1 of {} slots is taken", slots.get()),
+        Some((taken, Some(slots))) => format!("shared: {taken} of {} slots are taken", slots.get()),
+        Some((1, None)) => "shared by one holder".to_owned(),
+        Some((taken, None)) => format!("shared by {taken} holders"),
+    }
+}
+
+/// Returns how a share or a waiter's request is shared: `slots 4`.
+pub fn sharing(sharing: Sharing) -> String {
+    match sharing {
+        Sharing::Exclusive => "exclusive".to_owned(),
+        Sharing::Shared => "shared".to_owned(),
+        Sharing::Slots(count) => format!("slots {}", count.get()),
+    }
+}
+
 /// Returns a state's name in JSON.
 pub fn state_name(kind: &StateKind) -> &'static str {
     match kind {
         StateKind::Free => "free",
         StateKind::Held => "held",
         StateKind::Reserved => "reserved",
+        StateKind::Shared => "shared",
         StateKind::Foreign => "foreign",
         StateKind::Legacy => "legacy",
         StateKind::NoExpiry => "no_expiry",
@@ -81,6 +107,7 @@ pub fn describe(state: &LockState) -> String {
 pub fn now_whose(state: &LockState) -> String {
     match state.kind {
         StateKind::Free => "it had expired or was deleted".to_owned(),
+        StateKind::Shared => format!("it is now {}, without us", held_by(state)),
         _ => format!("it is now {}", held_by(state)),
     }
 }

@@ -2,7 +2,6 @@
 
 mod check;
 
-use std::fmt::Write;
 use std::io::IsTerminal;
 
 use super::status::{Table, block, detail, quoted};
@@ -67,14 +66,21 @@ fn token(acquired: &Acquired) -> String {
     match acquired.form {
         TokenForm::Plain => format!("{token}\n"),
         TokenForm::Export => {
+            let mut unset = Vec::new();
             let mut text =
                 format!("export NXLOCK_NAME={} NXLOCK_TOKEN={}", quoted(acquired.lock.name.as_str()), quoted(token));
-            match acquired.fence {
-                Some(fence) => writeln!(text, " NXLOCK_FENCE={}", fence.0),
-                None => writeln!(text, "; unset NXLOCK_FENCE"),
+            let slot = acquired.slot;
+            for (variable, value) in [
+                ("NXLOCK_FENCE", acquired.fence.map(|fence| fence.0)),
+                ("NXLOCK_SLOT", slot.map(|slot| slot.number.into())),
+                ("NXLOCK_SLOTS", slot.map(|slot| slot.of.get().into())),
+            ] {
+                match value {
+                    Some(value) => text += &format!(" {variable}={value}"),
+                    None => unset.push(variable),
+                }
             }
-            .ok();
-            text
+            if unset.is_empty() { text + "\n" } else { format!("{text}; unset {}\n", unset.join(" ")) }
         }
     }
 }
@@ -85,16 +91,27 @@ fn explanation(error: &Error) -> String {
     if hint.is_empty() { error.to_string() } else { format!("{error}; {hint}") }
 }
 
+/// Maximum number of holders of a shared lock in a refusal.
+const NAMED: usize = 5;
+
 fn refusal(busy: &Busy) -> String {
     let name = &busy.lock.name;
-    let Refused { state, place, waited, nested } = &busy.refused;
+    let Refused { state, place, waited, nested, sharing } = &busy.refused;
+    if *nested && state.kind == StateKind::Shared {
+        return format!(
+            "\"{name}\" is already held by this script, which would wait for itself: give that share back first"
+        );
+    }
     if *nested {
         return format!("\"{name}\" is already held by this script: it would wait for itself");
     }
     let waited = if waited.as_millis() > 100 { format!(", waited {}", span(*waited)) } else { String::new() };
-    let mut text = format!("\"{name}\" is {}{waited}", words::describe(state));
-    text += &block(&busy.lock, state, Some(&busy.options));
-    match place.length - usize::from(place.position > 0) {
+    let others = place.length - usize::from(place.position > 0);
+    let fits = state.shares.as_ref().is_some_and(|shares| shares.fits(*sharing));
+    let before = if fits && others > 0 { ", and somebody waits for it before you" } else { "" };
+    let mut text = format!("\"{name}\" is {}{before}{waited}", words::describe(state));
+    text += &block(&busy.lock, state, Some(&busy.options), NAMED);
+    match others {
         0 => {}
         1 => text += &format!("\n  {FAINT}queue{FAINT:#}   one other waits"),
         n => text += &format!("\n  {FAINT}queue{FAINT:#}   {n} others wait"),

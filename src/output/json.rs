@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::config::{Origin, Setting};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Holder, Legacy, LockState, Lost, StateKind, words};
+use crate::lock::{Fence, Holder, Legacy, LockState, Lost, Share, Sharing, SlotCount, StateKind, words};
 use crate::log;
 use crate::report::{Checked, CheckedServer, Ending, Named, Ran, Refused, Report, Row, Wanted};
 use crate::store::{Finding, Verdict, Waiter};
@@ -40,6 +40,9 @@ pub fn document(report: &Report) -> Option<Value> {
             [
                 ("token", json!(acquired.token.as_str())),
                 ("fence", fence(acquired.fence)),
+                ("shared", json!(acquired.token.sharing() == Sharing::Shared)),
+                ("slot", json!(acquired.slot.map(|slot| slot.number))),
+                ("slots", json!(acquired.slot.map(|slot| slot.of.get()))),
                 ("ttl_ms", json!(acquired.ttl.millis())),
                 ("keeper", json!(acquired.keeper)),
             ],
@@ -89,10 +92,23 @@ fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
 }
 
-fn state(state: &LockState) -> [(&'static str, Value); 4] {
+fn state(state: &LockState) -> [(&'static str, Value); 7] {
+    let (holders, taken, slots) = match (&state.shares, &state.holder) {
+        (Some(shares), _) => {
+            let slots = shares.slots.map(SlotCount::get);
+            (shares.held.iter().map(share).collect(), shares.taken, slots)
+        }
+        (None, Some(holder)) if matches!(state.kind, StateKind::Held | StateKind::Reserved) => {
+            (json!([sole_holder(state, holder)]), 1, Some(1))
+        }
+        (None, _) => (json!([]), 0, None),
+    };
     [
         ("state", json!(words::state_name(&state.kind))),
         ("holder", state.holder.as_ref().map_or(Value::Null, holder)),
+        ("holders", holders),
+        ("taken", json!(taken)),
+        ("slots", json!(slots)),
         ("ttl_ms", state.ttl.map_or(Value::Null, millis)),
         ("fence", fence(state.fence)),
     ]
@@ -110,6 +126,27 @@ pub fn holder(holder: &Holder) -> Value {
     })
 }
 
+fn share(share: &Share) -> Value {
+    let mut value = holder(&share.holder);
+    value["ttl_ms"] = millis(share.ttl);
+    value["fence"] = fence(share.fence);
+    value["slot"] = json!(share.slot);
+    value["slots"] = json!(share.sharing.slots().map(SlotCount::get));
+    value["claimed"] = json!(share.is_claimed);
+    value
+}
+
+/// Returns the holder of an exclusive lock as one of its holders.
+fn sole_holder(state: &LockState, by: &Holder) -> Value {
+    let mut value = holder(by);
+    value["ttl_ms"] = state.ttl.map_or(Value::Null, millis);
+    value["fence"] = fence(state.fence);
+    value["slot"] = Value::Null;
+    value["slots"] = json!(1);
+    value["claimed"] = json!(state.kind == StateKind::Held);
+    value
+}
+
 fn waiter(waiter: &Waiter) -> Value {
     json!({
         "position": waiter.position,
@@ -119,6 +156,8 @@ fn waiter(waiter: &Waiter) -> Value {
         "pid": waiter.owner.pid,
         "waiting_ms": millis(waiter.waiting),
         "reason": waiter.reason.as_ref().map(Tainted::raw),
+        "shared": waiter.sharing == Sharing::Shared,
+        "slots": waiter.sharing.slots().map(SlotCount::get),
     })
 }
 

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::words::{held_by_after, process};
-use crate::lock::{LockName, LockState, StateKind};
+use crate::lock::{LockName, LockState, Sharing, StateKind};
 use crate::log::{self, Level, Text, line, offer};
 use crate::store::QueuePlace;
 use crate::text::cut;
@@ -20,6 +20,7 @@ const REDRAW_EVERY: Duration = Duration::from_secs(1);
 
 pub struct Waiting {
     name: LockName,
+    sharing: Sharing,
     began: Moment,
     form: Form,
     news: Option<News>,
@@ -28,6 +29,8 @@ pub struct Waiting {
     next_log: Moment,
     redraw_at: Moment,
     drawn: bool,
+    /// That others asked for another number of slots was reported.
+    is_warned: bool,
 }
 
 #[derive(PartialEq, Eq)]
@@ -44,7 +47,7 @@ enum News {
 }
 
 impl Waiting {
-    pub fn new(name: &LockName) -> Waiting {
+    pub fn new(name: &LockName, sharing: Sharing) -> Waiting {
         let options = log::options();
         let form = match () {
             () if options.json || options.level == Level::Quiet => Form::Silent,
@@ -55,6 +58,7 @@ impl Waiting {
         let name = name.clone();
         Waiting {
             name,
+            sharing,
             began: now,
             form,
             news: None,
@@ -62,13 +66,31 @@ impl Waiting {
             next_log: now,
             redraw_at: Moment::NEVER,
             drawn: false,
+            is_warned: false,
         }
     }
 
     /// Shows that another holder has the lock.
     pub fn held(&mut self, state: &LockState, place: QueuePlace) {
+        self.warn_of_other_numbers(state);
         self.news = Some(News::Held { state: state.clone(), place, seen: Moment::now() });
         self.tell("held");
+    }
+
+    /// Reports once that others asked for another number of slots.
+    fn warn_of_other_numbers(&mut self, state: &LockState) {
+        let others = state.shares.as_ref().and_then(|shares| shares.slots);
+        if let (Some(others), Sharing::Slots(asked)) = (others, self.sharing)
+            && others != asked
+            && !std::mem::replace(&mut self.is_warned, true)
+        {
+            log::note(format_args!(
+                "\"{}\" is held with {} slots by others, and {} were asked for: the least counts",
+                self.name,
+                others.get(),
+                asked.get()
+            ));
+        }
     }
 
     /// Shows that the server does not answer or cannot serve the request now.

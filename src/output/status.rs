@@ -4,7 +4,7 @@ use anstyle::{AnsiColor, Style};
 
 use super::table::{Cell, Layout, Yield};
 use crate::duration::span;
-use crate::lock::{LockState, StateKind, words};
+use crate::lock::{LockState, Share, Shares, Sharing, StateKind, words};
 use crate::log::{DOUBTFUL, FAINT};
 use crate::report::{Named, Row};
 use crate::store::{LockStatus, Waiter};
@@ -39,7 +39,7 @@ const YIELDS: [Yield; 15] = [
 
 type Line = [Cell; COLUMNS];
 
-/// A table of locks. With `queues`, each lock is followed by its waiters.
+/// A table of locks. With `queues`, each lock is followed by its holders, if it is shared, and its waiters.
 pub struct Table {
     heading: Line,
     /// Per lock, its line and those of its queue.
@@ -50,8 +50,13 @@ pub struct Table {
 impl Table {
     pub fn of(rows: &[&Row], queues: bool, columns: Option<usize>) -> Table {
         let heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
-        let waiters = |row: &Row| if queues { row.status.queue.iter().map(waiter).collect() } else { Vec::new() };
-        let lines = |row: &&Row| std::iter::once(lock(row)).chain(waiters(row)).collect();
+        let below = |row: &Row| -> Vec<Line> {
+            let is_mixed = is_mixed(&row.status);
+            let shares = row.status.state.shares.iter().flat_map(|shares| shares.held.iter().map(share));
+            shares.chain(row.status.queue.iter().map(|waiting| waiter(waiting, is_mixed))).collect()
+        };
+        let below = |row: &Row| if queues { below(row) } else { Vec::new() };
+        let lines = |row: &&Row| std::iter::once(lock(row)).chain(below(row)).collect();
         let locks: Vec<Vec<Line>> = rows.iter().map(lines).collect();
         let layout = Layout::of(std::iter::once(&heading).chain(locks.iter().flatten()), &YIELDS, columns);
         Table { heading, locks, layout }
@@ -77,7 +82,7 @@ impl Table {
 fn style(kind: &StateKind) -> Style {
     match kind {
         StateKind::Free => FAINT,
-        StateKind::Held => AnsiColor::Green.on_default(),
+        StateKind::Held | StateKind::Shared => AnsiColor::Green.on_default(),
         StateKind::Reserved => AnsiColor::Cyan.on_default(),
         StateKind::Foreign => Style::new(),
         StateKind::Legacy
@@ -89,8 +94,12 @@ fn style(kind: &StateKind) -> Style {
     }
 }
 
-fn state_cell(kind: &StateKind) -> Cell {
-    Cell { text: words::state_name(kind).replace('_', " "), style: style(kind) }
+fn state_cell(state: &LockState) -> Cell {
+    let text = match state.shares.as_ref().map(|shares| (shares.taken, shares.slots)) {
+        Some((taken, Some(slots))) => format!("{taken} of {}", slots.get()),
+        _ => words::state_name(&state.kind).replace('_', " "),
+    };
+    Cell { text, style: style(&state.kind) }
 }
 
 fn dash() -> Cell {
@@ -99,15 +108,23 @@ fn dash() -> Cell {
 
 fn lock(row: &Row) -> Line {
     let LockStatus { state, queue } = &row.status;
-    let holder = state.holder.as_ref();
+    let mut holders = state.holders();
+    let holder = holders.next().filter(|_| state.shares.is_none() || holders.next().is_none());
+    let shared = state.shares.as_ref().filter(|_| holder.is_none());
+    let who = match shared {
+        Some(Shares { taken: 0, .. }) => None,
+        Some(Shares { taken, .. }) => Some(format!("{taken} holders")),
+        None => holder.map(|holder| words::process(&holder.owner)),
+    };
+    let held = shared.and_then(|shares| shares.held.iter().map(|share| share.holder.held).max());
     // Without a known holder, no lease is known either.
     let ends = !matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
     [
         row.lock.name.to_string().into(),
-        state_cell(&state.kind),
-        holder.map_or_else(dash, |holder| words::process(&holder.owner).into()),
+        state_cell(state),
+        who.map_or_else(dash, Cell::from),
         holder.map_or_else(dash, |holder| holder.id.to_string().into()),
-        holder.map_or_else(dash, |holder| span(holder.held).into()),
+        holder.map(|holder| holder.held).or(held).map_or_else(dash, |held| span(held).into()),
         state.ttl.map_or_else(|| if ends { "no end".into() } else { dash() }, |ttl| span(ttl).into()),
         if queue.is_empty() { dash() } else { count(queue).into() },
         match &state.legacy {
@@ -125,8 +142,40 @@ fn count(queue: &[Waiter]) -> String {
     format!("{}{}", queue.len(), if queue.len() >= TOLD { "+" } else { "" })
 }
 
+/// Returns the line of one of several holders, shown under their lock.
+fn share(share: &Share) -> Line {
+    let state = match (share.is_claimed, share.slot) {
+        (false, _) => "reserved",
+        (true, Some(_)) => "slot",
+        (true, None) => "shared",
+    };
+    let holder = &share.holder;
+    [
+        share.slot.map_or_else(|| "  -".to_owned(), |slot| format!("  #{slot}")).into(),
+        state.into(),
+        words::process(&holder.owner).into(),
+        holder.id.to_string().into(),
+        span(holder.held).into(),
+        span(share.ttl).into(),
+        dash(),
+        holder.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+    ]
+}
+
+/// Returns the reason of a waiter, and how it would share the lock if not all waiters are alike.
+fn reason(waiter: &Waiter, is_mixed: bool) -> String {
+    let sharing = is_mixed.then(|| format!("({})", words::sharing(waiter.sharing)));
+    let reason = waiter.reason.as_ref().map(ToString::to_string);
+    sharing.into_iter().chain(reason).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns whether a lock is shared, or a waiter would share it.
+fn is_mixed(LockStatus { state, queue }: &LockStatus) -> bool {
+    state.kind == StateKind::Shared || queue.iter().any(|waiter| waiter.sharing != Sharing::Exclusive)
+}
+
 /// Returns a waiter's line, shown under its lock. The time waited is in the column of the time held.
-fn waiter(waiter: &Waiter) -> Line {
+fn waiter(waiter: &Waiter, is_mixed: bool) -> Line {
     [
         format!("  {}.", waiter.position).into(),
         "waiting".into(),
@@ -135,7 +184,7 @@ fn waiter(waiter: &Waiter) -> Line {
         span(waiter.waiting).into(),
         dash(),
         dash(),
-        waiter.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+        reason(waiter, is_mixed).into(),
     ]
 }
 
@@ -151,7 +200,7 @@ pub fn detail(row: &Row, options: Option<&str>) -> String {
     if state.kind == StateKind::Free {
         return shown + "\n";
     }
-    shown += &block(lock, state, options);
+    shown += &block(lock, state, options, usize::MAX);
     shown += &match (state.fence, &state.holder) {
         (Some(fence), Some(_)) => labelled("fence", &fence.0.to_string()),
         _ => String::new(),
@@ -164,19 +213,20 @@ pub fn detail(row: &Row, options: Option<&str>) -> String {
     };
     shown += &labelled("queue", &waiting);
     shown.push('\n');
-    let places: Vec<[Cell; 5]> = queue.iter().map(place).collect();
+    let is_mixed = is_mixed(&row.status);
+    let places: Vec<[Cell; 5]> = queue.iter().map(|waiter| place(waiter, is_mixed)).collect();
     let layout = Layout::of(&places, &[], None);
     places.iter().for_each(|place| shown += &format!("{}\n", layout.line(place)));
     shown
 }
 
-fn place(waiter: &Waiter) -> [Cell; 5] {
+fn place(waiter: &Waiter, is_mixed: bool) -> [Cell; 5] {
     [
         format!("    {}.", waiter.position).into(),
         words::process(&waiter.owner).into(),
         waiter.id.to_string().into(),
         format!("for {}", span(waiter.waiting)).into(),
-        waiter.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+        reason(waiter, is_mixed).into(),
     ]
 }
 
@@ -184,15 +234,34 @@ fn labelled(label: &str, what: &str) -> String {
     format!("\n  {FAINT}{label:<7}{FAINT:#} {what}")
 }
 
-/// Returns who holds a lock, since when, the rest of its lease, the reason, and the command that breaks it.
-pub fn block(lock: &Named, state: &LockState, options: Option<&str>) -> String {
+/// Returns one of several holders: `alice@web-3, pid 4711, id k3qd0a7x, slot 0, for 2m: train a`.
+fn sharer(share: &Share) -> String {
+    let holder = &share.holder;
+    let slot = share.slot.map(|slot| format!(", slot {slot}")).unwrap_or_default();
+    let time = if share.is_claimed { format!("for {}", span(holder.held)) } else { "reserved".to_owned() };
+    let reason = holder.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{}, id {}{slot}, {time}, lease {}{reason}", words::who(holder), holder.id, span(share.ttl))
+}
+
+/// Returns who holds a lock, since when, the rest of its lease, the reason, and the command that breaks it. Lists at
+/// most `most` of several holders.
+pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize) -> String {
     let mut text = String::new();
     let mut line = |label: &str, what: String| text += &labelled(label, &what);
     if let Some(holder) = &state.holder {
         line("by", format!("{}, id {}", words::who(holder), holder.id));
         line("since", format!("{}, {} ago", instant(holder.since), span(holder.held)));
     }
+    let held = state.shares.iter().flat_map(|shares| &shares.held);
+    held.clone().take(most).for_each(|share| line("by", sharer(share)));
+    match held.count().saturating_sub(most) {
+        0 => {}
+        more => line("", format!("and {more} more")),
+    }
     match state.ttl {
+        Some(ttl) if state.kind == StateKind::Shared => {
+            line("lease", format!("the last ends in {} unless it is renewed", span(ttl)));
+        }
         Some(ttl) => line("lease", format!("{} left unless it is renewed", span(ttl))),
         None if matches!(state.kind, StateKind::Contested | StateKind::Unknown) => {}
         None => line("lease", "none: it does not end by itself".into()),
@@ -211,11 +280,12 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>) -> String {
 
 /// Returns the command that breaks a lock.
 pub fn breaks(Named { name, key, by_key }: &Named, state: &LockState, options: &str) -> Option<String> {
-    let Some(holder) = &state.holder else {
+    let shared = state.kind == StateKind::Shared;
+    let Some(id) = state.holder_id().map(ToString::to_string).or(shared.then(|| "ID".to_owned())) else {
         let nobodys = matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
         return (!nobodys).then(|| format!("redis-cli DEL {}", quoted(key)));
     };
-    let (quoted, id) = (quoted(name.as_str()), &holder.id);
+    let quoted = quoted(name.as_str());
     // A name that begins with a dash would be parsed as an option.
     let which = match name.as_str().starts_with('-') {
         _ if *by_key => format!("--key={quoted} --break {id}"),

@@ -9,9 +9,12 @@ mod filesystem;
 mod flock;
 mod format;
 mod inspect;
+mod lines;
 mod ofd_lock;
 mod pid_view;
 mod record;
+mod shares;
+mod sharing;
 mod sweep;
 mod transaction;
 mod waiter;
@@ -30,8 +33,9 @@ pub use directory::Directory;
 pub mod files {
     pub use super::filesystem::network_fuse;
     pub use super::format::sum;
+    pub use super::lines::Line;
     pub use super::pid_view::Process;
-    pub use super::record::{Record, Waiter};
+    pub use super::record::{Record, Share, Waiter};
 }
 
 use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, Store, poll_pause};
@@ -43,8 +47,8 @@ use crate::wait::{Limit, Woken};
 use directory::{OpenDirectory, Part};
 use fault::{Flaw, LocalError};
 use flock::FileLock;
-use record::{Life, Record};
-use transaction::{HolderFile, Machine, Request, Transaction};
+use record::{Life, Record, State};
+use transaction::{Granted, HolderFile, Machine, Request, Transaction};
 use waiter::WaiterFile;
 
 pub struct Local {
@@ -147,8 +151,8 @@ impl Local {
         let asked = Moment::now();
         let key = self.prefix.key(&claim.name);
         let renewed = self.transaction(&key, false, limit, |transaction, _, _| {
-            let left = transaction.state().ttl.filter(|left| *left > ttl.get());
-            if let Some(left) = left.filter(|_| !claim.may_shorten() && transaction.holder() == Some(&claim.token)) {
+            let left = transaction.left_of(&claim.token).filter(|left| *left > ttl.get());
+            if let Some(left) = left.filter(|_| !claim.may_shorten()) {
                 return Ok(Renewed::Longer(left));
             }
             let ours = transaction.renew(&claim.token, ttl.get(), unbound)?;
@@ -232,7 +236,7 @@ fn listed_key(
     let Some(file) = directory.open_file(path)?.map(Arc::new) else { return Ok(None) };
     lock(&file, path, file_lock, limit)?;
     match transaction::record(&file, path)? {
-        Ok(record) => Ok(record.grant.map(|_| record.key)),
+        Ok(record) => Ok(Some(record.key).filter(|_| record.state != State::Free)),
         Err(Flaw::Foreign) => Ok(None),
         Err(flaw) => Err(LocalError::flawed(path, flaw)),
     }
@@ -251,9 +255,9 @@ impl Store for Local {
                 Some(pid) => machine.pid_view().process(pid).map_or(Life::Lease, Life::HolderAnd),
             };
             let mut ask = Request { token: &claim.token, ttl: ttl.get(), mode, life, held, waiting };
-            if let Some(fence) = transaction.acquire(&mut ask)? {
+            if let Some(Granted { fence, slot }) = transaction.acquire(&mut ask)? {
                 let (granted, until) = (Moment::now(), ttl.believed_until(asked));
-                let lease = Lease { fence: Some(fence), asked, granted, until, taken_over: None };
+                let lease = Lease { fence: Some(fence), asked, granted, until, taken_over: None, slot };
                 return Ok(Acquired::Granted(lease));
             }
             Ok(Acquired::Held(transaction.state(), transaction.place_of(&claim.token)))
@@ -296,10 +300,7 @@ impl Store for Local {
         let key = self.prefix.key(name);
         let taken = self.transaction(&key, false, limit, |transaction, _, _| {
             let state = transaction.inspect()?.state;
-            let seen = state.holder.as_ref().is_some_and(|holder| holder.id == *id);
-            let Some(token) = transaction.holder().cloned().filter(|_| seen) else {
-                return Ok(Released::NotYours(state));
-            };
+            let Some(token) = transaction.token_of(id) else { return Ok(Released::NotYours(state)) };
             transaction.release(&token).map(|_| Released::Done)
         });
         let taken = taken.map_err(|fault| self.error("break", Some(name), fault))?;

@@ -141,7 +141,7 @@ impl Quorum {
             return Err(error);
         }
         let (granted, until) = (Moment::now(), ttl.believed_until(asked));
-        Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None }))
+        Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None, slot: None }))
     }
 
     /// Makes a fence known to a majority whose grants are still valid.

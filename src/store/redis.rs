@@ -22,6 +22,7 @@ pub mod reply;
 mod scriptless;
 mod scripts;
 mod setnx;
+mod shares;
 pub mod tls;
 pub mod topology;
 mod voting;
@@ -43,7 +44,8 @@ use queue::QueueEntry;
 use reply::{Operation, Unexpected};
 use scriptless::ScriptlessError;
 use scripts::Script;
-use setnx::{LastRecord, script_for};
+use setnx::LastRecord;
+use shares::SharedLock;
 use topology::Topology;
 
 pub struct Server {
@@ -148,6 +150,23 @@ impl Server {
         })
     }
 
+    /// Runs an operation by script, or not at all: without a script, nothing is safe beside SETNX clients, nor for a
+    /// share.
+    fn only_by_script<T>(
+        &mut self,
+        operation: &Operation<'_>,
+        token: &Token,
+        by_script: impl FnOnce(&mut Server) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.denies_scripts = false;
+        let answer = by_script(self);
+        match self.denies_scripts {
+            false => answer,
+            true if token.is_beside_setnx() => Err(self.cannot_coexist(operation)),
+            true => Err(self.cannot_share(operation)),
+        }
+    }
+
     fn turn_to(&mut self, operation: &Operation<'_>) {
         if let Some(name) = operation.name {
             self.client.turn_to(&self.prefix.key(name));
@@ -173,8 +192,23 @@ impl Server {
         operation.misunderstood(&self.client, Unexpected::Shape)
     }
 
-    /// Returns the status of a lock, and the key's value if that is text.
-    fn look(&mut self, operation: &Operation<'_>, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
+    /// Returns the status of a lock, and the tokens of its holders.
+    fn look(&mut self, operation: &Operation<'_>, limit: Limit<'_>) -> Result<(LockStatus, Vec<Token>), Error> {
+        let (seen, value) = self.look_at_key(operation, limit)?;
+        if seen.state.kind == StateKind::Shared && !self.denies_scripts {
+            let SharedLock { status, tokens } = self.look_at_shares(operation, seen, limit)?;
+            return Ok((status, tokens));
+        }
+        let is_held = seen.state.holder.is_some();
+        Ok((seen, value.filter(|_| is_held).and_then(|value| value.parse().ok()).into_iter().collect()))
+    }
+
+    /// Returns the status of a lock without its shares, and the key's value if that is text.
+    fn look_at_key(
+        &mut self,
+        operation: &Operation<'_>,
+        limit: Limit<'_>,
+    ) -> Result<(LockStatus, Option<String>), Error> {
         let seen = self.either(
             operation,
             |server| match server.script_unless_moving(operation, Script::Inspect, &[], limit)? {
@@ -236,9 +270,13 @@ impl Server {
 
     /// Runs RELEASE. Returns nothing if the token held the lock, and else the lock's state.
     fn ours(&mut self, operation: &Operation<'_>, token: &Token, limit: Limit<'_>) -> Result<Option<LockState>, Error> {
-        let script = script_for(Script::Release, token);
-        let Some(answer) = self.script_unless_moving(operation, script, &[token.as_str()], limit)? else {
-            return self.release_moving(operation, token, limit);
+        let script = Script::Release.for_token(token);
+        let answer = match token.is_share() {
+            true => self.script(operation, script, &[token.as_str()], limit)?,
+            false => match self.script_unless_moving(operation, script, &[token.as_str()], limit)? {
+                Some(answer) => answer,
+                None => return self.release_moving(operation, token, limit),
+            },
         };
         match answer.split_first().map(|(done, rest)| (reply::integer(done), rest)) {
             // 2: reserved for the next waiter.
@@ -276,11 +314,11 @@ impl Server {
     }
 
     fn release_as(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
-        let whose = self.either(
-            operation,
-            |server| server.ours(operation, &claim.token, limit),
-            |client, key| scriptless::release(client, key, claim, limit),
-        );
+        let by_script = |server: &mut Server| server.ours(operation, &claim.token, limit);
+        let whose = match claim.token.is_share() {
+            true => self.only_by_script(operation, &claim.token, by_script),
+            false => self.either(operation, by_script, |client, key| scriptless::release(client, key, claim, limit)),
+        };
         Ok(match not_a_lock(whose)? {
             None => Released::Done,
             Some(state) => Released::NotYours(state),
@@ -292,7 +330,7 @@ impl Server {
     pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_in_doubt = self.client.is_in_doubt();
         if is_in_doubt {
-            let script = script_for(Script::Release, &claim.token);
+            let script = Script::Release.for_token(&claim.token);
             let mut undo = vec![self.packed(script, Some(&claim.name), &[claim.token.as_str()])];
             if self.client.is_of_a_cluster() {
                 undo.extend(self.release_moving_there(claim));
@@ -301,6 +339,26 @@ impl Server {
         }
         is_in_doubt
     }
+}
+
+impl Script {
+    /// Returns the script of the same operation for a claim with this token.
+    pub fn for_token(self, token: &Token) -> Script {
+        match self {
+            Script::Acquire if token.is_beside_setnx() => Script::AcquireBesideSetnx,
+            Script::Renew if token.is_beside_setnx() => Script::RenewBesideSetnx,
+            Script::Release if token.is_beside_setnx() => Script::ReleaseBesideSetnx,
+            Script::Acquire if token.is_share() => Script::AcquireShare,
+            Script::Renew if token.is_share() => Script::RenewShare,
+            Script::Release if token.is_share() => Script::ReleaseShare,
+            script => script,
+        }
+    }
+}
+
+/// Returns whether nothing but scripts can serve a claim with this token.
+fn needs_scripts(token: &Token) -> bool {
+    token.is_beside_setnx() || token.is_share()
 }
 
 /// Returns the argument of RENEW that says how it may move the expiry.
@@ -320,8 +378,8 @@ impl Store for Server {
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
         let operation = Operation::to("acquire", &claim.name);
         let by_script = |server: &mut Server| server.acquire_by_script(&operation, claim, ttl, mode, limit);
-        let acquired = match claim.token.is_beside_setnx() {
-            true => self.only_by_script(&operation, by_script),
+        let acquired = match needs_scripts(&claim.token) {
+            true => self.only_by_script(&operation, &claim.token, by_script),
             false => {
                 self.either(&operation, by_script, |client, key| scriptless::acquire(client, key, claim, ttl, limit))
             }
@@ -347,17 +405,24 @@ impl Store for Server {
         }
         let ttl_ms = ttl.millis().to_string();
         let args = [claim.token.as_str(), &ttl_ms, how(claim.may_shorten())];
-        let renewed = self.either(
-            &operation,
-            |server| {
-                let asked = Moment::now();
-                match server.script_unless_moving(&operation, Script::Renew, &args, limit)? {
-                    Some(answer) => server.renewed(&operation, &answer, ttl.believed_until(asked), limit),
-                    None => server.renew_moving(&operation, &claim.token, ttl, how(claim.may_shorten()), limit),
-                }
-            },
-            |client, key| scriptless::renew(client, key, claim, ttl, limit),
-        );
+        let by_script = |server: &mut Server| {
+            let asked = Moment::now();
+            let script = Script::Renew.for_token(&claim.token);
+            let answer = match claim.token.is_share() {
+                true => Some(server.script(&operation, script, &args, limit)?),
+                false => server.script_unless_moving(&operation, script, &args, limit)?,
+            };
+            match answer {
+                Some(answer) => server.renewed(&operation, &answer, ttl.believed_until(asked), limit),
+                None => server.renew_moving(&operation, &claim.token, ttl, how(claim.may_shorten()), limit),
+            }
+        };
+        let renewed = match claim.token.is_share() {
+            true => self.only_by_script(&operation, &claim.token, by_script),
+            false => {
+                self.either(&operation, by_script, |client, key| scriptless::renew(client, key, claim, ttl, limit))
+            }
+        };
         match renewed {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 Ok(Renewed::NotYours(reply::wrong_type("another type")))
@@ -375,9 +440,8 @@ impl Store for Server {
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
         let operation = Operation::to("break", name);
-        let (LockStatus { state, .. }, value) = self.look(&operation, limit)?;
-        let seen = state.holder.as_ref().is_some_and(|holder| holder.id == *id);
-        let Some(token) = value.filter(|_| seen).and_then(|value| value.parse().ok()) else {
+        let (LockStatus { state, .. }, tokens) = self.look(&operation, limit)?;
+        let Some(token) = tokens.into_iter().find(|token| token.id().as_ref() == Some(id)) else {
             return Ok(Released::NotYours(state));
         };
         // The release compares the whole value again, so the holder that was seen is the one that loses the lock.

@@ -11,6 +11,9 @@ use super::redis::endpoint::{self, Address, Endpoint, Scheme, Session};
 use super::redis::topology::{Cluster, SENTINEL_PORT, Sentinel, Topology};
 use crate::error::{Error, ErrorKind};
 
+/// flock(1) has another -s.
+const NO_URL: &str = "it is not a URL (for a shared lock, write --shared)";
+
 /// The place where locks live.
 #[derive(Clone)]
 pub enum Target {
@@ -73,6 +76,11 @@ impl Target {
         }
     }
 
+    /// Returns whether a majority of several servers decides.
+    pub fn is_quorum(&self) -> bool {
+        matches!(self, Target::Quorum(_))
+    }
+
     /// Returns whether the URLs, or the credentials they were parsed with, yield a login.
     pub fn has_login(&self) -> bool {
         match self {
@@ -96,7 +104,7 @@ impl Target {
         if let Some(path) = here(text) {
             return Directory::named(path).map(Target::Local);
         }
-        let (scheme, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("it is not a URL")?;
+        let (scheme, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or(NO_URL)?;
         let known = scheme.to_ascii_lowercase().replacen("valkey", "redis", 1);
         let one = |scheme| Endpoint::parse(scheme, rest, endpoint::PORT, credentials).map(Topology::Single);
         let topology = match known.replacen("rediss", "redis+tls", 1).as_str() {

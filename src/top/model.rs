@@ -162,6 +162,10 @@ impl Model {
             (Key::Ctrl('l'), _) => {}
             (key, Page::Break(lock, holder, back)) => {
                 let (lock, id, back) = (lock.clone(), holder.id.clone(), back.as_ref().clone());
+                if key == Key::Char('b') {
+                    self.page = self.ask_about_next(lock, &id, back);
+                    return Effect::Nothing;
+                }
                 self.page = back;
                 if matches!(key, Key::Char('y' | 'Y')) {
                     return Effect::Break(lock, id);
@@ -226,10 +230,21 @@ impl Model {
         self.arrange(self.place());
     }
 
+    /// Returns the question about the holder after this one: a shared lock has several.
+    fn ask_about_next(&self, lock: Named, id: &HolderId, back: Page) -> Page {
+        let row = self.rows.iter().find(|row| row.lock == lock);
+        let holders: Vec<&Holder> = row.into_iter().flat_map(|row| row.status.state.holders()).collect();
+        let at = holders.iter().position(|holder| holder.id == *id).map_or(0, |at| at + 1);
+        match holders.get(at).or(holders.first()) {
+            Some(holder) => Page::Break(lock, Box::new((*holder).clone()), Box::new(back)),
+            None => back,
+        }
+    }
+
     fn ask_to_break(&mut self) {
         let Some((lock, row)) = self.selected() else { return };
         let state = row.map(|row| &row.status.state);
-        match state.and_then(|state| state.holder.as_ref()) {
+        match state.and_then(|state| state.holders().next()) {
             Some(holder) => {
                 self.page = Page::Break(lock.clone(), Box::new(holder.clone()), Box::new(self.page.clone()));
             }
@@ -243,6 +258,10 @@ fn steady(row: &mut Row) {
     let whole = |time: &mut Duration| *time = Duration::from_secs(time.as_secs());
     row.status.state.holder.iter_mut().for_each(|holder| whole(&mut holder.held));
     row.status.state.ttl.iter_mut().for_each(whole);
+    for share in row.status.state.shares.iter_mut().flat_map(|shares| &mut shares.held) {
+        whole(&mut share.holder.held);
+        whole(&mut share.ttl);
+    }
     row.status.queue.iter_mut().for_each(|waiter| whole(&mut waiter.waiting));
 }
 

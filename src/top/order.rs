@@ -40,7 +40,7 @@ pub fn order(rows: &[Row], sort: Sort, filter: &str) -> Vec<usize> {
         Sort::AsNamed => {}
         Sort::Name => shown.sort_by(|a, b| rows[*a].lock.name.cmp(&rows[*b].lock.name)),
         Sort::Held => {
-            shown.sort_by_key(|row| Reverse(status(row).state.holder.as_ref().map(|holder| holder.held)));
+            shown.sort_by_key(|row| Reverse(status(row).state.holders().map(|holder| holder.held).max()));
         }
         // A lock without ttl comes last.
         Sort::Lease => shown.sort_by_key(|row| status(row).state.ttl.unwrap_or(Duration::MAX)),
@@ -51,11 +51,10 @@ pub fn order(rows: &[Row], sort: Sort, filter: &str) -> Vec<usize> {
 
 /// Returns whether the name, the holder or the reason contains `wanted`, which is in lower case.
 fn fits(row: &Row, wanted: &str) -> bool {
-    let holder = row.status.state.holder.as_ref();
     let has = |text: &str| text.to_lowercase().contains(wanted);
     wanted.is_empty()
         || has(row.lock.name.as_str())
-        || holder.is_some_and(|holder| {
+        || row.status.state.holders().any(|holder| {
             has(&words::process(&holder.owner)) || holder.reason.as_ref().is_some_and(|reason| has(reason.raw()))
         })
 }

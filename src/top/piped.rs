@@ -18,7 +18,7 @@ use crate::wait::{Limit, Woken};
 use crate::{log, output};
 
 /// The parts of a status whose changes are printed.
-type Gist = Vec<(LockName, StateKind, Option<HolderId>, Vec<HolderId>)>;
+type Gist = Vec<(LockName, StateKind, Vec<HolderId>, Vec<HolderId>)>;
 
 pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_json: bool) -> anyhow::Result<Report> {
     let mut shown: Option<Gist> = None;
@@ -61,9 +61,9 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
 fn gist(rows: &[Row]) -> Gist {
     let gist = |row: &Row| {
         let state = &row.status.state;
-        let holder = state.holder.as_ref().map(|holder| holder.id.clone());
+        let holders = state.holders().map(|holder| holder.id.clone()).collect::<Vec<_>>();
         let queue = row.status.queue.iter().map(|waiter| waiter.id.clone()).collect();
-        (row.lock.name.clone(), state.kind.clone(), holder, queue)
+        (row.lock.name.clone(), state.kind.clone(), holders, queue)
     };
     rows.iter().map(gist).collect()
 }

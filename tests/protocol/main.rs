@@ -19,3 +19,5 @@ mod scripts;
 mod server;
 /// The model of the scripts beside SETNX clients.
 mod setnx;
+/// Random histories of shares: what the server holds after each call keeps the rule, the order and the fences.
+mod sharing;

@@ -49,7 +49,7 @@ impl Local {
         self.0.path().join("locks")
     }
 
-    /// Returns the path of a file of the lock `job`: its `lock` or its `line`.
+    /// Returns the path of a file of the lock `job`: its `lock`, its `line` or its `shares`.
     pub fn file(&self, part: &str) -> PathBuf {
         self.locks().join(format!("lock:job.{part}"))
     }

@@ -35,8 +35,11 @@ pub fn with(line: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
 /// Returns a line of a version that does not exist yet, correct in every other way.
 pub fn newer(line: &[u8]) -> Vec<u8> {
     let summed = summed(line);
-    let (kind, rest) = summed.split_once(" 2 ").expect("the version of now");
-    resummed(&format!("{kind} 3 {rest}"), line.len())
+    let mut words = summed.splitn(3, ' ');
+    let (kind, version, rest) = (words.next(), words.next(), words.next());
+    let (kind, rest) = kind.zip(rest).expect("a kind, a version and fields");
+    assert!(matches!(version, Some("2" | "3")), "the version of now: {version:?}");
+    resummed(&format!("{kind} 4 {rest}"), line.len())
 }
 
 fn resummed(summed: &str, length: usize) -> Vec<u8> {

@@ -13,16 +13,15 @@ use nix::unistd::Pid;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::keeper::{KeeperEnd, Watched};
-use crate::lock::{Fence, Token};
+use crate::keeper::{Grant, KeeperEnd, Watched};
 use crate::report::{Ending, Named, Report};
 use crate::signals::{Notice, Signals, Source};
 use crate::wait::{Limit, Woken};
 
 /// The outcome of the keeper's request.
 pub enum KeeperAnswer {
-    Granted((Token, Option<Fence>), KeeperEnd),
-    Ended(Report),
+    Granted(Grant, KeeperEnd),
+    Ended(Box<Report>),
 }
 
 /// How long the keeper may take to react by itself before the front passes a process's signal on. A signal to the whole
@@ -69,16 +68,16 @@ pub fn wait(
     signals.end()?;
     let grant = keeper.grant();
     if watched_ended || watched.has_ended() {
-        return Ok(KeeperAnswer::Ended(Report::Failed(watched_ended_error(lock, watched))));
+        return Ok(KeeperAnswer::Ended(Box::new(Report::Failed(watched_ended_error(lock, watched)))));
     }
     match (grant, asked_to_stop) {
         (Some(grant), None) => Ok(KeeperAnswer::Granted(grant, keeper)),
         // The keeper had just got the lock: it gives it back, and the token is not printed.
         (Some(_), Some(signal)) => {
             keeper.withdraw(server_timeout);
-            Ok(KeeperAnswer::Ended(Report::Interrupted(signal)))
+            Ok(KeeperAnswer::Ended(Box::new(Report::Interrupted(signal))))
         }
-        (None, _) => ended(lock, keeper.pid()).map(KeeperAnswer::Ended),
+        (None, _) => ended(lock, keeper.pid()).map(|report| KeeperAnswer::Ended(Box::new(report))),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Custody, acquired, front};
 use crate::cli::{Acquire, GlobalArgs};
 use crate::cmd::{Outcome, give_back, give_up_if_asked, new_claim, wait_for};
 use crate::descriptors::close_all_but;
-use crate::keeper::{self, Assignment, FrontEnd, Half, Keeper, KeeperEnd, Resources, Watched};
+use crate::keeper::{self, Assignment, FrontEnd, Grant, Half, Keeper, KeeperEnd, Resources, Watched};
 use crate::log;
 use crate::notify::{self, Destination};
 use crate::report::{Ending, Named, Report};
@@ -38,7 +38,7 @@ pub fn acquire(
                     log::trace(format_args!("\"{}\" is kept by process {}", lock.name, keeper.pid()));
                     acquired(asked, lock, grant, Custody::Keeper(keeper))
                 }
-                front::KeeperAnswer::Ended(report) => report.into(),
+                front::KeeperAnswer::Ended(report) => (*report).into(),
             })
         }
         Half::Keeper => {
@@ -64,12 +64,19 @@ fn keep(
     close_all_but(&tied.into_iter().chain(told).collect::<Vec<_>>());
     // A claim in a directory lives with the watched process: if the keeper is killed, nobody gets the lock before the
     // watched process has ended or the lease has expired.
-    let mut claim = new_claim(lock, &asked.wait_args, &asked.setnx, Some(watched.pid()))?;
+    let mut claim = new_claim(lock, &asked.wait_args, (&asked.sharing, &asked.setnx), Some(watched.pid()))?;
     notify::begin(events, lock, &claim)?;
     let server_timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
     let resources = Resources::gather().context("cannot keep a lock in the background")?;
-    let lease = match wait_for(&mut *store, (lock, &mut claim), asked.ttl(), &asked.wait_args, global, &mut signals)? {
+    let lease = match wait_for(
+        &mut *store,
+        (lock, &mut claim),
+        asked.ttl(),
+        (&asked.wait_args, &asked.sharing),
+        global,
+        &mut signals,
+    )? {
         Ok(lease) => lease,
         Err(report) => return Ok(report),
     };
@@ -78,8 +85,8 @@ fn keep(
     }
     // Flush the log while the caller still reads it.
     log::urgent(false);
-    let granted = (&claim.token, lease.fence);
-    let ready = match resources.leave(&lock.key, granted, &mut front) {
+    let grant = Grant { token: claim.token.clone(), fence: lease.fence, slot: lease.slot };
+    let ready = match resources.leave(&lock.key, &grant, &mut front) {
         Ok(ready) => ready,
         Err(error) => {
             give_back(&mut *store, &claim, server_timeout);

@@ -50,7 +50,7 @@ fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
     let trial = scratch_name().and_then(|name| {
         let trial = try_lock([&mut *local, &mut other], &name, limit, &Seen { look: true, heard: |_| true });
         let key = prefix.key(&name);
-        for part in [Part::Record, Part::Waiters] {
+        for part in Part::ALL {
             // If this fails, a sweep removes the file after a day.
             let _ = fs::remove_file(directory.file(&key, part));
         }

@@ -38,13 +38,20 @@ pub struct OpenDirectory {
     group: u32,
 }
 
-/// One of the two files of a lock.
+/// One of the files of a lock.
 #[derive(Clone, Copy)]
 pub enum Part {
-    /// The holder. A transaction holds this file's flock while it reads and writes both files.
+    /// The holder. A transaction holds this file's flock while it reads and writes all files.
     Record,
     /// The queue. Each waiter locks the byte of its ticket, and waits for that of the waiter ahead.
     Waiters,
+    /// Those who hold the lock together. A holder locks a byte here.
+    Shares,
+}
+
+impl Part {
+    /// All parts, the record last: without it, the others are never read.
+    pub const ALL: [Part; 3] = [Part::Waiters, Part::Shares, Part::Record];
 }
 
 /// Prefix of a file that is being created. No lock's file name begins with it.
@@ -127,6 +134,7 @@ impl OpenDirectory {
         let extension = match part {
             Part::Record => "lock",
             Part::Waiters => "line",
+            Part::Shares => "shares",
         };
         self.path.join(format!("{}.{extension}", file_name(key)))
     }
@@ -136,9 +144,8 @@ impl OpenDirectory {
     }
 
     /// Returns when the files of a lock were last written.
-    pub fn written(&self, key: &str) -> [Option<SystemTime>; 2] {
-        [Part::Record, Part::Waiters]
-            .map(|part| fs::metadata(self.file(key, part)).and_then(|file| file.modified()).ok())
+    pub fn written(&self, key: &str) -> [Option<SystemTime>; 3] {
+        Part::ALL.map(|part| fs::metadata(self.file(key, part)).and_then(|file| file.modified()).ok())
     }
 
     /// Returns the paths of all files, in no order.
@@ -165,10 +172,19 @@ impl OpenDirectory {
 
     /// Opens a file; `None` if there is none.
     pub fn open_file(&self, path: &Path) -> Result<Option<File>, LocalError> {
+        self.open_with(path, OpenOptions::new().read(true).write(true))
+    }
+
+    /// Opens a file for reading only; `None` if there is none.
+    pub fn open_to_read(&self, path: &Path) -> Result<Option<File>, LocalError> {
+        self.open_with(path, OpenOptions::new().read(true))
+    }
+
+    fn open_with(&self, path: &Path, options: &mut OpenOptions) -> Result<Option<File>, LocalError> {
         let failed = |error| LocalError::of(path, &error);
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         // Never with O_CREAT: in a sticky directory, that prevents opening other users' files, proc_sys_fs(5).
-        let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+        let file = match options.custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(failed)?,
         };

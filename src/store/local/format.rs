@@ -7,16 +7,14 @@ use std::str::FromStr;
 
 use super::fault::Flaw;
 
-/// The version of the format that nxlock writes. The one before it has claims without `life`.
-const VERSION: u32 = 2;
 const OLDEST: u32 = 1;
 
 /// The fields of a line.
 pub struct Entry<'a>(&'a str);
 
-/// Formats a line of this `kind`; `None` if it does not fit into `size` bytes.
-pub fn write(kind: &str, fields: &[(&str, String)], size: usize) -> Option<Vec<u8>> {
-    let mut text = format!("{kind} {VERSION}");
+/// Formats a line of this `kind` and version; `None` if it does not fit into `size` bytes.
+pub fn write((kind, version): (&str, u32), fields: &[(&str, String)], size: usize) -> Option<Vec<u8>> {
+    let mut text = format!("{kind} {version}");
     for (name, value) in fields {
         text += &format!(" {name}={value}");
     }
@@ -27,11 +25,11 @@ pub fn write(kind: &str, fields: &[(&str, String)], size: usize) -> Option<Vec<u
     Some(text.into_bytes())
 }
 
-/// Parses what [`write`] wrote.
+/// Parses what [`write`] wrote, in a version up to `newest`.
 ///
 /// # Errors
 /// If any byte differs.
-pub fn read<'a>(kind: &str, line: &'a [u8]) -> Result<Entry<'a>, Flaw> {
+pub fn read<'a>((kind, newest): (&str, u32), line: &'a [u8]) -> Result<Entry<'a>, Flaw> {
     // A power failure can leave a file of zeros.
     if line.iter().all(|byte| *byte == 0) {
         return Err(Flaw::Damaged);
@@ -39,8 +37,8 @@ pub fn read<'a>(kind: &str, line: &'a [u8]) -> Result<Entry<'a>, Flaw> {
     let rest = line.strip_prefix(kind.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")).ok_or(Flaw::Foreign)?;
     let version = rest.split(|byte| *byte == b' ').next().unwrap_or_default();
     match std::str::from_utf8(version).ok().and_then(|version| version.parse().ok()) {
-        Some(OLDEST..=VERSION) => {}
-        Some(newer) if newer > VERSION => return Err(Flaw::Newer),
+        Some(version) if (OLDEST..=newest).contains(&version) => {}
+        Some(version) if version > newest => return Err(Flaw::Newer),
         _ => return Err(Flaw::Damaged),
     }
     let line = line.strip_suffix(b"\n").ok_or(Flaw::Damaged)?;
@@ -89,19 +87,19 @@ mod tests {
     use super::*;
 
     fn line() -> Vec<u8> {
-        write("kind", &[("a", "1".into()), ("b", "-".into()), ("c", "x=y".into())], 128).unwrap()
+        write(("kind", 2), &[("a", "1".into()), ("b", "-".into()), ("c", "x=y".into())], 128).unwrap()
     }
 
     #[test]
     fn what_was_written_is_read_back() {
         let line = line();
         assert_eq!(line.len(), 128);
-        let entry = read("kind", &line).unwrap_or_else(|flaw| panic!("{flaw:?}"));
+        let entry = read(("kind", 2), &line).unwrap_or_else(|flaw| panic!("{flaw:?}"));
         assert_eq!(entry.parsed("a"), Ok(1));
         assert_eq!(entry.optional::<u64>("b"), Ok(None));
         assert_eq!(entry.text("c"), Ok("x=y"));
         assert_eq!(entry.text("d"), Err(Flaw::Damaged));
-        assert!(write("kind", &[("a", "x".repeat(128))], 128).is_none());
+        assert!(write(("kind", 2), &[("a", "x".repeat(128))], 128).is_none());
     }
 
     #[test]
@@ -109,16 +107,16 @@ mod tests {
         for at in 0..128 {
             let mut changed = line();
             changed[at] ^= 1 << (at % 8);
-            assert!(read("kind", &changed).is_err(), "byte {at}");
+            assert!(read(("kind", 2), &changed).is_err(), "byte {at}");
         }
         for length in 0..128 {
-            assert!(read("kind", &line()[..length]).is_err(), "{length} bytes of it");
+            assert!(read(("kind", 2), &line()[..length]).is_err(), "{length} bytes of it");
         }
     }
 
     #[test]
     fn what_is_not_ours_is_told_from_what_is_damaged() {
-        let flaw = |line: &[u8]| read("kind", line).err();
+        let flaw = |line: &[u8]| read(("kind", 2), line).err();
         assert_eq!(flaw(b""), Some(Flaw::Damaged));
         assert_eq!(flaw(&[0; 128]), Some(Flaw::Damaged));
         assert_eq!(flaw(b"127.0.0.1 localhost\n"), Some(Flaw::Foreign));

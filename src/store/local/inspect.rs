@@ -1,11 +1,12 @@
 //! The state of a lock and its queue, as a transaction found them. Writes nothing.
 
+use std::cmp::Reverse;
 use std::time::{Duration, SystemTime};
 
 use super::fault::LocalError;
-use super::record;
+use super::record::{self, Grant, State};
 use super::transaction::Transaction;
-use crate::lock::{Fence, Holder, LockState, StateKind, Token};
+use crate::lock::{Fence, Holder, HolderId, LockState, Share, Shares, StateKind, Token};
 use crate::store::{LockStatus, QueuePlace, Waiter};
 
 impl Transaction<'_> {
@@ -26,6 +27,7 @@ impl Transaction<'_> {
             owner: told.owner,
             waiting: Duration::from_micros(self.now.saturating_sub(waiter.ticket)),
             reason: told.reason,
+            sharing: told.sharing,
         });
         Ok(LockStatus { queue: queue.collect(), state: self.state() })
     }
@@ -43,27 +45,68 @@ impl Transaction<'_> {
 
     /// Returns the waiters without the holder. Some may be dead, if nobody has checked them.
     fn waiting(&self) -> impl Iterator<Item = &record::Waiter> {
-        self.waiters.all().filter(|waiter| self.holder() != Some(&waiter.token))
+        self.waiters.all().filter(|waiter| !self.is_holder(&waiter.token))
     }
 
     /// Returns the state, as it was read or as this transaction changed it.
     pub fn state(&self) -> LockState {
         let fence = Some(Fence(self.record.fence)).filter(|fence| fence.0 > 0);
-        let Some(grant) = &self.record.grant else { return LockState::free(fence) };
-        let held = Duration::from_micros(self.now.saturating_sub(grant.granted));
-        let holder = Token::read(grant.token.as_str().as_bytes()).map(|told| Holder {
-            id: told.id,
-            owner: told.owner,
-            since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(grant.since)).unwrap_or(told.born),
-            held,
-            reason: told.reason,
-        });
+        let grant = match &self.record.state {
+            State::Free => return LockState::free(fence),
+            State::Held(grant) => grant,
+            State::Shared(_) => return self.shared(fence),
+        };
+        let holder = self.by(grant);
         let state = match (grant.reserved, &holder) {
             (Some(_), _) => StateKind::Reserved,
             (None, Some(_)) => StateKind::Held,
             (None, None) => StateKind::Foreign,
         };
-        let ttl = Some(Duration::from_micros(grant.until.saturating_sub(self.now)));
-        LockState { kind: state, holder, ttl, fence, legacy: None }
+        LockState { kind: state, holder, ttl: Some(self.left(grant)), fence, legacy: None, shares: None }
+    }
+
+    fn shared(&self, fence: Option<Fence>) -> LockState {
+        let share = |share: &record::Share| {
+            Some(Share {
+                holder: self.by(&share.grant)?,
+                ttl: self.left(&share.grant),
+                fence: Some(Fence(share.fence)),
+                sharing: share.sharing(),
+                slot: share.slot,
+                is_claimed: share.grant.reserved.is_none(),
+            })
+        };
+        let mut held: Vec<Share> = self.shares().filter_map(share).collect();
+        held.sort_by_key(|share| (share.slot, Reverse(share.holder.held)));
+        let shares = Shares { held, ..self.occupancy() };
+        let ttl = self.shares().map(|share| self.left(&share.grant)).max();
+        LockState { kind: StateKind::Shared, holder: None, ttl, fence, legacy: None, shares: Some(shares) }
+    }
+
+    /// Returns who has a claim.
+    fn by(&self, grant: &Grant) -> Option<Holder> {
+        Token::read(grant.token.as_str().as_bytes()).map(|told| Holder {
+            id: told.id,
+            owner: told.owner,
+            since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(grant.since)).unwrap_or(told.born),
+            held: Duration::from_micros(self.now.saturating_sub(grant.granted)),
+            reason: told.reason,
+        })
+    }
+
+    fn left(&self, grant: &Grant) -> Duration {
+        Duration::from_micros(grant.until.saturating_sub(self.now))
+    }
+
+    /// Returns how long the claim of this token still runs.
+    pub fn left_of(&self, token: &Token) -> Option<Duration> {
+        let own = self.record.grant().filter(|grant| grant.token == *token);
+        own.or(self.share_of(token).map(|share| &share.grant)).map(|grant| self.left(grant))
+    }
+
+    /// Returns the token of the holder with this id.
+    pub fn token_of(&self, id: &HolderId) -> Option<Token> {
+        let grants = self.record.grant().into_iter().chain(self.shares().map(|share| &share.grant));
+        grants.map(|grant| &grant.token).find(|token| token.id().as_ref() == Some(id)).cloned()
     }
 }

@@ -1,7 +1,7 @@
 //! Locks on numbers: on the byte with that offset in a file, by an open file description, fcntl_locking(2).
 //!
 //! A waiter locks its ticket in the waiters file while it waits, and a holder its fence in the record file while it
-//! holds. The kernel thus knows who is alive: a lock ends when the last process has closed the file, however that
+//! holds, or the number of its share in the shares file. The kernel thus knows who is alive: a lock ends when the last process has closed the file, however that
 //! process ends and in whichever namespace it is. The kernel then wakes the processes that wait for the lock. The byte
 //! need not exist. Other fcntl(2) locks would end as soon as any descriptor of the file is closed.
 
@@ -32,13 +32,28 @@ pub fn take(file: &File, number: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps a number, through a file that need not be open for writing. It must not be kept by another.
+pub fn keep(file: &File, number: u64) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&byte(number, libc::F_RDLCK)))?;
+    Ok(())
+}
+
+/// Returns whether another open file description keeps the number.
+pub fn is_kept(file: &File, number: u64) -> io::Result<bool> {
+    is_locked(file, byte(number, libc::F_WRLCK))
+}
+
 pub fn give_back(file: &File, number: u64) {
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&byte(number, libc::F_UNLCK)));
 }
 
 /// Returns whether another open file description has the number locked. Processes that only wait for it do not count.
 pub fn is_taken(file: &File, number: u64) -> io::Result<bool> {
-    let mut asked = byte(number, libc::F_RDLCK);
+    is_locked(file, byte(number, libc::F_RDLCK))
+}
+
+/// Returns whether a lock of another open file description is in the way of this one.
+fn is_locked(file: &File, mut asked: libc::flock) -> io::Result<bool> {
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut asked))?;
     Ok(libc::c_int::from(asked.l_type) != libc::F_UNLCK)
 }

@@ -1,4 +1,4 @@
-//! The contents of a lock's files: the record with the holder, and the waiters. No I/O.
+//! The contents of a lock's files: the record with the holder, the waiters, and the shares. No I/O.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,20 @@ use std::str::FromStr;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use super::fault::Flaw;
-use super::format::{self, or_dash};
+use super::format::{self, Entry, or_dash};
+use super::lines::Line;
 use super::pid_view::Process;
-use crate::lock::Token;
+use crate::lock::{Sharing, Token};
 
-/// Sizes of a record and of a waiter, in bytes. A page is a multiple of both, so neither crosses a page boundary.
+/// Bytes of a record. A page is a multiple, so it does not cross a page boundary.
 pub const RECORD: usize = 2048;
-pub const WAITER: usize = 512;
+
+/// Version 1 has claims without `life`.
+const VERSION: u32 = 2;
+/// The version of a record while its lock is shared: an nxlock that cannot share reads no other state from it.
+const SHARED: u32 = 3;
+/// The version of a share.
+const SHARE: u32 = 1;
 
 /// Characters that could be taken for the end of a field.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
@@ -25,7 +32,18 @@ pub struct Record {
     pub fence: u64,
     /// The boot in which the claim was made, if known: no claim outlives it.
     pub boot: Option<String>,
-    pub grant: Option<Grant>,
+    pub state: State,
+}
+
+/// Who has a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Free,
+    /// One claim has it for itself, or it is reserved for one.
+    Held(Grant),
+    /// The shares of this generation have it: those that joined while there was another one. A generation has the fence
+    /// of its first share for a name; shares of any other count for nothing.
+    Shared(u64),
 }
 
 /// A claim. Times are in microseconds since boot.
@@ -88,60 +106,146 @@ pub struct Waiter {
     pub token: Token,
 }
 
+/// A claim that lets others hold the lock too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub generation: u64,
+    /// While a process has the claim open, the byte of this number in the shares file is locked.
+    pub number: u64,
+    pub fence: u64,
+    pub slot: Option<u16>,
+    pub grant: Grant,
+}
+
 impl Record {
     pub fn new(key: &str, boot: Option<&str>) -> Record {
-        Record { key: key.to_owned(), fence: 0, boot: boot.map(str::to_owned), grant: None }
+        Record { key: key.to_owned(), fence: 0, boot: boot.map(str::to_owned), state: State::Free }
+    }
+
+    /// Returns the claim of the one that has the lock for itself.
+    pub fn grant(&self) -> Option<&Grant> {
+        match &self.state {
+            State::Held(grant) => Some(grant),
+            State::Free | State::Shared(_) => None,
+        }
     }
 
     /// Formats the record; `None` if the key is too long.
     pub fn written(&self) -> Option<Vec<u8>> {
         let key = utf8_percent_encode(&self.key, ESCAPED).to_string();
         let mut fields = vec![("key", key), ("fence", self.fence.to_string()), ("boot", or_dash(self.boot.as_ref()))];
-        match &self.grant {
-            None => fields.push(("state", "free".into())),
-            Some(grant) => fields.extend([
-                ("state", "held".into()),
-                ("reserved_for", or_dash(grant.reserved.as_ref())),
-                ("granted_us", grant.granted.to_string()),
-                ("until_us", grant.until.to_string()),
-                ("since_ms", grant.since.to_string()),
-                ("life", grant.life.to_string()),
-                ("token", grant.token.as_str().to_owned()),
-            ]),
+        let mut version = VERSION;
+        match &self.state {
+            State::Free => fields.push(("state", "free".into())),
+            State::Held(grant) => {
+                fields.push(("state", "held".into()));
+                fields.extend(grant.fields());
+            }
+            State::Shared(generation) => {
+                version = SHARED;
+                fields.extend([("state", "shared".into()), ("generation", generation.to_string())]);
+            }
         }
-        format::write("nxlock-lock", &fields, RECORD)
+        format::write(("nxlock-lock", version), &fields, RECORD)
     }
 
     pub fn read(bytes: &[u8]) -> Result<Record, Flaw> {
-        let entry = format::read("nxlock-lock", bytes)?;
+        let entry = format::read(("nxlock-lock", SHARED), bytes)?;
         let key = percent_decode_str(entry.text("key")?).decode_utf8().map_err(|_| Flaw::Damaged)?.into_owned();
-        let grant = match entry.text("state")? {
-            "free" => None,
-            "held" => Some(Grant {
-                token: entry.parsed("token")?,
-                granted: entry.parsed("granted_us")?,
-                until: entry.parsed("until_us")?,
-                since: entry.parsed("since_ms")?,
-                reserved: entry.optional("reserved_for")?,
-                // Version 1 describes processes differently; its claims end with their leases.
-                life: entry.text("life").map_or(Ok(Life::Lease), |_| entry.parsed("life"))?,
-            }),
+        let state = match entry.text("state")? {
+            "free" => State::Free,
+            "held" => State::Held(Grant::read(&entry)?),
+            "shared" => State::Shared(entry.parsed("generation")?),
             _ => return Err(Flaw::Damaged),
         };
-        Ok(Record { key, fence: entry.parsed("fence")?, boot: entry.optional("boot")?, grant })
+        Ok(Record { key, fence: entry.parsed("fence")?, boot: entry.optional("boot")?, state })
     }
 }
 
-impl Waiter {
-    /// Formats the waiter; `None` if the token is longer than any that nxlock makes.
-    pub fn written(&self) -> Option<Vec<u8>> {
-        let fields = [("ticket", self.ticket.to_string()), ("token", self.token.as_str().to_owned())];
-        format::write("nxlock-waiter", &fields, WAITER)
+impl Grant {
+    /// Takes over what a repeated request, or the claim of a reservation, says.
+    pub fn is_claimed(&mut self, claimed: &Grant) {
+        if self.reserved.take().is_some() {
+            (self.granted, self.since) = (claimed.granted, claimed.since);
+        }
+        (self.until, self.life) = (claimed.until, claimed.life);
     }
 
-    pub fn read(bytes: &[u8]) -> Result<Waiter, Flaw> {
-        let entry = format::read("nxlock-waiter", bytes)?;
+    fn fields(&self) -> [(&'static str, String); 6] {
+        [
+            ("reserved_for", or_dash(self.reserved.as_ref())),
+            ("granted_us", self.granted.to_string()),
+            ("until_us", self.until.to_string()),
+            ("since_ms", self.since.to_string()),
+            ("life", self.life.to_string()),
+            ("token", self.token.as_str().to_owned()),
+        ]
+    }
+
+    fn read(entry: &Entry<'_>) -> Result<Grant, Flaw> {
+        Ok(Grant {
+            token: entry.parsed("token")?,
+            granted: entry.parsed("granted_us")?,
+            until: entry.parsed("until_us")?,
+            since: entry.parsed("since_ms")?,
+            reserved: entry.optional("reserved_for")?,
+            // Version 1 describes processes differently; its claims end with their leases.
+            life: entry.text("life").map_or(Ok(Life::Lease), |_| entry.parsed("life"))?,
+        })
+    }
+}
+
+impl Line for Waiter {
+    const SIZE: usize = 512;
+
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn written(&self) -> Option<Vec<u8>> {
+        let fields = [("ticket", self.ticket.to_string()), ("token", self.token.as_str().to_owned())];
+        format::write(("nxlock-waiter", VERSION), &fields, Waiter::SIZE)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Waiter, Flaw> {
+        let entry = format::read(("nxlock-waiter", VERSION), bytes)?;
         Ok(Waiter { ticket: entry.parsed("ticket")?, token: entry.parsed("token")? })
+    }
+}
+
+impl Share {
+    pub fn sharing(&self) -> Sharing {
+        self.grant.token.sharing()
+    }
+}
+
+impl Line for Share {
+    const SIZE: usize = 1024;
+
+    fn token(&self) -> &Token {
+        &self.grant.token
+    }
+
+    fn written(&self) -> Option<Vec<u8>> {
+        let mut fields = vec![
+            ("generation", self.generation.to_string()),
+            ("number", self.number.to_string()),
+            ("fence", self.fence.to_string()),
+            ("slot", or_dash(self.slot.as_ref())),
+        ];
+        fields.extend(self.grant.fields());
+        format::write(("nxlock-share", SHARE), &fields, Share::SIZE)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Share, Flaw> {
+        let entry = format::read(("nxlock-share", SHARE), bytes)?;
+        Ok(Share {
+            generation: entry.parsed("generation")?,
+            number: entry.parsed("number")?,
+            fence: entry.parsed("fence")?,
+            slot: entry.optional("slot")?,
+            grant: Grant::read(&entry)?,
+        })
     }
 }
 
@@ -150,38 +254,69 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::lock::Owner;
+    use crate::lock::{Owner, SlotCount, Upkeep};
 
     fn longest_token() -> Token {
         let owner = Owner { user: "ü".repeat(40).into(), host: "h".repeat(80).into(), pid: 4_194_304 };
-        Token::mint(&owner, Some(&"?".repeat(256)), SystemTime::UNIX_EPOCH).unwrap()
+        let terms = (Upkeep::LeaseOnly, SlotCount::of(10_000).map_or(Sharing::Shared, Sharing::Slots));
+        Token::mint_for(terms, &owner, Some(&"?".repeat(256)), SystemTime::UNIX_EPOCH).unwrap()
+    }
+
+    fn grant(reserved: Option<u64>, life: Life) -> Grant {
+        Grant { token: longest_token(), granted: u64::MAX, until: u64::MAX, since: u64::MAX, reserved, life }
+    }
+
+    fn longest_process() -> Process {
+        format!("4194304.{0}.{0}", u64::MAX).parse().unwrap()
+    }
+
+    #[track_caller]
+    fn is_read_back<L: Line + PartialEq + fmt::Debug>(entry: &L) {
+        let written = entry.written().unwrap();
+        assert_eq!((written.len(), 4096 % written.len()), (L::SIZE, 0));
+        assert_eq!(L::read(&written).unwrap_or_else(|flaw| panic!("{flaw:?}")), *entry);
+        assert!(L::read(&Record::new("a", None).written().unwrap()).is_err());
     }
 
     #[test]
     fn the_longest_that_there_can_be_fit_and_are_read_back() {
-        let process = format!("4194304.{0}.{0}", u64::MAX).parse().unwrap();
-        let grant = |reserved, life| {
-            Some(Grant { token: longest_token(), granted: u64::MAX, until: u64::MAX, since: u64::MAX, reserved, life })
-        };
-        for (grant, key) in [
-            (None, "a b=c%"),
-            (grant(Some(u64::MAX), Life::Lease), "short"),
-            (grant(None, Life::Holder), "short"),
-            (grant(None, Life::HolderAnd(process)), &"日".repeat(100)),
+        for (state, key) in [
+            (State::Free, "a b=c%"),
+            (State::Held(grant(Some(u64::MAX), Life::Lease)), "short"),
+            (State::Held(grant(None, Life::Holder)), "short"),
+            (State::Held(grant(None, Life::HolderAnd(longest_process()))), &"日".repeat(100)),
+            (State::Shared(u64::MAX), &"日".repeat(100)),
         ] {
             for boot in [None, Some("b".repeat(36))] {
-                let record = Record { key: key.to_owned(), fence: u64::MAX, boot, grant: grant.clone() };
+                let record = Record { key: key.to_owned(), fence: u64::MAX, boot, state: state.clone() };
                 let written = record.written().unwrap();
                 assert_eq!(written.len(), RECORD);
                 assert_eq!(Record::read(&written).unwrap_or_else(|flaw| panic!("{flaw:?}")), record);
             }
         }
-        let waiter = Waiter { ticket: u64::MAX, token: longest_token() };
-        let written = waiter.written().unwrap();
-        assert_eq!(written.len(), WAITER);
-        assert_eq!(Waiter::read(&written).unwrap_or_else(|flaw| panic!("{flaw:?}")), waiter);
-        assert!(Waiter::read(&Record::new("a", None).written().unwrap()).is_err());
+        is_read_back(&Waiter { ticket: u64::MAX, token: longest_token() });
+        for (slot, reserved, life) in [
+            (None, Some(u64::MAX), Life::Lease),
+            (Some(9999), None, Life::Holder),
+            (Some(u16::MAX), Some(u64::MAX), Life::HolderAnd(longest_process())),
+        ] {
+            let grant = grant(reserved, life);
+            is_read_back(&Share { generation: u64::MAX, number: u64::MAX, fence: u64::MAX, slot, grant });
+        }
         assert!(Record::new(&"日".repeat(1000), None).written().is_none());
+    }
+
+    #[test]
+    fn only_a_shared_record_is_of_a_version_that_an_older_nxlock_does_not_know() {
+        let version = |state| {
+            let record = Record { state, ..Record::new("k", None) };
+            let written = String::from_utf8(record.written().unwrap()).unwrap();
+            written.split(' ').nth(1).unwrap().to_owned()
+        };
+        assert_eq!(version(State::Free), "2");
+        assert_eq!(version(State::Held(grant(None, Life::Lease))), "2");
+        assert_eq!(version(State::Held(grant(Some(1), Life::Lease))), "2");
+        assert_eq!(version(State::Shared(1)), "3");
     }
 
     #[test]
@@ -190,6 +325,6 @@ mod tests {
                     since_ms=3 process=4.5.6.7.8 token=t";
         let line = format!("{text} sum={:016x}\n", format::sum(text.as_bytes()));
         let record = Record::read(line.as_bytes()).unwrap_or_else(|flaw| panic!("{flaw:?}"));
-        assert_eq!((record.fence, record.grant.unwrap().life), (7, Life::Lease));
+        assert_eq!((record.fence, record.grant().unwrap().life), (7, Life::Lease));
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::directory::{OpenDirectory, Part};
 use super::flock::Locked;
 use super::ofd_lock;
+use super::record::{Grant, Share, State};
+use super::shares::Shares;
 use super::transaction::{self, Machine};
 use super::waiters::Waiters;
 use crate::clock::{Moment, wall};
@@ -42,20 +44,22 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     file.try_lock().ok()?;
     let file = Locked(file.into());
     let record = transaction::record(&file.0, path).ok()?.ok()?;
-    let waiters = directory.file(&record.key, Part::Waiters);
+    let part = |part| directory.file(&record.key, part);
     let other_boot = machine.boot.is_other_than(record.boot.as_deref());
     let kept = ofd_lock::is_taken(&file.0, record.fence).unwrap_or(true);
-    let held = record.grant.is_some_and(|grant| grant.until > machine.boot.micros(Moment::now()));
+    let runs = |grant: &Grant| !other_boot && grant.until > machine.boot.micros(Moment::now());
+    let held = record.grant().is_some_and(runs);
+    let is_kept = |shares: &Shares, share: &Share| shares.is_kept(share.number).unwrap_or(true);
+    let counts = |share: &Share| record.state == State::Shared(share.generation) && runs(&share.grant);
+    let has = |shares: &Shares| shares.all().any(|share| counts(share) || is_kept(shares, share));
+    let shared = Shares::read(directory, part(Part::Shares)).map_or(true, |shares| has(&shares));
     let waits = |waiters: &Waiters| waiters.all().any(|waiter| waiters.lives(waiter.ticket).unwrap_or(true));
-    let waited_for = Waiters::read(directory, waiters.clone()).map_or(true, |waiters| waits(&waiters));
-    if kept
-        || (held && !other_boot)
-        || waited_for
-        || directory.file(&record.key, Part::Record) != path
-        || !directory.is_at(&file.0, path)
-    {
+    let waited_for = Waiters::read(directory, part(Part::Waiters)).map_or(true, |waiters| waits(&waiters));
+    if kept || held || shared || waited_for || part(Part::Record) != path || !directory.is_at(&file.0, path) {
         return None;
     }
-    let _ = fs::remove_file(waiters);
+    let _ = fs::remove_file(part(Part::Waiters));
+    let _ = fs::remove_file(part(Part::Shares));
+    // Last: without it, nobody would find the rest again.
     fs::remove_file(path).ok()
 }

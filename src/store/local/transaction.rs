@@ -3,7 +3,7 @@
 //!
 //! A process may be killed at any instruction, and what it has written by then must be consistent. It therefore writes
 //! the record first and updates the queue afterwards: a holder that is still in the queue loses nothing and gains
-//! nothing by it.
+//! nothing by it. `sharing` has the order of the writes of a shared lock.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -19,12 +19,13 @@ use super::fault::{Flaw, LocalError};
 use super::flock::Locked;
 use super::ofd_lock;
 use super::pid_view::{PidView, Presence};
-use super::record::{Grant, Life, RECORD, Record, Waiter};
+use super::record::{Grant, Life, RECORD, Record, State, Waiter};
+use super::shares::Shares;
 use super::waiter::{Next, WaiterFile};
 use super::waiters::Waiters;
 use crate::clock::{Boot, Moment, wall};
 use crate::error::ErrorKind;
-use crate::lock::{Fence, Token};
+use crate::lock::{Fence, Sharing, Slot, Token};
 use crate::store::AcquireMode;
 use crate::text;
 
@@ -46,10 +47,10 @@ impl Machine {
 }
 
 /// A claim bound to this process and its children: the record file, opened for this alone, with the byte of the fence
-/// locked.
+/// locked; or the shares file, with the byte of the share's number locked.
 pub struct HolderFile {
-    file: File,
-    fence: u64,
+    pub(super) file: File,
+    pub(super) byte: u64,
 }
 
 impl HolderFile {
@@ -60,24 +61,28 @@ impl HolderFile {
 
     /// Unlocks the byte for all processes that have the descriptor open.
     pub fn let_go(self) {
-        ofd_lock::give_back(&self.file, self.fence);
+        ofd_lock::give_back(&self.file, self.byte);
     }
 }
 
-/// How long a lock stays reserved for the next waiter.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long a lock, or a share of it, stays reserved for the next waiter.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 pub struct Transaction<'a> {
     machine: &'a Machine,
-    directory: &'a OpenDirectory,
+    pub(super) directory: &'a OpenDirectory,
     path: PathBuf,
     file: Locked,
     pub(super) record: Record,
     pub(super) waiters: Waiters,
+    /// Those who hold the lock together; `None` if nobody has looked: an exclusive lock does without.
+    pub(super) shares: Option<Shares>,
+    /// Waiters that let the reservation of a share lapse.
+    pub(super) late: Vec<Token>,
     /// Microseconds since boot.
     pub(super) now: u64,
-    /// Pidfd of the watched process, if no process has the claim open any more.
-    awaited: Option<OwnedFd>,
+    /// Pidfds of the watched processes of claims that no process has open any more.
+    pub(super) awaited: Vec<OwnedFd>,
 }
 
 /// A request for the lock.
@@ -90,6 +95,19 @@ pub struct Request<'a> {
     pub held: &'a mut Option<HolderFile>,
     /// The place of the requester in the queue, if it has one.
     pub waiting: &'a mut Option<WaiterFile>,
+}
+
+/// What a token was granted.
+pub struct Granted {
+    pub fence: Fence,
+    pub slot: Option<Slot>,
+}
+
+/// Whether a claim has ended.
+pub(super) enum End {
+    Come,
+    /// With the pidfd of the watched process, if no process has the claim open any more.
+    Awaited(Option<OwnedFd>),
 }
 
 impl<'a> Transaction<'a> {
@@ -109,31 +127,46 @@ impl<'a> Transaction<'a> {
         }
         let waiters = Waiters::read(directory, directory.file(key, Part::Waiters))?;
         let now = machine.boot.micros(Moment::now());
-        Ok(Transaction { machine, directory, path, file: locked, record, waiters, now, awaited: None })
+        let mut transaction = Transaction {
+            machine,
+            directory,
+            path,
+            file: locked,
+            record,
+            waiters,
+            shares: None,
+            late: Vec::new(),
+            now,
+            awaited: Vec::new(),
+        };
+        if matches!(transaction.record.state, State::Shared(_)) {
+            transaction.read_shares()?;
+        }
+        Ok(transaction)
     }
 
-    /// Requests the lock; returns the fence if the token has the lock now.
-    pub fn acquire(&mut self, ask: &mut Request<'_>) -> Result<Option<Fence>, LocalError> {
+    /// Requests the lock; returns what the token has now, if it has the lock.
+    pub fn acquire(&mut self, ask: &mut Request<'_>) -> Result<Option<Granted>, LocalError> {
         self.forget_the_dead()?;
         if self.held_with(ask.token) {
             return self.claim(ask).map(Some);
         }
         self.pass_over()?;
+        let sharing = ask.token.sharing();
         let mut first = self.first()?;
         // A free lock without waiters needs no place in the queue, and a full disk has no room for one.
-        if ask.mode == AcquireMode::Queue && (first.is_some() || !self.is_free()?) {
+        if ask.mode == AcquireMode::Queue && (first.is_some() || !self.fits(sharing)?) {
             self.stand_in_line(ask)?;
             first = self.first()?;
         }
-        let ours = first.as_ref().is_none_or(|first| first.token == *ask.token);
-        self.settle()?;
-        match first {
-            _ if self.record.grant.is_some() => {}
-            Some(first) if !ours && ask.mode != AcquireMode::Plain => self.reserve(&first)?,
-            _ => return self.grant(ask).map(Some),
+        let others = first.filter(|first| first.token != *ask.token && ask.mode != AcquireMode::Plain);
+        match others {
+            Some(first) => self.call(&first)?,
+            None if self.fits(sharing)? => return self.grant(ask).map(Some),
+            None => {}
         }
         match ask.waiting {
-            Some(waiting) if ask.mode == AcquireMode::Queue => self.listen(waiting).map(|()| None),
+            Some(waiting) if ask.mode == AcquireMode::Queue => self.listen(waiting, sharing).map(|()| None),
             _ => Ok(None),
         }
     }
@@ -146,13 +179,17 @@ impl<'a> Transaction<'a> {
             return Ok(false);
         }
         let until = self.in_future(ttl);
-        if let Some(grant) = &mut self.record.grant {
+        let renewed = |grant: &mut Grant| {
             grant.until = until;
             if unbound {
                 grant.life = Life::Lease;
             }
+        };
+        if let State::Held(grant) = &mut self.record.state {
+            renewed(grant);
+            return self.write().map(|()| true);
         }
-        self.write().map(|()| true)
+        self.change_share(token, renewed).map(|()| true)
     }
 
     /// Ends a claim or a wait; returns whether the token held the lock. The lock then goes to the first waiter.
@@ -160,22 +197,25 @@ impl<'a> Transaction<'a> {
         self.pass_over()?;
         self.waiters.remove(token)?;
         let ours = self.held_with(token);
-        if ours {
-            self.record.grant = None;
+        let is_share = self.share_of(token).is_some();
+        if is_share {
+            self.remove_share(token)?;
+        } else if ours {
+            self.record.state = State::Free;
         } else {
             self.settle()?;
         }
         match self.first()? {
-            Some(first) if self.record.grant.is_none() => self.reserve(&first)?,
-            _ if ours => self.write()?,
+            Some(first) if self.fits(first.token.sharing())? => self.call(&first)?,
+            _ if ours && self.record.state == State::Free => self.write()?,
             _ => {}
         }
         Ok(ours)
     }
 
-    /// Returns the token of the holder.
-    pub fn holder(&self) -> Option<&Token> {
-        self.record.grant.as_ref().map(|grant| &grant.token)
+    /// Returns whether this token has the lock, or a share of it, or a reservation.
+    pub fn is_holder(&self, token: &Token) -> bool {
+        self.record.grant().is_some_and(|grant| grant.token == *token) || self.share_of(token).is_some()
     }
 
     fn is_of_another_boot(&self) -> bool {
@@ -198,39 +238,66 @@ impl<'a> Transaction<'a> {
     }
 
     fn held_with(&self, token: &Token) -> bool {
-        let grant = self.record.grant.as_ref().filter(|grant| grant.token == *token && grant.until > self.now);
-        grant.is_some() && !self.is_of_another_boot()
+        let grant = self.record.grant().filter(|grant| grant.token == *token && grant.until > self.now);
+        (grant.is_some() && !self.is_of_another_boot()) || self.share_of(token).is_some()
     }
 
-    fn is_free(&mut self) -> Result<bool, LocalError> {
+    /// Returns whether one more may hold the lock.
+    fn fits(&mut self, sharing: Sharing) -> Result<bool, LocalError> {
         self.settle()?;
-        Ok(self.record.grant.is_none())
+        Ok(match self.record.state {
+            State::Free => true,
+            State::Held(_) => false,
+            State::Shared(_) => self.occupancy().fits(sharing),
+        })
+    }
+
+    /// Reserves the lock, or a share of it, for the first waiter, if it may hold it. There is never more than one
+    /// reservation: the waiters behind sleep until the first is gone, and would not come in time.
+    fn call(&mut self, first: &Waiter) -> Result<(), LocalError> {
+        match self.fits(first.token.sharing())? && self.reserved().is_none() {
+            true => self.reserve(first),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the ticket of the waiter that has a reservation.
+    fn reserved(&self) -> Option<u64> {
+        let grants = self.record.grant().into_iter().chain(self.shares().map(|share| &share.grant));
+        grants.filter_map(|grant| grant.reserved).next()
     }
 
     /// Clears the claim if its lease has expired, or if the kernel knows that its holder is gone.
     pub(super) fn settle(&mut self) -> Result<(), LocalError> {
-        let Some(grant) = &self.record.grant else { return Ok(()) };
+        let Some(grant) = self.record.grant() else { return Ok(()) };
+        match self.end(grant, || self.is_held_open())? {
+            End::Come => self.record.state = State::Free,
+            End::Awaited(process) => self.awaited = process.into_iter().collect(),
+        }
+        Ok(())
+    }
+
+    /// Returns whether a claim has ended. `is_held_open` tells whether a process has it open.
+    pub(super) fn end(
+        &self,
+        grant: &Grant,
+        is_held_open: impl FnOnce() -> Result<bool, LocalError>,
+    ) -> Result<End, LocalError> {
         let is_over = match (grant.reserved, grant.life) {
             _ if grant.until <= self.now => true,
             (Some(ticket), _) => !self.waiters.lives(ticket)?,
             // A grant in the future was made by the clock of another boot.
             (None, Life::Lease) => self.is_of_another_boot() || grant.granted > self.now,
-            (None, _) if self.is_held_open()? => false,
+            (None, _) if is_held_open()? => false,
             (None, Life::Holder) => true,
             (None, Life::HolderAnd(_)) if self.is_of_another_boot() => true,
             (None, Life::HolderAnd(process)) => match self.machine.pid_view().presence(&process) {
-                Presence::Runs(end) => {
-                    self.awaited = Some(end);
-                    false
-                }
+                Presence::Runs(end) => return Ok(End::Awaited(Some(end))),
                 Presence::Ended => true,
                 Presence::Unseen => grant.granted > self.now,
             },
         };
-        if is_over {
-            self.record.grant = None;
-        }
-        Ok(())
+        Ok(if is_over { End::Come } else { End::Awaited(None) })
     }
 
     /// Returns whether the process that was granted the claim, or a child of it, has the claim open.
@@ -240,10 +307,21 @@ impl<'a> Transaction<'a> {
 
     /// Drops a waiter that let its reservation lapse.
     fn pass_over(&mut self) -> Result<(), LocalError> {
-        match self.record.grant.take_if(|grant| grant.reserved.is_some() && grant.until <= self.now) {
-            Some(late) => self.waiters.remove(&late.token),
-            None => Ok(()),
+        if let State::Held(grant) = &self.record.state
+            && grant.reserved.is_some()
+            && grant.until <= self.now
+        {
+            self.late.push(grant.token.clone());
+            self.record.state = State::Free;
         }
+        if let Some(shares) = self.shares.as_mut().filter(|_| !self.late.is_empty()) {
+            // Otherwise the waiter would be dropped again when it has come back.
+            shares.blank_forgotten()?;
+        }
+        for token in std::mem::take(&mut self.late) {
+            self.waiters.remove(&token)?;
+        }
+        Ok(())
     }
 
     /// Returns the first live waiter, and drops the dead ones before it.
@@ -260,7 +338,7 @@ impl<'a> Transaction<'a> {
     /// Returns whether a waiter is alive and not the holder. The holder may still be in the queue: until it claims its
     /// reservation, or if it was killed between two writes.
     pub(super) fn may_be_next(&self, waiter: &Waiter) -> Result<bool, LocalError> {
-        Ok(self.holder() != Some(&waiter.token) && self.waiters.lives(waiter.ticket)?)
+        Ok(!self.is_holder(&waiter.token) && self.waiters.lives(waiter.ticket)?)
     }
 
     fn stand_in_line(&mut self, ask: &mut Request<'_>) -> Result<(), LocalError> {
@@ -283,7 +361,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Sets what a waiter watches: the waiter ahead, or at the front the lock.
-    fn listen(&mut self, waiting: &mut WaiterFile) -> Result<(), LocalError> {
+    fn listen(&mut self, waiting: &mut WaiterFile, sharing: Sharing) -> Result<(), LocalError> {
         let mut ahead = None;
         while let Some(waiter) = self.waiters.ahead_of(waiting.ticket()).cloned() {
             if self.may_be_next(&waiter)? {
@@ -292,56 +370,62 @@ impl<'a> Transaction<'a> {
             }
             self.waiters.remove(&waiter.token)?;
         }
-        let grant = self.record.grant.as_ref();
-        let until = self.machine.boot.moment(grant.map_or(self.now, |grant| grant.until));
+        let processes = std::mem::take(&mut self.awaited);
+        let grant = self.record.grant();
+        let until = grant.map(|grant| grant.until).or(self.shares_until(sharing)).unwrap_or(self.now);
         let front = match ahead {
             Some(_) => None,
             None => Some(Next {
                 record: &self.file.0,
+                shares: self.shares.as_ref().filter(|shares| !shares.is_empty()).and_then(Shares::opened),
                 holder: match grant {
                     Some(Grant { reserved: None, life: Life::Holder | Life::HolderAnd(_), .. }) => {
                         Some((self.opened_anew()?, self.record.fence))
                     }
                     _ => None,
                 },
-                process: self.awaited.take(),
-                until,
+                processes,
+                until: self.machine.boot.moment(until),
             }),
         };
         // Only a waiter that has yet to claim its reservation can be ahead of the first.
-        let ahead = ahead.or(grant.and_then(|grant| grant.reserved));
+        let ahead = ahead.or(self.reserved());
         let position = self.position(waiting.ticket());
         waiting.listen(position, ahead, front).map_err(|error| LocalError::of(&self.path, &error))
     }
 
-    fn grant(&mut self, ask: &mut Request<'_>) -> Result<Fence, LocalError> {
-        let until = self.in_future(ask.ttl);
+    fn grant(&mut self, ask: &mut Request<'_>) -> Result<Granted, LocalError> {
+        if ask.token.is_share() {
+            return self.join(ask);
+        }
         let fence = self.next_fence();
         self.hold_open(ask, fence)?;
-        self.change_hands(
-            fence,
-            Grant {
-                token: ask.token.clone(),
-                granted: self.now,
-                until,
-                since: millis_of_wall(),
-                reserved: None,
-                life: ask.life,
-            },
-        )?;
+        self.change_hands(fence, State::Held(self.grant_to(ask)))?;
         self.waiters.remove(ask.token)?;
-        Ok(Fence(fence))
+        Ok(Granted { fence: Fence(fence), slot: None })
+    }
+
+    /// Returns a claim by the requester.
+    pub(super) fn grant_to(&self, ask: &Request<'_>) -> Grant {
+        Grant {
+            token: ask.token.clone(),
+            granted: self.now,
+            until: self.in_future(ask.ttl),
+            since: millis_of_wall(),
+            reserved: None,
+            life: ask.life,
+        }
     }
 
     /// Binds the claim to this process, before the record says that it is.
     fn hold_open(&self, ask: &mut Request<'_>, fence: u64) -> Result<(), LocalError> {
-        let is_held = ask.held.as_ref().is_some_and(|held| held.fence == fence);
+        let is_held = ask.held.as_ref().is_some_and(|held| held.byte == fence);
         if is_held || ask.life == Life::Lease {
             return Ok(());
         }
         let file = self.opened_anew()?;
         ofd_lock::take(&file, fence).map_err(|error| LocalError::unlockable(&self.path, &error))?;
-        *ask.held = Some(HolderFile { file, fence });
+        *ask.held = Some(HolderFile { file, byte: fence });
         Ok(())
     }
 
@@ -355,46 +439,47 @@ impl<'a> Transaction<'a> {
     /// waiter wakes as soon as this is written, and leaves the queue itself; so nothing is left to do here that would
     /// delay it.
     fn reserve(&mut self, waiter: &Waiter) -> Result<(), LocalError> {
-        let until = self.in_future(GRACE);
-        self.change_hands(
-            self.next_fence(),
-            Grant {
-                token: waiter.token.clone(),
-                granted: self.now,
-                until,
-                since: millis_of_wall(),
-                reserved: Some(waiter.ticket),
-                life: Life::Lease,
-            },
-        )
+        let grant = Grant {
+            token: waiter.token.clone(),
+            granted: self.now,
+            until: self.in_future(GRACE),
+            since: millis_of_wall(),
+            reserved: Some(waiter.ticket),
+            life: Life::Lease,
+        };
+        match self.record.state {
+            State::Shared(generation) => self.add_share(generation, grant, |_, _| Ok(())).map(drop),
+            // A share too: its generation begins when it claims the lock.
+            State::Free | State::Held(_) => self.change_hands(self.next_fence(), State::Held(grant)),
+        }
     }
 
     /// Claims a lock that this token already holds, or that is reserved for it.
-    fn claim(&mut self, ask: &mut Request<'_>) -> Result<Fence, LocalError> {
+    fn claim(&mut self, ask: &mut Request<'_>) -> Result<Granted, LocalError> {
+        if ask.token.is_share() {
+            return if self.share_of(ask.token).is_some() { self.claim_share(ask) } else { self.join(ask) };
+        }
         self.hold_open(ask, self.record.fence)?;
-        let (now, until) = (self.now, self.in_future(ask.ttl));
-        if let Some(grant) = &mut self.record.grant {
-            if grant.reserved.take().is_some() {
-                (grant.granted, grant.since) = (now, millis_of_wall());
-            }
-            (grant.until, grant.life) = (until, ask.life);
+        let claimed = self.grant_to(ask);
+        if let State::Held(grant) = &mut self.record.state {
+            grant.is_claimed(&claimed);
         }
         self.write()?;
         self.waiters.remove(ask.token)?;
-        Ok(Fence(self.record.fence))
+        Ok(Granted { fence: Fence(self.record.fence), slot: None })
     }
 
     /// Returns the next fence. It rises with every change of holder; the wall clock is its lower bound, in case the
     /// record is lost.
-    fn next_fence(&self) -> u64 {
+    pub(super) fn next_fence(&self) -> u64 {
         let floor = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
         self.record.fence.saturating_add(1).max(u64::try_from(floor).unwrap_or(0))
     }
 
-    fn change_hands(&mut self, fence: u64, grant: Grant) -> Result<(), LocalError> {
+    pub(super) fn change_hands(&mut self, fence: u64, state: State) -> Result<(), LocalError> {
         self.record.fence = fence;
         self.record.boot = self.machine.boot.id().map(str::to_owned);
-        self.record.grant = Some(grant);
+        self.record.state = state;
         self.write()
     }
 

@@ -1,9 +1,9 @@
 //! A waiter's place in the queue, and what the waiter watches there.
 //!
 //! Every waiter but the first sleeps until the one ahead is gone, for any reason, and the kernel wakes no other. The
-//! first watches the record, and the end of the process that keeps the claim. A stopped waiter delays the next one only
-//! until that polls: every two seconds at the front, less often further back, since a poll costs more the longer the
-//! queue is.
+//! first watches the record, and the end of the process that keeps the claim; or the shares, and the ends of all who
+//! have one open. A stopped waiter delays the next one only until that polls: every two seconds at the front, less often
+//! further back, since a poll costs more the longer the queue is.
 
 use std::fs::File;
 use std::io;
@@ -29,6 +29,15 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const FURTHER_BACK: usize = 4;
 /// Poll interval where the kernel cannot wake the waiter, as when inotify(7) has reached max_user_instances.
 const POLL: Duration = Duration::from_millis(50);
+/// Pauses before a look at the shares after a holder's file was closed, or may have been while nobody watched: the kernel
+/// reports that it closes a file right before it unlocks it, and on a busy machine a waiter may look in between.
+const CLOSING: [Duration; 5] = [
+    Duration::from_millis(1),
+    Duration::from_millis(4),
+    Duration::from_millis(16),
+    Duration::from_millis(64),
+    Duration::from_millis(256),
+];
 
 pub struct WaiterFile {
     /// The waiters file, opened for this waiter alone: locks through it end with it.
@@ -39,25 +48,30 @@ pub struct WaiterFile {
     record: Option<Watch>,
     /// The fence of the holder, and the wait for its end.
     holder: Option<(u64, Background)>,
-    /// Readable when the watched process has ended, pidfd_open(2).
-    process: Option<OwnedFd>,
+    /// Each is readable when a watched process has ended, pidfd_open(2).
+    processes: Vec<OwnedFd>,
+    /// The looks that are left since the last holder closed its file.
+    closing: &'static [Duration],
     look_at: Moment,
 }
 
-/// Reports every write to one file.
+/// Reports every write to the record and to the shares, and every holder of a share that closes its file.
 struct Watch {
     inotify: OwnedFd,
     inode: u64,
+    shares: Option<u64>,
 }
 
 /// What the waiter at the front watches.
 pub struct Next<'a> {
     pub record: &'a File,
+    /// The shares file, while the lock is shared.
+    pub shares: Option<&'a File>,
     /// The record file, opened for this alone, and the fence, whose byte is locked in it while there is a holder.
     pub holder: Option<(File, u64)>,
-    /// Pidfd of the watched process, if no process has the claim open any more.
-    pub process: Option<OwnedFd>,
-    /// When the claim expires.
+    /// Pidfds of the watched processes of claims that no process has open any more.
+    pub processes: Vec<OwnedFd>,
+    /// When the claim expires, or enough of the shares may have.
     pub until: Moment,
 }
 
@@ -66,7 +80,16 @@ impl WaiterFile {
     pub fn take(file: File, ticket: u64) -> io::Result<WaiterFile> {
         ofd_lock::take(&file, ticket)?;
         let file = Arc::new(file);
-        Ok(WaiterFile { file, ticket, ahead: None, record: None, holder: None, process: None, look_at: Moment::now() })
+        Ok(WaiterFile {
+            file,
+            ticket,
+            ahead: None,
+            record: None,
+            holder: None,
+            processes: Vec::new(),
+            closing: &[],
+            look_at: Moment::now(),
+        })
     }
 
     pub fn ticket(&self) -> u64 {
@@ -92,13 +115,30 @@ impl WaiterFile {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         let Some(front) = front else {
-            (self.record, self.holder, self.process) = (None, None, None);
+            (self.record, self.holder, self.processes) = (None, None, Vec::new());
             return Ok(());
         };
         let inode = inode(front.record)?;
+        let mut may_have_closed = false;
         match self.record.as_ref().filter(|ears| ears.inode == inode) {
-            Some(ears) => ears.forget(),
+            Some(ears) => may_have_closed = ears.forget(),
             None => self.record = Watch::open(front.record, inode),
+        }
+        if let (Some(ears), Some(shares)) = (&mut self.record, front.shares) {
+            match ears.watch_shares(shares) {
+                Ok(is_new) => may_have_closed |= is_new,
+                Err(error) => {
+                    log::trace(format_args!("cannot watch the shares ({error}): polling"));
+                    self.record = None;
+                }
+            }
+        }
+        if may_have_closed {
+            self.closing = &CLOSING;
+        }
+        if let (Some(_), Some((pause, rest))) = (front.shares, self.closing.split_first()) {
+            self.closing = rest;
+            self.look_at = self.look_at.min(Moment::now() + *pause);
         }
         let is_awaited = front.holder.is_some();
         match front.holder {
@@ -110,9 +150,9 @@ impl WaiterFile {
             }
             None => self.holder = None,
         }
-        self.process = front.process;
+        self.processes = front.processes;
         self.look_at = self.look_at.min(front.until + Duration::from_millis(1));
-        if self.record.is_none() || (is_awaited && self.holder.is_none() && self.process.is_none()) {
+        if self.record.is_none() || (is_awaited && self.holder.is_none() && self.processes.is_empty()) {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         Ok(())
@@ -128,10 +168,10 @@ impl WaiterFile {
     pub fn wait(&self, limit: Limit<'_>) -> Woken {
         let ahead = self.ahead.iter().map(|(_, gone)| gone.fd());
         let record = self.record.iter().map(|ears| ears.inotify.as_fd());
-        let holder = self.holder.iter().filter(|_| self.process.is_none()).map(|(_, gone)| gone.fd());
-        let process = self.process.iter().map(AsFd::as_fd);
+        let holder = self.holder.iter().filter(|_| self.processes.is_empty()).map(|(_, gone)| gone.fd());
+        let processes = self.processes.iter().map(AsFd::as_fd);
         let wanted: Vec<_> =
-            ahead.chain(record).chain(holder).chain(process).map(|fd| (fd, PollFlags::POLLIN)).collect();
+            ahead.chain(record).chain(holder).chain(processes).map(|fd| (fd, PollFlags::POLLIN)).collect();
         limit.rest(self.look_at, &wanted)
     }
 }
@@ -147,13 +187,11 @@ impl Watch {
     fn open(file: &File, inode: u64) -> Option<Watch> {
         let heard = || {
             let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-            // By descriptor, to watch the very file that was read.
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            inotify::add_watch(&inotify, path, inotify::WatchFlags::MODIFY)?;
+            inotify::add_watch(&inotify, very(file), inotify::WatchFlags::MODIFY)?;
             Ok::<_, rustix::io::Errno>(inotify)
         };
         match heard() {
-            Ok(inotify) => Some(Watch { inotify, inode }),
+            Ok(inotify) => Some(Watch { inotify, inode, shares: None }),
             Err(error) => {
                 log::trace(format_args!("cannot watch the record ({error}): polling"));
                 None
@@ -161,12 +199,35 @@ impl Watch {
         }
     }
 
-    /// Discards the events so far: the caller has read the record.
-    fn forget(&self) {
+    /// Watches the shares too; returns whether they were not watched before.
+    fn watch_shares(&mut self, file: &File) -> io::Result<bool> {
+        let shares = inode(file)?;
+        let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CLOSE_NOWRITE;
+        if self.shares == Some(shares) {
+            return Ok(false);
+        }
+        inotify::add_watch(&self.inotify, very(file), flags)?;
+        self.shares = Some(shares);
+        Ok(true)
+    }
+
+    /// Discards the events so far: the caller has read the record and the shares. Returns whether the holder of a share
+    /// has closed its file.
+    fn forget(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 512];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
-        while events.next().is_ok() {}
+        let mut has_closed = false;
+        while let Ok(event) = events.next() {
+            has_closed |=
+                event.events().intersects(inotify::ReadFlags::CLOSE_NOWRITE | inotify::ReadFlags::QUEUE_OVERFLOW);
+        }
+        has_closed
     }
+}
+
+/// Returns a path of an open file: the one that was read, whatever has its name now.
+fn very(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 fn inode(file: &File) -> io::Result<u64> {

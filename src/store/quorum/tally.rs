@@ -176,7 +176,7 @@ pub fn verdict(votes: &Votes) -> LockState {
     let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| kind == StateKind::Contested).flatten();
     // The candidate with the most votes: the user may contact it, or break its claim.
     let holder = most.first().and_then(|seen| seen.holder.clone());
-    LockState { kind, holder, ttl, fence: None, legacy: None }
+    LockState { kind, holder, ttl, fence: None, legacy: None, shares: None }
 }
 
 /// Compares the holders. Values of other programs are all the same.

@@ -1,4 +1,5 @@
--- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time. Follows queue.lua.
+-- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time. Follows queue.lua
+-- and place.lua.
 --
 -- KEYS lock, queue, waiters, fence
 -- ARGV token, ttl_ms, mode, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind
@@ -19,19 +20,7 @@
 -- frozen one costs its grace, a killed one nothing (or, if the slot has moved since its last heartbeat, its grace).
 -- While the lock is held, `once` and `plain` change nothing.
 
-local ttl, mode, lease = tonumber(ARGV[2]), ARGV[3], math.min(tonumber(ARGV[4]), LEASE_MAX)
--- A claim must never shorten the expiry by which the next waiter has set its timer.
-local grace, channel = math.min(tonumber(ARGV[5]), ttl), ARGV[6]
-local ticket = tonumber(ARGV[7])
-local fence_ms = math.max(FENCE_MS, 10 * ttl)
-local used = 0
-
-local function leave()
-  redis.call('ZREM', Q, token)
-  redis.call('HDEL', W, token, 'reserved')
-end
-
-local value = redis.call('GET', K)
+value = redis.call('GET', K)
 if value == token then
   leave()
   redis.call('PEXPIRE', K, digits(ttl))
@@ -40,62 +29,15 @@ if value == token then
   return { 1, fence }
 end
 
--- Length of the queue, perhaps with the caller: an empty queue needs less work.
-local queued = redis.call('ZCARD', Q)
+queued = redis.call('ZCARD', Q)
 
 local function grant()
-  -- Writes only if there is something to remove: a first write that a full server allows would let the SET after it
-  -- pass, and a full server should refuse newcomers. It does serve those in the queue.
-  if (queued > 0 and redis.call('ZSCORE', Q, token)) or redis.call('HGET', W, token)
-    or redis.call('HGET', W, 'reserved') then
-    leave()
-  end
+  leave_if_known()
   local fence = bump(fence_ms)
   redis.call('SET', K, token, 'PX', digits(ttl))
   -- The grant is done: the server may refuse access to a queue that is empty now (see reserve).
   if queued > 0 then pcall(front, 'n') end
   return { 1, fence }
-end
-
-local function enqueue()
-  local own = waiter(token)
-  -- Sent once, not with every heartbeat: it proves that scripts may publish to the caller, not only that the caller is
-  -- subscribed to the server that runs them.
-  local heard = own and own.channel == channel and listeners(channel) ~= 0
-  if channel ~= '' and not heard then
-    local receivers = publish(channel, 't')
-    heard = receivers and (listeners(channel) or receivers) > 0
-  end
-  if channel ~= '' and heard then used = 1 end
-  local score = queued > 0 and redis.call('ZSCORE', Q, token)
-  if score then
-    ticket = tonumber(score)
-    -- Lets the heartbeat pass when the server is full (see reserve). The caller's record stays: without it the hash of
-    -- a lone waiter would be gone, and a node that is handing over the slot does not create keys any more.
-    redis.call('HDEL', W, '')
-  else
-    if ticket == 0 then
-      local last = queued > 0 and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-      ticket = math.max(us(), (tonumber(last or 0) or 0) + 1)
-    end
-    redis.call('ZADD', Q, digits(ticket), token)
-    -- The caller is the whole queue: any other record belonged to a queue that was lost.
-    if queued == 0 then
-      local reserved = redis.call('HGET', W, 'reserved')
-      redis.call('DEL', W)
-      if reserved and reserved == value then redis.call('HSET', W, 'reserved', reserved) end
-    end
-  end
-  local node = used == 1 and ARGV[8] == 'cluster' and this_node() or ''
-  redis.call('HSET', W, token, table.concat({ '1', digits(now() + lease),
-    digits(grace) .. (node ~= '' and '@' .. node or ''), used == 1 and channel or '' }, '|'))
-  if queued == 0 then
-    redis.call('PEXPIRE', Q, digits(4 * lease))
-    redis.call('PEXPIRE', W, digits(4 * lease))
-  else
-    lengthen(Q, 4 * lease)
-    lengthen(W, 4 * lease)
-  end
 end
 
 if not value and (mode == 'plain' or queued == 0) then return grant() end

@@ -7,8 +7,7 @@ use redis::Value;
 use super::queue::{self, QueueEntry};
 use super::reply::{self, Operation};
 use super::scripts::Script;
-use super::setnx::script_for;
-use super::{AcquireMode, Acquired, Server};
+use super::{AcquireMode, Acquired, Server, needs_scripts, shares};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, Prefix, Ttl};
@@ -45,9 +44,9 @@ impl Server {
             args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
             // Taken before the request is sent: the server starts to count later than nxlock.
             let asked = Moment::now();
-            let script = script_for(Script::Acquire, &claim.token);
-            // Beside SETNX clients one script compares and replaces the lock together with its record, or nothing does.
-            let answer = match claim.token.is_beside_setnx() {
+            let script = Script::Acquire.for_token(&claim.token);
+            // One script changes all keys of such a lock, or nothing does.
+            let answer = match needs_scripts(&claim.token) {
                 true => Some(self.script(operation, script, &args, limit)?),
                 false => self.script_unless_moving(operation, script, &args, limit)?,
             };
@@ -62,6 +61,9 @@ impl Server {
             }
         };
         self.round_trip = asked.elapsed();
+        if claim.token.is_share() {
+            return self.share_acquired(operation, claim, &answer, (ttl, grace, asked));
+        }
         match answer.as_slice() {
             [Value::Int(1), fence, stale @ ..] => {
                 let lease = self.granted(reply::fence(fence), ttl, asked);
@@ -72,7 +74,37 @@ impl Server {
                 let state = self.state(operation, &seen, limit)?;
                 let queued = reply::queued(queued).ok_or_else(|| self.senseless(operation))?;
                 if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
-                    entry.stands(&queued, &state, grace);
+                    entry.stands(&queued, &state, state.ttl, grace);
+                }
+                Ok(Acquired::Held(state, queued.place))
+            }
+            _ => Err(self.senseless(operation)),
+        }
+    }
+
+    /// Interprets a reply of ACQUIRE for a share.
+    fn share_acquired(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        answer: &[Value],
+        (ttl, grace, asked): (Ttl, Duration, Moment),
+    ) -> Result<Acquired, Error> {
+        match answer {
+            [Value::Int(1), fence, slot, _count] => {
+                let slot = shares::slot(slot, claim.token.sharing()).ok_or_else(|| self.senseless(operation))?;
+                let lease = self.granted(reply::fence(fence), ttl, asked);
+                Ok(Acquired::Granted(Lease { slot, ..lease }))
+            }
+            [Value::Int(0), value, pttl, queued @ .., fence, now, look, taken, least] => {
+                let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
+                let state = reply::state(&seen).and_then(|state| shares::with_count(state, taken, least));
+                let (Some(state), Some(queued)) = (state, reply::queued(queued)) else {
+                    return Err(self.senseless(operation));
+                };
+                let look = reply::integer(look).map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+                if let Some(entry) = &mut self.entry {
+                    entry.stands(&queued, &state, look, grace);
                 }
                 Ok(Acquired::Held(state, queued.place))
             }
@@ -106,7 +138,7 @@ impl Server {
 
     pub(super) fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {
         self.entry = None;
-        Lease { fence, asked, granted: Moment::now(), until: ttl.believed_until(asked), taken_over: None }
+        Lease { fence, asked, granted: Moment::now(), until: ttl.believed_until(asked), taken_over: None, slot: None }
     }
 
     /// Returns how long a lock stays reserved for this waiter: time enough to claim it.

@@ -3,12 +3,13 @@
 
 use redis::{Cmd, Value, cmd};
 
-use super::Server;
 use super::endpoint::Endpoint;
 use super::reply::{self, Operation};
 use super::scripts::Script;
+use super::{Server, shares};
 use crate::error::Error;
-use crate::lock::LockName;
+use crate::lock::{LockName, StateKind};
+use crate::store::LockStatus;
 use crate::store::scan::{Page, ScanCursor};
 use crate::wait::Limit;
 
@@ -103,7 +104,27 @@ impl Server {
                 _ => scan.strays.push(name),
             }
         }
+        self.add_shares(&mut page, limit)?;
         Ok(page)
+    }
+
+    /// Adds the holders of the shared locks on a page, asked for together.
+    fn add_shares(&mut self, page: &mut Page, limit: Limit<'_>) -> Result<(), Error> {
+        let shared: Vec<&mut (LockName, LockStatus)> =
+            page.iter_mut().filter(|(_, status)| status.state.kind == StateKind::Shared).collect();
+        if shared.is_empty() {
+            return Ok(());
+        }
+        let asked = shared.iter().map(|(name, _)| self.packed(Script::InspectShares, Some(name), &[]));
+        let asked: Vec<Cmd> = asked.collect();
+        let replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
+        for ((_, status), reply) in shared.into_iter().zip(replies) {
+            // If the server refuses, the holders stay unknown.
+            if let Some(shared) = reply::array(reply).ok().and_then(|answer| shares::shared(&answer)) {
+                *status = shared.status;
+            }
+        }
+        Ok(())
     }
 
     fn turn_to_shard(&mut self, shard: Option<&Option<Endpoint>>) {

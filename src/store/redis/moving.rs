@@ -10,7 +10,6 @@ use redis::{Cmd, Value, cmd};
 use super::endpoint::Endpoint;
 use super::reply::{self, Operation};
 use super::scripts::Script;
-use super::setnx::script_for;
 use super::{Acquired, LockStatus, Renewed, Server, how, scriptless};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
@@ -174,7 +173,7 @@ impl Server {
             [Value::Int(0), seen @ ..] => Some(self.state(operation, seen, limit)?),
             _ => return Err(self.senseless(operation)),
         };
-        if script_for(Script::Release, token) == Script::ReleaseBesideSetnx {
+        if token.is_beside_setnx() {
             let record = companion_key(&key, "holder");
             let _ = self.script_of_one(operation, Script::ReleaseMoving, &record, &[token.as_str()], limit);
         }

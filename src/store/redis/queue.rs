@@ -121,8 +121,9 @@ impl QueueEntry {
         &self.ticket
     }
 
-    /// Records a reply that was not a grant: when to ask again without a wake-up.
-    pub fn stands(&mut self, queued: &Queued, state: &LockState, grace: Duration) {
+    /// Records a reply that was not a grant: when to ask again without a wake-up. `ends_in` is when the lock, or a share
+    /// of it, may be free.
+    pub fn stands(&mut self, queued: &Queued, state: &LockState, ends_in: Option<Duration>, grace: Duration) {
         self.ticket.clone_from(&queued.ticket);
         if !queued.channel_used && self.hears() {
             self.close("published messages do not arrive: polling");
@@ -130,11 +131,11 @@ impl QueueEntry {
         let position = queued.place.position;
         let first = position == 1;
         let mut pause = HEARTBEAT * 4 / 5 + jittered(HEARTBEAT / 5);
-        if let (1..=WATCHERS, Some(ttl)) = (position, state.ttl) {
+        if let (1..=WATCHERS, Some(ends_in)) = (position, ends_in) {
             let stagger = STAGGER * u32::try_from(position - 1).unwrap_or(0);
-            pause = pause.min(ttl + Duration::from_millis(1) + stagger);
+            pause = pause.min(ends_in + Duration::from_millis(1) + stagger);
         }
-        let ours = matches!(state.kind, StateKind::Held | StateKind::Reserved);
+        let ours = matches!(state.kind, StateKind::Held | StateKind::Reserved | StateKind::Shared);
         pause = match (&self.subscription, first) {
             // Other programs wake nobody when they release the key.
             _ if first && !ours => pause.min(jittered(Duration::from_millis(75))),

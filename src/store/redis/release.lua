@@ -1,4 +1,5 @@
--- RELEASE: releases the lock, or reserves it for the next waiter; or gives up a wait. Follows queue.lua.
+-- RELEASE: releases the lock, or reserves it for the next waiter; or gives up a wait. Follows queue.lua and
+-- leaving.lua.
 --
 -- KEYS lock, queue, waiters, fence     ARGV token
 -- RETURNS {1}                               it was ours; nobody waits, it is free
@@ -11,23 +12,7 @@
 -- message). Works on a full server. A replica can't answer: "not yours" always comes from a server that could have
 -- written. Releases the lock even if the queue key is of another type: then it serves nobody.
 
-local sound = true
-local value = redis.pcall('GET', K)
 local ours = value == token
-local heads = redis.pcall('ZRANGE', Q, 0, 1)
-local fields = { token }
-if ours then fields[2] = 'reserved' end
-local record = redis.pcall('HDEL', W, unpack(fields))
-for _, reply in ipairs({ heads, record }) do
-  local why = type(reply) == 'table' and reply.err
-  if why and not string.find(why, 'WRONGTYPE', 1, true) then return reply end
-  sound = sound and not why
-end
-local first = sound and heads[1]
-if first and redis.call('ZREM', Q, token) == 1 then heads = nil end
--- The lock's key is of another type.
-if type(value) == 'table' then return value end
-if sound and not ours and redis.call('HGET', W, 'reserved') ~= value then redis.call('HDEL', W, 'reserved') end
 local answer
 if not ours then
   answer = { 0, value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us()) }

@@ -11,7 +11,7 @@ use super::credentials::Login;
 use super::fault::{Fault, NoReply};
 use crate::duration;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Legacy, LockName, LockState, StateKind, Token};
+use crate::lock::{Fence, Legacy, LockName, LockState, StateKind, Token, Told};
 use crate::store::{QueuePlace, Waiter};
 use crate::text::{self, Tainted};
 
@@ -288,7 +288,14 @@ pub fn stale(value: &Value) -> Option<Legacy> {
 
 /// Returns the state of a key that cannot be a lock.
 pub fn wrong_type(kind: &str) -> LockState {
-    LockState { kind: StateKind::WrongType(kind.into()), holder: None, ttl: None, fence: None, legacy: None }
+    LockState {
+        kind: StateKind::WrongType(kind.into()),
+        holder: None,
+        ttl: None,
+        fence: None,
+        legacy: None,
+        shares: None,
+    }
 }
 
 /// What ACQUIRE returns about the queue: `position, length, ticket, channel used`.
@@ -317,13 +324,14 @@ pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
         let [token, ticket] = pair else { return None };
         let told = Token::read(bytes(token)?)?;
         let waiting = now.duration_since(instant(ticket)?).unwrap_or_default();
-        Some(Waiter { position: place + 1, id: told.id, owner: told.owner, waiting, reason: told.reason })
+        let Told { id, owner, reason, sharing, .. } = told;
+        Some(Waiter { position: place + 1, id, owner, waiting, reason, sharing })
     };
     Some(queue.chunks(2).enumerate().filter_map(waiter).collect())
 }
 
 /// Parses microseconds since 1970, by the server's clock.
-fn instant(value: &Value) -> Option<SystemTime> {
+pub fn instant(value: &Value) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(value)?).ok()?))
 }
 

@@ -62,7 +62,7 @@ pub fn acquire(
     let asked = Moment::now();
     let granted = || {
         let until = ttl.believed_until(asked);
-        Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None })
+        Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None, slot: None })
     };
     let [set, get, pttl] = three(client.ask_all(&[set, get(key), pttl(key)], limit)?)?;
     if let Value::Okay = refuse_error(set)? {

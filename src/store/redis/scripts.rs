@@ -13,6 +13,11 @@ pub enum Script {
     AcquireBesideSetnx,
     RenewBesideSetnx,
     ReleaseBesideSetnx,
+    /// Acquire, renew, release and inspect for holders that let others hold the lock too.
+    AcquireShare,
+    RenewShare,
+    ReleaseShare,
+    InspectShares,
     /// The operations on one key each, while the keys of a lock are moving from one server to another.
     AcquireMoving,
     RenewMoving,
@@ -20,8 +25,8 @@ pub enum Script {
     FenceMoving,
 }
 
-const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("acquire.lua"));
-const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("release.lua"));
+const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("place.lua"), include_str!("acquire.lua"));
+const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("leaving.lua"), include_str!("release.lua"));
 const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
 const RENEW: &str = include_str!("renew.lua");
 const NUDGE: &str = concat!(include_str!("queue.lua"), include_str!("nudge.lua"));
@@ -29,6 +34,7 @@ const RAISE: &str = include_str!("raise.lua");
 const ACQUIRE_BESIDE_SETNX: &str = concat!(
     include_str!("queue.lua"),
     "local function ask()\n",
+    include_str!("place.lua"),
     include_str!("acquire.lua"),
     "end\n",
     include_str!("setnx.lua"),
@@ -44,10 +50,31 @@ const RENEW_BESIDE_SETNX: &str = concat!(
 const RELEASE_BESIDE_SETNX: &str = concat!(
     include_str!("queue.lua"),
     "local function ask()\n",
+    include_str!("leaving.lua"),
     include_str!("release.lua"),
     "end\n",
     include_str!("setnx.lua"),
     include_str!("setnx_release.lua")
+);
+const ACQUIRE_SHARE: &str = concat!(
+    include_str!("queue.lua"),
+    include_str!("sharing.lua"),
+    include_str!("place.lua"),
+    include_str!("sharing_acquire.lua")
+);
+const RENEW_SHARE: &str = include_str!("sharing_renew.lua");
+const RELEASE_SHARE: &str = concat!(
+    include_str!("queue.lua"),
+    include_str!("sharing.lua"),
+    include_str!("leaving.lua"),
+    include_str!("sharing_release.lua")
+);
+const INSPECT_SHARES: &str = concat!(
+    include_str!("queue.lua"),
+    "local function ask()\n",
+    include_str!("inspect.lua"),
+    "end\n",
+    include_str!("sharing_inspect.lua")
 );
 const ACQUIRE_MOVING: &str = include_str!("moving_acquire.lua");
 const RENEW_MOVING: &str = include_str!("moving_renew.lua");
@@ -63,6 +90,10 @@ static RAISE_SENT: [u8; sent::<0>(RAISE).1] = sent(RAISE).0;
 static ACQUIRE_BESIDE_SETNX_SENT: [u8; sent::<0>(ACQUIRE_BESIDE_SETNX).1] = sent(ACQUIRE_BESIDE_SETNX).0;
 static RENEW_BESIDE_SETNX_SENT: [u8; sent::<0>(RENEW_BESIDE_SETNX).1] = sent(RENEW_BESIDE_SETNX).0;
 static RELEASE_BESIDE_SETNX_SENT: [u8; sent::<0>(RELEASE_BESIDE_SETNX).1] = sent(RELEASE_BESIDE_SETNX).0;
+static ACQUIRE_SHARE_SENT: [u8; sent::<0>(ACQUIRE_SHARE).1] = sent(ACQUIRE_SHARE).0;
+static RENEW_SHARE_SENT: [u8; sent::<0>(RENEW_SHARE).1] = sent(RENEW_SHARE).0;
+static RELEASE_SHARE_SENT: [u8; sent::<0>(RELEASE_SHARE).1] = sent(RELEASE_SHARE).0;
+static INSPECT_SHARES_SENT: [u8; sent::<0>(INSPECT_SHARES).1] = sent(INSPECT_SHARES).0;
 static ACQUIRE_MOVING_SENT: [u8; sent::<0>(ACQUIRE_MOVING).1] = sent(ACQUIRE_MOVING).0;
 static RENEW_MOVING_SENT: [u8; sent::<0>(RENEW_MOVING).1] = sent(RENEW_MOVING).0;
 static RELEASE_MOVING_SENT: [u8; sent::<0>(RELEASE_MOVING).1] = sent(RELEASE_MOVING).0;
@@ -81,6 +112,10 @@ impl Script {
             Script::AcquireBesideSetnx => &ACQUIRE_BESIDE_SETNX_SENT,
             Script::RenewBesideSetnx => &RENEW_BESIDE_SETNX_SENT,
             Script::ReleaseBesideSetnx => &RELEASE_BESIDE_SETNX_SENT,
+            Script::AcquireShare => &ACQUIRE_SHARE_SENT,
+            Script::RenewShare => &RENEW_SHARE_SENT,
+            Script::ReleaseShare => &RELEASE_SHARE_SENT,
+            Script::InspectShares => &INSPECT_SHARES_SENT,
             Script::AcquireMoving => &ACQUIRE_MOVING_SENT,
             Script::RenewMoving => &RENEW_MOVING_SENT,
             Script::ReleaseMoving => &RELEASE_MOVING_SENT,
@@ -95,6 +130,10 @@ impl Script {
             Script::RenewBesideSetnx => &["fence", "holder"],
             Script::Acquire | Script::Release | Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
             Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
+            Script::RenewShare => &["fence", "shares", "terms"],
+            Script::AcquireShare | Script::ReleaseShare | Script::InspectShares => {
+                &["queue", "waiters", "fence", "shares", "terms"]
+            }
             Script::AcquireMoving | Script::RenewMoving | Script::ReleaseMoving | Script::FenceMoving => &[],
         }
     }
@@ -144,6 +183,10 @@ mod tests {
             (Script::AcquireBesideSetnx, ACQUIRE_BESIDE_SETNX),
             (Script::RenewBesideSetnx, RENEW_BESIDE_SETNX),
             (Script::ReleaseBesideSetnx, RELEASE_BESIDE_SETNX),
+            (Script::AcquireShare, ACQUIRE_SHARE),
+            (Script::RenewShare, RENEW_SHARE),
+            (Script::ReleaseShare, RELEASE_SHARE),
+            (Script::InspectShares, INSPECT_SHARES),
             (Script::AcquireMoving, ACQUIRE_MOVING),
             (Script::RenewMoving, RENEW_MOVING),
             (Script::ReleaseMoving, RELEASE_MOVING),

@@ -1,4 +1,4 @@
-//! Locks whose key is shared with old `SETNX` clients: their scripts, and the record beside the key.
+//! Locks whose key is shared with old `SETNX` clients: the record beside the key.
 
 use redis::{Value, cmd};
 
@@ -16,35 +16,15 @@ use crate::wait::Limit;
 #[derive(Default)]
 pub struct LastRecord(Option<(Value, Value)>);
 
-/// Returns the script that serves a claim with this token.
-pub fn script_for(plain: Script, token: &Token) -> Script {
-    match plain {
-        Script::Acquire if token.is_beside_setnx() => Script::AcquireBesideSetnx,
-        Script::Renew if token.is_beside_setnx() => Script::RenewBesideSetnx,
-        Script::Release if token.is_beside_setnx() => Script::ReleaseBesideSetnx,
-        plain => plain,
-    }
-}
-
 impl Server {
-    /// Runs an operation by script, or not at all: nothing else compares and replaces in one step a key that nobody
-    /// holds.
-    pub(super) fn only_by_script<T>(
-        &mut self,
-        operation: &Operation<'_>,
-        by_script: impl FnOnce(&mut Server) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.denies_scripts = false;
-        let answer = by_script(self);
-        if !self.denies_scripts {
-            return answer;
-        }
-        Err(Error {
+    /// Returns the error for a server that runs no scripts for this user.
+    pub(super) fn cannot_coexist(&self, operation: &Operation<'_>) -> Error {
+        Error {
             kind: ErrorKind::Misconfigured,
             cause: "the server does not run scripts for us, and beside SETNX clients nothing else is safe".into(),
             hint: "let it run them (PERMISSIONS in nxlock(1)), or do without --setnx-compat".into(),
             ..operation.misunderstood(&self.client, Unexpected::Shape)
-        })
+        }
     }
 
     /// Returns a lock's value or, if that is a bare number of nxlock's, the record beside it, which says who holds the
@@ -105,8 +85,9 @@ impl Server {
         let may_shorten = claim.may_shorten() || self.is_lease_only(operation, &claim.token, limit);
         let args = [claim.token.as_str(), &ttl.millis().to_string(), how(may_shorten), &record];
         let script = Script::RenewBesideSetnx;
-        let answer =
-            self.only_by_script(operation, |server| server.script_unless_moving(operation, script, &args, limit));
+        let answer = self.only_by_script(operation, &claim.token, |server| {
+            server.script_unless_moving(operation, script, &args, limit)
+        });
         let answer = match answer {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 return Ok(Renewed::NotYours(reply::wrong_type("another type")));

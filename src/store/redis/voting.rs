@@ -31,6 +31,6 @@ impl Server {
 
     /// Returns the status of a lock, and the key's value if that is text.
     pub fn inspect_value(&mut self, name: &LockName, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
-        self.look(&Operation::to("inspect", name), limit)
+        self.look_at_key(&Operation::to("inspect", name), limit)
     }
 }

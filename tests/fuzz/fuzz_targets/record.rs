@@ -10,10 +10,10 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::files::{Process, Record, Waiter, sum};
+use nxlock::fuzzed::files::{Line, Process, Record, Share, Waiter, sum};
 use nxlock::fuzzed::{
     AcquireMode, Acquired, Busy, Claim, Credentials, Error, Limit, LockName, Moment, Named, NotYours, Owner, Prefix,
-    Refused, Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Ttl, Wanted, open,
+    Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Token, Ttl, Wanted, open,
 };
 
 /// A directory with the files of one lock.
@@ -21,6 +21,7 @@ struct Ground {
     target: Target,
     record: PathBuf,
     line: PathBuf,
+    shares: PathBuf,
 }
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
@@ -32,17 +33,22 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let granted = store(&target).acquire(&mut claim, Ttl::at_least(Duration::ZERO), AcquireMode::Once, limit());
     assert!(granted.is_ok());
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
-    let line = record.with_extension("line");
-    Ground { target, record, line }
+    let (line, shares) = (record.with_extension("line"), record.with_extension("shares"));
+    Ground { target, record, line, shares }
 });
 
 fuzz_target!(|bytes: &[u8]| {
     // As they are, and with the checksum and the boot id that make them valid.
     for bytes in [bytes.to_vec(), sealed(bytes)] {
         reads_back(&bytes);
-        let half = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
-        fs::write(&GROUND.record, &bytes[..half]).expect("a record");
-        fs::write(&GROUND.line, &bytes[half..]).expect("a line");
+        let after = |line: &[u8]| line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
+        let (record, rest) = bytes.split_at(after(&bytes));
+        fs::write(&GROUND.record, record).expect("a record");
+        // The first line that is not a waiter's begins the shares.
+        let is_waiter = |line: &&[u8]| !line.starts_with(b"nxlock-share");
+        let waiters: usize = rest.split_inclusive(|byte| *byte == b'\n').take_while(is_waiter).map(<[u8]>::len).sum();
+        fs::write(&GROUND.line, &rest[..waiters]).expect("a line");
+        fs::write(&GROUND.shares, &rest[waiters..]).expect("shares");
         visited();
     }
 });
@@ -61,6 +67,11 @@ fn reads_back(bytes: &[u8]) {
     {
         assert_eq!(Waiter::read(&written), Ok(waiter));
     }
+    if let Ok(share) = Share::read(bytes)
+        && let Some(written) = share.written()
+    {
+        assert_eq!(Share::read(&written), Ok(share));
+    }
     if let Ok(text) = str::from_utf8(bytes)
         && let Ok(process) = text.parse::<Process>()
     {
@@ -75,7 +86,11 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes).replace("@boot", &BOOT);
     let mut all = Vec::new();
     for line in text.lines() {
-        let size = if line.starts_with("nxlock-lock") { 2048 } else { 512 };
+        let size = match line.split(' ').next() {
+            Some("nxlock-lock") => 2048,
+            Some("nxlock-share") => 1024,
+            _ => 512,
+        };
         let mut line = line.to_owned();
         line += &format!(" sum={:016x}", sum(line.as_bytes()));
         let room = size - (line.len() + 1) % size;
@@ -113,7 +128,8 @@ fn visited() {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
             Ok(Acquired::Held(state, place)) => {
-                let refused = Refused { state, place, waited: Duration::ZERO, nested: false };
+                let refused =
+                    Refused { state, place, waited: Duration::ZERO, nested: false, sharing: Sharing::Exclusive };
                 reports.push(Report::Busy(Busy {
                     lock: lock(),
                     refused,

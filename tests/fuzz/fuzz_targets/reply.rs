@@ -18,8 +18,8 @@ use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
     AcquireMode, Acquired, Busy, Claim, Credentials, Error, Level, Limit, LockName, LockState, LogOptions, Moment,
-    Named, NotYours, Owner, Prefix, Refused, Released, Renewed, Report, Row, StatusRows, Store, Target, Token, Ttl,
-    Waiting, Wanted, begin_log, open,
+    Named, NotYours, Owner, Prefix, Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Token,
+    Ttl, Waiting, Wanted, begin_log, open,
 };
 
 /// The replies on the next connections.
@@ -70,7 +70,7 @@ fuzz_target!(|bytes: &[u8]| {
         texts.push(oracle::human(&report));
         texts.push(oracle::json(&report).to_string());
         if let Report::Failed(error) = &report {
-            let mut waiting = Waiting::new(&claim.name);
+            let mut waiting = Waiting::new(&claim.name, Sharing::Exclusive);
             waiting.error(error);
             oracle::harmless(&waiting.live());
             texts.push(oracle::said());
@@ -118,11 +118,11 @@ fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Op
     let acquired = store.acquire(&mut claim.clone(), Ttl::at_least(Duration::from_secs(30)), mode, limit())?;
     let Acquired::Held(state, place) = acquired else { return Ok(None) };
     store.pause(Limit::until(Moment::now()));
-    let mut waiting = Waiting::new(&claim.name);
+    let mut waiting = Waiting::new(&claim.name, Sharing::Exclusive);
     waiting.held(&state, place);
     oracle::harmless(&waiting.live());
     oracle::said();
-    let refused = Refused { state, place, waited: Duration::from_secs(2), nested: false };
+    let refused = Refused { state, place, waited: Duration::from_secs(2), nested: false, sharing: Sharing::Exclusive };
     let lock = named(&claim.name);
     Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))
 }

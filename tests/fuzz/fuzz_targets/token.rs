@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
     Busy, Fence, LockName, LockState, LockStatus, Lost, Named, NotYours, Owner, Prefix, QueuePlace, Refused, Report,
-    Row, StatusRows, Tainted, Token, Waiter, Waiting, Wanted,
+    Row, Sharing, StatusRows, Tainted, Token, Waiter, Waiting, Wanted,
 };
 use serde_json::Value;
 
@@ -34,9 +34,11 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
         owner: told.owner,
         waiting: now.duration_since(told.born).unwrap_or_default(),
         reason: told.reason,
+        sharing: told.sharing,
     });
     let status = LockStatus { state: state.clone(), queue: queue.collect() };
-    let refused = Refused { state: state.clone(), place, waited: Duration::from_secs(1), nested: false };
+    let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive);
+    let refused = Refused { state: state.clone(), place, waited, nested: false, sharing };
     let reports = [
         Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
         Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: state.clone() }),
@@ -45,7 +47,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
     ];
     let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
     texts.push(Lost::to_string(&Lost::Taken(state.clone())));
-    let mut waiting = Waiting::new(&name);
+    let mut waiting = Waiting::new(&name, Sharing::Exclusive);
     waiting.held(&state, place);
     texts.push(oracle::said());
     texts.push(waiting.live());

@@ -1,0 +1,111 @@
+//! Locks that several hold together: who holds a share of one, as the server tells.
+
+use std::time::{Duration, SystemTime};
+
+use redis::Value;
+
+use super::reply::{self, Operation, Unexpected};
+use super::scripts::Script;
+use super::{Server, status};
+use crate::error::{Error, ErrorKind};
+use crate::lock::{Fence, Holder, LockState, Share, Shares, Sharing, Slot, SlotCount, StateKind, Token};
+use crate::store::LockStatus;
+use crate::text::Tainted;
+use crate::wait::Limit;
+
+/// The status of a shared lock, and the tokens of its holders.
+pub struct SharedLock {
+    pub status: LockStatus,
+    pub tokens: Vec<Token>,
+}
+
+impl Server {
+    /// Adds the holders of a shared lock to its status. They stay unknown while the cluster is moving the lock.
+    pub(super) fn look_at_shares(
+        &mut self,
+        operation: &Operation<'_>,
+        seen: LockStatus,
+        limit: Limit<'_>,
+    ) -> Result<SharedLock, Error> {
+        match self.script_unless_moving(operation, Script::InspectShares, &[], limit)? {
+            None => Ok(SharedLock { status: seen, tokens: Vec::new() }),
+            Some(answer) => shared(&answer).ok_or_else(|| self.senseless(operation)),
+        }
+    }
+
+    /// Returns the error for a server that runs no scripts for this user.
+    pub(super) fn cannot_share(&self, operation: &Operation<'_>) -> Error {
+        Error {
+            kind: ErrorKind::Misconfigured,
+            cause: "the server does not run scripts for us, and sharing needs them".into(),
+            hint: "let it run them (PERMISSIONS in nxlock(1)), or do without --shared and --slots".into(),
+            ..operation.misunderstood(&self.client, Unexpected::Shape)
+        }
+    }
+}
+
+/// Parses a reply of INSPECT for shared locks.
+pub fn shared(answer: &[Value]) -> Option<SharedLock> {
+    let [Value::Array(inspected), Value::Array(shares), taken, least] = answer else { return None };
+    let mut status = status(inspected)?;
+    if status.state.kind != StateKind::Shared {
+        return Some(SharedLock { status, tokens: Vec::new() });
+    }
+    let now = reply::instant(inspected.get(4)?)?;
+    let mut all: Vec<(Share, Token)> = shares.chunks_exact(3).filter_map(|share| one(share, now)).collect();
+    all.sort_by_key(|(share, _)| (share.slot, share.holder.since));
+    let (held, tokens) = all.into_iter().unzip();
+    let taken = usize::try_from(reply::integer(taken)?).ok()?;
+    status.state.shares = Some(Shares { held, taken, slots: slots(least)? });
+    Some(SharedLock { status, tokens })
+}
+
+/// Parses `token, end_ms, terms`; none if the token is not nxlock's.
+fn one(share: &[Value], now: SystemTime) -> Option<(Share, Token)> {
+    let [token, end, terms] = share else { return None };
+    let text = reply::text(token)?.into_raw();
+    let told = Token::read(text.as_bytes())?;
+    let end = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(reply::integer(end)?).ok()?);
+    let mut terms = reply::text(terms).map(Tainted::into_raw).unwrap_or_default().split('|');
+    let mut number = || terms.next().and_then(|field| field.parse::<u64>().ok());
+    let (slot, fence, since) = (number(), number(), number());
+    let since = since.map_or(told.born, |us| SystemTime::UNIX_EPOCH + Duration::from_micros(us)).min(now);
+    let held = now.duration_since(since).unwrap_or_default();
+    let share = Share {
+        holder: Holder { id: told.id, owner: told.owner, since, held, reason: told.reason },
+        ttl: end.duration_since(now).unwrap_or_default(),
+        fence: fence.map(Fence),
+        sharing: told.sharing,
+        slot: slot.and_then(|slot| u16::try_from(slot).ok()),
+        is_claimed: terms.next() != Some("r"),
+    };
+    Some((share, text.parse().ok()?))
+}
+
+/// Parses the least limit of all shares: 0 is none.
+#[expect(clippy::option_option, reason = "no limit is not the same as no number")]
+pub fn slots(least: &Value) -> Option<Option<SlotCount>> {
+    match u16::try_from(reply::integer(least)?).ok()? {
+        0 => Some(None),
+        count => SlotCount::of(count).map(Some),
+    }
+}
+
+/// Parses the slot of a grant. A token without a limit has none.
+#[expect(clippy::option_option, reason = "no slot is not the same as no answer")]
+pub fn slot(slot: &Value, sharing: Sharing) -> Option<Option<Slot>> {
+    match sharing {
+        Sharing::Slots(of) => {
+            let number = reply::integer(slot).and_then(|slot| u16::try_from(slot).ok());
+            number.filter(|number| *number < of.get()).map(|number| Some(Slot { number, of }))
+        }
+        Sharing::Shared | Sharing::Exclusive => Some(None),
+    }
+}
+
+/// Adds to a state how many hold the lock, and the least limit of them.
+pub fn with_count(state: LockState, taken: &Value, least: &Value) -> Option<LockState> {
+    let (taken, slots) = (usize::try_from(reply::integer(taken)?).ok()?, slots(least)?);
+    let shares = state.shares.map(|_| Shares { held: Vec::new(), taken, slots });
+    Some(LockState { shares, ..state })
+}

@@ -1,0 +1,548 @@
+//! Locks that several hold together in a directory: their file, and what the kernel reports of those who hold them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::{is_killed, refused_to_run, takes_less_than};
+use crate::support::record::{field, newer, with};
+use crate::support::turns::{Turn, is_free, lock_status, queue, queue_is, release};
+use crate::support::{Authority, Local, Running, eventually, is_alive, now, program, state_of, text_of, wall};
+
+const LONG: [&str; 2] = ["--ttl", "1h"];
+/// The reason of a share that no process keeps.
+const TOKEN: &str = "a token";
+/// The id of another boot.
+const ANOTHER: &str = "01234567-89ab-4cde-8f01-23456789abcd";
+
+/// Returns options for a share in one of so many slots, with a long lease.
+fn slots(count: &str) -> [&str; 4] {
+    ["--slots", count, LONG[0], LONG[1]]
+}
+
+#[track_caller]
+fn share(local: &Local, options: &[&str]) -> String {
+    let words = ["acquire", "job", "--ttl", "1h", "-n", "--reason", TOKEN].iter().chain(options).copied();
+    local.nxlock(words).run().exits(0).token()
+}
+
+fn holders(local: &Local) -> Vec<Value> {
+    lock_status(local)["holders"].as_array().expect("holders").clone()
+}
+
+/// Kills a run and all it has started at once, so that nobody gives its share back.
+#[track_caller]
+fn is_killed_with_all(running: &mut Running) {
+    let all: Vec<i32> = running.descendants().into_iter().chain([running.pid()]).collect();
+    let each = |signal| all.iter().for_each(|pid| _ = kill(Pid::from_raw(*pid), signal));
+    each(Signal::SIGSTOP);
+    eventually("they stand still", || all.iter().all(|pid| matches!(state_of(*pid), None | Some('T'))));
+    each(Signal::SIGKILL);
+    eventually("they are dead", || running.has_ended() && !all.iter().any(|pid| is_alive(*pid)));
+}
+
+fn version(local: &Local) -> String {
+    text_of(&local.file("lock")).split(' ').nth(1).expect("a version").to_owned()
+}
+
+#[test]
+fn the_kernel_tells_the_end_of_a_share() {
+    let local = Local::start();
+    for alone in [false, true] {
+        takes_less_than(Duration::from_secs(1), "the next one has it", || {
+            let mut held: Vec<Turn> = (0..3).map(|_| Turn::had(&local, &slots("3"))).collect();
+            let mut next = Turn::queued(&local, if alone { &LONG } else { &["--slots", "3", LONG[0], LONG[1]] });
+            let told = now();
+            let gone = if alone { 0..3 } else { 1..2 };
+            held.drain(gone).for_each(|mut turn| is_killed_with_all(&mut turn.running));
+            next.up();
+            let took = told.elapsed();
+            next.leaves();
+            held.into_iter().for_each(Turn::leaves);
+            took
+        });
+    }
+}
+
+#[test]
+fn the_kernel_tells_the_end_of_a_waiter() {
+    let local = Local::start();
+    takes_less_than(Duration::from_secs(1), "those behind it have it", || {
+        let reader = Turn::had(&local, &["--shared", LONG[0], LONG[1]]);
+        let mut writer = Turn::queued(&local, &LONG);
+        let mut behind: Vec<Turn> = (0..4).map(|_| Turn::queued(&local, &["--shared"])).collect();
+        let told = now();
+        is_killed(&mut writer.running);
+        behind.iter_mut().for_each(|turn| drop(turn.up()));
+        let took = told.elapsed();
+        behind.into_iter().for_each(Turn::leaves);
+        reader.leaves();
+        took
+    });
+}
+
+#[test]
+fn whichever_of_many_holders_ends_is_noticed_at_once() {
+    let local = Local::start();
+    let script = r#"
+        n=0
+        while [ $n -lt 80 ]; do
+            nxlock -q run job --slots 80 --ttl 1h -c 'echo "$NXLOCK_SLOT $PPID" >> "$LOG"; exec sleep 600' &
+            n=$((n + 1))
+        done
+        wait"#;
+    let log = local.directory().join("log");
+    let crowd = local.sh(script, &[]).env("LOG", &log).start();
+    let count = || text_of(&log).lines().count();
+    let mut seen = 0;
+    while seen < 80 {
+        eventually("another one has come", || count() > seen);
+        seen = count();
+    }
+    let text = text_of(&log);
+    let mut taken: Vec<u32> = text.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
+    taken.sort_unstable();
+    assert_eq!(taken, (0..80).collect::<Vec<_>>());
+    let mut slots = [79, 0, 40, 66, 5, 77, 12, 30].into_iter();
+    takes_less_than(Duration::from_secs(1), "the next one has it", || {
+        let slot = slots.next().unwrap();
+        let all = holders(&local);
+        let victim = all.iter().find(|holder| holder["slot"] == slot).expect("somebody has it");
+        let script = "echo \"up $NXLOCK_SLOT\"; read x; exit 0";
+        let words = ["run", "job", "--slots", "80", "--ttl", "1h", "-c", script];
+        let mut next = Turn::of(local.nxlock(words)).once_queued(&local);
+        let told = now();
+        let pid = Pid::from_raw(i32::try_from(victim["pid"].as_i64().unwrap()).unwrap());
+        kill(pid, Signal::SIGKILL).unwrap();
+        assert_eq!(next.up(), slot.to_string());
+        let took = told.elapsed();
+        next.leaves();
+        let kept = share(&local, &["--slots", "80"]);
+        drop(kept);
+        took
+    });
+    drop(crowd);
+    for holder in holders(&local) {
+        // The shares of the crowd end with it; those of tokens have to be broken.
+        local.nxlock(["release", "job", "--break", holder["id"].as_str().unwrap()]).run();
+    }
+    eventually("it is free", || is_free(&local));
+}
+
+#[test]
+fn a_frozen_waiter_keeps_those_behind_it_for_a_moment_only() {
+    let local = Local::start();
+    let mut held: Vec<Turn> = (0..2).map(|_| Turn::had(&local, &slots("2"))).collect();
+    let mut frozen = Turn::queued(&local, &slots("2"));
+    let mut next = Turn::queued(&local, &slots("2"));
+    let last = Turn::queued(&local, &LONG);
+    frozen.freeze();
+    let told = now();
+    // Nobody gives the share back, and only the frozen one watches it.
+    is_killed_with_all(&mut held.remove(0).running);
+    next.up();
+    // A poll of the second waiter, and the grace.
+    assert!(told.elapsed() < Duration::from_secs(8), "{:?}", told.elapsed());
+    assert!(!frozen.is_up());
+    frozen.goes_on();
+    queue_is(&local, &[frozen.pid(), last.pid()]);
+    next.leaves();
+    frozen.up();
+    assert_eq!(queue(&local), [last.pid()]);
+    frozen.leaves();
+    held.into_iter().for_each(Turn::leaves);
+    last.leaves();
+}
+
+#[test]
+fn a_share_that_is_put_aside_is_shown_and_kept_from_others() {
+    let local = Local::start();
+    let held = [Turn::had(&local, &slots("2")), Turn::had(&local, &slots("2"))];
+    let mut frozen: Vec<Turn> = (0..8).map(|_| Turn::queued(&local, &slots("2"))).collect();
+    frozen.iter().for_each(Turn::freeze);
+    let [first, second] = held;
+    first.leaves();
+    eventually("it is shown as put aside", || {
+        local.nxlock(["run", "job", "-n", "--no-queue", "--slots", "2", "--", "echo", "ran"]).run();
+        let seen = holders(&local);
+        seen.iter().any(|holder| holder["claimed"] == false && holder["slot"] == 0)
+    });
+    frozen.iter().for_each(Turn::goes_on);
+    second.leaves();
+    while !frozen.is_empty() {
+        let mut turn = frozen.remove(0);
+        turn.up();
+        turn.leaves();
+    }
+}
+
+#[test]
+fn a_lock_that_nobody_shares_is_one_that_an_older_nxlock_knows() {
+    let local = Local::start();
+    let alone = share(&local, &[]);
+    assert_eq!(version(&local), "2");
+    assert!(!local.file("shares").exists(), "an exclusive lock does without");
+    release(&local, &alone);
+    let [first, second] = [share(&local, &["--shared"]), share(&local, &["--slots", "9"])];
+    assert_eq!(version(&local), "3");
+    release(&local, &first);
+    assert_eq!(version(&local), "3");
+    release(&local, &second);
+    assert_eq!((version(&local), text_of(&local.file("shares")).trim()), ("2".to_owned(), ""));
+    // Also while it is reserved for one that will share it, and with one slot.
+    let alone = share(&local, &["--slots", "1"]);
+    let reader = Turn::queued(&local, &["--shared"]);
+    reader.freeze();
+    release(&local, &alone);
+    assert_eq!(version(&local), "2");
+    reader.goes_on();
+    let mut reader = reader;
+    reader.up();
+    assert_eq!(version(&local), "3");
+    reader.leaves();
+    assert_eq!(version(&local), "2");
+}
+
+#[test]
+fn shares_that_cannot_be_understood_are_left_as_they_are() {
+    let local = Local::start();
+    let tokens = [share(&local, &["--shared"]), share(&local, &["--shared"])];
+    let path = local.file("shares");
+    let good = fs::read(&path).unwrap();
+    let mut flipped = good.clone();
+    flipped[100] ^= 4;
+    let later = text_of(&path).replacen("nxlock-share 1", "nxlock-share 2", 1).into_bytes();
+    for (bytes, why) in [
+        (flipped, "is damaged"),
+        (good[..good.len() - 1].to_vec(), "is damaged"),
+        (vec![0; good.len()], "is damaged"),
+        (b"127.0.0.1 localhost\n".to_vec(), "is not a record of nxlock"),
+        (later, "was written by a newer nxlock"),
+    ] {
+        fs::write(&path, &bytes).unwrap();
+        let verbs = [
+            &refused_to_run(&["--shared", "-n"])[..],
+            &refused_to_run(&[]),
+            &["renew", "job", &tokens[0], "--ttl", "1h"],
+            &["release", "job", &tokens[0]],
+            &["status", "job"],
+        ];
+        for verb in verbs {
+            let done = local.nxlock(verb.iter().copied()).run().exits(78).never_says("ran\n");
+            done.says(&path.display().to_string()).says(why);
+        }
+        assert!(fs::read(&path).unwrap() == bytes);
+    }
+    fs::write(&path, &good).unwrap();
+    let record = fs::read(local.file("lock")).unwrap();
+    fs::write(local.file("lock"), newer(&record)).unwrap();
+    local.nxlock(refused_to_run(&["--shared", "-n"])).run().exits(78).says("was written by a newer nxlock");
+    fs::write(local.file("lock"), &record).unwrap();
+    tokens.iter().for_each(|token| release(&local, token));
+}
+
+#[test]
+fn shares_of_another_generation_or_boot_count_for_nothing() {
+    let local = Local::start();
+    let tokens = [share(&local, &["--slots", "2"]), share(&local, &["--slots", "2"])];
+    let files = [local.file("lock"), local.file("shares")];
+    let [record, shares] = files.each_ref().map(|file| fs::read(file).unwrap());
+    tokens.iter().for_each(|token| release(&local, token));
+    for (name, value) in [("boot", ANOTHER), ("generation", "7")] {
+        fs::write(&files[0], with(&record, &[(name, value)])).unwrap();
+        fs::write(&files[1], &shares).unwrap();
+        assert!(is_free(&local), "{name}");
+        local.nxlock(["renew", "job", &tokens[0], "--ttl", "1h"]).run().exits(76);
+        local.nxlock(["release", "job", &tokens[0]]).run().exits(76);
+        // Neither exclusive nor shared, and the next generation does not find them again.
+        for options in [&["-n"][..], &["-n", "--slots", "2"], &["-n"]] {
+            fs::write(&files[1], &shares).unwrap();
+            local.nxlock(refused_to_run(options)).run().exits(0).prints("ran\n");
+        }
+    }
+    // A record that says so beside no shares at all.
+    fs::write(&files[0], &record).unwrap();
+    fs::remove_file(&files[1]).unwrap();
+    assert!(is_free(&local));
+    local.nxlock(refused_to_run(&["-n"])).run().exits(0).prints("ran\n");
+}
+
+#[test]
+fn old_files_of_a_shared_lock_are_removed_unless_somebody_has_it() {
+    let local = Local::start();
+    let words = ["acquire", "job", "--shared", "--ttl", "7d"];
+    let token = local.nxlock(words).run().exits(0).token();
+    let files = ["lock", "shares"].map(|part| local.file(part));
+    let grow_old = || {
+        for path in &files {
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_modified(wall() - Duration::from_secs(2 * 24 * 3600)).unwrap();
+        }
+    };
+    grow_old();
+    local.nxlock(["run", "new", "-n", "--", "true"]).run().exits(0);
+    assert!(files.iter().all(|path| path.exists()));
+    local.nxlock(refused_to_run(&["-n"])).run().exits(75);
+    release(&local, &token);
+    grow_old();
+    local.nxlock(["run", "newer", "-n", "--", "true"]).run().exits(0);
+    assert!(!files.iter().any(|path| path.exists()));
+}
+
+#[test]
+fn a_check_leaves_nothing_behind() {
+    let local = Local::start();
+    local.nxlock(["check"]).run().exits(0);
+    assert_eq!(fs::read_dir(local.locks()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_share_lives_with_the_process_that_it_was_taken_for() {
+    let local = Local::start();
+    let mut process = Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = process.id().to_string();
+    let words = ["--json", "acquire", "job", "--slots", "2", "--ttl", "1h", "--while-pid", &pid];
+    let kept = local.nxlock(words).run().exits(0).json();
+    assert_eq!(kept["slot"], 0);
+    let keeper = Pid::from_raw(i32::try_from(kept["keeper"].as_i64().expect("a keeper")).unwrap());
+    let other = Turn::had(&local, &slots("2"));
+    let mut next = Turn::queued(&local, &slots("2"));
+    // Held by the keeper first, and then by the process alone.
+    let _ = kill(keeper, Signal::SIGKILL);
+    eventually("the keeper is dead", || !is_alive(keeper.as_raw()));
+    local.nxlock(refused_to_run(&["-n", "--no-queue", "--slots", "2"])).run().exits(75).prints("");
+    assert!(!next.is_up());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    next.up();
+    next.leaves();
+    other.leaves();
+}
+
+#[test]
+fn a_share_stays_for_at_least_as_long_as_asked_for_if_its_run_is_killed() {
+    let local = Local::start();
+    let mut turn = Turn::had(&local, &["--slots", "2", "--at-least", "1h", "--reason", TOKEN]);
+    is_killed(&mut turn.running);
+    eventually("all of it is gone", || turn.running.descendants().is_empty());
+    assert_eq!(holders(&local).len(), 1);
+    let other = share(&local, &["--slots", "2"]);
+    local.nxlock(refused_to_run(&["-n", "--slots", "2"])).run().exits(75).prints("");
+    release(&local, &other);
+    are_broken(&local, TOKEN);
+    assert!(is_free(&local));
+}
+
+/// Runs nxlock, and kills it right before the write of this number to the files of a lock. Returns whether it came so
+/// far.
+fn is_killed_before_write(local: &Local, number: usize, args: &[&str]) -> bool {
+    let mut command = Command::new(program());
+    command.args(args).env_clear().env("NXLOCK_SERVER", local.url()).env("PATH", std::env::var_os("PATH").unwrap());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: ptrace(2) is async-signal-safe.
+    unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
+    let pid = Pid::from_raw(command.spawn().expect("it starts").id().cast_signed());
+    let mut seen = 0;
+    let mut status = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it stops");
+    ptrace::setoptions(pid, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL).expect("it is traced");
+    loop {
+        let pass_on = match status {
+            WaitStatus::Exited(..) => return false,
+            WaitStatus::Signaled(_, Signal::SIGKILL, _) => return true,
+            WaitStatus::PtraceSyscall(_) => {
+                let call = ptrace::syscall_info(pid).expect("a system call");
+                // SAFETY: `op` says which member of the union is valid.
+                if call.op == libc::PTRACE_SYSCALL_INFO_ENTRY && unsafe { call.u.entry.nr } == libc::SYS_pwrite64 as u64
+                {
+                    seen += 1;
+                    if seen == number {
+                        kill(pid, Signal::SIGKILL).expect("it runs");
+                    }
+                }
+                None
+            }
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => None,
+            WaitStatus::Stopped(_, signal) => Some(signal),
+            _ => None,
+        };
+        let _ = ptrace::syscall(pid, pass_on);
+        status = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it goes on");
+    }
+}
+
+/// Asserts that no more hold the lock than may, and no slot twice.
+#[track_caller]
+fn are_at_most(local: &Local, most: usize, of: &str) {
+    let seen = lock_status(local);
+    let all = seen["holders"].as_array().unwrap();
+    assert!(all.len() <= most && seen["taken"] == all.len(), "{of}: {seen}");
+    let slots: Vec<_> = all.iter().map(|holder| &holder["slot"]).collect();
+    assert!(slots.iter().enumerate().all(|(at, slot)| !slots[..at].contains(slot)), "{of}: {seen}");
+}
+
+/// Breaks the shares of tokens that nobody gives back.
+fn are_broken(local: &Local, reason: &str) {
+    for holder in holders(local).iter().filter(|holder| holder["reason"] == reason) {
+        local.nxlock(["release", "job", "--break", holder["id"].as_str().unwrap()]).run().exits(0);
+    }
+}
+
+#[test]
+fn one_that_is_killed_between_two_writes_leaves_a_lock_that_works() {
+    let two = ["--slots", "2"];
+    for (verb, others, waits) in [
+        ("acquire", 0, false),
+        ("acquire", 1, false),
+        ("run", 0, false),
+        ("run", 1, true),
+        ("release", 0, false),
+        ("release", 0, true),
+        ("release", 1, false),
+        ("release", 1, true),
+        ("renew", 1, true),
+    ] {
+        let mut number = 1;
+        loop {
+            let local = Local::start();
+            let of = format!("{verb} beside {others}, waited for: {waits}, before write {number}");
+            // The fence of the slot that was given back counts as well.
+            release(&local, &share(&local, &two));
+            (0..others).for_each(|_| drop(share(&local, &two)));
+            let own = if ["release", "renew"].contains(&verb) { share(&local, &two) } else { String::new() };
+            let fence = lock_status(&local)["fence"].as_u64().unwrap();
+            let waiter = waits.then(|| Turn::queued(&local, if others == 0 { &[] } else { &LONG }));
+            let args: &[&str] = match verb {
+                "acquire" => &["acquire", "job", "--slots", "2", "--ttl", "1h", "-n", "--reason", TOKEN],
+                "run" => &["run", "job", "--slots", "2", "--no-queue", "--ttl", "1h", "--", "true"],
+                "release" => &["release", "job", &own],
+                _ => &["renew", "job", &own, "--ttl", "2h"],
+            };
+            let killed = is_killed_before_write(&local, number, args);
+            are_at_most(&local, others + 1, &of);
+            assert!(holders(&local).len() >= others.min(1), "{of}");
+            // The free slot can be had, with a fence above all before.
+            let words =
+                ["--json", "acquire", "job", "--slots", "2", "--ttl", "1h", "-n", "--no-queue", "--reason", TOKEN];
+            let next = local.nxlock(words).run();
+            if next.status.success() {
+                assert!(next.json()["fence"].as_u64().unwrap() > fence, "{of}");
+            }
+            are_at_most(&local, 2, &of);
+            are_broken(&local, TOKEN);
+            if let Some(mut waiter) = waiter {
+                waiter.up();
+                waiter.leaves();
+            }
+            local.nxlock(refused_to_run(&["-n"])).run().exits(0).prints("ran\n");
+            if !killed {
+                assert!(number > 1, "{of}: it has written nothing");
+                break;
+            }
+            number += 1;
+        }
+    }
+}
+
+#[test]
+fn the_shares_of_one_record_have_their_own_fields() {
+    let local = Local::start();
+    let token = share(&local, &["--slots", "3"]);
+    let line = fs::read(local.file("shares")).unwrap();
+    let record = fs::read(local.file("lock")).unwrap();
+    assert_eq!((line.len(), field(&line, "slot").as_str()), (1024, "0"));
+    assert_eq!((field(&line, "token"), field(&record, "state")), (token.clone(), "shared".to_owned()));
+    assert_eq!(field(&line, "generation"), field(&record, "generation"));
+    release(&local, &token);
+}
+
+/// Starts all callers. Each asks in its own way, $TIMES times, and every fifth of its runs is killed after a moment. Any
+/// status but success is printed.
+const CROWD: &str = r#"
+    caller() {
+        case $(($1 % 4)) in 0) how=;; 1) how="--slots 3";; 2) how="--slots 2";; 3) how=--shared;; esac
+        i=0
+        while [ $i -lt $TIMES ]; do
+            i=$((i + 1))
+            nxlock -q run job $how -c "$2" &
+            run=$!
+            if [ $(((i + $1) % 5)) = 0 ]; then
+                sleep 0.0$(($1 % 10))
+                echo "killed $run" >> "$LOG"
+                kill -9 $run 2> /dev/null
+            fi
+            wait $run; s=$?
+            case $s in 0) ;; 137) ;; *) echo "a run has ended with $s";; esac
+        done
+    }
+    n=0; while [ $n -lt $CALLERS ]; do caller $n "$1" & n=$((n + 1)); done; wait"#;
+
+const AT_WORK: &str = r#"
+    p=${NXLOCK_TOKEN#*:*:*:}; p=${p%%:*}; n=${NXLOCK_TOKEN#*:*:*:*:*:*}
+    case $NXLOCK_TOKEN in *:*:*:*:*:*:*) n=${NXLOCK_TOKEN##*:};; *) n=1;; esac
+    echo "begin $p $n ${NXLOCK_SLOT--} $NXLOCK_FENCE" >> "$LOG"
+    /bin/true
+    echo "end $p" >> "$LOG""#;
+
+/// One at work: how many may hold the lock beside it, itself included, and its slot.
+struct AtWork {
+    pid: u32,
+    limit: usize,
+    slot: Option<u16>,
+}
+
+#[test]
+fn a_crowd_that_shares_a_lock_in_all_ways_keeps_the_rule_whoever_is_killed() {
+    let local = super::Patient(Local::start());
+    let log = local.directory().join("log");
+    let crowd = local.sh(CROWD, &[AT_WORK]).env("LOG", &log);
+    let mut crowd = crowd.env("CALLERS", "32").env("TIMES", "20").start();
+    super::as_long_as_it_goes_on(&log, || crowd.has_ended());
+    crowd.finish().exits(0).prints("");
+    let text = text_of(&log);
+    let mut at_work: Vec<AtWork> = Vec::new();
+    let (mut together, mut fences, mut killed) = (0, BTreeMap::new(), BTreeSet::new());
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let pid: u32 = words[1].parse().unwrap();
+        match words[0] {
+            "begin" => {
+                let limit = Some(words[2].parse().unwrap()).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+                let slot = words[3].parse().ok();
+                let least = at_work.iter().map(|other| other.limit).chain([limit]).min().unwrap();
+                assert!(at_work.len() < least, "{line}: {} hold it, of {least}", at_work.len() + 1);
+                assert!(slot.is_none_or(|slot| usize::from(slot) < limit), "{line}");
+                assert!(slot.is_none() || at_work.iter().all(|other| other.slot != slot), "{line}: a slot twice");
+                let fence: u64 = words[4].parse().unwrap();
+                if let Some(slot) = slot {
+                    let before = fences.insert(slot, fence);
+                    assert!(before.is_none_or(|before| before < fence), "{line}: after {before:?}");
+                }
+                if !killed.contains(&pid) {
+                    at_work.push(AtWork { pid, limit, slot });
+                }
+                together = together.max(at_work.len());
+            }
+            "end" => at_work.retain(|other| other.pid != pid),
+            // From here on nobody knows whether it is still there.
+            "killed" => {
+                killed.insert(pid);
+                at_work.retain(|other| other.pid != pid);
+            }
+            _ => panic!("`{line}` in the log"),
+        }
+    }
+    assert!(text.lines().filter(|line| line.starts_with("end")).count() > 300);
+    assert!(together >= 3, "only {together} at a time");
+    eventually("it is free", || is_free(&local));
+    let shares = local.0.file("shares");
+    assert!(text_of(&shares).len() < 8192, "the file does not grow");
+}

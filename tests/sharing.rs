@@ -1,0 +1,440 @@
+//! Shared locks and slots in a Redis server: the keys, and what faults do to the shares.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use redis::Value;
+use serde_json::Value as Json;
+
+use crate::support::turns::{Turn, is_queued, lock_status, queue, queue_is, turn};
+use crate::support::{Authority, Cluster, Fate, Five, Nxlock, Proxy, Redis, eventually, is_alive, now, parent_of};
+
+const KEY: &str = "lock:job";
+const SHARES: &str = "{lock:job}:shares";
+const TERMS: &str = "{lock:job}:terms";
+const PAIR: [&str; 2] = ["--slots", "2"];
+const TRIO: [&str; 2] = ["--slots", "3"];
+
+fn holders(redis: &Redis) -> Vec<Json> {
+    lock_status(redis)["holders"].as_array().expect("an array").clone()
+}
+
+fn slots(redis: &Redis) -> Vec<u64> {
+    holders(redis).iter().filter_map(|holder| holder["slot"].as_u64()).collect()
+}
+
+/// Ends every turn, and waits until each has said how it ended.
+fn all_leave<const N: usize>(turns: [Turn; N]) {
+    turns.into_iter().for_each(Turn::leaves);
+}
+
+/// Asserts that nothing is left of a lock but its fence.
+#[track_caller]
+fn only_its_fence_is_left(redis: &Redis) {
+    assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "*"]), ["{lock:job}:fence"]);
+}
+
+#[test]
+fn the_plain_key_keeps_other_programs_out_while_a_lock_is_shared() {
+    let redis = Redis::start();
+    let readers = [Turn::had(&redis, &["--shared"]), Turn::had(&redis, &["--shared", "-t", "1h"])];
+    let value = redis.value(KEY).unwrap();
+    assert!(value.starts_with("nx1:shared:") && value.matches(':').count() == 2, "{value}");
+    let refused: Value = redis.ask(&["SET", KEY, "plain", "NX", "PX", "60000"]);
+    assert_eq!(refused, Value::Nil);
+    assert!(redis.pttl(KEY) > 3_590_000, "it lasts as long as the longest share: {}", redis.pttl(KEY));
+    let [short, long] = readers;
+    long.leaves();
+    assert!((1..=30_000).contains(&redis.pttl(KEY)), "{}", redis.pttl(KEY));
+    short.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_deleted_key_ends_every_share_and_no_other_holder_goes_unseen() {
+    let redis = Redis::start();
+    let shared = [Turn::had(&redis, &["-t", "3s", "--shared"]), Turn::had(&redis, &["-t", "3s", "--slots", "5"])];
+    let waiter = Turn::queued(&redis, &[]);
+    redis.delete(KEY);
+    // A generation of another's begins in between.
+    redis.nxlock(["run", "job", "--no-queue", "--shared", "-n", "true"]).run().exits(0);
+    for lost in shared {
+        lost.finish().exits(76).says("is lost");
+    }
+    let mut waiter = waiter;
+    waiter.up();
+    waiter.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_share_of_an_earlier_generation_does_not_come_back_to_life() {
+    let redis = Redis::start();
+    let old = redis.nxlock(["acquire", "job", "--slots", "2", "--ttl", "1h"]).run().exits(0).token();
+    redis.delete(KEY);
+    let new = Turn::had(&redis, &PAIR);
+    redis.nxlock(["renew", "job", &old, "--ttl", "1h"]).run().exits(76);
+    redis.nxlock(["release", "job", &old]).run().exits(76);
+    assert_eq!(slots(&redis), [0], "the new one has the lowest slot");
+    new.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn an_expiry_that_somebody_changed_is_put_right_by_the_next_renewal() {
+    let redis = Redis::start();
+    let shares = [Turn::had(&redis, &["-t", "3s", "--shared"]), Turn::had(&redis, &["-t", "1h", "--shared"])];
+    redis.ask::<()>(&["PERSIST", KEY]);
+    eventually("it expires again", || redis.pttl(KEY) > 3_590_000);
+    redis.ask::<()>(&["PEXPIRE", KEY, "20000"]);
+    eventually("it lasts as long as the longest share", || redis.pttl(KEY) > 3_590_000);
+    all_leave(shares);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn without_its_terms_holders_go_on_and_nobody_joins() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "3s", "--slots", "2"]);
+    redis.delete(TERMS);
+    redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(75);
+    redis.nxlock(["run", "job", "-n", "true"]).run().exits(75);
+    let until = redis.pttl(KEY);
+    eventually("it is renewed", || redis.pttl(KEY) > until);
+    holder.leaves();
+    redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(0);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn without_its_shares_holders_are_told_and_nobody_joins_until_the_key_has_expired() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "3s", "--slots", "2"]);
+    redis.delete(SHARES);
+    redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(75);
+    holder.finish().exits(76).says("is lost");
+    redis.nxlock(["run", "job", "--slots", "2", "-w", "20s", "true"]).run().exits(0);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn whatever_companion_key_is_deleted_the_rule_holds_and_the_lock_comes_free() {
+    for companion in ["queue", "waiters", "fence"] {
+        let redis = Redis::start();
+        let pair = [Turn::had(&redis, &["-t", "3s", "--slots", "2"]), Turn::had(&redis, &["-t", "3s", "--slots", "2"])];
+        let mut third = Turn::queued(&redis, &PAIR);
+        let before: u64 = redis.value("{lock:job}:fence").unwrap().parse().unwrap();
+        redis.delete(&format!("{{lock:job}}:{companion}"));
+        assert!(!third.is_up());
+        all_leave(pair);
+        assert!(third.up().parse::<u64>().unwrap() > before, "{companion}");
+        third.leaves();
+        only_its_fence_is_left(&redis);
+    }
+}
+
+#[test]
+fn after_flushall_every_share_is_lost_and_everybody_is_served() {
+    let redis = Redis::start();
+    let held = [Turn::had(&redis, &["-t", "3s", "--slots", "2"]), Turn::had(&redis, &["-t", "3s", "--slots", "2"])];
+    let mut waiting = [Turn::queued(&redis, &PAIR), Turn::queued(&redis, &PAIR)];
+    redis.ask::<()>(&["FLUSHALL"]);
+    for lost in held {
+        lost.finish().exits(76).says("is lost");
+    }
+    for next in &mut waiting {
+        next.up();
+    }
+    assert_eq!(slots(&redis), [0, 1]);
+    all_leave(waiting);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn after_a_restart_with_memory_shares_and_queue_are_as_they_were() {
+    let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let held = [Turn::had(&redis, &PAIR), Turn::had(&redis, &PAIR)];
+    let mut third = Turn::queued(&redis, &PAIR);
+    let before = redis.ask::<Vec<String>>(&["ZRANGE", SHARES, "0", "-1"]);
+    redis.restart();
+    queue_is(&redis, &[third.pid()]);
+    assert_eq!(redis.ask::<Vec<String>>(&["ZRANGE", SHARES, "0", "-1"]).len(), before.len());
+    let [first, second] = held;
+    first.leaves();
+    third.up();
+    all_leave([second, third]);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn an_earlier_version_hands_the_lock_to_a_reader_in_its_way() {
+    let redis = Redis::start();
+    let writer = Turn::had(&redis, &[]);
+    let mut readers = [Turn::queued(&redis, &["--shared"]), Turn::queued(&redis, &["--shared"])];
+    // As its RELEASE does: whatever the first waiter wants, the lock becomes its token.
+    let tokens: Vec<String> = redis.ask(&["ZRANGE", "{lock:job}:queue", "0", "0"]);
+    let token = &tokens[0];
+    let record: String = redis.ask(&["HGET", "{lock:job}:waiters", token]);
+    redis.ask::<()>(&["HSET", "{lock:job}:waiters", "reserved", token]);
+    redis.ask::<()>(&["ZREM", "{lock:job}:queue", token]);
+    redis.ask::<()>(&["HDEL", "{lock:job}:waiters", token]);
+    redis.ask::<()>(&["SET", KEY, token, "PX", "1000"]);
+    redis.ask::<()>(&["PUBLISH", record.rsplit('|').next().unwrap(), "g"]);
+    for reader in &mut readers {
+        reader.up();
+    }
+    assert_eq!(lock_status(&redis)["taken"], 2);
+    all_leave(readers);
+    drop(writer);
+    eventually("the writer has given up", || redis.ask::<Vec<String>>(&["KEYS", "*"]).len() == 1);
+}
+
+#[test]
+fn a_lost_reply_is_answered_again_with_the_same_slot() {
+    let redis = Redis::start();
+    let other = Turn::had(&redis, &PAIR);
+    let proxy = Proxy::to(&redis, |request| if request == 1 { Fate::Cut } else { Fate::Delivered });
+    let done = proxy.nxlock(["run", "job", "--slots", "2", "-c", "echo $NXLOCK_SLOT $NXLOCK_FENCE"]).run().exits(0);
+    let fence = redis.value("{lock:job}:fence").unwrap();
+    assert_eq!(done.text().trim_end(), format!("1 {fence}"), "no second grant has raised it");
+    assert_eq!(proxy.requests(), 3, "granted, granted again, given back: {:#?}", proxy.commands());
+    other.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_release_whose_reply_is_lost_gives_the_share_back_once() {
+    let redis = Redis::start();
+    let other = Turn::had(&redis, &PAIR);
+    let proxy = Proxy::to(&redis, |request| if request == 2 { Fate::Cut } else { Fate::Delivered });
+    proxy.nxlock(["run", "job", "--slots", "2", "true"]).run().exits(0);
+    assert_eq!(slots(&redis), [0], "the other has its own still");
+    other.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_killed_holder_among_many_frees_its_slot_when_its_lease_ends() {
+    let redis = Redis::start();
+    let kept = [Turn::had(&redis, &TRIO), Turn::had(&redis, &TRIO)];
+    let token = redis.nxlock(["acquire", "job", "--slots", "3", "--ttl", "2s"]).run().exits(0).token();
+    let since = now();
+    let mut next = Turn::queued(&redis, &TRIO);
+    next.up();
+    assert!(since.elapsed() > Duration::from_millis(1900), "{:?}", since.elapsed());
+    assert_eq!(slots(&redis), [0, 1, 2]);
+    redis.nxlock(["release", "job", &token]).run().exits(76);
+    all_leave(kept);
+    next.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn forty_shares_that_expire_at_once_make_room_for_a_writer() {
+    let redis = Redis::start();
+    for _ in 0..40 {
+        redis.nxlock(["acquire", "job", "--shared", "--ttl", "6s"]).run().exits(0);
+    }
+    assert_eq!(lock_status(&redis)["taken"], 40);
+    redis.nxlock(["run", "job", "-w", "20s", "true"]).run().exits(0);
+    // The leftovers of the shares have no effect, and expire within ten seconds.
+    redis.nxlock(["run", "job", "--slots", "2", "-n", "-c", "echo $NXLOCK_SLOT"]).run().exits(0).prints("0\n");
+    eventually("nothing else is left", || redis.ask::<Vec<String>>(&["KEYS", "*"]) == ["{lock:job}:fence"]);
+}
+
+#[test]
+fn forty_readers_behind_a_writer_all_come_in_at_its_end() {
+    let redis = Redis::start();
+    let writer = Turn::had(&redis, &[]);
+    let mut readers: Vec<Turn> = (0..40).map(|_| Turn::of(redis.nxlock(turn(&["--shared"])))).collect();
+    eventually("all of them wait", || queue(&redis).len() == 40);
+    writer.leaves();
+    for reader in &mut readers {
+        reader.up();
+    }
+    assert_eq!(lock_status(&redis)["taken"], 40);
+    readers.into_iter().for_each(Turn::leaves);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_waiter_that_is_frozen_when_its_slot_is_reserved_loses_it_to_the_next_and_is_served_later() {
+    let redis = Redis::start();
+    let pair = [Turn::had(&redis, &PAIR), Turn::had(&redis, &PAIR)];
+    let mut frozen = Turn::queued(&redis, &PAIR);
+    let mut behind = Turn::queued(&redis, &PAIR);
+    frozen.freeze();
+    let [first, second] = pair;
+    first.leaves();
+    behind.up();
+    assert!(!frozen.is_up());
+    frozen.goes_on();
+    second.leaves();
+    frozen.up();
+    all_leave([frozen, behind]);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_waiter_that_is_told_to_leave_passes_its_reserved_slot_on() {
+    let redis = Redis::start();
+    let pair = [Turn::had(&redis, &PAIR), Turn::had(&redis, &PAIR)];
+    let told = Turn::queued(&redis, &PAIR);
+    let mut behind = Turn::queued(&redis, &PAIR);
+    told.freeze();
+    told.running.signal(Signal::SIGTERM);
+    let [first, second] = pair;
+    first.leaves();
+    eventually("its slot is reserved", || holders(&redis).iter().any(|holder| holder["claimed"] == false));
+    told.goes_on();
+    told.running.finish().dies_of(Signal::SIGTERM);
+    behind.up();
+    all_leave([second, behind]);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_share_kept_for_a_process_ends_with_it_and_the_others_stay() {
+    let redis = Redis::start();
+    let other = Turn::had(&redis, &PAIR);
+    let mut shell = Nxlock::by("sh", ["-c", r#"nxlock acquire job --slots 2 --while-pid $$ --json; read x"#])
+        .env("NXLOCK_SERVER", redis.url())
+        .stdin_from(std::io::pipe().unwrap().0)
+        .start();
+    eventually("it has ended", || shell.has_ended());
+    let kept: Json = serde_json::from_str(&shell.stdout()).unwrap();
+    assert_eq!((&kept["slot"], &kept["slots"], &kept["shared"]), (&1.into(), &2.into(), &false.into()), "{kept}");
+    eventually("its keeper gives it back", || slots(&redis) == [0]);
+    other.leaves();
+    eventually("nothing is left", || redis.ask::<Vec<String>>(&["KEYS", "*"]).len() == 1);
+}
+
+#[test]
+fn a_guard_gives_back_the_share_of_a_killed_run() {
+    let redis = Redis::start();
+    let other = Turn::had(&redis, &["--shared"]);
+    let mut killed = redis.nxlock(["run", "job", "--shared", "-t", "1h", "-c", "echo pid $$; exec sleep 300"]).start();
+    let command: i32 = killed.line("pid ").parse().unwrap();
+    assert!(is_alive(parent_of(command)));
+    killed.signal(Signal::SIGKILL);
+    eventually("its share is gone", || lock_status(&redis)["taken"] == 1);
+    assert!(!is_alive(command));
+    other.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn without_channels_waiters_poll_for_their_shares() {
+    let redis = Redis::start();
+    let rules = "~lock:* ~{lock:* resetchannels +eval +get +set +del +pexpire +pttl +time +zadd +zrem +zrange +zscore +zrank +zcard \
+                 +hget +hset +hdel +type +scan";
+    let words = ["ACL", "SETUSER", "deaf", "on", ">pw"].into_iter().chain(rules.split_whitespace());
+    redis.ask::<()>(&words.collect::<Vec<_>>());
+    let call = |options: &[&str]| {
+        Nxlock::new(turn(options)).env("NXLOCK_SERVER", format!("{}?user=deaf&pass=pw", redis.url()))
+    };
+    let writer = Turn::had(&redis, &[]);
+    let mut readers = [&["--shared"][..], &["--slots", "2"]].map(|options| Turn::of(call(options)).once_queued(&redis));
+    writer.leaves();
+    for reader in &mut readers {
+        reader.up();
+    }
+    all_leave(readers);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn what_the_manual_lists_is_enough_for_shares() {
+    let redis = Redis::start();
+    let user = |name: &str, rules: &str| {
+        let words = ["ACL", "SETUSER", name, "on", ">pw"].into_iter().chain(rules.split_whitespace());
+        redis.ask::<()>(&words.collect::<Vec<_>>());
+        let url = format!("{}?user={name}&pass=pw", redis.url());
+        move |words: &[&str]| Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &url)
+    };
+    let all = user(
+        "all",
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +zadd +zrem +zrange +zrank +zscore \
+         +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe +type",
+    );
+    let renews = user(
+        "renews",
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +time +pttl +pexpire +zrange +zrem +hget +hdel +publish \
+         +pubsub|numsub +zscore +zadd",
+    );
+    let looks = user(
+        "looks",
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub +scan",
+    );
+    let token = all(&["acquire", "job", "--slots", "2", "--ttl", "1m"]).run().exits(0).token();
+    let mut pair = [Turn::of(all(&turn(&PAIR))), Turn::of(all(&turn(&PAIR)))];
+    pair[0].up();
+    is_queued(&redis, pair[1].pid());
+    renews(&["renew", "job", &token, "--ttl", "2m"]).run().exits(0);
+    renews(&["renew", "job", &token, "--ttl", "1m"]).run().exits(0);
+    assert!(looks(&["status"]).run().exits(0).text().contains("2 of 2"));
+    assert!(looks(&["status", "job"]).run().exits(0).text().contains("#1"));
+    all(&["release", "job", &token]).run().exits(0);
+    pair[1].up();
+    let id = holders(&redis)[0]["id"].as_str().unwrap().to_owned();
+    all(&["release", "job", "--break", &id]).run().exits(0);
+    let denied = redis.ask::<Vec<Value>>(&["ACL", "LOG"]);
+    assert!(denied.is_empty(), "{denied:?}");
+    redis.delete(KEY);
+    redis.delete(SHARES);
+    redis.delete(TERMS);
+}
+
+#[test]
+fn a_server_without_scripts_and_several_servers_refuse_to_share() {
+    let redis = Redis::start();
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
+    for options in [&["--shared"][..], &PAIR] {
+        let words = ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied();
+        redis.nxlock(words.clone()).run().exits(78).prints("").says("sharing needs them");
+        Five::start().nxlock(words).run().exits(64).prints("").says("cannot agree on who shares");
+    }
+    redis.nxlock(["run", "job", "--slots", "1", "-c", "echo $NXLOCK_SLOT"]).run().exits(0).prints("0\n");
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn a_full_server_refuses_newcomers_and_serves_who_has_or_waits_for_a_share() {
+    let redis = Redis::start();
+    let held = [Turn::had(&redis, &["-t", "3s", "--slots", "2"]), Turn::had(&redis, &["-t", "3s", "--slots", "2"])];
+    let mut third = Turn::queued(&redis, &PAIR);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    redis.nxlock(["run", "other", "--shared", "-n", "true"]).run().exits(69).says("out of memory");
+    let until = redis.pttl(KEY);
+    eventually("a share is renewed", || redis.pttl(KEY) > until);
+    let [first, second] = held;
+    first.leaves();
+    third.up();
+    all_leave([second, third]);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn the_value_of_a_shared_lock_is_no_token() {
+    let redis = Redis::start();
+    let reader = Turn::had(&redis, &["--shared"]);
+    let value = redis.value(KEY).unwrap();
+    redis.nxlock(["release", "job", &value]).run().exits(64).says("the value of a shared lock");
+    redis.nxlock(["renew", "job", &value, "--ttl", "1m"]).run().exits(64);
+    assert_eq!(redis.value(KEY).unwrap(), value);
+    reader.leaves();
+}
+
+#[test]
+fn a_cluster_shares_by_both_forms_of_a_key() {
+    let cluster = Cluster::of_masters();
+    for key in ["plain", "{tag}.key"] {
+        let script = "echo $NXLOCK_SLOT; nxlock run --key \"$NXLOCK_KEY\" --slots 2 -n -c 'echo $NXLOCK_SLOT'";
+        cluster.nxlock(["run", "--key", key, "--slots", "2", "-c", script]).run().exits(0).prints("0\n1\n");
+    }
+    for node in &cluster.nodes {
+        let _ = node.try_ask::<()>(&["DEL", "{tag}.key:nxlock:fence"]);
+    }
+}
