@@ -183,7 +183,7 @@ fn who_is_called_and_does_not_hear_it_looks_by_itself() {
         let mut next = next_holder(&mut line);
         assert!(!line.iter().any(Turn::is_up));
         next.up();
-        // Who missed the message keeps its place.
+        // A waiter that missed the message keeps its place.
         queue_is(&redis, &pids(&line));
         next.leaves();
     }

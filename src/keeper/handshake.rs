@@ -21,7 +21,7 @@ pub fn socket_pair() -> io::Result<(UnixStream, UnixStream)> {
     UnixStream::pair()
 }
 
-/// What the keeper was granted, for the front to print.
+/// The keeper's grant, for the front to print.
 pub struct Grant {
     pub token: Token,
     pub fence: Option<Fence>,

@@ -58,7 +58,7 @@ pub enum CommandEvent {
     Failed(SpawnError),
     /// This signal stopped the command.
     Stopped(c_int),
-    /// The guard begins to kill the tree: as far as it was told, the lease is about to end.
+    /// The guard begins to kill the tree: as far as it knows, the lease is about to end.
     Overdue,
     /// The command ended. The guard reaps it only after nxlock has read this.
     Ended(ExitStatus),

@@ -43,7 +43,7 @@ pub struct Attempt {
     pub queued: bool,
     /// Reaches the server without a network in between.
     pub near: bool,
-    /// How long its command goes on after it was told to stop: 0 if it stops at once.
+    /// How long its command goes on after a signal to stop: 0 if it stops at once.
     pub dawdles: Nanos,
     pub asked: Nanos,
     /// When and how it ended; `None` if it has not.

@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(6);
 /// The ways to ask for a lock, and how many may hold it then.
 const WAYS: [(&[&str], usize); 4] = [(&[], 1), (&["--slots", "5"], 5), (&["-j", "3"], 3), (&["--shared"], usize::MAX)];
 
-/// What a caller was granted.
+/// The grant to a caller.
 struct Grant {
     token: String,
     slot: Option<u64>,
@@ -219,7 +219,7 @@ pub fn all_readers_behind_a_writer_come_in_together(authority: &impl Authority) 
     let mut writer = Turn::had(authority, &[]);
     let mut readers: Vec<Turn> =
         (0..40).map(|_| Turn::of(authority.nxlock(crate::support::turns::turn(&["--shared"])))).collect();
-    eventually("they stand in line", || queue(authority).len() == 40);
+    eventually("they are in the queue", || queue(authority).len() == 40);
     let last = Turn::queued(authority, &[]);
     writer.is_told();
     readers.iter_mut().for_each(|reader| drop(reader.up()));

@@ -1,5 +1,5 @@
-//! A file of entries: a line of fixed size for each, in no order, or a blank line. The caller must hold the flock of the
-//! lock's record to read and to write it.
+//! A file of entries: a line of fixed size for each, in no order, or a blank line. The caller must hold the flock of
+//! the lock's record to read and to write it.
 
 use std::fs::File;
 use std::io;

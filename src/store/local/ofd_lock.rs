@@ -1,9 +1,10 @@
 //! Locks on numbers: on the byte with that offset in a file, by an open file description, fcntl_locking(2).
 //!
 //! A waiter locks its ticket in the waiters file while it waits, and a holder its fence in the record file while it
-//! holds, or the number of its share in the shares file. The kernel thus knows who is alive: a lock ends when the last process has closed the file, however that
-//! process ends and in whichever namespace it is. The kernel then wakes the processes that wait for the lock. The byte
-//! need not exist. Other fcntl(2) locks would end as soon as any descriptor of the file is closed.
+//! holds, or the number of its share in the shares file. The kernel thus knows who is alive: a lock ends when the last
+//! process has closed the file, however that process ends and in whichever namespace it is. The kernel then wakes the
+//! processes that wait for the lock. The byte need not exist. Other fcntl(2) locks would end as soon as any descriptor
+//! of the file is closed.
 
 use std::fs::File;
 use std::io;

@@ -35,7 +35,7 @@ pub struct Record {
     pub state: State,
 }
 
-/// Who has a lock.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Free,

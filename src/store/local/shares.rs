@@ -2,7 +2,7 @@
 //!
 //! A holder locks the byte of its share's number, through a file that is open only for reading. When the last process
 //! that has this file open closes it, however it ends, the kernel reports IN_CLOSE_NOWRITE to the waiter at the front:
-//! one descriptor tells the end of any number of holders. Everybody else opens the file for writing too, so that looking
+//! one descriptor tells the end of any number of holders. Everybody else opens the file for writing too, so that a look
 //! at it wakes nobody.
 
 use std::collections::BTreeSet;

@@ -97,7 +97,7 @@ pub struct Request<'a> {
     pub waiting: &'a mut Option<WaiterFile>,
 }
 
-/// What a token was granted.
+/// The grant to a token.
 pub struct Granted {
     pub fence: Fence,
     pub slot: Option<Slot>,

@@ -2,8 +2,8 @@
 //!
 //! Every waiter but the first sleeps until the one ahead is gone, for any reason, and the kernel wakes no other. The
 //! first watches the record, and the end of the process that keeps the claim; or the shares, and the ends of all who
-//! have one open. A stopped waiter delays the next one only until that polls: every two seconds at the front, less often
-//! further back, since a poll costs more the longer the queue is.
+//! have one open. A stopped waiter delays the next one only until that polls: every two seconds at the front, less
+//! often further back, since a poll costs more the longer the queue is.
 
 use std::fs::File;
 use std::io;
@@ -29,8 +29,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const FURTHER_BACK: usize = 4;
 /// Poll interval where the kernel cannot wake the waiter, as when inotify(7) has reached max_user_instances.
 const POLL: Duration = Duration::from_millis(50);
-/// Pauses before a look at the shares after a holder's file was closed, or may have been while nobody watched: the kernel
-/// reports that it closes a file right before it unlocks it, and on a busy machine a waiter may look in between.
+/// Pauses before a look at the shares after a holder's file was closed, or may have been while nobody watched: the
+/// kernel reports that it closes a file right before it unlocks it, and on a busy machine a waiter may look in between.
 const CLOSING: [Duration; 5] = [
     Duration::from_millis(1),
     Duration::from_millis(4),

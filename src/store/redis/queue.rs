@@ -121,8 +121,8 @@ impl QueueEntry {
         &self.ticket
     }
 
-    /// Records a reply that was not a grant: when to ask again without a wake-up. `ends_in` is when the lock, or a share
-    /// of it, may be free.
+    /// Records a reply that was not a grant: when to ask again without a wake-up. `ends_in` is when the lock, or a
+    /// share of it, may be free.
     pub fn stands(&mut self, queued: &Queued, state: &LockState, ends_in: Option<Duration>, grace: Duration) {
         self.ticket.clone_from(&queued.ticket);
         if !queued.channel_used && self.hears() {

@@ -115,7 +115,7 @@ local function serve(ms)
     if not h then break end
     local n = limit_of(h)
     if not n or not fits(n) then
-      -- A dead waiter must not block those behind it. Whoever is told below finds out.
+      -- A dead waiter must not block those behind it. The waiter that gets the message below finds out.
       if moved then break end
       local ok, first, _, dropped = pcall(front, nil, heads)
       if not ok or not first or first == h then break end

@@ -38,7 +38,7 @@ elseif shared then
 elseif first == token then
   front('n')
 end
--- Of a generation that is over, or damaged: nothing of ours stays.
+-- The generation is over, or damaged: removes what the token has in it.
 if not shared then
   redis.call('ZREM', H, token)
   redis.call('HDEL', T, token)
