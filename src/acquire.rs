@@ -248,7 +248,8 @@ impl Attempt<'_> {
     /// Adds the holders of a shared lock, of which a refusal tells only the number. They stay unknown if the store does
     /// not answer soon.
     fn with_shares(&mut self, state: LockState) -> LockState {
-        if state.kind != StateKind::Shared {
+        let are_known = state.shares.as_ref().is_none_or(|shares| !shares.held.is_empty());
+        if are_known {
             return state;
         }
         let limit = Limit::until(Moment::now() + self.parting());

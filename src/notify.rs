@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Sharing, Ttl, words};
-use crate::output::json::{fence, holder, kind, lost as how_lost, millis};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Ttl, words};
+use crate::output::json::{fence, holder, kind, lost as how_lost, millis, sharing};
 use crate::report::{Ending, Named, Report};
 use crate::store::QueuePlace;
 use crate::{log, text};
@@ -109,12 +109,7 @@ pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
         events.granted = lease.granted;
         events.until = lease.until;
         let waited = ("waited_ms", millis(events.began.elapsed()));
-        let sharing = [
-            ("shared", json!(claim.token.sharing() == Sharing::Shared)),
-            ("slot", json!(lease.slot.map(|slot| slot.number))),
-            ("slots", json!(lease.slot.map(|slot| slot.of.get()))),
-        ];
-        let [shared, slot, slots] = sharing;
+        let [shared, slot, slots] = sharing(&claim.token, lease.slot);
         let more = [waited, ("ttl_ms", json!(ttl.millis())), shared, slot, slots];
         events.write("granted", more, Writer::hold_back);
     });

@@ -43,7 +43,7 @@ fn had(redis: &Redis, options: &[&str]) -> Turn {
 fn queued(redis: &Redis, options: &[&str]) -> Turn {
     let turn = turn(redis, options);
     let pid = i64::from(turn.pid());
-    eventually("it stands in line", || {
+    eventually("it is in the queue", || {
         lock_status(redis)["queue"].as_array().unwrap().iter().any(|waiter| waiter["pid"] == pid)
     });
     turn

@@ -2,8 +2,9 @@
 //!
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 256
 //! bytes at most. A field `:N` follows if others may hold the lock too: at most N in all, or any number if N is 0. A last
-//! field `:lease` says that no process renews the lock. The random part and N decide; the rest is for people. On a key shared with old `SETNX` clients the value is a bare number, and a record in the same format,
-//! with the number as its random part, is stored beside it.
+//! field `:lease` says that no process renews the lock. The random part and N decide; the rest is for people. On a key
+//! shared with old `SETNX` clients the value is a bare number, and a record in the same format, with the number as its
+//! random part, is stored beside it.
 
 use super::{SHARED_VALUE, Sharing};
 use crate::text::Tainted;

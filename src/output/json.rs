@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::config::{Origin, Setting};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Holder, Legacy, LockState, Lost, Share, Sharing, SlotCount, StateKind, words};
+use crate::lock::{Fence, Holder, Legacy, LockState, Lost, Share, Sharing, Slot, SlotCount, StateKind, Token, words};
 use crate::log;
 use crate::report::{Checked, CheckedServer, Ending, Named, Ran, Refused, Report, Row, Wanted};
 use crate::store::{Finding, Verdict, Waiter};
@@ -40,12 +40,11 @@ pub fn document(report: &Report) -> Option<Value> {
             [
                 ("token", json!(acquired.token.as_str())),
                 ("fence", fence(acquired.fence)),
-                ("shared", json!(acquired.token.sharing() == Sharing::Shared)),
-                ("slot", json!(acquired.slot.map(|slot| slot.number))),
-                ("slots", json!(acquired.slot.map(|slot| slot.of.get()))),
                 ("ttl_ms", json!(acquired.ttl.millis())),
                 ("keeper", json!(acquired.keeper)),
-            ],
+            ]
+            .into_iter()
+            .chain(sharing(&acquired.token, acquired.slot)),
         ),
         Report::Busy(busy) => outcome("held", &busy.lock, refusal(&busy.refused)),
         Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
@@ -72,6 +71,15 @@ pub fn document(report: &Report) -> Option<Value> {
         Report::Failed(error) => failed(error),
         Report::Status(_) | Report::Watched | Report::Interrupted(_) | Report::Said(_) => return None,
     })
+}
+
+/// Returns how a grant is shared.
+pub fn sharing(token: &Token, slot: Option<Slot>) -> [(&'static str, Value); 3] {
+    [
+        ("shared", json!(token.sharing() == Sharing::Shared)),
+        ("slot", json!(slot.map(|slot| slot.number))),
+        ("slots", json!(slot.map(|slot| slot.of.get()))),
+    ]
 }
 
 fn outcome(outcome: &str, lock: &Named, more: impl IntoIterator<Item = (&'static str, Value)>) -> Value {

@@ -159,7 +159,7 @@ fn a_user_with_what_the_manual_lists_can_do_everything() {
     let mut holder = Turn::of(call(&turn(&["-t", "6s"])));
     holder.up();
     let mut waiter = Turn::of(call(&turn(&[])));
-    eventually("it stands in line", || {
+    eventually("it is in the queue", || {
         let seen = call(&["--json", "status", "job"]).run().exits(0).json();
         seen[0]["queue"].as_array().is_some_and(|queue| queue.len() == 1)
     });

@@ -160,7 +160,7 @@ impl Told {
         let bystander = Bystander::of(&redis);
         let mut waits = redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid()]).start();
         waits.says("waiting for \"job\"");
-        eventually("it stands in line", || lock_status(&redis)["queue"].as_array().unwrap().len() == 1);
+        eventually("it is in the queue", || lock_status(&redis)["queue"].as_array().unwrap().len() == 1);
         let keepers = waits.descendants();
         send(&waits);
         Told { redis, waits, keepers, holder, bystander }
@@ -191,7 +191,7 @@ fn a_typed_ctrl_c_ends_the_wait() {
     let holder = Turn::had(&redis, &[]);
     let mut terminal = Terminal::start(redis.sh("nxlock acquire job --while-pid $$; echo not reached", &[]));
     terminal.shows("waiting for");
-    eventually("it stands in line", || lock_status(&redis)["queue"].as_array().unwrap().len() == 1);
+    eventually("it is in the queue", || lock_status(&redis)["queue"].as_array().unwrap().len() == 1);
     terminal.types("\u{3}");
     terminal.dies_of(Signal::SIGINT);
     assert!(!terminal.screen().contains("not reached"));

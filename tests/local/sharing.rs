@@ -489,7 +489,7 @@ const AT_WORK: &str = r#"
     p=${NXLOCK_TOKEN#*:*:*:}; p=${p%%:*}; n=${NXLOCK_TOKEN#*:*:*:*:*:*}
     case $NXLOCK_TOKEN in *:*:*:*:*:*:*) n=${NXLOCK_TOKEN##*:};; *) n=1;; esac
     echo "begin $p $n ${NXLOCK_SLOT--} $NXLOCK_FENCE" >> "$LOG"
-    /bin/true
+    sleep 0.01
     echo "end $p" >> "$LOG""#;
 
 /// One at work: how many may hold the lock beside it, itself included, and its slot.

@@ -401,7 +401,7 @@ impl<'a> Scene<'a> {
             _ => false,
         };
         let first = *first;
-        // A waiter behind dead ones is told to ask again.
+        // The script only sends a message to a waiter behind dead ones.
         let is_called = |scene: &mut Scene<'_>| {
             scene.ears.get_mut(&first).is_some_and(|ear| heard(ear).iter().any(|word| word != "t"))
         };

@@ -156,7 +156,7 @@ fn the_password_of_the_url_is_that_of_the_master() {
     let mut holder = Turn::of(with_login(&crate::support::turns::turn(&["-t", "6s"])));
     holder.up();
     let mut waiter = Turn::of(with_login(&crate::support::turns::turn(&[])));
-    eventually("it stands in line", || {
+    eventually("it is in the queue", || {
         let seen = with_login(&["--json", "status", "job"]).run().exits(0).json();
         seen[0]["queue"].as_array().is_some_and(|queue| queue.len() == 1)
     });

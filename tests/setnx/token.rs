@@ -89,7 +89,7 @@ fn waiters_of_both_kinds_stand_in_one_line() {
         let script = r#"echo "up $NXLOCK_FENCE"; read x; exit 0"#;
         let turn = Turn::of(redis.nxlock(["run", "--key", KEY, "-c", script]));
         let pid = i64::from(turn.pid());
-        eventually("it stands in line", || {
+        eventually("it is in the queue", || {
             lock_status(redis)["queue"].as_array().unwrap().iter().any(|waiter| waiter["pid"] == pid)
         });
         turn

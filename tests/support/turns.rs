@@ -145,7 +145,7 @@ pub fn queue(authority: &impl Authority) -> Vec<i32> {
 
 #[track_caller]
 pub fn is_queued(authority: &impl Authority, pid: i32) {
-    eventually("it stands in line", || queue(authority).contains(&pid));
+    eventually("it is in the queue", || queue(authority).contains(&pid));
 }
 
 /// Waits until the queue is exactly this.
