@@ -7,6 +7,8 @@
 mod expiry;
 #[path = "handoff/guard.rs"]
 mod guard;
+#[path = "handoff/readers.rs"]
+mod readers;
 #[path = "handoff/scene.rs"]
 mod scene;
 #[path = "handoff/within.rs"]
@@ -31,16 +33,25 @@ pub fn ran_another_role() -> bool {
     true
 }
 
+/// One holder at a time.
+const ALONE: [Guard; 5] = [Guard::Flock, Guard::NxlockTcp, Guard::NxlockUnix, Guard::NxlockLocal, Guard::Poller];
+
 pub fn measure() {
     let server = Server::start();
     println!("handoff: {}", circumstances(&server));
-    hand_offs(&server, 1, if quick() { 10 } else { 50 }, Duration::ZERO);
-    hand_offs(&server, 10, if quick() { 1 } else { 5 }, Duration::from_millis(20));
-    hand_offs(&server, 100, if quick() { 1 } else { 2 }, Duration::from_millis(20));
-    println!("expiry: the holder is killed, ttl 1s; from the ttl's end to the next command's start");
-    lateness(&server, "alone in the server");
+    hand_offs(&server, &ALONE, 1, if quick() { 10 } else { 50 }, Duration::ZERO);
+    hand_offs(&server, &ALONE, 10, if quick() { 1 } else { 5 }, Duration::from_millis(20));
+    hand_offs(&server, &ALONE, 100, if quick() { 1 } else { 2 }, Duration::from_millis(20));
+    println!("expiry: the holder's host fails; from the end of the lease to the next command's start");
+    lateness(&server, Guard::NxlockTcp, "alone in the server");
+    lateness(&server, Guard::Slots(5), "one of five slots");
     expiry::strew(&server, 10_000);
-    lateness(&server, "with 10000 other keys that expire");
+    lateness(&server, Guard::NxlockTcp, "with 10000 other keys that expire");
+    println!("a kill: nxlock is killed; from then to the next command's start");
+    for guard in [Guard::NxlockTcp, Guard::NxlockLocal, Guard::Slots(5), Guard::LocalSlots(5)] {
+        let late = expiry::after_a_kill(&server, guard, if quick() { 5 } else { 25 });
+        print_figures(&guard.name(), &late);
+    }
     idle(&server, 100, Duration::from_secs(if quick() { 3 } else { 10 }));
 }
 
@@ -63,34 +74,67 @@ impl Sum {
     }
 }
 
-fn hand_offs(server: &Server, waiters: usize, count: usize, apart: Duration) {
-    let sums: Vec<RefCell<Sum>> = Guard::ALL.iter().map(|_| RefCell::default()).collect();
-    let contestants = Guard::ALL.iter().zip(&sums).map(|(&guard, sum)| {
+/// Prints the hand-offs of some guards, relative to those of the first.
+fn hand_offs(server: &Server, guards: &[Guard], waiters: usize, count: usize, apart: Duration) {
+    let sums: Vec<RefCell<Sum>> = guards.iter().map(|_| RefCell::default()).collect();
+    let contestants = guards.iter().zip(&sums).map(|(&guard, sum)| {
         let alone = scene(server, guard, 0, Duration::ZERO);
         Box::new(move || sum.borrow_mut().add(scene(server, guard, waiters, apart), &alone)) as Contestant<'_>
     });
     rounds(count, &mut contestants.collect::<Vec<_>>());
 
-    let flock = sums[0].borrow().latencies.clone();
-    let heading = ["ms", "p10", "p50", "p90", "to flock p10", "p50", "p90", "inversions", "EVAL", "commands"];
+    let first = sums[0].borrow().latencies.clone();
+    let heading = ["ms", "p10", "p50", "p90", "to the first p10", "p50", "p90", "inversions", "EVAL", "commands"];
     let mut table = Table::new(&heading);
-    for (guard, sum) in Guard::ALL.iter().zip(&sums) {
+    for (guard, sum) in guards.iter().zip(&sums) {
         let sum = sum.borrow();
         let each = |calls: u64| match guard.asks() {
             true => format!("{:.2}", calls as f64 / sum.latencies.count() as f64),
             false => String::new(),
         };
         let mut cells: Vec<String> = [10, 50, 90].map(|p| format!("{:.2}", sum.latencies.percentile(p))).into();
-        cells.extend([10, 50, 90].map(|p| format!("{:.2}", sum.latencies.percentile(p) / flock.percentile(p))));
+        cells.extend([10, 50, 90].map(|p| format!("{:.2}", sum.latencies.percentile(p) / first.percentile(p))));
         cells.extend([sum.inversions.to_string(), each(sum.asked), each(sum.commands)]);
-        table.row(guard.name(), &cells);
+        table.row(&guard.name(), &cells);
     }
     let load = circumstances(server);
     println!("\n{waiters} waiting, {count} rounds ({load})\n{}", table.text());
 }
 
-fn lateness(server: &Server, how: &str) {
-    let late = expiry::lateness(server, 15);
+/// Measures slots beside an exclusive lock, and readers behind a writer.
+pub fn measure_sharing() {
+    let server = Server::start();
+    println!("sharing: {}", circumstances(&server));
+    let guards = [
+        Guard::NxlockTcp,
+        Guard::Slots(5),
+        Guard::Slots(500),
+        Guard::NxlockLocal,
+        Guard::LocalSlots(5),
+        Guard::LocalSlots(500),
+    ];
+    hand_offs(&server, &guards, 1, if quick() { 3 } else { 25 }, Duration::ZERO);
+    hand_offs(&server, &guards, 100, if quick() { 1 } else { 2 }, Duration::from_millis(20));
+    if !quick() {
+        hand_offs(&server, &guards, 1000, 1, Duration::from_millis(20));
+    }
+    let heading = ["ms", "first p50", "last p50", "to flock first", "last"];
+    for (waiting, count) in [(1, 25), (10, 10), (100, 3)] {
+        let mut table = Table::new(&heading);
+        let load = circumstances(&server);
+        let count = if quick() { 1 } else { count };
+        for (name, cells) in readers::compare(&server, waiting, count) {
+            table.row(&name, &cells);
+        }
+        println!("{waiting} readers behind a writer, {count} rounds ({load})\n{}", table.text());
+    }
+}
+
+fn lateness(server: &Server, guard: Guard, how: &str) {
+    print_figures(how, &expiry::lateness(server, guard, 15));
+}
+
+fn print_figures(how: &str, late: &Figures) {
     let [best, half, most] = [10, 50, 90].map(|p| late.percentile(p));
     println!("  {how}: p10 {best:.1} ms, p50 {half:.1} ms, p90 {most:.1} ms ({} times)", late.count());
 }

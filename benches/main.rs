@@ -11,9 +11,10 @@ mod overhead;
 mod rig;
 mod topology;
 
-const BENCHES: [(&str, fn()); 5] = [
+const BENCHES: [(&str, fn()); 6] = [
     ("overhead", overhead::measure),
     ("handoff", handoff::measure),
+    ("sharing", handoff::measure_sharing),
     ("topology", topology::measure),
     ("crowd", crowd::measure),
     ("listing", listing::measure),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::within;
 use crate::rig::{NXLOCK, Server, command};
@@ -15,46 +15,86 @@ pub enum Guard {
     NxlockTcp,
     NxlockUnix,
     NxlockLocal,
+    /// One of this many slots, by TCP.
+    Slots(usize),
+    /// One of this many slots of a local lock.
+    LocalSlots(usize),
     Poller,
 }
 
 impl Guard {
-    pub const ALL: [Guard; 5] = [Guard::Flock, Guard::NxlockTcp, Guard::NxlockUnix, Guard::NxlockLocal, Guard::Poller];
-
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Guard::Flock => "flock",
-            Guard::NxlockTcp => "nxlock, TCP",
-            Guard::NxlockUnix => "nxlock, Unix socket",
-            Guard::NxlockLocal => "nxlock, local",
-            Guard::Poller => "SET NX every 100 ms, TCP",
+            Guard::Flock => "flock".into(),
+            Guard::NxlockTcp => "nxlock, TCP".into(),
+            Guard::NxlockUnix => "nxlock, Unix socket".into(),
+            Guard::NxlockLocal => "nxlock, local".into(),
+            Guard::Slots(slots) => format!("{slots} slots, TCP"),
+            Guard::LocalSlots(slots) => format!("{slots} slots, local"),
+            Guard::Poller => "SET NX every 100 ms, TCP".into(),
         }
     }
 
     /// Returns whether it sends requests to a server.
     pub fn asks(self) -> bool {
-        !matches!(self, Guard::Flock | Guard::NxlockLocal)
+        !matches!(self, Guard::Flock | Guard::NxlockLocal | Guard::LocalSlots(_))
+    }
+
+    /// Returns how many may hold the lock at once.
+    pub fn slots(self) -> usize {
+        match self {
+            Guard::Slots(slots) | Guard::LocalSlots(slots) => slots,
+            _ => 1,
+        }
+    }
+
+    fn url(self, server: &Server) -> String {
+        match self {
+            Guard::NxlockUnix => server.unix(),
+            Guard::NxlockLocal | Guard::LocalSlots(_) => server.local(),
+            _ => server.tcp(),
+        }
+    }
+
+    /// Acquires one share that nobody renews.
+    pub fn acquire(self, server: &Server, name: &str, ttl: &str) {
+        let mut call = command(NXLOCK);
+        call.args(["--server", &self.url(server), "--quiet", "acquire", "--ttl", ttl, name]);
+        call.args(self.sharing());
+        let granted = call.stdout(Stdio::null()).status().expect("it starts");
+        assert!(granted.success(), "{granted}");
+    }
+
+    fn sharing(self) -> Option<String> {
+        (self.slots() > 1).then(|| format!("--slots={}", self.slots()))
     }
 
     /// Returns a call that runs `words` under the lock `name`.
     pub fn call(self, server: &Server, name: &str, words: &[OsString]) -> Command {
-        let nxlock = |url: String| {
-            let mut call = command(NXLOCK);
-            call.args(["--server", &url, "--quiet", "run", "--wait", "2m", name, "--"]);
-            call
-        };
+        self.call_with(self.sharing().as_deref(), server, name, words)
+    }
+
+    /// Returns a call that runs `words` under the lock `name` with other readers.
+    pub fn read(self, server: &Server, name: &str, words: &[OsString]) -> Command {
+        self.call_with(Some("--shared"), server, name, words)
+    }
+
+    fn call_with(self, sharing: Option<&str>, server: &Server, name: &str, words: &[OsString]) -> Command {
         let mut call = match self {
             Guard::Flock => {
                 let mut call = command("flock");
-                call.arg(file(server, name));
+                call.args(sharing).arg(file(server, name));
                 call
             }
-            Guard::NxlockTcp => nxlock(server.tcp()),
-            Guard::NxlockUnix => nxlock(server.unix()),
-            Guard::NxlockLocal => nxlock(server.local()),
             Guard::Poller => {
                 let mut call = command(within::program());
                 call.args([within::POLL, &server.port().to_string(), name]);
+                call
+            }
+            _ => {
+                let mut call = command(NXLOCK);
+                call.args(["--server", &self.url(server), "--quiet", "run", "--wait", "2m"]);
+                call.args(sharing).args([name, "--"]);
                 call
             }
         };
@@ -66,8 +106,10 @@ impl Guard {
     pub fn waiting(self, server: &Server, name: &str) -> Option<usize> {
         match self {
             Guard::Flock => Some(blocked(&file(server, name))),
-            Guard::NxlockTcp | Guard::NxlockUnix => Some(server.ask(&["ZCARD", &format!("{{lock:{name}}}:queue")])),
-            Guard::NxlockLocal => Some(queued(&server.local(), name)),
+            Guard::NxlockTcp | Guard::NxlockUnix | Guard::Slots(_) => {
+                Some(server.ask(&["ZCARD", &format!("{{lock:{name}}}:queue")]))
+            }
+            Guard::NxlockLocal | Guard::LocalSlots(_) => Some(queued(&server.local(), name)),
             Guard::Poller => None,
         }
     }

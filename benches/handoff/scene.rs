@@ -34,6 +34,8 @@ pub struct Crowd {
 pub fn gather(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Crowd {
     let name = new_name();
     let stamps = server.directory().join(format!("{name}.stamps"));
+    // The other slots are held all the time: all waiters get the one of this holder, one after the other.
+    (1..guard.slots()).for_each(|_| guard.acquire(server, &name, "1h"));
     let mut holder = start(guard.call(server, &name, &stamping(&stamps, 0, true)), Stdio::piped());
     let leash = holder.stdin.take().expect("a pipe");
     // The holder's command creates the file.
