@@ -248,8 +248,8 @@ impl Attempt<'_> {
     /// Adds the holders of a shared lock, of which a refusal tells only the number. They stay unknown if the store does
     /// not answer soon.
     fn with_shares(&mut self, state: LockState) -> LockState {
-        let are_known = state.shares.as_ref().is_none_or(|shares| !shares.held.is_empty());
-        if are_known {
+        let are_known = state.shares.as_ref().is_some_and(|shares| !shares.held.is_empty());
+        if are_known || state.kind != StateKind::Shared {
             return state;
         }
         let limit = Limit::until(Moment::now() + self.parting());

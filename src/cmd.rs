@@ -19,7 +19,7 @@ use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SetnxArgs, SharingArg
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    BesideSetnx, Claim, HELD, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Token, Ttl, Upkeep, words,
+    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Token, Ttl, Upkeep, words,
 };
 use crate::output::progress::Waiting;
 use crate::report::{Busy, Named, Report};
@@ -181,6 +181,16 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
 /// If the store cannot list them.
 pub fn names(global: &GlobalArgs, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
     open(global, global.prefix.clone(), Wants::default())?.names(limit)
+}
+
+/// Returns the IDs of those who hold a lock.
+///
+/// # Errors
+/// If the store cannot tell.
+pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyhow::Result<Vec<HolderId>> {
+    let (lock, prefix) = meant(global, lock)?;
+    let status = open(global, prefix, Wants::default())?.inspect(&lock.name, limit)?;
+    Ok(status.state.holders().map(|holder| holder.id.clone()).collect())
 }
 
 /// Returns the options from the command line, but not from the environment, that say where the locks are. Without a

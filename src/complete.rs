@@ -1,6 +1,7 @@
-//! `nxlock complete-names`: prints the names of locks, for the scripts in `completions/` to offer.
+//! `nxlock complete-names`: prints the names of locks, and after `--break` the IDs of holders, for the scripts in
+//! `completions/` to offer.
 //!
-//! A hidden interface, which the manual promises in NOTES: it prints names, and never anything else. After an error, or
+//! A hidden interface, which the manual promises in NOTES: it prints these, and never anything else. After an error, or
 //! longer than a person waits for a key, it prints none.
 
 mod bash;
@@ -10,7 +11,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::config;
+use clap::FromArgMatches;
+
+use crate::cli::{GlobalArgs, LockArg, config};
 use crate::clock::Moment;
 use crate::lock::LockName;
 use crate::wait::Limit;
@@ -62,22 +65,46 @@ fn beginning(names: &[String], word: &str) -> Vec<String> {
     names.iter().filter(|name| name.starts_with(word)).take(MOST).cloned().collect()
 }
 
-/// Returns the names of all locks, if a lock's name may follow these words.
+/// Returns the options for a call that prints nothing but what it offers, and soon.
+fn quiet(mut global: GlobalArgs) -> GlobalArgs {
+    global.quiet = true;
+    global.server_timeout = global.server_timeout.min(BOUND);
+    log::begin(global.log_options(false), global.color.into());
+    global
+}
+
+/// Returns the IDs of a lock's holders, if the words before name the lock to break.
+fn ids(before: &[OsString]) -> Option<Vec<String>> {
+    let (matches, global) = config::so_far(before)?;
+    let (verb, named) = matches.subcommand()?;
+    if verb != "release" {
+        return None;
+    }
+    let lock = LockArg::from_arg_matches(named).ok()?;
+    let global = quiet(global);
+    let ids = cmd::holder_ids(&global, &lock, Limit::until(Moment::now() + BOUND)).ok()?;
+    Some(ids.iter().map(ToString::to_string).collect())
+}
+
+/// Returns the names of all locks, if a lock's name may follow these words, or the IDs that may.
 fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     if word.as_encoded_bytes().starts_with(b"-") {
         return None;
     }
+    if let [before @ .., last] = before
+        && last == "--break"
+    {
+        return ids(before);
+    }
     let line: Vec<_> = before.iter().cloned().chain([HERE.into()]).collect();
-    let (matches, mut global) = config::so_far(&line)?;
+    let (matches, global) = config::so_far(&line)?;
     let (_, verb) = matches.subcommand()?;
     let raw = |id| verb.try_get_raw(id).ok().flatten();
     let last = raw("name").or_else(|| raw("names"))?.next_back()?;
     if last != HERE || raw("key").is_some() {
         return None;
     }
-    global.quiet = true;
-    global.server_timeout = global.server_timeout.min(BOUND);
-    log::begin(global.log_options(false), global.color.into());
+    let global = quiet(global);
     let names = cmd::names(&global, Limit::until(Moment::now() + BOUND)).ok()?;
     // Drop names that would be taken for an option, or would look like another name.
     let harmless = |name: &&str| !name.starts_with('-') && !name.contains(text::may_fool);

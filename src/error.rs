@@ -32,6 +32,8 @@ pub enum ErrorKind {
     Misconfigured,
     /// The key holds something that cannot be a lock.
     WrongType,
+    /// A key that belongs to the lock holds something else.
+    Damaged,
     /// The user's request makes no sense.
     Usage,
     /// A failure of nxlock itself.

@@ -59,7 +59,7 @@ fn of(kind: ErrorKind) -> u8 {
         ErrorKind::Usage => USAGE,
         ErrorKind::Internal => 70,
         ErrorKind::Refused => 77,
-        ErrorKind::Misconfigured | ErrorKind::WrongType => 78,
+        ErrorKind::Misconfigured | ErrorKind::WrongType | ErrorKind::Damaged => 78,
     }
 }
 

@@ -235,7 +235,7 @@ pub struct LockState {
     pub fence: Option<Fence>,
     /// What the value of a [`StateKind::Legacy`] lock says.
     pub legacy: Option<Legacy>,
-    /// The holders of a [`StateKind::Shared`] lock.
+    /// The holders of a [`StateKind::Shared`] lock; none if they are not known.
     pub shares: Option<Shares>,
 }
 
@@ -266,12 +266,24 @@ impl LockState {
             StateKind::NoExpiry | StateKind::Legacy => Some("it has no expiry: it does not end by itself"),
             StateKind::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
             StateKind::Contested => Some("no holder has a majority of the servers"),
-            StateKind::Damaged => Some("its queue or waiters key is of another type: delete that key"),
+            StateKind::Damaged => Some("a key that belongs to it is of another type: delete that key"),
             StateKind::Unknown => Some("too few servers answer to tell whose it is"),
-            StateKind::Shared if self.shares.as_ref().is_some_and(Shares::is_mixed) => {
+            StateKind::Shared => self.warning_of_shares(),
+            StateKind::Free | StateKind::Held | StateKind::Reserved | StateKind::Foreign => None,
+        }
+    }
+
+    fn warning_of_shares(&self) -> Option<&'static str> {
+        if self.ttl.is_none() {
+            return Some("it has no expiry until one of its holders renews it");
+        }
+        match &self.shares {
+            None => Some("by whom it is shared is not known"),
+            Some(Shares { taken: 0, .. }) => Some("its shares were lost: nobody gets it before its lease ends"),
+            Some(shares) if shares.is_mixed() => {
                 Some("its holders asked for different numbers of slots: the least counts")
             }
-            StateKind::Free | StateKind::Held | StateKind::Reserved | StateKind::Shared | StateKind::Foreign => None,
+            Some(_) => None,
         }
     }
 
@@ -289,12 +301,12 @@ impl LockState {
         let is_shared = value.starts_with(SHARED_VALUE.as_bytes());
         let kind = match (&holder, ttl) {
             _ if legacy.is_some() => StateKind::Legacy,
-            (_, Some(_)) if is_shared => StateKind::Shared,
+            _ if is_shared => StateKind::Shared,
             (_, None) => StateKind::NoExpiry,
             (None, Some(_)) => StateKind::Foreign,
             (Some(_), Some(_)) => StateKind::Held,
         };
-        LockState { kind, holder, ttl, fence, legacy, shares: is_shared.then(Shares::default) }
+        LockState { kind, holder, ttl, fence, legacy, shares: None }
     }
 }
 

@@ -77,6 +77,26 @@ fn names_are_offered_where_a_name_is_typed_and_nowhere_else() {
 }
 
 #[test]
+fn after_break_the_ids_of_the_holders_are_offered() {
+    let redis = Redis::start();
+    let ids = |options: &[&str]| {
+        let words = ["acquire", "job", "--ttl", "10m"].iter().chain(options).copied();
+        let token = redis.nxlock(words).run().exits(0).token();
+        token[4..12].to_owned()
+    };
+    let mut shared = [ids(&["--shared"]), ids(&["--shared"])];
+    let mut found = finds(&redis, &["release", "job", "--break", ""]);
+    shared.sort();
+    found.sort();
+    assert_eq!(found, shared);
+    assert_eq!(asked(&redis, &["release", "another", "--break", ""]), Vec::<String>::new());
+    clear(&redis);
+    let alone = ids(&[]);
+    assert_eq!(finds(&redis, &["release", "job", "--break", &alone[..2]]), [alone]);
+    clear(&redis);
+}
+
+#[test]
 fn the_line_itself_may_say_where_the_locks_are() {
     let redis = with_locks(&["deploy"]);
     redis.put("other:job", b"somebody", Some(600_000));

@@ -395,9 +395,9 @@ fn a_command_without_a_terminal_may_get_ready_to_be_suspended() {
     // The handler uses no child process, which would be stopped as well.
     let script = r"
 import os, signal, time
-def stop(*_): print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP)
+def stop(*_): os.write(1, b'ready\n'); os.kill(os.getpid(), signal.SIGSTOP)
 signal.signal(signal.SIGTSTP, stop)
-signal.signal(signal.SIGCONT, lambda *_: print('cont', flush=True))
+signal.signal(signal.SIGCONT, lambda *_: os.write(1, b'cont\n'))
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(5))
 print('up', os.getpid(), flush=True)
 while True: time.sleep(1)

@@ -28,6 +28,19 @@ fn all_leave<const N: usize>(turns: [Turn; N]) {
     turns.into_iter().for_each(Turn::leaves);
 }
 
+/// Asserts that `status` prints or says these texts, and returns all.
+#[track_caller]
+fn shows(redis: &Redis, texts: &[&str]) -> String {
+    let shown = redis.nxlock(["status", "job"]).run().exits(0).both();
+    texts.iter().for_each(|text| assert!(shown.contains(text), "{text}: {shown}"));
+    shown
+}
+
+/// Returns what `status` warns of.
+fn warning(redis: &Redis) -> String {
+    lock_status(redis)["warnings"].to_string()
+}
+
 /// Asserts that nothing is left of a lock but its fence.
 #[track_caller]
 fn only_its_fence_is_left(redis: &Redis) {
@@ -55,9 +68,11 @@ fn a_deleted_key_ends_every_share_and_no_other_holder_goes_unseen() {
     let redis = Redis::start();
     let shared = [Turn::had(&redis, &["-t", "3s", "--shared"]), Turn::had(&redis, &["-t", "3s", "--slots", "5"])];
     let waiter = Turn::queued(&redis, &[]);
+    waiter.freeze();
     redis.delete(KEY);
     // A generation of another's begins in between.
     redis.nxlock(["run", "job", "--no-queue", "--shared", "-n", "true"]).run().exits(0);
+    waiter.goes_on();
     for lost in shared {
         lost.finish().exits(76).says("is lost");
     }
@@ -107,6 +122,133 @@ fn without_its_terms_holders_go_on_and_nobody_joins() {
 }
 
 #[test]
+fn a_terms_key_of_another_type_keeps_newcomers_out_and_every_share_is_given_back() {
+    let redis = Redis::start();
+    let pair = [Turn::had(&redis, &["-t", "3s", "--slots", "2"]), Turn::had(&redis, &PAIR)];
+    redis.delete(TERMS);
+    redis.put(TERMS, b"another's", None);
+    let refused = redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(78);
+    refused.says("{lock:job}:terms is a key of another type").says("delete it");
+    redis.nxlock(["run", "job", "-n", "true"]).run().exits(75);
+    assert_eq!(lock_status(&redis)["taken"], 2);
+    let until = redis.pttl(KEY);
+    eventually("it is renewed", || redis.pttl(KEY) > until);
+    all_leave(pair);
+    redis.nxlock(["run", "job", "-n", "true"]).run().exits(0);
+    redis.nxlock(["run", "job", "--shared", "-n", "true"]).run().exits(78);
+    assert_eq!(redis.value(TERMS).as_deref(), Some("another's"));
+    redis.delete(TERMS);
+    redis.nxlock(["run", "job", "--shared", "-n", "true"]).run().exits(0);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_shares_key_of_another_type_is_named_wherever_it_is_in_the_way() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &PAIR);
+    redis.delete(SHARES);
+    redis.put(SHARES, b"another's", None);
+    let named = "{lock:job}:shares is a key of another type";
+    redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(78).says(named);
+    let seen = lock_status(&redis);
+    assert_eq!((&seen["state"], &seen["holder"]), (&"unknown".into(), &Json::Null));
+    redis.nxlock(["status", "job"]).run().exits(69);
+    assert!(warning(&redis).contains("delete that key"));
+    let mut holder = holder;
+    holder.is_told();
+    holder.finish().says(named).never_says("is lost");
+    redis.nxlock(["run", "job", "-n", "true"]).run().exits(75).says("shared by others").never_says("redis-cli DEL");
+    redis.delete(SHARES);
+    redis.delete(KEY);
+    redis.nxlock(["run", "job", "--shared", "-n", "true"]).run().exits(0);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn what_is_not_known_of_the_holders_is_not_made_up() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "job", "--shared", "--ttl", "1h"]).run().exits(0).token();
+    let holder = Turn::had(&redis, &["--shared"]);
+    redis.nxlock(["release", "job", &token]).run().exits(0);
+    for verb in [&["release", "job", &token][..], &["renew", "job", &token, "--ttl", "1m"]] {
+        let done = redis.nxlock(["--json"].iter().chain(verb).copied()).run().exits(76);
+        let told: Json = serde_json::from_str(&done.text()).unwrap();
+        assert_eq!((&told["state"], &told["taken"], &told["holders"]), (&"shared".into(), &Json::Null, &Json::Null));
+    }
+    holder.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn any_one_of_hundreds_of_holders_is_broken_by_its_id() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "job", "--shared", "--ttl", "1h"]).run().exits(0).token();
+    let (seconds, _): (u64, u64) = redis.ask(&["TIME"]);
+    let end = ((seconds + 600) * 1000).to_string();
+    let letters = || 'a'..='z';
+    let pairs = letters().flat_map(|one| letters().map(move |two| format!("{:a>24}{one}{two}", "")));
+    let others: Vec<String> = pairs.take(519).map(|random| format!("nx1:{random}:u@h:1:1::0")).collect();
+    let ends = others.iter().flat_map(|other| [&end[..], &other[..]]);
+    redis.ask::<()>(&["ZADD", SHARES].into_iter().chain(ends).collect::<Vec<_>>());
+    let seen = lock_status(&redis);
+    assert_eq!((&seen["taken"], seen["holders"].as_array().map(Vec::len)), (&520.into(), Some(500)));
+    shows(&redis, &["and 20 more"]);
+    redis.nxlock(["release", "job", "--break", &token[4..12]]).run().exits(0).says("broke \"job\"");
+    assert_eq!(lock_status(&redis)["taken"], 519);
+    redis.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76);
+    redis.ask::<()>(&["FLUSHALL"]);
+}
+
+#[test]
+fn without_an_expiry_its_holders_are_shown_all_the_same() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &PAIR);
+    redis.ask::<()>(&["PERSIST", KEY]);
+    let seen = lock_status(&redis);
+    assert_eq!((&seen["state"], &seen["taken"], &seen["ttl_ms"]), (&"shared".into(), &1.into(), &Json::Null));
+    shows(&redis, &["1 of 2", "no end"]);
+    assert!(warning(&redis).contains("no expiry"));
+    let refused = redis.nxlock(["run", "job", "-n", "true"]).run().exits(75);
+    refused.says("slot 0").says("release job --break ID").never_says("DEL");
+    holder.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn without_their_terms_slots_are_shown_as_slots() {
+    let redis = Redis::start();
+    let pair = [Turn::had(&redis, &PAIR), Turn::had(&redis, &PAIR)];
+    redis.delete(TERMS);
+    let shown = shows(&redis, &["2 of 2"]);
+    assert_eq!(shown.matches(" slot ").count(), 2, "{shown}");
+    redis.delete(SHARES);
+    assert!(warning(&redis).contains("its shares were lost"));
+    drop(pair);
+    redis.ask::<()>(&["FLUSHALL"]);
+}
+
+#[test]
+fn terms_that_were_lost_and_written_anew_expire() {
+    let redis = Redis::start();
+    let kept = redis.nxlock(["acquire", "job", "--shared", "--ttl", "1h"]).run().exits(0).token();
+    let url = redis.url();
+    // A grant whose reply is lost is asked for again, and finds its terms gone.
+    let proxy = Proxy::to(&redis, move |request| {
+        if request == 2 {
+            let mut connection = redis::Client::open(&url[..]).unwrap().get_connection().unwrap();
+            redis::cmd("DEL").arg(TERMS).exec(&mut connection).unwrap();
+        }
+        if request == 1 { Fate::Cut } else { Fate::Delivered }
+    });
+    let mut reader = Turn::of(proxy.nxlock(turn(&["--shared"])));
+    reader.up();
+    assert!(redis.ask::<i64>(&["PTTL", TERMS]) > 0, "{}", redis.ask::<i64>(&["PTTL", TERMS]));
+    reader.leaves();
+    redis.nxlock(["release", "job", &kept]).run().exits(0);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
 fn without_its_shares_holders_are_told_and_nobody_joins_until_the_key_has_expired() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &["-t", "3s", "--slots", "2"]);
@@ -121,7 +263,7 @@ fn without_its_shares_holders_are_told_and_nobody_joins_until_the_key_has_expire
 fn whatever_companion_key_is_deleted_the_rule_holds_and_the_lock_comes_free() {
     for companion in ["queue", "waiters", "fence"] {
         let redis = Redis::start();
-        let pair = [Turn::had(&redis, &["-t", "3s", "--slots", "2"]), Turn::had(&redis, &["-t", "3s", "--slots", "2"])];
+        let pair = [Turn::had(&redis, &PAIR), Turn::had(&redis, &PAIR)];
         let mut third = Turn::queued(&redis, &PAIR);
         let before: u64 = redis.value("{lock:job}:fence").unwrap().parse().unwrap();
         redis.delete(&format!("{{lock:job}}:{companion}"));
@@ -233,9 +375,15 @@ fn a_killed_holder_among_many_frees_its_slot_when_its_lease_ends() {
 fn forty_shares_that_expire_at_once_make_room_for_a_writer() {
     let redis = Redis::start();
     for _ in 0..40 {
-        redis.nxlock(["acquire", "job", "--shared", "--ttl", "6s"]).run().exits(0);
+        redis.nxlock(["acquire", "job", "--shared", "--ttl", "1m"]).run().exits(0);
     }
     assert_eq!(lock_status(&redis)["taken"], 40);
+    let shares: Vec<String> = redis.ask(&["ZRANGE", "{lock:job}:shares", "0", "-1"]);
+    let (seconds, _): (u64, u64) = redis.ask(&["TIME"]);
+    let end = format!("{}", (seconds + 2) * 1000);
+    let ends = shares.iter().flat_map(|share| [&end[..], &share[..]]);
+    redis.ask::<()>(&["ZADD", "{lock:job}:shares"].into_iter().chain(ends).collect::<Vec<_>>());
+    redis.ask::<()>(&["PEXPIREAT", "lock:job", &end]);
     redis.nxlock(["run", "job", "-w", "20s", "true"]).run().exits(0);
     // The leftovers of the shares have no effect, and expire within ten seconds.
     redis.nxlock(["run", "job", "--slots", "2", "-n", "-c", "echo $NXLOCK_SLOT"]).run().exits(0).prints("0\n");

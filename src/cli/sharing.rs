@@ -17,7 +17,7 @@ pub struct SharingArgs {
     /// Let at most N hold the lock at a time, each in a slot of its own: 1 to 10000.
     ///
     /// NXLOCK_SLOT is the number of the slot, 0 to N-1. See SHARING in nxlock(1).
-    #[arg(short = 'j', long, value_name = "N", conflicts_with = "setnx_compat")]
+    #[arg(short = 'j', long, value_name = "N", conflicts_with = "setnx_compat", allow_negative_numbers = true)]
     pub slots: Option<SlotCount>,
 }
 

@@ -35,6 +35,7 @@ pub fn held_by_after(state: &LockState, since: Duration) -> String {
         (Some(holder), _) => format!("held by {} for {}", who(holder), span(holder.held + since)),
         (None, StateKind::Free) => "free".to_owned(),
         (None, StateKind::Shared) => shared_by(state.shares.as_ref()),
+        (None, StateKind::Damaged) => "held, by whom is not known".to_owned(),
         (None, StateKind::Legacy) => "held by an old SETNX client, without expiry".to_owned(),
         (None, StateKind::NoExpiry) => "held by another program, without expiry".to_owned(),
         (None, StateKind::WrongType(_)) => "taken by a key of another type".to_owned(),

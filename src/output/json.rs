@@ -103,13 +103,15 @@ fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
 fn state(state: &LockState) -> [(&'static str, Value); 7] {
     let (holders, taken, slots) = match (&state.shares, &state.holder) {
         (Some(shares), _) => {
-            let slots = shares.slots.map(SlotCount::get);
-            (shares.held.iter().map(share).collect(), shares.taken, slots)
+            let are_known = !shares.held.is_empty() || shares.taken == 0;
+            let holders = are_known.then(|| shares.held.iter().map(share).collect::<Vec<_>>());
+            (json!(holders), Some(shares.taken), shares.slots.map(SlotCount::get))
         }
         (None, Some(holder)) if matches!(state.kind, StateKind::Held | StateKind::Reserved) => {
-            (json!([sole_holder(state, holder)]), 1, Some(1))
+            (json!([sole_holder(state, holder)]), Some(1), Some(1))
         }
-        (None, _) => (json!([]), 0, None),
+        (None, _) if state.kind == StateKind::Shared => (Value::Null, None, None),
+        (None, _) => (json!([]), Some(0), None),
     };
     [
         ("state", json!(words::state_name(&state.kind))),
@@ -260,7 +262,7 @@ pub fn kind(error: &Error) -> &'static str {
     match error.kind {
         ErrorKind::Unreachable | ErrorKind::Unanswered | ErrorKind::Unavailable | ErrorKind::Untrusted => "unreachable",
         ErrorKind::Refused => "refused",
-        ErrorKind::Misconfigured | ErrorKind::WrongType => "misconfigured",
+        ErrorKind::Misconfigured | ErrorKind::WrongType | ErrorKind::Damaged => "misconfigured",
         ErrorKind::Usage => "usage",
         ErrorKind::Internal => "broken",
     }

@@ -52,7 +52,8 @@ impl Table {
         let heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
         let below = |row: &Row| -> Vec<Line> {
             let is_mixed = is_mixed(&row.status);
-            let shares = row.status.state.shares.iter().flat_map(|shares| shares.held.iter().map(share));
+            let shares = row.status.state.shares.iter();
+            let shares = shares.flat_map(|shares| shares.held.iter().map(share).chain(unlisted(shares)));
             shares.chain(row.status.queue.iter().map(|waiting| waiter(waiting, is_mixed))).collect()
         };
         let below = |row: &Row| if queues { below(row) } else { Vec::new() };
@@ -144,10 +145,10 @@ fn count(queue: &[Waiter]) -> String {
 
 /// Returns the line of one of several holders, shown under their lock.
 fn share(share: &Share) -> Line {
-    let state = match (share.is_claimed, share.slot) {
+    let state = match (share.is_claimed, share.sharing) {
         (false, _) => "reserved",
-        (true, Some(_)) => "slot",
-        (true, None) => "shared",
+        (true, Sharing::Slots(_)) => "slot",
+        (true, Sharing::Shared | Sharing::Exclusive) => "shared",
     };
     let holder = &share.holder;
     [
@@ -160,6 +161,15 @@ fn share(share: &Share) -> Line {
         dash(),
         holder.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
+}
+
+/// Returns the line that says how many holders the server did not list, if any.
+fn unlisted(shares: &Shares) -> Option<Line> {
+    let more = shares.taken.checked_sub(shares.held.len()).filter(|more| *more > 0 && !shares.held.is_empty())?;
+    let mut line = std::array::from_fn(|_| Cell::from(String::new()));
+    line[0] = "  ...".to_owned().into();
+    line[2] = format!("and {more} more").into();
+    Some(line)
 }
 
 /// Returns the reason of a waiter, and how it would share the lock if not all waiters are alike.
@@ -252,11 +262,12 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
         line("by", format!("{}, id {}", words::who(holder), holder.id));
         line("since", format!("{}, {} ago", instant(holder.since), span(holder.held)));
     }
-    let held = state.shares.iter().flat_map(|shares| &shares.held);
-    held.clone().take(most).for_each(|share| line("by", sharer(share)));
-    match held.count().saturating_sub(most) {
-        0 => {}
-        more => line("", format!("and {more} more")),
+    if let Some(shares) = state.shares.as_ref().filter(|shares| !shares.held.is_empty()) {
+        shares.held.iter().take(most).for_each(|share| line("by", sharer(share)));
+        match shares.taken.saturating_sub(shares.held.len().min(most)) {
+            0 => {}
+            more => line("", format!("and {more} more")),
+        }
     }
     match state.ttl {
         Some(ttl) if state.kind == StateKind::Shared => {
@@ -280,9 +291,16 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
 
 /// Returns the command that breaks a lock.
 pub fn breaks(Named { name, key, by_key }: &Named, state: &LockState, options: &str) -> Option<String> {
-    let shared = state.kind == StateKind::Shared;
-    let Some(id) = state.holder_id().map(ToString::to_string).or(shared.then(|| "ID".to_owned())) else {
-        let nobodys = matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
+    let mut holders = state.holders();
+    let id = match (holders.next(), state.kind == StateKind::Shared) {
+        (Some(_), true) => Some("ID".to_owned()),
+        (holder, _) => holder.map(|holder| holder.id.to_string()),
+    };
+    let Some(id) = id else {
+        let nobodys = matches!(
+            state.kind,
+            StateKind::Free | StateKind::Shared | StateKind::Contested | StateKind::Unknown | StateKind::Damaged
+        );
         return (!nobodys).then(|| format!("redis-cli DEL {}", quoted(key)));
     };
     let quoted = quoted(name.as_str());

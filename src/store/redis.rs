@@ -192,11 +192,16 @@ impl Server {
         operation.misunderstood(&self.client, Unexpected::Shape)
     }
 
-    /// Returns the status of a lock, and the tokens of its holders.
-    fn look(&mut self, operation: &Operation<'_>, limit: Limit<'_>) -> Result<(LockStatus, Vec<Token>), Error> {
+    /// Returns the status of a lock, and the tokens of its holders, `among` them this one if there are too many.
+    fn look(
+        &mut self,
+        operation: &Operation<'_>,
+        among: Option<&HolderId>,
+        limit: Limit<'_>,
+    ) -> Result<(LockStatus, Vec<Token>), Error> {
         let (seen, value) = self.look_at_key(operation, limit)?;
         if seen.state.kind == StateKind::Shared && !self.denies_scripts {
-            let SharedLock { status, tokens } = self.look_at_shares(operation, seen, limit)?;
+            let SharedLock { status, tokens } = self.look_at_shares(operation, seen, among, limit)?;
             return Ok((status, tokens));
         }
         let is_held = seen.state.holder.is_some();
@@ -440,7 +445,7 @@ impl Store for Server {
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
         let operation = Operation::to("break", name);
-        let (LockStatus { state, .. }, tokens) = self.look(&operation, limit)?;
+        let (LockStatus { state, .. }, tokens) = self.look(&operation, Some(id), limit)?;
         let Some(token) = tokens.into_iter().find(|token| token.id().as_ref() == Some(id)) else {
             return Ok(Released::NotYours(state));
         };
@@ -449,7 +454,7 @@ impl Store for Server {
     }
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        Ok(self.look(&Operation::to("inspect", name), limit)?.0)
+        Ok(self.look(&Operation::to("inspect", name), None, limit)?.0)
     }
 
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {

@@ -232,13 +232,18 @@ impl Model {
 
     /// Returns the question about the holder after this one: a shared lock has several.
     fn ask_about_next(&self, lock: Named, id: &HolderId, back: Page) -> Page {
-        let row = self.rows.iter().find(|row| row.lock == lock);
-        let holders: Vec<&Holder> = row.into_iter().flat_map(|row| row.status.state.holders()).collect();
+        let holders = self.holders(&lock);
         let at = holders.iter().position(|holder| holder.id == *id).map_or(0, |at| at + 1);
         match holders.get(at).or(holders.first()) {
             Some(holder) => Page::Break(lock, Box::new((*holder).clone()), Box::new(back)),
             None => back,
         }
+    }
+
+    /// Returns those who hold a lock.
+    pub fn holders(&self, lock: &Named) -> Vec<&Holder> {
+        let row = self.rows.iter().find(|row| row.lock == *lock);
+        row.into_iter().flat_map(|row| row.status.state.holders()).collect()
     }
 
     fn ask_to_break(&mut self) {

@@ -31,7 +31,7 @@ const HELP: [(&str, &str); 11] = [
     ("Esc", "back; without the filter"),
     ("s", "sort by the next of name, held, lease, waiting"),
     ("/", "show only those with a text in name, holder or reason"),
-    ("b", "break: take the lock from its holder, after a question"),
+    ("b", "break: take the lock from its holder, after a question; again: from its next"),
     ("?", "this help"),
     ("q, Ctrl-C", "leave"),
 ];
@@ -146,7 +146,7 @@ fn fitted(line: &str, columns: usize) -> String {
 /// Returns the last line: a question, the filter, an error, the result of an action, or the keys.
 fn foot(model: &Model, columns: usize) -> String {
     match (&model.page, &model.error, &model.notice) {
-        (Page::Break(lock, holder, _), ..) => question(lock, holder, columns),
+        (Page::Break(lock, holder, _), ..) => question(model, lock, holder, columns),
         (Page::Filter, ..) => plain(&format!("/{}", model.filter), columns),
         (_, Some(error), _) => {
             let age = model.seen.map(|seen| span(seen.elapsed())).unwrap_or_default();
@@ -159,9 +159,10 @@ fn foot(model: &Model, columns: usize) -> String {
     }
 }
 
-fn question(lock: &Named, holder: &Holder, columns: usize) -> String {
+fn question(model: &Model, lock: &Named, holder: &Holder, columns: usize) -> String {
     // The question itself is never cut, however long the names are.
-    const ASK: &str = "? type y";
-    let what = format!("break \"{}\", held by {}, for {}", lock.name, words::who(holder), span(holder.held));
-    styled(&format!("{}{ASK}", shortened(&what, columns.saturating_sub(ASK.len()))), DOUBTFUL, columns)
+    let ask = if model.holders(lock).len() > 1 { "? type y; b: the next holder" } else { "? type y" };
+    let what =
+        format!("break \"{}\", held by {}, id {}, for {}", lock.name, words::who(holder), holder.id, span(holder.held));
+    styled(&format!("{}{ask}", shortened(&what, columns.saturating_sub(ask.len()))), DOUBTFUL, columns)
 }

@@ -310,7 +310,7 @@ pub fn a_share_is_renewed_and_given_back_by_its_own_token(authority: &impl Autho
 
 pub fn each_share_ends_with_its_own_lease(authority: &impl Authority) {
     let long = has(authority, &["--slots", "2"]);
-    let words = ["acquire", "job", "--slots", "2", "--ttl", "1s"];
+    let words = ["acquire", "job", "--slots", "2", "--ttl", "5s"];
     let short = authority.nxlock(words).run().exits(0).token();
     let told = now();
     let mut next = Turn::queued(authority, &["--slots", "2"]);
@@ -321,7 +321,7 @@ pub fn each_share_ends_with_its_own_lease(authority: &impl Authority) {
     next.leaves();
     release(authority, &long.token);
     // A writer waits for the longest.
-    for ttl in ["2s", "300ms"] {
+    for ttl in ["5s", "300ms"] {
         authority.nxlock(["acquire", "job", "--shared", "--ttl", ttl]).run().exits(0);
     }
     let told = now();

@@ -65,7 +65,12 @@ fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
         terminal.types("b");
         let lines = says(&mut terminal, "break \"job\", held by ");
         let asked = lines.last().unwrap();
-        assert!(asked.contains(&format!("pid {}", holder.pid())) && asked.ends_with("? type y"), "{asked}");
+        assert!(
+            asked.contains(&format!("pid {}", holder.pid()))
+                && asked.contains(&format!(", id {}", holder_id(&redis)))
+                && asked.ends_with("? type y"),
+            "{asked}"
+        );
         terminal.types(no);
         says(&mut terminal, "not broken");
         assert_eq!(lock_status(&redis)["state"], "held");
@@ -79,6 +84,28 @@ fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
     terminal.types("q");
     terminal.shows("as before, 0.");
     drop(holder);
+}
+
+#[test]
+fn of_several_holders_the_question_names_one_and_turns_to_the_next() {
+    let redis = Redis::start();
+    let pair = [0, 1].map(|_| Turn::had(&redis, &["-t", "10m", "--slots", "2", "--on-lost", "continue"]));
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "job ");
+    for holder in &pair {
+        terminal.types("b");
+        let lines = says(&mut terminal, &format!("pid {}", holder.pid()));
+        assert!(lines.last().unwrap().ends_with("? type y; b: the next holder"), "{lines:?}");
+    }
+    terminal.types("y");
+    says(&mut terminal, "broke \"job\"");
+    let left = lock_status(&redis)["holders"].as_array().unwrap().clone();
+    assert_eq!(left.iter().map(|holder| holder["pid"].clone()).collect::<Vec<_>>(), [pair[0].pid()]);
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    let [first, second] = pair;
+    first.leaves();
+    drop(second);
 }
 
 #[test]

@@ -81,12 +81,13 @@ pub fn script(shell: Shell) -> String {
     }
 }
 
-/// With _nxlock_names as what completes NAME, and each of several.
+/// With _nxlock_names as what completes NAME, each of several, and the ID to break.
 fn naming(script: &str) -> String {
     let mut found = 0;
     let lines = script.lines().map(|line| {
         let is_name = line.starts_with("':name -- ") || line.starts_with("'*::names -- ");
-        match line.strip_suffix(":' \\").filter(|_| is_name) {
+        let is_id = line.starts_with("'--break=");
+        match line.strip_suffix(if is_id { ":_default' \\" } else { ":' \\" }).filter(|_| is_name || is_id) {
             Some(spec) => {
                 found += 1;
                 format!("{spec}:_nxlock_names' \\\n")
@@ -95,6 +96,6 @@ fn naming(script: &str) -> String {
         }
     });
     let script = lines.collect();
-    assert_eq!(found, 5, "run, acquire, renew, release and status");
+    assert_eq!(found, 6, "run, acquire, renew, release, its --break, and status");
     script
 }

@@ -43,7 +43,7 @@ impl Server {
             scan.strays.append(&mut scan.names);
         }
         if let Some(name) = scan.strays.last() {
-            let status = self.look(&Operation::to("inspect", name), limit)?.0;
+            let status = self.look(&Operation::to("inspect", name), None, limit)?.0;
             return Ok(Some(scan.strays.pop().map(|name| (name, status)).into_iter().collect()));
         }
         if !scan.names.is_empty() {

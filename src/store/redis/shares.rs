@@ -8,7 +8,7 @@ use super::reply::{self, Operation, Unexpected};
 use super::scripts::Script;
 use super::{Server, status};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Holder, LockState, Share, Shares, Sharing, Slot, SlotCount, StateKind, Token};
+use crate::lock::{Fence, Holder, HolderId, LockState, Share, Shares, Sharing, Slot, SlotCount, StateKind, Token};
 use crate::store::LockStatus;
 use crate::text::Tainted;
 use crate::wait::Limit;
@@ -20,17 +20,23 @@ pub struct SharedLock {
 }
 
 impl Server {
-    /// Adds the holders of a shared lock to its status. They stay unknown while the cluster is moving the lock.
+    /// Adds the holders of a shared lock to its status, `among` them this one if there are too many. They stay unknown
+    /// while the cluster is moving the lock, and if their key is damaged.
     pub(super) fn look_at_shares(
         &mut self,
         operation: &Operation<'_>,
-        seen: LockStatus,
+        mut seen: LockStatus,
+        among: Option<&HolderId>,
         limit: Limit<'_>,
     ) -> Result<SharedLock, Error> {
-        match self.script_unless_moving(operation, Script::InspectShares, &[], limit)? {
-            None => Ok(SharedLock { status: seen, tokens: Vec::new() }),
-            Some(answer) => shared(&answer).ok_or_else(|| self.senseless(operation)),
+        let id = among.map_or("", HolderId::as_str);
+        match self.script_unless_moving(operation, Script::InspectShares, &[id], limit) {
+            Ok(None) => {}
+            Ok(Some(answer)) => return shared(&answer).ok_or_else(|| self.senseless(operation)),
+            Err(error) if error.kind == ErrorKind::Damaged => seen.state.kind = StateKind::Damaged,
+            Err(error) => return Err(error),
         }
+        Ok(SharedLock { status: seen, tokens: Vec::new() })
     }
 
     /// Returns the error for a server that runs no scripts for this user.
@@ -54,9 +60,12 @@ pub fn shared(answer: &[Value]) -> Option<SharedLock> {
     let now = reply::instant(inspected.get(4)?)?;
     let mut all: Vec<(Share, Token)> = shares.chunks_exact(3).filter_map(|share| one(share, now)).collect();
     all.sort_by_key(|(share, _)| (share.slot, share.holder.since));
-    let (held, tokens) = all.into_iter().unzip();
+    let (held, tokens): (Vec<Share>, _) = all.into_iter().unzip();
     let taken = usize::try_from(reply::integer(taken)?).ok()?;
-    status.state.shares = Some(Shares { held, taken, slots: slots(least)? });
+    // Where the server has lost the least limit, the tokens tell.
+    let told = || held.iter().filter_map(|share| share.sharing.slots()).min();
+    let slots = slots(least)?.or_else(told);
+    status.state.shares = Some(Shares { held, taken, slots });
     Some(SharedLock { status, tokens })
 }
 
@@ -106,6 +115,6 @@ pub fn slot(slot: &Value, sharing: Sharing) -> Option<Option<Slot>> {
 /// Adds to a state how many hold the lock, and the least limit of them.
 pub fn with_count(state: LockState, taken: &Value, least: &Value) -> Option<LockState> {
     let (taken, slots) = (usize::try_from(reply::integer(taken)?).ok()?, slots(least)?);
-    let shares = state.shares.map(|_| Shares { held: Vec::new(), taken, slots });
+    let shares = (state.kind == StateKind::Shared).then(|| Shares { held: Vec::new(), taken, slots });
     Some(LockState { shares, ..state })
 }

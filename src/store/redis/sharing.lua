@@ -15,7 +15,8 @@
 -- Keeps: no more hold the lock than the least of their limits. A share is valid only while the lock's value is the
 -- generation that it joined, and only as long as its lease: whoever deletes or replaces the lock's key ends all shares.
 -- Nobody passes the first live waiter. Leftovers of an earlier generation have no effect. If only one of both keys is
--- left (eviction), nobody comes in until the lock's key has expired; holders continue. A script writes all of a share
+-- left (eviction), nobody comes in until the lock's key has expired; holders continue. A terms key of another type does
+-- not prevent a release. A script writes all of a share
 -- before it reads the queue again: the server may refuse access to a queue that is empty now, if its slot is moving to
 -- another server.
 
@@ -31,7 +32,15 @@ end
 
 -- `whole`: the terms are known. `changed`: `settle` has something to write.
 local generation, whole, changed = nil, false, false
-local count, least, many, map = 0, 0, 0, ''
+local least, many, map = 0, 0, ''
+local count, state = redis.pcall('ZCARD', H), redis.pcall('HGET', T, 'state')
+
+-- Returns the error for a key of another type, with the key: the lock's own is sound. Returns any other error as it is.
+local function damage(reply, key)
+  if type(reply) ~= 'table' or not reply.err then return nil end
+  if not string.find(reply.err, 'WRONGTYPE', 1, true) then return reply end
+  return redis.error_reply('DAMAGED ' .. key .. ' is a key of another type')
+end
 
 local function recount()
   least, many = 0, 0
@@ -43,9 +52,10 @@ local function recount()
 end
 
 local function drop(t)
-  local slot = tonumber(string.match(redis.call('HGET', T, t) or '', '^(%d+)|'))
+  local terms = redis.pcall('HGET', T, t)
+  local slot = type(terms) == 'string' and tonumber(string.match(terms, '^(%d+)|'))
   redis.call('ZREM', H, t)
-  redis.call('HDEL', T, t)
+  redis.pcall('HDEL', T, t)
   count, changed = count - 1, true
   if slot then
     map = string.gsub(string.sub(map, 1, slot) .. '0' .. string.sub(map, slot + 2), '0+$', '')
@@ -69,9 +79,8 @@ end
 local function open(value)
   if not value or string.sub(value, 1, #MARK) ~= MARK then return false end
   generation = string.sub(value, #MARK + 1)
-  count = redis.call('ZCARD', H)
   if count == 0 then return false end
-  local a, b, c = string.match(redis.call('HGET', T, 'state') or '', '^(%d+)|(%d+)|([01]*)$')
+  local a, b, c = string.match(type(state) == 'string' and state or '', '^(%d+)|(%d+)|([01]*)$')
   if a then whole, least, many, map = true, tonumber(a), tonumber(b), c end
   expire()
   return true
@@ -101,7 +110,12 @@ end
 
 -- Removes what is left of a generation that is over.
 local function clear()
-  if redis.call('ZCARD', H) > 0 or redis.call('HGET', T, 'state') then redis.call('DEL', H, T) end
+  if type(state) == 'table' then
+    redis.call('DEL', H)
+  elseif count > 0 or state then
+    redis.call('DEL', H, T)
+    state = false
+  end
   count, least, many, map, whole = 0, 0, 0, '', false
 end
 
@@ -153,7 +167,7 @@ local function settle()
   local left = redis.call('PTTL', H)
   if left < ms + 1000 or left > ms + 20000 then
     redis.call('PEXPIRE', H, digits(ms + 10000))
-    redis.call('PEXPIRE', T, digits(ms + 10000))
+    if type(state) ~= 'table' then redis.call('PEXPIRE', T, digits(ms + 10000)) end
   end
   return ms
 end

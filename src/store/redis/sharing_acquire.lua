@@ -29,6 +29,9 @@ end
 
 value = redis.call('GET', K)
 queued = redis.call('ZCARD', Q)
+-- Nothing has been written yet.
+local damaged = damage(count, H) or damage(state, T)
+if damaged then return damaged end
 if value == token then return begin() end
 local shared = open(value)
 local mine = shared and redis.call('ZSCORE', H, token)

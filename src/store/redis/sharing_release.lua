@@ -7,6 +7,10 @@
 -- Keeps: changes only the token's own share. As RELEASE: removes all that is ours from the queue, passes on a
 -- reservation, works on a full server, and a replica can't answer.
 
+local damaged = damage(count, H)
+if damaged then return damaged end
+-- Without its terms a share is given back all the same.
+if type(state) == 'table' and not string.find(state.err, 'WRONGTYPE', 1, true) then return state end
 local shared = open(value)
 local ours = value == token or (shared and redis.call('ZSCORE', H, token) and true)
 local answer
@@ -41,7 +45,9 @@ end
 -- The generation is over, or damaged: removes what the token has in it.
 if not shared then
   redis.call('ZREM', H, token)
-  redis.call('HDEL', T, token)
-  if redis.call('ZCARD', H) == 0 then redis.call('DEL', T) end
+  if type(state) ~= 'table' then
+    redis.call('HDEL', T, token)
+    if redis.call('ZCARD', H) == 0 then redis.call('DEL', T) end
+  end
 end
 return answer

@@ -14,7 +14,12 @@ local function digits(n) return string.format('%.0f', n) end
 
 redis.call('PEXPIRE', F, digits(math.max(86400000, 10 * ttl, redis.call('PTTL', F))))
 local value = redis.call('GET', K)
-local ends = value and string.sub(value, 1, 11) == 'nx1:shared:' and tonumber(redis.call('ZSCORE', H, ARGV[1]) or 0)
+local score = redis.pcall('ZSCORE', H, ARGV[1])
+if type(score) == 'table' then
+  if not string.find(score.err, 'WRONGTYPE', 1, true) then return score end
+  return redis.error_reply('DAMAGED ' .. H .. ' is a key of another type')
+end
+local ends = value and string.sub(value, 1, 11) == 'nx1:shared:' and tonumber(score or 0)
 if ends and ends > now then
   local left = ends - now
   local stays = ARGV[3] == 'prolong' and left > ttl
