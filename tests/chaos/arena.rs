@@ -22,6 +22,8 @@ pub struct Spec {
     name: &'static str,
     ground: Box<dyn Ground>,
     names: Vec<&'static str>,
+    /// The names of locks that are also shared.
+    pools: Vec<&'static str>,
     contenders: u64,
     outsiders: u64,
     /// Percentage of attempts that lose their network while they ignore TERM, and must be killed in time.
@@ -33,7 +35,16 @@ pub struct Spec {
 impl Spec {
     fn new(name: &'static str, ground: impl Ground + 'static, names: &[&'static str], contenders: u64) -> Spec {
         let ground = Box::new(ground);
-        Spec { name, ground, names: names.to_vec(), contenders, outsiders: 0, severed: 0, branching: 0 }
+        Spec {
+            name,
+            ground,
+            names: names.to_vec(),
+            pools: Vec::new(),
+            contenders,
+            outsiders: 0,
+            severed: 0,
+            branching: 0,
+        }
     }
 
     /// No faults of the server: all contention is between processes, and most happens here.
@@ -45,14 +56,14 @@ impl Spec {
     /// The same, but most commands start processes that outlive them. Many commands, nxlocks and guards are killed.
     pub fn killed() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
-        Spec { branching: 60, ..Spec::new("killed", server, &["hot", "mild", "cold"], 6) }
+        Spec { branching: 60, pools: vec!["pool"], ..Spec::new("killed", server, &["hot", "mild", "cold"], 6) }
     }
 
     /// A server with every fault that loses no data, and with a clock as fast as the margin allows.
     pub fn lasting() -> Spec {
         let redis = Redis::with_clock(9_000, &["--appendonly", "yes", "--appendfsync", "always"]);
         let server = Server::new(redis, &everything_but_forgetting(), (20, 300));
-        Spec::new("lasting", server, &["hot", "mild", "cold"], 7)
+        Spec { pools: vec!["pool"], ..Spec::new("lasting", server, &["hot", "mild", "cold"], 7) }
     }
 
     /// A server that loses data. Only here may two holders overlap, for a limited time.
@@ -60,7 +71,7 @@ impl Spec {
         use Ailment::{Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward};
         let ailments = [Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward];
         let server = Server::new(Redis::with_clock(0, &[]), &ailments, (200, 1200));
-        Spec { outsiders: 1, ..Spec::new("forgetful", server, &["hot", "mild"], 5) }
+        Spec { outsiders: 1, pools: vec!["pool"], ..Spec::new("forgetful", server, &["hot", "mild"], 5) }
     }
 
     /// A server on whose clock leases expire as early as the margin allows, and holders that do not learn of it.
@@ -68,6 +79,12 @@ impl Spec {
         let server = Server::new(Redis::with_clock(9_900, &[]), &[Ailment::ScriptsForgotten], (100, 500));
         let names = ["hot", "mild", "cool", "cold", "icy", "still"];
         Spec { severed: 50, ..Spec::new("drifting", server, &names, 8) }
+    }
+
+    /// Every lock is shared by some and exclusive for others. No faults of the server.
+    pub fn sharing() -> Spec {
+        let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
+        Spec { outsiders: 1, pools: vec!["pool", "report"], ..Spec::new("sharing", server, &[], 9) }
     }
 
     /// Five servers that vote, of which some are down or slow at any time.
@@ -82,14 +99,17 @@ impl Spec {
 
     /// No server: a directory of this machine.
     pub fn serverless() -> Spec {
-        Spec { branching: 20, ..Spec::new("serverless", OneMachine::new(), &["hot", "mild"], 7) }
+        Spec { branching: 20, pools: vec!["pool"], ..Spec::new("serverless", OneMachine::new(), &["hot", "mild"], 7) }
     }
 }
 
 /// State that all participants of an arena share.
 pub struct Shared<'a> {
     pub journal: &'a Journal,
+    /// Those of the locks that are always exclusive, then those of the others.
     pub names: Vec<String>,
+    /// How many of them are always exclusive.
+    pub exclusive: usize,
     pub near: String,
     pub far: Option<String>,
     pub socket: Option<PathBuf>,
@@ -125,14 +145,15 @@ impl Arena {
 
     pub fn run(self, duration: Duration) -> Record {
         let Arena { spec, seed, directory } = self;
-        let Spec { name: arena, mut ground, names, contenders, outsiders, severed, branching } = spec;
+        let Spec { name: arena, mut ground, names, pools, contenders, outsiders, severed, branching } = spec;
         let journal = Journal::at(&directory.path().join("log"));
         std::fs::write(&journal.log, "").expect("a log");
         let over = AtomicBool::new(false);
         let everybody_left = AtomicBool::new(false);
         let shared = Shared {
             journal: &journal,
-            names: names.iter().map(|&name| name.to_owned()).collect(),
+            names: names.iter().chain(&pools).map(|&name| name.to_owned()).collect(),
+            exclusive: names.len(),
             near: ground.near(),
             far: ground.far(),
             socket: ground.socket(),

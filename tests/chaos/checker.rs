@@ -21,8 +21,9 @@ mod overlap;
 mod tests;
 mod waits;
 
-use crate::record::{Ailment, Client, Fault, Nanos, On, Record, Who, Word};
+use crate::record::{Ailment, Client, Fault, Mode, Nanos, On, Record, Terms, Who, Word};
 
+pub use overlap::most_at_once;
 pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
 
 const MS: Nanos = 1_000_000;
@@ -46,7 +47,7 @@ pub struct Violation {
 pub struct Section {
     pub who: Who,
     pub name: usize,
-    pub fence: Option<u64>,
+    pub terms: Terms,
     /// The times of its stamps, in order; the first is the entry.
     pub stamps: Vec<Nanos>,
 }
@@ -71,6 +72,15 @@ pub fn check(record: &Record) -> Vec<Violation> {
     found
 }
 
+/// Returns `c1, c2 and c3`.
+fn in_words(who: &[Who]) -> String {
+    let names: Vec<String> = who.iter().map(|who| format!("c{who}")).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
+    }
+}
+
 /// Returns how many overlaps were excused, and the longest.
 pub fn excused(record: &Record) -> (usize, Nanos) {
     let excused = overlap::check(record, &sections(record)).excused;
@@ -82,9 +92,9 @@ pub fn sections(record: &Record) -> Vec<Section> {
     let mut all: Vec<Option<Section>> = vec![None; record.attempts.len()];
     for stamp in &record.stamps {
         match (&mut all[stamp.who], stamp.word) {
-            (empty @ None, Word::Enter(fence)) => {
+            (empty @ None, Word::Enter(terms)) => {
                 let name = record.attempts[stamp.who].name;
-                *empty = Some(Section { who: stamp.who, name, fence, stamps: vec![stamp.at] });
+                *empty = Some(Section { who: stamp.who, name, terms, stamps: vec![stamp.at] });
             }
             (Some(section), Word::Beat | Word::Leave) => section.stamps.push(stamp.at),
             (section, word) => panic!("{word:?} of c{} after {section:?}", stamp.who),
@@ -101,8 +111,7 @@ pub fn allowances(record: &Record, section: &Section) -> Vec<(Nanos, Nanos)> {
     // A lock that was lost and granted to the same attempt again needs no excuse. But a clock that is set forward
     // may end a lease only later.
     let regained = |fault: &Fault| {
-        let its = crate::record::Whose::Of(section.who);
-        let seen = |sight: &&crate::record::Sight| sight.name == section.name && sight.whose == its;
+        let seen = |sight: &&crate::record::Sight| sight.name == section.name && sight.whose.includes(section.who);
         let again = record.sights.iter().filter(seen).any(|sight| sight.last.before > fault.to);
         again && fault.ailment != Ailment::SetForward
     };
@@ -156,9 +165,14 @@ fn endings(record: &Record) -> Vec<Violation> {
             Some(_) => {}
         }
     }
-    // Of a waiter that was killed, and had no visitor after it, the next one clears away what is left.
-    let was_killed = |who: &Who| record.attempts[*who].ended.as_ref().is_some_and(|(_, how)| how == "signal 9");
-    for left in record.left.iter().filter(|left| !left.of.as_ref().is_some_and(was_killed)) {
+    // Of a waiter or a holder that was killed, and had no visitor after it, the next one clears away what is left; so
+    // it does with the share of a script that was stopped, when the lease is over.
+    let may_leave = |who: &Who| {
+        let attempt = &record.attempts[*who];
+        let was_killed = attempt.ended.as_ref().is_some_and(|(_, how)| how == "signal 9" || how == "137");
+        was_killed || attempt.client == Client::Script && attempt.mode != Mode::Exclusive
+    };
+    for left in record.left.iter().filter(|left| !left.of.as_ref().is_some_and(may_leave)) {
         let what = format!("left behind: {}", left.what);
         found.push(Violation { what, name: None, who: Vec::new(), from: record.ended, to: record.ended });
     }

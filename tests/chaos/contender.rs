@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::arena::Shared;
 use crate::process::{Process, children, command_of, guard_of, signal, starved, told};
-use crate::record::{Ailment, Attempt, Client, On, Who, boot_clock, nanos};
+use crate::record::{Ailment, Attempt, Client, Mode, On, Who, boot_clock, nanos};
 use crate::section::{CARRY_OUT, Orders};
 use crate::seed::Seed;
 use crate::shell;
@@ -41,6 +41,7 @@ enum Kind {
 /// The parameters of one attempt.
 struct Choice {
     name: usize,
+    mode: Mode,
     kind: Kind,
     ttl: Duration,
     length: Duration,
@@ -72,8 +73,19 @@ pub fn contend(shared: &Shared<'_>, mut seed: Seed) {
 }
 
 fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
+    // Half of them want one of the locks that can be shared.
+    let (all, exclusive) = (shared.names.len() as u64, shared.exclusive as u64);
+    let is_pool = exclusive == 0 || exclusive < all && seed.percent(50);
     // All contenders want the first name, and none keeps it for long.
-    let name = if shared.names.len() == 1 || seed.percent(60) { 0 } else { seed.between(1, shared.names.len() as u64) };
+    let name = match is_pool {
+        true => seed.between(exclusive, all),
+        false if exclusive == 1 || seed.percent(60) => 0,
+        false => seed.between(1, exclusive),
+    };
+    let mode = match is_pool {
+        true => mode(seed, name == exclusive),
+        false => Mode::Exclusive,
+    };
     let kind = match seed.between(0, 100) {
         _ if seed.percent(shared.severed) => Kind::Severed,
         _ if seed.percent(shared.branching) => seed.one_of(&[Kind::Tree, Kind::Daemon, Kind::Daemon]),
@@ -97,7 +109,8 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
         Kind::Plain if ailing || name == 0 => seed.one_of(&[500, 500, 1000]),
         Kind::Plain => seed.one_of(&[300, 500, 500, 1000, 2000, 5000]),
     });
-    let short = seed.millis(0, 15);
+    // Those who share meet.
+    let short = if mode.is_exclusive() { seed.millis(0, 15) } else { seed.millis(5, 60) };
     let length = match (kind, seed.between(0, 100)) {
         (Kind::Shortest, _) => short,
         (Kind::Severed, _) => ttl * 2,
@@ -114,6 +127,11 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
         6..20 => vec!["-w".into(), format!("{}ms", seed.between(5, 900))],
         _ => Vec::new(),
     };
+    match mode {
+        Mode::Exclusive => {}
+        Mode::Slots(count) => options.extend(["--slots".into(), count.to_string()]),
+        Mode::Shared => options.push("--shared".into()),
+    }
     let queued = !seed.percent(8);
     if !queued {
         options.push("--no-queue".into());
@@ -137,7 +155,19 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
     };
     let plan = ailing.then(|| plan(seed, ttl, kind, typed));
     let plan = plan.or_else(|| (kind == Kind::Severed).then(|| severed(seed, ttl)));
-    Choice { name, kind, ttl, length, beat: seed.millis(1, 5), kill_after, queued, near, typed, options, plan }
+    Choice { name, mode, kind, ttl, length, beat: seed.millis(1, 5), kill_after, queued, near, typed, options, plan }
+}
+
+/// Returns how one of several users of a lock shares it: mostly by slots, or mostly as readers.
+fn mode(seed: &mut Seed, by_slots: bool) -> Mode {
+    match (by_slots, seed.between(0, 100)) {
+        (true, 0..55) => Mode::Slots(3),
+        (true, 55..70) => Mode::Slots(2),
+        (true, 70..80) | (false, 0..60) => Mode::Shared,
+        (false, 60..70) => Mode::Slots(4),
+        (_, 95..) => Mode::Slots(1),
+        _ => Mode::Exclusive,
+    }
 }
 
 fn plan(seed: &mut Seed, ttl: Duration, kind: Kind, typed: bool) -> Plan {
@@ -191,6 +221,7 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
     let who = shared.journal.asks(Attempt {
         name: choice.name,
         client: if choice.kind == Kind::Script { Client::Script } else { Client::Run },
+        mode: choice.mode,
         ttl: nanos(choice.ttl),
         queued: choice.queued,
         near: choice.near,

@@ -5,7 +5,7 @@ use std::fs::DirEntry;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::observer::waiter_of;
+use crate::observer::owner_of;
 use crate::record::{Ailment, Journal, Left, On, boot_clock};
 use crate::seed::Seed;
 use crate::support::{Authority, Condition, Local, Network, Redis, Way, eventually, lasts};
@@ -167,12 +167,13 @@ impl Ground for Server {
             self.redis.ask::<Vec<String>>(&["KEYS", "lock:*"]).is_empty()
         });
         let keys: Vec<String> = self.redis.ask(&["KEYS", "*"]);
-        // A waiter that was killed is forgotten with the queue.
+        // A waiter that was killed is forgotten with the queue, and a holder with the shares.
         let ends = |key: &String| {
             let limit = if key.ends_with(":fence") { 86_400_000 } else { 24_000 };
             (1..=limit + 10_000).contains(&self.redis.pttl(key))
         };
-        let ours = |key: &String| [":fence", ":queue", ":waiters"].iter().any(|end| key.ends_with(end));
+        let ours =
+            |key: &String| [":fence", ":queue", ":waiters", ":shares", ":terms"].iter().any(|end| key.ends_with(end));
         keys.into_iter().filter(|key| !(ours(key) && ends(key))).map(Left::of_nobody).collect()
     }
 }
@@ -290,16 +291,18 @@ impl Ground for OneMachine {
         let locks = || self.0.nxlock(["--json", "status"]).run().json().as_array().cloned().unwrap_or_default();
         // A token that a script got before it was killed stays until its lease expires.
         eventually("the leases of the dead have ended", || locks().is_empty());
-        // Then the directory may hold fences, but no waiters.
+        // Then the directory may hold fences, but no waiters and no shares.
         let files = std::fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
-        let lines = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "line"));
-        let waiters = |line: DirEntry| {
-            let path = line.path();
+        let lists = files.filter(|file| {
+            file.path().extension().is_some_and(|extension| extension == "line" || extension == "shares")
+        });
+        let entries = |list: DirEntry| {
+            let path = list.path();
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let waiters = text.lines().filter(|waiter| waiter.contains("ticket="));
-            waiters.map(|waiter| Left { what: path.display().to_string(), of: waiter_of(waiter) }).collect::<Vec<_>>()
+            let entries = text.lines().filter(|entry| entry.contains("token="));
+            entries.map(|entry| Left { what: path.display().to_string(), of: owner_of(entry) }).collect::<Vec<_>>()
         };
-        lines.flat_map(waiters).collect()
+        lists.flat_map(entries).collect()
     }
 }
 

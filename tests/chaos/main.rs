@@ -58,8 +58,16 @@ fn nothing_overlaps_whatever_befalls_it() {
     let lasts = Duration::from_secs(from_environment("NXLOCK_CHAOS_SECONDS").unwrap_or(10));
     println!("NXLOCK_CHAOS_SEED={seed} NXLOCK_CHAOS_SECONDS={}", lasts.as_secs());
     let wanted = std::env::var("NXLOCK_CHAOS_ARENA").ok();
-    let specs: [fn() -> Spec; 7] =
-        [Spec::bare, Spec::lasting, Spec::forgetful, Spec::drifting, Spec::serverless, Spec::killed, Spec::several];
+    let specs: [fn() -> Spec; 8] = [
+        Spec::bare,
+        Spec::lasting,
+        Spec::forgetful,
+        Spec::drifting,
+        Spec::serverless,
+        Spec::killed,
+        Spec::several,
+        Spec::sharing,
+    ];
     let arenas = specs.into_iter().enumerate().map(|(n, spec)| Arena::open(spec(), Seed::of(seed).branch(n as u64)));
     let arenas: Vec<Arena> =
         arenas.filter(|arena| wanted.as_ref().is_none_or(|wanted| arena.name() == wanted)).collect();

@@ -39,7 +39,7 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
             match current {
                 Some(sight) if sight.whose == *whose && sight.line == *line => sight.last = *look,
                 _ => {
-                    let sight = Sight { name, whose: *whose, line: line.clone(), first: *look, last: *look };
+                    let sight = Sight { name, whose: whose.clone(), line: line.clone(), first: *look, last: *look };
                     past.extend(current.replace(sight));
                 }
             }
@@ -66,20 +66,34 @@ fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, V
     let mut ask = redis::pipe();
     // One transaction, for one moment.
     ask.atomic();
+    ask.cmd("TIME");
     for name in &shared.names {
         ask.cmd("GET").arg(format!("lock:{name}"));
         ask.cmd("ZRANGE").arg(format!("{{lock:{name}}}:queue")).arg(0).arg(-1);
+        ask.cmd("ZRANGE").arg(format!("{{lock:{name}}}:shares")).arg(0).arg(-1).arg("WITHSCORES");
     }
     let before = boot_clock();
     let replies: Vec<redis::Value> = ask.query(connection)?;
     let look = Look { before, after: boot_clock() };
-    let view = |pair: &[redis::Value]| {
-        let value: Option<String> = redis::from_redis_value(pair[0].clone())?;
-        let line: Vec<String> = redis::from_redis_value(pair[1].clone())?;
-        let whose = value.map_or(Whose::Nobodys, |value| who(&value).map_or(Whose::Strange, Whose::Of));
+    let (time, locks) = replies.split_first().expect("as many replies as commands");
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(time.clone())?;
+    let now = (seconds * 1_000_000 + micros) / 1000;
+    let view = |keys: &[redis::Value]| {
+        let value: Option<String> = redis::from_redis_value(keys[0].clone())?;
+        let line: Vec<String> = redis::from_redis_value(keys[1].clone())?;
+        let whose = match value {
+            None => Whose::Nobodys,
+            // The shares of a key that is gone, or of another value, count for nothing.
+            Some(value) if value.starts_with("nx1:shared:") => {
+                let shares: Vec<(String, u64)> = redis::from_redis_value(keys[2].clone())?;
+                let running = shares.iter().filter(|(_, end)| *end > now);
+                of_several(running.map(|(token, _)| token.as_str()))
+            }
+            Some(value) => who(&value).map_or(Whose::Strange, Whose::Of),
+        };
         Ok((whose, line.iter().filter_map(|token| who(token)).collect()))
     };
-    Ok((look, replies.chunks(2).map(view).collect::<RedisResult<Vec<LockView>>>()?))
+    Ok((look, locks.chunks(3).map(view).collect::<RedisResult<Vec<LockView>>>()?))
 }
 
 /// Polls the files of a directory.
@@ -92,8 +106,13 @@ pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnM
             let Ok(record) = File::open(path) else { return Some((Whose::Nobodys, Vec::new())) };
             record.lock_shared().ok()?;
             let text = std::io::read_to_string(&record).ok()?;
-            let line = std::fs::read_to_string(directory.join(format!("lock:{name}.line"))).unwrap_or_default();
-            Some((whose(&text), in_order(&line)))
+            let list =
+                |kind| std::fs::read_to_string(directory.join(format!("lock:{name}.{kind}"))).unwrap_or_default();
+            let whose = match field(&text, "generation") {
+                Some(generation) => shared_by(&list("shares"), generation),
+                None => whose(&text),
+            };
+            Some((whose, in_order(&list("line"))))
         };
         let all = shared.names.iter().map(view).collect::<Option<Vec<LockView>>>()?;
         Some((Look { before, after: boot_clock() }, all))
@@ -116,15 +135,32 @@ fn whose(record: &str) -> Whose {
     }
 }
 
+/// Returns the holders of a lock that is shared. Those whose processes have ended are among them as long as their
+/// leases run.
+fn shared_by(shares: &str, generation: &str) -> Whose {
+    let now = boot_clock();
+    let runs = |share: &&str| {
+        let until = field(share, "until_us").and_then(|until| until.parse::<u64>().ok()).unwrap_or(0);
+        field(share, "generation") == Some(generation) && until * 1000 >= now
+    };
+    of_several(shares.lines().filter(runs).filter_map(|share| field(share, "token")))
+}
+
+fn of_several<'a>(tokens: impl Iterator<Item = &'a str>) -> Whose {
+    let mut holders: Vec<Who> = tokens.filter_map(who).collect();
+    holders.sort_unstable();
+    if holders.is_empty() { Whose::Nobodys } else { Whose::Shared(holders) }
+}
+
 fn in_order(line: &str) -> Vec<Who> {
     let ticket = |waiter: &&str| field(waiter, "ticket").and_then(|ticket| ticket.parse::<u64>().ok());
     let mut waiters: Vec<&str> = line.lines().filter(|waiter| ticket(waiter).is_some()).collect();
     waiters.sort_by_key(ticket);
-    waiters.into_iter().filter_map(waiter_of).collect()
+    waiters.into_iter().filter_map(owner_of).collect()
 }
 
-/// Returns the attempt of a waiter in the file of a queue.
-pub fn waiter_of(line: &str) -> Option<Who> {
+/// Returns the attempt of an entry in the file of a queue, or of shares.
+pub fn owner_of(line: &str) -> Option<Who> {
     who(field(line, "token")?)
 }
 

@@ -9,7 +9,7 @@ use redis::{Connection, RedisResult, cmd};
 
 use crate::arena::Shared;
 use crate::observer::connected;
-use crate::record::{Attempt, Client, Stamp, Who, Word, boot_clock, nanos};
+use crate::record::{Attempt, Client, Mode, Stamp, Terms, Who, Word, boot_clock, nanos};
 use crate::seed::Seed;
 use crate::support::lasts;
 
@@ -35,6 +35,7 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
     let attempt = Attempt {
         name,
         client: Client::Outsider,
+        mode: Mode::Exclusive,
         ttl: nanos(ttl),
         queued: false,
         near: true,
@@ -72,7 +73,7 @@ fn hold(
         }
         covered
     };
-    if stamp(Word::Enter(None)) {
+    if stamp(Word::Enter(Terms::default())) {
         lasts(std::time::Duration::from_nanos(length));
         stamp(Word::Leave);
     }

@@ -34,10 +34,36 @@ pub enum Client {
     Outsider,
 }
 
+/// How many may hold a lock while a holder does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Exclusive,
+    /// `--slots N`.
+    Slots(u64),
+    /// `--shared`.
+    Shared,
+}
+
+impl Mode {
+    /// Returns how many, the holder included.
+    pub fn limit(self) -> u64 {
+        match self {
+            Mode::Exclusive => 1,
+            Mode::Slots(count) => count,
+            Mode::Shared => u64::MAX,
+        }
+    }
+
+    pub fn is_exclusive(self) -> bool {
+        self.limit() == 1
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Attempt {
     pub name: usize,
     pub client: Client,
+    pub mode: Mode,
     pub ttl: Nanos,
     /// Waits in the queue.
     pub queued: bool,
@@ -62,9 +88,22 @@ pub struct Stamp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    Enter(Option<u64>),
+    Enter(Terms),
     Beat,
     Leave,
+}
+
+/// The terms of a grant, as its environment tells them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    pub fence: Option<u64>,
+    pub slot: Option<Slot>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub number: u64,
+    pub of: u64,
 }
 
 /// The kind of a fault.
@@ -155,13 +194,27 @@ pub struct Look {
     pub after: Nanos,
 }
 
-/// The holder of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The holder of a lock, or its holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
     Nobodys,
+    /// It has the lock, or a reservation, for itself.
     Of(Who),
+    /// They have shares of it, claimed or reserved, whose leases run.
+    Shared(Vec<Who>),
     /// No attempt: another client has overwritten the lock.
     Strange,
+}
+
+impl Whose {
+    /// Returns whether an attempt has the lock, or a share of it.
+    pub fn includes(&self, who: Who) -> bool {
+        match self {
+            Whose::Of(holder) => *holder == who,
+            Whose::Shared(holders) => holders.contains(&who),
+            Whose::Nobodys | Whose::Strange => false,
+        }
+    }
 }
 
 /// A state of a lock that every poll saw, from the first to the last.
@@ -296,29 +349,69 @@ fn may_be_torn(piece: &str) -> bool {
     fields.len() <= 4
         && fits(0, &is_word)
         && fits(1, &digits)
-        && fits(2, &|fence| *fence == "-" || digits(fence))
+        && fits(2, &|terms| may_begin_terms(terms))
         && fits(3, &digits)
 }
 
-/// `enter 12 1795268515026344 81245023456789`, `beat 12 - 81245023456789`, `leave ...`: attempt, fence, time.
+/// Returns whether the third field of a line may begin so.
+fn may_begin_terms(text: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (fence, slot) = text.split_once('#').unwrap_or((text, ""));
+    let (number, of) = slot.split_once('/').unwrap_or((slot, ""));
+    (fence == "-" || digits(fence)) && digits(number) && digits(of)
+}
+
+/// `-` without a fence; `1795268515026344`; with slot 2 of 4, `1795268515026344#2/4`.
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fence {
+            Some(fence) => write!(f, "{fence}")?,
+            None => write!(f, "-")?,
+        }
+        self.slot.map_or(Ok(()), |Slot { number, of }| write!(f, "#{number}/{of}"))
+    }
+}
+
+impl Terms {
+    /// Takes them from the variables that nxlock gives to a command, or prints for a script.
+    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Terms {
+        let number = |name: &str| variable(name)?.parse().ok();
+        let slot = number("NXLOCK_SLOT").zip(number("NXLOCK_SLOTS")).map(|(number, of)| Slot { number, of });
+        Terms { fence: number("NXLOCK_FENCE"), slot }
+    }
+
+    fn read(text: &str) -> Option<Terms> {
+        let (fence, slot) = text.split_once('#').map_or((text, None), |(fence, slot)| (fence, Some(slot)));
+        let fence = if fence == "-" { None } else { Some(fence.parse().ok()?) };
+        let slot = match slot {
+            None => None,
+            Some(slot) => {
+                let (number, of) = slot.split_once('/')?;
+                Some(Slot { number: number.parse().ok()?, of: of.parse().ok()? })
+            }
+        };
+        Some(Terms { fence, slot })
+    }
+}
+
+/// `enter 12 1795268515026344 81245023456789`, `beat 12 - 81245023456789`, `leave ...`: attempt, terms, time.
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (word, fence) = match self.word {
-            Word::Enter(fence) => ("enter", fence.map_or("-".to_owned(), |fence| fence.to_string())),
-            Word::Beat => ("beat", "-".to_owned()),
-            Word::Leave => ("leave", "-".to_owned()),
+        let (word, terms) = match self.word {
+            Word::Enter(terms) => ("enter", terms),
+            Word::Beat => ("beat", Terms::default()),
+            Word::Leave => ("leave", Terms::default()),
         };
-        write!(f, "{word} {} {fence} {}", self.who, self.at)
+        write!(f, "{word} {} {terms} {}", self.who, self.at)
     }
 }
 
 impl Stamp {
     fn read(line: &str) -> Option<Stamp> {
         let words: Vec<&str> = line.split(' ').collect();
-        let [word, who, fence, at] = words.as_slice() else { return None };
-        let word = match (*word, *fence) {
-            ("enter", "-") => Word::Enter(None),
-            ("enter", fence) => Word::Enter(Some(fence.parse().ok()?)),
+        let [word, who, terms, at] = words.as_slice() else { return None };
+        let word = match (*word, *terms) {
+            ("enter", terms) => Word::Enter(Terms::read(terms)?),
             ("beat", "-") => Word::Beat,
             ("leave", "-") => Word::Leave,
             _ => return None,
@@ -332,8 +425,8 @@ mod tests {
     use super::*;
 
     const WHOLE: &str =
-        "enter 12 1795268515026344 81245023456789\nbeat 12 - 81245023456800\nleave 12 - 81245023456900\n";
-    const ENTRY: Stamp = Stamp { at: 5, who: 336, word: Word::Enter(None) };
+        "enter 12 1795268515026344#12/40 81245023456789\nbeat 12 - 81245023456800\nleave 12 - 81245023456900\n";
+    const ENTRY: Stamp = Stamp { at: 5, who: 336, word: Word::Enter(Terms { fence: None, slot: None }) };
 
     #[test]
     fn whole_lines_are_read_as_they_were_written() {
@@ -357,7 +450,7 @@ mod tests {
 
     #[test]
     fn two_torn_lines_in_a_row_are_two() {
-        for (first, second) in [("beat 33", "enter 7 17952"), ("beat 330 - 9", "be"), ("l", "l"), ("e", "enter 4 ")] {
+        for (first, second) in [("beat 33", "enter 7 17952"), ("enter 3 5#1", "be"), ("l", "l"), ("e", "enter 4 ")] {
             assert_eq!(read(&format!("{first}{second}{ENTRY}\n")).unwrap(), (vec![ENTRY], 2), "{first} {second}");
         }
     }
@@ -371,9 +464,17 @@ mod tests {
 
     #[test]
     fn what_nobody_of_ours_has_begun_is_no_torn_line() {
-        for line in
-            ["bead 1 - 2", "beat x - 2", "beat 1 - 2 3", "", "xenter 336 - 5", "beat - - 5", "bea 3 enter 336 - 5"]
-        {
+        for line in [
+            "bead 1 - 2",
+            "beat x - 2",
+            "enter 1 5#x/2 2",
+            "enter 1 5/2 2",
+            "beat 1 - 2 3",
+            "",
+            "xenter 336 - 5",
+            "beat - - 5",
+            "bea 3 enter 336 - 5",
+        ] {
             assert_eq!(read(&format!("{line}\n")), Err(format!("{line}\n").as_str()));
         }
     }

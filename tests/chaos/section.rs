@@ -12,7 +12,7 @@ use nix::libc;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork, setsid};
 
-use crate::record::{Nanos, Stamp, Who, Word, boot_clock, nanos};
+use crate::record::{Nanos, Stamp, Terms, Who, Word, boot_clock, nanos};
 use crate::shell;
 use crate::support::{lasts, program};
 
@@ -90,8 +90,7 @@ fn carry_out() {
     match &orders.script {
         None if orders.daemon => entrust(&log, &orders),
         None => {
-            let fence = std::env::var("NXLOCK_FENCE").ok().and_then(|fence| fence.parse().ok());
-            dwell(&log, &orders, fence, Nanos::MAX, |_| true);
+            dwell(&log, &orders, of_environment(), Nanos::MAX, |_| true);
         }
         Some(acquire) => script(&log, &orders, acquire),
     }
@@ -108,6 +107,11 @@ fn delegate() {
 const ENTERED: &str = "CHAOS_ENTERED";
 /// For a shell with job control: the words of its job.
 pub const SHELL: &str = "CHAOS_SHELL";
+
+/// Returns the terms of the grant under which this process runs.
+fn of_environment() -> Terms {
+    Terms::of(|name| std::env::var(name).ok())
+}
 
 fn ignore(number: Signal) {
     // SAFETY: SIG_IGN installs no handler.
@@ -132,8 +136,7 @@ fn entrust(log: &File, orders: &Orders) {
             }
         });
     }
-    let fence = std::env::var("NXLOCK_FENCE").ok().and_then(|fence| fence.parse().ok());
-    stamp(log, orders, entered, Word::Enter(fence));
+    stamp(log, orders, entered, Word::Enter(of_environment()));
     let mut daemon = daemon.spawn().unwrap();
     // The daemon has the other end open until it ends.
     std::io::copy(&mut daemon.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
@@ -161,13 +164,13 @@ fn stamp(mut log: &File, orders: &Orders, at: Nanos, word: Word) {
 }
 
 /// Enters, beats, leaves. Stamps nothing after `until`, and calls `renew` before each stamp to ask whether to go on.
-fn dwell(log: &File, orders: &Orders, fence: Option<u64>, mut until: Nanos, mut renew: impl FnMut(&mut Nanos) -> bool) {
+fn dwell(log: &File, orders: &Orders, terms: Terms, mut until: Nanos, mut renew: impl FnMut(&mut Nanos) -> bool) {
     let entered = boot_clock();
     if entered >= until {
         return;
     }
     let stamp = |at, word| stamp(log, orders, at, word);
-    stamp(entered, Word::Enter(fence));
+    stamp(entered, Word::Enter(terms));
     let end = entered + nanos(orders.length);
     loop {
         lasts(orders.beat);
@@ -197,8 +200,9 @@ fn script(log: &File, orders: &Orders, acquire: &[String]) {
         return;
     }
     let exported = shlex::split(&String::from_utf8(done.stdout).unwrap()).unwrap();
-    let value = |name: &str| exported.iter().find_map(|word| word.strip_prefix(name)).unwrap().to_owned();
-    let (token, fence) = (value("NXLOCK_TOKEN="), value("NXLOCK_FENCE=").parse().ok());
+    let value =
+        |name: &str| exported.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned);
+    let (token, terms) = (value("NXLOCK_TOKEN").unwrap(), Terms::of(value));
     let covers = |asked: Nanos| asked + ttl - ttl / 100 - 2_000_000;
     let call = |verb: &str, more: &[&str]| {
         let mut command = Command::new(program());
@@ -214,7 +218,7 @@ fn script(log: &File, orders: &Orders, acquire: &[String]) {
         }
         until = covers(now);
     }
-    dwell(log, orders, fence, until, |until| {
+    dwell(log, orders, terms, until, |until| {
         let now = boot_clock();
         if now + ttl / 2 < *until {
             return true;

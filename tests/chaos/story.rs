@@ -41,6 +41,11 @@ pub fn summary(record: &Record) -> String {
         faults.values().sum::<usize>(),
         stalls,
     );
+    let shared = sections.iter().filter(|section| !record.attempts[section.who].mode.is_exclusive()).count();
+    let most = checker::most_at_once(record, &sections);
+    if shared > 0 {
+        let _ = writeln!(text, "  shared: {shared} grants, up to {most} holders at once");
+    }
     let _ = writeln!(text, "  faults: {faults:?}; {} lines torn by a kill", record.torn);
     let _ = writeln!(text, "  attempts ended: {ends:?}");
     let mut starved: Vec<Nanos> = record.attempts.iter().map(|attempt| attempt.starved).collect();
@@ -79,8 +84,9 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
     };
     for (who, attempt) in record.attempts.iter().enumerate().filter(|(_, attempt)| about(attempt.name)) {
         let how = format!(
-            "{:?}, ttl {} ms{}{}{}",
+            "{:?}, {:?}, ttl {} ms{}{}{}",
             attempt.client,
+            attempt.mode,
             attempt.ttl / 1_000_000,
             if attempt.queued { "" } else { ", not in line" },
             if attempt.near { "" } else { ", over the network" },
@@ -113,9 +119,10 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
         lines.push((fault.to, format!("    fault is over: {:?}{whom}", fault.ailment)));
     }
     for sight in record.sights.iter().filter(|sight| about(sight.name)) {
-        let whose = match sight.whose {
+        let whose = match &sight.whose {
             Whose::Nobodys => "nobody's".to_owned(),
             Whose::Of(who) => format!("c{who}'s"),
+            Whose::Shared(holders) => format!("shared by {holders:?}"),
             Whose::Strange => "a stranger's".to_owned(),
         };
         let seen = format!("      seen: {} is {whose}, in line {:?}", record.names[sight.name], sight.line);

@@ -1,9 +1,12 @@
 //! First come, first served: no waiter in the queue is overtaken by one that came later and queues too.
+//!
+//! Two that may hold the lock together may be granted it at the same moment, and enter in any order. One of them has
+//! overtaken the other only if that one was still in the queue afterwards.
 
 use std::collections::HashMap;
 
 use super::{LATE, Section, Violation};
-use crate::record::{Ailment, Nanos, On, Record, Sight, Who, Whose};
+use crate::record::{Ailment, Nanos, On, Record, Sight, Who};
 
 /// A waiter that does not claim its reservation in time loses its turn. It has no longer than the ttl.
 const HAS_TIME: Nanos = LATE;
@@ -18,7 +21,7 @@ pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
     found
 }
 
-/// When a waiter was first and last seen in the queue.
+/// When a waiter was seen in the queue: the end of the first poll, and the beginning of the last.
 struct Place {
     first: Nanos,
     last: Nanos,
@@ -30,8 +33,8 @@ fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<V
     let mut behind: HashMap<(Who, Who), Nanos> = HashMap::new();
     for sight in sights {
         for (at, who) in sight.line.iter().enumerate() {
-            let place = places.entry(*who).or_insert(Place { first: sight.first.after, last: sight.last.after });
-            place.last = sight.last.after;
+            let place = places.entry(*who).or_insert(Place { first: sight.first.after, last: sight.last.before });
+            place.last = sight.last.before;
             for later in &sight.line[at + 1..] {
                 behind.insert((*who, *later), sight.last.before);
             }
@@ -51,6 +54,10 @@ fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<V
             let since =
                 behind.get(&(served.who, other.who)).copied().or((theirs.asked > place.first).then_some(theirs.asked));
             let Some(since) = since.filter(|_| theirs.queued) else { continue };
+            let together = !attempt.mode.is_exclusive() && !theirs.mode.is_exclusive();
+            if together && place.last <= other.entered() {
+                continue;
+            }
             if other.entered() < since || excused(record, sights, served, since, other.entered()) {
                 continue;
             }
@@ -76,6 +83,6 @@ fn excused(record: &Record, sights: &[&Sight], served: &Section, since: Nanos, u
         // A waiter that lost its connection, or its place in the queue, needs time to come back.
         theirs && fault.from <= until && fault.to + 4 * LATE + 2 * LATE >= since
     });
-    let called = sights.iter().any(|sight| sight.whose == Whose::Of(served.who) && sight.first.before <= until);
+    let called = sights.iter().any(|sight| sight.whose.includes(served.who) && sight.first.before <= until);
     struck || called
 }

@@ -1,7 +1,10 @@
-//! One holder at a time; nothing done after the lease; fences in the order of the grants.
+//! No more holders at a time than the least limit of them, each slot once; nothing done after the lease; fences in the
+//! order of the grants.
 
-use super::{MS, Section, Violation, allowances};
-use crate::record::{Nanos, Record, Sight, Whose};
+use std::collections::HashMap;
+
+use super::{MS, Section, Violation, allowances, in_words};
+use crate::record::{Mode, Nanos, Record, Sight, Who};
 
 #[derive(Default)]
 pub struct Overlaps {
@@ -15,11 +18,27 @@ pub fn check(record: &Record, sections: &[Section]) -> Overlaps {
     for name in 0..record.names.len() {
         let sections: Vec<&Section> = sections.iter().filter(|section| section.name == name).collect();
         overlaps(record, &sections, &mut found);
+        slots(record, &sections, &mut found);
         fences(record, &sections, &mut found);
         let sights: Vec<&Sight> = record.sights.iter().filter(|sight| sight.name == name).collect();
         outlived(record, &sections, &sights, &mut found);
     }
     found
+}
+
+/// Returns the greatest number of sections that went on at once under one lock.
+pub fn most_at_once(record: &Record, sections: &[Section]) -> usize {
+    let at_once = |name: usize| {
+        let mut inside: Vec<&Section> = Vec::new();
+        let mut most = 0;
+        for section in sections.iter().filter(|section| section.name == name) {
+            inside.retain(|other| other.last() >= section.entered());
+            inside.push(section);
+            most = most.max(inside.len());
+        }
+        most
+    };
+    (0..record.names.len()).map(at_once).max().unwrap_or(0)
 }
 
 /// Less than this happens to every process, and the margins cover it.
@@ -33,62 +52,152 @@ fn allowed(record: &Record, section: &Section, end: Nanos, moments: &[Nanos]) ->
     moments.iter().all(|at| allowances.iter().any(|(from, to)| (from..=to).contains(&at)))
 }
 
-fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
-    // The sections that have not left when the next one enters; mostly none.
-    let mut inside: Vec<&Section> = Vec::new();
-    for &newcomer in sections {
-        inside.retain(|section| section.last() >= newcomer.entered());
-        for &other in &inside {
-            let to = other.last().min(newcomer.last());
-            let goes_on_beside = |old: &Section, new: &Section| {
-                let beside: Vec<Nanos> = old.stamps.iter().copied().filter(|at| *at >= new.entered()).collect();
-                allowed(record, old, new.entered(), &beside)
-            };
-            // The section with the earlier grant had lost the lock; the time of an outsider's grant is unknown.
-            let excused = match (other.fence, newcomer.fence) {
-                (Some(theirs), Some(fence)) if fence < theirs => goes_on_beside(newcomer, other),
-                (Some(_), Some(_)) => goes_on_beside(other, newcomer),
-                _ => goes_on_beside(other, newcomer) || goes_on_beside(newcomer, other),
-            };
-            if excused {
-                found.excused.push(to - newcomer.entered());
-                continue;
-            }
-            let what = format!(
-                "c{} and c{} overlap by {:.3} ms in {}",
-                other.who,
-                newcomer.who,
-                (to - newcomer.entered()) as f64 / 1e6,
-                record.names[other.name]
-            );
-            let who = vec![other.who, newcomer.who];
-            found.violations.push(Violation { what, name: Some(other.name), who, from: newcomer.entered(), to });
-        }
-        inside.push(newcomer);
+fn mode(record: &Record, section: &Section) -> Mode {
+    record.attempts[section.who].mode
+}
+
+/// Returns whether one section may have been granted before another. The time of an outsider's grant is unknown.
+fn may_be_older(record: &Record, section: &Section, other: &Section) -> bool {
+    match (section.terms.fence, other.terms.fence) {
+        (Some(fence), Some(theirs)) if fence <= theirs => true,
+        // A reader has the fence of the first share of all, however late it joins.
+        (Some(_), Some(_)) => mode(record, other) == Mode::Shared && !mode(record, section).is_exclusive(),
+        _ => true,
     }
 }
 
-fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
-    let mut highest: Option<(&Section, u64)> = None;
-    for &section in sections {
-        let Some(fence) = section.fence else { continue };
-        match highest {
-            Some((before, high)) if fence <= high => {
-                // The earlier grant may have entered later.
-                if fence < high && allowed(record, section, before.entered(), &[section.entered()]) {
-                    continue;
-                }
-                let what = format!(
-                    "c{} entered {} with fence {fence}, after c{} with {high}",
-                    section.who, record.names[section.name], before.who
-                );
-                let who = vec![before.who, section.who];
-                let at = section.entered();
-                found.violations.push(Violation { what, name: Some(section.name), who, from: at, to: at });
+/// Returns whether a section may go on though the lock was granted to another: it had lost the lock.
+fn goes_on_beside(record: &Record, old: &Section, new: &Section) -> bool {
+    let beside: Vec<Nanos> = old.stamps.iter().copied().filter(|at| *at >= new.entered()).collect();
+    may_be_older(record, old, new) && allowed(record, old, new.entered(), &beside)
+}
+
+fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
+    // The sections that have not left when the next one enters; of exclusive locks, mostly none.
+    let mut inside: Vec<&Section> = Vec::new();
+    for &newcomer in sections {
+        inside.retain(|section| section.last() >= newcomer.entered());
+        inside.push(newcomer);
+        let Some(wrong) = too_many(record, &inside) else { continue };
+        // Those that had lost the lock by then do not count.
+        let had_lost = |section: &Section| match section.who == newcomer.who {
+            true => inside.iter().any(|other| other.who != section.who && goes_on_beside(record, section, other)),
+            false => goes_on_beside(record, section, newcomer),
+        };
+        let counted: Vec<&Section> = inside.iter().copied().filter(|section| !had_lost(section)).collect();
+        let at = newcomer.entered();
+        let first_end = |sections: &[&Section]| sections.iter().map(|section| section.last()).min().unwrap_or(at);
+        match too_many(record, &counted).filter(|_| counted.iter().any(|section| section.who == newcomer.who)) {
+            None => found.excused.push(first_end(&wrong.who) - at),
+            Some(Excess { who, rule }) => {
+                let to = first_end(&who);
+                let who: Vec<Who> = who.iter().map(|section| section.who).collect();
+                let name = &record.names[newcomer.name];
+                let what = format!("{} overlap by {:.3} ms in {name}{rule}", in_words(&who), (to - at) as f64 / 1e6);
+                found.violations.push(Violation { what, name: Some(newcomer.name), who, from: at, to });
             }
-            _ => highest = Some((section, fence)),
         }
     }
+}
+
+/// Sections that may not go on at the same time.
+struct Excess<'a> {
+    who: Vec<&'a Section>,
+    rule: String,
+}
+
+fn too_many<'a>(record: &Record, at_once: &[&'a Section]) -> Option<Excess<'a>> {
+    let least = at_once.iter().map(|section| mode(record, section).limit()).min()?;
+    if at_once.len() as u64 > least {
+        let rule = if least == 1 { String::new() } else { format!(", where {least} may hold it") };
+        return Some(Excess { who: at_once.to_vec(), rule });
+    }
+    let (newcomer, others) = at_once.split_last()?;
+    let slot = newcomer.terms.slot?.number;
+    let other = others.iter().find(|other| other.terms.slot.is_some_and(|theirs| theirs.number == slot))?;
+    Some(Excess { who: vec![other, newcomer], rule: format!(", both in slot {slot}") })
+}
+
+/// Finds holders that were told something else than they had asked for.
+fn slots(record: &Record, sections: &[&Section], found: &mut Overlaps) {
+    for section in sections {
+        let as_asked = match (mode(record, section), section.terms.slot) {
+            (Mode::Slots(count), Some(slot)) => slot.of == count && slot.number < count,
+            (mode, slot) => !matches!(mode, Mode::Slots(_)) && slot.is_none(),
+        };
+        if !as_asked {
+            let (who, name) = (section.who, &record.names[section.name]);
+            let asked = mode(record, section);
+            let what = format!("c{who} entered {name} with {:?}, and asked for {asked:?}", section.terms.slot);
+            let at = section.entered();
+            found.violations.push(Violation { what, name: Some(section.name), who: vec![who], from: at, to: at });
+        }
+    }
+}
+
+/// The section with the highest fence of its kind so far.
+type Highest<'a> = Option<(&'a Section, u64)>;
+
+fn raise<'a>(highest: &mut Highest<'a>, section: &'a Section, fence: u64) {
+    if highest.is_none_or(|(_, high)| fence > high) {
+        *highest = Some((section, fence));
+    }
+}
+
+/// Finds fences that are too low. A fence is above those of all who had the lock alone before; that of an exclusive
+/// holder is above all, and that of a slot above all of this slot. Readers who hold a lock together have the same.
+fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
+    let (mut of_all, mut alone): (Highest<'_>, Highest<'_>) = (None, None);
+    let mut of_slots: HashMap<u64, Highest<'_>> = HashMap::new();
+    let mut readers: Vec<&Section> = Vec::new();
+    for &section in sections {
+        let Some(fence) = section.terms.fence else { continue };
+        let mode = mode(record, section);
+        let slot = section.terms.slot.map(|slot| slot.number);
+        let before = match slot {
+            _ if mode.is_exclusive() => of_all,
+            Some(slot) => {
+                let of_slot = of_slots.get(&slot).copied().flatten();
+                of_slot.into_iter().chain(alone).max_by_key(|(_, high)| *high)
+            }
+            None => alone,
+        };
+        if let Some((before, high)) = before.filter(|(_, high)| fence <= *high) {
+            // The earlier grant may have entered later.
+            if fence < high && allowed(record, section, before.entered(), &[section.entered()]) {
+                continue;
+            }
+            found.violations.push(with_fence(record, section, fence, "after", before, high));
+            continue;
+        }
+        raise(&mut of_all, section, fence);
+        if mode.is_exclusive() {
+            raise(&mut alone, section, fence);
+        }
+        if let Some(slot) = slot {
+            raise(of_slots.entry(slot).or_default(), section, fence);
+        }
+        readers.retain(|reader| reader.last() >= section.entered());
+        if mode != Mode::Shared {
+            continue;
+        }
+        let differs = |reader: &&&Section| {
+            let lost = goes_on_beside(record, reader, section) || goes_on_beside(record, section, reader);
+            reader.terms.fence != Some(fence) && !lost
+        };
+        if let Some(reader) = readers.iter().find(differs) {
+            let theirs = reader.terms.fence.unwrap_or(0);
+            found.violations.push(with_fence(record, section, fence, "together with", reader, theirs));
+        }
+        readers.push(section);
+    }
+}
+
+fn with_fence(record: &Record, section: &Section, fence: u64, how: &str, other: &Section, theirs: u64) -> Violation {
+    let name = &record.names[section.name];
+    let what = format!("c{} entered {name} with fence {fence}, {how} c{} with {theirs}", section.who, other.who);
+    let at = section.entered();
+    Violation { what, name: Some(section.name), who: vec![other.who, section.who], from: at, to: at }
 }
 
 /// Finds holders that went on without the lock. Entering proves possession; what a holder does after another state of
@@ -96,7 +205,7 @@ fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
 fn outlived(record: &Record, sections: &[&Section], sights: &[&Sight], found: &mut Overlaps) {
     for section in sections {
         let first = sights.partition_point(|sight| sight.last.before <= section.entered());
-        let Some(seen) = sights[first..].iter().find(|sight| sight.whose != Whose::Of(section.who)) else { continue };
+        let Some(seen) = sights[first..].iter().find(|sight| !sight.whose.includes(section.who)) else { continue };
         // Of a sight that began before the entry, only the end is known to be later.
         let lost_by = if seen.first.before >= section.entered() { seen.first.after } else { seen.last.after };
         let after: Vec<Nanos> = section.stamps.iter().copied().filter(|at| *at > lost_by).collect();

@@ -2,7 +2,9 @@
 //! else.
 
 use super::{MS, check};
-use crate::record::{Ailment, Attempt, Client, Fault, Left, Look, Nanos, On, Record, Sight, Stamp, Who, Whose, Word};
+use crate::record::{
+    Ailment, Attempt, Client, Fault, Left, Look, Mode, Nanos, On, Record, Sight, Slot, Stamp, Terms, Who, Whose, Word,
+};
 
 /// A lock `job`, an hour after the machine's boot; all times are ms since then.
 const BEGAN: Nanos = 3_600_000 * MS;
@@ -34,6 +36,7 @@ impl Scene {
         self.0.attempts.push(Attempt {
             name: 0,
             client: Client::Run,
+            mode: Mode::Exclusive,
             ttl: 3_000 * MS,
             queued: true,
             near: true,
@@ -48,12 +51,35 @@ impl Scene {
     /// Adds an attempt that is inside from `from` to `to`, with a stamp every 10 ms.
     fn inside(&mut self, asked: u64, from: u64, to: u64, fence: u64) -> Who {
         let who = self.asks(asked, to + 5);
-        self.0.stamps.push(Stamp { at: at(from), who, word: Word::Enter(Some(fence)) });
+        self.0.stamps.push(Stamp { at: at(from), who, word: Word::Enter(Terms { fence: Some(fence), slot: None }) });
         for beat in (from + 10..to).step_by(10) {
             self.0.stamps.push(Stamp { at: at(beat), who, word: Word::Beat });
         }
         self.0.stamps.push(Stamp { at: at(to), who, word: Word::Leave });
         who
+    }
+
+    /// Adds a reader that is inside from `from` to `to`.
+    fn reads(&mut self, asked: u64, from: u64, to: u64, fence: u64) -> Who {
+        let who = self.inside(asked, from, to, fence);
+        self.0.attempts[who].mode = Mode::Shared;
+        who
+    }
+
+    /// Adds the holder of a slot, `(number, of)`.
+    fn slotted(&mut self, (number, of): (u64, u64), asked: u64, from: u64, to: u64, fence: u64) -> Who {
+        let who = self.inside(asked, from, to, fence);
+        self.0.attempts[who].mode = Mode::Slots(of);
+        self.told(who, Some(Slot { number, of }));
+        who
+    }
+
+    fn told(&mut self, who: Who, told: Option<Slot>) {
+        for stamp in self.0.stamps.iter_mut().filter(|stamp| stamp.who == who) {
+            if let Word::Enter(terms) = &mut stamp.word {
+                terms.slot = told;
+            }
+        }
     }
 
     fn befalls(&mut self, ailment: Ailment, on: On, from: u64, to: u64) {
@@ -192,7 +218,7 @@ fn one_that_had_it_before_an_outsider_may_come_to_enter_only_after() {
         let mut scene = Scene::new();
         scene.befalls(Ailment::Flushed, On::All, 100, 110);
         scene.inside(120, 200, 300, 0);
-        scene.0.stamps[0].word = Word::Enter(None);
+        scene.0.stamps[0].word = Word::Enter(Terms::default());
         scene.inside(asked, 250, 400, 1);
         scene.shows(found);
     }
@@ -397,4 +423,248 @@ fn what_is_left_behind_is_found() {
         scene.0.left.push(Left { what: format!("the place of c{who}"), of: Some(who) });
     }
     scene.shows(&["left behind: lock:job", "left behind: the place of c1"]);
+}
+
+#[test]
+fn readers_share_and_are_no_overlap() {
+    let mut scene = Scene::new();
+    for n in 0..20 {
+        scene.reads(0, 100 + n, 500, 1);
+    }
+    scene.shows(&[]);
+}
+
+#[test]
+fn a_writer_among_readers_is_found_whoever_came_first() {
+    let mut scene = Scene::new();
+    scene.reads(0, 100, 500, 1);
+    scene.reads(0, 110, 450, 1);
+    scene.inside(0, 400, 600, 2);
+    scene.shows(&["c0, c1 and c2 overlap by 50.000 ms in job"]);
+    let mut scene = Scene::new();
+    scene.inside(0, 100, 500, 1);
+    scene.reads(0, 400, 600, 2);
+    scene.shows(&["c0 and c1 overlap"]);
+}
+
+#[test]
+fn as_many_as_there_are_slots_may_hold_a_lock_and_no_more() {
+    for (third, found) in [(301, &[][..]), (299, &["c0, c1 and c2 overlap by 1.000 ms in job, where 2 may hold it"])] {
+        let mut scene = Scene::new();
+        scene.slotted((0, 2), 0, 100, 300, 1);
+        scene.slotted((1, 2), 0, 110, 400, 2);
+        scene.slotted((if third == 301 { 0 } else { 2 }, 3), 0, third, 350, 3);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn the_least_limit_of_those_who_are_there_counts() {
+    // Two of three slots, and a reader; another reader with one who said two.
+    let mut scene = Scene::new();
+    scene.slotted((0, 3), 0, 100, 500, 1);
+    scene.slotted((1, 3), 0, 110, 500, 2);
+    scene.reads(0, 120, 500, 1);
+    scene.shows(&[]);
+    let mut scene = Scene::new();
+    scene.reads(0, 100, 500, 1);
+    scene.reads(0, 110, 500, 1);
+    scene.slotted((0, 2), 0, 120, 500, 2);
+    scene.shows(&["where 2 may hold it"]);
+    let mut scene = Scene::new();
+    scene.slotted((0, 1), 0, 100, 500, 1);
+    scene.reads(0, 110, 500, 2);
+    scene.shows(&["c0 and c1 overlap"]);
+}
+
+#[test]
+fn a_slot_that_two_have_at_once_is_found() {
+    for (at, found) in [(499, &["c0 and c1 overlap by 1.000 ms in job, both in slot 1"][..]), (501, &[])] {
+        let mut scene = Scene::new();
+        scene.slotted((1, 5), 0, 100, 500, 1);
+        scene.slotted((1, 3), 0, at, 600, 2);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn a_slot_that_nobody_asked_for_is_found() {
+    let slot = |number, of| Some(Slot { number, of });
+    for (mode, told) in [
+        (Mode::Slots(3), None),
+        (Mode::Slots(3), slot(3, 3)),
+        (Mode::Slots(3), slot(0, 2)),
+        (Mode::Shared, slot(0, 3)),
+        (Mode::Exclusive, slot(0, 1)),
+    ] {
+        let mut scene = Scene::new();
+        let who = scene.inside(0, 100, 200, 1);
+        scene.0.attempts[who].mode = mode;
+        scene.told(who, told);
+        scene.shows(&["and asked for"]);
+    }
+}
+
+#[test]
+fn whoever_has_lost_its_share_does_not_count() {
+    for (thawed, found) in [(4_950, &[][..]), (4_850, &["where 2 may hold it"])] {
+        for latest_is_reader in [false, true] {
+            let mut scene = Scene::new();
+            scene.slotted((0, 2), 0, 100, 6_000, 1);
+            let old = scene.slotted((1, 2), 0, 110, 5_000, 2);
+            match latest_is_reader {
+                true => scene.reads(0, 4_900, 5_300, 1),
+                false => scene.slotted((1, 2), 0, 4_900, 5_300, 3),
+            };
+            scene.befalls(Ailment::FrozenAlone, On::Attempt(old), 1_000, thawed);
+            scene.shows(found);
+        }
+    }
+}
+
+#[test]
+fn a_generation_that_was_forgotten_goes_on_beside_the_next_until_it_notices() {
+    for (forgotten, found) in [(3_600, &[][..]), (3_400, &["overlap by 100.000 ms"])] {
+        let mut scene = Scene::new();
+        scene.slotted((0, 2), 0, 100, 5_000, 1);
+        scene.slotted((1, 2), 0, 100, 5_000, 2);
+        scene.befalls(Ailment::Deleted, On::Name(0), forgotten, forgotten);
+        scene.inside(4_000, 4_900, 5_300, 3);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn the_fence_of_a_slot_is_above_that_of_whoever_had_it() {
+    for (fence, found) in [(7, &["with fence 7, after c0 with 7"][..]), (8, &[])] {
+        let mut scene = Scene::new();
+        scene.slotted((0, 2), 0, 100, 200, 7);
+        scene.slotted((1, 2), 0, 110, 500, 9);
+        scene.slotted((0, 2), 0, 300, 400, fence);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn the_fence_of_a_share_is_above_that_of_whoever_had_the_lock_alone() {
+    for (fence, found) in [(7, &["with fence 7, after c0 with 7"][..]), (8, &[])] {
+        for reads in [false, true] {
+            let mut scene = Scene::new();
+            scene.inside(0, 100, 200, 7);
+            match reads {
+                true => scene.reads(0, 300, 400, fence),
+                false => scene.slotted((0, 2), 0, 300, 400, fence),
+            };
+            scene.shows(found);
+        }
+    }
+}
+
+#[test]
+fn the_fence_of_one_alone_is_above_all_that_were_there_before() {
+    for (fence, found) in [(9, &["with fence 9, after c1 with 9"][..]), (10, &[])] {
+        let mut scene = Scene::new();
+        scene.reads(0, 100, 200, 7);
+        scene.slotted((0, 2), 0, 110, 200, 9);
+        scene.inside(0, 300, 400, fence);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn readers_who_hold_a_lock_together_have_the_same_fence() {
+    for (fence, found) in [(7, &[][..]), (8, &["with fence 8, together with c0 with 7"])] {
+        let mut scene = Scene::new();
+        scene.reads(0, 100, 300, 7);
+        scene.reads(0, 200, 400, fence);
+        scene.shows(found);
+    }
+    // Apart, each has its own.
+    let mut scene = Scene::new();
+    scene.reads(0, 100, 200, 7);
+    scene.reads(0, 300, 400, 8);
+    scene.shows(&[]);
+}
+
+#[test]
+fn one_that_goes_on_after_its_share_was_seen_to_be_gone_is_found() {
+    for (holders, found) in [(vec![1], &["c0 went on in job"][..]), (vec![0, 1], &[])] {
+        let mut scene = Scene::new();
+        let who = scene.reads(0, 100, 500, 1);
+        scene.seen(Whose::Shared(vec![who, 1]), &[], 90, 300);
+        scene.seen(Whose::Shared(holders), &[], 310, 900);
+        scene.shows(found);
+    }
+}
+
+/// Returns two readers behind somebody, of which the second enters first, 20 ms before the first one. The first was
+/// last seen in the queue at `seen`.
+fn readers_in_line(seen: u64) -> (Scene, Who) {
+    let mut scene = Scene::new();
+    let first = scene.reads(0, 520, 600, 1);
+    let second = scene.reads(50, 500, 600, 1);
+    scene.seen(Whose::Strange, &[first, second], 110, 490);
+    scene.seen(Whose::Shared(vec![second]), &[first], 491, seen);
+    (scene, first)
+}
+
+#[test]
+fn readers_that_come_in_together_may_enter_in_any_order() {
+    readers_in_line(499).0.shows(&[]);
+}
+
+#[test]
+fn a_reader_that_enters_while_one_before_it_stands_in_line_is_found() {
+    readers_in_line(510).0.shows(OVERTAKEN);
+}
+
+#[test]
+fn a_reader_that_passes_a_writer_in_line_is_found() {
+    let (mut scene, _) = overtaking(400, false);
+    scene.0.attempts[0].mode = Mode::Shared;
+    scene.shows(OVERTAKEN);
+}
+
+/// Returns a waiter that is first in the queue until it enters, beside a reader that stays.
+fn beside_a_reader(until: u64) -> (Scene, Who) {
+    let mut scene = Scene::new();
+    let reader = scene.reads(0, 5, until + 100, 1);
+    let waiter = scene.slotted((0, 3), 0, until, until + 10, 2);
+    scene.seen(Whose::Shared(vec![reader]), &[waiter], 10, 700);
+    let (other, left) = (scene.asks(0, 9_000), scene.asks(0, 650));
+    scene.seen(Whose::Shared(vec![reader]), &[left, waiter, other], 701, until);
+    (scene, waiter)
+}
+
+#[test]
+fn room_for_the_first_that_is_not_given_to_it_is_found() {
+    for (until, found) in [(3_300, &[][..]), (3_500, &["job had room for 3.000 s"])] {
+        beside_a_reader(until).0.shows(found);
+    }
+}
+
+#[test]
+fn there_is_no_room_for_one_that_wants_fewer_holders_or_to_be_alone() {
+    let mut scene = Scene::new();
+    let holders: Vec<Who> = (0..2).map(|n| scene.slotted((n, 3), 0, 5 + n, 8_000, 1 + n)).collect();
+    let waiter = scene.slotted((0, 2), 0, 8_100, 8_200, 4);
+    scene.seen(Whose::Shared(holders), &[waiter], 10, 8_000);
+    scene.shows(&[]);
+    let mut scene = Scene::new();
+    let reader = scene.reads(0, 5, 8_000, 1);
+    let (writer, behind) = (scene.inside(0, 8_100, 8_200, 2), scene.reads(0, 8_300, 8_400, 3));
+    scene.seen(Whose::Shared(vec![reader]), &[writer, behind], 10, 8_000);
+    scene.shows(&[]);
+}
+
+#[test]
+fn room_for_one_that_is_frozen_or_has_its_share_reserved_is_nothing() {
+    let (mut scene, waiter) = beside_a_reader(5_000);
+    scene.befalls(Ailment::FrozenAlone, On::Attempt(waiter), 2_000, 2_500);
+    scene.shows(&[]);
+    let (mut scene, waiter) = beside_a_reader(5_000);
+    for sight in &mut scene.0.sights {
+        sight.whose = Whose::Shared(vec![0, waiter]);
+    }
+    scene.shows(&[]);
 }

@@ -1,7 +1,8 @@
-//! No wait goes on while the lock is free for longer than a waiter takes to notice.
+//! No wait goes on for longer than a waiter takes to notice while the lock is free, or while the first in the queue
+//! may hold it together with those who do.
 
 use super::{LATE, MS, Section, Violation};
-use crate::record::{Client, Nanos, On, Record, Whose};
+use crate::record::{Client, Nanos, On, Record, Sight, Who, Whose};
 
 /// A waiter polls every 2 s, give or take a fifth: by then it has found a free lock even if it missed its message.
 const HEARTBEAT: Nanos = 2_400 * MS;
@@ -10,18 +11,26 @@ const BOUND: Nanos = HEARTBEAT + LATE;
 const RECOVERY: Nanos = 3_500 * MS + LATE;
 
 pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
-    let long = free(record, sections).into_iter().filter(|wait| wait.to - wait.from > BOUND);
-    long.map(|wait| {
+    let alone = free(record, sections).into_iter().map(|wait| (wait, "was free"));
+    let waits = alone.chain(with_room(record, sections).into_iter().map(|wait| (wait, "had room")));
+    let long = waits.filter(|(wait, _)| wait.to - wait.from > BOUND);
+    long.map(|(wait, how)| {
         let seconds = (wait.to - wait.from) as f64 / 1e9;
-        let what = format!("{} was free for {seconds:.3} s while c{} waited", record.names[wait.name], wait.who);
+        let what = format!("{} {how} for {seconds:.3} s while c{} waited", record.names[wait.name], wait.who);
         Violation { what, name: Some(wait.name), who: vec![wait.who], from: wait.from, to: wait.to }
     })
     .collect()
 }
 
-/// Returns the longest time that a lock was free while an unhindered attempt waited for it.
+/// Returns the longest time that an unhindered attempt waited for a lock that was free, or had room for it.
 pub fn longest(record: &Record) -> Nanos {
-    free(record, &super::sections(record)).iter().map(|wait| wait.to - wait.from).max().unwrap_or(0)
+    let sections = super::sections(record);
+    free(record, &sections)
+        .iter()
+        .chain(&with_room(record, &sections))
+        .map(|wait| wait.to - wait.from)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Returns the longest time that nobody was inside while the next to enter had asked already, for any reason.
@@ -62,6 +71,52 @@ fn free(record: &Record, sections: &[Section]) -> Vec<Wait> {
         }
     }
     found
+}
+
+/// Finds the times for which the first live waiter in the queue fitted those who had the lock.
+fn with_room(record: &Record, sections: &[Section]) -> Vec<Wait> {
+    let mut entered = vec![Nanos::MAX; record.attempts.len()];
+    sections.iter().for_each(|section| entered[section.who] = section.entered());
+    let mut found = Vec::new();
+    // The waiter, since when it has had room, and the last poll that saw it so.
+    let mut current: Option<(usize, Who, Nanos, Nanos)> = None;
+    let mut ends = |(name, who, from, seen): (usize, Who, Nanos, Nanos)| {
+        let attempt = &record.attempts[who];
+        let from = from.max(attempt.asked + LATE);
+        let to = seen.min(attempt.ended.as_ref().map_or(seen, |(at, _)| *at)).min(entered[who]);
+        let waits = attempt.near && attempt.client == Client::Run && from < to && !kept(record, who, from, to);
+        found.extend(waits.then_some(Wait { name, who, from, to }));
+    };
+    for sight in &record.sights {
+        let next = first_that_fits(record, sight);
+        current = match current.take() {
+            // If the observer did not look in between, nobody knows.
+            Some((name, who, from, seen))
+                if (name, next) == (sight.name, Some(who)) && sight.first.before <= seen + UNSEEN =>
+            {
+                Some((name, who, from, sight.last.before))
+            }
+            before => {
+                before.into_iter().for_each(&mut ends);
+                next.map(|who| (sight.name, who, sight.first.after, sight.last.before))
+            }
+        };
+    }
+    current.into_iter().for_each(&mut ends);
+    found
+}
+
+/// The observer looks more often than that.
+const UNSEEN: Nanos = 100 * MS;
+
+/// Returns the first live waiter, if it may hold the lock together with those who have it.
+fn first_that_fits(record: &Record, sight: &Sight) -> Option<Who> {
+    let Whose::Shared(holders) = &sight.whose else { return None };
+    let lives = |who: &Who| record.attempts[*who].ended.as_ref().is_none_or(|(at, _)| *at > sight.last.before);
+    let first = sight.line.iter().copied().find(|who| !holders.contains(who) && lives(who))?;
+    let all = holders.iter().chain([&first]);
+    let least = all.clone().map(|who| record.attempts[*who].mode.limit()).min()?;
+    (all.count() as u64 <= least).then_some(first)
 }
 
 /// Returns the unhindered attempt that waited for longest, from the moment when it can be assumed to wait.
