@@ -13,11 +13,14 @@ use crate::model::{Acquired, Ask, Expiring, Inspected, Mode, Model, Released, Re
 use crate::scripts::Script;
 use crate::server::{self, KEYS, Server, until, words};
 use crate::setnx::STALE;
+use crate::shares::{Entered, SHARED, Terms, limit, share};
 
 const OUTSIDER: Token = 99;
 /// The tokens up to this one share the key with SETNX clients.
 const BESIDE_SETNX: Token = 2;
 const HOLDER: &str = "{lock:x}:holder";
+const SHARES: &str = "{lock:x}:shares";
+const TERMS: &str = "{lock:x}:terms";
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -45,6 +48,9 @@ enum Event {
     SetnxClientWrites,
     LockExpires,
     HolderExpires,
+    ShareExpires(Token),
+    SharesLost,
+    TermsLost,
     /// Rewrites a waiter's record: with an expired lease, with one far too long, or as another version of nxlock.
     Record {
         who: Token,
@@ -63,13 +69,25 @@ enum Lease {
     OtherVersion,
 }
 
-fn event() -> impl Strategy<Value = Event> {
-    let who = 1..=5u32;
+fn event(clients: Vec<Token>) -> impl Strategy<Value = Event> {
+    let has_shares = clients.iter().any(|who| limit(*who).is_some());
+    let who = prop::sample::select(clients);
+    let of_this_kind = match has_shares {
+        true => prop_oneof![
+            3 => who.clone().prop_map(Event::ShareExpires),
+            1 => Just(Event::SharesLost),
+            1 => Just(Event::TermsLost),
+        ]
+        .boxed(),
+        false => prop_oneof![3 => Just(Event::SetnxClientWrites), 1 => Just(Event::HolderExpires)].boxed(),
+    };
+    // So near that a waiter is told.
+    let shortest = if has_shares { 2_000 } else { 20_000 };
     let mode = prop_oneof![6 => Just(Mode::Queue), 2 => Just(Mode::Once), 1 => Just(Mode::Plain)];
     let acquire = (
         who.clone(),
         mode,
-        prop_oneof![4 => Just(20_000), 4 => Just(60_000), 1 => Just(10_000_000)],
+        prop_oneof![4 => Just(20_000), 4 => Just(60_000), 1 => Just(10_000_000), 1 => Just(shortest)],
         prop_oneof![Just(5_000), Just(90_000)],
     )
         .prop_flat_map(|(who, mode, ttl, grace)| {
@@ -88,8 +106,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => who.clone().prop_map(Event::Unsubscribe),
         1 => any::<bool>().prop_map(|expires| Event::OutsiderSets { expires }),
         2 => Just(Event::OutsiderDeletes),
-        3 => Just(Event::SetnxClientWrites),
-        1 => Just(Event::HolderExpires),
+        4 => of_this_kind,
         3 => Just(Event::LockExpires),
         2 => (who, lease).prop_map(|(who, lease)| Event::Record { who, lease }),
         1 => (1..=3usize).prop_map(Event::Lost),
@@ -115,7 +132,10 @@ fn name(token: Token) -> String {
         OUTSIDER => "outsider".into(),
         STALE => "1000000000".into(),
         token if token <= BESIDE_SETNX => format!("400000000000000000{token}"),
-        token => format!("nx1:{token}"),
+        token => match limit(token) {
+            Some(limit) => format!("nx1:{token}:u@h:1:1:why:{limit}"),
+            None => format!("nx1:{token}"),
+        },
     }
 }
 
@@ -132,8 +152,8 @@ fn channel(token: Token) -> String {
     format!("{}:wake:a|b{token}", KEYS[0])
 }
 
-fn shown(value: Option<Token>) -> String {
-    value.map(name).unwrap_or_default()
+fn shown_slot(slot: Option<usize>) -> String {
+    slot.map_or("-".to_string(), |slot| slot.to_string())
 }
 
 impl Both<'_> {
@@ -150,6 +170,7 @@ impl Both<'_> {
                 let args = [&token[..], &ms, if prolong { "prolong" } else { "set" }, &record];
                 let answer = match beside {
                     true => server::beside_setnx(&mut self.real, Script::RenewBesideSetnx, &args),
+                    false if limit(who).is_some() => server::share(&mut self.real, Script::RenewShare, &args[..3]),
                     false if prolong => server::prolong(&mut self.real, &token, &ms),
                     false => server::renew(&mut self.real, &token, &ms),
                 };
@@ -161,6 +182,7 @@ impl Both<'_> {
                 }
                 let renewed = match beside {
                     true => self.model.renew_beside_setnx(who, ttl, prolong),
+                    false if limit(who).is_some() => self.model.renew_share(who, ttl, prolong),
                     false => self.model.renew(who, ttl, prolong),
                 };
                 let back = beside.then_some(if stood == Some(STALE) { "1" } else { "0" });
@@ -177,10 +199,16 @@ impl Both<'_> {
                 let beside = who <= BESIDE_SETNX;
                 let answer = match beside {
                     true => server::beside_setnx(&mut self.real, Script::ReleaseBesideSetnx, &[&name(who)]),
+                    false if limit(who).is_some() => server::share(&mut self.real, Script::ReleaseShare, &[&name(who)]),
                     false => server::release(&mut self.real, &name(who)),
                 };
                 let answer = words(answer.unwrap()).unwrap();
-                match if beside { self.model.release_beside_setnx(who) } else { self.model.release(who) } {
+                let released = match beside {
+                    true => self.model.release_beside_setnx(who),
+                    false if limit(who).is_some() => self.model.release_share(who),
+                    false => self.model.release(who),
+                };
+                match released {
                     Released::Free => assert_eq!(answer, ["1"]),
                     Released::Next(next) => assert_eq!(answer, ["2", &name(next)]),
                     Released::NotOurs { value, pttl, fence } => self.not_ours(&answer, value, pttl, fence),
@@ -220,6 +248,20 @@ impl Both<'_> {
             Event::HolderExpires => {
                 self.send(&["DEL", HOLDER]);
                 self.model.holder = None;
+            }
+            Event::ShareExpires(who) => {
+                if self.model.shares.ends.is.contains_key(&who) {
+                    self.send(&["ZADD", SHARES, "1000", &name(who)]);
+                    self.model.shares.ends.is.insert(who, 1000);
+                }
+            }
+            Event::SharesLost => {
+                self.send(&["DEL", SHARES]);
+                self.model.shares.ends = Expiring::default();
+            }
+            Event::TermsLost => {
+                self.send(&["DEL", TERMS]);
+                self.model.shares.forget_terms();
             }
             Event::LockExpires => {
                 self.send(&["PEXPIRE", KEYS[0], "1"]);
@@ -270,20 +312,41 @@ impl Both<'_> {
                 let args: Vec<&str> = args.into_iter().chain(["", &margin[..], &record]).collect();
                 server::beside_setnx(&mut self.real, Script::AcquireBesideSetnx, &args)
             }
+            false if limit(ask.token).is_some() => {
+                let args: Vec<&str> = args.into_iter().chain([""]).collect();
+                server::share(&mut self.real, Script::AcquireShare, &args)
+            }
             false => server::acquire(&mut self.real, args),
         };
         let answer = words(answer.unwrap()).unwrap();
         let ask = Ask { ticket: ticket.1, ..ask.clone() };
-        match if beside { self.model.acquire_beside_setnx(&ask) } else { self.model.acquire(&ask) } {
-            Acquired::Granted { fence } => {
+        let acquired = match beside {
+            true => self.model.acquire_beside_setnx(&ask),
+            false if limit(ask.token).is_some() => self.model.acquire_share(&ask),
+            false => self.model.acquire(&ask),
+        };
+        match acquired {
+            Acquired::Granted { fence, entered: Some(Entered { slot, count }) } => {
+                self.same_instant(&answer[1], fence);
+                assert_eq!((&answer[0][..], &answer[2..]), ("1", &[shown_slot(slot), count.to_string()][..]));
+            }
+            Acquired::Granted { fence, entered: None } => {
                 let taken_over = usize::from(beside && stood == (Some(STALE), false));
                 assert_eq!((answer.len(), &answer[0][..]), (2 + taken_over, "1"), "{answer:?}");
                 self.same_instant(&answer[1], fence);
             }
-            Acquired::Busy { value, pttl, position, length, ticket, channel_used, fence } => {
-                assert_eq!(answer.len(), 9);
-                let facts =
-                    [shown(value), position.to_string(), length.to_string(), u8::from(channel_used).to_string()];
+            Acquired::Busy { value, pttl, position, length, ticket, channel_used, fence, taken } => {
+                assert_eq!(answer.len(), if taken.is_some() { 12 } else { 9 });
+                if let Some(taken) = taken {
+                    same_expiry(&answer[9], taken.look);
+                    assert_eq!(answer[10..], [taken.count.to_string(), taken.least.to_string()]);
+                }
+                let facts = [
+                    self.shown(value, &answer[1]),
+                    position.to_string(),
+                    length.to_string(),
+                    u8::from(channel_used).to_string(),
+                ];
                 assert_eq!([&answer[1], &answer[3], &answer[4], &answer[6]].map(String::clone), facts);
                 same_expiry(&answer[2], pttl);
                 if self.same_instant(&answer[5], ticket) > 0 {
@@ -316,9 +379,19 @@ impl Both<'_> {
     }
 
     fn not_ours(&mut self, answer: &[String], value: Option<Token>, pttl: i64, fence: u64) {
-        assert_eq!(answer[..2], ["0".to_string(), shown(value)]);
+        assert_eq!(answer[..2], ["0".to_string(), self.shown(value, &answer[1])]);
         same_expiry(&answer[2], pttl);
         self.same_instant(&answer[3], fence);
+    }
+
+    /// Returns the value as the server should show it. A generation is an instant, of which only the order is the same.
+    fn shown(&mut self, value: Option<Token>, real: &str) -> String {
+        if value == Some(SHARED) {
+            let generation = real.strip_prefix("nx1:shared:").unwrap_or_else(|| panic!("{real} is not shared"));
+            self.same_instant(generation, self.model.shares.generation);
+            return real.to_string();
+        }
+        value.map(name).unwrap_or_default()
     }
 
     /// Compares fences and tickets: their order on the server must be that in the model.
@@ -351,7 +424,7 @@ impl Both<'_> {
         let Inspected { value, pttl, fence, reserved, queue } = self.model.inspect();
         let seen = words(server::inspect(&mut self.real).unwrap()).unwrap();
         assert_eq!(seen[0], if value.is_some() { "string" } else { "none" });
-        assert_eq!((&seen[1], &seen[5]), (&shown(value), &u8::from(reserved).to_string()));
+        assert_eq!((&seen[1], &seen[5]), (&self.shown(value, &seen[1]), &u8::from(reserved).to_string()));
         same_expiry(&seen[2], pttl);
         self.same_instant(&seen[3], fence);
         let line: Vec<&[String]> = seen[6..].chunks(2).collect();
@@ -383,6 +456,50 @@ impl Both<'_> {
             assert_eq!(left > 0, expires.is_some(), "{} has {left} ms", KEYS[key]);
             assert_ne!(left, -1, "{} would stay for ever", KEYS[key]);
         }
+        self.same_shares();
+    }
+
+    fn same_shares(&mut self) {
+        let real = &mut self.real;
+        let ends: BTreeMap<String, i64> =
+            cmd("ZRANGE").arg(SHARES).arg(0).arg(-1).arg("WITHSCORES").query(real).unwrap();
+        let mut terms: BTreeMap<String, String> = cmd("HGETALL").arg(TERMS).query(real).unwrap();
+        let shares = self.model.shares.clone();
+        assert_eq!(
+            ends.keys().cloned().collect::<BTreeSet<_>>(),
+            shares.ends.is.keys().map(|token| name(*token)).collect()
+        );
+        for (token, end) in &shares.ends.is {
+            same_expiry(&ends[&name(*token)].to_string(), i64::try_from(*end).unwrap());
+        }
+        let state = shares.state.as_ref().map(|state| {
+            let map: String = state.map.iter().map(|taken| if *taken { '1' } else { '0' }).collect();
+            format!("{}|{}|{map}", state.least, state.many)
+        });
+        assert_eq!(terms.remove("state"), state);
+        assert_eq!(terms.keys().cloned().collect::<Vec<_>>(), {
+            let mut names: Vec<String> = shares.terms.is.keys().map(|token| name(*token)).collect();
+            names.sort();
+            names
+        });
+        for (token, Terms { slot, fence, since, reserved }) in &shares.terms.is {
+            let real = terms[&name(*token)].clone();
+            let fields: Vec<&str> = real.split('|').collect();
+            assert_eq!((fields[0], fields[3]), (&shown_slot(*slot)[..], if *reserved { "r" } else { "" }));
+            self.same_instant(fields[1], *fence);
+            self.same_instant(fields[2], *since);
+        }
+        for (key, is_there, until) in [
+            (SHARES, !shares.ends.is.is_empty(), shares.ends.until),
+            (TERMS, !shares.is_without_terms(), shares.terms.until),
+        ] {
+            let left: i64 = cmd("PTTL").arg(key).query(&mut self.real).unwrap();
+            match (is_there, until) {
+                (false, _) => assert_eq!(left, -2, "{key} is there"),
+                (true, None) => assert_eq!(left, -1, "{key} expires"),
+                (true, Some(until)) => same_expiry(&left.to_string(), until as i64 - self.model.now() as i64),
+            }
+        }
     }
 }
 
@@ -392,12 +509,11 @@ fn same_expiry(real: &str, model: i64) {
     assert!(real <= model + 5_000 && real >= model - 5_000, "{real} ms left, {model} in the model");
 }
 
-#[test]
-fn the_scripts_do_what_the_model_says() {
+fn agree(clients: &[Token]) {
     let server = Server::start();
     let config = Config { cases: 450, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    let histories = prop::collection::vec(event(), 1..60);
+    let histories = prop::collection::vec(event(clients.to_vec()), 1..60);
     let outcome = runner.run(&histories, |history| {
         let mut real = server.connect();
         cmd("FLUSHALL").query::<()>(&mut real).unwrap();
@@ -410,9 +526,19 @@ fn the_scripts_do_what_the_model_says() {
             tickets: BTreeMap::new(),
             instants: Vec::new(),
         };
-        (1..=5).for_each(|who| both.happens(&Event::Subscribe(who)));
+        clients.iter().for_each(|who| both.happens(&Event::Subscribe(*who)));
         history.iter().for_each(|event| both.happens(event));
         Ok(())
     });
     outcome.unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn the_scripts_do_what_the_model_says() {
+    agree(&[1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn the_scripts_for_shares_do_what_the_model_says() {
+    agree(&[3, 4, share(1, 0), share(2, 0), share(3, 2), share(4, 2), share(5, 3)]);
 }

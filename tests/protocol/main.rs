@@ -19,5 +19,7 @@ mod scripts;
 mod server;
 /// The model of the scripts beside SETNX clients.
 mod setnx;
+/// The model of the scripts for shares.
+mod shares;
 /// Random histories of shares: what the server holds after each call keeps the rule, the order and the fences.
 mod sharing;

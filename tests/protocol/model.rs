@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::shares::{Entered, Shares, Taken};
+
 /// Ordered as the token strings: among equal tickets the smaller token is first.
 pub type Token = u32;
 
@@ -40,6 +42,7 @@ pub struct Ask {
 pub enum Acquired {
     Granted {
         fence: u64,
+        entered: Option<Entered>,
     },
     Busy {
         value: Option<Token>,
@@ -49,6 +52,7 @@ pub enum Acquired {
         ticket: u64,
         channel_used: bool,
         fence: u64,
+        taken: Option<Taken>,
     },
 }
 
@@ -105,6 +109,7 @@ pub struct Model {
     pub fence: Option<Expiring<u64>>,
     /// Beside SETNX clients: the token with a valid lease, independent of the lock's value.
     pub holder: Option<Expiring<Token>>,
+    pub shares: Shares,
     /// How many dead waiters one call drops; `None` for the scripts' limit of 1000, which is out of reach here.
     pub drops: Option<usize>,
     /// The tokens whose channel has a subscriber.
@@ -115,7 +120,7 @@ pub struct Model {
 
 /// The front of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Front {
+pub enum Front {
     Lives(Token),
     Nobody,
     /// One call has dropped as many dead waiters as it may.
@@ -135,7 +140,7 @@ impl Model {
                 Some(fence) => fence.until = fence.until.max(Some(kept)),
                 None => self.bump(FENCE_MS.max(10 * ask.ttl)),
             }
-            return Acquired::Granted { fence: self.fence() };
+            return Acquired::Granted { fence: self.fence(), entered: None };
         }
         if value.is_none() && (ask.mode == Mode::Plain || self.queue.is.is_empty()) {
             return self.grant(ask);
@@ -156,7 +161,7 @@ impl Model {
         }
         let position = self.queue.is.iter().position(|&(_, t)| queues && t == token).map_or(0, |rank| rank + 1);
         let (pttl, length, fence) = (self.pttl(), self.queue.is.len(), self.fence());
-        Acquired::Busy { value, pttl, position, length, ticket, channel_used, fence }
+        Acquired::Busy { value, pttl, position, length, ticket, channel_used, fence, taken: None }
     }
 
     pub fn release(&mut self, token: Token) -> Released {
@@ -242,6 +247,7 @@ impl Model {
         if self.waiters.is.is_empty() && self.reserved.is_none() {
             self.waiters.until = None;
         }
+        self.shares.expire(now);
     }
 
     pub fn now(&self) -> u64 {
@@ -265,10 +271,10 @@ impl Model {
         self.bump(FENCE_MS.max(10 * ask.ttl));
         self.set_lock(ask.token, ask.ttl);
         self.front(Some(ask.token), Some(Word::Look));
-        Acquired::Granted { fence: self.fence() }
+        Acquired::Granted { fence: self.fence(), entered: None }
     }
 
-    fn enqueue(&mut self, ask: &Ask) -> (u64, bool) {
+    pub fn enqueue(&mut self, ask: &Ask) -> (u64, bool) {
         let (now, token) = (self.now(), ask.token);
         let heard = self.leased(token).is_some_and(|own| own.channel) && self.listening.contains(&token);
         let channel = ask.channel && (heard || self.publish(token, Word::Test));
@@ -289,7 +295,7 @@ impl Model {
     }
 
     /// Returns the first live waiter, and whether dead ones were dropped before it.
-    fn front(&mut self, caller: Option<Token>, word: Option<Word>) -> (Front, bool) {
+    pub fn front(&mut self, caller: Option<Token>, word: Option<Word>) -> (Front, bool) {
         let mut dropped = 0;
         while self.drops.is_none_or(|most| dropped < most) {
             let Some(&(_, first)) = self.queue.is.first() else { return (Front::Nobody, dropped > 0) };
@@ -309,7 +315,7 @@ impl Model {
         (Front::TooManyDead, true)
     }
 
-    fn reserve(&mut self, next: Token, caller: Option<Token>) {
+    pub fn reserve(&mut self, next: Token, caller: Option<Token>) {
         let grace = self.waiters.is[&next].grace;
         self.reserved = Some(next);
         self.dequeue(next);
@@ -318,12 +324,12 @@ impl Model {
         self.front(caller, Some(Word::Look));
     }
 
-    fn leave(&mut self, token: Token) {
+    pub fn leave(&mut self, token: Token) {
         self.reserved = None;
         self.dequeue(token);
     }
 
-    fn dequeue(&mut self, token: Token) {
+    pub fn dequeue(&mut self, token: Token) {
         self.queue.is.retain(|w| w.1 != token);
         self.waiters.is.remove(&token);
         self.expire();
@@ -333,16 +339,16 @@ impl Model {
         self.lock = Some(Expiring { is: token, until: Some(self.now() + ttl) });
     }
 
-    fn bump(&mut self, kept: u64) {
+    pub fn bump(&mut self, kept: u64) {
         let fence = self.now_us.max(self.fence() + 1);
         self.fence = Some(Expiring { is: fence, until: Some(self.now() + kept) });
     }
 
-    fn fence(&self) -> u64 {
+    pub fn fence(&self) -> u64 {
         self.fence.as_ref().map_or(0, |fence| fence.is)
     }
 
-    fn pttl(&self) -> i64 {
+    pub fn pttl(&self) -> i64 {
         match &self.lock {
             None => -2,
             Some(Expiring { until: None, .. }) => -1,

@@ -139,6 +139,10 @@ pub fn beside_setnx(connection: &mut Connection, script: Script, args: &[&str]) 
     eval(connection, script, args)
 }
 
+pub fn share(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
+    eval(connection, script, args)
+}
+
 pub fn inspect(connection: &mut Connection) -> RedisResult<Value> {
     eval(connection, Script::Inspect, &[])
 }

@@ -451,6 +451,18 @@ fn shares_keep_the_rule_the_order_and_the_fences_in_every_history() {
     search(None, 400).unwrap();
 }
 
+#[test]
+fn terms_that_were_lost_and_are_written_again_expire() {
+    let server = Server::start();
+    let mut scene = Scene::new(&server, None);
+    let reader = 5;
+    for event in [Event::Acquire(reader, "queue"), Event::LoseTerms, Event::Acquire(reader, "queue")] {
+        scene.happens(event).unwrap();
+    }
+    let left: i64 = scene.ask(&["PTTL", TERMS]);
+    assert!(left > 0, "the reader dies, and {TERMS} stays: {left} ms");
+}
+
 /// Faults in the scripts, and what each does.
 const FAULTS: [(&str, Fault); 17] = [
     ("one too many comes in", ("return most == 0 or count < most", "return most == 0 or count <= most")),

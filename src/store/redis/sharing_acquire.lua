@@ -48,10 +48,13 @@ if mine then
   -- Before anything that a full server would refuse.
   redis.call('PEXPIRE', K, digits(math.max(ttl, redis.call('PTTL', K))))
   leave_if_known()
-  if not slot or reserved == 'r' then since = digits(us()) end
+  local is_known = slot
+  if not is_known or reserved == 'r' then since = digits(us()) end
   slot, fence = slot or '-', fence or generation
   redis.call('ZADD', H, digits(now() + ttl), token)
   redis.call('HSET', T, token, table.concat({ slot, fence, since, '' }, '|'))
+  -- Terms that were lost, and are written again, have no expiry.
+  if not is_known then lengthen(T, redis.call('PTTL', H)) end
   lengthen(F, fence_ms)
   changed = true
   serve(ttl)

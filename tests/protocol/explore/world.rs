@@ -236,7 +236,7 @@ impl World {
                 let (grace, lease) = (GRACE, setting.lease);
                 let ask = Ask { token, ttl: TTL, mode, lease, grace, channel: mode == Mode::Queue, ticket };
                 match (setting.server.acquire)(&mut self.model, &ask) {
-                    Acquired::Granted { fence } if Some(fence) != self.model.fence.as_ref().map(|f| f.is) => {
+                    Acquired::Granted { fence, .. } if Some(fence) != self.model.fence.as_ref().map(|f| f.is) => {
                         return Err(format!("{token} was granted with a fence that is not the lock's"));
                     }
                     Acquired::Granted { .. } => Reply::Yes,
