@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use redis::Value;
 use serde_json::Value as Json;
 
-use crate::support::turns::{Turn, is_queued, lock_status, queue, queue_is, turn};
+use crate::support::turns::{Turn, lock_status, queue, queue_is, turn};
 use crate::support::{Authority, Cluster, Fate, Five, Nxlock, Proxy, Redis, eventually, is_alive, now, parent_of};
 
 const KEY: &str = "lock:job";
@@ -515,15 +515,15 @@ fn what_the_manual_lists_is_enough_for_shares() {
         "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub +scan",
     );
     let token = all(&["acquire", "job", "--slots", "2", "--ttl", "1m"]).run().exits(0).token();
-    let mut pair = [Turn::of(all(&turn(&PAIR))), Turn::of(all(&turn(&PAIR)))];
-    pair[0].up();
-    is_queued(&redis, pair[1].pid());
+    let mut first = Turn::of(all(&turn(&PAIR)));
+    first.up();
+    let mut second = Turn::of(all(&turn(&PAIR))).once_queued(&redis);
     renews(&["renew", "job", &token, "--ttl", "2m"]).run().exits(0);
     renews(&["renew", "job", &token, "--ttl", "1m"]).run().exits(0);
     assert!(looks(&["status"]).run().exits(0).text().contains("2 of 2"));
     assert!(looks(&["status", "job"]).run().exits(0).text().contains("#1"));
     all(&["release", "job", &token]).run().exits(0);
-    pair[1].up();
+    second.up();
     let id = holders(&redis)[0]["id"].as_str().unwrap().to_owned();
     all(&["release", "job", "--break", &id]).run().exits(0);
     let denied = redis.ask::<Vec<Value>>(&["ACL", "LOG"]);

@@ -487,12 +487,12 @@ const FAULTS: [(&str, Fault); 17] = [
     ),
     (
         "what is left of a generation counts in the next",
-        ("then redis.call('DEL', H, T) end", "then redis.call('DEL', T) end"),
+        ("redis.call('DEL', H, T)\nfound", "redis.call('DEL', T)\nfound"),
     ),
     ("a share is renewed whatever the lock holds", ("value and string.sub(value, 1, 11) == 'nx1:shared:' and", "")),
     (
         "shares that were lost count as nobody's",
-        ("if count == 0 then return false end", "if count == 0 then whole = true return true end"),
+        ("if found == 0 then return false end", "if found == 0 then whole = true return true end"),
     ),
     ("a release serves nobody", ("  serve(0)\n", "")),
     ("readers pass a writer", ("if not n or not fits(n) then", "if not n then break elseif not fits(n) then")),

@@ -32,8 +32,9 @@ end
 
 -- `whole`: the terms are known. `changed`: `settle` has something to write.
 local generation, whole, changed = nil, false, false
-local least, many, map = 0, 0, ''
-local count, state = redis.pcall('ZCARD', H), redis.pcall('HGET', T, 'state')
+local count, least, many, map = 0, 0, 0, ''
+-- What the keys hold, perhaps of an earlier generation, or the errors.
+local found, state = redis.pcall('ZCARD', H), redis.pcall('HGET', T, 'state')
 
 -- Returns the error for a key of another type, with the key: the lock's own is sound. Returns any other error as it is.
 local function damage(reply, key)
@@ -79,7 +80,8 @@ end
 local function open(value)
   if not value or string.sub(value, 1, #MARK) ~= MARK then return false end
   generation = string.sub(value, #MARK + 1)
-  if count == 0 then return false end
+  if found == 0 then return false end
+  count = found
   local a, b, c = string.match(type(state) == 'string' and state or '', '^(%d+)|(%d+)|([01]*)$')
   if a then whole, least, many, map = true, tonumber(a), tonumber(b), c end
   expire()
@@ -112,9 +114,9 @@ end
 local function clear()
   if type(state) == 'table' then
     redis.call('DEL', H)
-  elseif count > 0 or state then
+  elseif found > 0 or state then
     redis.call('DEL', H, T)
-    state = false
+    found, state = 0, false
   end
   count, least, many, map, whole = 0, 0, 0, '', false
 end

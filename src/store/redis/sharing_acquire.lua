@@ -30,7 +30,7 @@ end
 value = redis.call('GET', K)
 queued = redis.call('ZCARD', Q)
 -- Nothing has been written yet.
-local damaged = damage(count, H) or damage(state, T)
+local damaged = damage(found, H) or damage(state, T)
 if damaged then return damaged end
 if value == token then return begin() end
 local shared = open(value)

@@ -7,7 +7,7 @@
 -- Keeps: changes only the token's own share. As RELEASE: removes all that is ours from the queue, passes on a
 -- reservation, works on a full server, and a replica can't answer.
 
-local damaged = damage(count, H)
+local damaged = damage(found, H)
 if damaged then return damaged end
 -- Without its terms a share is given back all the same.
 if type(state) == 'table' and not string.find(state.err, 'WRONGTYPE', 1, true) then return state end
