@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::readme::{put, ran, shell, workplace};
-use crate::support::{Nxlock, Redis, eventually};
+use crate::support::{Nxlock, Redis, Running, eventually};
 
 /// Returns the verbatim blocks under a heading of the page.
 fn under(heading: &str) -> Vec<String> {
@@ -48,6 +48,80 @@ fn a_cron_job_runs_on_one_of_the_hosts_and_is_mailed_where_there_is_no_server() 
     let nowhere = "redis://127.0.0.1:1";
     let done = shell(&redis, directory.path(), &job).env("NXLOCK_SERVER", nowhere).run().exits(69);
     done.prints("").says(mailed.trim_end().replace("redis://cache:6379", nowhere).as_str());
+}
+
+/// Waits until a call is in the queue of a lock.
+#[track_caller]
+fn waits(redis: &Redis, name: &str, call: &Running) {
+    eventually("it is in the queue", || {
+        let seen = redis.nxlock(["--json", "status", name]).run().exits(0).json();
+        seen[0]["queue"].as_array().is_some_and(|queue| queue.iter().any(|waiter| waiter["pid"] == call.pid()))
+    });
+}
+
+#[test]
+fn each_job_of_a_pool_has_a_slot_of_its_own_and_whoever_works_on_all_waits_for_them() {
+    let [job, all] = under("A POOL OF GPUS OR DATABASES").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let step = "echo \"up ${CUDA_VISIBLE_DEVICES-all}\"; while ! [ -e go ]; do sleep 0.01; done";
+    put(directory.path(), "train", step);
+    put(directory.path(), "upgrade-drivers", "echo 'up all'");
+    let start = |script: &str| shell(&redis, directory.path(), &format!("exec {script}")).start();
+    let mut jobs: Vec<_> = (0..4).map(|_| start(job.trim_end())).collect();
+    let mut slots: Vec<String> = jobs.iter_mut().map(|job| job.line("up ")).collect();
+    slots.sort();
+    assert_eq!(slots, ["0", "1", "2", "3"]);
+    let upgrade = start(all.trim_end());
+    waits(&redis, "gpu", &upgrade);
+    assert_eq!(upgrade.stdout(), "");
+    put(directory.path(), "go", "");
+    jobs.into_iter().for_each(|job| drop(job.finish().exits(0)));
+    upgrade.finish().exits(0).prints("up all\n");
+}
+
+#[test]
+fn reports_run_side_by_side_and_a_migration_alone() {
+    let [report, migrate] = under("READERS AND A MIGRATION")
+        .join("\n")
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "report", "echo up; while ! [ -e go ]; do sleep 0.01; done");
+    put(directory.path(), "migrate", "echo migrated");
+    let start = |script: &str| shell(&redis, directory.path(), &format!("exec {script}")).start();
+    let mut reports = [start(&report), start(&report)];
+    reports.iter_mut().for_each(|report| drop(report.line("up")));
+    let migration = start(&migrate);
+    waits(&redis, "schema", &migration);
+    let late = start(&report);
+    waits(&redis, "schema", &late);
+    assert_eq!((migration.stdout(), late.stdout()), (String::new(), String::new()));
+    put(directory.path(), "go", "");
+    reports.into_iter().for_each(|report| drop(report.finish().exits(0)));
+    migration.finish().exits(0).prints("migrated\n");
+    late.finish().exits(0).prints("up\n");
+}
+
+#[test]
+fn of_a_fleet_three_at_a_time_run_and_all_in_the_end() {
+    let [backup] = under("THREE HOSTS AT A TIME").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "backup", "echo up; while ! [ -e go ]; do sleep 0.01; done");
+    let start = || shell(&redis, directory.path(), &format!("exec {}", backup.trim_end())).start();
+    let mut first: Vec<_> = (0..3).map(|_| start()).collect();
+    first.iter_mut().for_each(|host| drop(host.line("up")));
+    let later: Vec<_> = (0..2).map(|_| start()).collect();
+    later.iter().for_each(|host| waits(&redis, "backup", host));
+    assert!(later.iter().all(|host| host.stdout().is_empty()));
+    put(directory.path(), "go", "");
+    first.into_iter().chain(later).for_each(|host| drop(host.finish().exits(0)));
 }
 
 /// Returns the exit statuses that a unit counts as success, without 0 and the names of signals.

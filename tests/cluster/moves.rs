@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::seeds::seed;
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::turns::{
-    Turn, acquire, break_it, counted, fences_rise, grants, is_free, is_renewed, next_holder, release, turn,
+    Turn, acquire, break_it, counted, fences_rise, grants, is_free, is_renewed, lock_status, next_holder, release, turn,
 };
 use crate::support::{Authority, Cluster, Nxlock, Running, eventually};
 
@@ -162,6 +162,50 @@ fn a_lock_is_renewed_and_given_back_where_it_is_while_its_slot_is_on_its_way() {
     eventually("it is renewed at the new place", || ttl() > 8_500);
     slot.ends();
     holder.leaves();
+    eventually("it is free", || is_free(&cluster));
+}
+
+const SHARES: &str = "{lock:job}:shares";
+const TERMS: &str = "{lock:job}:terms";
+const PAIR: [&str; 4] = ["--slots", "2", "-t", "8s"];
+
+#[test]
+fn those_who_share_a_lock_and_those_who_wait_go_on_where_its_slot_has_moved() {
+    let cluster = MASTERS.lend();
+    let [first, second] = [0, 1].map(|_| Turn::had(&cluster, &PAIR));
+    let mut third = Turn::queued(&cluster, &PAIR);
+    let before = lock_status(&cluster)["holders"].clone();
+    cluster.moves(LOCK);
+    is_renewed(&cluster);
+    listen_where_the_lock_is(&cluster, 1);
+    let after = lock_status(&cluster)["holders"].clone();
+    for at in 0..2 {
+        assert_eq!((&after[at]["pid"], &after[at]["slot"]), (&before[at]["pid"], &before[at]["slot"]));
+    }
+    first.leaves();
+    third.up();
+    second.leaves();
+    third.leaves();
+    assert!(is_free(&cluster));
+}
+
+#[test]
+fn no_more_than_may_share_a_lock_while_its_keys_are_carried_one_by_one() {
+    let cluster = MASTERS.lend();
+    let [first, second] = [0, 1].map(|_| Turn::had(&cluster, &["--slots", "2", "-t", "5m"]));
+    let mut third = Turn::queued(&cluster, &["--slots", "2", "-t", "5m"]);
+    let slot = cluster.begins_to_move(LOCK);
+    for key in [SHARES, LOCK, QUEUE, TERMS] {
+        slot.carries(&[key]);
+        let refused = cluster.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run();
+        assert!([69, 75].contains(&refused.status.code().unwrap()), "{}", refused.both());
+        assert!(!third.is_up());
+    }
+    slot.ends();
+    first.leaves();
+    third.up();
+    second.leaves();
+    third.leaves();
     eventually("it is free", || is_free(&cluster));
 }
 
