@@ -110,8 +110,8 @@ fn state(state: &LockState) -> [(&'static str, Value); 7] {
         (None, Some(holder)) if matches!(state.kind, StateKind::Held | StateKind::Reserved) => {
             (json!([sole_holder(state, holder)]), Some(1), Some(1))
         }
-        (None, _) if state.kind == StateKind::Shared => (Value::Null, None, None),
-        (None, _) => (json!([]), Some(0), None),
+        (None, _) if state.kind == StateKind::Free => (json!([]), Some(0), None),
+        (None, _) => (Value::Null, None, None),
     };
     [
         ("state", json!(words::state_name(&state.kind))),

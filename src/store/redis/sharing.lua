@@ -16,9 +16,8 @@
 -- generation that it joined, and only as long as its lease: whoever deletes or replaces the lock's key ends all shares.
 -- Nobody passes the first live waiter. Leftovers of an earlier generation have no effect. If only one of both keys is
 -- left (eviction), nobody comes in until the lock's key has expired; holders continue. A terms key of another type does
--- not prevent a release. A script writes all of a share
--- before it reads the queue again: the server may refuse access to a queue that is empty now, if its slot is moving to
--- another server.
+-- not prevent a release. A script writes all of a share before it reads the queue again: the server may refuse access
+-- to a queue that is empty now, if its slot is moving to another server.
 
 local H, T, MARK = KEYS[5], KEYS[6], 'nx1:shared:'
 -- An end of all shares that is nearer than this is announced: nobody would look before it.
