@@ -233,11 +233,7 @@ impl Quorum {
         let is_somebody_elses = state.holder.is_some() && votes.answered() >= votes.quorum();
         match state.kind {
             // Other candidates have votes: the servers that do not answer could vote for us, but have not.
-            StateKind::Unknown if is_somebody_elses => {
-                let contested = LockState { kind: StateKind::Contested, ..state };
-                Ok(Acquired::Held(contested, QueuePlace { position: 0, length: 0 }))
-            }
-            StateKind::Unknown | StateKind::Free => Err(self.outvoted(claim, votes)),
+            StateKind::Unknown | StateKind::Free if !is_somebody_elses => Err(self.outvoted(claim, votes)),
             _ => Ok(Acquired::Held(state, QueuePlace { position: 0, length: 0 })),
         }
     }
