@@ -3,15 +3,17 @@
 //! Owns the search and the promises about what follows a state; `world` owns those that a single step can break. The
 //! claims, in every reachable state:
 //! * at most one client, an outsider included, believes that it holds the lock, counting its lease from before the
-//!   request. Not claimed for a lock that an outsider's DEL or FLUSHALL took from a holder, which learns of it at its
-//!   next renewal;
+//!   request; of shares, no more than the least of their limits, and no two with one slot. Not claimed for a lock that
+//!   an outsider's DEL or FLUSHALL took from a holder, which learns of it at its next renewal;
 //! * no waiter that is queued, running and subscribed, with a running lease, is overtaken (`plain` barges);
-//! * fences rise whenever the lock changes hands;
+//! * fences rise whenever the lock changes hands; between shares, whenever a slot does;
 //! * no client takes a free lock for a held one;
+//! * a refusal tells how many share the lock, and the least of their limits;
 //! * without further faults, every running waiter is served, and the lock is never free for longer than a heartbeat
-//!   while a client waits;
+//!   while a client waits, nor has it room for so long for a share that is first in line;
 //! * then nothing stays behind that does not expire, and without any fault nothing at all.
 
+mod sharing;
 mod world;
 
 use std::collections::hash_map::Entry;
@@ -21,6 +23,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::model::Mode::{Once, Plain, Queue};
 use crate::model::{Acquired, Ask, Mode, Model, Released, Renewed, Token, Word};
 use crate::setnx::STALE;
+use crate::shares::KEPT;
 use world::{BESIDE_SETNX, ENDLESS, Fault, GRACE, Phase, Server, Setting, Step, TRUE, TTL, World};
 
 const ALL: &[Fault] = &[
@@ -36,9 +39,9 @@ const ALL: &[Fault] = &[
 const BESIDE: &[Fault] = &[Fault::Crash, Fault::Freeze, Fault::LoseReply, Fault::ForeignDel, Fault::WriteOver];
 
 fn setting(modes: &[Mode], faults: &'static [Fault], at_most: u8) -> Setting {
-    let modes = modes.to_vec();
     Setting {
-        modes,
+        modes: modes.to_vec(),
+        limits: vec![None; modes.len()],
         sessions: 1,
         lease: 4,
         heartbeat: Some(2),
@@ -47,6 +50,7 @@ fn setting(modes: &[Mode], faults: &'static [Fault], at_most: u8) -> Setting {
         at_most,
         prompt: false,
         drops: None,
+        batch: None,
         gives_up: None,
         server: TRUE,
     }
@@ -110,8 +114,7 @@ fn settle(from: &World, setting: &Setting, settled: &mut HashSet<u64>) -> Result
             settled.extend(path);
             return Ok(());
         };
-        let waits = world.clients.iter().any(|c| c.phase == Phase::Waiting && !c.frozen);
-        free = if step == Step::Tick && waits && world.model.lock.is_none() {
+        free = if step == Step::Tick && world.keeps_waiting(setting) {
             free + 1
         } else if step == Step::Tick {
             0
@@ -119,7 +122,8 @@ fn settle(from: &World, setting: &Setting, settled: &mut HashSet<u64>) -> Result
             free
         };
         if free > setting.heartbeat.unwrap_or(0) + 3 {
-            return Err(format!("the lock stays free while somebody waits: {world:?}"));
+            let room = if world.model.lock.is_none() { "the lock stays free" } else { "room is left" };
+            return Err(format!("{room} while somebody waits: {world:?}"));
         }
         world = world.after(step, setting)?;
     }
@@ -147,13 +151,21 @@ fn tidy(world: &World, setting: &Setting) -> Result<(), String> {
             || !m.waiters.is.is_empty()
             || m.reserved.is_some()
     };
+    // A client that learns late that its share is over does not give it back.
+    let is_late = !setting.prompt && setting.limits.iter().any(Option::is_some);
     let mut later = world.model.clone();
     let frozen = world.clients.iter().any(|c| c.frozen);
-    if world.faults > 0 || frozen {
+    if world.faults > 0 || frozen || is_late {
         later.now_us += 1000 * (1 + (4 * setting.lease).max(TTL).max(GRACE));
         later.expire();
     }
-    if left(&later) { Err(format!("something stays behind: {later:?}")) } else { Ok(()) }
+    let has_shares = |m: &Model| !m.shares.ends.is.is_empty() || !m.shares.is_without_terms();
+    let mut latest = later.clone();
+    if world.faults > 0 || frozen || is_late {
+        latest.now_us += 1000 * KEPT;
+        latest.expire();
+    }
+    if left(&later) || has_shares(&latest) { Err(format!("something stays behind: {later:?}")) } else { Ok(()) }
 }
 
 fn passes(name: &str, setting: &Setting) {

@@ -12,7 +12,7 @@ const SHARES: Token = 100;
 pub const BRIEFLY: i64 = 500;
 const SOON: u64 = 2500;
 /// How much longer than the lock's key its companions live, when that is set, and the bounds within which it stays.
-const KEPT: u64 = 10_000;
+pub const KEPT: u64 = 10_000;
 const KEPT_BETWEEN: std::ops::RangeInclusive<u64> = 1_000..=20_000;
 
 /// Returns the token of a share with a limit; 0 is none.

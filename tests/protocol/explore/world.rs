@@ -3,13 +3,16 @@
 //! Owns the client's loop (ask, wait, hold, give back), reduced to what the server can tell, and the
 //! faults. A step that breaks a promise says which. Knows nothing of how the worlds are searched.
 
+mod holders;
 mod sameness;
 mod setting;
 mod suffering;
 
 use crate::model::{Acquired, Ask, Mode, Model, Renewed, Token, Word};
 use crate::setnx::STALE;
-pub use setting::{BESIDE_SETNX, ENDLESS, FOREIGN, Fault, GRACE, Server, Setting, TRUE, TTL};
+use crate::shares::{BRIEFLY, Taken, share};
+use holders::{Fences, holders, holders_after, holds};
+pub use setting::{BESIDE_SETNX, ENDLESS, FOREIGN, Fault, GRACE, SHARING, Server, Setting, TRUE, TTL};
 
 const START: u64 = 1000;
 const NEVER: u64 = u64::MAX;
@@ -33,9 +36,14 @@ enum Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Reply {
-    Yes,
+    /// With the slot that comes with a grant.
+    Yes(Option<usize>),
     No,
-    Busy { look_in: u64, ticket: u64, free: bool },
+    Busy {
+        look_in: u64,
+        ticket: u64,
+        free: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +62,7 @@ pub struct Client {
     ticket: u64,
     /// Holds, as it believes, before this instant.
     deadline: u64,
+    slot: Option<usize>,
     /// An outsider took from it what it had: what it believes until it asks again is not our doing.
     voided: bool,
     mail: bool,
@@ -68,7 +77,7 @@ pub struct World {
     pub model: Model,
     pub clients: Vec<Client>,
     pub faults: u8,
-    last_fence: u64,
+    fences: Fences,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,21 +95,23 @@ pub enum Step {
 
 impl World {
     pub fn new(setting: &Setting) -> World {
-        let client = |token| Client {
+        let client = |(who, limit): (Token, &Option<usize>)| Client {
             phase: Phase::Idle,
             frozen: false,
-            token,
+            token: limit.map_or(who, |limit| share(who, limit)),
             sessions: setting.sessions,
             ticket: 0,
             deadline: 0,
+            slot: None,
             voided: false,
             mail: false,
             look_at: NEVER,
             flight: None,
             owed: 0,
         };
-        let model = Model { now_us: START * 1000, drops: setting.drops, ..Model::default() };
-        World { model, clients: (1..).map(client).take(setting.modes.len()).collect(), faults: 0, last_fence: 0 }
+        let model = Model { now_us: START * 1000, drops: setting.drops, shares: setting.shares(), ..Model::default() };
+        let clients = (1..).zip(&setting.limits).map(client).take(setting.modes.len()).collect();
+        World { model, clients, faults: 0, fences: Fences::default() }
     }
 
     /// Something is to be done that should not wait.
@@ -170,6 +181,7 @@ impl World {
                 }
             };
             suffers(Fault::Crash, running);
+            suffers(Fault::HolderCrashes, c.phase == Phase::Holding && free);
             suffers(Fault::Freeze, running && !c.frozen);
             suffers(Fault::LoseReply, running && !c.frozen && self.in_flight(i) == Some(true));
             suffers(Fault::LoseMail, running && c.mail);
@@ -177,10 +189,11 @@ impl World {
             suffers(Fault::ForeignDel, i == 0 && self.model.lock.is_some());
             suffers(Fault::Flush, i == 0);
             suffers(Fault::RenewByVerb, c.phase == Phase::Holding);
-            let is_mine =
-                c.phase == Phase::Holding && self.model.value() == Some(c.token) && c.deadline > self.model.now();
+            let is_mine = c.phase == Phase::Holding && c.deadline > self.model.now() && holds(&self.model, c.token);
             suffers(Fault::Lengthen, is_mine && free);
             suffers(Fault::Shorten, is_mine && free);
+            suffers(Fault::LoseShares, i == 0 && !self.model.shares.ends.is.is_empty());
+            suffers(Fault::LoseTerms, i == 0 && !self.model.shares.is_without_terms());
             suffers(Fault::WriteOver, i == 0 && self.model.value().is_some_and(|value| value < STALE));
             if c.frozen && running {
                 steps.push(Step::Thaw(i));
@@ -213,7 +226,8 @@ impl World {
             }
             Step::Release(i) => {
                 let c = &mut world.clients[i];
-                (c.phase, c.deadline, c.owed) = (Phase::Leaving, 0, 0);
+                (c.phase, c.deadline, c.slot, c.owed) = (Phase::Leaving, 0, None, 0);
+                c.forget_the_line();
                 c.flight = Some(Flight { request: Request::Release, sent: now, reply: None });
             }
             Step::Serve(i) => world.serve(i, setting)?,
@@ -221,7 +235,7 @@ impl World {
             Step::Thaw(i) => world.clients[i].frozen = false,
             Step::Suffer(fault, i) => world.suffer(fault, i, setting),
         }
-        world.one_holder()?;
+        world.keep_the_rule()?;
         world.rebase();
         Ok(world)
     }
@@ -229,21 +243,31 @@ impl World {
     fn serve(&mut self, i: usize, setting: &Setting) -> Result<(), String> {
         let flight = self.clients[i].flight.unwrap();
         let (token, now, mode) = (self.clients[i].token, self.model.now(), setting.modes[i]);
-        let (before, in_line) = (self.model.value(), self.model.clone());
+        let before = self.model.clone();
         self.model.now_us += 1;
         let reply = match flight.request {
             Request::Acquire { ticket } => {
                 let (grace, lease) = (GRACE, setting.lease);
                 let ask = Ask { token, ttl: TTL, mode, lease, grace, channel: mode == Mode::Queue, ticket };
                 match (setting.server.acquire)(&mut self.model, &ask) {
-                    Acquired::Granted { fence, .. } if Some(fence) != self.model.fence.as_ref().map(|f| f.is) => {
-                        return Err(format!("{token} was granted with a fence that is not the lock's"));
+                    Acquired::Granted { fence, entered } => {
+                        let slot = entered.and_then(|entered| entered.slot);
+                        self.is_granted(token, fence, slot)?;
+                        Reply::Yes(slot)
                     }
-                    Acquired::Granted { .. } => Reply::Yes,
-                    Acquired::Busy { value, pttl, position, ticket, channel_used, .. } => {
+                    Acquired::Busy { value, pttl, position, ticket, channel_used, taken, .. } => {
+                        if let Some(taken) = taken {
+                            self.is_told(token, taken, setting)?;
+                        }
+                        let ends_in = match taken {
+                            // A tick is a long time here.
+                            Some(Taken { look: BRIEFLY, .. }) => 0,
+                            Some(Taken { look, .. }) => look,
+                            None => pttl,
+                        };
                         let mut look_in = setting.heartbeat.unwrap_or(NEVER);
-                        if (1..=setting.watchers).contains(&position) && pttl >= 0 {
-                            look_in = look_in.min(pttl as u64 + position as u64);
+                        if (1..=setting.watchers).contains(&position) && ends_in >= 0 {
+                            look_in = look_in.min(ends_in as u64 + position as u64);
                         }
                         if !channel_used || value.is_none() || (position == 1 && matches!(value, Some(FOREIGN | STALE)))
                         {
@@ -254,21 +278,18 @@ impl World {
                 }
             }
             Request::Renew => match (setting.server.renew)(&mut self.model, token, TTL, false) {
-                Renewed::Yes | Renewed::Longer(_) => Reply::Yes,
+                Renewed::Yes | Renewed::Longer(_) => {
+                    self.clients[i].voided = false;
+                    Reply::Yes(None)
+                }
                 Renewed::NotOurs { .. } => Reply::No,
             },
             Request::Release => {
                 (setting.server.release)(&mut self.model, token);
-                Reply::Yes
+                Reply::Yes(None)
             }
         };
-        // What was put back has not changed hands.
-        let stays = |owner| before == Some(STALE) && in_line.holder.as_ref().map(|h| h.is) == Some(owner);
-        let new = |owner: &Token| *owner < STALE && Some(*owner) != before && !stays(*owner);
-        let owner = self.model.value().filter(new);
-        if let Some(owner) = owner {
-            self.changed_hands(owner, &in_line, owner == token && mode == Mode::Plain)?;
-        }
+        self.changes_hands(&before, (mode == Mode::Plain).then_some(token), setting)?;
         if let Reply::Busy { ticket, .. } = reply {
             self.clients[i].owed = if ticket > 0 { now + setting.lease } else { 0 };
         }
@@ -287,12 +308,29 @@ impl World {
         }
     }
 
-    fn changed_hands(&mut self, owner: Token, before: &Model, barges: bool) -> Result<(), String> {
-        let fence = self.model.fence.as_ref().map_or(0, |f| f.is);
-        if fence <= self.last_fence {
-            return Err(format!("{owner} owns the lock with a fence that did not rise"));
+    /// Checks all who have the lock now, and did not before or not with this fence.
+    fn changes_hands(&mut self, before: &Model, barges: Option<Token>, setting: &Setting) -> Result<(), String> {
+        // One that is over counts until a call drops it, and a call may leave it: then its client may still claim it.
+        let since = if setting.batch.is_some() { 0 } else { before.now() };
+        let (had, have) = (holders_after(before, since), holders(&self.model));
+        // What was put back has not changed hands.
+        let stays = |owner| before.value() == Some(STALE) && before.holder.as_ref().map(|h| h.is) == Some(owner);
+        for new in have.iter().filter(|held| !had.contains(held) && !stays(held.token)) {
+            self.fences.rise(new)?;
+            if had.iter().all(|held| held.token != new.token) {
+                self.nobody_is_overtaken(new.token, before, barges == Some(new.token))?;
+            }
         }
-        self.last_fence = fence;
+        for c in &mut self.clients {
+            if have.iter().any(|held| held.token == c.token && !had.contains(held) && !stays(c.token)) {
+                (c.owed, c.voided) = (0, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// A waiter that comes in by the same step is not overtaken.
+    fn nobody_is_overtaken(&self, owner: Token, before: &Model, barges: bool) -> Result<(), String> {
         let asked = |c: &Client| match c.flight {
             Some(Flight { request: Request::Acquire { ticket }, .. }) if ticket > 0 => Some(ticket),
             _ => None,
@@ -300,14 +338,12 @@ impl World {
         let ticket = |c: &Client| before.ticket(c.token).or(asked(c)).unwrap_or(u64::MAX);
         let new = self.clients.iter().find(|c| c.token == owner).map_or(u64::MAX, ticket);
         let now = before.now();
-        let owed = |c: &Client| !c.frozen && c.phase == Phase::Waiting && c.owed >= now && c.token != owner;
-        if let Some(c) = self.clients.iter().find(|c| !barges && owed(c) && c.ticket_known(before) < new) {
-            return Err(format!("{} was overtaken by {owner}", c.token));
+        let waits = |c: &Client| !c.frozen && c.phase == Phase::Waiting && !holds(&self.model, c.token);
+        let owed = |c: &Client| waits(c) && c.owed >= now;
+        match self.clients.iter().find(|c| !barges && owed(c) && c.ticket_known(before) < new) {
+            Some(c) => Err(format!("{} was overtaken by {owner}", c.token)),
+            None => Ok(()),
         }
-        if let Some(c) = self.clients.iter_mut().find(|c| c.token == owner) {
-            (c.owed, c.voided) = (0, false);
-        }
-        Ok(())
     }
 
     fn receive(&mut self, i: usize, setting: &Setting) -> Result<(), String> {
@@ -326,12 +362,13 @@ impl World {
                 c.look_at = now.saturating_add(look_in);
                 c.ticket = ticket;
             }
-            (Request::Acquire { .. }, _) => {
+            (Request::Acquire { .. }, Reply::Yes(slot)) => {
                 self.model.listening.remove(&c.token);
-                c.deadline = sent + TTL;
+                (c.deadline, c.slot) = (sent + TTL, slot);
+                c.forget_the_line();
                 c.phase = if now < c.deadline { Phase::Holding } else { Phase::Leaving };
             }
-            (Request::Renew, Reply::Yes) => c.deadline = sent + TTL,
+            (Request::Renew, Reply::Yes(_)) => c.deadline = sent + TTL,
             _ => {
                 self.model.listening.remove(&c.token);
                 let sessions = c.sessions - 1;
@@ -343,6 +380,7 @@ impl World {
                     sessions,
                     ticket: 0,
                     deadline: 0,
+                    slot: None,
                     voided: false,
                     mail: false,
                     look_at: NEVER,
@@ -352,17 +390,14 @@ impl World {
         }
         Ok(())
     }
-
-    fn one_holder(&self) -> Result<(), String> {
-        let now = self.model.now();
-        let holds = |c: &&Client| c.phase == Phase::Holding && now < c.deadline && !c.voided;
-        let holders = self.clients.iter().filter(holds).count();
-        let foreign = usize::from(self.model.value() == Some(FOREIGN));
-        if holders + foreign > 1 { Err("two hold the lock".to_string()) } else { Ok(()) }
-    }
 }
 
 impl Client {
+    /// It waits no longer: what it knows of its place makes no difference.
+    fn forget_the_line(&mut self) {
+        (self.ticket, self.mail, self.look_at) = (0, false, NEVER);
+    }
+
     /// Its place by the server's book, or by its own if the server has lost it.
     fn ticket_known(&self, server: &Model) -> u64 {
         let own = if self.ticket > 0 { self.ticket } else { u64::MAX };

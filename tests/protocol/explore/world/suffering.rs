@@ -10,10 +10,11 @@ impl World {
         let now = self.model.now();
         let c = &mut self.clients[i];
         match fault {
-            Fault::Crash => {
+            Fault::Crash | Fault::HolderCrashes => {
                 self.model.listening.remove(&c.token);
                 let flight = c.flight.filter(|flight| flight.reply.is_none());
-                *c = Client { phase: Phase::Crashed, frozen: false, mail: false, deadline: 0, flight, ..*c };
+                *c =
+                    Client { phase: Phase::Crashed, frozen: false, mail: false, deadline: 0, slot: None, flight, ..*c };
             }
             Fault::Freeze => c.frozen = true,
             Fault::LoseReply => (c.flight, c.look_at) = (None, now + 1),
@@ -30,13 +31,16 @@ impl World {
             }
             Fault::ForeignSet => self.model.lock = Some(Expiring { is: FOREIGN, until: Some(now + TTL) }),
             Fault::WriteOver => self.model.lock = Some(Expiring { is: STALE, until: None }),
+            Fault::LoseShares => self.model.shares.ends = Expiring::default(),
+            Fault::LoseTerms => self.model.shares.forget_terms(),
             Fault::ForeignDel => {
                 self.model.lock = None;
                 self.void();
             }
             Fault::Flush => {
                 let listening = std::mem::take(&mut self.model.listening);
-                self.model = Model { now_us: self.model.now_us, listening, drops: setting.drops, ..Model::default() };
+                let (now_us, shares) = (self.model.now_us, setting.shares());
+                self.model = Model { now_us, listening, drops: setting.drops, shares, ..Model::default() };
                 self.void();
             }
         }
@@ -47,7 +51,8 @@ impl World {
     fn void(&mut self) {
         let flushed = self.model.fence.is_none();
         for c in &mut self.clients {
-            let granted = c.flight.is_some_and(|f| f.reply == Some(Reply::Yes) && f.request != Request::Release);
+            let granted =
+                c.flight.is_some_and(|f| matches!(f.reply, Some(Reply::Yes(_))) && f.request != Request::Release);
             c.voided |= granted || c.phase == Phase::Holding;
             if flushed {
                 c.owed = 0;
