@@ -492,6 +492,25 @@ fn without_channels_waiters_poll_for_their_shares() {
 }
 
 #[test]
+fn a_waiter_for_a_share_polls_a_key_without_an_expiry_as_others_do() {
+    let redis = Redis::start();
+    redis.put(KEY, b"plain", None);
+    let mut waiter = Turn::queued(&redis, &["--shared"]);
+    let asked = || {
+        let stats: String = redis.ask(&["INFO", "commandstats"]);
+        let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
+        eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse::<u32>().unwrap())
+    };
+    let (before, began) = (asked(), now());
+    eventually("it has asked ten times", || asked() >= before + 10);
+    // At least 37 ms lie between two requests.
+    assert!(began.elapsed() > Duration::from_millis(300), "ten requests in {:?}", began.elapsed());
+    redis.delete(KEY);
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
 fn what_the_manual_lists_is_enough_for_shares() {
     let redis = Redis::start();
     let user = |name: &str, rules: &str| {

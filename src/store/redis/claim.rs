@@ -102,7 +102,9 @@ impl Server {
                 let (Some(state), Some(queued)) = (state, reply::queued(queued)) else {
                     return Err(self.senseless(operation));
                 };
-                let look = reply::integer(look).map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+                // -1 is the PTTL of a key without expiry.
+                let look = reply::integer(look).filter(|ms| *ms != -1);
+                let look = look.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
                 if let Some(entry) = &mut self.entry {
                     entry.stands(&queued, &state, look, grace);
                 }
