@@ -143,7 +143,7 @@ impl Model {
         let first = visit.model.shares.ends.is.values().min().copied().unwrap_or(0);
         let look = match visit.whole {
             true if visit.fits(limit(token).unwrap_or(1)) => BRIEFLY,
-            true => first as i64 - visit.model.now() as i64,
+            true => (first as i64 - visit.model.now() as i64).max(0),
             false => pttl,
         };
         let taken = Taken { look, count: visit.count, least: visit.state.least };

@@ -102,9 +102,8 @@ impl Server {
                 let (Some(state), Some(queued)) = (state, reply::queued(queued)) else {
                     return Err(self.senseless(operation));
                 };
-                // -1 is the PTTL of a key without expiry.
-                let look = reply::integer(look).filter(|ms| *ms != -1);
-                let look = look.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+                // Negative if nothing ends by itself.
+                let look = reply::integer(look).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
                 if let Some(entry) = &mut self.entry {
                     entry.stands(&queued, &state, look, grace);
                 }

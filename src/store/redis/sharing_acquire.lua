@@ -6,7 +6,7 @@
 -- RETURNS {1, fence, slot, count}   granted, or already ours, or our reservation claimed.
 --                                   slot '-' if it has no limit; count: how many hold it now, the caller included
 --         {0, value, pttl, position, length, ticket, channel_used, fence, now_us, look_ms, count, least}
---           as ACQUIRE;  look_ms  when to ask again without a message, if near the front
+--           as ACQUIRE;  look_ms  when to ask again without a message, if near the front; -1 if nothing ends by itself
 --           least  the least limit of all shares, 0 if none has one;  look_ms is a string
 --
 -- Keeps: as sharing.lua, and as ACQUIRE: a call by any client repairs a lost wake-up.
@@ -109,7 +109,8 @@ local pttl = redis.call('PTTL', K)
 local look = pttl
 if whole then
   -- If only a waiter ahead is in the way, nobody tells if that one dies; else the first share to end counts.
-  look = fits(limit) and 500 or tonumber(redis.call('ZRANGE', H, 0, 0, 'WITHSCORES')[2]) - now()
+  -- That may be over, if there were too many for one script.
+  look = fits(limit) and 500 or math.max(0, tonumber(redis.call('ZRANGE', H, 0, 0, 'WITHSCORES')[2]) - now())
 end
 return { 0, value or '', digits(pttl), position, redis.call('ZCARD', Q), digits(ticket), used, last_fence() or '0',
   digits(us()), digits(look), count, least }
