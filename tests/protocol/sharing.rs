@@ -179,7 +179,7 @@ impl<'a> Scene<'a> {
         }
         match event {
             // A client that is in the queue does not ask without it.
-            Event::Acquire(who, "plain") if before.queue.contains(&who) => self.acquires(who, "queue", &before)?,
+            Event::Acquire(who, _) if before.queue.contains(&who) => self.acquires(who, "queue", &before)?,
             Event::Acquire(who, mode) => self.acquires(who, mode, &before)?,
             Event::Release(who) => {
                 let script = if LIMITS[who] == 1 { Script::Release } else { Script::ReleaseShare };
