@@ -54,7 +54,8 @@ impl Contention {
         self.all_at = Moment::now() + AT_MOST;
     }
 
-    /// Returns the state that the gate's vote shows: one vote alone does not make a holder.
+    /// Returns the state that the gate's vote shows: one vote alone does not make a holder. Where silent servers could
+    /// have decided the last ballot, they still could.
     pub fn at_the_gate(&mut self, seen: &LockState) -> LockState {
         self.note(seen);
         match seen.holder_id() {
@@ -62,7 +63,13 @@ impl Contention {
             holder @ Some(_) if self.verdict.kind == StateKind::Held && holder == self.verdict.holder_id() => {
                 LockState { fence: self.verdict.fence, ..seen.clone() }
             }
-            _ => LockState { kind: StateKind::Contested, ttl: None, fence: None, legacy: None, ..seen.clone() },
+            _ => {
+                let kind = match self.verdict.kind {
+                    StateKind::Unknown => StateKind::Unknown,
+                    _ => StateKind::Contested,
+                };
+                LockState { kind, ttl: None, fence: None, legacy: None, ..seen.clone() }
+            }
         }
     }
 
