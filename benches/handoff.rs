@@ -141,7 +141,7 @@ fn print_figures(how: &str, late: &Figures) {
 
 /// Measures what waiters cost the server while nothing happens.
 fn idle(server: &Server, waiters: usize, time: Duration) {
-    let crowd = scene::gather(server, Guard::NxlockTcp, waiters, Duration::from_millis(5));
+    let crowd = scene::gather(server, Guard::NxlockTcp, Guard::call, waiters, Duration::from_millis(5));
     server.forget_stats();
     pause(time);
     let stats = server.stats();

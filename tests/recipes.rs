@@ -6,6 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::readme::{put, ran, shell, workplace};
+use crate::support::turns::queue_of;
 use crate::support::{Nxlock, Redis, Running, eventually};
 
 /// Returns the verbatim blocks under a heading of the page.
@@ -53,10 +54,7 @@ fn a_cron_job_runs_on_one_of_the_hosts_and_is_mailed_where_there_is_no_server() 
 /// Waits until a call is in the queue of a lock.
 #[track_caller]
 fn waits(redis: &Redis, name: &str, call: &Running) {
-    eventually("it is in the queue", || {
-        let seen = redis.nxlock(["--json", "status", name]).run().exits(0).json();
-        seen[0]["queue"].as_array().is_some_and(|queue| queue.iter().any(|waiter| waiter["pid"] == call.pid()))
-    });
+    eventually("it is in the queue", || queue_of(redis, name).contains(&call.pid()));
 }
 
 #[test]

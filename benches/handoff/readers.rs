@@ -2,13 +2,11 @@
 //! theirs. Compared with flock(1) and its `--shared`.
 
 use std::cell::RefCell;
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::guard::Guard;
-use super::scene::{new_name, read, start};
-use super::within::stamping;
-use crate::rig::{Contestant, Figures, Server, pause, rounds, until};
+use super::scene::{gather, read};
+use crate::rig::{Contestant, Figures, Server, rounds};
 
 const GUARDS: [Guard; 4] = [Guard::Flock, Guard::NxlockTcp, Guard::NxlockUnix, Guard::NxlockLocal];
 
@@ -45,25 +43,7 @@ impl Sum {
 }
 
 fn enter(server: &Server, guard: Guard, readers: usize) -> (Duration, Duration) {
-    let name = new_name();
-    let stamps = server.directory().join(format!("{name}.stamps"));
-    let mut writer = start(guard.call(server, &name, &stamping(&stamps, 0, true)), Stdio::piped());
-    let leash = writer.stdin.take().expect("a pipe");
-    until("the writer's command runs", || stamps.exists());
-    let waits = |reader| -> Child {
-        let child = start(guard.read(server, &name, &stamping(&stamps, reader, false)), Stdio::null());
-        pause(Duration::from_millis(10));
-        child
-    };
-    let mut all: Vec<Child> = (1..=readers).map(waits).collect();
-    until("all wait", || guard.waiting(server, &name) == Some(readers));
-    pause(Duration::from_millis(5));
-    drop(leash);
-    all.push(writer);
-    for mut process in all {
-        let status = process.wait().expect("it is our child");
-        assert!(status.success(), "{status}");
-    }
+    let stamps = gather(server, guard, Guard::read, readers, Duration::from_millis(10)).disperse();
     let mut served = read(&stamps);
     served.sort_unstable();
     assert_eq!(served.len(), readers + 1, "everybody was served once");

@@ -1,5 +1,6 @@
 //! One lock, one holder, its waiters, and what the stamps of their commands show afterwards.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -30,8 +31,11 @@ pub struct Crowd {
     stamps: PathBuf,
 }
 
+/// How a waiter is called: [`Guard::call`] or [`Guard::read`].
+pub type Call = fn(Guard, &Server, &str, &[OsString]) -> Command;
+
 /// Starts the waiters one after the other, and returns when all are queued.
-pub fn gather(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Crowd {
+pub fn gather(server: &Server, guard: Guard, waits: Call, waiters: usize, apart: Duration) -> Crowd {
     let name = new_name();
     let stamps = server.directory().join(format!("{name}.stamps"));
     // The other slots are held all the time: all waiters get the one of this holder, one after the other.
@@ -43,7 +47,7 @@ pub fn gather(server: &Server, guard: Guard, waiters: usize, apart: Duration) ->
     let mut members = vec![holder];
     for waiter in 1..=waiters {
         let began = now();
-        members.push(start(guard.call(server, &name, &stamping(&stamps, waiter, false)), Stdio::null()));
+        members.push(start(waits(guard, server, &name, &stamping(&stamps, waiter, false)), Stdio::null()));
         pause(apart.saturating_sub(now() - began));
     }
     match guard.waiting(server, &name) {
@@ -69,7 +73,7 @@ impl Crowd {
 }
 
 pub fn scene(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Seen {
-    let crowd = gather(server, guard, waiters, apart);
+    let crowd = gather(server, guard, Guard::call, waiters, apart);
     server.forget_stats();
     let stamps = crowd.disperse();
     let stats = server.stats();

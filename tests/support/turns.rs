@@ -101,7 +101,11 @@ impl Turn {
 
 /// Returns the status of `job` from `status --json`.
 pub fn lock_status(authority: &impl Authority) -> Value {
-    authority.nxlock(["--json", "status", "job"]).run().json()[0].take()
+    status_of(authority, "job")
+}
+
+fn status_of(authority: &impl Authority, name: &str) -> Value {
+    authority.nxlock(["--json", "status", name]).run().json()[0].take()
 }
 
 /// Returns the id that nxlock shows for the holder.
@@ -138,8 +142,13 @@ pub fn break_it(authority: &impl Authority) {
 
 /// Returns the pids of the waiters, in the order of the queue.
 pub fn queue(authority: &impl Authority) -> Vec<i32> {
-    let lock_status = lock_status(authority);
-    let queue = lock_status["queue"].as_array().expect("a queue, if only an empty one");
+    queue_of(authority, "job")
+}
+
+/// Returns the pids of the waiters for the lock `name`, in the order of the queue.
+pub fn queue_of(authority: &impl Authority, name: &str) -> Vec<i32> {
+    let seen = status_of(authority, name);
+    let queue = seen["queue"].as_array().expect("a queue, if only an empty one");
     queue.iter().map(|waiter| i32::try_from(waiter["pid"].as_i64().expect("a pid")).expect("it fits")).collect()
 }
 

@@ -58,19 +58,22 @@ const RELEASE_BESIDE_SETNX: &str = concat!(
 );
 const ACQUIRE_SHARE: &str = concat!(
     include_str!("queue.lua"),
+    include_str!("companions.lua"),
     include_str!("sharing.lua"),
     include_str!("place.lua"),
     include_str!("sharing_acquire.lua")
 );
-const RENEW_SHARE: &str = include_str!("sharing_renew.lua");
+const RENEW_SHARE: &str = concat!(include_str!("companions.lua"), include_str!("sharing_renew.lua"));
 const RELEASE_SHARE: &str = concat!(
     include_str!("queue.lua"),
+    include_str!("companions.lua"),
     include_str!("sharing.lua"),
     include_str!("leaving.lua"),
     include_str!("sharing_release.lua")
 );
 const INSPECT_SHARES: &str = concat!(
     include_str!("queue.lua"),
+    include_str!("companions.lua"),
     "local function ask()\n",
     include_str!("inspect.lua"),
     "end\n",

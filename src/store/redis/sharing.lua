@@ -1,5 +1,5 @@
--- The shares of one lock: who holds it together with others, on which terms, and who comes in next. Follows queue.lua,
--- precedes sharing_acquire.lua, sharing_release.lua and sharing_inspect.lua, and does nothing by itself.
+-- The shares of one lock: who holds it together with others, on which terms, and who comes in next. Follows queue.lua and
+-- companions.lua, precedes sharing_acquire.lua and sharing_release.lua, and does nothing by itself.
 --
 -- KEYS lock, queue, waiters, fence, shares, terms     ARGV[1] token
 --   lock    while it is shared: 'nx1:shared:' and the fence of the generation; expires at the latest end of all shares,
@@ -34,13 +34,6 @@ local generation, whole, changed = nil, false, false
 local count, least, many, map = 0, 0, 0, ''
 -- What the keys hold, perhaps of an earlier generation, or the errors.
 local found, state = redis.pcall('ZCARD', H), redis.pcall('HGET', T, 'state')
-
--- Returns the error for a key of another type, with the key: the lock's own is sound. Returns any other error as it is.
-local function damage(reply, key)
-  if type(reply) ~= 'table' or not reply.err then return nil end
-  if not string.find(reply.err, 'WRONGTYPE', 1, true) then return reply end
-  return redis.error_reply('DAMAGED ' .. key .. ' is a key of another type')
-end
 
 local function recount()
   least, many = 0, 0
@@ -164,11 +157,6 @@ local function settle()
   if whole then redis.call('HSET', T, 'state', table.concat({ least, many, map }, '|')) end
   local ms = tonumber(redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')[2]) - now()
   redis.call('PEXPIRE', K, digits(ms))
-  -- Not with every change, and not much longer than needed.
-  local left = redis.call('PTTL', H)
-  if left < ms + 1000 or left > ms + 20000 then
-    redis.call('PEXPIRE', H, digits(ms + 10000))
-    if type(state) ~= 'table' then redis.call('PEXPIRE', T, digits(ms + 10000)) end
-  end
+  outlast(ms, H, type(state) ~= 'table' and T)
   return ms
 end

@@ -1,5 +1,5 @@
--- INSPECT of a shared lock: returns who holds it together, and the waiters. Only reads. Follows queue.lua and
--- inspect.lua, whose body is `ask()` here.
+-- INSPECT of a shared lock: returns who holds it together, and the waiters. Only reads. Follows queue.lua,
+-- companions.lua and inspect.lua, whose body is `ask()` here.
 --
 -- KEYS lock, queue, waiters, fence, shares, terms     ARGV the id of a holder that is to be among the shares ('' = none)
 -- RETURNS {the answer of INSPECT, shares, count, least}
@@ -12,10 +12,8 @@ local H, T, id = KEYS[5], KEYS[6], ARGV[1]
 local answer, shares, count = ask(), {}, 0
 if answer[1] ~= 'string' or string.sub(answer[2], 1, 11) ~= 'nx1:shared:' then return { answer, shares, 0, '0' } end
 local all = redis.pcall('ZRANGE', H, 0, -1, 'WITHSCORES')
-if all.err then
-  if not string.find(all.err, 'WRONGTYPE', 1, true) then return all end
-  return redis.error_reply('DAMAGED ' .. H .. ' is a key of another type')
-end
+local damaged = damage(all, H)
+if damaged then return damaged end
 local function term(field)
   local text = redis.pcall('HGET', T, field)
   return type(text) == 'string' and text or ''

@@ -1,4 +1,4 @@
--- RENEW of a share: sets its end to a full ttl from now, if it is still ours.
+-- RENEW of a share: sets its end to a full ttl from now, if it is still ours. Follows companions.lua.
 --
 -- KEYS lock, fence, shares, terms     ARGV token, ttl_ms, how
 -- RETURNS as RENEW, of the share; {1, '-1'} if its end has moved nearer: NUDGE must follow
@@ -15,10 +15,8 @@ local function digits(n) return string.format('%.0f', n) end
 redis.call('PEXPIRE', F, digits(math.max(86400000, 10 * ttl, redis.call('PTTL', F))))
 local value = redis.call('GET', K)
 local score = redis.pcall('ZSCORE', H, ARGV[1])
-if type(score) == 'table' then
-  if not string.find(score.err, 'WRONGTYPE', 1, true) then return score end
-  return redis.error_reply('DAMAGED ' .. H .. ' is a key of another type')
-end
+local damaged = damage(score, H)
+if damaged then return damaged end
 local ends = value and string.sub(value, 1, 11) == 'nx1:shared:' and tonumber(score or 0)
 if ends and ends > now then
   local left = ends - now
@@ -27,11 +25,7 @@ if ends and ends > now then
   -- The latest end of all shares, whatever another client may have done to the key's expiry.
   local ms = tonumber(redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')[2]) - now
   redis.call('PEXPIRE', K, digits(ms))
-  local lasts = redis.call('PTTL', H)
-  if lasts < ms + 1000 or lasts > ms + 20000 then
-    redis.call('PEXPIRE', H, digits(ms + 10000))
-    redis.call('PEXPIRE', T, digits(ms + 10000))
-  end
+  outlast(ms, H, T)
   return { 1, stays and digits(left) or left > ttl and '-1' or '0' }
 end
 local fence = redis.pcall('GET', F)
