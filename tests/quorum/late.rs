@@ -59,6 +59,22 @@ fn a_vote_that_decides_is_waited_for_though_its_server_is_far_slower_than_the_ot
 }
 
 #[test]
+fn a_vote_that_came_too_late_is_undone_by_way_of_a_proxy_that_ends_with_its_client() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    three[2].put("lock:job", OTHERS, Some(600_000));
+    let first = first_script();
+    // The server votes at once; its reply comes after nxlock has given it up.
+    let slow = Proxy::by_command(&three[0], move |_, words| match first(words) {
+        true => Fate::Slow(Duration::from_secs(1)),
+        false => Fate::Delivered,
+    });
+    let servers = format!("{} {} {}", slow.url(), three[1].url(), three[2].url());
+    let call = Nxlock::new(["run", "job", "-t", "1h", "-w", "15s", "--server-timeout", "500ms", "--", "echo", "ran"]);
+    call.env("NXLOCK_SERVER", &servers).run().exits(0).prints("ran\n");
+    three[2].delete("lock:job");
+}
+
+#[test]
 fn a_lock_is_given_back_though_most_servers_refuse_connections_at_first() {
     let five = Five::start();
     let networks: Vec<Network> = five.each().iter().map(Network::to).collect();

@@ -90,6 +90,11 @@ impl Transaction<'_> {
         Ok(granted(&share))
     }
 
+    /// Blanks the shares that have ended.
+    pub(super) fn blank_ended_shares(&mut self) -> Result<(), LocalError> {
+        self.shares.as_mut().map_or(Ok(()), Shares::blank_forgotten)
+    }
+
     /// Changes the share of a token.
     pub(super) fn change_share(&mut self, token: &Token, change: impl FnOnce(&mut Grant)) -> Result<(), LocalError> {
         let Some(mut share) = self.share_of(token).cloned() else { return Ok(()) };
@@ -100,7 +105,6 @@ impl Transaction<'_> {
     /// Removes the share of a token. The record is still to be written if that was the last one.
     pub(super) fn remove_share(&mut self, token: &Token) -> Result<(), LocalError> {
         if let Some(shares) = &mut self.shares {
-            shares.blank_forgotten()?;
             shares.remove(token)?;
             if shares.is_empty() {
                 self.record.state = State::Free;

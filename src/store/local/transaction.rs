@@ -198,6 +198,8 @@ impl<'a> Transaction<'a> {
         self.waiters.remove(token)?;
         let ours = self.held_with(token);
         let is_share = self.share_of(token).is_some();
+        // One that was lost is over, and nobody else may come to blank it.
+        self.blank_ended_shares()?;
         if is_share {
             self.remove_share(token)?;
         } else if ours {
@@ -314,9 +316,9 @@ impl<'a> Transaction<'a> {
             self.late.push(grant.token.clone());
             self.record.state = State::Free;
         }
-        if let Some(shares) = self.shares.as_mut().filter(|_| !self.late.is_empty()) {
+        if !self.late.is_empty() {
             // Otherwise the waiter would be dropped again when it has come back.
-            shares.blank_forgotten()?;
+            self.blank_ended_shares()?;
         }
         for token in std::mem::take(&mut self.late) {
             self.waiters.remove(&token)?;

@@ -34,6 +34,9 @@ pub struct Client {
     /// Connections with an outstanding request that was given up, the latest first: the server executes what is sent on
     /// one after that request.
     spent: Vec<Connection>,
+    /// Former spent connections, with when something was sent behind their requests, the latest first. They stay open
+    /// for the replies: a proxy that cannot deliver one may end both sides, and drop what came behind.
+    undone: Vec<(Moment, Connection)>,
     /// The identities of all servers, if this is one of several.
     distinct: Option<Distinct>,
 }
@@ -41,8 +44,10 @@ pub struct Client {
 /// Maximum redirects per request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Maximum number of spent connections: each is a descriptor.
+/// Maximum number of spent connections, and of undone ones: each is a descriptor.
 const MOST_SPENT: usize = 16;
+/// How long an undone connection stays open.
+const UNDONE_FOR: Duration = Duration::from_secs(60);
 
 impl Client {
     pub fn new(topology: Topology, timeout: Duration) -> Client {
@@ -54,6 +59,7 @@ impl Client {
             sent_there: false,
             idle: Vec::new(),
             spent: Vec::new(),
+            undone: Vec::new(),
             distinct: None,
         }
     }
@@ -197,6 +203,7 @@ impl Client {
 
     fn connection(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
         let limit = self.within(limit);
+        self.undone.retain(|(since, _)| since.elapsed() < UNDONE_FOR);
         let connection = self.topology.connection(&mut self.idle, limit)?;
         if self.topology.may_turn() {
             self.with = Some(connection.peer.address.clone());
@@ -248,8 +255,11 @@ impl Client {
         let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
         for mut spent in self.spent.drain(..) {
             // If sending fails, the request to undo cannot be answered either, and its lease expires.
-            let _ = spent.send(&packed, limit);
+            if spent.send(&packed, limit).is_ok() {
+                self.undone.insert(0, (Moment::now(), spent));
+            }
         }
+        self.undone.truncate(MOST_SPENT);
     }
 
     /// Returns a descriptor that is readable when the connection has ended.
