@@ -157,7 +157,6 @@ impl Redis {
             }
             pause();
         }
-        self.inspected.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -269,7 +268,6 @@ impl Redis {
             process.wait().expect("reaped");
         }
         let _ = std::fs::remove_file(self.socket());
-        self.inspected.store(false, Ordering::Relaxed);
     }
 
     /// Restarts the server at the same address, with only the data that it was configured to save.
@@ -290,7 +288,7 @@ impl Redis {
         self.restart();
     }
 
-    /// Disables the check of the keys that this server holds at its end.
+    /// Disables the check of the keys that this server holds at its end, also after a restart.
     pub fn leave_as_it_is(&self) {
         self.inspected.store(false, Ordering::Relaxed);
     }
@@ -353,7 +351,7 @@ impl Litter {
 impl Drop for Redis {
     fn drop(&mut self) {
         let mut litter = Vec::new();
-        if self.inspected.load(Ordering::Relaxed) && !std::thread::panicking() {
+        if self.process.is_some() && self.inspected.load(Ordering::Relaxed) && !std::thread::panicking() {
             // The last requests to a minority of servers are sent and not waited for. A key that expires was not deleted
             // by any.
             let began = now();
