@@ -150,7 +150,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__acquire)
-            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --export --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --export --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -692,7 +692,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --shell --at-least --time-limit --kill-after --on-lost --descendants --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --shell --at-least --time-limit --kill-after --on-lost --descendants --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Lease, LockState, StateKind, Token, Ttl};
+use crate::lock::{Claim, Lease, LockState, StateKind, Token, Told, Ttl};
 use crate::output::progress::Waiting;
 use crate::report::Refused;
 use crate::retry::Backoff;
@@ -125,6 +125,7 @@ pub fn for_grant(
                     return Ok(attempt.interrupted(signal, signals));
                 }
             }
+            Ok(Acquired::Superseded(by, state)) => return Ok(attempt.superseded(by, state)),
             Err(error) => {
                 attempt.in_doubt |= error.kind == ErrorKind::Unanswered;
                 attempt.slow_since = None;
@@ -265,7 +266,16 @@ impl Attempt<'_> {
             self.give_up(&[]);
         }
         let sharing = self.claim.token.sharing();
-        Waited::Busy(Refused { state, place, waited: self.began.elapsed(), nested, sharing })
+        let waited = self.began.elapsed();
+        Waited::Busy(Refused { state, place, waited, nested, sharing, superseded_by: None })
+    }
+
+    /// Leaves: the server remembers a waiter that was dismissed until it does.
+    fn superseded(&mut self, by: Box<Told>, state: LockState) -> Waited {
+        self.give_up(&[]);
+        let place = QueuePlace { position: 0, length: 0 };
+        let (waited, sharing) = (self.began.elapsed(), self.claim.token.sharing());
+        Waited::Busy(Refused { state, place, waited, nested: false, sharing, superseded_by: Some(by) })
     }
 
     /// If this fails, a second Ctrl-C has to wait for the clean-up, which is short.

@@ -220,6 +220,13 @@ pub struct WaitArgs {
     #[arg(long)]
     pub no_queue: bool,
 
+    /// The newest wins: those who wait with --supersede too give up, and exit with 75.
+    ///
+    /// They give up as soon as this one joins the queue, and this one does as soon as a newer one does. The holder,
+    /// and those who wait without --supersede, are left alone. See SUPERSEDING in nxlock(1).
+    #[arg(long, conflicts_with_all = ["no_queue", "setnx_compat"])]
+    pub supersede: bool,
+
     /// Exit with N (0 to 255) instead of 75 if somebody else holds the lock.
     #[arg(short = 'E', long, value_name = "N")]
     pub conflict_exit_code: Option<u8>,

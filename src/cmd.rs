@@ -19,7 +19,8 @@ use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SetnxArgs, SharingArg
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Token, Ttl, Upkeep, words,
+    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Terms, Token, Ttl, Upkeep,
+    words,
 };
 use crate::output::progress::Waiting;
 use crate::report::{Busy, Named, Report};
@@ -129,12 +130,18 @@ struct Wants {
     /// The key is shared with old SETNX clients.
     beside_setnx: bool,
     sharing: Sharing,
+    supersedes: bool,
 }
 
 impl Wants {
     fn of(asked: &WaitArgs, sharing: &SharingArgs, setnx: &SetnxArgs) -> Wants {
         let sharing = sharing.sharing();
-        Wants { min_replicas: asked.min_replicas, beside_setnx: setnx.setnx_compat, sharing }
+        Wants {
+            min_replicas: asked.min_replicas,
+            beside_setnx: setnx.setnx_compat,
+            sharing,
+            supersedes: asked.supersede,
+        }
     }
 }
 
@@ -171,6 +178,10 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
         let option = if wants.sharing == Sharing::Shared { "--shared" } else { "--slots" };
         let cause = "a majority of several servers cannot agree on who shares a lock";
         return Err(senseless(option, cause, "leave it out, or name one server"));
+    }
+    if wants.supersedes && target.is_quorum() {
+        let cause = "several servers have no queue";
+        return Err(senseless("--supersede", cause, "leave it out, or name one server"));
     }
     Ok(store::open(target, prefix, global.server_timeout, wants.min_replicas))
 }
@@ -238,7 +249,8 @@ fn new_claim(
     // A claim that lives with a process is renewed while the process runs.
     let upkeep = if owner_pid.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
     if !setnx.setnx_compat {
-        let token = Token::mint_for((upkeep, sharing.sharing()), &owner, reason, now)?;
+        let terms = Terms { upkeep, sharing: sharing.sharing(), supersedes: asked.supersede };
+        let token = Token::mint_for(terms, &owner, reason, now)?;
         return Ok(Claim { name, token, owner_pid, beside_setnx: None });
     }
     let token = Token::mint_number()?;

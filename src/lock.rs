@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 pub use key::{Key, companion_key};
 pub use setnx::{BesideSetnx, Legacy};
 pub use sharing::{Share, Shares, Sharing, Slot, SlotCount};
-pub use token::{HELD, HolderId, Owner, Token, Told, Upkeep};
+pub use token::{HELD, HolderId, Owner, Terms, Token, Told, Upkeep};
 
 use crate::clock::Moment;
 use crate::duration;

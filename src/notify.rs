@@ -15,7 +15,7 @@ use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Ttl, words};
-use crate::output::json::{fence, holder, kind, lost as how_lost, millis, sharing};
+use crate::output::json::{fence, holder, kind, lost as how_lost, millis, sharing, superseded_by};
 use crate::report::{Ending, Named, Report};
 use crate::store::QueuePlace;
 use crate::{log, text};
@@ -199,7 +199,9 @@ pub fn concluded(report: &Report) {
         Report::Busy(busy) => {
             let [state, holder] = whose(&busy.refused.state);
             let waited = ("waited_ms", millis(busy.refused.waited));
-            events.tell("refused", [state, holder, waited, ("nested", json!(busy.refused.nested))]);
+            let superseded_by = ("superseded_by", superseded_by(&busy.refused));
+            let nested = ("nested", json!(busy.refused.nested));
+            events.tell("refused", [state, holder, waited, nested, superseded_by]);
         }
         Report::Interrupted(signal) => events.tell("interrupted", [("signal", json!(*signal as i32))]),
         Report::NotRun(not_run) => events.tell("not_run", [("message", json!(text::plain(&not_run.error)))]),

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::config::Setting;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Key, LockName, LockState, Lost, Prefix, Sharing, Slot, Token, Ttl};
+use crate::lock::{Fence, Key, LockName, LockState, Lost, Prefix, Sharing, Slot, Token, Told, Ttl};
 use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 
 pub enum Report {
@@ -87,6 +87,8 @@ pub struct Refused {
     pub nested: bool,
     /// How many may hold the lock beside the one that was refused.
     pub sharing: Sharing,
+    /// The newer waiter that dismissed this one.
+    pub superseded_by: Option<Box<Told>>,
 }
 
 pub struct Renewed {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Owner, Sharing, StateKind, Ttl};
+use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Owner, Sharing, StateKind, Told, Ttl};
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
 
@@ -114,6 +114,8 @@ pub enum AcquireMode {
 pub enum Acquired {
     Granted(Lease),
     Held(LockState, QueuePlace),
+    /// A newer waiter has dismissed this one: it does not wait any more, and nothing is granted to its token.
+    Superseded(Box<Told>, LockState),
 }
 
 /// A place in a queue.

@@ -15,6 +15,7 @@ mod queue;
 mod refusal;
 mod run;
 mod sharing;
+mod superseding;
 
 use crate::support::{Cluster, Five, Local, OverTcp, Pool, Redis, Secure, Sentinels};
 
@@ -178,6 +179,17 @@ every_kind! {
             a_token_comes_with_its_slot
             status_shows_everybody_who_shares_a_lock
             a_refusal_tells_how_many_hold_it
+        }
+        superseding {
+            the_newest_dismisses_older_ones_of_its_kind_and_nobody_else
+            who_waits_behind_a_dismissed_one_moves_up
+            a_dismissal_is_a_document_and_its_status_can_be_chosen
+            one_that_does_not_wait_dismisses_nobody
+            a_frozen_one_is_dismissed_however_late_it_asks
+            a_dismissed_one_leaves_at_once
+            one_that_gives_up_is_not_waited_for
+            of_those_who_share_a_lock_it_concerns_only_the_queue
+            of_a_crowd_exactly_the_newest_alive_follows
         }
         leaving {
             a_waiter_that_is_told_to_leave_leaves_by_that_signal

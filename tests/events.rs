@@ -73,7 +73,7 @@ const FIELDS: [(&str, &[&str]); 13] = [
     ("ended", &["status", "signal", "time_limit", "ran_ms"]),
     ("released", &["held_ms", "ends_in_ms"]),
     ("unreleased", &["message", "ends_in_ms"]),
-    ("refused", &["state", "holder", "waited_ms", "nested"]),
+    ("refused", &["state", "holder", "waited_ms", "nested", "superseded_by"]),
     ("interrupted", &["signal"]),
     ("not_run", &["message"]),
     ("failed", &["kind", "message"]),

@@ -16,6 +16,7 @@ mod room;
 mod shared;
 mod sharing;
 mod stuck;
+mod superseding;
 mod sweep;
 
 use std::path::{Path, PathBuf};

@@ -75,6 +75,7 @@ mod signals;
 /// Stopping a command: time limits, and processes left behind.
 mod stopping;
 /// Supervision of unusual commands, for unusual callers, at unusual moments.
+mod superseding;
 mod supervision;
 mod support;
 /// At a terminal: Ctrl-C, Ctrl-Z, reading, resizing.

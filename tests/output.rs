@@ -66,10 +66,11 @@ fn the_documents_of_the_other_verbs_have_their_fields() {
 
     let busy = call(&["acquire", "job", "--ttl", "1m", "-n"]).exits(75).json();
     let state = ["state", "holder", "holders", "taken", "slots", "ttl_ms", "fence"];
-    let fields = [&state[..], &["waited_ms", "queue_length", "nested"]].concat();
+    let fields = [&state[..], &["waited_ms", "queue_length", "nested", "superseded_by"]].concat();
     has_fields(&busy, &[&["outcome", "name", "key"], &fields[..]].concat());
     is_holder(&busy["holder"]);
     assert!(busy["waited_ms"].is_u64() && busy["queue_length"].is_u64() && busy["nested"] == false, "{busy}");
+    assert!(busy["superseded_by"].is_null(), "{busy}");
 
     let not_yours = call(&["release", "job", "nx1:wrong"]).exits(76).json();
     has_fields(&not_yours, &[&["outcome", "name", "key", "wanted"], &state[..]].concat());

@@ -208,11 +208,11 @@ fn a_daemon_runs_on_one_host_and_then_on_the_next() {
 /// Each step runs in a shell of its own that ends at the first command that fails.
 #[test]
 fn the_steps_of_a_github_job_share_a_lock() {
-    let [step, steps, _said] = under("GITHUB").try_into().unwrap();
+    let [step, steps, _said, newest] = under("GITHUB").try_into().unwrap();
     let redis = Redis::start();
     let directory = workplace();
     put(directory.path(), "migrate.sh", "echo \"${0##*/}\" >> ran");
-    let files = [("GITHUB_RUN_ID", "42"), ("GITHUB_ENV", "env")];
+    let files = [("GITHUB_RUN_ID", "42"), ("GITHUB_ENV", "env"), ("GITHUB_SHA", "4f2e")];
     let run = |script: &str, variables: &str| {
         let set = format!("set -e\nexport {} {variables}\n{script}", files.map(|(n, v)| format!("{n}={v}")).join(" "));
         shell(&redis, directory.path(), &set).run()
@@ -226,6 +226,16 @@ fn the_steps_of_a_github_job_share_a_lock() {
     run(after(&steps, "run: nxlock").replace(" release", "nxlock release").as_str(), &token).exits(0);
     assert_eq!(ran(directory.path()), "deploy.sh production\nmigrate.sh\ndeploy.sh \n");
     assert!(!redis.exists("lock:production"));
+    let token = redis.nxlock(["acquire", "production", "--ttl", "1h"]).run().exits(0).token();
+    let start =
+        || shell(&redis, directory.path(), &format!("export GITHUB_SHA=4f2e\n{}", after(&newest, "- run: "))).start();
+    let older = start();
+    waits(&redis, "production", &older);
+    let newer = start();
+    older.finish().exits(0).says("superseded by").says(": 4f2e");
+    redis.nxlock(["release", "production", &token]).run().exits(0);
+    newer.finish().exits(0);
+    assert!(ran(directory.path()).ends_with("deploy.sh \ndeploy.sh production\n"), "{}", ran(directory.path()));
 }
 
 #[test]

@@ -359,8 +359,8 @@ fn a_release_whose_reply_is_lost_gives_the_share_back_once() {
 fn a_killed_holder_among_many_frees_its_slot_when_its_lease_ends() {
     let redis = Redis::start();
     let kept = [Turn::had(&redis, &TRIO), Turn::had(&redis, &TRIO)];
-    let token = redis.nxlock(["acquire", "job", "--slots", "3", "--ttl", "2s"]).run().exits(0).token();
     let since = now();
+    let token = redis.nxlock(["acquire", "job", "--slots", "3", "--ttl", "2s"]).run().exits(0).token();
     let mut next = Turn::queued(&redis, &TRIO);
     next.up();
     assert!(since.elapsed() > Duration::from_millis(1900), "{:?}", since.elapsed());

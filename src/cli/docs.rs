@@ -210,7 +210,8 @@ mod exit_statuses {
     fn reports(verb: &str) -> Vec<Report> {
         let busy = || {
             let (state, place) = (LockState::free(None), QueuePlace { position: 0, length: 0 });
-            let refused = Refused { state, place, waited: Duration::ZERO, nested: false, sharing: Sharing::Exclusive };
+            let (waited, sharing) = (Duration::ZERO, Sharing::Exclusive);
+            let refused = Refused { state, place, waited, nested: false, sharing, superseded_by: None };
             Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
         };
         let not_yours =

@@ -13,8 +13,9 @@ Exit status:
   69        The server cannot be reached, does not answer in time, or is
             temporarily unavailable
   70        nxlock itself failed
-  75        Somebody else holds the lock: nxlock did not wait for it, or was
-            not granted it in time (`run`, `acquire`; -E sets another status)
+  75        Somebody else holds the lock: nxlock did not wait for it, was not
+            granted it in time, or was superseded (`run`, `acquire`; -E sets
+            another status)
   76        The lock is not, or no longer, yours. `run`: the lock was lost
             while the command ran, whatever the command returned
   77        The server refuses access: wrong password, no permission
@@ -43,9 +44,9 @@ Exit status:
   69        The server cannot be reached, does not answer in time, or is
             temporarily unavailable; the command did not start
   70        nxlock itself failed
-  75        Somebody else holds the lock: nxlock did not wait for it, or was
-            not granted it in time; the command did not start (-E sets
-            another status)
+  75        Somebody else holds the lock: nxlock did not wait for it, was not
+            granted it in time, or was superseded; the command did not start
+            (-E sets another status)
   76        The lock was lost while the command ran, whatever the command
             returned
   77        The server refuses access: wrong password, no permission
@@ -85,8 +86,8 @@ Exit status:
   69  The server cannot be reached, does not answer in time, or is
       temporarily unavailable
   70  nxlock itself failed; it released the lock
-  75  Somebody else holds the lock: nxlock did not wait for it, or was not
-      granted it in time (-E sets another status)
+  75  Somebody else holds the lock: nxlock did not wait for it, was not
+      granted it in time, or was superseded (-E sets another status)
   77  The server refuses access: wrong password, no permission
   78  Configuration error: no server named, a bad URL or configuration file,
       a key of another type, a damaged local record

@@ -1,8 +1,9 @@
 //! The value in the key: its format, what it says, and what of it may be shown.
 //!
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 256
-//! bytes at most. A field `:N` follows if others may hold the lock too: at most N in all, or any number if N is 0. A last
-//! field `:lease` says that no process renews the lock. The random part and N decide; the rest is for people. On a key
+//! bytes at most. A field `:N` follows if others may hold the lock too: at most N in all, or any number if N is 0. A field
+//! `:newest` says that its waiter dismisses older ones that say so too, and a last field `:lease` that no process renews
+//! the lock. The random part and these terms decide; the rest is for people. On a key
 //! shared with old `SETNX` clients the value is a bare number, and a record in the same format, with the number as its
 //! random part, is stored beside it.
 
@@ -42,6 +43,23 @@ pub enum Upkeep {
 
 /// The last field of the token of a lock that nobody renews.
 const LEASE_ONLY: &str = "lease";
+/// The field of a token whose waiter supersedes.
+const NEWEST: &str = "newest";
+
+/// What a token says of its claim beside whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub upkeep: Upkeep,
+    pub sharing: Sharing,
+    /// Of the waiters whose tokens say so, only the newest stays in the queue.
+    pub supersedes: bool,
+}
+
+impl Terms {
+    pub fn exclusive(upkeep: Upkeep) -> Terms {
+        Terms { upkeep, sharing: Sharing::Exclusive, supersedes: false }
+    }
+}
 
 /// Proof of a claim. Chosen before the first request, so that a retry after a lost reply is the same request; never
 /// reused for a second claim, nor for a second ballot among several servers. Only its owner sees the whole token.
@@ -61,13 +79,13 @@ pub struct Owner {
 }
 
 /// The contents of a token in the format above.
+#[derive(Clone, Debug)]
 pub struct Told {
     pub id: HolderId,
     pub owner: Owner,
     pub born: SystemTime,
     pub reason: Option<Tainted>,
-    pub sharing: Sharing,
-    pub upkeep: Upkeep,
+    pub terms: Terms,
 }
 
 impl Token {
@@ -76,19 +94,14 @@ impl Token {
     /// # Errors
     /// If the kernel provides no random bits, getrandom(2).
     pub fn mint(owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
-        Token::mint_for((Upkeep::Renewed, Sharing::Exclusive), owner, reason, now)
+        Token::mint_for(Terms::exclusive(Upkeep::Renewed), owner, reason, now)
     }
 
-    /// Mints a token that says whether a process renews the lock, and how many may hold it.
+    /// Mints a token for a claim on these terms.
     ///
     /// # Errors
     /// As `mint`.
-    pub fn mint_for(
-        terms: (Upkeep, Sharing),
-        owner: &Owner,
-        reason: Option<&str>,
-        now: SystemTime,
-    ) -> anyhow::Result<Token> {
+    pub fn mint_for(terms: Terms, owner: &Owner, reason: Option<&str>, now: SystemTime) -> anyhow::Result<Token> {
         Ok(Token(written(&random_part()?, owner, reason, now, terms)))
     }
 
@@ -131,12 +144,17 @@ impl Token {
 
     /// Returns the record to store beside a bare number, with what the number cannot say.
     pub fn record(&self, upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
-        written(&self.0, owner, reason, now, (upkeep, Sharing::Exclusive))
+        written(&self.0, owner, reason, now, Terms::exclusive(upkeep))
     }
 
     /// Returns whether the token says that no process renews its lock.
     pub fn is_lease_only(&self) -> bool {
-        Token::read(self.0.as_bytes()).is_some_and(|told| told.upkeep == Upkeep::LeaseOnly)
+        Token::read(self.0.as_bytes()).is_some_and(|told| told.terms.upkeep == Upkeep::LeaseOnly)
+    }
+
+    /// Returns whether its waiter dismisses older ones of this kind, and is dismissed by newer ones.
+    pub fn supersedes(&self) -> bool {
+        Token::read(self.0.as_bytes()).is_some_and(|told| told.terms.supersedes)
     }
 
     /// Returns whether others may hold the lock together with this token.
@@ -145,7 +163,7 @@ impl Token {
     }
 
     pub fn sharing(&self) -> Sharing {
-        Token::read(self.0.as_bytes()).map_or(Sharing::Exclusive, |told| told.sharing)
+        Token::read(self.0.as_bytes()).map_or(Sharing::Exclusive, |told| told.terms.sharing)
     }
 
     /// Returns the beginning of this token's record, which no other record shares.
@@ -190,6 +208,10 @@ impl Token {
             }
             None => Sharing::Exclusive,
         };
+        let supersedes = last == Some(NEWEST);
+        if supersedes {
+            last = next();
+        }
         let upkeep = if last == Some(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
         let is_random = random.len() == RANDOM_LEN && random.bytes().all(|b| BASE32.contains(&b));
         if !is_random && !Token::is_number(random.as_bytes()) {
@@ -200,8 +222,7 @@ impl Token {
             owner: Owner { user: unescaped(user), host: unescaped(host), pid },
             born: SystemTime::UNIX_EPOCH.checked_add(born)?,
             reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
-            sharing,
-            upkeep,
+            terms: Terms { upkeep, sharing, supersedes },
         })
     }
 }
@@ -217,18 +238,15 @@ fn random_part() -> anyhow::Result<String> {
     Ok((0..RANDOM_LEN).map(|i| char::from(BASE32[(place(i) & 31) as usize])).collect())
 }
 
-fn written(
-    random: &str,
-    owner: &Owner,
-    reason: Option<&str>,
-    now: SystemTime,
-    (upkeep, sharing): (Upkeep, Sharing),
-) -> String {
+fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, terms: Terms) -> String {
     let born = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut text = format!("{VERSION}:{random}:{}@{}:", field(owner.user.raw(), 40), field(owner.host.raw(), 80));
     text += &format!("{}:{born}:", owner.pid);
-    let mut end = sharing.number().map(|number| format!(":{number}")).unwrap_or_default();
-    if upkeep == Upkeep::LeaseOnly {
+    let mut end = terms.sharing.number().map(|number| format!(":{number}")).unwrap_or_default();
+    if terms.supersedes {
+        end += &format!(":{NEWEST}");
+    }
+    if terms.upkeep == Upkeep::LeaseOnly {
         end += &format!(":{LEASE_ONLY}");
     }
     let room = MAX_LEN - text.len() - end.len();
@@ -348,7 +366,7 @@ mod tests {
     #[test]
     fn a_renamed_token_tells_the_same_and_is_another() {
         let token = Token::mint_for(
-            (Upkeep::LeaseOnly, Sharing::Exclusive),
+            Terms::exclusive(Upkeep::LeaseOnly),
             &owner("alice", "web"),
             Some("w:y"),
             SystemTime::UNIX_EPOCH,
@@ -359,7 +377,7 @@ mod tests {
         let (one, other) = (one.unwrap(), other.unwrap());
         assert_ne!(one.id, other.id);
         assert_eq!((one.owner, one.born, one.reason), (other.owner, other.born, other.reason));
-        assert_eq!((one.upkeep, renamed.is_lease_only()), (other.upkeep, true));
+        assert_eq!((one.terms, renamed.is_lease_only()), (other.terms, true));
     }
 
     #[test]
@@ -419,7 +437,7 @@ mod tests {
     fn a_token_says_that_nobody_renews_its_lock_and_earlier_ones_do_not() {
         let now = SystemTime::UNIX_EPOCH;
         for reason in [None, Some("why"), Some("lease"), Some(&"l:".repeat(400)[..])] {
-            let mint = |upkeep| Token::mint_for((upkeep, Sharing::Exclusive), &owner("a", "b"), reason, now).unwrap();
+            let mint = |upkeep| Token::mint_for(Terms::exclusive(upkeep), &owner("a", "b"), reason, now).unwrap();
             let (kept, left) = (mint(Upkeep::Renewed), mint(Upkeep::LeaseOnly));
             assert!(!kept.is_lease_only() && left.is_lease_only(), "{reason:?}");
             assert!(left.as_str().len() <= MAX_LEN);
@@ -429,18 +447,24 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_how_many_may_hold_the_lock_and_earlier_ones_say_one() {
+    fn a_token_tells_its_terms_whatever_its_reason() {
         let slots = |text: &str| Sharing::Slots(text.parse().unwrap());
-        for reason in [None, Some("4"), Some("x:4"), Some(&"4:".repeat(400)[..])] {
-            for upkeep in [Upkeep::Renewed, Upkeep::LeaseOnly] {
-                for sharing in [Sharing::Exclusive, Sharing::Shared, slots("2"), slots("10000")] {
-                    let mint = Token::mint_for((upkeep, sharing), &owner("a", "b"), reason, SystemTime::UNIX_EPOCH);
-                    let token = mint.unwrap();
-                    let told = Token::read(token.as_str().as_bytes()).unwrap();
-                    assert_eq!((told.sharing, told.upkeep), (sharing, upkeep), "{}", token.as_str());
-                    assert_eq!(token.is_share(), sharing != Sharing::Exclusive);
-                    assert!(token.as_str().len() <= MAX_LEN);
-                }
+        let sharings = [Sharing::Exclusive, Sharing::Shared, slots("2"), slots("10000")];
+        let upkeeps = [Upkeep::Renewed, Upkeep::LeaseOnly];
+        let all = upkeeps.into_iter().flat_map(|upkeep| sharings.map(|sharing| (upkeep, sharing)));
+        for (upkeep, sharing) in all {
+            for (reason, supersedes) in [
+                (None, false),
+                (Some("4"), true),
+                (Some("newest"), false),
+                (Some("x:4:newest"), false),
+                (Some(&"4:".repeat(400)[..]), true),
+            ] {
+                let terms = Terms { upkeep, sharing, supersedes };
+                let token = Token::mint_for(terms, &owner("a", "b"), reason, SystemTime::UNIX_EPOCH).unwrap();
+                assert_eq!(Token::read(token.as_str().as_bytes()).unwrap().terms, terms, "{}", token.as_str());
+                assert_eq!((token.is_share(), token.supersedes()), (sharing != Sharing::Exclusive, supersedes));
+                assert!(token.as_str().len() <= MAX_LEN);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Holder, Legacy, LockState, Lost, Owner, Shares, Sharing, StateKind};
+use super::{Holder, Legacy, LockState, Lost, Owner, Shares, Sharing, StateKind, Told};
 use crate::duration::span;
 use crate::text::instant;
 
@@ -14,8 +14,17 @@ pub fn process(owner: &Owner) -> String {
 
 /// `alice@web-3, pid 4711`
 pub fn who(holder: &Holder) -> String {
-    let owner = &holder.owner;
+    owner(&holder.owner)
+}
+
+fn owner(owner: &Owner) -> String {
     format!("{}@{}, pid {}", owner.user, owner.host, owner.pid)
+}
+
+/// `alice@web-3, pid 4711: release 4.3`
+pub fn who_and_why(told: &Told) -> String {
+    let reason = told.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    owner(&told.owner) + &reason
 }
 
 /// Returns who holds it, for the middle of a sentence.

@@ -96,7 +96,7 @@ const NAMED: usize = 5;
 
 fn refusal(busy: &Busy) -> String {
     let name = &busy.lock.name;
-    let Refused { state, place, waited, nested, sharing } = &busy.refused;
+    let Refused { state, place, waited, nested, sharing, superseded_by } = &busy.refused;
     if *nested && state.kind == StateKind::Shared {
         return format!(
             "\"{name}\" is already held by this script, which would wait for itself: give that share back first"
@@ -104,6 +104,9 @@ fn refusal(busy: &Busy) -> String {
     }
     if *nested {
         return format!("\"{name}\" is already held by this script: it would wait for itself");
+    }
+    if let Some(newer) = superseded_by {
+        return format!("\"{name}\": superseded by {}", words::who_and_why(newer));
     }
     let waited = if waited.as_millis() > 100 { format!(", waited {}", span(*waited)) } else { String::new() };
     let others = place.length - usize::from(place.position > 0);

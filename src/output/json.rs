@@ -46,7 +46,10 @@ pub fn document(report: &Report) -> Option<Value> {
             .into_iter()
             .chain(sharing(&acquired.token, acquired.slot)),
         ),
-        Report::Busy(busy) => outcome("held", &busy.lock, refusal(&busy.refused)),
+        Report::Busy(busy) => {
+            let word = if busy.refused.superseded_by.is_some() { "superseded" } else { "held" };
+            outcome(word, &busy.lock, refusal(&busy.refused))
+        }
         Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
         Report::Released(released) => outcome("released", &released.lock, [("broken", json!(released.broken))]),
         Report::NotYours(not_yours) => {
@@ -92,8 +95,22 @@ fn refusal(refused: &Refused) -> impl Iterator<Item = (&'static str, Value)> {
         ("queue_length", json!(refused.place.length - usize::from(refused.place.position > 0))),
         ("waited_ms", millis(refused.waited)),
         ("nested", json!(refused.nested)),
+        ("superseded_by", superseded_by(refused)),
     ];
     state(&refused.state).into_iter().chain(more)
+}
+
+/// Returns the waiter that has dismissed this one.
+pub fn superseded_by(refused: &Refused) -> Value {
+    refused.superseded_by.as_ref().map_or(Value::Null, |newer| {
+        json!({
+            "id": newer.id.as_str(),
+            "host": newer.owner.host.raw(),
+            "user": newer.owner.user.raw(),
+            "pid": newer.owner.pid,
+            "reason": newer.reason.as_ref().map(Tainted::raw),
+        })
+    })
 }
 
 fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {

@@ -15,6 +15,7 @@ mod pid_view;
 mod record;
 mod shares;
 mod sharing;
+mod superseding;
 mod sweep;
 mod transaction;
 mod waiter;
@@ -35,20 +36,20 @@ pub mod files {
     pub use super::format::sum;
     pub use super::lines::Line;
     pub use super::pid_view::Process;
-    pub use super::record::{Record, Share, Waiter};
+    pub use super::record::{Record, Share, Superseder, Waiter};
 }
 
 use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, Store, poll_pause};
 use crate::clock::{Boot, Moment};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Prefix, Ttl};
+use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Prefix, Token, Ttl};
 use crate::text;
 use crate::wait::{Limit, Woken};
 use directory::{OpenDirectory, Part};
 use fault::{Flaw, LocalError};
 use flock::FileLock;
 use record::{Life, Record, State};
-use transaction::{Granted, HolderFile, Machine, Request, Transaction};
+use transaction::{Granted, HolderFile, Machine, Request, Response, Transaction};
 use waiter::WaiterFile;
 
 pub struct Local {
@@ -255,12 +256,18 @@ impl Store for Local {
                 Some(pid) => machine.pid_view().process(pid).map_or(Life::Lease, Life::HolderAnd),
             };
             let mut ask = Request { token: &claim.token, ttl: ttl.get(), mode, life, held, waiting };
-            if let Some(Granted { fence, slot }) = transaction.acquire(&mut ask)? {
-                let (granted, until) = (Moment::now(), ttl.believed_until(asked));
-                let lease = Lease { fence: Some(fence), asked, granted, until, taken_over: None, slot };
-                return Ok(Acquired::Granted(lease));
-            }
-            Ok(Acquired::Held(transaction.state(), transaction.place_of(&claim.token)))
+            Ok(match transaction.acquire(&mut ask)? {
+                Response::Granted(Granted { fence, slot }) => {
+                    let (granted, until) = (Moment::now(), ttl.believed_until(asked));
+                    Acquired::Granted(Lease { fence: Some(fence), asked, granted, until, taken_over: None, slot })
+                }
+                Response::Held => Acquired::Held(transaction.state(), transaction.place_of(&claim.token)),
+                Response::Superseded(by) => {
+                    let by = Token::read(by.as_str().as_bytes());
+                    let by = by.ok_or_else(|| LocalError::new(ErrorKind::Internal, "superseded by no token", ""))?;
+                    Acquired::Superseded(Box::new(by), transaction.state())
+                }
+            })
         });
         let nothing = || LocalError::new(ErrorKind::Internal, "no record could be made", "");
         let acquired = acquired.and_then(|acquired| acquired.ok_or_else(nothing));
@@ -272,6 +279,7 @@ impl Store for Local {
                 self.former.iter().for_each(WaiterFile::leave);
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
+            Acquired::Superseded(..) => {}
         }
         Ok(acquired)
     }
@@ -351,7 +359,6 @@ mod tests {
 
     use super::*;
     use crate::lock::Owner;
-    use crate::lock::Token;
 
     #[test]
     fn a_fence_at_its_end_does_not_go_back() {

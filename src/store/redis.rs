@@ -151,7 +151,7 @@ impl Server {
     }
 
     /// Runs an operation by script, or not at all: without a script, nothing is safe beside SETNX clients, nor for a
-    /// share.
+    /// share, and there is no queue.
     fn only_by_script<T>(
         &mut self,
         operation: &Operation<'_>,
@@ -160,10 +160,21 @@ impl Server {
     ) -> Result<T, Error> {
         self.denies_scripts = false;
         let answer = by_script(self);
-        match self.denies_scripts {
-            false => answer,
-            true if token.is_beside_setnx() => Err(self.cannot_coexist(operation)),
-            true => Err(self.cannot_share(operation)),
+        if self.denies_scripts { Err(self.without_scripts(operation, token)) } else { answer }
+    }
+
+    /// Returns the error for a server that runs no scripts for this user.
+    fn without_scripts(&self, operation: &Operation<'_>, token: &Token) -> Error {
+        let (needs, options) = match () {
+            () if token.is_beside_setnx() => ("beside SETNX clients nothing else is safe", "--setnx-compat"),
+            () if token.is_share() => ("sharing needs them", "--shared and --slots"),
+            () => ("the queue needs them", "--supersede"),
+        };
+        Error {
+            kind: ErrorKind::Misconfigured,
+            cause: format!("the server does not run scripts for us, and {needs}"),
+            hint: format!("let it run them (PERMISSIONS in nxlock(1)), or do without {options}"),
+            ..operation.misunderstood(&self.client, Unexpected::Shape)
         }
     }
 
@@ -353,6 +364,10 @@ impl Script {
             Script::Acquire if token.is_beside_setnx() => Script::AcquireBesideSetnx,
             Script::Renew if token.is_beside_setnx() => Script::RenewBesideSetnx,
             Script::Release if token.is_beside_setnx() => Script::ReleaseBesideSetnx,
+            Script::Acquire if token.supersedes() && token.is_share() => Script::AcquireNewestShare,
+            Script::Release if token.supersedes() && token.is_share() => Script::ReleaseNewestShare,
+            Script::Acquire if token.supersedes() => Script::AcquireNewest,
+            Script::Release if token.supersedes() => Script::ReleaseNewest,
             Script::Acquire if token.is_share() => Script::AcquireShare,
             Script::Renew if token.is_share() => Script::RenewShare,
             Script::Release if token.is_share() => Script::ReleaseShare,
@@ -361,9 +376,9 @@ impl Script {
     }
 }
 
-/// Returns whether nothing but scripts can serve a claim with this token.
+/// Returns whether nothing but scripts can grant a lock to this token.
 fn needs_scripts(token: &Token) -> bool {
-    token.is_beside_setnx() || token.is_share()
+    token.is_beside_setnx() || token.is_share() || token.supersedes()
 }
 
 /// Returns the argument of RENEW that says how it may move the expiry.
@@ -392,6 +407,7 @@ impl Store for Server {
         match &acquired {
             Acquired::Granted(_) => self.replicated(&operation, claim, ttl, limit)?,
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
+            Acquired::Superseded(..) => {}
         }
         Ok(acquired)
     }

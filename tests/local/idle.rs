@@ -72,14 +72,20 @@ fn without_a_watch_of_the_kernels_waiters_are_served_as_well() {
     let mut holder = Turn::had(&local, &["--ttl", "1h"]);
     let mut first = without(&["-v"]);
     let mut second = without(&["-v"]);
-    first.running.says("cannot watch the record");
+    first.running.says("cannot watch the files of the lock");
     // First a release, then a break.
     holder.is_told();
     first.up();
     holder.leaves();
-    second.running.says("cannot watch the record");
+    second.running.says("cannot watch the files of the lock");
     break_it(&local);
     second.up();
     first.running.finish().exits(76);
+    let older = without(&["--supersede"]);
+    let newest = without(&["--supersede"]);
+    older.finish().exits(75).says("superseded by");
     second.leaves();
+    let mut newest = newest;
+    newest.up();
+    newest.leaves();
 }

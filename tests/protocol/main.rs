@@ -23,3 +23,5 @@ mod setnx;
 mod shares;
 /// Random histories of shares: what the server holds after each call keeps the rule, the order and the fences.
 mod sharing;
+/// Random histories of waiters of which only the newest stays in the queue.
+mod superseding;

@@ -30,6 +30,9 @@ pub trait Authority {
         self.lead(Nxlock::new(args))
     }
 
+    /// Deletes a key that a killed process has left, and that expires too late to wait for.
+    fn buries(&self, _key: &str) {}
+
     /// Returns a call of a shell script that calls nxlock, with `args` as `$1` and so on.
     fn sh<'a>(&self, script: &'a str, args: &[&'a str]) -> Nxlock {
         self.lead(Nxlock::by("sh", ["-c", script, "sh"].iter().chain(args).copied()))
@@ -86,6 +89,10 @@ impl Authority for Redis {
     fn directory(&self) -> PathBuf {
         Redis::directory(self)
     }
+
+    fn buries(&self, key: &str) {
+        self.delete(key);
+    }
 }
 
 /// A redis-server that nxlock reaches over TCP; the test itself uses its Unix socket.
@@ -104,6 +111,10 @@ impl Authority for OverTcp {
 
     fn directory(&self) -> PathBuf {
         self.0.directory()
+    }
+
+    fn buries(&self, key: &str) {
+        self.0.delete(key);
     }
 }
 

@@ -108,6 +108,10 @@ impl<T: Reusable> Drop for Lent<T> {
 }
 
 impl<T: Reusable + Authority> Authority for Lent<T> {
+    fn buries(&self, key: &str) {
+        (**self).buries(key);
+    }
+
     fn url(&self) -> String {
         (**self).url()
     }

@@ -205,6 +205,10 @@ impl Authority for Sentinels {
         self.servers[0].directory()
     }
 
+    fn buries(&self, key: &str) {
+        self.master().delete(key);
+    }
+
     fn lead(&self, call: Nxlock) -> Nxlock {
         let call = call.env("NXLOCK_SERVER", self.url());
         if self.secure { call.env("SSL_CERT_FILE", certificates().authority()) } else { call }

@@ -20,7 +20,7 @@ pub enum Scope {
 }
 
 /// The long names of the options allowed in a file.
-pub const KEYS: [(&str, Scope); 26] = [
+pub const KEYS: [(&str, Scope); 27] = [
     ("server", Scope::GlobalArgs),
     ("prefix", Scope::GlobalArgs),
     ("password-file", Scope::GlobalArgs),
@@ -35,6 +35,7 @@ pub const KEYS: [(&str, Scope); 26] = [
     ("wait", Scope::RunAndAcquire),
     ("no-wait", Scope::RunAndAcquire),
     ("no-queue", Scope::RunAndAcquire),
+    ("supersede", Scope::RunAndAcquire),
     ("conflict-exit-code", Scope::RunAndAcquire),
     ("setnx-compat", Scope::RunAndAcquire),
     ("setnx-margin", Scope::RunAndAcquire),
@@ -51,7 +52,13 @@ pub const KEYS: [(&str, Scope); 26] = [
 ];
 
 /// Options that contradict each other: one that is given excludes the other.
-pub const RIVALS: [(&str, &str); 3] = [("wait", "no-wait"), ("quiet", "verbose"), ("json", "export")];
+pub const RIVALS: [(&str, &str); 5] = [
+    ("wait", "no-wait"),
+    ("quiet", "verbose"),
+    ("json", "export"),
+    ("no-queue", "supersede"),
+    ("setnx-compat", "supersede"),
+];
 
 /// The type of an option's value in TOML.
 #[derive(Clone, Copy, PartialEq, Eq)]

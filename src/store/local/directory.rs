@@ -47,11 +47,13 @@ pub enum Part {
     Waiters,
     /// Those who hold the lock together. A holder locks a byte here.
     Shares,
+    /// The waiters of which only the newest stays in the queue, and who dismissed each.
+    Superseded,
 }
 
 impl Part {
     /// All parts, the record last: without it, the others are never read.
-    pub const ALL: [Part; 3] = [Part::Waiters, Part::Shares, Part::Record];
+    pub const ALL: [Part; 4] = [Part::Waiters, Part::Shares, Part::Superseded, Part::Record];
 }
 
 /// Prefix of a file that is being created. No lock's file name begins with it.
@@ -135,6 +137,7 @@ impl OpenDirectory {
             Part::Record => "lock",
             Part::Waiters => "line",
             Part::Shares => "shares",
+            Part::Superseded => "superseded",
         };
         self.path.join(format!("{}.{extension}", file_name(key)))
     }
@@ -144,7 +147,7 @@ impl OpenDirectory {
     }
 
     /// Returns when the files of a lock were last written.
-    pub fn written(&self, key: &str) -> [Option<SystemTime>; 3] {
+    pub fn written(&self, key: &str) -> [Option<SystemTime>; 4] {
         Part::ALL.map(|part| fs::metadata(self.file(key, part)).and_then(|file| file.modified()).ok())
     }
 

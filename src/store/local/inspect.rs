@@ -27,7 +27,7 @@ impl Transaction<'_> {
             owner: told.owner,
             waiting: Duration::from_micros(self.now.saturating_sub(waiter.ticket)),
             reason: told.reason,
-            sharing: told.sharing,
+            sharing: told.terms.sharing,
         });
         Ok(LockStatus { queue: queue.collect(), state: self.state() })
     }

@@ -70,6 +70,11 @@ impl<L: Line> Lines<L> {
         self.file.as_ref().ok_or_else(gone)
     }
 
+    /// Returns the file, if it has been opened.
+    pub fn opened(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &L> {
         self.lines.iter().flatten()
     }

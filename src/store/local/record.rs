@@ -106,6 +106,15 @@ pub struct Waiter {
     pub token: Token,
 }
 
+/// A waiter that supersedes, until it has learned its fate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superseder {
+    pub ticket: u64,
+    pub token: Token,
+    /// The token that has dismissed it.
+    pub by: Option<Token>,
+}
+
 /// A claim that lets others hold the lock too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -213,6 +222,28 @@ impl Line for Waiter {
     }
 }
 
+impl Line for Superseder {
+    const SIZE: usize = 1024;
+
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn written(&self) -> Option<Vec<u8>> {
+        let fields = [
+            ("ticket", self.ticket.to_string()),
+            ("by", or_dash(self.by.as_ref().map(Token::as_str).as_ref())),
+            ("token", self.token.as_str().to_owned()),
+        ];
+        format::write(("nxlock-superseder", VERSION), &fields, Superseder::SIZE)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Superseder, Flaw> {
+        let entry = format::read(("nxlock-superseder", VERSION), bytes)?;
+        Ok(Superseder { ticket: entry.parsed("ticket")?, by: entry.optional("by")?, token: entry.parsed("token")? })
+    }
+}
+
 impl Share {
     pub fn sharing(&self) -> Sharing {
         self.grant.token.sharing()
@@ -254,11 +285,12 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::lock::{Owner, SlotCount, Upkeep};
+    use crate::lock::{Owner, SlotCount, Terms, Upkeep};
 
     fn longest_token() -> Token {
         let owner = Owner { user: "ü".repeat(40).into(), host: "h".repeat(80).into(), pid: 4_194_304 };
-        let terms = (Upkeep::LeaseOnly, SlotCount::of(10_000).map_or(Sharing::Shared, Sharing::Slots));
+        let sharing = SlotCount::of(10_000).map_or(Sharing::Shared, Sharing::Slots);
+        let terms = Terms { upkeep: Upkeep::LeaseOnly, sharing, supersedes: true };
         Token::mint_for(terms, &owner, Some(&"?".repeat(256)), SystemTime::UNIX_EPOCH).unwrap()
     }
 
@@ -295,6 +327,9 @@ mod tests {
             }
         }
         is_read_back(&Waiter { ticket: u64::MAX, token: longest_token() });
+        for by in [None, Some(longest_token())] {
+            is_read_back(&Superseder { ticket: u64::MAX, token: longest_token(), by });
+        }
         for (slot, reserved, life) in [
             (None, Some(u64::MAX), Life::Lease),
             (Some(9999), None, Life::Holder),

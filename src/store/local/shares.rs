@@ -19,10 +19,6 @@ use crate::lock::{Shares as Occupancy, SlotCount};
 pub type Shares = Lines<Share>;
 
 impl Shares {
-    pub fn opened(&self) -> Option<&File> {
-        self.file.as_ref()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.all().next().is_none()
     }

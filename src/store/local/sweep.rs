@@ -60,6 +60,7 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     }
     let _ = fs::remove_file(part(Part::Waiters));
     let _ = fs::remove_file(part(Part::Shares));
+    let _ = fs::remove_file(part(Part::Superseded));
     // Last: without it, nobody would find the rest again.
     fs::remove_file(path).ok()
 }

@@ -97,6 +97,15 @@ pub struct Request<'a> {
     pub waiting: &'a mut Option<WaiterFile>,
 }
 
+/// The response to a request.
+pub enum Response {
+    Granted(Granted),
+    /// Not granted: the requester waits, if it asked to.
+    Held,
+    /// Dismissed by the newer waiter with this token.
+    Superseded(Token),
+}
+
 /// The grant to a token.
 pub struct Granted {
     pub fence: Fence,
@@ -145,30 +154,47 @@ impl<'a> Transaction<'a> {
         Ok(transaction)
     }
 
-    /// Requests the lock; returns what the token has now, if it has the lock.
-    pub fn acquire(&mut self, ask: &mut Request<'_>) -> Result<Option<Granted>, LocalError> {
+    /// Requests the lock.
+    pub fn acquire(&mut self, ask: &mut Request<'_>) -> Result<Response, LocalError> {
         self.forget_the_dead()?;
         if self.held_with(ask.token) {
-            return self.claim(ask).map(Some);
+            self.no_longer_waits(ask.token)?;
+            return self.claim(ask).map(Response::Granted);
+        }
+        if let Some(by) = self.dismissed_by(ask.token)? {
+            return Ok(Response::Superseded(by));
         }
         self.pass_over()?;
         let sharing = ask.token.sharing();
         let mut first = self.first()?;
         // A free lock without waiters needs no place in the queue, and a full disk has no room for one.
         if ask.mode == AcquireMode::Queue && (first.is_some() || !self.fits(sharing)?) {
-            self.stand_in_line(ask)?;
+            if let Some(newer) = self.stand_in_line(ask)? {
+                return Ok(Response::Superseded(newer));
+            }
             first = self.first()?;
         }
         let others = first.filter(|first| first.token != *ask.token && ask.mode != AcquireMode::Plain);
         match others {
             Some(first) => self.call(&first)?,
-            None if self.fits(sharing)? => return self.grant(ask).map(Some),
+            None if self.fits(sharing)? => return self.grant_newest(ask),
             None => {}
         }
         match ask.waiting {
-            Some(waiting) if ask.mode == AcquireMode::Queue => self.listen(waiting, sharing).map(|()| None),
-            _ => Ok(None),
+            Some(waiting) if ask.mode == AcquireMode::Queue => self.listen(waiting, ask.token).map(|()| Response::Held),
+            _ => Ok(Response::Held),
         }
+    }
+
+    /// Grants the lock, unless a newer waiter dismisses the requester.
+    fn grant_newest(&mut self, ask: &mut Request<'_>) -> Result<Response, LocalError> {
+        let ticket = ask.waiting.as_ref().map(WaiterFile::ticket);
+        if let Some(newer) = self.supersede(ask.token, ticket)? {
+            return Ok(Response::Superseded(newer));
+        }
+        let granted = self.grant(ask)?;
+        self.no_longer_waits(ask.token)?;
+        Ok(Response::Granted(granted))
     }
 
     /// Moves the expiry to `ttl` from now; returns whether the token holds the lock. If `unbound`, the claim no longer
@@ -196,6 +222,8 @@ impl<'a> Transaction<'a> {
     pub fn release(&mut self, token: &Token) -> Result<bool, LocalError> {
         self.pass_over()?;
         self.waiters.remove(token)?;
+        // A damaged file must not keep a lock from being released: it is reported to those who wait.
+        let _ = self.no_longer_waits(token);
         let ours = self.held_with(token);
         let is_share = self.share_of(token).is_some();
         // One that was lost is over, and nobody else may come to blank it.
@@ -343,7 +371,8 @@ impl<'a> Transaction<'a> {
         Ok(!self.is_holder(&waiter.token) && self.waiters.lives(waiter.ticket)?)
     }
 
-    fn stand_in_line(&mut self, ask: &mut Request<'_>) -> Result<(), LocalError> {
+    /// Takes a place in the queue. Returns the token of a newer waiter instead, if that dismisses the requester.
+    fn stand_in_line(&mut self, ask: &mut Request<'_>) -> Result<Option<Token>, LocalError> {
         let broken = |error| LocalError::of(&self.path, &error);
         let file = self.waiters.file(self.directory)?;
         let stands = ask.waiting.as_ref().map_or(Ok(false), |waiting| waiting.is_in(file)).map_err(broken)?;
@@ -352,18 +381,22 @@ impl<'a> Transaction<'a> {
             let waiting = WaiterFile::take(self.waiters.opened_anew(self.directory)?, ticket);
             *ask.waiting = Some(waiting.map_err(|error| LocalError::unlockable(&self.path, &error))?);
         }
-        // A waiter that let its reservation lapse gets its old place back.
-        match ask.waiting {
-            Some(waiting) if self.waiters.find(ask.token).is_none() => {
-                let waiter = Waiter { ticket: waiting.ticket(), token: ask.token.clone() };
-                self.waiters.put(self.directory, waiter)
-            }
-            _ => Ok(()),
+        let Some(ticket) = ask.waiting.as_ref().map(WaiterFile::ticket) else { return Ok(None) };
+        if let Some(newer) = self.supersede(ask.token, Some(ticket))? {
+            return Ok(Some(newer));
         }
+        // A waiter that let its reservation lapse gets its old place back.
+        if self.waiters.find(ask.token).is_none() {
+            self.waiters.put(self.directory, Waiter { ticket, token: ask.token.clone() })?;
+        }
+        Ok(None)
     }
 
     /// Sets what a waiter watches: the waiter ahead, or at the front the lock.
-    fn listen(&mut self, waiting: &mut WaiterFile, sharing: Sharing) -> Result<(), LocalError> {
+    fn listen(&mut self, waiting: &mut WaiterFile, token: &Token) -> Result<(), LocalError> {
+        if token.supersedes() {
+            waiting.watch_newer(self.superseders()?.opened()).map_err(|error| LocalError::of(&self.path, &error))?;
+        }
         let mut ahead = None;
         while let Some(waiter) = self.waiters.ahead_of(waiting.ticket()).cloned() {
             if self.may_be_next(&waiter)? {
@@ -374,7 +407,7 @@ impl<'a> Transaction<'a> {
         }
         let processes = std::mem::take(&mut self.awaited);
         let grant = self.record.grant();
-        let until = grant.map(|grant| grant.until).or(self.shares_until(sharing)).unwrap_or(self.now);
+        let until = grant.map(|grant| grant.until).or(self.shares_until(token.sharing())).unwrap_or(self.now);
         let front = match ahead {
             Some(_) => None,
             None => Some(Next {

@@ -46,6 +46,10 @@ pub struct WaiterFile {
     /// The ticket of the waiter ahead, and the wait for its end.
     ahead: Option<(u64, Background)>,
     record: Option<Watch>,
+    /// Reports a newer waiter that dismisses this one.
+    newer: Option<Watch>,
+    /// Nothing does, and it should.
+    is_deaf: bool,
     /// The fence of the holder, and the wait for its end.
     holder: Option<(u64, Background)>,
     /// Each is readable when a watched process has ended, pidfd_open(2).
@@ -55,7 +59,7 @@ pub struct WaiterFile {
     look_at: Moment,
 }
 
-/// Reports every write to the record and to the shares, and every holder of a share that closes its file.
+/// Reports every write to a file, and to the shares, and every holder of a share that closes its file.
 struct Watch {
     inotify: OwnedFd,
     inode: u64,
@@ -85,6 +89,8 @@ impl WaiterFile {
             ticket,
             ahead: None,
             record: None,
+            newer: None,
+            is_deaf: false,
             holder: None,
             processes: Vec::new(),
             closing: &[],
@@ -101,6 +107,19 @@ impl WaiterFile {
         Ok(inode(&self.file)? == inode(file)?)
     }
 
+    /// Watches the file of those that supersede each other. The caller must have the record locked, and must call
+    /// `listen` next.
+    pub fn watch_newer(&mut self, file: Option<&File>) -> io::Result<()> {
+        let Some(file) = file else { return Ok(()) };
+        let inode = inode(file)?;
+        match self.newer.as_ref().filter(|ears| ears.inode == inode) {
+            Some(ears) => _ = ears.forget(),
+            None => self.newer = Watch::open(file, inode),
+        }
+        self.is_deaf = self.newer.is_none();
+        Ok(())
+    }
+
     /// Sets what to watch at a `position` from 1. The caller must have the record locked: no change may come between
     /// what it found and this.
     pub fn listen(&mut self, position: usize, ahead: Option<u64>, front: Option<Next<'_>>) -> io::Result<()> {
@@ -112,6 +131,9 @@ impl WaiterFile {
         }
         if ahead.is_some() && self.ahead.is_none() {
             log::trace(format_args!("cannot be woken by the one ahead (too many processes or files): polling"));
+            self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
+        }
+        if self.is_deaf {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         let Some(front) = front else {
@@ -167,7 +189,7 @@ impl WaiterFile {
     /// Waits until something has changed, or a poll is due.
     pub fn wait(&self, limit: Limit<'_>) -> Woken {
         let ahead = self.ahead.iter().map(|(_, gone)| gone.fd());
-        let record = self.record.iter().map(|ears| ears.inotify.as_fd());
+        let record = self.record.iter().chain(&self.newer).map(|ears| ears.inotify.as_fd());
         let holder = self.holder.iter().filter(|_| self.processes.is_empty()).map(|(_, gone)| gone.fd());
         let processes = self.processes.iter().map(AsFd::as_fd);
         let wanted: Vec<_> =
@@ -193,7 +215,7 @@ impl Watch {
         match heard() {
             Ok(inotify) => Some(Watch { inotify, inode, shares: None }),
             Err(error) => {
-                log::trace(format_args!("cannot watch the record ({error}): polling"));
+                log::trace(format_args!("cannot watch the files of the lock ({error}): polling"));
                 None
             }
         }

@@ -1,7 +1,7 @@
--- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time. Follows queue.lua
--- and place.lua.
+-- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time. Follows queue.lua,
+-- companions.lua, superseding.lua and place.lua.
 --
--- KEYS lock, queue, waiters, fence
+-- KEYS lock, queue, waiters, fence, and superseded if the token is one of superseding.lua
 -- ARGV token, ttl_ms, mode, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind
 --   kind    cluster if the server is a node of a cluster: a lock's slot may move to another
 --   mode    queue  join the queue if it is not granted (first call, heartbeat, poll and claim alike)
@@ -14,6 +14,7 @@
 --           ticket        to send back with every further call, '0' if not queued
 --           channel_used  1: wake-ups will reach the caller.  0: poll
 --           value, pttl, ticket, fence, now_us are strings, the rest integers
+--         {2, by, value, pttl, fence, now_us}     dismissed by the newer waiter with the token `by`
 --
 -- Keeps: the lock changes hands here only from nobody to the first live waiter (except for `plain`), so a call by any
 -- client repairs a lost wake-up. A free lock is reserved for a live waiter ahead of the caller exactly as by RELEASE: a
@@ -23,18 +24,25 @@
 value = redis.call('GET', K)
 if value == token then
   leave()
+  no_longer_waits()
   redis.call('PEXPIRE', K, digits(ttl))
   local fence = last_fence()
   if fence then lengthen(F, fence_ms) else fence = bump(fence_ms) end
   return { 1, fence }
 end
 
+local by = dismissed_by()
+if by then return dismissal(by, value) end
+
 queued = redis.call('ZCARD', Q)
 
 local function grant()
+  local by = S and supersede(ticket, ttl)
+  if by then return dismissal(by, value) end
   leave_if_known()
   local fence = bump(fence_ms)
   redis.call('SET', K, token, 'PX', digits(ttl))
+  no_longer_waits()
   -- The grant is done: the server may refuse access to a queue that is empty now (see reserve).
   if queued > 0 then pcall(front, 'n') end
   return { 1, fence }
@@ -42,7 +50,8 @@ end
 
 if not value and (mode == 'plain' or queued == 0) then return grant() end
 -- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
-if mode == 'queue' then enqueue() else ticket = 0 end
+if mode == 'queue' then by = enqueue() else ticket = 0 end
+if by then return dismissal(by, value) end
 if not value then
   local h, w = front('g')
   if h == nil or h == token then return grant() end
@@ -53,7 +62,7 @@ if not value then
 elseif mode == 'queue' then
   if queued > 0 then
     local _, _, dropped = front()
-    if dropped then front('n') end
+    if dropped or dismissed_first then front('n') end
   end
 else
   -- A replica must not answer for its master: it refuses this write, which removes nothing.

@@ -10,7 +10,7 @@ use super::scripts::Script;
 use super::{AcquireMode, Acquired, Server, needs_scripts, shares};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, Lease, Prefix, Ttl};
+use crate::lock::{Claim, Fence, Lease, Prefix, Token, Ttl};
 use crate::wait::Limit;
 
 /// Maximum attempts to join a queue that moves from one server to another.
@@ -61,6 +61,10 @@ impl Server {
             }
         };
         self.round_trip = asked.elapsed();
+        if let [Value::Int(2), by, seen @ ..] = answer.as_slice() {
+            let by = reply::bytes(by).and_then(Token::read).ok_or_else(|| self.senseless(operation))?;
+            return Ok(Acquired::Superseded(Box::new(by), self.state(operation, seen, limit)?));
+        }
         if claim.token.is_share() {
             return self.share_acquired(operation, claim, &answer, (ttl, grace, asked));
         }

@@ -1,5 +1,5 @@
--- The keys beside a shared lock's own, its shares and terms: their damage, and how long they live. Precedes sharing.lua,
--- sharing_renew.lua and sharing_inspect.lua, and does nothing by itself.
+-- The keys beside a lock's own: their damage and, of a shared lock, how long its shares and terms live. Precedes
+-- superseding.lua, sharing.lua, sharing_renew.lua and sharing_inspect.lua, and does nothing by itself.
 
 -- Returns the error for a key of another type, with the key: the lock's own is sound. Returns any other error as it is.
 local function damage(reply, key)

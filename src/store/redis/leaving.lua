@@ -1,9 +1,10 @@
--- Removes a caller from the queue, whatever the lock holds. Follows queue.lua, precedes release.lua and
--- sharing_release.lua.
+-- Removes a caller from the queue, whatever the lock holds. Follows queue.lua and superseding.lua, precedes release.lua
+-- and sharing_release.lua.
 --
 -- Keeps: a queue or waiters key of another type does not prevent a release; `sound` is false then, and nobody is served.
 
 local sound = true
+no_longer_waits()
 local value = redis.pcall('GET', K)
 local heads = redis.pcall('ZRANGE', Q, 0, 1)
 local fields = { token }

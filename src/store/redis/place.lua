@@ -1,5 +1,5 @@
--- The place of a caller in the queue: how it joins, and how it leaves. Follows queue.lua, precedes acquire.lua and
--- sharing_acquire.lua, and does nothing by itself.
+-- The place of a caller in the queue: how it joins, and how it leaves. Follows queue.lua and superseding.lua, precedes
+-- acquire.lua and sharing_acquire.lua, and does nothing by itself.
 --
 -- ARGV as ACQUIRE
 
@@ -12,6 +12,8 @@ local used = 0
 
 -- The lock's value, and the length of the queue, perhaps with the caller: an empty queue needs less work.
 local value, queued
+-- The caller has dismissed the first of the queue: the next has to hear that it is the first.
+local dismissed_first
 
 local function leave()
   redis.call('ZREM', Q, token)
@@ -27,6 +29,7 @@ local function leave_if_known()
   end
 end
 
+-- Returns nothing, or the token of a newer waiter that dismisses the caller: then it has not joined.
 local function enqueue()
   local own = waiter(token)
   -- Sent once, not with every heartbeat: it proves that scripts may publish to the caller, not only that the caller is
@@ -38,8 +41,16 @@ local function enqueue()
   end
   if channel ~= '' and heard then used = 1 end
   local score = queued > 0 and redis.call('ZSCORE', Q, token)
+  if score then ticket = tonumber(score) end
+  if S then
+    local by, first = supersede(ticket, 4 * lease)
+    if by then
+      leave_if_known()
+      return by
+    end
+    dismissed_first = first
+  end
   if score then
-    ticket = tonumber(score)
     -- Lets the heartbeat pass when the server is full (see reserve). The caller's record stays: without it the hash of
     -- a lone waiter would be gone, and a node that is handing over the slot does not create keys any more.
     redis.call('HDEL', W, '')

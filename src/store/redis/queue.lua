@@ -9,7 +9,7 @@
 --                    and, if the token is a bare number, a line that says who waits (setnx.lua)
 --                    reserved -> token for which the lock was last reserved; valid only while lock == it
 --   fence    string  fence of the last change of owner, in decimal digits
--- Messages on a channel: g "the lock is yours, claim it", n "ask again", t a test (ignore it).
+-- Messages on a channel: g "the lock is yours, claim it", n "ask again", t a test (ignore it), s (superseding.lua).
 --
 -- Keeps: a token leaves the queue together with its record. Dead waiters are dropped only where they block the queue,
 -- so the work does not grow with it. A waiter with a reservation leaves queue and hash at once: all that a reservation

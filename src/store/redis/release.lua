@@ -1,7 +1,7 @@
--- RELEASE: releases the lock, or reserves it for the next waiter; or gives up a wait. Follows queue.lua and
--- leaving.lua.
+-- RELEASE: releases the lock, or reserves it for the next waiter; or gives up a wait. Follows queue.lua,
+-- superseding.lua and leaving.lua.
 --
--- KEYS lock, queue, waiters, fence     ARGV token
+-- KEYS lock, queue, waiters, fence, and superseded if the token is one of superseding.lua     ARGV token
 -- RETURNS {1}                               it was ours; nobody waits, it is free
 --         {2, next_token}                   it was ours; now it is reserved for the next waiter
 --         {0, value, pttl, fence, now_us}   it was not ours: as found, value '' if it was free.

@@ -18,6 +18,12 @@ pub enum Script {
     RenewShare,
     ReleaseShare,
     InspectShares,
+    /// Acquire and release for those of whom only the newest waits: the same texts, with one more key. It is no key of
+    /// the others, as a node that is handing over a slot runs a script only if it has all its keys.
+    AcquireNewest,
+    ReleaseNewest,
+    AcquireNewestShare,
+    ReleaseNewestShare,
     /// The operations on one key each, while the keys of a lock are moving from one server to another.
     AcquireMoving,
     RenewMoving,
@@ -25,14 +31,28 @@ pub enum Script {
     FenceMoving,
 }
 
-const ACQUIRE: &str = concat!(include_str!("queue.lua"), include_str!("place.lua"), include_str!("acquire.lua"));
-const RELEASE: &str = concat!(include_str!("queue.lua"), include_str!("leaving.lua"), include_str!("release.lua"));
+const ACQUIRE: &str = concat!(
+    include_str!("queue.lua"),
+    include_str!("companions.lua"),
+    include_str!("superseding.lua"),
+    include_str!("place.lua"),
+    include_str!("acquire.lua")
+);
+const RELEASE: &str = concat!(
+    include_str!("queue.lua"),
+    include_str!("companions.lua"),
+    include_str!("superseding.lua"),
+    include_str!("leaving.lua"),
+    include_str!("release.lua")
+);
 const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
 const RENEW: &str = include_str!("renew.lua");
 const NUDGE: &str = concat!(include_str!("queue.lua"), include_str!("nudge.lua"));
 const RAISE: &str = include_str!("raise.lua");
 const ACQUIRE_BESIDE_SETNX: &str = concat!(
     include_str!("queue.lua"),
+    include_str!("companions.lua"),
+    include_str!("superseding.lua"),
     "local function ask()\n",
     include_str!("place.lua"),
     include_str!("acquire.lua"),
@@ -49,6 +69,8 @@ const RENEW_BESIDE_SETNX: &str = concat!(
 );
 const RELEASE_BESIDE_SETNX: &str = concat!(
     include_str!("queue.lua"),
+    include_str!("companions.lua"),
+    include_str!("superseding.lua"),
     "local function ask()\n",
     include_str!("leaving.lua"),
     include_str!("release.lua"),
@@ -59,6 +81,7 @@ const RELEASE_BESIDE_SETNX: &str = concat!(
 const ACQUIRE_SHARE: &str = concat!(
     include_str!("queue.lua"),
     include_str!("companions.lua"),
+    include_str!("superseding.lua"),
     include_str!("sharing.lua"),
     include_str!("place.lua"),
     include_str!("sharing_acquire.lua")
@@ -67,6 +90,7 @@ const RENEW_SHARE: &str = concat!(include_str!("companions.lua"), include_str!("
 const RELEASE_SHARE: &str = concat!(
     include_str!("queue.lua"),
     include_str!("companions.lua"),
+    include_str!("superseding.lua"),
     include_str!("sharing.lua"),
     include_str!("leaving.lua"),
     include_str!("sharing_release.lua")
@@ -106,18 +130,18 @@ impl Script {
     /// Returns the text, always the same, so that the server's cache holds one of each.
     pub fn text(self) -> &'static [u8] {
         match self {
-            Script::Acquire => &ACQUIRE_SENT,
+            Script::Acquire | Script::AcquireNewest => &ACQUIRE_SENT,
             Script::Renew => &RENEW_SENT,
-            Script::Release => &RELEASE_SENT,
+            Script::Release | Script::ReleaseNewest => &RELEASE_SENT,
             Script::Nudge => &NUDGE_SENT,
             Script::Inspect => &INSPECT_SENT,
             Script::Raise => &RAISE_SENT,
             Script::AcquireBesideSetnx => &ACQUIRE_BESIDE_SETNX_SENT,
             Script::RenewBesideSetnx => &RENEW_BESIDE_SETNX_SENT,
             Script::ReleaseBesideSetnx => &RELEASE_BESIDE_SETNX_SENT,
-            Script::AcquireShare => &ACQUIRE_SHARE_SENT,
+            Script::AcquireShare | Script::AcquireNewestShare => &ACQUIRE_SHARE_SENT,
             Script::RenewShare => &RENEW_SHARE_SENT,
-            Script::ReleaseShare => &RELEASE_SHARE_SENT,
+            Script::ReleaseShare | Script::ReleaseNewestShare => &RELEASE_SHARE_SENT,
             Script::InspectShares => &INSPECT_SHARES_SENT,
             Script::AcquireMoving => &ACQUIRE_MOVING_SENT,
             Script::RenewMoving => &RENEW_MOVING_SENT,
@@ -132,10 +156,14 @@ impl Script {
             Script::Renew | Script::Raise => &["fence"],
             Script::RenewBesideSetnx => &["fence", "holder"],
             Script::Acquire | Script::Release | Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
+            Script::AcquireNewest | Script::ReleaseNewest => &["queue", "waiters", "fence", "superseded"],
             Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
             Script::RenewShare => &["fence", "shares", "terms"],
             Script::AcquireShare | Script::ReleaseShare | Script::InspectShares => {
                 &["queue", "waiters", "fence", "shares", "terms"]
+            }
+            Script::AcquireNewestShare | Script::ReleaseNewestShare => {
+                &["queue", "waiters", "fence", "shares", "terms", "superseded"]
             }
             Script::AcquireMoving | Script::RenewMoving | Script::ReleaseMoving | Script::FenceMoving => &[],
         }

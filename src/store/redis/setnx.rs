@@ -2,7 +2,7 @@
 
 use redis::{Value, cmd};
 
-use super::reply::{self, Operation, Unexpected};
+use super::reply::{self, Operation};
 use super::scripts::Script;
 use super::{Server, how};
 use crate::clock::Moment;
@@ -17,16 +17,6 @@ use crate::wait::Limit;
 pub struct LastRecord(Option<(Value, Value)>);
 
 impl Server {
-    /// Returns the error for a server that runs no scripts for this user.
-    pub(super) fn cannot_coexist(&self, operation: &Operation<'_>) -> Error {
-        Error {
-            kind: ErrorKind::Misconfigured,
-            cause: "the server does not run scripts for us, and beside SETNX clients nothing else is safe".into(),
-            hint: "let it run them (PERMISSIONS in nxlock(1)), or do without --setnx-compat".into(),
-            ..operation.misunderstood(&self.client, Unexpected::Shape)
-        }
-    }
-
     /// Returns a lock's value or, if that is a bare number of nxlock's, the record beside it, which says who holds the
     /// lock.
     pub(super) fn told(&mut self, operation: &Operation<'_>, value: &Value, limit: Limit<'_>) -> Value {
@@ -103,6 +93,6 @@ impl Server {
     /// Returns whether the record beside a bare number says that no process renews the lock.
     fn is_lease_only(&mut self, operation: &Operation<'_>, token: &Token, limit: Limit<'_>) -> bool {
         let record = self.told(operation, &Value::BulkString(token.as_str().as_bytes().to_vec()), limit);
-        reply::bytes(&record).and_then(Token::read).is_some_and(|told| told.upkeep == Upkeep::LeaseOnly)
+        reply::bytes(&record).and_then(Token::read).is_some_and(|told| told.terms.upkeep == Upkeep::LeaseOnly)
     }
 }

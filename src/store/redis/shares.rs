@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use redis::Value;
 
-use super::reply::{self, Operation, Unexpected};
+use super::reply::{self, Operation};
 use super::scripts::Script;
 use super::{Server, status};
 use crate::error::{Error, ErrorKind};
@@ -37,16 +37,6 @@ impl Server {
             Err(error) => return Err(error),
         }
         Ok(SharedLock { status: seen, tokens: Vec::new() })
-    }
-
-    /// Returns the error for a server that runs no scripts for this user.
-    pub(super) fn cannot_share(&self, operation: &Operation<'_>) -> Error {
-        Error {
-            kind: ErrorKind::Misconfigured,
-            cause: "the server does not run scripts for us, and sharing needs them".into(),
-            hint: "let it run them (PERMISSIONS in nxlock(1)), or do without --shared and --slots".into(),
-            ..operation.misunderstood(&self.client, Unexpected::Shape)
-        }
     }
 }
 
@@ -84,7 +74,7 @@ fn one(share: &[Value], now: SystemTime) -> Option<(Share, Token)> {
         holder: Holder { id: told.id, owner: told.owner, since, held, reason: told.reason },
         ttl: end.duration_since(now).unwrap_or_default(),
         fence: fence.map(Fence),
-        sharing: told.sharing,
+        sharing: told.terms.sharing,
         slot: slot.and_then(|slot| u16::try_from(slot).ok()),
         is_claimed: terms.next() != Some("r"),
     };

@@ -1,13 +1,14 @@
 -- ACQUIRE of a share: adds the token to those who hold the lock if it may hold it with them. May be repeated at any
--- time. Follows queue.lua, sharing.lua and place.lua.
+-- time. Follows queue.lua, companions.lua, superseding.lua, sharing.lua and place.lua.
 --
--- KEYS lock, queue, waiters, fence, shares, terms
+-- KEYS lock, queue, waiters, fence, shares, terms, and superseded if the token is one of superseding.lua
 -- ARGV as ACQUIRE
 -- RETURNS {1, fence, slot, count}   granted, or already ours, or our reservation claimed.
 --                                   slot '-' if it has no limit; count: how many hold it now, the caller included
 --         {0, value, pttl, position, length, ticket, channel_used, fence, now_us, look_ms, count, least}
 --           as ACQUIRE;  look_ms  when to ask again without a message, if near the front; -1 if nothing ends by itself
 --           least  the least limit of all shares, 0 if none has one;  look_ms is a string
+--         {2, by, value, pttl, fence, now_us}     as ACQUIRE
 --
 -- Keeps: as sharing.lua, and as ACQUIRE: a call by any client repairs a lost wake-up.
 
@@ -15,6 +16,8 @@ local limit = limit_of(token)
 
 -- Begins a generation with the caller, and lets in the first waiters behind it.
 local function begin()
+  local by = S and supersede(ticket, ttl)
+  if by then return dismissal(by, value) end
   leave_if_known()
   clear()
   generation = bump(fence_ms)
@@ -23,6 +26,7 @@ local function begin()
   local answer = enter(token, ttl, false)
   serve(ttl)
   settle()
+  no_longer_waits()
   answer[4] = count
   return answer
 end
@@ -59,8 +63,11 @@ if mine then
   changed = true
   serve(ttl)
   settle()
+  no_longer_waits()
   return { 1, fence, slot, count }
 end
+local by = dismissed_by()
+if by then return dismissal(by, value) end
 -- The last lease is over: nobody holds the lock, whatever its key says.
 if shared and count == 0 then
   clear()
@@ -70,7 +77,8 @@ end
 
 if not value and (mode == 'plain' or queued == 0) then return begin() end
 -- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
-if mode == 'queue' then enqueue() else ticket = 0 end
+if mode == 'queue' then by = enqueue() else ticket = 0 end
+if by then return dismissal(by, value) end
 if not value then
   local h, w = front('g')
   if h == nil or h == token then return begin() end
@@ -85,6 +93,7 @@ elseif whole then
   else
     if queued > 0 and mode == 'once' then serve(ttl) end
     if (mode == 'plain' or redis.call('ZCARD', Q) == 0) and fits(limit) then
+      if S then supersede(0, ttl) end
       entered = enter(token, ttl, false)
     else
       -- A replica must not answer for its master: it refuses this write. Not before: a full server would then let a
@@ -94,12 +103,14 @@ elseif whole then
   end
   settle()
   if entered then
+    no_longer_waits()
     entered[4] = count
     return entered
   end
+  if dismissed_first then pcall(front, 'n') end
 elseif mode == 'queue' then
   local _, _, dropped = front()
-  if dropped then front('n') end
+  if dropped or dismissed_first then front('n') end
 else
   redis.call('ZREM', Q, '')
 end

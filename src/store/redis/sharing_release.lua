@@ -1,7 +1,7 @@
 -- RELEASE of a share: removes the token from those who hold the lock, and lets the next in; or gives up a wait. Follows
--- queue.lua, sharing.lua and leaving.lua.
+-- queue.lua, companions.lua, superseding.lua, sharing.lua and leaving.lua.
 --
--- KEYS lock, queue, waiters, fence, shares, terms     ARGV token
+-- KEYS lock, queue, waiters, fence, shares, terms, and superseded if the token is one of superseding.lua     ARGV token
 -- RETURNS as RELEASE: {1} also if others still hold the lock; {2, next_token} only if the share was the last
 --
 -- Keeps: changes only the token's own share. As RELEASE: removes all that is ours from the queue, passes on a

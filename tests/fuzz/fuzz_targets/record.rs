@@ -10,10 +10,11 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::files::{Line, Process, Record, Share, Waiter, sum};
+use nxlock::fuzzed::files::{Line, Process, Record, Share, Superseder, Waiter, sum};
 use nxlock::fuzzed::{
     AcquireMode, Acquired, Busy, Claim, Credentials, Error, Limit, LockName, Moment, Named, NotYours, Owner, Prefix,
-    Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Token, Ttl, Wanted, open,
+    QueuePlace, Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Terms, Token, Ttl, Upkeep,
+    Wanted, open,
 };
 
 /// A directory with the files of one lock.
@@ -22,6 +23,7 @@ struct Ground {
     record: PathBuf,
     line: PathBuf,
     shares: PathBuf,
+    superseded: PathBuf,
 }
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
@@ -34,7 +36,8 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     assert!(granted.is_ok());
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
     let (line, shares) = (record.with_extension("line"), record.with_extension("shares"));
-    Ground { target, record, line, shares }
+    let superseded = record.with_extension("superseded");
+    Ground { target, record, line, shares, superseded }
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -44,11 +47,16 @@ fuzz_target!(|bytes: &[u8]| {
         let after = |line: &[u8]| line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
         let (record, rest) = bytes.split_at(after(&bytes));
         fs::write(&GROUND.record, record).expect("a record");
-        // The first line that is not a waiter's begins the shares.
-        let is_waiter = |line: &&[u8]| !line.starts_with(b"nxlock-share");
-        let waiters: usize = rest.split_inclusive(|byte| *byte == b'\n').take_while(is_waiter).map(<[u8]>::len).sum();
-        fs::write(&GROUND.line, &rest[..waiters]).expect("a line");
-        fs::write(&GROUND.shares, &rest[waiters..]).expect("shares");
+        // The first line that is not a waiter's begins the shares, and the first that is of neither what was superseded.
+        let before = |rest: &[u8], kinds: &[&[u8]]| -> usize {
+            let goes_on = |line: &&[u8]| !kinds.iter().any(|kind| line.starts_with(kind));
+            rest.split_inclusive(|byte| *byte == b'\n').take_while(goes_on).map(<[u8]>::len).sum()
+        };
+        let (waiters, rest) = rest.split_at(before(rest, &[b"nxlock-share", b"nxlock-superseder"]));
+        let (shares, superseded) = rest.split_at(before(rest, &[b"nxlock-superseder"]));
+        fs::write(&GROUND.line, waiters).expect("a line");
+        fs::write(&GROUND.shares, shares).expect("shares");
+        fs::write(&GROUND.superseded, superseded).expect("what was superseded");
         visited();
     }
 });
@@ -72,6 +80,11 @@ fn reads_back(bytes: &[u8]) {
     {
         assert_eq!(Share::read(&written), Ok(share));
     }
+    if let Ok(superseder) = Superseder::read(bytes)
+        && let Some(written) = superseder.written()
+    {
+        assert_eq!(Superseder::read(&written), Ok(superseder));
+    }
     if let Ok(text) = str::from_utf8(bytes)
         && let Ok(process) = text.parse::<Process>()
     {
@@ -88,7 +101,7 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
     for line in text.lines() {
         let size = match line.split(' ').next() {
             Some("nxlock-lock") => 2048,
-            Some("nxlock-share") => 1024,
+            Some("nxlock-share" | "nxlock-superseder") => 1024,
             _ => 512,
         };
         let mut line = line.to_owned();
@@ -124,18 +137,17 @@ fn visited() {
         Ok(Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_)) => {}
         Err(error) => reports.push(Report::Failed(error)),
     }
+    let busy = |state, place, superseded_by| {
+        let (waited, sharing) = (Duration::ZERO, Sharing::Exclusive);
+        let refused = Refused { state, place, waited, nested: false, sharing, superseded_by };
+        Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
+    };
     for mode in [AcquireMode::Once, AcquireMode::Queue] {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
-            Ok(Acquired::Held(state, place)) => {
-                let refused =
-                    Refused { state, place, waited: Duration::ZERO, nested: false, sharing: Sharing::Exclusive };
-                reports.push(Report::Busy(Busy {
-                    lock: lock(),
-                    refused,
-                    options: String::new(),
-                    conflict_exit_code: None,
-                }));
+            Ok(Acquired::Held(state, place)) => reports.push(busy(state, place, None)),
+            Ok(Acquired::Superseded(by, state)) => {
+                reports.push(busy(state, QueuePlace { position: 0, length: 0 }, Some(by)));
             }
             Err(error) => reports.push(Report::Failed(error)),
         }
@@ -153,7 +165,8 @@ fn visited() {
 
 fn claim() -> Claim {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
-    let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
+    let terms = Terms { supersedes: true, ..Terms::exclusive(Upkeep::Renewed) };
+    let token = Token::mint_for(terms, &owner, None, SystemTime::UNIX_EPOCH).expect("a token");
     Claim { name: "deploy".parse::<LockName>().expect("a name"), token, owner_pid: None, beside_setnx: None }
 }
 

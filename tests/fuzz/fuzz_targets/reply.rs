@@ -122,7 +122,8 @@ fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Op
     waiting.held(&state, place);
     oracle::harmless(&waiting.live());
     oracle::said();
-    let refused = Refused { state, place, waited: Duration::from_secs(2), nested: false, sharing: Sharing::Exclusive };
+    let (waited, sharing) = (Duration::from_secs(2), Sharing::Exclusive);
+    let refused = Refused { state, place, waited, nested: false, sharing, superseded_by: None };
     let lock = named(&claim.name);
     Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))
 }

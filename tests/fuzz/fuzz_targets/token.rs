@@ -34,11 +34,11 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
         owner: told.owner,
         waiting: now.duration_since(told.born).unwrap_or_default(),
         reason: told.reason,
-        sharing: told.sharing,
+        sharing: told.terms.sharing,
     });
     let status = LockStatus { state: state.clone(), queue: queue.collect() };
     let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive);
-    let refused = Refused { state: state.clone(), place, waited, nested: false, sharing };
+    let refused = Refused { state: state.clone(), place, waited, nested: false, sharing, superseded_by: None };
     let reports = [
         Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
         Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: state.clone() }),

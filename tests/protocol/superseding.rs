@@ -1,0 +1,398 @@
+//! Random histories of waiters of which only the newest stays: after every call, nobody that was dismissed has the lock
+//! or a place in the queue, and nobody else is dismissed. And scripts with a fault, each of which has to be noticed.
+//!
+//! No lease ends by itself: leases are long, and one that ends has been rewritten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::once;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use redis::{Connection, Value, cmd};
+
+use crate::scripts::Script;
+use crate::server::{KEYS, Server, heard, listen, words};
+
+const SUPERSEDED: &str = "{lock:x}:superseded";
+const SHARES: &str = "{lock:x}:shares";
+
+/// The clients, by the terms of their tokens.
+const TERMS: [&str; 8] = ["", "", ":2", ":newest", ":newest", ":newest", ":2:newest", ":2:newest"];
+
+type Client = usize;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Ask(Client, &'static str),
+    /// Gives the lock back, or leaves; afterwards the client begins anew.
+    Release(Client),
+    /// The client is killed, and another begins anew.
+    Kill(Client),
+    Deafen(Client),
+    Listen(Client),
+    /// The waiter's lease is over: it is dropped when it is in the way.
+    LeaseEnds(Client),
+    LockEnds,
+    LoseQueue,
+    LoseWaiters,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let who = 0..TERMS.len();
+    let mode = prop_oneof![8 => Just("queue"), 2 => Just("once")];
+    prop_oneof![
+        40 => (who.clone(), mode).prop_map(|(who, mode)| Event::Ask(who, mode)),
+        14 => who.clone().prop_map(Event::Release),
+        3 => who.clone().prop_map(Event::Kill),
+        3 => who.clone().prop_map(Event::Deafen),
+        5 => who.clone().prop_map(Event::Listen),
+        4 => who.prop_map(Event::LeaseEnds),
+        3 => Just(Event::LockEnds),
+        1 => Just(Event::LoseQueue),
+        1 => Just(Event::LoseWaiters),
+    ]
+}
+
+/// What a client knows, and what is known of it.
+#[derive(Clone, Debug, Default)]
+struct Wait {
+    /// Tells the waits of one client apart: a token is never used again.
+    number: usize,
+    ticket: String,
+    /// When it joined the queue.
+    joined: Option<u64>,
+    has_lock: bool,
+    is_dismissed: bool,
+}
+
+/// A fault in a script: the text is replaced by the other.
+type Fault = (&'static str, &'static str);
+
+struct Scene<'a> {
+    server: &'a Server,
+    connection: Connection,
+    fault: Option<Fault>,
+    waits: Vec<Wait>,
+    ears: BTreeMap<Client, Connection>,
+    /// The tokens of killed clients.
+    killed: Vec<String>,
+    time: u64,
+}
+
+/// The contents of the keys.
+#[derive(Debug)]
+struct Keys {
+    value: String,
+    shares: BTreeSet<String>,
+    queue: Vec<String>,
+    superseded: BTreeMap<String, String>,
+    /// The waiters that listen, and whose channel the server knows.
+    subscribed: BTreeSet<Client>,
+}
+
+impl<'a> Scene<'a> {
+    fn new(server: &'a Server, fault: Option<Fault>) -> Scene<'a> {
+        let mut connection = server.connect();
+        cmd("FLUSHALL").query::<()>(&mut connection).unwrap();
+        let mut scene = Scene {
+            server,
+            connection,
+            fault,
+            waits: vec![Wait::default(); TERMS.len()],
+            ears: BTreeMap::new(),
+            killed: Vec::new(),
+            time: 0,
+        };
+        (0..TERMS.len()).for_each(|who| scene.listens(who));
+        scene
+    }
+
+    fn token(&self, who: Client) -> String {
+        let letter = |n: usize| char::from(b'a' + u8::try_from(n).unwrap());
+        let number = self.waits[who].number;
+        let random: String = [who, number / 26, number % 26].map(letter).into_iter().chain(once('x')).collect();
+        format!("nx1:{random}:u@h:1:1:why{}", TERMS[who])
+    }
+
+    fn client(&self, token: &str) -> Option<Client> {
+        (0..TERMS.len()).find(|who| self.token(*who) == token)
+    }
+
+    fn channel(&self, who: Client) -> String {
+        format!("c{who}.{}", self.waits[who].number)
+    }
+
+    fn listens(&mut self, who: Client) {
+        let channel = self.channel(who);
+        self.ears.insert(who, listen(self.server, &channel));
+    }
+
+    fn is_deaf(&mut self, who: Client) {
+        self.ears.remove(&who);
+        let channel = self.channel(who);
+        crate::server::until("it is deaf", || {
+            let heard: Vec<Value> = cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut self.connection).unwrap();
+            heard.get(1) == Some(&Value::Int(0))
+        });
+    }
+
+    fn begins_anew(&mut self, who: Client) {
+        let number = self.waits[who].number + 1;
+        self.waits[who] = Wait { number, ..Wait::default() };
+        self.listens(who);
+    }
+
+    fn ask<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
+        cmd(words[0]).arg(&words[1..]).query(&mut self.connection).unwrap()
+    }
+
+    fn eval(&mut self, script: Script, args: &[&str]) -> Vec<String> {
+        let mut text = String::from_utf8(script.text().to_vec()).unwrap();
+        if let Some((from, to)) = self.fault {
+            text = text.replace(from, to);
+        }
+        let beside = script.companions().iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
+        let keys: Vec<String> = once(KEYS[0].to_owned()).chain(beside).collect();
+        let reply: Value =
+            cmd("EVAL").arg(text).arg(keys.len()).arg(keys).arg(args).query(&mut self.connection).unwrap();
+        words(reply).unwrap()
+    }
+
+    fn releases(&mut self, token: &str) -> Vec<String> {
+        let script = match (token.contains(":2"), token.ends_with(":newest")) {
+            (false, false) => Script::Release,
+            (false, true) => Script::ReleaseNewest,
+            (true, false) => Script::ReleaseShare,
+            (true, true) => Script::ReleaseNewestShare,
+        };
+        self.eval(script, &[token])
+    }
+
+    fn keys(&mut self) -> Keys {
+        type All = (Option<String>, Vec<String>, Vec<String>, BTreeMap<String, String>);
+        let mut all = redis::pipe();
+        all.cmd("GET").arg(KEYS[0]).cmd("ZRANGE").arg(SHARES).arg(0).arg(-1);
+        all.cmd("ZRANGE").arg(KEYS[1]).arg(0).arg(-1).cmd("HGETALL").arg(SUPERSEDED);
+        let (value, shares, queue, superseded): All = all.query(&mut self.connection).unwrap();
+        let value = value.unwrap_or_default();
+        let is_shared = value.starts_with("nx1:shared:");
+        let shares = shares.into_iter().filter(|_| is_shared).collect();
+        Keys { shares, value, queue, superseded, subscribed: self.subscribed() }
+    }
+
+    fn happens(&mut self, event: Event) -> Result<(), String> {
+        let before = self.keys();
+        for ear in self.ears.values_mut() {
+            heard(ear);
+        }
+        match event {
+            Event::Ask(who, mode) => self.asks(who, mode, &before)?,
+            Event::Release(who) => {
+                let token = self.token(who);
+                self.releases(&token);
+                self.begins_anew(who);
+            }
+            Event::Kill(who) => {
+                self.is_deaf(who);
+                self.killed.push(self.token(who));
+                self.begins_anew(who);
+            }
+            Event::Deafen(who) => self.is_deaf(who),
+            Event::Listen(who) => self.listens(who),
+            Event::LeaseEnds(who) => {
+                let token = self.token(who);
+                if self.ask::<bool>(&["HEXISTS", KEYS[2], &token]) {
+                    self.ask::<()>(&["HSET", KEYS[2], &token, "1|1|60000|"]);
+                }
+            }
+            Event::LockEnds => {
+                self.ask::<()>(&["DEL", KEYS[0]]);
+                // A client that has lost the lock does not ask again with the same token.
+                for who in (0..TERMS.len()).filter(|who| self.waits[*who].has_lock).collect::<Vec<_>>() {
+                    self.killed.push(self.token(who));
+                    self.begins_anew(who);
+                }
+            }
+            Event::LoseQueue => self.ask::<()>(&["DEL", KEYS[1]]),
+            Event::LoseWaiters => self.ask::<()>(&["DEL", KEYS[2]]),
+        }
+        let after = self.keys();
+        self.keep_the_rule(&after)
+    }
+
+    fn asks(&mut self, who: Client, mode: &str, before: &Keys) -> Result<(), String> {
+        let token = self.token(who);
+        let Wait { ticket, joined, .. } = self.waits[who].clone();
+        // A client that waits asks in the queue.
+        let mode = if joined.is_some() { "queue" } else { mode };
+        let hears = self.ears.contains_key(&who) && mode == "queue";
+        let channel = if hears { self.channel(who) } else { String::new() };
+        let ticket = if ticket.is_empty() { "0" } else { &ticket };
+        let script = match TERMS[who] {
+            "" => Script::Acquire,
+            ":2" => Script::AcquireShare,
+            ":newest" => Script::AcquireNewest,
+            _ => Script::AcquireNewestShare,
+        };
+        let reply = self.eval(script, &[&token, "60000", mode, "60000", "60000", &channel, ticket, ""]);
+        let had = before.value == token || before.shares.contains(&token);
+        let is_dismissed = self.waits[who].is_dismissed;
+        self.time += 1;
+        let place = joined.unwrap_or(self.time);
+        match reply[0].as_str() {
+            "1" if is_dismissed && !had => return Err(format!("{token} was dismissed, and has the lock")),
+            "1" => {
+                self.waits[who].has_lock = true;
+                // A claim of what was its already is nothing new.
+                if !had {
+                    self.dismiss_before(place, who, before)?;
+                }
+                self.waits[who].joined = None;
+                // Nor does it matter any more who came after it.
+                self.waits[who].is_dismissed = false;
+            }
+            "0" if is_dismissed => return Err(format!("{token} was dismissed, and is in the queue again")),
+            "0" if mode == "queue" => {
+                self.waits[who].ticket.clone_from(&reply[5]);
+                if joined.is_none() {
+                    self.waits[who].joined = Some(place);
+                    self.dismiss_before(place, who, before)?;
+                }
+            }
+            "0" => {}
+            "2" if !is_dismissed => return Err(format!("{token} was not dismissed, and is told so: {reply:?}")),
+            "2" if !reply[1].contains(":newest") || reply[1] == token => {
+                return Err(format!("{token} was dismissed by {reply:?}"));
+            }
+            "2" => {
+                self.releases(&token);
+                self.begins_anew(who);
+            }
+            _ => return Err(format!("{reply:?}")),
+        }
+        Ok(())
+    }
+
+    /// Notes who is dismissed by a client that joined the queue, or was granted the lock, at that time.
+    fn dismiss_before(&mut self, place: u64, by: Client, before: &Keys) -> Result<(), String> {
+        if !TERMS[by].ends_with(":newest") {
+            return Ok(());
+        }
+        let after = self.keys();
+        for who in (0..TERMS.len()).filter(|who| *who != by && TERMS[*who].ends_with(":newest")) {
+            let token = self.token(who);
+            let wait = &mut self.waits[who];
+            if wait.has_lock || wait.is_dismissed || wait.joined.is_none_or(|joined| joined > place) {
+                continue;
+            }
+            wait.is_dismissed = true;
+            let is_told = self.ears.get_mut(&who).is_some_and(|ear| heard(ear).contains(&"s".to_owned()));
+            if before.queue.contains(&token) && before.subscribed.contains(&who) && !is_told {
+                return Err(format!("{token} is dismissed, and is not told"));
+            }
+        }
+        let first = after.queue.first().and_then(|first| self.client(first)).filter(|first| *first != by);
+        if let (Some(first), Some(gone)) = (first, before.queue.first())
+            && before.queue.get(1) == after.queue.first()
+            && gone.ends_with(":newest")
+            && !after.value.is_empty()
+            && before.value == after.value
+            && before.subscribed.contains(&first)
+            && !self.ears.get_mut(&first).is_some_and(|ear| heard(ear).iter().any(|word| word != "t"))
+        {
+            return Err(format!("{first} is the first now, and is not told: {after:?}"));
+        }
+        Ok(())
+    }
+
+    fn subscribed(&mut self) -> BTreeSet<Client> {
+        let records: BTreeMap<String, String> = self.ask(&["HGETALL", KEYS[2]]);
+        let knows = |who: &Client| records.get(&self.token(*who)).is_some_and(|r| r.ends_with(&self.channel(*who)));
+        self.ears.keys().copied().filter(knows).collect()
+    }
+
+    fn keep_the_rule(&mut self, keys: &Keys) -> Result<(), String> {
+        let newest: Vec<&String> = keys.queue.iter().filter(|token| token.ends_with(":newest")).collect();
+        if newest.len() > 1 {
+            return Err(format!("two of them wait: {keys:?}"));
+        }
+        for (who, wait) in self.waits.iter().enumerate() {
+            let token = self.token(who);
+            if wait.is_dismissed && keys.queue.contains(&token) {
+                return Err(format!("{token} was dismissed, and waits: {keys:?}"));
+            }
+            let is_there = keys.queue.contains(&token) || keys.value == token || keys.shares.contains(&token);
+            if wait.is_dismissed && !is_there && !keys.superseded.contains_key(&token) {
+                return Err(format!("that {token} was dismissed is forgotten: {keys:?}"));
+            }
+        }
+        let left: i64 = self.ask(&["PTTL", SUPERSEDED]);
+        let dismissed = keys.superseded.keys().any(|field| field != "newest");
+        match left {
+            -1 => Err(format!("it never expires: {keys:?}")),
+            left if dismissed && left < 86_000_000 => Err(format!("{left} ms are left: {keys:?}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn ends(&mut self) -> Result<(), String> {
+        // Those that are served when another leaves are gone after the second round.
+        for who in (0..TERMS.len()).chain(0..TERMS.len()) {
+            self.happens(Event::Release(who))?;
+        }
+        for token in std::mem::take(&mut self.killed) {
+            self.releases(&token);
+        }
+        match self.keys().superseded {
+            left if left.is_empty() => Ok(()),
+            left => Err(format!("left behind: {left:?}")),
+        }
+    }
+}
+
+/// Tries this many histories: others in every run, or with a fault in the scripts always the same.
+fn search(fault: Option<Fault>, cases: u32) -> Result<(), String> {
+    let server = Server::start();
+    let max_shrink_iters = if fault.is_some() { 0 } else { 1000 };
+    let config = Config { cases, max_shrink_iters, failure_persistence: None, ..Config::default() };
+    let mut runner = match fault {
+        Some(_) => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+        None => TestRunner::new(config),
+    };
+    let histories = prop::collection::vec(event(), 1..60);
+    let outcome = runner.run(&histories, |history| {
+        let mut scene = Scene::new(&server, fault);
+        let kept = history.iter().try_for_each(|event| scene.happens(*event)).and_then(|()| scene.ends());
+        kept.map_err(TestCaseError::fail)
+    });
+    outcome.map_err(|error| error.to_string())
+}
+
+#[test]
+fn only_the_newest_waits_in_every_history_and_nobody_else_is_dismissed() {
+    search(None, 400).unwrap();
+}
+
+/// Faults in the scripts, and what each does.
+const FAULTS: [(&str, Fault); 10] = [
+    ("who was dismissed is let in again", ("return damage(by, S) or by", "return nil")),
+    ("nobody notes who was dismissed", ("redis.call('HSET', S, before, token)", "")),
+    ("who is dismissed keeps its place", ("redis.call('ZREM', Q, before)", "")),
+    ("who is dismissed is not told", ("publish(w.channel, 's')", "local _ = w")),
+    ("nobody knows the newest", ("redis.call('HSET', S, 'newest', token)", "")),
+    ("what is noted is forgotten too soon", ("lengthen(S, FENCE_MS)", "lengthen(S, ms)")),
+    ("who leaves is still the newest", ("local sound = true\nno_longer_waits()", "local sound = true")),
+    ("a grant dismisses nobody", ("local by = S and supersede(ticket, ttl)\n", "local by = nil\n")),
+    ("the next is not told that it is the first", ("or dismissed_first then", "then")),
+    ("who enters at once dismisses nobody", ("if S then supersede(0, ttl) end", "")),
+];
+
+#[test]
+fn each_fault_in_a_script_is_noticed() {
+    for (what, (from, to)) in FAULTS {
+        let scripts = [Script::AcquireNewest, Script::AcquireNewestShare, Script::ReleaseNewest];
+        let is_there = |script: &Script| std::str::from_utf8(script.text()).unwrap().contains(from);
+        assert!(scripts.iter().any(is_there), "no script says {from}");
+        assert!(search(Some((from, to)), 2000).is_err(), "{what}, and nothing is noticed");
+    }
+}

@@ -1,0 +1,225 @@
+//! Waiters of which only the newest stays, in a Redis server: the keys, and what faults do to who was dismissed.
+
+use nix::sys::signal::Signal;
+use redis::Value;
+
+use crate::support::turns::{Turn, lock_status, queue_is, turn};
+use crate::support::{Authority, Cluster, Fate, Five, Nxlock, Proxy, Redis, eventually};
+
+const SUPERSEDED: &str = "{lock:job}:superseded";
+const NEWEST: [&str; 1] = ["--supersede"];
+
+/// Asserts that nothing is left of a lock but its fence.
+#[track_caller]
+fn only_its_fence_is_left(redis: &Redis) {
+    assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "*"]), ["{lock:job}:fence"]);
+}
+
+#[track_caller]
+fn is_superseded(waiter: Turn) {
+    waiter.finish().exits(75).prints("").says("superseded by");
+}
+
+/// Starts a turn, and waits until it alone is in the queue.
+#[track_caller]
+fn alone_in_the_queue(redis: &Redis) -> Turn {
+    let newest = Turn::of(redis.nxlock(turn(&NEWEST)));
+    queue_is(redis, &[newest.pid()]);
+    newest
+}
+
+/// Returns a holder, a waiter that was frozen and then dismissed, and the one that dismissed it.
+fn with_a_frozen_one(redis: &Redis) -> (Turn, Turn, Turn) {
+    let holder = Turn::had(redis, &[]);
+    let frozen = Turn::queued(redis, &NEWEST);
+    frozen.freeze();
+    let newest = alone_in_the_queue(redis);
+    (holder, frozen, newest)
+}
+
+#[test]
+fn who_was_dismissed_is_forgotten_once_it_knows_and_after_a_day_otherwise() {
+    let redis = Redis::start();
+    let (holder, frozen, newest) = with_a_frozen_one(&redis);
+    let day = 86_400_000;
+    assert!((day - 60_000..=day).contains(&redis.pttl(SUPERSEDED)), "{}", redis.pttl(SUPERSEDED));
+    holder.leaves();
+    let mut newest = newest;
+    newest.up();
+    assert_eq!(redis.ask::<i64>(&["HLEN", SUPERSEDED]), 1, "only who was dismissed");
+    frozen.goes_on();
+    is_superseded(frozen);
+    assert!(!redis.exists(SUPERSEDED));
+    newest.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn the_newest_alone_leaves_a_key_that_expires_soon_if_it_is_killed() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let newest = Turn::queued(&redis, &NEWEST);
+    assert!(redis.pttl(SUPERSEDED) <= 24_000, "{}", redis.pttl(SUPERSEDED));
+    newest.running.signal(Signal::SIGKILL);
+    eventually("it is dead", || newest_is_gone(&redis));
+    holder.leaves();
+    redis.delete(SUPERSEDED);
+    only_its_fence_is_left(&redis);
+}
+
+fn newest_is_gone(redis: &Redis) -> bool {
+    redis.ask::<Vec<Value>>(&["PUBSUB", "CHANNELS"]).is_empty()
+}
+
+#[test]
+fn if_the_key_is_lost_the_newest_still_wins() {
+    for lost in [&["DEL", SUPERSEDED][..], &["FLUSHALL"]] {
+        let redis = Redis::start();
+        let holder = redis.nxlock(["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
+        let frozen = Turn::queued(&redis, &NEWEST);
+        frozen.freeze();
+        let mut newest = alone_in_the_queue(&redis);
+        redis.ask::<Value>(lost);
+        if lost[0] == "FLUSHALL" {
+            redis.put("lock:job", holder.as_bytes(), Some(3_600_000));
+        }
+        frozen.goes_on();
+        is_superseded(frozen);
+        queue_is(&redis, &[newest.pid()]);
+        redis.nxlock(["release", "job", &holder]).run().exits(0);
+        newest.up();
+        newest.leaves();
+        eventually("only its fence is left", || redis.ask::<i64>(&["DBSIZE"]) == 1);
+    }
+}
+
+#[test]
+fn a_key_of_another_type_is_named_and_in_nobody_elses_way() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    redis.put(SUPERSEDED, b"another's", None);
+    let refused = redis.nxlock(["run", "job", "--supersede", "true"]).run().exits(78);
+    refused.says("{lock:job}:superseded is a key of another type").says("delete it");
+    let mut waiter = Turn::queued(&redis, &[]);
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+    assert_eq!(redis.value(SUPERSEDED).as_deref(), Some("another's"));
+    redis.delete(SUPERSEDED);
+    // It came in between: the holder gives its lock back all the same.
+    let mut holder = Turn::had(&redis, &NEWEST);
+    redis.put(SUPERSEDED, b"another's", None);
+    holder.is_told();
+    holder.finish().exits(0).says_nothing();
+    redis.delete(SUPERSEDED);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn without_channels_a_dismissed_one_learns_of_it_when_it_polls() {
+    let redis = Redis::start();
+    let rules = "~lock:* ~{lock:* resetchannels +eval +get +set +del +pexpire +pttl +time +zadd +zrem +zrange +zscore +zrank +zcard \
+                 +hget +hset +hdel +hlen +type +scan";
+    let words = ["ACL", "SETUSER", "deaf", "on", ">pw"].into_iter().chain(rules.split_whitespace());
+    redis.ask::<()>(&words.collect::<Vec<_>>());
+    let url = format!("{}?user=deaf&pass=pw", redis.url());
+    let holder = Turn::had(&redis, &[]);
+    let deaf = Turn::of(Nxlock::new(turn(&NEWEST)).env("NXLOCK_SERVER", url)).once_queued(&redis);
+    let mut newest = Turn::of(redis.nxlock(turn(&NEWEST)));
+    is_superseded(deaf);
+    holder.leaves();
+    newest.up();
+    newest.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_dismissal_whose_reply_is_lost_is_told_again() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    for fate in [Fate::Cut, Fate::ReplySwallowed] {
+        // The first two requests ask and join; the third is told.
+        let proxy = Proxy::by_command(&redis, move |number, words| match words.starts_with("EVAL") && number == 4 {
+            true => fate,
+            false => Fate::Delivered,
+        });
+        let older = Turn::of(proxy.nxlock(turn(&["--supersede", "--server-timeout", "1s"]))).once_queued(&redis);
+        let newest = Turn::queued(&redis, &NEWEST);
+        is_superseded(older);
+        newest.running.signal(Signal::SIGTERM);
+        newest.finish();
+    }
+    holder.leaves();
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_full_server_refuses_newcomers_and_serves_the_newest() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "3s"]);
+    let mut newest = Turn::queued(&redis, &NEWEST);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    redis.nxlock(["run", "job", "--supersede", "-w", "500ms", "true"]).run().exits(69).says("out of memory");
+    redis.nxlock(["run", "other", "--supersede", "-n", "true"]).run().exits(69).says("out of memory");
+    queue_is(&redis, &[newest.pid()]);
+    holder.leaves();
+    newest.up();
+    newest.leaves();
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_server_without_scripts_and_several_servers_refuse_to_supersede() {
+    let redis = Redis::start();
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
+    let words = ["run", "job", "--supersede", "--", "echo", "ran"];
+    redis.nxlock(words).run().exits(78).prints("").says("the queue needs them").says("do without --supersede");
+    Five::start().nxlock(words).run().exits(64).prints("").says("several servers have no queue");
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn what_the_manual_lists_is_enough_to_supersede() {
+    let redis = Redis::start();
+    let rules = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +zadd +zrem +zrange +zrank \
+                 +zscore +zcard +hget +hset +hdel +hlen +publish +pubsub|numsub +subscribe";
+    let words = ["ACL", "SETUSER", "all", "on", ">pw"].into_iter().chain(rules.split_whitespace());
+    redis.ask::<()>(&words.collect::<Vec<_>>());
+    let url = format!("{}?user=all&pass=pw", redis.url());
+    let call = |options: &[&str]| Nxlock::new(turn(options)).env("NXLOCK_SERVER", &url);
+    for shared in [&[][..], &["--slots", "2"]] {
+        let options = [shared, &NEWEST].concat();
+        let mut holders: Vec<Turn> = (0..1 + shared.len() / 2).map(|_| Turn::of(call(&options))).collect();
+        holders.iter_mut().for_each(|holder| _ = holder.up());
+        let older = Turn::of(call(&options)).once_queued(&redis);
+        let mut newest = Turn::of(call(&options));
+        is_superseded(older);
+        holders.into_iter().for_each(Turn::leaves);
+        newest.up();
+        newest.leaves();
+    }
+    let denied = redis.ask::<Vec<Value>>(&["ACL", "LOG"]);
+    assert!(denied.is_empty(), "{denied:?}");
+    only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn while_its_slot_moves_nobody_is_dismissed_and_afterwards_the_newest_wins() {
+    let cluster = Cluster::of_masters();
+    let holder = Turn::had(&cluster, &[]);
+    let older = Turn::queued(&cluster, &NEWEST);
+    let newest = {
+        let moving = cluster.begins_to_move("lock:job");
+        let newest = Turn::of(cluster.nxlock(turn(&NEWEST)));
+        moving.ends();
+        newest
+    };
+    is_superseded(older);
+    holder.leaves();
+    let mut newest = newest;
+    newest.up();
+    newest.leaves();
+    assert_eq!(lock_status(&cluster)["state"], "free");
+}
