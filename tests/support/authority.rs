@@ -30,7 +30,7 @@ pub trait Authority {
         self.lead(Nxlock::new(args))
     }
 
-    /// Deletes a key that a killed process has left, and that expires too late to wait for.
+    /// Deletes a key that a killed process may have left, and that expires too late to wait for.
     fn buries(&self, _key: &str) {}
 
     /// Returns a call of a shell script that calls nxlock, with `args` as `$1` and so on.
@@ -91,7 +91,7 @@ impl Authority for Redis {
     }
 
     fn buries(&self, key: &str) {
-        self.delete(key);
+        self.ask::<()>(&["DEL", key]);
     }
 }
 
@@ -114,7 +114,7 @@ impl Authority for OverTcp {
     }
 
     fn buries(&self, key: &str) {
-        self.0.delete(key);
+        self.0.ask::<()>(&["DEL", key]);
     }
 }
 

@@ -272,7 +272,7 @@ impl Authority for Cluster {
     }
 
     fn buries(&self, key: &str) {
-        self.master_of(key).delete(key);
+        self.master_of(key).ask::<()>(&["DEL", key]);
     }
 
     fn lead(&self, call: Nxlock) -> Nxlock {

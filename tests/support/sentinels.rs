@@ -206,7 +206,7 @@ impl Authority for Sentinels {
     }
 
     fn buries(&self, key: &str) {
-        self.master().delete(key);
+        self.master().ask::<()>(&["DEL", key]);
     }
 
     fn lead(&self, call: Nxlock) -> Nxlock {
