@@ -125,7 +125,7 @@ pub fn for_grant(
                     return Ok(attempt.interrupted(signal, signals));
                 }
             }
-            Ok(Acquired::Superseded(by, state)) => return Ok(attempt.superseded(by, state)),
+            Ok(Acquired::Superseded(by, state, place)) => return Ok(attempt.superseded(by, state, place)),
             Err(error) => {
                 attempt.in_doubt |= error.kind == ErrorKind::Unanswered;
                 attempt.slow_since = None;
@@ -270,10 +270,7 @@ impl Attempt<'_> {
         Waited::Busy(Refused { state, place, waited, nested, sharing, superseded_by: None })
     }
 
-    /// Leaves: the server remembers a waiter that was dismissed until it does.
-    fn superseded(&mut self, by: Box<Told>, state: LockState) -> Waited {
-        self.give_up(&[]);
-        let place = QueuePlace { position: 0, length: 0 };
+    fn superseded(&self, by: Box<Told>, state: LockState, place: QueuePlace) -> Waited {
         let (waited, sharing) = (self.began.elapsed(), self.claim.token.sharing());
         Waited::Busy(Refused { state, place, waited, nested: false, sharing, superseded_by: Some(by) })
     }

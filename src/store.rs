@@ -114,8 +114,9 @@ pub enum AcquireMode {
 pub enum Acquired {
     Granted(Lease),
     Held(LockState, QueuePlace),
-    /// A newer waiter has dismissed this one: it does not wait any more, and nothing is granted to its token.
-    Superseded(Box<Told>, LockState),
+    /// A newer waiter has dismissed this one: it does not wait any more, nothing is granted to its token, and nothing of
+    /// it is left in the store.
+    Superseded(Box<Told>, LockState, QueuePlace),
 }
 
 /// A place in a queue.

@@ -1,5 +1,7 @@
 //! Waiters of which only the newest stays, in a Redis server: the keys, and what faults do to who was dismissed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use nix::sys::signal::Signal;
 use redis::Value;
 
@@ -150,7 +152,65 @@ fn a_dismissal_whose_reply_is_lost_is_told_again() {
         newest.finish();
     }
     holder.leaves();
+    // Behind a request without a reply, what lets the server forget it is sent and not waited for.
+    eventually("only its fence is left", || redis.ask::<i64>(&["DBSIZE"]) == 1);
+}
+
+/// Returns a proxy that holds back the first request to join the queue, and its waiter, which has joined by another.
+fn with_a_late_request(redis: &Redis) -> (Proxy, Turn) {
+    let is_over = AtomicBool::new(false);
+    // The first call only asks, the second one joins the queue.
+    let proxy = Proxy::by_command(redis, move |number, words| {
+        let joins = words.starts_with("EVAL") && number > 1 && !is_over.swap(true, Ordering::Relaxed);
+        if joins { Fate::Held } else { Fate::Delivered }
+    });
+    let waiter = Turn::of(proxy.nxlock(turn(&["--supersede", "--server-timeout", "1s"]))).once_queued(redis);
+    (proxy, waiter)
+}
+
+/// Lets the server carry out the late request, and what undoes it.
+fn arrives(redis: &Redis, proxy: &Proxy) {
+    let scripts = || {
+        let stats: String = redis.ask(&["INFO", "commandstats"]);
+        let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
+        eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse::<u32>().unwrap())
+    };
+    let before = scripts();
+    proxy.lets_go();
+    eventually("the late request is carried out, and what undoes it", || scripts() >= before + 2);
+}
+
+#[test]
+fn a_late_request_of_one_that_was_dismissed_dismisses_nobody() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let (proxy, older) = with_a_late_request(&redis);
+    let mut newest = alone_in_the_queue(&redis);
+    is_superseded(older);
+    arrives(&redis, &proxy);
+    queue_is(&redis, &[newest.pid()]);
+    holder.leaves();
+    newest.up();
+    newest.leaves();
     only_its_fence_is_left(&redis);
+}
+
+#[test]
+fn a_late_request_of_one_that_has_run_dismisses_nobody() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let (proxy, mut older) = with_a_late_request(&redis);
+    holder.leaves();
+    older.up();
+    older.leaves();
+    let holder = Turn::had(&redis, &[]);
+    let mut newest = alone_in_the_queue(&redis);
+    arrives(&redis, &proxy);
+    queue_is(&redis, &[newest.pid()]);
+    holder.leaves();
+    newest.up();
+    newest.leaves();
+    eventually("only its fence is left", || redis.ask::<i64>(&["DBSIZE"]) == 1);
 }
 
 #[test]

@@ -265,7 +265,7 @@ impl Store for Local {
                 Response::Superseded(by) => {
                     let by = Token::read(by.as_str().as_bytes());
                     let by = by.ok_or_else(|| LocalError::new(ErrorKind::Internal, "superseded by no token", ""))?;
-                    Acquired::Superseded(Box::new(by), transaction.state())
+                    Acquired::Superseded(Box::new(by), transaction.state(), transaction.place_of(&claim.token))
                 }
             })
         });

@@ -57,6 +57,8 @@ pub struct Server {
     runs_scripts: bool,
     /// The place in the queue, while nxlock waits for a lock.
     entry: Option<QueueEntry>,
+    /// The ticket that the last reply gave.
+    first_ticket: String,
     /// When to ask again without a place in the queue.
     look_at: Moment,
     /// Duration of the last request for a lock: how long nxlock needs to claim one.
@@ -79,6 +81,7 @@ impl Server {
             denies_scripts: false,
             runs_scripts: false,
             entry: None,
+            first_ticket: String::new(),
             look_at: Moment::now(),
             round_trip: Duration::ZERO,
             min_replicas,

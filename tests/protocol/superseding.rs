@@ -59,7 +59,9 @@ struct Wait {
     /// Tells the waits of one client apart: a token is never used again.
     number: usize,
     ticket: String,
-    /// When it joined the queue.
+    /// When it asked without joining, or joined: those that did so later are newer.
+    asked: Option<u64>,
+    /// The same, once it has joined the queue.
     joined: Option<u64>,
     has_lock: bool,
     is_dismissed: bool,
@@ -222,7 +224,7 @@ impl<'a> Scene<'a> {
 
     fn asks(&mut self, who: Client, mode: &str, before: &Keys) -> Result<(), String> {
         let token = self.token(who);
-        let Wait { ticket, joined, .. } = self.waits[who].clone();
+        let Wait { ticket, asked, joined, .. } = self.waits[who].clone();
         // A client that waits asks in the queue.
         let mode = if joined.is_some() { "queue" } else { mode };
         let hears = self.ears.contains_key(&who) && mode == "queue";
@@ -238,7 +240,8 @@ impl<'a> Scene<'a> {
         let had = before.value == token || before.shares.contains(&token);
         let is_dismissed = self.waits[who].is_dismissed;
         self.time += 1;
-        let place = joined.unwrap_or(self.time);
+        let place = asked.unwrap_or(self.time);
+        self.waits[who].asked = Some(place);
         match reply[0].as_str() {
             "1" if is_dismissed && !had => return Err(format!("{token} was dismissed, and has the lock")),
             "1" => {
@@ -259,8 +262,14 @@ impl<'a> Scene<'a> {
                     self.dismiss_before(place, who, before)?;
                 }
             }
-            "0" => {}
-            "2" if !is_dismissed => return Err(format!("{token} was not dismissed, and is told so: {reply:?}")),
+            // A client that has not joined yet has its ticket nevertheless.
+            "0" => {
+                self.waits[who].ticket.clone_from(&reply[5]);
+                self.waits[who].asked = Some(self.time);
+            }
+            "2" if !is_dismissed && !self.is_newer(&reply[1], place, joined) => {
+                return Err(format!("{token} was not dismissed, and is told so: {reply:?}"));
+            }
             "2" if !reply[1].contains(":newest") || reply[1] == token => {
                 return Err(format!("{token} was dismissed by {reply:?}"));
             }
@@ -271,6 +280,12 @@ impl<'a> Scene<'a> {
             _ => return Err(format!("{reply:?}")),
         }
         Ok(())
+    }
+
+    /// Returns whether a client has joined that asked after one that only joins now.
+    fn is_newer(&self, token: &str, place: u64, joined: Option<u64>) -> bool {
+        let other = self.client(token).map(|who| &self.waits[who]);
+        joined.is_none() && other.is_none_or(|other| other.asked.is_some_and(|asked| asked > place))
     }
 
     /// Notes who is dismissed by a client that joined the queue, or was granted the lock, at that time.
@@ -374,17 +389,21 @@ fn only_the_newest_waits_in_every_history_and_nobody_else_is_dismissed() {
 }
 
 /// Faults in the scripts, and what each does.
-const FAULTS: [(&str, Fault); 10] = [
+const FAULTS: [(&str, Fault); 11] = [
     ("who was dismissed is let in again", ("return damage(by, S) or by", "return nil")),
     ("nobody notes who was dismissed", ("redis.call('HSET', S, before, token)", "")),
     ("who is dismissed keeps its place", ("redis.call('ZREM', Q, before)", "")),
     ("who is dismissed is not told", ("publish(w.channel, 's')", "local _ = w")),
-    ("nobody knows the newest", ("redis.call('HSET', S, 'newest', token)", "")),
+    ("nobody knows the newest", ("redis.call('HSET', S, 'newest', digits(ticket) .. '|' .. token)", "")),
     ("what is noted is forgotten too soon", ("lengthen(S, FENCE_MS)", "lengthen(S, ms)")),
     ("who leaves is still the newest", ("local sound = true\nno_longer_waits()", "local sound = true")),
-    ("a grant dismisses nobody", ("local by = S and supersede(ticket, ttl)\n", "local by = nil\n")),
+    (
+        "a grant dismisses nobody",
+        ("local by = S and supersede((ticket or 0) > 0 and ticket or next_ticket(), ttl)\n", "local by = nil\n"),
+    ),
     ("the next is not told that it is the first", ("or dismissed_first then", "then")),
-    ("who enters at once dismisses nobody", ("if S then supersede(0, ttl) end", "")),
+    ("who enters at once dismisses nobody", ("if S then supersede(next_ticket(), ttl) end", "")),
+    ("an older one dismisses a newer one", ("if before and theirs > ticket then", "if false then")),
 ];
 
 #[test]

@@ -7,12 +7,19 @@ use super::directory::Part;
 use super::fault::LocalError;
 use super::lines::Lines;
 use super::record::Superseder;
-use super::transaction::Transaction;
+use super::transaction::{Request, Response, Transaction};
 use crate::lock::Token;
 
 pub type Superseders = Lines<Superseder>;
 
 impl Transaction<'_> {
+    /// Forgets a waiter that learns of its dismissal.
+    pub(super) fn knows_of_its_dismissal(&mut self, ask: &mut Request<'_>, by: Token) -> Result<Response, LocalError> {
+        self.no_longer_waits(ask.token)?;
+        *ask.waiting = None;
+        Ok(Response::Superseded(by))
+    }
+
     /// Returns the token that has dismissed a waiter.
     pub(super) fn dismissed_by(&self, token: &Token) -> Result<Option<Token>, LocalError> {
         if !token.supersedes() {

@@ -162,7 +162,7 @@ impl<'a> Transaction<'a> {
             return self.claim(ask).map(Response::Granted);
         }
         if let Some(by) = self.dismissed_by(ask.token)? {
-            return Ok(Response::Superseded(by));
+            return self.knows_of_its_dismissal(ask, by);
         }
         self.pass_over()?;
         let sharing = ask.token.sharing();
@@ -170,7 +170,7 @@ impl<'a> Transaction<'a> {
         // A free lock without waiters needs no place in the queue, and a full disk has no room for one.
         if ask.mode == AcquireMode::Queue && (first.is_some() || !self.fits(sharing)?) {
             if let Some(newer) = self.stand_in_line(ask)? {
-                return Ok(Response::Superseded(newer));
+                return self.knows_of_its_dismissal(ask, newer);
             }
             first = self.first()?;
         }
@@ -190,7 +190,7 @@ impl<'a> Transaction<'a> {
     fn grant_newest(&mut self, ask: &mut Request<'_>) -> Result<Response, LocalError> {
         let ticket = ask.waiting.as_ref().map(WaiterFile::ticket);
         if let Some(newer) = self.supersede(ask.token, ticket)? {
-            return Ok(Response::Superseded(newer));
+            return self.knows_of_its_dismissal(ask, newer);
         }
         let granted = self.grant(ask)?;
         self.no_longer_waits(ask.token)?;

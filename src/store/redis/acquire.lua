@@ -11,10 +11,10 @@
 --         {0, value, pttl, position, length, ticket, channel_used, fence, now_us}
 --           value         the lock's value, '' if it is free (only with too many dead in the queue)
 --           position      our place from 1, 0 if not queued;  length  how many are queued
---           ticket        to send back with every further call, '0' if not queued
+--           ticket        to send back with every further call, '0' if not queued and not one of superseding.lua
 --           channel_used  1: wake-ups will reach the caller.  0: poll
 --           value, pttl, ticket, fence, now_us are strings, the rest integers
---         {2, by, value, pttl, fence, now_us}     dismissed by the newer waiter with the token `by`
+--         {2, by, length, value, pttl, fence, now_us}     dismissed by the newer waiter with the token `by`
 --
 -- Keeps: the lock changes hands here only from nobody to the first live waiter (except for `plain`), so a call by any
 -- client repairs a lost wake-up. A free lock is reserved for a live waiter ahead of the caller exactly as by RELEASE: a
@@ -37,7 +37,7 @@ if by then return dismissal(by, value) end
 queued = redis.call('ZCARD', Q)
 
 local function grant()
-  local by = S and supersede(ticket, ttl)
+  local by = S and supersede((ticket or 0) > 0 and ticket or next_ticket(), ttl)
   if by then return dismissal(by, value) end
   leave_if_known()
   local fence = bump(fence_ms)
@@ -50,7 +50,7 @@ end
 
 if not value and (mode == 'plain' or queued == 0) then return grant() end
 -- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
-if mode == 'queue' then by = enqueue() else ticket = 0 end
+if mode == 'queue' then by = enqueue() else ticket = S and next_ticket() or 0 end
 if by then return dismissal(by, value) end
 if not value then
   local h, w = front('g')
@@ -69,7 +69,7 @@ else
   redis.call('ZREM', Q, '')
 end
 local position, length = 1, 1
-if ticket == 0 or queued > 0 then
+if mode ~= 'queue' or queued > 0 then
   position = ticket > 0 and (redis.call('ZRANK', Q, token) or -1) + 1 or 0
   length = redis.call('ZCARD', Q)
 end

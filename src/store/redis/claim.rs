@@ -11,6 +11,7 @@ use super::{AcquireMode, Acquired, Server, needs_scripts, shares};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, Prefix, Token, Ttl};
+use crate::store::QueuePlace;
 use crate::wait::Limit;
 
 /// Maximum attempts to join a queue that moves from one server to another.
@@ -61,9 +62,13 @@ impl Server {
             }
         };
         self.round_trip = asked.elapsed();
-        if let [Value::Int(2), by, seen @ ..] = answer.as_slice() {
-            let by = reply::bytes(by).and_then(Token::read).ok_or_else(|| self.senseless(operation))?;
-            return Ok(Acquired::Superseded(Box::new(by), self.state(operation, seen, limit)?));
+        if let [Value::Int(2), by, length, seen @ ..] = answer.as_slice() {
+            let by = reply::bytes(by).and_then(Token::read);
+            let length = reply::integer(length).and_then(|length| usize::try_from(length).ok());
+            let (Some(by), Some(length)) = (by, length) else { return Err(self.senseless(operation)) };
+            let place = QueuePlace { position: 0, length };
+            self.knows_of_its_dismissal(operation, claim, limit);
+            return Ok(Acquired::Superseded(Box::new(by), self.state(operation, seen, limit)?, place));
         }
         if claim.token.is_share() {
             return self.share_acquired(operation, claim, &answer, (ttl, grace, asked));
@@ -77,6 +82,7 @@ impl Server {
                 let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
                 let state = self.state(operation, &seen, limit)?;
                 let queued = reply::queued(queued).ok_or_else(|| self.senseless(operation))?;
+                self.first_ticket.clone_from(&queued.ticket);
                 if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
                     entry.stands(&queued, &state, state.ttl, grace);
                 }
@@ -106,6 +112,7 @@ impl Server {
                 let (Some(state), Some(queued)) = (state, reply::queued(queued)) else {
                     return Err(self.senseless(operation));
                 };
+                self.first_ticket.clone_from(&queued.ticket);
                 // Negative if nothing ends by itself.
                 let look = reply::integer(look).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
                 if let Some(entry) = &mut self.entry {
@@ -114,6 +121,16 @@ impl Server {
                 Ok(Acquired::Held(state, queued.place))
             }
             _ => Err(self.senseless(operation)),
+        }
+    }
+
+    /// Lets the server forget that this waiter was dismissed. If an earlier request is outstanding, only behind that: it
+    /// would join the queue again.
+    fn knows_of_its_dismissal(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) {
+        self.entry = None;
+        if !self.undo_outstanding(claim, limit) {
+            // If this fails, the server forgets it in a day.
+            let _ = self.ours(operation, &claim.token, limit);
         }
     }
 
@@ -126,7 +143,9 @@ impl Server {
     ) -> Result<(String, String), Error> {
         self.turn_to(operation);
         let node = self.client.reach(limit).map_err(|fault| self.unanswered(operation, fault))?;
-        let entry = self.entry.get_or_insert_with(|| QueueEntry::new(channel_of(&self.prefix, claim)));
+        let entry = self.entry.get_or_insert_with(|| {
+            QueueEntry::new(channel_of(&self.prefix, claim), std::mem::take(&mut self.first_ticket))
+        });
         // Until this returns, nxlock cannot claim a lock that is reserved for it.
         let patience = (self.client.timeout / 4).max(self.round_trip * 8);
         let listening = entry.listen(&node, self.client.within(limit).no_later_than(Moment::now() + patience));

@@ -29,6 +29,12 @@ local function leave_if_known()
   end
 end
 
+-- Returns the ticket of a newcomer: behind all others.
+local function next_ticket()
+  local last = queued > 0 and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+  return math.max(us(), (tonumber(last or 0) or 0) + 1, (S and newest() or 0) + 1)
+end
+
 -- Returns nothing, or the token of a newer waiter that dismisses the caller: then it has not joined.
 local function enqueue()
   local own = waiter(token)
@@ -41,7 +47,7 @@ local function enqueue()
   end
   if channel ~= '' and heard then used = 1 end
   local score = queued > 0 and redis.call('ZSCORE', Q, token)
-  if score then ticket = tonumber(score) end
+  if score then ticket = tonumber(score) elseif ticket == 0 then ticket = next_ticket() end
   if S then
     local by, first = supersede(ticket, 4 * lease)
     if by then
@@ -55,10 +61,6 @@ local function enqueue()
     -- a lone waiter would be gone, and a node that is handing over the slot does not create keys any more.
     redis.call('HDEL', W, '')
   else
-    if ticket == 0 then
-      local last = queued > 0 and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-      ticket = math.max(us(), (tonumber(last or 0) or 0) + 1)
-    end
     redis.call('ZADD', Q, digits(ticket), token)
     -- The caller is the whole queue: any other record belonged to a queue that was lost.
     if queued == 0 then

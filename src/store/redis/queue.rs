@@ -56,13 +56,14 @@ enum Subscription {
 }
 
 impl QueueEntry {
-    pub fn new(channel: String) -> QueueEntry {
+    /// Creates an entry with the ticket that a call without the queue was given, empty if there is none.
+    pub fn new(channel: String, ticket: String) -> QueueEntry {
         QueueEntry {
             channel,
             subscription: Subscription::Off,
             tried_at: None,
             apart: AT_LEAST_APART,
-            ticket: "0".into(),
+            ticket: if ticket.is_empty() { "0".into() } else { ticket },
             look_at: Moment::now(),
         }
     }

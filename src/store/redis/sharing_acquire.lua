@@ -8,7 +8,7 @@
 --         {0, value, pttl, position, length, ticket, channel_used, fence, now_us, look_ms, count, least}
 --           as ACQUIRE;  look_ms  when to ask again without a message, if near the front; -1 if nothing ends by itself
 --           least  the least limit of all shares, 0 if none has one;  look_ms is a string
---         {2, by, value, pttl, fence, now_us}     as ACQUIRE
+--         {2, by, length, value, pttl, fence, now_us}     as ACQUIRE
 --
 -- Keeps: as sharing.lua, and as ACQUIRE: a call by any client repairs a lost wake-up.
 
@@ -16,7 +16,7 @@ local limit = limit_of(token)
 
 -- Begins a generation with the caller, and lets in the first waiters behind it.
 local function begin()
-  local by = S and supersede(ticket, ttl)
+  local by = S and supersede((ticket or 0) > 0 and ticket or next_ticket(), ttl)
   if by then return dismissal(by, value) end
   leave_if_known()
   clear()
@@ -77,7 +77,7 @@ end
 
 if not value and (mode == 'plain' or queued == 0) then return begin() end
 -- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
-if mode == 'queue' then by = enqueue() else ticket = 0 end
+if mode == 'queue' then by = enqueue() else ticket = S and next_ticket() or 0 end
 if by then return dismissal(by, value) end
 if not value then
   local h, w = front('g')
@@ -93,7 +93,7 @@ elseif whole then
   else
     if queued > 0 and mode == 'once' then serve(ttl) end
     if (mode == 'plain' or redis.call('ZCARD', Q) == 0) and fits(limit) then
-      if S then supersede(0, ttl) end
+      if S then supersede(next_ticket(), ttl) end
       entered = enter(token, ttl, false)
     else
       -- A replica must not answer for its master: it refuses this write. Not before: a full server would then let a

@@ -1,9 +1,12 @@
 -- The waiters of which only the newest stays in the queue: who was dismissed, and by whom. Follows queue.lua and
 -- companions.lua, precedes place.lua and leaving.lua, and does nothing by itself.
 --
--- The last of KEYS, superseded   hash   newest -> token of the last of these waiters that joined the queue
+-- The last of KEYS, superseded   hash   newest -> ticket|token of the newest of these waiters that joined the queue
 --                                       token -> token of the one that dismissed it, until it learns of that
 -- Message on the channel of the one that is dismissed: s "you are dismissed, ask by whom".
+--
+-- A waiter of this kind has its ticket from its first call, which does not join the queue: a request to join that was
+-- given up, and arrives late, is older than whoever has joined meanwhile, and dismisses nobody.
 --
 -- Keeps: a token that was dismissed never joins the queue again, nor is granted a free lock, however late it asks: its
 -- field stays until it has asked, or for as long as a fence does. Only a token that says so in a field of its own is of
@@ -24,26 +27,31 @@ end
 -- The answer to a caller that was dismissed.
 local function dismissal(by, value)
   if type(by) == 'table' then return by end
-  return { 2, by, value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us()) }
+  return { 2, by, redis.call('ZCARD', Q), value or '', digits(redis.call('PTTL', K)), last_fence() or '0', digits(us()) }
+end
+
+-- Returns the ticket and the token of the newest, if there is one.
+local function newest()
+  local ticket, t = string.match(redis.call('HGET', S, 'newest') or '', '^(%d+)|(.*)$')
+  return tonumber(ticket), t
 end
 
 -- Makes the caller the newest, and dismisses the one that was; returns true as well if that was the first of the queue.
--- If a newer one is in the queue, returns that one's token instead: it dismisses the caller. `ticket` is the caller's,
--- 0 or nil if it has none; `ms` is how long the caller is here at least. The first write is one that a full server refuses.
+-- If there is a newer one, returns that one's token instead: it dismisses the caller. `ms` is how long the caller is
+-- here at least. The first write is one that a full server refuses.
 local function supersede(ticket, ms)
-  local before = redis.call('HGET', S, 'newest')
+  local theirs, before = newest()
   if before == token then
     lengthen(S, ms)
     return nil
   end
-  local theirs = before and tonumber(redis.call('ZSCORE', Q, before) or nil)
-  if theirs and (ticket or 0) > 0 and theirs > ticket then
+  if before and theirs > ticket then
     redis.call('HSET', S, token, before)
     lengthen(S, FENCE_MS)
     return before
   end
   if before and redis.call('HLEN', S) > DISMISSED_MAX then redis.call('DEL', S) end
-  redis.call('HSET', S, 'newest', token)
+  redis.call('HSET', S, 'newest', digits(ticket) .. '|' .. token)
   if not before then
     lengthen(S, ms)
     return nil
@@ -51,7 +59,7 @@ local function supersede(ticket, ms)
   -- It may have a reservation, or have been dropped as dead: in the queue or not, it is the older one.
   redis.call('HSET', S, before, token)
   lengthen(S, FENCE_MS)
-  local w, was_first = waiter(before), theirs and redis.call('ZRANK', Q, before) == 0
+  local w, was_first = waiter(before), redis.call('ZRANK', Q, before) == 0
   redis.call('ZREM', Q, before)
   redis.call('HDEL', W, before)
   if w and w.channel ~= '' then publish(w.channel, 's') end
@@ -61,9 +69,8 @@ end
 -- Removes the caller from these waiters: it has the lock, or has left.
 local function no_longer_waits()
   if not S then return end
-  if redis.pcall('HGET', S, 'newest') == token then
-    redis.pcall('HDEL', S, 'newest', token)
-  else
-    redis.pcall('HDEL', S, token)
-  end
+  local sound, _, t = pcall(newest)
+  if not sound then return end
+  if t == token then redis.call('HDEL', S, 'newest') end
+  redis.call('HDEL', S, token)
 end

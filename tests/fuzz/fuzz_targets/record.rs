@@ -13,8 +13,8 @@ use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Line, Process, Record, Share, Superseder, Waiter, sum};
 use nxlock::fuzzed::{
     AcquireMode, Acquired, Busy, Claim, Credentials, Error, Limit, LockName, Moment, Named, NotYours, Owner, Prefix,
-    QueuePlace, Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Terms, Token, Ttl, Upkeep,
-    Wanted, open,
+    Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Terms, Token, Ttl, Upkeep, Wanted,
+    open,
 };
 
 /// A directory with the files of one lock.
@@ -146,9 +146,7 @@ fn visited() {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
             Ok(Acquired::Held(state, place)) => reports.push(busy(state, place, None)),
-            Ok(Acquired::Superseded(by, state)) => {
-                reports.push(busy(state, QueuePlace { position: 0, length: 0 }, Some(by)));
-            }
+            Ok(Acquired::Superseded(by, state, place)) => reports.push(busy(state, place, Some(by))),
             Err(error) => reports.push(Report::Failed(error)),
         }
     }
