@@ -36,21 +36,25 @@ impl Transaction<'_> {
         }
         let mut all = self.superseders()?;
         let others: Vec<Superseder> = all.all().filter(|entry| entry.token != *token).cloned().collect();
+        let mut older = Vec::new();
         let mut newer = None;
         for other in others {
-            if !self.waiters.lives(other.ticket)? {
-                all.remove(&other.token)?;
-            } else if other.by.is_none() && ticket.is_some_and(|ticket| ticket < other.ticket) {
-                newer = Some(other.token);
-            } else if other.by.is_none() {
-                self.waiters.remove(&other.token)?;
-                all.put(self.directory, Superseder { by: Some(token.clone()), ..other })?;
+            match ticket {
+                _ if !self.waiters.lives(other.ticket)? => all.remove(&other.token)?,
+                _ if other.by.is_some() => {}
+                Some(ticket) if ticket < other.ticket => newer = Some(other.token),
+                _ => older.push(other),
             }
         }
+        // Before the others are dismissed: the disk may be full.
         if let Some(ticket) = ticket
             && all.find(token).is_none_or(|entry| entry.by != newer)
         {
             all.put(self.directory, Superseder { ticket, token: token.clone(), by: newer.clone() })?;
+        }
+        for other in older {
+            self.waiters.remove(&other.token)?;
+            all.put(self.directory, Superseder { by: Some(token.clone()), ..other })?;
         }
         Ok(newer)
     }

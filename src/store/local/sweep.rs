@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::directory::{OpenDirectory, Part};
 use super::flock::Locked;
 use super::ofd_lock;
-use super::record::{Grant, Share, State};
+use super::record::{Grant, Share, State, Superseder};
 use super::shares::Shares;
+use super::superseding::Superseders;
 use super::transaction::{self, Machine};
 use super::waiters::Waiters;
 use crate::clock::{Moment, wall};
@@ -54,7 +55,14 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     let has = |shares: &Shares| shares.all().any(|share| counts(share) || is_kept(shares, share));
     let shared = Shares::read(directory, part(Part::Shares)).map_or(true, |shares| has(&shares));
     let waits = |waiters: &Waiters| waiters.all().any(|waiter| waiters.lives(waiter.ticket).unwrap_or(true));
-    let waited_for = Waiters::read(directory, part(Part::Waiters)).map_or(true, |waiters| waits(&waiters));
+    // One that was dismissed, and does not know it yet, waits too.
+    let dismissed = || Superseders::read(directory, part(Part::Superseded));
+    let waits_in_vain = |waiters: &Waiters| {
+        let lives = |entry: &Superseder| waiters.lives(entry.ticket).unwrap_or(true);
+        dismissed().map_or(true, |entries| entries.all().any(lives))
+    };
+    let waited_for = Waiters::read(directory, part(Part::Waiters))
+        .map_or(true, |waiters| waits(&waiters) || waits_in_vain(&waiters));
     if kept || held || shared || waited_for || part(Part::Record) != path || !directory.is_at(&file.0, path) {
         return None;
     }

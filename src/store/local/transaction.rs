@@ -394,16 +394,19 @@ impl<'a> Transaction<'a> {
 
     /// Sets what a waiter watches: the waiter ahead, or at the front the lock.
     fn listen(&mut self, waiting: &mut WaiterFile, token: &Token) -> Result<(), LocalError> {
-        if token.supersedes() {
-            waiting.watch_newer(self.superseders()?.opened()).map_err(|error| LocalError::of(&self.path, &error))?;
-        }
         let mut ahead = None;
+        let mut may_be_dismissed = token.supersedes();
         while let Some(waiter) = self.waiters.ahead_of(waiting.ticket()).cloned() {
             if self.may_be_next(&waiter)? {
                 ahead = Some(waiter.ticket);
+                // One that is stopped does not move out of the way by itself.
+                may_be_dismissed |= waiter.token.supersedes();
                 break;
             }
             self.waiters.remove(&waiter.token)?;
+        }
+        if may_be_dismissed {
+            waiting.watch_newer(self.superseders()?.opened()).map_err(|error| LocalError::of(&self.path, &error))?;
         }
         let processes = std::mem::take(&mut self.awaited);
         let grant = self.record.grant();

@@ -46,7 +46,7 @@ pub struct WaiterFile {
     /// The ticket of the waiter ahead, and the wait for its end.
     ahead: Option<(u64, Background)>,
     record: Option<Watch>,
-    /// Reports a newer waiter that dismisses this one.
+    /// Reports a newer waiter that dismisses this one, or the one ahead.
     newer: Option<Watch>,
     /// Nothing does, and it should.
     is_deaf: bool,

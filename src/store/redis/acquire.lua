@@ -37,12 +37,16 @@ if by then return dismissal(by, value) end
 queued = redis.call('ZCARD', Q)
 
 local function grant()
-  local by = S and supersede((ticket or 0) > 0 and ticket or next_ticket(), ttl)
+  local mine = S and ((ticket or 0) > 0 and ticket or next_ticket())
+  local by = S and newer_than(mine)
   if by then return dismissal(by, value) end
   leave_if_known()
   local fence = bump(fence_ms)
   redis.call('SET', K, token, 'PX', digits(ttl))
-  no_longer_waits()
+  if S then
+    supersede(mine)
+    no_longer_waits()
+  end
   -- The grant is done: the server may refuse access to a queue that is empty now (see reserve).
   if queued > 0 then pcall(front, 'n') end
   return { 1, fence }

@@ -49,12 +49,11 @@ local function enqueue()
   local score = queued > 0 and redis.call('ZSCORE', Q, token)
   if score then ticket = tonumber(score) elseif ticket == 0 then ticket = next_ticket() end
   if S then
-    local by, first = supersede(ticket, 4 * lease)
+    local by = newer_than(ticket)
     if by then
       leave_if_known()
       return by
     end
-    dismissed_first = first
   end
   if score then
     -- Lets the heartbeat pass when the server is full (see reserve). The caller's record stays: without it the hash of
@@ -79,4 +78,5 @@ local function enqueue()
     lengthen(Q, 4 * lease)
     lengthen(W, 4 * lease)
   end
+  if S then dismissed_first = supersede(ticket) end
 end

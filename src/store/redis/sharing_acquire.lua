@@ -16,7 +16,8 @@ local limit = limit_of(token)
 
 -- Begins a generation with the caller, and lets in the first waiters behind it.
 local function begin()
-  local by = S and supersede((ticket or 0) > 0 and ticket or next_ticket(), ttl)
+  local mine = S and ((ticket or 0) > 0 and ticket or next_ticket())
+  local by = S and newer_than(mine)
   if by then return dismissal(by, value) end
   leave_if_known()
   clear()
@@ -26,7 +27,10 @@ local function begin()
   local answer = enter(token, ttl, false)
   serve(ttl)
   settle()
-  no_longer_waits()
+  if S then
+    supersede(mine)
+    no_longer_waits()
+  end
   answer[4] = count
   return answer
 end
@@ -93,8 +97,8 @@ elseif whole then
   else
     if queued > 0 and mode == 'once' then serve(ttl) end
     if (mode == 'plain' or redis.call('ZCARD', Q) == 0) and fits(limit) then
-      if S then supersede(next_ticket(), ttl) end
       entered = enter(token, ttl, false)
+      if S then supersede(next_ticket()) end
     else
       -- A replica must not answer for its master: it refuses this write. Not before: a full server would then let a
       -- newcomer in.

@@ -14,8 +14,6 @@
 
 local terms = string.match(token, '^nx1:[^:]*:[^:]*:[^:]*:[^:]*:[^:]*(:.*)$')
 local S = terms and string.find(terms .. ':', ':newest:', 1, true) and KEYS[#KEYS]
--- More waiters than that were dismissed and have not asked: they are dead.
-local DISMISSED_MAX = 1000
 
 -- Returns the token that has dismissed the caller, or the error of a key of another type.
 local function dismissed_by()
@@ -36,34 +34,37 @@ local function newest()
   return tonumber(ticket), t
 end
 
--- Makes the caller the newest, and dismisses the one that was; returns true as well if that was the first of the queue.
--- If there is a newer one, returns that one's token instead: it dismisses the caller. `ms` is how long the caller is
--- here at least. The first write is one that a full server refuses.
-local function supersede(ticket, ms)
-  local theirs, before = newest()
-  if before == token then
-    lengthen(S, ms)
-    return nil
-  end
-  if before and theirs > ticket then
-    redis.call('HSET', S, token, before)
-    lengthen(S, FENCE_MS)
-    return before
-  end
-  if before and redis.call('HLEN', S) > DISMISSED_MAX then redis.call('DEL', S) end
-  redis.call('HSET', S, 'newest', digits(ticket) .. '|' .. token)
-  if not before then
-    lengthen(S, ms)
-    return nil
-  end
-  -- It may have a reservation, or have been dropped as dead: in the queue or not, it is the older one.
-  redis.call('HSET', S, before, token)
+-- Returns the token of a newer one, if there is one: it dismisses the caller.
+local function newer_than(ticket)
+  local theirs, t = newest()
+  if not t or t == token or theirs <= ticket then return nil end
+  redis.call('HSET', S, token, t)
   lengthen(S, FENCE_MS)
-  local w, was_first = waiter(before), redis.call('ZRANK', Q, before) == 0
-  redis.call('ZREM', Q, before)
-  redis.call('HDEL', W, before)
+  return t
+end
+
+-- Makes the caller the newest, and dismisses the one that was; returns whether that was the first of the queue. Comes
+-- after all else that a call writes: if the server refuses a command, nobody is dismissed by a caller that is not there.
+local function supersede(ticket)
+  local _, before = newest()
+  if before == token then
+    lengthen(S, FENCE_MS)
+    return false
+  end
+  local w, was_first
+  if before then
+    w, was_first = waiter(before), redis.call('ZRANK', Q, before) == 0
+    redis.call('ZREM', Q, before)
+    redis.call('HDEL', W, before)
+  end
+  -- Refused here, if at all.
+  redis.call('PEXPIRE', S, digits(FENCE_MS))
+  redis.call('HSET', S, 'newest', digits(ticket) .. '|' .. token)
+  -- It may have a reservation, or have been dropped as dead: in the queue or not, it is the older one.
+  if before then redis.call('HSET', S, before, token) end
+  redis.call('PEXPIRE', S, digits(FENCE_MS))
   if w and w.channel ~= '' then publish(w.channel, 's') end
-  return nil, was_first
+  return was_first
 end
 
 -- Removes the caller from these waiters: it has the lock, or has left.
