@@ -3,8 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use super::{Patient, as_long_as_it_goes_on};
-use crate::support::turns::{Turn, break_it, queue, turn};
+use crate::support::turns::{Turn, break_it, queue, queue_is, turn};
 use crate::support::{Authority, Local, eventually, may_unshare, now, text_of};
 
 const WAITERS: usize = 300;
@@ -56,6 +58,28 @@ fn three_hundred_idle_waiters_cost_nothing_and_are_served_in_order() {
     waiters.finish().exits(0).prints("");
     let served: Vec<i32> = text_of(&log).lines().map(|pid| pid.parse().unwrap()).collect();
     assert_eq!(served, line);
+}
+
+#[test]
+fn one_that_waited_behind_a_waiter_with_supersede_sleeps_when_that_has_left() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &["--ttl", "1h"]);
+    let ahead = Turn::queued(&local, &["--supersede"]);
+    let waiter = Turn::queued(&local, &[]);
+    ahead.running.signal(Signal::SIGTERM);
+    ahead.finish().dies_of(Signal::SIGTERM);
+    let pid = waiter.pid();
+    queue_is(&local, &[pid]);
+    let measured = || {
+        let (before, began) = (spent(pid), now());
+        eventually("a while goes by", || began.elapsed() > Duration::from_millis(300));
+        Duration::from_nanos(spent(pid) - before)
+    };
+    eventually("it sleeps", || measured() < Duration::from_millis(15));
+    holder.leaves();
+    let mut waiter = waiter;
+    waiter.up();
+    waiter.leaves();
 }
 
 /// Skipped where user namespaces are not permitted: there the limit is the system's, or the whole of a user's.

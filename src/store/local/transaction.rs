@@ -21,6 +21,7 @@ use super::ofd_lock;
 use super::pid_view::{PidView, Presence};
 use super::record::{Grant, Life, RECORD, Record, State, Waiter};
 use super::shares::Shares;
+use super::superseding::Superseders;
 use super::waiter::{Next, WaiterFile};
 use super::waiters::Waiters;
 use crate::clock::{Boot, Moment, wall};
@@ -405,9 +406,6 @@ impl<'a> Transaction<'a> {
             }
             self.waiters.remove(&waiter.token)?;
         }
-        if may_be_dismissed {
-            waiting.watch_newer(self.superseders()?.opened()).map_err(|error| LocalError::of(&self.path, &error))?;
-        }
         let processes = std::mem::take(&mut self.awaited);
         let grant = self.record.grant();
         let until = grant.map(|grant| grant.until).or(self.shares_until(token.sharing())).unwrap_or(self.now);
@@ -429,7 +427,10 @@ impl<'a> Transaction<'a> {
         // Only a waiter that has yet to claim its reservation can be ahead of the first.
         let ahead = ahead.or(self.reserved());
         let position = self.position(waiting.ticket());
-        waiting.listen(position, ahead, front).map_err(|error| LocalError::of(&self.path, &error))
+        waiting.listen(position, ahead, front).map_err(|error| LocalError::of(&self.path, &error))?;
+        let superseders = may_be_dismissed.then(|| self.superseders()).transpose()?;
+        let watched = superseders.as_ref().and_then(Superseders::opened);
+        waiting.watch_newer(watched).map_err(|error| LocalError::of(&self.path, &error))
     }
 
     fn grant(&mut self, ask: &mut Request<'_>) -> Result<Granted, LocalError> {

@@ -48,8 +48,6 @@ pub struct WaiterFile {
     record: Option<Watch>,
     /// Reports a newer waiter that dismisses this one, or the one ahead.
     newer: Option<Watch>,
-    /// Nothing does, and it should.
-    is_deaf: bool,
     /// The fence of the holder, and the wait for its end.
     holder: Option<(u64, Background)>,
     /// Each is readable when a watched process has ended, pidfd_open(2).
@@ -90,7 +88,6 @@ impl WaiterFile {
             ahead: None,
             record: None,
             newer: None,
-            is_deaf: false,
             holder: None,
             processes: Vec::new(),
             closing: &[],
@@ -107,19 +104,6 @@ impl WaiterFile {
         Ok(inode(&self.file)? == inode(file)?)
     }
 
-    /// Watches the file of those that supersede each other. The caller must have the record locked, and must call
-    /// `listen` next.
-    pub fn watch_newer(&mut self, file: Option<&File>) -> io::Result<()> {
-        let Some(file) = file else { return Ok(()) };
-        let inode = inode(file)?;
-        match self.newer.as_ref().filter(|ears| ears.inode == inode) {
-            Some(ears) => _ = ears.forget(),
-            None => self.newer = Watch::open(file, inode),
-        }
-        self.is_deaf = self.newer.is_none();
-        Ok(())
-    }
-
     /// Sets what to watch at a `position` from 1. The caller must have the record locked: no change may come between
     /// what it found and this.
     pub fn listen(&mut self, position: usize, ahead: Option<u64>, front: Option<Next<'_>>) -> io::Result<()> {
@@ -131,9 +115,6 @@ impl WaiterFile {
         }
         if ahead.is_some() && self.ahead.is_none() {
             log::trace(format_args!("cannot be woken by the one ahead (too many processes or files): polling"));
-            self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
-        }
-        if self.is_deaf {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         let Some(front) = front else {
@@ -175,6 +156,25 @@ impl WaiterFile {
         self.processes = front.processes;
         self.look_at = self.look_at.min(front.until + Duration::from_millis(1));
         if self.record.is_none() || (is_awaited && self.holder.is_none() && self.processes.is_empty()) {
+            self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
+        }
+        Ok(())
+    }
+
+    /// Sets whether to watch the file of those that supersede each other too. The caller must have the record locked,
+    /// and must have called `listen`.
+    pub fn watch_newer(&mut self, file: Option<&File>) -> io::Result<()> {
+        let Some(file) = file else {
+            // Its reports are of no interest any more, and unread they would wake the waiter for good.
+            self.newer = None;
+            return Ok(());
+        };
+        let inode = inode(file)?;
+        match self.newer.as_ref().filter(|ears| ears.inode == inode) {
+            Some(ears) => _ = ears.forget(),
+            None => self.newer = Watch::open(file, inode),
+        }
+        if self.newer.is_none() {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         Ok(())
