@@ -41,12 +41,6 @@ fn warning(redis: &Redis) -> String {
     lock_status(redis)["warnings"].to_string()
 }
 
-/// Asserts that nothing is left of a lock but its fence.
-#[track_caller]
-fn only_its_fence_is_left(redis: &Redis) {
-    assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "*"]), ["{lock:job}:fence"]);
-}
-
 #[test]
 fn the_plain_key_keeps_other_programs_out_while_a_lock_is_shared() {
     let redis = Redis::start();
@@ -60,7 +54,7 @@ fn the_plain_key_keeps_other_programs_out_while_a_lock_is_shared() {
     long.leaves();
     assert!((1..=30_000).contains(&redis.pttl(KEY)), "{}", redis.pttl(KEY));
     short.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -79,7 +73,7 @@ fn a_deleted_key_ends_every_share_and_no_other_holder_goes_unseen() {
     let mut waiter = waiter;
     waiter.up();
     waiter.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -92,7 +86,7 @@ fn a_share_of_an_earlier_generation_does_not_come_back_to_life() {
     redis.nxlock(["release", "job", &old]).run().exits(76);
     assert_eq!(slots(&redis), [0], "the new one has the lowest slot");
     new.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -104,7 +98,7 @@ fn an_expiry_that_somebody_changed_is_put_right_by_the_next_renewal() {
     redis.ask::<()>(&["PEXPIRE", KEY, "20000"]);
     eventually("it lasts as long as the longest share", || redis.pttl(KEY) > 3_590_000);
     all_leave(shares);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -118,7 +112,7 @@ fn without_its_terms_holders_go_on_and_nobody_joins() {
     eventually("it is renewed", || redis.pttl(KEY) > until);
     holder.leaves();
     redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(0);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -139,7 +133,7 @@ fn a_terms_key_of_another_type_keeps_newcomers_out_and_every_share_is_given_back
     assert_eq!(redis.value(TERMS).as_deref(), Some("another's"));
     redis.delete(TERMS);
     redis.nxlock(["run", "job", "--shared", "-n", "true"]).run().exits(0);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -161,7 +155,7 @@ fn a_shares_key_of_another_type_is_named_wherever_it_is_in_the_way() {
     redis.delete(SHARES);
     redis.delete(KEY);
     redis.nxlock(["run", "job", "--shared", "-n", "true"]).run().exits(0);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -176,7 +170,7 @@ fn what_is_not_known_of_the_holders_is_not_made_up() {
         assert_eq!((&told["state"], &told["taken"], &told["holders"]), (&"shared".into(), &Json::Null, &Json::Null));
     }
     holder.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -211,7 +205,7 @@ fn without_an_expiry_its_holders_are_shown_all_the_same() {
     let refused = redis.nxlock(["run", "job", "-n", "true"]).run().exits(75);
     refused.says("slot 0").says("release job --break ID").never_says("DEL");
     holder.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -245,7 +239,7 @@ fn terms_that_were_lost_and_written_anew_expire() {
     assert!(redis.ask::<i64>(&["PTTL", TERMS]) > 0, "{}", redis.ask::<i64>(&["PTTL", TERMS]));
     reader.leaves();
     redis.nxlock(["release", "job", &kept]).run().exits(0);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -256,7 +250,7 @@ fn without_its_shares_holders_are_told_and_nobody_joins_until_the_key_has_expire
     redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(75);
     holder.finish().exits(76).says("is lost");
     redis.nxlock(["run", "job", "--slots", "2", "-w", "20s", "true"]).run().exits(0);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -271,7 +265,7 @@ fn whatever_companion_key_is_deleted_the_rule_holds_and_the_lock_comes_free() {
         all_leave(pair);
         assert!(third.up().parse::<u64>().unwrap() > before, "{companion}");
         third.leaves();
-        only_its_fence_is_left(&redis);
+        redis.has_only_a_fence();
     }
 }
 
@@ -289,7 +283,7 @@ fn after_flushall_every_share_is_lost_and_everybody_is_served() {
     }
     assert_eq!(slots(&redis), [0, 1]);
     all_leave(waiting);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -305,7 +299,7 @@ fn after_a_restart_with_memory_shares_and_queue_are_as_they_were() {
     first.leaves();
     third.up();
     all_leave([second, third]);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -341,7 +335,7 @@ fn a_lost_reply_is_answered_again_with_the_same_slot() {
     assert_eq!(done.text().trim_end(), format!("1 {fence}"), "no second grant has raised it");
     assert_eq!(proxy.requests(), 3, "granted, granted again, given back: {:#?}", proxy.commands());
     other.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -352,7 +346,7 @@ fn a_release_whose_reply_is_lost_gives_the_share_back_once() {
     proxy.nxlock(["run", "job", "--slots", "2", "true"]).run().exits(0);
     assert_eq!(slots(&redis), [0], "the other has its own still");
     other.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -368,7 +362,7 @@ fn a_killed_holder_among_many_frees_its_slot_when_its_lease_ends() {
     redis.nxlock(["release", "job", &token]).run().exits(76);
     all_leave(kept);
     next.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -402,7 +396,7 @@ fn forty_readers_behind_a_writer_all_come_in_at_its_end() {
     }
     assert_eq!(lock_status(&redis)["taken"], 40);
     readers.into_iter().for_each(Turn::leaves);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -420,7 +414,7 @@ fn a_waiter_that_is_frozen_when_its_slot_is_reserved_loses_it_to_the_next_and_is
     second.leaves();
     frozen.up();
     all_leave([frozen, behind]);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -438,7 +432,7 @@ fn a_waiter_that_is_told_to_leave_passes_its_reserved_slot_on() {
     told.running.finish().dies_of(Signal::SIGTERM);
     behind.up();
     all_leave([second, behind]);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -468,7 +462,7 @@ fn a_guard_gives_back_the_share_of_a_killed_run() {
     eventually("its share is gone", || lock_status(&redis)["taken"] == 1);
     assert!(!is_alive(command));
     other.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -488,7 +482,7 @@ fn without_channels_waiters_poll_for_their_shares() {
         reader.up();
     }
     all_leave(readers);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -496,13 +490,8 @@ fn a_waiter_for_a_share_polls_a_key_without_an_expiry_as_others_do() {
     let redis = Redis::start();
     redis.put(KEY, b"plain", None);
     let mut waiter = Turn::queued(&redis, &["--shared"]);
-    let asked = || {
-        let stats: String = redis.ask(&["INFO", "commandstats"]);
-        let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
-        eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse::<u32>().unwrap())
-    };
-    let (before, began) = (asked(), now());
-    eventually("it has asked ten times", || asked() >= before + 10);
+    let (before, began) = (redis.scripts_run(), now());
+    eventually("it has asked ten times", || redis.scripts_run() >= before + 10);
     // At least 37 ms lie between two requests.
     assert!(began.elapsed() > Duration::from_millis(300), "ten requests in {:?}", began.elapsed());
     redis.delete(KEY);
@@ -580,7 +569,7 @@ fn a_full_server_refuses_newcomers_and_serves_who_has_or_waits_for_a_share() {
     third.up();
     all_leave([second, third]);
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]

@@ -11,12 +11,6 @@ use crate::support::{Authority, Cluster, Fate, Five, Nxlock, Proxy, Redis, event
 const SUPERSEDED: &str = "{lock:job}:superseded";
 const NEWEST: [&str; 1] = ["--supersede"];
 
-/// Asserts that nothing is left of a lock but its fence.
-#[track_caller]
-fn only_its_fence_is_left(redis: &Redis) {
-    assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "*"]), ["{lock:job}:fence"]);
-}
-
 #[track_caller]
 fn is_superseded(waiter: Turn) {
     waiter.finish().exits(75).prints("").says("superseded by");
@@ -53,7 +47,7 @@ fn who_was_dismissed_is_forgotten_once_it_knows_and_after_a_day_otherwise() {
     is_superseded(frozen);
     assert!(!redis.exists(SUPERSEDED));
     newest.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -71,7 +65,7 @@ fn one_that_was_silent_for_longer_than_the_queue_knows_it_is_dismissed_as_well()
     redis.nxlock(["run", "job", "--supersede", "-n", "true"]).run().exits(0);
     frozen.goes_on();
     is_superseded(frozen);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -145,7 +139,7 @@ fn a_key_of_another_type_is_named_and_in_nobody_elses_way() {
     holder.is_told();
     holder.finish().exits(0).says_nothing();
     redis.delete(SUPERSEDED);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -163,7 +157,7 @@ fn without_channels_a_dismissed_one_learns_of_it_when_it_polls() {
     holder.leaves();
     newest.up();
     newest.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -201,14 +195,9 @@ fn with_a_late_request(redis: &Redis) -> (Proxy, Turn) {
 
 /// Lets the server carry out the late request, and what undoes it.
 fn arrives(redis: &Redis, proxy: &Proxy) {
-    let scripts = || {
-        let stats: String = redis.ask(&["INFO", "commandstats"]);
-        let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
-        eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse::<u32>().unwrap())
-    };
-    let before = scripts();
+    let before = redis.scripts_run();
     proxy.lets_go();
-    eventually("the late request is carried out, and what undoes it", || scripts() >= before + 2);
+    eventually("the late request is carried out, and what undoes it", || redis.scripts_run() >= before + 2);
 }
 
 #[test]
@@ -223,7 +212,7 @@ fn a_late_request_of_one_that_was_dismissed_dismisses_nobody() {
     holder.leaves();
     newest.up();
     newest.leaves();
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -258,7 +247,7 @@ fn a_full_server_refuses_newcomers_and_serves_the_newest() {
     newest.up();
     newest.leaves();
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -293,7 +282,7 @@ fn what_the_manual_lists_is_enough_to_supersede() {
     }
     let denied = redis.ask::<Vec<Value>>(&["ACL", "LOG"]);
     assert!(denied.is_empty(), "{denied:?}");
-    only_its_fence_is_left(&redis);
+    redis.has_only_a_fence();
 }
 
 #[test]

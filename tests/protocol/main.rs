@@ -15,6 +15,8 @@ mod model;
 /// The scripts as nxlock sends them, not a copy.
 #[path = "../../src/store/redis/scripts.rs"]
 mod scripts;
+/// A search for a random history that breaks a rule, with or without a fault in the scripts.
+mod search;
 /// A redis-server for one test, and the calls of the scripts.
 mod server;
 /// The model of the scripts beside SETNX clients.

@@ -14,6 +14,7 @@ use redis::{Client, Connection, FromRedisValue, RedisResult, Value, cmd};
 use tempfile::TempDir;
 
 use crate::scripts::Script;
+use crate::search::Fault;
 
 pub const KEYS: [&str; 4] = ["lock:x", "{lock:x}:queue", "{lock:x}:waiters", "{lock:x}:fence"];
 
@@ -107,10 +108,21 @@ pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
 }
 
 fn eval(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
+    eval_text(connection, script, script.text(), args)
+}
+
+/// Calls a script with a fault in its text, and flattens the reply.
+pub fn eval_with(connection: &mut Connection, script: Script, fault: Option<Fault>, args: &[&str]) -> Vec<String> {
+    let text = str::from_utf8(script.text()).unwrap();
+    let text = fault.map_or(text.to_owned(), |(from, to)| text.replace(from, to));
+    words(eval_text(connection, script, text.as_bytes(), args).unwrap()).unwrap()
+}
+
+fn eval_text(connection: &mut Connection, script: Script, text: &[u8], args: &[&str]) -> RedisResult<Value> {
     let verb = if script == Script::Inspect { "EVAL_RO" } else { "EVAL" };
     let beside = script.companions().iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
     let keys: Vec<String> = once(KEYS[0].to_owned()).chain(beside).collect();
-    cmd(verb).arg(script.text()).arg(keys.len()).arg(keys).arg(args).query(connection)
+    cmd(verb).arg(text).arg(keys.len()).arg(keys).arg(args).query(connection)
 }
 
 pub fn acquire(connection: &mut Connection, args: [&str; 7]) -> RedisResult<Value> {
@@ -160,6 +172,14 @@ pub fn listen(server: &Server, channel: &str) -> Connection {
     let mut connection = server.connect();
     cmd("SUBSCRIBE").arg(channel).query::<Value>(&mut connection).unwrap();
     connection
+}
+
+/// Waits until nobody listens to a channel whose listener's connection was closed.
+pub fn is_deaf(connection: &mut Connection, channel: &str) {
+    until("nobody listens", || {
+        let heard: Vec<Value> = cmd("PUBSUB").arg("NUMSUB").arg(channel).query(connection).unwrap();
+        heard.get(1) == Some(&Value::Int(0))
+    });
 }
 
 /// Returns the messages on the channel so far: those sent before a PING are read before its reply.

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::once;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use redis::{Connection, Value, cmd};
+use redis::{Connection, cmd};
 
 use crate::scripts::Script;
-use crate::server::{KEYS, Server, heard, listen, words};
+use crate::search::{Fault, all_are_noticed};
+use crate::server::{KEYS, Server, eval_with, heard, is_deaf, listen};
 
 const SUPERSEDED: &str = "{lock:x}:superseded";
 const SHARES: &str = "{lock:x}:shares";
@@ -66,9 +66,6 @@ struct Wait {
     has_lock: bool,
     is_dismissed: bool,
 }
-
-/// A fault in a script: the text is replaced by the other.
-type Fault = (&'static str, &'static str);
 
 struct Scene<'a> {
     server: &'a Server,
@@ -132,10 +129,7 @@ impl<'a> Scene<'a> {
     fn is_deaf(&mut self, who: Client) {
         self.ears.remove(&who);
         let channel = self.channel(who);
-        crate::server::until("it is deaf", || {
-            let heard: Vec<Value> = cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut self.connection).unwrap();
-            heard.get(1) == Some(&Value::Int(0))
-        });
+        is_deaf(&mut self.connection, &channel);
     }
 
     fn begins_anew(&mut self, who: Client) {
@@ -149,15 +143,7 @@ impl<'a> Scene<'a> {
     }
 
     fn eval(&mut self, script: Script, args: &[&str]) -> Vec<String> {
-        let mut text = String::from_utf8(script.text().to_vec()).unwrap();
-        if let Some((from, to)) = self.fault {
-            text = text.replace(from, to);
-        }
-        let beside = script.companions().iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
-        let keys: Vec<String> = once(KEYS[0].to_owned()).chain(beside).collect();
-        let reply: Value =
-            cmd("EVAL").arg(text).arg(keys.len()).arg(keys).arg(args).query(&mut self.connection).unwrap();
-        words(reply).unwrap()
+        eval_with(&mut self.connection, script, self.fault, args)
     }
 
     fn releases(&mut self, token: &str) -> Vec<String> {
@@ -364,22 +350,11 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Tries this many histories: others in every run, or with a fault in the scripts always the same.
 fn search(fault: Option<Fault>, cases: u32) -> Result<(), String> {
-    let server = Server::start();
-    let max_shrink_iters = if fault.is_some() { 0 } else { 1000 };
-    let config = Config { cases, max_shrink_iters, failure_persistence: None, ..Config::default() };
-    let mut runner = match fault {
-        Some(_) => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
-        None => TestRunner::new(config),
-    };
-    let histories = prop::collection::vec(event(), 1..60);
-    let outcome = runner.run(&histories, |history| {
-        let mut scene = Scene::new(&server, fault);
-        let kept = history.iter().try_for_each(|event| scene.happens(*event)).and_then(|()| scene.ends());
-        kept.map_err(TestCaseError::fail)
-    });
-    outcome.map_err(|error| error.to_string())
+    crate::search::search(fault, cases, event(), |server, history| {
+        let mut scene = Scene::new(server, fault);
+        history.iter().try_for_each(|event| scene.happens(*event)).and_then(|()| scene.ends())
+    })
 }
 
 #[test]
@@ -407,10 +382,6 @@ const FAULTS: [(&str, Fault); 11] = [
 
 #[test]
 fn each_fault_in_a_script_is_noticed() {
-    for (what, (from, to)) in FAULTS {
-        let scripts = [Script::AcquireNewest, Script::AcquireNewestShare, Script::ReleaseNewest];
-        let is_there = |script: &Script| std::str::from_utf8(script.text()).unwrap().contains(from);
-        assert!(scripts.iter().any(is_there), "no script says {from}");
-        assert!(search(Some((from, to)), 2000).is_err(), "{what}, and nothing is noticed");
-    }
+    let scripts = [Script::AcquireNewest, Script::AcquireNewestShare, Script::ReleaseNewest];
+    all_are_noticed(&FAULTS, &scripts, |fault| search(Some(fault), 2000));
 }

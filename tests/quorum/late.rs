@@ -8,13 +8,6 @@ use crate::quorum::{OTHERS, nothing_is_left};
 use crate::support::turns::{Turn, turn};
 use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
 
-/// Returns how many scripts the server has run.
-fn scripts(redis: &Redis) -> u64 {
-    let stats: String = redis.ask(&["INFO", "commandstats"]);
-    let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
-    eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
-}
-
 /// Returns a function that tells whether a request is the first script of all.
 fn first_script() -> impl Fn(&str) -> bool + Send + Sync {
     let is_over = AtomicBool::new(false);
@@ -34,9 +27,9 @@ fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
     holder.up();
     let won = three[1].value("lock:job");
     assert_eq!(three[0].value("lock:job"), won);
-    let before = scripts(&three[0]);
+    let before = three[0].scripts_run();
     slow.lets_go();
-    eventually("the late request is carried out, and what undoes it", || scripts(&three[0]) >= before + 2);
+    eventually("the late request is carried out, and what undoes it", || three[0].scripts_run() >= before + 2);
     assert_eq!(three[0].value("lock:job"), won, "a vote of the ballot that was won is gone");
     // With this vote and the server that is free now, another candidate would have a majority.
     three[2].delete("lock:job");

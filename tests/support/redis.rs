@@ -242,6 +242,19 @@ impl Redis {
         assert_eq!(self.ask::<i64>(&["DEL", key]), 1, "there is no {key}");
     }
 
+    /// Returns how many scripts the server has run, for all clients.
+    pub fn scripts_run(&self) -> u64 {
+        let stats: String = self.ask(&["INFO", "commandstats"]);
+        let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
+        eval.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
+    /// Asserts that nothing is left of the lock `job` but its fence.
+    #[track_caller]
+    pub fn has_only_a_fence(&self) {
+        assert_eq!(self.ask::<Vec<String>>(&["KEYS", "*"]), ["{lock:job}:fence"]);
+    }
+
     /// Returns how many connections are open, without this one.
     pub fn others_connected(&self) -> usize {
         self.ask::<String>(&["CLIENT", "LIST"]).lines().count() - 1

@@ -10,17 +10,10 @@ use crate::support::{Nxlock, Redis, Running, Terminal, eventually, eventually_so
 
 const EVERY: &str = "--watch=100ms";
 
-/// Returns how many polls the server has executed, for all clients.
-fn looks(redis: &Redis) -> u64 {
-    let stats: String = redis.ask(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));
-    calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
-}
-
 /// Waits until it has polled a few more times.
 fn looks_again(redis: &Redis) {
-    let before = looks(redis);
-    eventually("it looks again", || looks(redis) >= before + 3);
+    let before = redis.scripts_run();
+    eventually("it looks again", || redis.scripts_run() >= before + 3);
 }
 
 /// Returns the documents so far.
