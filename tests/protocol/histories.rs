@@ -94,8 +94,8 @@ fn event(clients: Vec<Token>) -> impl Strategy<Value = Event> {
             (prop::bool::weighted(0.8), prop::bool::weighted(0.8))
                 .prop_map(move |(channel, remembers)| Event::Acquire { who, mode, ttl, grace, channel, remembers })
         });
-    // Shorter and longer than the ttls of ACQUIRE.
-    let ttls = prop_oneof![Just(10_000u64), Just(50_000), Just(200_000)];
+    // Shorter and longer than the ttls of ACQUIRE, and a second away from where a script decides by the difference.
+    let ttls = prop_oneof![Just(8_000u64), Just(45_000), Just(200_000)];
     let renew = (who.clone(), ttls, any::<bool>()).prop_map(|(who, ttl, prolong)| Event::Renew { who, ttl, prolong });
     let lease = prop_oneof![Just(Lease::Over), Just(Lease::TooLong), Just(Lease::OtherVersion)];
     prop_oneof![
@@ -195,6 +195,8 @@ impl Both<'_> {
                     }
                 }
             }
+            // Whether that is said depends on when the script reads the time.
+            Event::Release(who) if self.model.ends_hardly_sooner_without(who) => {}
             Event::Release(who) => {
                 let beside = who <= BESIDE_SETNX;
                 let answer = match beside {

@@ -207,6 +207,14 @@ impl Model {
         answer
     }
 
+    /// Returns whether all shares end a few milliseconds sooner without this one.
+    pub fn ends_hardly_sooner_without(&self, token: Token) -> bool {
+        let ends = &self.shares.ends.is;
+        let others = ends.iter().filter(|(other, _)| **other != token).map(|(_, end)| *end).max();
+        let sooner = |others: u64| ends.get(&token).map_or(0, |end| end.saturating_sub(others));
+        others.is_some_and(|others| (1..=20).contains(&sooner(others)))
+    }
+
     pub fn renew_share(&mut self, token: Token, ttl: u64, prolong: bool) -> Renewed {
         self.expire();
         let (now, until) = (self.now(), Some(self.now() + FENCE_MS.max(10 * ttl)));
