@@ -61,25 +61,26 @@ fn three_hundred_idle_waiters_cost_nothing_and_are_served_in_order() {
 }
 
 #[test]
-fn one_that_waited_behind_a_waiter_with_supersede_sleeps_when_that_has_left() {
-    let local = Local::start();
-    let holder = Turn::had(&local, &["--ttl", "1h"]);
-    let ahead = Turn::queued(&local, &["--supersede"]);
-    let waiter = Turn::queued(&local, &[]);
-    ahead.running.signal(Signal::SIGTERM);
-    ahead.finish().dies_of(Signal::SIGTERM);
-    let pid = waiter.pid();
-    queue_is(&local, &[pid]);
-    let measured = || {
-        let (before, began) = (spent(pid), now());
-        eventually("a while goes by", || began.elapsed() > Duration::from_millis(300));
-        Duration::from_nanos(spent(pid) - before)
-    };
-    eventually("it sleeps", || measured() < Duration::from_millis(15));
-    holder.leaves();
-    let mut waiter = waiter;
-    waiter.up();
-    waiter.leaves();
+fn one_that_has_moved_to_the_front_sleeps_until_its_turn() {
+    for ahead in [&[][..], &["--supersede"]] {
+        let local = Local::start();
+        let holder = Turn::had(&local, &["--ttl", "1h"]);
+        let ahead = Turn::queued(&local, ahead);
+        let mut waiter = Turn::queued(&local, &[]);
+        ahead.running.signal(Signal::SIGTERM);
+        ahead.finish().dies_of(Signal::SIGTERM);
+        let pid = waiter.pid();
+        queue_is(&local, &[pid]);
+        let measured = || {
+            let (before, began) = (spent(pid), now());
+            eventually("a while goes by", || began.elapsed() > Duration::from_millis(300));
+            Duration::from_nanos(spent(pid) - before)
+        };
+        eventually("it sleeps", || measured() < Duration::from_millis(15));
+        holder.leaves();
+        waiter.up();
+        waiter.leaves();
+    }
 }
 
 /// Skipped where user namespaces are not permitted: there the limit is the system's, or the whole of a user's.

@@ -17,11 +17,11 @@ use std::time::{Duration, SystemTime};
 use super::directory::{OpenDirectory, Part};
 use super::fault::{Flaw, LocalError};
 use super::flock::Locked;
+use super::lines::Lines;
 use super::ofd_lock;
 use super::pid_view::{PidView, Presence};
 use super::record::{Grant, Life, RECORD, Record, State, Waiter};
 use super::shares::Shares;
-use super::superseding::Superseders;
 use super::waiter::{Next, WaiterFile};
 use super::waiters::Waiters;
 use crate::clock::{Boot, Moment, wall};
@@ -429,7 +429,7 @@ impl<'a> Transaction<'a> {
         let position = self.position(waiting.ticket());
         waiting.listen(position, ahead, front).map_err(|error| LocalError::of(&self.path, &error))?;
         let superseders = may_be_dismissed.then(|| self.superseders()).transpose()?;
-        let watched = superseders.as_ref().and_then(Superseders::opened);
+        let watched = superseders.as_ref().and_then(Lines::opened);
         waiting.watch_newer(watched).map_err(|error| LocalError::of(&self.path, &error))
     }
 

@@ -109,13 +109,14 @@ impl WaiterFile {
     pub fn listen(&mut self, position: usize, ahead: Option<u64>, front: Option<Next<'_>>) -> io::Result<()> {
         let heartbeat = HEARTBEAT * u32::try_from(1 + position / FURTHER_BACK).unwrap_or(u32::MAX);
         self.look_at = Moment::now() + heartbeat * 4 / 5 + jittered(heartbeat / 5);
-        let awaited = self.ahead.as_ref().filter(|(_, gone)| !gone.has_ended()).map(|(ticket, _)| *ticket);
-        if awaited != ahead {
-            self.ahead = ahead.and_then(|ahead| Some((ahead, ofd_lock::wait_for_end(&self.file, ahead).ok()?)));
-        }
-        if ahead.is_some() && self.ahead.is_none() {
-            log::trace(format_args!("cannot be woken by the one ahead (too many processes or files): polling"));
-            self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
+        // A wait that has ended would wake this waiter for good.
+        self.ahead.take_if(|(ticket, gone)| gone.has_ended() || Some(*ticket) != ahead);
+        if let (None, Some(ahead)) = (&self.ahead, ahead) {
+            self.ahead = ofd_lock::wait_for_end(&self.file, ahead).ok().map(|gone| (ahead, gone));
+            if self.ahead.is_none() {
+                log::trace(format_args!("cannot be woken by the one ahead (too many processes or files): polling"));
+                self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
+            }
         }
         let Some(front) = front else {
             (self.record, self.holder, self.processes) = (None, None, Vec::new());
