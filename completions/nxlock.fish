@@ -43,12 +43,14 @@ complete -c nxlock -n "__fish_nxlock_needs_command" -s V -l version -d 'Print ve
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "run" -d 'Hold a lock around a command'
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "acquire" -d 'Acquire a lock and print its token'
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "renew" -d 'Set a lock\'s expiry to a full ttl from now'
-complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "release" -d 'Release a lock, or break somebody else\'s'
+complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "release" -d 'Release a lock, or ask somebody else to, or break it'
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "status" -d 'Show who holds which lock'
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "check" -d 'Check whether the server is fit to keep locks'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l key -d 'Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s t -l ttl -d 'The lease: how long the lock outlives a holder that cannot renew it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s w -l wait -d 'Wait at most D; 0 is the same as -n. Without -w and -n, wait for ever' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l supersede -d 'The newest wins: those who wait with --supersede too give up, and exit with 75' -r -f -a "waiting\t'Those who wait with --supersede'
+running\t'Those, and a holder that runs with --supersede=running: it is asked to give up'"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N (0 to 255) instead of 75 if somebody else holds the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Show TEXT to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
@@ -77,9 +79,9 @@ always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l supersede -d 'The newest wins: those who wait with --supersede too give up, and exit with 75'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l shared -d 'Hold the lock together with everybody who asks with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-ask -d 'Do not let others ask this holder to give up: neither by `release --ask` nor by --supersede=running'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l json -d 'Print the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s q -l quiet -d 'Report only errors'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s v -l verbose -d 'Report each step, with the time elapsed'
@@ -90,6 +92,8 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l while-pid -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l lost-signal -d 'Send SIG to PID if the lock is lost: a signal name or number, or `none`' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s t -l ttl -d 'How long you need the lock, at least 100ms; it expires after D' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d 'Wait at most D; 0 is the same as -n. Without -w and -n, wait for ever' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l supersede -d 'The newest wins: those who wait with --supersede too give up, and exit with 75' -r -f -a "waiting\t'Those who wait with --supersede'
+running\t'Those, and a holder that runs with --supersede=running: it is asked to give up'"
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N (0 to 255) instead of 75 if somebody else holds the lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Show TEXT to others in `status` and in their "held by" message' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
@@ -110,7 +114,6 @@ never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l export -d 'Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l supersede -d 'The newest wins: those who wait with --supersede too give up, and exit with 75'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l shared -d 'Hold the lock together with everybody who asks with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l json -d 'Print the answer as one JSON document'
@@ -137,7 +140,10 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s v -l verbose -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l key -d 'Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key' -r -f
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l ask -d 'Ask the holder that `status` shows as ID to give up: its command is stopped as by TERM, then the lock is free' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l reason -d 'Tell the holder TEXT' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s w -l wait -d 'Wait until the holder has given up, at most D: then exit with 75' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID, while what it runs goes on: the last resort' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l config -d 'Read the configuration only from FILE' -r -F

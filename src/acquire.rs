@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Lease, LockState, StateKind, Token, Told, Ttl};
+use crate::lock::{Claim, HolderId, Lease, LockState, StateKind, Supersedes, Token, Told, Ttl, words};
 use crate::output::progress::Waiting;
 use crate::report::Refused;
 use crate::retry::Backoff;
@@ -18,6 +18,9 @@ use crate::signals::Signals;
 use crate::store::{AcquireMode, Acquired, LockStatus, QueuePlace, Store};
 use crate::wait::{Limit, Woken};
 use crate::{log, notify};
+
+/// Time-out of asking a holder to give up: meanwhile a waiter could not claim the lock.
+const ASKING: Duration = Duration::from_millis(250);
 
 /// How long to wait for a lock, and for a server.
 #[derive(Clone, Copy)]
@@ -66,6 +69,8 @@ struct Attempt<'a> {
     in_doubt: bool,
     /// The last reply, if it was that another holder has the lock.
     held: Option<(LockState, QueuePlace)>,
+    /// The holder that was asked to give up.
+    asked: Option<HolderId>,
     /// The error of the last attempt.
     before: Option<Error>,
 }
@@ -119,6 +124,7 @@ pub fn for_grant(
                     continue;
                 }
                 attempt.held = Some((state.clone(), place));
+                attempt.ask_to_give_up(&state);
                 waiting.held(&state, place);
                 notify::waiting(&state, place);
                 if let Some(signal) = attempt.rest(signals, waiting) {
@@ -156,6 +162,7 @@ impl Attempt<'_> {
             free_behind: None,
             in_doubt: false,
             held: None,
+            asked: None,
             before: None,
         }
     }
@@ -244,6 +251,28 @@ impl Attempt<'_> {
         notify::error(&error);
         self.before = Some(error);
         Ok(self.backoff.next().min(until.remaining()))
+    }
+
+    /// Asks a holder to give up that gives way to a newer claim such as this one; each holder once.
+    fn ask_to_give_up(&mut self, state: &LockState) {
+        let is_newer = Token::read(self.claim.token.as_str().as_bytes())
+            .is_some_and(|told| told.terms.supersedes == Supersedes::Running);
+        let Some(holder) = state.holder.as_ref().filter(|holder| is_newer && holder.terms.gives_way()) else { return };
+        if self.asked.as_ref() == Some(&holder.id) {
+            return;
+        }
+        let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
+        let rest = state.ttl.unwrap_or_default();
+        // The asker's token is not the claim's, which proves the claim.
+        let asked = self.claim.token.renamed().map_err(|error| Error::internal("cannot ask the holder", &error));
+        match asked.and_then(|by| self.store.ask_to_give_up(&self.claim.name, &holder.id, &by, rest, limit)) {
+            Ok(()) => {
+                log::note(format_args!("asked {}, to give up \"{}\"", words::who(holder), self.claim.name));
+                self.asked = Some(holder.id.clone());
+            }
+            // Asked again with the next request.
+            Err(error) => log::trace(format_args!("{error}")),
+        }
     }
 
     /// Adds the holders of a shared lock, of which a refusal tells only the number. They stay unknown if the store does

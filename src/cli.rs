@@ -22,7 +22,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Args, Command, Parser, Subcommand, ValueHint};
 
 use crate::duration::{self, positive};
-use crate::lock::{HolderId, Key, LockName, Ttl};
+use crate::lock::{HolderId, Key, LockName, Supersedes, Ttl};
 use crate::supervise::{Descendants, OnLost};
 
 pub use event_args::EventArgs;
@@ -140,6 +140,12 @@ pub struct Run {
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Descendants::Leave, help_heading = "The command")]
     pub descendants: Descendants,
 
+    /// Do not let others ask this holder to give up: neither by `release --ask` nor by --supersede=running.
+    ///
+    /// They can still break the lock.
+    #[arg(long, help_heading = "The command")]
+    pub no_ask: bool,
+
     /// The command and its arguments, passed through byte for byte.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -222,10 +228,12 @@ pub struct WaitArgs {
 
     /// The newest wins: those who wait with --supersede too give up, and exit with 75.
     ///
-    /// They give up as soon as this one joins the queue, and this one does as soon as a newer one does. The holder,
-    /// and those who wait without --supersede, are left alone. See SUPERSEDING in nxlock(1).
-    #[arg(long, conflicts_with_all = ["no_queue", "setnx_compat"])]
-    pub supersede: bool,
+    /// They give up as soon as this one joins the queue, and this one does as soon as a newer one does. Those who wait
+    /// without --supersede are left alone, and so is the holder; with --supersede=running, a holder that runs with
+    /// --supersede=running is asked to give up. See SUPERSEDING in nxlock(1).
+    #[arg(long, value_name = "WHOM", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "waiting", conflicts_with_all = ["no_queue", "setnx_compat"])]
+    pub supersede: Option<Supersedes>,
 
     /// Exit with N (0 to 255) instead of 75 if somebody else holds the lock.
     #[arg(short = 'E', long, value_name = "N")]
@@ -263,7 +271,7 @@ pub struct Renew {
     pub ttl: Ttl,
 }
 
-/// Release a lock, or break somebody else's.
+/// Release a lock, or ask somebody else to, or break it.
 ///
 /// nxlock releases the lock only if TOKEN still holds it; otherwise it changes nothing and exits with
 /// 76. If `acquire --while-pid` left a keeper on this machine, `release` stops the keeper first, so that
@@ -271,8 +279,9 @@ pub struct Renew {
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RELEASE_HELP)]
 #[command(
-    override_usage = "nxlock release [OPTIONS] NAME [TOKEN]\n       nxlock release [OPTIONS] NAME --break ID\n       \
-                            nxlock release [OPTIONS] --key KEY [TOKEN]"
+    override_usage = "nxlock release [OPTIONS] NAME [TOKEN]\n       nxlock release [OPTIONS] NAME --ask ID\n       \
+                      nxlock release [OPTIONS] NAME --break ID\n       \
+                      nxlock release [OPTIONS] --key KEY [TOKEN]"
 )]
 pub struct Release {
     #[command(flatten)]
@@ -282,7 +291,22 @@ pub struct Release {
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
     pub token: Option<String>,
 
-    /// Take the lock from the holder that `status` shows as ID.
+    /// Ask the holder that `status` shows as ID to give up: its command is stopped as by TERM, then the lock is free.
+    ///
+    /// The holder learns of it when it renews the lock, within 10s. It may refuse (`run --no-ask`), and a lock that no
+    /// process renews has nobody to ask: 75. If ID does not hold the lock, nxlock exits with 76.
+    #[arg(long, value_name = "ID", conflicts_with = "break_id")]
+    pub ask: Option<HolderId>,
+
+    /// Tell the holder TEXT.
+    #[arg(long, value_name = "TEXT", requires = "ask", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: Option<String>,
+
+    /// Wait until the holder has given up, at most D: then exit with 75.
+    #[arg(short, long, value_name = "D", requires = "ask", value_parser = positive)]
+    pub wait: Option<Duration>,
+
+    /// Take the lock from the holder that `status` shows as ID, while what it runs goes on: the last resort.
     ///
     /// nxlock refuses this and exits with 76 if the holder has changed since.
     #[arg(long = "break", value_name = "ID")]

@@ -19,8 +19,8 @@ use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SetnxArgs, SharingArg
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Terms, Token, Ttl, Upkeep,
-    words,
+    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Supersedes, Terms, Token,
+    Ttl, Upkeep, words,
 };
 use crate::output::progress::Waiting;
 use crate::report::{Busy, Named, Report};
@@ -131,6 +131,8 @@ struct Wants {
     beside_setnx: bool,
     sharing: Sharing,
     supersedes: bool,
+    /// To ask a holder to give up.
+    asks: bool,
 }
 
 impl Wants {
@@ -140,7 +142,8 @@ impl Wants {
             min_replicas: asked.min_replicas,
             beside_setnx: setnx.setnx_compat,
             sharing,
-            supersedes: asked.supersede,
+            supersedes: asked.supersede.is_some(),
+            asks: false,
         }
     }
 }
@@ -182,6 +185,10 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
     if wants.supersedes && target.is_quorum() {
         let cause = "several servers have no queue";
         return Err(senseless("--supersede", cause, "leave it out, or name one server"));
+    }
+    if wants.asks && target.is_quorum() {
+        let cause = "several servers have no place where a holder could be asked";
+        return Err(senseless("--ask", cause, "ask its user, or use --break"));
     }
     Ok(store::open(target, prefix, global.server_timeout, wants.min_replicas))
 }
@@ -237,26 +244,46 @@ fn options(global: &GlobalArgs, lock: &Named) -> String {
     options
 }
 
-/// Returns a new claim by this process, which may live with a process.
+/// Returns a new claim by this process, which may live with a process; with `no_ask`, nobody can ask for its lock.
 fn new_claim(
     lock: &Named,
     asked: &WaitArgs,
     (sharing, setnx): (&SharingArgs, &SetnxArgs),
     owner_pid: Option<u32>,
+    no_ask: bool,
 ) -> anyhow::Result<Claim> {
     let (owner, reason, now) = (Owner::this_process(), asked.reason.as_deref(), wall());
     let name = lock.name.clone();
     // A claim that lives with a process is renewed while the process runs.
     let upkeep = if owner_pid.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
+    let supersedes = asked.supersede.unwrap_or_default();
+    let terms = Terms { upkeep, sharing: sharing.sharing(), supersedes, no_ask };
+    agree(terms)?;
     if !setnx.setnx_compat {
-        let terms = Terms { upkeep, sharing: sharing.sharing(), supersedes: asked.supersede };
         let token = Token::mint_for(terms, &owner, reason, now)?;
         return Ok(Claim { name, token, owner_pid, beside_setnx: None });
     }
     let token = Token::mint_number()?;
-    let record = token.record(upkeep, &owner, reason, now);
+    let record = token.record(terms, &owner, reason, now);
     let beside_setnx = Some(BesideSetnx { margin: setnx.setnx_margin, record });
     Ok(Claim { name, token, owner_pid, beside_setnx })
+}
+
+/// Refuses terms that contradict each other.
+fn agree(terms: Terms) -> Result<(), Error> {
+    let cause = match terms.supersedes {
+        Supersedes::Running if terms.sharing != Sharing::Exclusive => {
+            "a lock that is shared has several holders, and none of them is the one to give up"
+        }
+        Supersedes::Running if terms.no_ask => "--no-ask, or --lost-signal none, keeps newer ones from asking this one",
+        Supersedes::Nobody | Supersedes::Waiting | Supersedes::Running => return Ok(()),
+    };
+    Err(Error {
+        kind: ErrorKind::Usage,
+        action: "cannot use --supersede=running here".into(),
+        cause: cause.into(),
+        hint: "use --supersede, which concerns only those who wait".into(),
+    })
 }
 
 fn wait_options(asked: &WaitArgs, global: &GlobalArgs) -> WaitOptions {

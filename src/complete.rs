@@ -1,4 +1,4 @@
-//! `nxlock complete-names`: prints the names of locks, and after `--break` the IDs of holders, for the scripts in
+//! `nxlock complete-names`: prints the names of locks, and after `--ask` and `--break` the IDs of holders, for the scripts in
 //! `completions/` to offer.
 //!
 //! A hidden interface, which the manual promises in NOTES: it prints these, and never anything else. After an error, or
@@ -73,7 +73,7 @@ fn quiet(mut global: GlobalArgs) -> GlobalArgs {
     global
 }
 
-/// Returns the IDs of a lock's holders, if the words before name the lock to break.
+/// Returns the IDs of a lock's holders, if the words before name a lock to release.
 fn ids(before: &[OsString]) -> Option<Vec<String>> {
     let (matches, global) = config::so_far(before)?;
     let (verb, named) = matches.subcommand()?;
@@ -92,7 +92,7 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
         return None;
     }
     if let [before @ .., last] = before
-        && last == "--break"
+        && (last == "--ask" || last == "--break")
     {
         return ids(before);
     }

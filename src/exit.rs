@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use nix::sys::signal::Signal;
 
 use crate::error::ErrorKind;
-use crate::report::{Ending, Ran, Report};
+use crate::report::{Answer, Ending, Ran, Report};
 use crate::signals::die_of;
 
 pub const USAGE: u8 = 64;
@@ -32,6 +32,10 @@ impl From<&Report> for Exit {
             Report::Checked(checked) => match checked.obstacle() {
                 Some(kind) => of(kind),
                 None => u8::from(checked.warnings() > 0),
+            },
+            Report::Asked(asked) => match asked.answer {
+                Answer::Asked | Answer::NoLongerHolds => 0,
+                Answer::StillHeld | Answer::Refuses => 75,
             },
             Report::Busy(busy) => busy.conflict_exit_code.unwrap_or(75),
             Report::NotYours(_) => 76,

@@ -5,7 +5,8 @@ pub use crate::clock::{Moment, ahead, wall};
 pub use crate::duration::parse as parse_duration;
 pub use crate::error::Error;
 pub use crate::lock::{
-    Claim, Fence, HolderId, LockName, LockState, Lost, Owner, Prefix, Sharing, StateKind, Terms, Token, Ttl, Upkeep,
+    Claim, Fence, HolderId, LockName, LockState, Lost, Owner, Prefix, Sharing, StateKind, Supersedes, Terms, Token,
+    Ttl, Upkeep,
 };
 pub use crate::log::{Level, Options as LogOptions, begin as begin_log, captured};
 pub use crate::output::progress::Waiting;

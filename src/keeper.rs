@@ -24,7 +24,7 @@ pub use watched::Watched;
 
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, Lease, Lost, Token, Ttl};
+use crate::lock::{Claim, Lease, Lost, Token, Told, Ttl};
 use crate::mailbox::Arrived;
 use crate::notify;
 use crate::renewer::{GivenBack, Renewal, Renewer};
@@ -92,9 +92,14 @@ pub struct Keeper {
     /// How long before that an unrenewed lease counts as lost.
     margin: Duration,
     is_told: bool,
+    /// When the lock is given back at the latest, because somebody has asked for it.
+    gives_up: Moment,
     /// Error of the last renewal that failed.
     uncertain: Option<Error>,
 }
+
+/// How long a process has from the signal to its end before the lock is given back, if somebody has asked for it.
+const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
 
 /// How the keeper ends.
 enum End {
@@ -121,6 +126,7 @@ impl Keeper {
             until: lease.until,
             margin: margin::stop_before(ttl, Duration::ZERO),
             is_told: false,
+            gives_up: Moment::NEVER,
             uncertain: None,
         }
     }
@@ -135,9 +141,10 @@ impl Keeper {
             let deadline = if self.is_told { self.until } else { self.until - self.margin };
             let fds = self.signals.fds().into_iter().chain(self.control.fds());
             let fds = fds.chain([Some(self.watched.as_fd()), self.front.as_ref().map(AsFd::as_fd)]);
-            let limit = Limit { until: deadline.min(self.control.pause_ends()), cancel: &fds.collect::<Vec<_>>() };
-            match self.renewer.next(limit) {
+            let until = deadline.min(self.gives_up).min(self.control.pause_ends());
+            match self.renewer.next(Limit { until, cancel: &fds.collect::<Vec<_>>() }) {
                 Ok(Arrived::Message(Renewal::Until(until))) => self.until = until,
+                Ok(Arrived::Message(Renewal::Asked(asker))) => self.give_up_for(&asker),
                 Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(state)),
                 Ok(Arrived::Message(Renewal::Uncertain(error))) => self.uncertain = Some(error),
                 Ok(Arrived::Readable | Arrived::Time) => {}
@@ -186,7 +193,7 @@ impl Keeper {
                 None => return Some(End::GiveBack),
             }
         }
-        if self.watched.has_ended() {
+        if self.watched.has_ended() || self.gives_up.passed() {
             return Some(End::GiveBack);
         }
         if self.signals.stop_requested().is_some() {
@@ -212,16 +219,29 @@ impl Keeper {
         }
     }
 
+    /// Tells the watched process that somebody asks for the lock, and leaves it some time to end.
+    fn give_up_for(&mut self, asker: &Told) {
+        if !self.is_told && self.is_relied_on() {
+            notify::asked(asker, &self.what_follows());
+            self.gives_up = Moment::now() + GIVES_UP_WITHIN;
+            self.tell();
+        }
+    }
+
     /// Reports that the lock is lost, or soon will be.
     fn report_loss(&mut self, how: &Lost) {
         if !self.is_told {
-            let follows = match self.lost_signal {
-                Some(signal) => format!("{signal} to process {}", self.watched.pid()),
-                None => format!("process {} is not told", self.watched.pid()),
-            };
-            notify::lost(how, &follows);
+            notify::lost(how, &self.what_follows());
         }
         self.tell();
+    }
+
+    /// Returns whether the watched process is told, and how.
+    fn what_follows(&self) -> String {
+        match self.lost_signal {
+            Some(signal) => format!("{signal} to process {}", self.watched.pid()),
+            None => format!("process {} is not told", self.watched.pid()),
+        }
     }
 
     fn owner(&mut self) -> Option<TokenOwner> {

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 pub use key::{Key, companion_key};
 pub use setnx::{BesideSetnx, Legacy};
 pub use sharing::{Share, Shares, Sharing, Slot, SlotCount};
-pub use token::{HELD, HolderId, Owner, Terms, Token, Told, Upkeep};
+pub use token::{HELD, HolderId, Owner, Supersedes, Terms, Token, Told, Upkeep};
 
 use crate::clock::Moment;
 use crate::duration;
@@ -159,6 +159,12 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Returns whether its holder may be asked to give up, as its token says or the record beside that.
+    pub fn may_be_asked(&self) -> bool {
+        let value = self.beside_setnx.as_ref().map_or(self.token.as_str(), |beside| &beside.record);
+        Token::read(value.as_bytes()).is_some_and(|told| told.terms.may_be_asked())
+    }
+
     /// Returns whether a renewal may move the expiry nearer: not if another process renews the lock, and relies on it.
     pub fn may_shorten(&self) -> bool {
         self.owner_pid.is_some() || self.token.is_lease_only()
@@ -196,6 +202,7 @@ pub struct Holder {
     pub since: SystemTime,
     pub held: Duration,
     pub reason: Option<Tainted>,
+    pub terms: Terms,
 }
 
 /// What nxlock finds under a key.
@@ -251,6 +258,24 @@ impl LockState {
         self.holder.iter().chain(shares.map(|share| &share.holder))
     }
 
+    /// Returns the holder known as `id`, and the rest of its lease.
+    pub fn held_by(&self, id: &HolderId) -> Option<(&Holder, Duration)> {
+        let alone = self.holder.iter().map(|holder| (holder, self.ttl.unwrap_or_default()));
+        let shares = self.shares.iter().flat_map(|shares| &shares.held).map(|share| (&share.holder, share.ttl));
+        alone.chain(shares).find(|(holder, _)| holder.id == *id)
+    }
+
+    /// Returns whether all who hold the lock are known, as far as their list goes.
+    pub fn tells_holders(&self) -> bool {
+        match self.kind {
+            StateKind::Shared => {
+                self.shares.as_ref().is_some_and(|shares| !shares.held.is_empty() || shares.taken == 0)
+            }
+            StateKind::Damaged | StateKind::Unknown | StateKind::Contested => false,
+            _ => true,
+        }
+    }
+
     /// Returns whether this token holds the lock. Compares the id: no state contains a whole token.
     pub fn is_held_with(&self, token: &Token) -> bool {
         self.holders().any(|holder| token.random_part().starts_with(holder.id.as_str()))
@@ -295,7 +320,7 @@ impl LockState {
             let granted = fence.map(|Fence(us)| SystemTime::UNIX_EPOCH + Duration::from_micros(us));
             let since = granted.unwrap_or(told.born).min(now);
             let held = now.duration_since(since).unwrap_or_default();
-            Holder { id: told.id, owner: told.owner, since, held, reason: told.reason }
+            Holder { id: told.id, owner: told.owner, since, held, reason: told.reason, terms: told.terms }
         });
         let legacy = Legacy::read(value, now).filter(|_| holder.is_none() && ttl.is_none());
         let is_shared = value.starts_with(SHARED_VALUE.as_bytes());

@@ -36,6 +36,7 @@
 compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, subreapers, parent-death signals");
 
 mod acquire;
+mod asking;
 mod cli;
 mod clock;
 mod cmd;

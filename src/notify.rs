@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Ttl, words};
-use crate::output::json::{fence, holder, kind, lost as how_lost, millis, sharing, superseded_by};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Told, Ttl, words};
+use crate::output::json::{claimant, fence, holder, kind, lost as how_lost, millis, sharing};
 use crate::report::{Ending, Named, Report};
 use crate::store::QueuePlace;
 use crate::{log, text};
@@ -154,6 +154,23 @@ pub fn lost(lost: &Lost, follows: &str) {
     });
 }
 
+/// Reports that a process has asked for the lock, and that it is given up.
+pub fn asked(by: &Told, follows: &str) {
+    note(|events| {
+        let name = events.lock.name.as_str();
+        let is_newer = by.terms.supersedes == Supersedes::Running;
+        if log::options().json {
+            log::document(&json!({ "event": "asked", "name": name, "by": claimant(by), "then": follows }));
+        } else if is_newer {
+            log::note(format_args!("\"{}\": superseded by {}; {follows}", events.lock.name, words::who_and_why(by)));
+        } else {
+            let who = words::who_and_why(by);
+            log::note(format_args!("asked to give up \"{}\" by {who}; {follows}", events.lock.name));
+        }
+        events.tell("asked", [("by", claimant(by)), ("supersedes", json!(is_newer)), ("then", json!(follows))]);
+    });
+}
+
 /// Warns that an old `SETNX` client had overwritten the lock, `times` times so far.
 pub fn put_back(name: &LockName, times: u32) {
     let often = if times == 1 { String::new() } else { format!(" ({times} times by now)") };
@@ -199,7 +216,7 @@ pub fn concluded(report: &Report) {
         Report::Busy(busy) => {
             let [state, holder] = whose(&busy.refused.state);
             let waited = ("waited_ms", millis(busy.refused.waited));
-            let superseded_by = ("superseded_by", superseded_by(&busy.refused));
+            let superseded_by = ("superseded_by", busy.refused.superseded_by.as_deref().map_or(Value::Null, claimant));
             let nested = ("nested", json!(busy.refused.nested));
             events.tell("refused", [state, holder, waited, nested, superseded_by]);
         }
@@ -258,7 +275,7 @@ impl Events {
 /// Returns a line that fits in one write(2). Sets fields that make it too long to null.
 fn short(mut fields: Map<String, Value>) -> String {
     let mut line = format!("{}\n", text::escaped(&Value::Object(fields.clone())));
-    for long in ["message", "holder", "key"] {
+    for long in ["message", "holder", "by", "key"] {
         if line.len() > LONGEST && fields.contains_key(long) {
             fields.insert(long.to_owned(), Value::Null);
             line = format!("{}\n", text::escaped(&Value::Object(fields.clone())));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, Lease, LockState, Ttl};
+use crate::lock::{Claim, Lease, LockState, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::{Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
@@ -22,6 +22,8 @@ use crate::{log, notify, retry, text, thread};
 pub enum Renewal {
     /// The lease is valid until then.
     Until(Moment),
+    /// A process asks to give the lock up.
+    Asked(Box<Told>),
     /// The renewal failed; the lease is unchanged.
     Uncertain(Error),
     /// nxlock does not hold the lock any more.
@@ -43,6 +45,8 @@ enum Mode {
         lock: Lock,
         next: Moment,
         alarm: Alarm,
+        /// The last renewal was reported; who asks for the lock is the next report.
+        asker: Option<Box<Told>>,
     },
     Threaded {
         finishes: MailSender<Finish>,
@@ -98,7 +102,7 @@ impl Renewer {
         let next = lease.asked + apart(&*store, &claim, ttl);
         let (until, calm_until) = (lease.until, lease.asked);
         let lock = Lock { store, claim, ttl, until, server_timeout, put_back: 0, calm_until };
-        Renewer(Mode::Inline { lock, next, alarm })
+        Renewer(Mode::Inline { lock, next, alarm, asker: None })
     }
 
     /// Waits for a report, within the limit.
@@ -106,7 +110,10 @@ impl Renewer {
     /// # Errors
     /// As poll(2).
     pub fn next(&mut self, limit: Limit<'_>) -> io::Result<Arrived<Renewal>> {
-        if let Mode::Inline { lock, next, alarm } = &self.0 {
+        if let Mode::Inline { lock, next, alarm, asker } = &mut self.0 {
+            if let Some(asker) = asker.take() {
+                return Ok(Arrived::Message(Renewal::Asked(asker)));
+            }
             // A closed connection tells at once of a server that went away, and may have forgotten the lock.
             match alarm.wait_for(lock.disconnect_fd(), limit.no_later_than(lock.look_at(*next)))? {
                 Woken::Cancelled => return Ok(Arrived::Readable),
@@ -119,9 +126,12 @@ impl Renewer {
         }
         match &mut self.0 {
             // A late reaction to a signal is better than a lost lock.
-            Mode::Inline { lock, next, .. } => {
+            Mode::Inline { lock, next, asker, .. } => {
                 let renewal;
                 (renewal, *next) = lock.renew(limit.until);
+                if matches!(renewal, Renewal::Until(_)) {
+                    *asker = lock.asker();
+                }
                 Ok(Arrived::Message(renewal))
             }
             Mode::Threaded { messages, .. } => Ok(match messages.next(limit)? {
@@ -204,7 +214,12 @@ impl Lock {
             }
             let renewal;
             (renewal, next) = self.renew(Moment::NEVER);
+            let is_renewed = matches!(renewal, Renewal::Until(_));
             messages.send(Message::Renewal(renewal));
+            // Not before that: the report must not come late.
+            if is_renewed && let Some(asker) = self.asker() {
+                messages.send(Message::Renewal(Renewal::Asked(asker)));
+            }
         }
     }
 
@@ -247,6 +262,16 @@ impl Lock {
                 (Renewal::Uncertain(error), Moment::now() + soon)
             }
         }
+    }
+
+    /// Returns who asks to give the lock up. That nobody can find out is no reason to do so.
+    fn asker(&mut self) -> Option<Box<Told>> {
+        if !self.claim.may_be_asked() {
+            return None;
+        }
+        let limit = Limit::until(Moment::now() + self.attempt());
+        let asker = self.store.asker(&self.claim, limit).inspect_err(|error| log::trace(format_args!("{error}")));
+        asker.ok().flatten().map(Box::new)
     }
 
     /// Returns the time-out of one renewal: at most a sixth of the ttl, with time left for another.

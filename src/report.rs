@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::config::Setting;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Key, LockName, LockState, Lost, Prefix, Sharing, Slot, Token, Told, Ttl};
+use crate::lock::{Fence, Holder, Key, LockName, LockState, Lost, Prefix, Sharing, Slot, Token, Told, Ttl};
 use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 
 pub enum Report {
@@ -17,6 +17,7 @@ pub enum Report {
     Busy(Busy),
     Renewed(Renewed),
     Released(Released),
+    Asked(Asked),
     NotYours(NotYours),
     Status(StatusRows),
     /// The user ended `status --watch`.
@@ -113,6 +114,28 @@ pub enum Wanted {
     Renew,
     Release,
     Break,
+    Ask,
+}
+
+/// A holder that was to be asked to give up.
+pub struct Asked {
+    pub lock: Named,
+    pub holder: Holder,
+    pub answer: Answer,
+    pub waited: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It is asked; nxlock did not wait.
+    Asked,
+    /// It does not hold the lock any more.
+    NoLongerHolds,
+    /// It still holds the lock, after as long as nxlock was to wait.
+    StillHeld,
+    /// It cannot be asked, and was not.
+    Refuses,
 }
 
 pub struct StatusRows {
@@ -165,6 +188,8 @@ pub struct Ran {
     /// nxlock stopped it for `--time-limit`.
     pub time_limit: bool,
     pub lost: Option<Lost>,
+    /// The process that asked for the lock.
+    pub asked_by: Option<Box<Told>>,
     /// The release failed: the lock stays until it expires.
     pub unreleased: Option<Unreleased>,
 }

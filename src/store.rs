@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Owner, Sharing, StateKind, Told, Ttl};
+use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Owner, StateKind, Terms, Token, Told, Ttl};
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
 
@@ -59,8 +59,30 @@ pub trait Store: Send {
     /// Releases a lock that the holder known as `id` has, if it is still the holder.
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error>;
 
+    /// Asks the holder known as `id` to give a lock up, on behalf of `by`: the holder finds that token when it renews the
+    /// lock. `rest` is the rest of its lease: if it has not renewed the lock by then, the lock is not its own any more.
+    fn ask_to_give_up(
+        &mut self,
+        name: &LockName,
+        id: &HolderId,
+        by: &Token,
+        rest: Duration,
+        limit: Limit<'_>,
+    ) -> Result<(), Error>;
+
+    /// Forgets who asked the holder known as `id`, which does not hold the lock any more.
+    fn forget_asker(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<(), Error>;
+
+    /// Returns who has asked the holder of a claim to give it up, if somebody has since the last call.
+    fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error>;
+
     /// Returns the holder and the waiters of a lock.
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error>;
+
+    /// Does the same; the holder known as `id` is listed even where there are more holders than are listed.
+    fn inspect_holder(&mut self, name: &LockName, _id: &HolderId, limit: Limit<'_>) -> Result<LockStatus, Error> {
+        self.inspect(name, limit)
+    }
 
     /// Returns the names of all locks, sorted.
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error>;
@@ -155,7 +177,7 @@ pub struct Waiter {
     pub owner: Owner,
     pub waiting: Duration,
     pub reason: Option<Tainted>,
-    pub sharing: Sharing,
+    pub terms: Terms,
 }
 
 impl LockStatus {

@@ -28,7 +28,7 @@ pub use spawn::{Program, SpawnError, Terminal};
 
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Lease, Lost, Ttl};
+use crate::lock::{Lease, Lost, Told, Ttl};
 use crate::mailbox::Arrived;
 use crate::proc::{self, Job, JobState};
 use crate::renewer::{Renewal, Renewer};
@@ -91,6 +91,8 @@ pub struct Outcome {
     pub ending: Result<Ending, NoEnding>,
     pub time_limit: bool,
     pub lost: Option<Lost>,
+    /// The process that asked nxlock to give up the lock.
+    pub asked_by: Option<Box<Told>>,
     /// When the lease expires, as last confirmed.
     pub until: Moment,
 }
@@ -136,8 +138,11 @@ pub struct Supervisor<'a> {
     is_gone: bool,
     /// The guard may reap the command.
     may_reap: bool,
-    /// A signal asked nxlock to end the command, or a typed one killed it: its descendants are stopped too.
+    /// A signal or another process asked nxlock to end the command, or a typed signal killed it: its descendants are
+    /// stopped too.
     asked_to_end: bool,
+    /// The first that asked for the lock.
+    asked_by: Option<Box<Told>>,
     /// Signal typed at the terminal to stop the command.
     typed: Option<c_int>,
     timed_out: bool,
@@ -175,6 +180,7 @@ impl<'a> Supervisor<'a> {
             is_gone: false,
             may_reap: false,
             asked_to_end: false,
+            asked_by: None,
             typed: None,
             timed_out: false,
             lost: None,
@@ -193,7 +199,8 @@ impl<'a> Supervisor<'a> {
             self.take_notices();
             self.take_reports();
             if let Some(ending) = self.finished() {
-                return Ok(Outcome { ending, time_limit: self.timed_out, lost: self.lost, until: self.until });
+                let Supervisor { timed_out: time_limit, lost, asked_by, until, .. } = self;
+                return Ok(Outcome { ending, time_limit, lost, asked_by, until });
             }
             self.suspend_if_asked();
             let until = self.next_deadline();
@@ -379,6 +386,7 @@ impl<'a> Supervisor<'a> {
                 self.until = until;
                 self.guard.kill_at(self.kill_at());
             }
+            Renewal::Asked(asker) => self.give_up_for(asker),
             Renewal::Uncertain(error) => {
                 if self.uncertain.is_none() && self.lost.is_none() {
                     let left = self.stop_at().remaining();
@@ -387,6 +395,16 @@ impl<'a> Supervisor<'a> {
                 self.uncertain = Some(error);
             }
             Renewal::Lost(state) => self.lose(Lost::Taken(state)),
+        }
+    }
+
+    /// Stops the command as SIGTERM from another process does, once for all who ask for the lock.
+    fn give_up_for(&mut self, asker: Box<Told>) {
+        if self.asked_by.is_none() && self.lost.is_none() {
+            notify::asked(&asker, "stopping the command");
+            self.asked_by = Some(asker);
+            self.asked_to_end = true;
+            self.stop(libc::SIGTERM, Reach::All);
         }
     }
 

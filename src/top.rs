@@ -146,6 +146,7 @@ impl LiveView {
                 self.model.broken(&lock, answer);
                 self.next = Moment::now();
             }
+            Update::Asked(lock, answer) => self.model.asked(&lock, answer),
         }
         Ok(None)
     }
@@ -162,7 +163,7 @@ impl LiveView {
         match self.model.press(key) {
             Effect::Nothing => {}
             Effect::Quit => return Some(Report::Watched),
-            Effect::Break(lock, id) => self.tasks.send(Task::Break(lock, id)),
+            Effect::Do(action, lock, id) => self.tasks.send(Task::Do(action, lock, id)),
             // Stop the whole process group, as the terminal driver does; nxlock stops when it receives the signal.
             Effect::Suspend => _ = kill(Pid::from_raw(0), Signal::SIGTSTP),
         }

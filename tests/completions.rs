@@ -77,7 +77,7 @@ fn names_are_offered_where_a_name_is_typed_and_nowhere_else() {
 }
 
 #[test]
-fn after_break_the_ids_of_the_holders_are_offered() {
+fn after_ask_and_break_the_ids_of_the_holders_are_offered() {
     let redis = Redis::start();
     let ids = |options: &[&str]| {
         let words = ["acquire", "job", "--ttl", "10m"].iter().chain(options).copied();
@@ -85,10 +85,12 @@ fn after_break_the_ids_of_the_holders_are_offered() {
         token[4..12].to_owned()
     };
     let mut shared = [ids(&["--shared"]), ids(&["--shared"])];
-    let mut found = finds(&redis, &["release", "job", "--break", ""]);
     shared.sort();
-    found.sort();
-    assert_eq!(found, shared);
+    for option in ["--ask", "--break"] {
+        let mut found = finds(&redis, &["release", "job", option, ""]);
+        found.sort();
+        assert_eq!(found, shared);
+    }
     assert_eq!(asked(&redis, &["release", "another", "--break", ""]), Vec::<String>::new());
     clear(&redis);
     let alone = ids(&[]);

@@ -3,6 +3,7 @@
 //! Tests here inspect a lock only through nxlock. Where kinds may differ, a test requires only what all of them
 //! provide.
 
+mod asking;
 mod breaking;
 mod exclusion;
 mod lease;
@@ -128,6 +129,19 @@ every_kind! {
         }
     }
     of_the_line {
+        asking {
+            who_is_asked_stops_its_command_and_gives_the_lock_to_the_next
+            an_asked_command_may_clean_up_and_its_status_counts
+            nobody_gets_the_lock_while_an_asked_command_is_deaf_to_term
+            a_holder_that_ends_by_itself_meanwhile_has_given_up
+            a_holder_may_refuse_to_be_asked
+            a_refusal_says_how_to_ask_for_the_lock
+            asking_is_a_document
+            one_of_several_holders_is_asked
+            a_newer_run_asks_an_older_one_of_its_kind
+            a_newer_run_leaves_a_holder_of_another_kind_alone
+            of_many_newer_runs_only_the_newest_follows
+        }
         exclusion {
             a_crowd_at_once_loses_no_update
         }

@@ -63,13 +63,14 @@ fn names(told: &[Value]) -> Vec<String> {
 const COMMON: [&str; 6] = ["time", "event", "name", "key", "id", "fence"];
 
 /// The other fields of each event, as in the manual.
-const FIELDS: [(&str, &[&str]); 13] = [
+const FIELDS: [(&str, &[&str]); 14] = [
     ("waiting", &["state", "holder", "position"]),
     ("granted", &["waited_ms", "ttl_ms", "shared", "slot", "slots"]),
     ("started", &["pid"]),
     ("renewed", &["ttl_ms"]),
     ("trouble", &["message"]),
     ("lost", &["how", "message", "then"]),
+    ("asked", &["by", "supersedes", "then"]),
     ("ended", &["status", "signal", "time_limit", "ran_ms"]),
     ("released", &["held_ms", "ends_in_ms"]),
     ("unreleased", &["message", "ends_in_ms"]),

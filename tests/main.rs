@@ -6,6 +6,8 @@
 mod answers;
 /// Which module of `src` may import which.
 mod architecture;
+/// A holder that is asked to give up, on a server and its key.
+mod asking;
 /// How the verbs are called: required arguments, and where their answers go.
 mod calls;
 /// `check` finds each danger to locks on a server that has it.

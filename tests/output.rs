@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use crate::support::{Authority, Nxlock, Redis, wall};
+use crate::support::turns::{holder_id, lock_status};
+use crate::support::{Authority, Nxlock, Redis, eventually, wall};
 
 /// Asserts that a document has these fields and no others.
 #[track_caller]
@@ -19,7 +20,7 @@ fn has_fields(document: &Value, fields: &[&str]) {
 
 #[track_caller]
 fn is_holder(holder: &Value) {
-    has_fields(holder, &["id", "host", "user", "pid", "since", "held_ms", "reason"]);
+    has_fields(holder, &["id", "host", "user", "pid", "since", "held_ms", "reason", "may_be_asked"]);
     assert_eq!(holder["id"].as_str().unwrap().len(), 8);
     assert!(holder["pid"].is_u64() && holder["held_ms"].is_u64(), "{holder}");
     assert!(holder["host"].is_string() && holder["user"].is_string(), "{holder}");
@@ -72,6 +73,11 @@ fn the_documents_of_the_other_verbs_have_their_fields() {
     assert!(busy["waited_ms"].is_u64() && busy["queue_length"].is_u64() && busy["nested"] == false, "{busy}");
     assert!(busy["superseded_by"].is_null(), "{busy}");
 
+    let refuses = call(&["release", "job", "--ask", &token[4..12]]).exits(75).json();
+    has_fields(&refuses, &["outcome", "name", "key", "holder", "waited_ms"]);
+    is_holder(&refuses["holder"]);
+    assert_eq!(refuses["outcome"], "refuses", "{refuses}");
+
     let not_yours = call(&["release", "job", "nx1:wrong"]).exits(76).json();
     has_fields(&not_yours, &[&["outcome", "name", "key", "wanted"], &state[..]].concat());
     let renewed = call(&["renew", "job", token, "--ttl", "2m"]).exits(0).json();
@@ -99,7 +105,7 @@ fn the_documents_of_run_go_to_stderr_one_a_line() {
     let call = |words: &[&str]| redis.nxlock(["--json", "run", "job"].iter().chain(words).copied());
     let done = call(&["-c", "echo '{'; exit 3"]).run().exits(3).prints("{\n");
     let ended = documents(&done.stderr).pop().unwrap();
-    has_fields(&ended, &["outcome", "name", "key", "status", "signal", "time_limit", "lost", "unreleased"]);
+    has_fields(&ended, &["outcome", "name", "key", "status", "signal", "time_limit", "lost", "asked_by", "unreleased"]);
     assert_eq!((&ended["outcome"], &ended["status"]), (&Value::from("ended"), &Value::from(3)));
     assert!(ended["signal"].is_null() && ended["lost"].is_null() && ended["unreleased"].is_null());
 
@@ -176,6 +182,7 @@ fn what_others_have_written_reaches_no_terminal_raw() {
                     &["release", "job", "x"],
                     &["renew", "job", "x", "--ttl", "1m"],
                     &["release", "job", "--break", "bbbbbbbb"],
+                    &["release", "job", "--ask", "bbbbbbbb"],
                     &["status", "job"],
                 ] {
                     let done = redis.nxlock(options.iter().chain(verb).copied()).run();
@@ -187,6 +194,22 @@ fn what_others_have_written_reaches_no_terminal_raw() {
             }
             redis.delete("lock:job");
         }
+    }
+}
+
+#[test]
+fn what_a_request_to_give_up_says_reaches_no_terminal_raw() {
+    let percent: String = HOSTILE.iter().map(|byte| format!("%{byte:02X}")).collect();
+    let token = format!("nx1:{}:{percent}@{percent}:1:1700000000000:{percent}", "a".repeat(26));
+    for options in [&[][..], &["--json"]] {
+        let redis = Redis::start();
+        let running = redis.nxlock([&["run", "job", "-t", "3s"], options, &["--", "sleep", "600"]].concat()).start();
+        eventually("it has the lock", || lock_status(&redis)["holder"]["pid"] == running.pid());
+        let key = format!("{{lock:job}}:asker:{}", holder_id(&redis));
+        redis.put(&key, token.as_bytes(), Some(60_000));
+        let done = running.finish().exits(143);
+        assert!(done.stderr.contains("owned"), "{}", done.stderr);
+        is_harmless(done.stderr.as_bytes());
     }
 }
 

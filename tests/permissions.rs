@@ -26,8 +26,11 @@ impl<'a> User<'a> {
     }
 
     fn nxlock(&self, args: impl IntoIterator<Item = &'a str>) -> Nxlock {
-        let url = format!("{}?user={}&pass=pw", self.redis.url(), self.name);
-        Nxlock::new(args).env("NXLOCK_SERVER", url)
+        Nxlock::new(args).env("NXLOCK_SERVER", self.url())
+    }
+
+    fn url(&self) -> String {
+        format!("{}?user={}&pass=pw", self.redis.url(), self.name)
     }
 
     /// Starts a run that waits for the lock, and holds it until told to end.
@@ -78,6 +81,10 @@ fn what_the_manual_lists_is_enough_for_everything() {
         let [_, broken] = line;
         redis.nxlock(["release", "job", "--break", &id]).run().exits(0);
         drop(broken);
+        let asked = user.had(&["-t", "3s"]);
+        let id = lock_status(&redis)["holder"]["id"].as_str().unwrap().to_owned();
+        Nxlock::new(["release", "job", "--ask", &id]).env("NXLOCK_SERVER", user.url()).run().exits(0);
+        asked.finish().exits(143);
         user.was_denied_nothing();
     }
 }

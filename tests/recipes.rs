@@ -208,7 +208,7 @@ fn a_daemon_runs_on_one_host_and_then_on_the_next() {
 /// Each step runs in a shell of its own that ends at the first command that fails.
 #[test]
 fn the_steps_of_a_github_job_share_a_lock() {
-    let [step, steps, _said, newest] = under("GITHUB").try_into().unwrap();
+    let [step, steps, _said, newest, preview] = under("GITHUB").try_into().unwrap();
     let redis = Redis::start();
     let directory = workplace();
     put(directory.path(), "migrate.sh", "echo \"${0##*/}\" >> ran");
@@ -236,6 +236,33 @@ fn the_steps_of_a_github_job_share_a_lock() {
     redis.nxlock(["release", "production", &token]).run().exits(0);
     newer.finish().exits(0);
     assert!(ran(directory.path()).ends_with("deploy.sh \ndeploy.sh production\n"), "{}", ran(directory.path()));
+    // A newer preview stops the one that runs.
+    put(directory.path(), "preview.sh", "[ -e again ] || { touch again; exec sleep 600; }; echo previewed >> ran");
+    let start = || {
+        let script = after(&preview, "- run: ").replace("nxlock run", "nxlock run -t 3s");
+        shell(&redis, directory.path(), &format!("export GITHUB_REF_NAME=main\n{script}")).start()
+    };
+    let older = start();
+    eventually("the older preview runs", || directory.path().join("again").exists());
+    let newer = start();
+    older.finish().exits(143).says("superseded by");
+    newer.finish().exits(0);
+    assert!(ran(directory.path()).ends_with("previewed\n"), "{}", ran(directory.path()));
+}
+
+#[test]
+fn a_colleague_who_sleeps_is_asked_for_the_lock() {
+    let [commands] = under("A COLLEAGUE").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let words = ["run", "migrate", "-t", "3s", "--reason", "backfill", "--", "sleep", "600"];
+    let sleeps = redis.nxlock(words).start();
+    let status = || redis.nxlock(["--json", "status", "migrate"]).run().json();
+    eventually("it has the lock", || status()[0]["holder"]["pid"] == sleeps.pid());
+    let id = status()[0]["holder"]["id"].as_str().unwrap().to_owned();
+    let done = shell(&redis, directory.path(), &commands.replace("--ask ID", &format!("--ask {id}"))).run();
+    assert!(done.exits(0).text().contains("backfill"));
+    sleeps.finish().exits(143).says(": fix for the outage, Bob; stopping the command");
 }
 
 #[test]

@@ -177,14 +177,15 @@ fn synopsis(root: &Command, verb: Option<&str>) -> String {
 /// Checks the lists of exit statuses: each list has every number that its verb can end with, and no other.
 mod exit_statuses {
     use std::collections::BTreeSet;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
     use crate::error::{Error, ErrorKind};
     use crate::exit::Exit;
-    use crate::lock::{LockState, Lost, Prefix, Sharing};
+    use crate::lock::{LockState, Lost, Owner, Prefix, Sharing, Token};
     use crate::report::{
-        Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Refused, Released, Report, Wanted,
+        Answer, Asked, Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Refused, Released, Report,
+        Wanted,
     };
     use crate::store::{Finding, QueuePlace};
 
@@ -193,7 +194,7 @@ mod exit_statuses {
     }
 
     fn ran(time_limit: bool, lost: Option<Lost>) -> Report {
-        Report::Ran(Ran { lock: lock(), ending: Ending::Status(0), time_limit, lost, unreleased: None })
+        Report::Ran(Ran { lock: lock(), ending: Ending::Status(0), time_limit, lost, asked_by: None, unreleased: None })
     }
 
     fn not_run(missing: bool) -> Report {
@@ -204,6 +205,14 @@ mod exit_statuses {
     fn checked() -> Report {
         let findings = vec![Finding::warning("x", "", "")];
         Report::Checked(Checked { settings: Vec::new(), servers: vec![CheckedServer { url: None, findings }] })
+    }
+
+    fn refuses() -> Report {
+        let (owner, now) = (Owner::this_process(), SystemTime::UNIX_EPOCH);
+        let token = Token::mint(&owner, None, now).unwrap();
+        let state = LockState::of_value(token.as_str().as_bytes(), None, None, now);
+        let (holder, waited) = (state.holder.unwrap(), Duration::ZERO);
+        Report::Asked(Asked { lock: lock(), holder, answer: Answer::Refuses, waited })
     }
 
     /// Returns what a verb may report, beside its own failures.
@@ -223,6 +232,7 @@ mod exit_statuses {
             }
             "acquire" => vec![busy()],
             "check" => vec![checked()],
+            "release" => vec![not_yours(), refuses()],
             _ => vec![not_yours()],
         }
     }

@@ -145,13 +145,15 @@ Examples:
 
 pub const RELEASE_HELP: &str = "\
 Exit status:
-  0   The lock was released, or broken
+  0   The lock was released, or broken; with --ask, its holder is asked, or
+      with --wait has given up
   64  Usage error: the command line is invalid, or there is no token
   69  The server cannot be reached, does not answer in time, or is
       temporarily unavailable
   70  nxlock itself failed
-  76  The lock is not, or no longer, yours; with --break, the holder has
-      changed. nxlock changed nothing
+  75  The holder cannot be asked, or has not given up in time (--ask)
+  76  The lock is not, or no longer, yours; with --ask and --break, the
+      holder has changed. nxlock changed nothing
   77  The server refuses access: wrong password, no permission
   78  Configuration error: no server named, a bad URL or configuration file,
       a damaged local record
@@ -163,7 +165,10 @@ Examples:
   With the token in a file:
       nxlock release import - < import.token
 
-  Break the lock of a dead holder, by the ID that `status` shows:
+  Ask a holder to give up, by the ID that `status` shows, and wait for that:
+      nxlock release deploy --ask y4x7ywod --reason 'fix for #77' --wait 1m
+
+  Break the lock of a holder that cannot be asked:
       nxlock release deploy --break y4x7ywod";
 
 pub const STATUS_HELP: &str = "\

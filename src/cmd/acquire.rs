@@ -23,7 +23,7 @@ pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> 
         let store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
         return kept::acquire(global, asked, lock, store, pid);
     }
-    let mut claim = new_claim(&lock, &asked.wait_args, (&asked.sharing, &asked.setnx), None)?;
+    let mut claim = new_claim(&lock, &asked.wait_args, (&asked.sharing, &asked.setnx), None, false)?;
     notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
     let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
     let mut signals = Signals::listen()?;

@@ -1,15 +1,20 @@
-//! Gives a lock back, or breaks the lock of a known holder.
+//! Gives a lock back, or asks or forces a known holder to.
 
 use super::{Wants, meant, open, token};
 use crate::cli::{GlobalArgs, Release};
-use crate::clock::Moment;
+use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::Claim;
-use crate::report::{NotYours, Released, Report, Wanted};
-use crate::retry::{self, ReleaseAnswer};
-use crate::{keeper, log};
+use crate::lock::{Claim, HolderId, Owner, Token, words};
+use crate::report::{Answer, Asked, NotYours, Released, Report, Wanted};
+use crate::retry::{self, Backoff, ReleaseAnswer};
+use crate::store::LockStatus;
+use crate::wait::Limit;
+use crate::{asking, keeper, log};
 
 pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
+    if let Some(id) = &asked.ask {
+        return ask(global, asked, id);
+    }
     let (lock, prefix) = meant(global, &asked.lock)?;
     let mut store = open(global, prefix, Wants::default())?;
     let timeout = global.server_timeout;
@@ -39,6 +44,46 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
         }
         ReleaseAnswer::NotYours(state) => Report::NotYours(NotYours { lock, wanted, state }),
     })
+}
+
+/// Asks a holder to give up and, if the user wants to wait, waits until it has.
+fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Report> {
+    let (lock, prefix) = meant(global, &asked.lock)?;
+    let mut store = open(global, prefix, Wants { asks: true, ..Wants::default() })?;
+    let timeout = global.server_timeout;
+    let began = Moment::now();
+    let by = Token::mint(&Owner::this_process(), asked.reason.as_deref(), wall())?;
+    let (holder, answer) = match asking::ask(&mut *store, &lock.name, id, &by, timeout)? {
+        asking::Asked::NotTheHolder(state) => {
+            return Ok(Report::NotYours(NotYours { lock, wanted: Wanted::Ask, state }));
+        }
+        asking::Asked::Refuses(holder) => (holder, Answer::Refuses),
+        asking::Asked::Yes(holder) => (holder, Answer::Asked),
+    };
+    let report = |answer| {
+        Ok(Report::Asked(Asked { lock: lock.clone(), holder: holder.clone(), answer, waited: began.elapsed() }))
+    };
+    let Some(wait) = asked.wait.filter(|_| answer == Answer::Asked) else { return report(answer) };
+    log::trace(format_args!("asked {}, to give up \"{}\": waiting", words::who(&holder), lock.name));
+    let until = began + wait;
+    let mut backoff = Backoff::new();
+    loop {
+        // Only waits: nobody tells when the holder has given up.
+        let _ = Limit::until(until.min(Moment::now() + backoff.next())).wait_for(&[]);
+        let seen = retry::insist(timeout, |limit| store.inspect_holder(&lock.name, id, limit));
+        match seen {
+            Ok(LockStatus { state, .. }) if state.held_by(id).is_none() && state.tells_holders() => {
+                // The holder has done so, unless it ended before it was to renew the lock.
+                if let Err(error) = store.forget_asker(&lock.name, id, Limit::until(Moment::now() + timeout)) {
+                    log::trace(format_args!("{error}"));
+                }
+                return report(Answer::NoLongerHolds);
+            }
+            Ok(_) if until.passed() => return report(Answer::StillHeld),
+            Err(error) if until.passed() || !error.is_retryable() => return Err(error.into()),
+            Ok(_) | Err(_) => {}
+        }
+    }
 }
 
 fn no_token() -> Error {

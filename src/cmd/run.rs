@@ -23,7 +23,8 @@ use crate::{log, notify, proc};
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(global, &asked.lock)?;
-    let mut claim = new_claim(&lock, &asked.wait_args, (&asked.sharing, &asked.setnx), Some(std::process::id()))?;
+    let (sharing, owner_pid) = ((&asked.sharing, &asked.setnx), Some(std::process::id()));
+    let mut claim = new_claim(&lock, &asked.wait_args, sharing, owner_pid, asked.no_ask)?;
     notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
     see_processes(&lock)?;
     let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
@@ -83,7 +84,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     };
     let mut renewer = Renewer::new(store, claim, asked.ttl, lease, timeout, alarm);
     let supervisor = Supervisor::new((&mut guard, terminal), lease, rules, &mut signals, &mut renewer);
-    let Outcome { ending, time_limit, mut lost, until } = supervisor.run().context("cannot watch the command")?;
+    let Outcome { ending, time_limit, mut lost, asked_by, until } =
+        supervisor.run().context("cannot watch the command")?;
     // From here on only nxlock gives the lock back, not the guard.
     guard.dismiss();
     if let Ok(ending) = &ending {
@@ -99,7 +101,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     match ending {
         Ok(ending) => {
             let unreleased = unreleased.map(|error| Unreleased { error, ends_in: until.remaining() });
-            Ok(Report::Ran(Ran { lock, ending, time_limit, lost, unreleased }))
+            Ok(Report::Ran(Ran { lock, ending, time_limit, lost, asked_by, unreleased }))
         }
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
         Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => Ok(not_run(lock, words, errno, unreleased.is_none())),

@@ -35,10 +35,15 @@ pub struct Share {
     /// Rest of its lease.
     pub ttl: Duration,
     pub fence: Option<Fence>,
-    pub sharing: Sharing,
     pub slot: Option<u16>,
     /// False while the share is reserved for a waiter that has not claimed it yet.
     pub is_claimed: bool,
+}
+
+impl Share {
+    pub fn sharing(&self) -> Sharing {
+        self.holder.terms.sharing
+    }
 }
 
 /// The holders of a shared lock.
@@ -83,7 +88,7 @@ impl Sharing {
 impl Shares {
     /// Returns whether holders asked for different numbers of slots.
     pub fn is_mixed(&self) -> bool {
-        let mut numbers = self.held.iter().filter_map(|share| share.sharing.slots());
+        let mut numbers = self.held.iter().filter_map(|share| share.sharing().slots());
         let first = numbers.next();
         numbers.any(|number| Some(number) != first)
     }

@@ -1,11 +1,11 @@
 //! The value in the key: its format, what it says, and what of it may be shown.
 //!
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 256
-//! bytes at most. A field `:N` follows if others may hold the lock too: at most N in all, or any number if N is 0. A field
-//! `:newest` says that its waiter dismisses older ones that say so too, and a last field `:lease` that no process renews
-//! the lock. The random part and these terms decide; the rest is for people. On a key
-//! shared with old `SETNX` clients the value is a bare number, and a record in the same format, with the number as its
-//! random part, is stored beside it.
+//! bytes at most. Fields with its terms follow, those that apply, in this order: `:N` if others may hold the lock too, at
+//! most N in all, or any number if N is 0; `:newest` if its waiter dismisses older ones that say so too; `:running` if that
+//! waiter also asks a holder that says so to give up; `:noask` if its holder cannot be asked; `:lease` if no process renews
+//! the lock. The random part and these terms decide; the rest is for people. On a key shared with old `SETNX` clients the
+//! value is a bare number, and a record in the same format, with the number as its random part, is stored beside it.
 
 use super::{SHARED_VALUE, Sharing};
 use crate::text::Tainted;
@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 const VERSION: &str = "nx1";
@@ -43,21 +44,47 @@ pub enum Upkeep {
 
 /// The last field of the token of a lock that nobody renews.
 const LEASE_ONLY: &str = "lease";
-/// The field of a token whose waiter supersedes.
+/// The field of a token whose waiter supersedes, and the one after it if it supersedes a holder too.
 const NEWEST: &str = "newest";
+const RUNNING: &str = "running";
+/// The field of a token whose holder cannot be asked to give up.
+const NO_ASK: &str = "noask";
+
+/// Whom a claim supersedes that is newer than theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Supersedes {
+    #[default]
+    #[value(skip)]
+    Nobody,
+    /// Those who wait with --supersede
+    Waiting,
+    /// Those, and a holder that runs with --supersede=running: it is asked to give up
+    Running,
+}
 
 /// What a token says of its claim beside whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub upkeep: Upkeep,
     pub sharing: Sharing,
-    /// Of the waiters whose tokens say so, only the newest stays in the queue.
-    pub supersedes: bool,
+    pub supersedes: Supersedes,
+    /// Its holder cannot be asked to give up, even if a process renews the lock.
+    pub no_ask: bool,
 }
 
 impl Terms {
     pub fn exclusive(upkeep: Upkeep) -> Terms {
-        Terms { upkeep, sharing: Sharing::Exclusive, supersedes: false }
+        Terms { upkeep, sharing: Sharing::Exclusive, supersedes: Supersedes::Nobody, no_ask: false }
+    }
+
+    /// Returns whether a process renews the lock, and may be asked to give it up.
+    pub fn may_be_asked(&self) -> bool {
+        self.upkeep == Upkeep::Renewed && !self.no_ask
+    }
+
+    /// Returns whether its holder gives up for a newer claim that says so too.
+    pub fn gives_way(&self) -> bool {
+        self.supersedes == Supersedes::Running && self.may_be_asked()
     }
 }
 
@@ -143,8 +170,8 @@ impl Token {
     }
 
     /// Returns the record to store beside a bare number, with what the number cannot say.
-    pub fn record(&self, upkeep: Upkeep, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
-        written(&self.0, owner, reason, now, Terms::exclusive(upkeep))
+    pub fn record(&self, terms: Terms, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
+        written(&self.0, owner, reason, now, terms)
     }
 
     /// Returns whether the token says that no process renews its lock.
@@ -154,7 +181,7 @@ impl Token {
 
     /// Returns whether its waiter dismisses older ones of this kind, and is dismissed by newer ones.
     pub fn supersedes(&self) -> bool {
-        Token::read(self.0.as_bytes()).is_some_and(|told| told.terms.supersedes)
+        Token::read(self.0.as_bytes()).is_some_and(|told| told.terms.supersedes != Supersedes::Nobody)
     }
 
     /// Returns whether others may hold the lock together with this token.
@@ -208,10 +235,19 @@ impl Token {
             }
             None => Sharing::Exclusive,
         };
-        let supersedes = last == Some(NEWEST);
-        if supersedes {
-            last = next();
-        }
+        let mut is_next = |field| {
+            let is_next = last == Some(field);
+            if is_next {
+                last = next();
+            }
+            is_next
+        };
+        let supersedes = match (is_next(NEWEST), is_next(RUNNING)) {
+            (false, _) => Supersedes::Nobody,
+            (true, false) => Supersedes::Waiting,
+            (true, true) => Supersedes::Running,
+        };
+        let no_ask = is_next(NO_ASK);
         let upkeep = if last == Some(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
         let is_random = random.len() == RANDOM_LEN && random.bytes().all(|b| BASE32.contains(&b));
         if !is_random && !Token::is_number(random.as_bytes()) {
@@ -222,7 +258,7 @@ impl Token {
             owner: Owner { user: unescaped(user), host: unescaped(host), pid },
             born: SystemTime::UNIX_EPOCH.checked_add(born)?,
             reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
-            terms: Terms { upkeep, sharing, supersedes },
+            terms: Terms { upkeep, sharing, supersedes, no_ask },
         })
     }
 }
@@ -243,11 +279,15 @@ fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, t
     let mut text = format!("{VERSION}:{random}:{}@{}:", field(owner.user.raw(), 40), field(owner.host.raw(), 80));
     text += &format!("{}:{born}:", owner.pid);
     let mut end = terms.sharing.number().map(|number| format!(":{number}")).unwrap_or_default();
-    if terms.supersedes {
-        end += &format!(":{NEWEST}");
-    }
-    if terms.upkeep == Upkeep::LeaseOnly {
-        end += &format!(":{LEASE_ONLY}");
+    for (applies, field) in [
+        (terms.supersedes >= Supersedes::Waiting, NEWEST),
+        (terms.supersedes >= Supersedes::Running, RUNNING),
+        (terms.no_ask, NO_ASK),
+        (terms.upkeep == Upkeep::LeaseOnly, LEASE_ONLY),
+    ] {
+        if applies {
+            end += &format!(":{field}");
+        }
     }
     let room = MAX_LEN - text.len() - end.len();
     text += &field(reason.unwrap_or_default(), room);
@@ -407,7 +447,7 @@ mod tests {
             let number: i64 = token.as_str().parse().unwrap();
             assert_eq!(token.as_str().len(), 19);
             assert!(token.is_beside_setnx() && number / 1000 > 100 * 1_795_000_000, "{number}");
-            let record = token.record(Upkeep::Renewed, &owner("al:ice", "web@3"), Some("why"), now);
+            let record = token.record(Terms::exclusive(Upkeep::Renewed), &owner("al:ice", "web@3"), Some("why"), now);
             assert!(record.starts_with(&token.record_begin()));
             let told = Token::read(record.as_bytes()).unwrap();
             assert_eq!(told.owner, owner("al:ice", "web@3"));
@@ -453,17 +493,20 @@ mod tests {
         let upkeeps = [Upkeep::Renewed, Upkeep::LeaseOnly];
         let all = upkeeps.into_iter().flat_map(|upkeep| sharings.map(|sharing| (upkeep, sharing)));
         for (upkeep, sharing) in all {
-            for (reason, supersedes) in [
-                (None, false),
-                (Some("4"), true),
-                (Some("newest"), false),
-                (Some("x:4:newest"), false),
-                (Some(&"4:".repeat(400)[..]), true),
+            for (reason, supersedes, no_ask) in [
+                (None, Supersedes::Nobody, false),
+                (Some("4"), Supersedes::Waiting, false),
+                (Some("newest"), Supersedes::Nobody, true),
+                (Some("x:4:newest:running"), Supersedes::Nobody, false),
+                (Some("noask"), Supersedes::Running, false),
+                (Some(&"4:".repeat(400)[..]), Supersedes::Running, true),
             ] {
-                let terms = Terms { upkeep, sharing, supersedes };
+                let terms = Terms { upkeep, sharing, supersedes, no_ask };
                 let token = Token::mint_for(terms, &owner("a", "b"), reason, SystemTime::UNIX_EPOCH).unwrap();
                 assert_eq!(Token::read(token.as_str().as_bytes()).unwrap().terms, terms, "{}", token.as_str());
+                let supersedes = supersedes != Supersedes::Nobody;
                 assert_eq!((token.is_share(), token.supersedes()), (sharing != Sharing::Exclusive, supersedes));
+                assert_eq!(terms.may_be_asked(), upkeep == Upkeep::Renewed && !no_ask);
                 assert!(token.as_str().len() <= MAX_LEN);
             }
         }

@@ -9,7 +9,9 @@ use crate::duration::span;
 use crate::error::Error;
 use crate::lock::{StateKind, words};
 use crate::log::{self, FAINT};
-use crate::report::{Acquired, Busy, NotRun, NotYours, Ran, Refused, Report, StatusRows, TokenForm, Wanted};
+use crate::report::{
+    Acquired, Answer, Asked, Busy, NotRun, NotYours, Ran, Refused, Report, StatusRows, TokenForm, Wanted,
+};
 use crate::text::{self, clean};
 
 pub fn stdout(report: &Report) -> Option<String> {
@@ -35,6 +37,8 @@ pub fn stderr(report: &Report) {
         Report::Released(released) if released.broken => log::note(format_args!("broke \"{}\"", released.lock.name)),
         Report::Released(released) => log::trace(format_args!("released \"{}\"", released.lock.name)),
         // The exit status says it.
+        Report::Asked(asked) if log::is_quiet() && asked.answer == Answer::StillHeld => {}
+        Report::Asked(asked) => ask(asked),
         Report::Busy(_) if log::is_quiet() => {}
         Report::Busy(busy) => log::error(format_args!("{}", refusal(busy))),
         Report::NotYours(not_yours) => log::error(format_args!("{}", rebuff(not_yours))),
@@ -122,6 +126,23 @@ fn refusal(busy: &Busy) -> String {
     text
 }
 
+fn ask(Asked { lock, holder, answer, waited }: &Asked) {
+    let (name, who) = (&lock.name, words::who(holder));
+    match answer {
+        Answer::Asked => log::note(format_args!("asked {who}, to give up \"{name}\"")),
+        Answer::NoLongerHolds => log::note(format_args!("{who}, no longer holds \"{name}\"")),
+        Answer::StillHeld => {
+            log::error(format_args!("{who}, was asked, and still holds \"{name}\" after {}", span(*waited)));
+        }
+        Answer::Refuses if holder.terms.no_ask => {
+            log::error(format_args!("{who}, cannot be asked to give up \"{name}\": it holds the lock with --no-ask"));
+        }
+        Answer::Refuses => log::error(format_args!(
+            "{who}, cannot be asked to give up \"{name}\": no process renews that lock, which ends with its lease"
+        )),
+    }
+}
+
 fn rebuff(not_yours: &NotYours) -> String {
     let name = &not_yours.lock.name;
     let state = &not_yours.state;
@@ -129,6 +150,10 @@ fn rebuff(not_yours: &NotYours) -> String {
         (Wanted::Break, StateKind::Free) => return format!("cannot break \"{name}\": it is free"),
         (Wanted::Break, _) => {
             return format!("cannot break \"{name}\": the holder has changed, {}", words::now_whose(state));
+        }
+        (Wanted::Ask, StateKind::Free) => return format!("nobody to ask for \"{name}\": it is free"),
+        (Wanted::Ask, _) => {
+            return format!("nobody to ask for \"{name}\": the holder has changed, {}", words::now_whose(state));
         }
         (Wanted::Renew, _) => "cannot renew",
         (Wanted::Release, _) => "cannot release",

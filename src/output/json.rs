@@ -6,9 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::config::{Origin, Setting};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Holder, Legacy, LockState, Lost, Share, Sharing, Slot, SlotCount, StateKind, Token, words};
+use crate::lock::{
+    Fence, Holder, Legacy, LockState, Lost, Share, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told, words,
+};
 use crate::log;
-use crate::report::{Checked, CheckedServer, Ending, Named, Ran, Refused, Report, Row, Wanted};
+use crate::report::{Answer, Checked, CheckedServer, Ending, Named, Ran, Refused, Report, Row, Wanted};
 use crate::store::{Finding, Verdict, Waiter};
 use crate::text::{self, Tainted};
 
@@ -52,11 +54,21 @@ pub fn document(report: &Report) -> Option<Value> {
         }
         Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
         Report::Released(released) => outcome("released", &released.lock, [("broken", json!(released.broken))]),
+        Report::Asked(asked) => {
+            let word = match asked.answer {
+                Answer::Asked => "asked",
+                Answer::NoLongerHolds => "no_longer_held",
+                Answer::StillHeld => "still_held",
+                Answer::Refuses => "refuses",
+            };
+            outcome(word, &asked.lock, [("holder", holder(&asked.holder)), ("waited_ms", millis(asked.waited))])
+        }
         Report::NotYours(not_yours) => {
             let wanted = match not_yours.wanted {
                 Wanted::Renew => "renew",
                 Wanted::Release => "release",
                 Wanted::Break => "break",
+                Wanted::Ask => "ask",
             };
             outcome(
                 "not_yours",
@@ -95,21 +107,19 @@ fn refusal(refused: &Refused) -> impl Iterator<Item = (&'static str, Value)> {
         ("queue_length", json!(refused.place.length - usize::from(refused.place.position > 0))),
         ("waited_ms", millis(refused.waited)),
         ("nested", json!(refused.nested)),
-        ("superseded_by", superseded_by(refused)),
+        ("superseded_by", refused.superseded_by.as_deref().map_or(Value::Null, claimant)),
     ];
     state(&refused.state).into_iter().chain(more)
 }
 
-/// Returns the waiter that has dismissed this one.
-pub fn superseded_by(refused: &Refused) -> Value {
-    refused.superseded_by.as_ref().map_or(Value::Null, |newer| {
-        json!({
-            "id": newer.id.as_str(),
-            "host": newer.owner.host.raw(),
-            "user": newer.owner.user.raw(),
-            "pid": newer.owner.pid,
-            "reason": newer.reason.as_ref().map(Tainted::raw),
-        })
+/// Returns the process that a token is of.
+pub fn claimant(told: &Told) -> Value {
+    json!({
+        "id": told.id.as_str(),
+        "host": told.owner.host.raw(),
+        "user": told.owner.user.raw(),
+        "pid": told.owner.pid,
+        "reason": told.reason.as_ref().map(Tainted::raw),
     })
 }
 
@@ -150,6 +160,7 @@ pub fn holder(holder: &Holder) -> Value {
         "since": text::instant(holder.since),
         "held_ms": millis(holder.held),
         "reason": holder.reason.as_ref().map(Tainted::raw),
+        "may_be_asked": holder.terms.may_be_asked(),
     })
 }
 
@@ -158,7 +169,7 @@ fn share(share: &Share) -> Value {
     value["ttl_ms"] = millis(share.ttl);
     value["fence"] = fence(share.fence);
     value["slot"] = json!(share.slot);
-    value["slots"] = json!(share.sharing.slots().map(SlotCount::get));
+    value["slots"] = json!(share.sharing().slots().map(SlotCount::get));
     value["claimed"] = json!(share.is_claimed);
     value
 }
@@ -183,8 +194,9 @@ fn waiter(waiter: &Waiter) -> Value {
         "pid": waiter.owner.pid,
         "waiting_ms": millis(waiter.waiting),
         "reason": waiter.reason.as_ref().map(Tainted::raw),
-        "shared": waiter.sharing == Sharing::Shared,
-        "slots": waiter.sharing.slots().map(SlotCount::get),
+        "shared": waiter.terms.sharing == Sharing::Shared,
+        "slots": waiter.terms.sharing.slots().map(SlotCount::get),
+        "supersedes": waiter.terms.supersedes != Supersedes::Nobody,
     })
 }
 
@@ -256,6 +268,7 @@ fn ended(ran: &Ran) -> Vec<(&'static str, Value)> {
         ("signal", signal),
         ("time_limit", json!(ran.time_limit)),
         ("lost", ran.lost.as_ref().map_or(Value::Null, lost)),
+        ("asked_by", ran.asked_by.as_deref().map_or(Value::Null, claimant)),
         ("unreleased", ran.unreleased.as_ref().map_or(Value::Null, |unreleased| {
             json!({ "message": unreleased.error.to_string(), "ends_in_ms": millis(unreleased.ends_in) })
         })),

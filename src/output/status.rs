@@ -4,7 +4,7 @@ use anstyle::{AnsiColor, Style};
 
 use super::table::{Cell, Layout, Yield};
 use crate::duration::span;
-use crate::lock::{LockState, Share, Shares, Sharing, StateKind, words};
+use crate::lock::{Holder, LockState, Share, Shares, Sharing, StateKind, Supersedes, words};
 use crate::log::{DOUBTFUL, FAINT};
 use crate::report::{Named, Row};
 use crate::store::{LockStatus, Waiter};
@@ -145,7 +145,7 @@ fn count(queue: &[Waiter]) -> String {
 
 /// Returns the line of one of several holders, shown under their lock.
 fn share(share: &Share) -> Line {
-    let state = match (share.is_claimed, share.sharing) {
+    let state = match (share.is_claimed, share.sharing()) {
         (false, _) => "reserved",
         (true, Sharing::Slots(_)) => "slot",
         (true, Sharing::Shared | Sharing::Exclusive) => "shared",
@@ -174,14 +174,15 @@ fn unlisted(shares: &Shares) -> Option<Line> {
 
 /// Returns the reason of a waiter, and how it would share the lock if not all waiters are alike.
 fn reason(waiter: &Waiter, is_mixed: bool) -> String {
-    let sharing = is_mixed.then(|| format!("({})", words::sharing(waiter.sharing)));
+    let sharing = is_mixed.then(|| format!("({})", words::sharing(waiter.terms.sharing)));
+    let supersedes = (waiter.terms.supersedes != Supersedes::Nobody).then(|| "(supersedes)".to_owned());
     let reason = waiter.reason.as_ref().map(ToString::to_string);
-    sharing.into_iter().chain(reason).collect::<Vec<_>>().join(" ")
+    sharing.into_iter().chain(supersedes).chain(reason).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns whether a lock is shared, or a waiter would share it.
 fn is_mixed(LockStatus { state, queue }: &LockStatus) -> bool {
-    state.kind == StateKind::Shared || queue.iter().any(|waiter| waiter.sharing != Sharing::Exclusive)
+    state.kind == StateKind::Shared || queue.iter().any(|waiter| waiter.terms.sharing != Sharing::Exclusive)
 }
 
 /// Returns a waiter's line, shown under its lock. The time waited is in the column of the time held.
@@ -198,8 +199,8 @@ fn waiter(waiter: &Waiter, is_mixed: bool) -> Line {
     ]
 }
 
-/// Returns all that is known of one lock, and its queue, a line each. `options` are those of a command that would break
-/// it.
+/// Returns all that is known of one lock, and its queue, a line each. `options` are those of a command that would ask for
+/// it or break it.
 pub fn detail(row: &Row, options: Option<&str>) -> String {
     let Row { lock, status: LockStatus { state, queue } } = row;
     let (style, text) = match &state.holder {
@@ -249,12 +250,13 @@ fn sharer(share: &Share) -> String {
     let holder = &share.holder;
     let slot = share.slot.map(|slot| format!(", slot {slot}")).unwrap_or_default();
     let time = if share.is_claimed { format!("for {}", span(holder.held)) } else { "reserved".to_owned() };
+    let no_ask = if holder.terms.no_ask { ", cannot be asked" } else { "" };
     let reason = holder.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("{}, id {}{slot}, {time}, lease {}{reason}", words::who(holder), holder.id, span(share.ttl))
+    format!("{}, id {}{slot}, {time}, lease {}{no_ask}{reason}", words::who(holder), holder.id, span(share.ttl))
 }
 
-/// Returns who holds a lock, since when, the rest of its lease, the reason, and the command that breaks it. Lists at
-/// most `most` of several holders.
+/// Returns who holds a lock, since when, the rest of its lease, the reason, and the commands that ask for it and break
+/// it. Lists at most `most` of several holders.
 pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize) -> String {
     let mut text = String::new();
     let mut line = |label: &str, what: String| text += &labelled(label, &what);
@@ -283,34 +285,53 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
     if let Some(reason) = state.holder.as_ref().and_then(|holder| holder.reason.as_ref()) {
         line("reason", reason.to_string());
     }
+    match options.and_then(|options| asks(lock, state, options)) {
+        Some(asks) => line("ask", asks),
+        None if state.holder.as_ref().is_some_and(|holder| holder.terms.no_ask) => {
+            line("ask", "its holder cannot be asked to give up".into());
+        }
+        None => {}
+    }
     if let Some(breaks) = options.and_then(|options| breaks(lock, state, options)) {
         line("break", breaks);
     }
     text
 }
 
+/// Returns the command that asks a holder to give up, if one may be asked.
+fn asks(lock: &Named, state: &LockState, options: &str) -> Option<String> {
+    let id = id_of(state, |holder| holder.terms.may_be_asked())?;
+    Some(releases(lock, &format!("--ask {id}"), options))
+}
+
+/// Returns the ID of the holder, if it is of this kind; of several holders, a word that tells to choose.
+fn id_of(state: &LockState, is_of_it: impl Fn(&Holder) -> bool) -> Option<String> {
+    let holder = state.holders().find(|holder| is_of_it(holder))?;
+    Some(if state.kind == StateKind::Shared { "ID".to_owned() } else { holder.id.to_string() })
+}
+
 /// Returns the command that breaks a lock.
-pub fn breaks(Named { name, key, by_key }: &Named, state: &LockState, options: &str) -> Option<String> {
-    let mut holders = state.holders();
-    let id = match (holders.next(), state.kind == StateKind::Shared) {
-        (Some(_), true) => Some("ID".to_owned()),
-        (holder, _) => holder.map(|holder| holder.id.to_string()),
-    };
-    let Some(id) = id else {
+fn breaks(lock: &Named, state: &LockState, options: &str) -> Option<String> {
+    let Some(id) = id_of(state, |_| true) else {
         let nobodys = matches!(
             state.kind,
             StateKind::Free | StateKind::Shared | StateKind::Contested | StateKind::Unknown | StateKind::Damaged
         );
-        return (!nobodys).then(|| format!("redis-cli DEL {}", quoted(key)));
+        return (!nobodys).then(|| format!("redis-cli DEL {}", quoted(&lock.key)));
     };
+    Some(releases(lock, &format!("--break {id}"), options))
+}
+
+/// Returns a call of `release` for this lock.
+fn releases(Named { name, by_key, .. }: &Named, how: &str, options: &str) -> String {
     let quoted = quoted(name.as_str());
     // A name that begins with a dash would be parsed as an option.
     let which = match name.as_str().starts_with('-') {
-        _ if *by_key => format!("--key={quoted} --break {id}"),
-        true => format!("--break {id} -- {quoted}"),
-        false => format!("{quoted} --break {id}"),
+        _ if *by_key => format!("--key={quoted} {how}"),
+        true => format!("{how} -- {quoted}"),
+        false => format!("{quoted} {how}"),
     };
-    Some(format!("nxlock{options} release {which}"))
+    format!("nxlock{options} release {which}")
 }
 
 /// Quotes text for a POSIX shell. Names and tokens contain no NUL, the only character that cannot be quoted.

@@ -1,6 +1,7 @@
 //! Locks of one machine, without a server: a directory has one record per lock, read and written under its flock(2).
 //! The contract is the same as a server's, except that the kernel reports a killed holder at once.
 
+mod asking;
 mod background;
 mod check;
 mod directory;
@@ -36,13 +37,13 @@ pub mod files {
     pub use super::format::sum;
     pub use super::lines::Line;
     pub use super::pid_view::Process;
-    pub use super::record::{Record, Share, Superseder, Waiter};
+    pub use super::record::{Asker, Record, Share, Superseder, Waiter};
 }
 
 use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, Store, poll_pause};
 use crate::clock::{Boot, Moment};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Prefix, Token, Ttl};
+use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Prefix, Token, Told, Ttl};
 use crate::text;
 use crate::wait::{Limit, Woken};
 use directory::{OpenDirectory, Part};
@@ -313,6 +314,33 @@ impl Store for Local {
         });
         let taken = taken.map_err(|fault| self.error("break", Some(name), fault))?;
         Ok(taken.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
+    }
+
+    fn ask_to_give_up(
+        &mut self,
+        name: &LockName,
+        id: &HolderId,
+        by: &Token,
+        _: Duration,
+        limit: Limit<'_>,
+    ) -> Result<(), Error> {
+        let key = self.prefix.key(name);
+        // Without files, there is no holder either.
+        let asked = self.transaction(&key, false, limit, |transaction, _, _| transaction.put_asker(id, by));
+        asked.map(drop).map_err(|fault| self.error("ask for", Some(name), fault))
+    }
+
+    fn forget_asker(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<(), Error> {
+        let key = self.prefix.key(name);
+        let forgotten = self.transaction(&key, false, limit, |transaction, _, _| transaction.take_asker(id));
+        forgotten.map(drop).map_err(|fault| self.error("forget who asks for", Some(name), fault))
+    }
+
+    fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {
+        let Some(id) = claim.token.id() else { return Ok(None) };
+        let key = self.prefix.key(&claim.name);
+        let asker = self.transaction(&key, false, limit, |transaction, _, _| transaction.take_asker(&id));
+        asker.map(Option::flatten).map_err(|fault| self.error("see who asks for", Some(&claim.name), fault))
     }
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {

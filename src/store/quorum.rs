@@ -23,7 +23,7 @@ use super::redis::endpoint::Endpoint;
 use super::{AcquireMode, Acquired, LockStatus, Probed, QueuePlace, Released, Renewed, Store};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Ttl};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Told, Ttl};
 use crate::wait::{Limit, Woken};
 use contention::Contention;
 use fanout::{Fanout, Stragglers};
@@ -342,6 +342,25 @@ impl Store for Quorum {
             return Ok(Released::Done);
         }
         Err(self.too_few("release", Some(&claim.name), &votes))
+    }
+
+    fn ask_to_give_up(
+        &mut self,
+        name: &LockName,
+        _: &HolderId,
+        _: &Token,
+        _: Duration,
+        _: Limit<'_>,
+    ) -> Result<(), Error> {
+        Err(Error::internal(&format!("cannot ask for \"{name}\""), &"several servers have no place for that"))
+    }
+
+    fn forget_asker(&mut self, _: &LockName, _: &HolderId, _: Limit<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn asker(&mut self, _: &Claim, _: Limit<'_>) -> Result<Option<Told>, Error> {
+        Ok(None)
     }
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {

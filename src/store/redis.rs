@@ -4,6 +4,7 @@
 //! how it is reached: `client` and `topology` do.
 
 mod acl;
+mod asking;
 mod check;
 mod claim;
 mod client;
@@ -35,7 +36,7 @@ use redis::{Cmd, Value, cmd};
 use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Ttl, companion_key};
+use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Told, Ttl, companion_key};
 use crate::log;
 use crate::wait::{Limit, Woken};
 use client::Client;
@@ -472,8 +473,31 @@ impl Store for Server {
         self.release_as(&operation, &Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None }, limit)
     }
 
+    fn ask_to_give_up(
+        &mut self,
+        name: &LockName,
+        id: &HolderId,
+        by: &Token,
+        rest: Duration,
+        limit: Limit<'_>,
+    ) -> Result<(), Error> {
+        self.put_asker(name, id, by, rest, limit)
+    }
+
+    fn forget_asker(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<(), Error> {
+        self.delete_asker(name, id, limit)
+    }
+
+    fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {
+        self.take_asker(claim, limit)
+    }
+
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
         Ok(self.look(&Operation::to("inspect", name), None, limit)?.0)
+    }
+
+    fn inspect_holder(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<LockStatus, Error> {
+        Ok(self.look(&Operation::to("inspect", name), Some(id), limit)?.0)
     }
 
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {

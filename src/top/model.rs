@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::keys::Key;
 use super::order::{Sort, order};
+use crate::asking::Asked;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::Subject;
@@ -46,8 +47,27 @@ pub enum Page {
     /// The list, while the user types a filter.
     Filter,
     Help,
-    /// The question whether to break this holder's lock, and the page to return to.
-    Break(Named, Box<Holder>, Box<Page>),
+    /// The question whether to do this to a holder, and the page to return to.
+    Question(Action, Named, Box<Holder>, Box<Page>),
+}
+
+/// What can be done to a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask it to give up.
+    Ask,
+    /// Take the lock from it.
+    Break,
+}
+
+impl Action {
+    /// Returns the key for it.
+    fn key(self) -> Key {
+        match self {
+            Action::Ask => Key::Char('a'),
+            Action::Break => Key::Char('b'),
+        }
+    }
 }
 
 /// An action that the model leaves to its caller.
@@ -56,7 +76,7 @@ pub enum Effect {
     Nothing,
     Quit,
     Suspend,
-    Break(Named, HolderId),
+    Do(Action, Named, HolderId),
 }
 
 /// Delay before the screen shows the progress of the first poll.
@@ -122,6 +142,19 @@ impl Model {
         });
     }
 
+    pub fn asked(&mut self, lock: &Named, answer: Result<Asked, Error>) {
+        self.notice = Some(match answer {
+            Ok(Asked::Yes(holder)) => format!("asked {}, to give up \"{}\"", words::who(&holder), lock.name),
+            Ok(Asked::Refuses(holder)) => {
+                format!("not asked: {}, cannot be asked to give up \"{}\"", words::who(&holder), lock.name)
+            }
+            Ok(Asked::NotTheHolder(state)) => {
+                format!("not asked: \"{}\" has changed hands, {}", lock.name, words::now_whose(&state))
+            }
+            Err(error) => format!("{error}"),
+        });
+    }
+
     /// Returns the locks shown, in display order.
     pub fn shown(&self) -> Vec<&Row> {
         self.shown.iter().map(|row| &self.rows[*row]).collect()
@@ -160,17 +193,17 @@ impl Model {
             (Key::Ctrl('z'), _) => return Effect::Suspend,
             // Redraw, which every key does.
             (Key::Ctrl('l'), _) => {}
-            (key, Page::Break(lock, holder, back)) => {
-                let (lock, id, back) = (lock.clone(), holder.id.clone(), back.as_ref().clone());
-                if key == Key::Char('b') {
-                    self.page = self.ask_about_next(lock, &id, back);
+            (key, Page::Question(action, lock, holder, back)) => {
+                let (action, lock, id, back) = (*action, lock.clone(), holder.id.clone(), back.as_ref().clone());
+                if key == action.key() {
+                    self.page = self.question_about_next(action, lock, &id, back);
                     return Effect::Nothing;
                 }
                 self.page = back;
                 if matches!(key, Key::Char('y' | 'Y')) {
-                    return Effect::Break(lock, id);
+                    return Effect::Do(action, lock, id);
                 }
-                self.notice = Some("not broken".into());
+                self.notice = Some(if action == Action::Ask { "not asked" } else { "not broken" }.into());
             }
             (key, Page::Filter) => self.type_filter(key),
             (_, Page::Help) => self.page = Page::List,
@@ -194,7 +227,8 @@ impl Model {
                 self.filter.clear();
                 self.arrange(self.place());
             }
-            Key::Char('b') => self.ask_to_break(),
+            Key::Char('a') => self.question(Action::Ask),
+            Key::Char('b') => self.question(Action::Break),
             Key::Char('?') => self.page = Page::Help,
             key => self.select(moved(key, place, self.height, self.shown.len())),
         }
@@ -202,7 +236,8 @@ impl Model {
 
     fn press_in_detail(&mut self, key: Key) {
         match key {
-            Key::Char('b') => self.ask_to_break(),
+            Key::Char('a') => self.question(Action::Ask),
+            Key::Char('b') => self.question(Action::Break),
             Key::Char('?') => self.page = Page::Help,
             // Drawing clamps it to the last line.
             key => self.top = moved(key, self.top, self.height, usize::MAX),
@@ -231,11 +266,11 @@ impl Model {
     }
 
     /// Returns the question about the holder after this one: a shared lock has several.
-    fn ask_about_next(&self, lock: Named, id: &HolderId, back: Page) -> Page {
+    fn question_about_next(&self, action: Action, lock: Named, id: &HolderId, back: Page) -> Page {
         let holders = self.holders(&lock);
         let at = holders.iter().position(|holder| holder.id == *id).map_or(0, |at| at + 1);
         match holders.get(at).or(holders.first()) {
-            Some(holder) => Page::Break(lock, Box::new((*holder).clone()), Box::new(back)),
+            Some(holder) => Page::Question(action, lock, Box::new((*holder).clone()), Box::new(back)),
             None => back,
         }
     }
@@ -246,12 +281,16 @@ impl Model {
         row.into_iter().flat_map(|row| row.status.state.holders()).collect()
     }
 
-    fn ask_to_break(&mut self) {
+    fn question(&mut self, action: Action) {
         let Some((lock, row)) = self.selected() else { return };
         let state = row.map(|row| &row.status.state);
         match state.and_then(|state| state.holders().next()) {
             Some(holder) => {
-                self.page = Page::Break(lock.clone(), Box::new(holder.clone()), Box::new(self.page.clone()));
+                let back = Box::new(self.page.clone());
+                self.page = Page::Question(action, lock.clone(), Box::new(holder.clone()), back);
+            }
+            None if action == Action::Ask => {
+                self.notice = Some(format!("\"{}\" has no holder to ask for it", lock.name));
             }
             None => self.notice = Some(format!("\"{}\" has no holder to take it from", lock.name)),
         }

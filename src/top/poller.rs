@@ -1,12 +1,14 @@
-//! The thread that owns the store, so that a server that hangs blocks no key. Polls and breaks locks on request, one
+//! The thread that owns the store, so that a server that hangs blocks no key. Polls locks, and acts on them on request, one
 //! request at a time. Must not know who reads its messages.
 
 use std::io;
 
-use crate::clock::Moment;
+use super::model::Action;
+use crate::asking::{self, Asked};
+use crate::clock::{Moment, wall};
 use crate::error::Error;
 use crate::list::Subject;
-use crate::lock::HolderId;
+use crate::lock::{HolderId, Owner, Token};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::report::{Named, Row};
 use crate::retry::{self, ReleaseAnswer};
@@ -16,8 +18,8 @@ use crate::wait::Limit;
 
 pub enum Task {
     Look,
-    /// Break the lock if this holder still has it.
-    Break(Named, HolderId),
+    /// Do this to the holder, if it still has the lock.
+    Do(Action, Named, HolderId),
 }
 
 pub enum Update {
@@ -26,6 +28,7 @@ pub enum Update {
     Seen(Vec<Row>),
     Error(Error),
     Broken(Named, Result<Released, Error>),
+    Asked(Named, Result<Asked, Error>),
 }
 
 /// Starts the thread. It ends with the program, at the latest.
@@ -48,7 +51,13 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
                 Ok(rows) => Update::Seen(rows),
                 Err(error) => Update::Error(error),
             },
-            Task::Break(lock, id) => {
+            Task::Do(Action::Ask, lock, id) => {
+                let by = Token::mint(&Owner::this_process(), None, wall());
+                let by = by.map_err(|error| Error::internal("cannot ask", &error));
+                let asked = by.and_then(|by| asking::ask(store.as_mut(), &lock.name, &id, &by, subject.timeout));
+                Update::Asked(lock, asked)
+            }
+            Task::Do(Action::Break, lock, id) => {
                 let take = |limit: Limit<'_>| store.break_lock(&lock.name, &id, limit);
                 let taken = retry::release(subject.timeout, Moment::NEVER, take).map(|taken| match taken {
                     ReleaseAnswer::Done | ReleaseAnswer::InDoubt => Released::Done,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anstyle::Style;
 use unicode_width::UnicodeWidthStr;
 
-use super::model::{Model, Page};
+use super::model::{Action, Model, Page};
 use super::order::Sort;
 use crate::clock::Moment;
 use crate::duration::span;
@@ -22,7 +22,7 @@ const OTHERS: &str = "  ";
 /// How late a poll may be before the head shows the age of the model.
 const LATE: Duration = Duration::from_secs(1);
 
-const HELP: [(&str, &str); 11] = [
+const HELP: [(&str, &str); 12] = [
     ("up, k", "the lock before"),
     ("down, j", "the next"),
     ("page up, page down", "a screen at a time"),
@@ -31,6 +31,7 @@ const HELP: [(&str, &str); 11] = [
     ("Esc", "back; without the filter"),
     ("s", "sort by the next of name, held, lease, waiting"),
     ("/", "show only those with a text in name, holder or reason"),
+    ("a", "ask the holder to give up, after a question; again: its next"),
     ("b", "break: take the lock from its holder, after a question; again: from its next"),
     ("?", "this help"),
     ("q, Ctrl-C", "leave"),
@@ -44,12 +45,12 @@ pub fn lines(model: &mut Model, columns: usize, rows: usize) -> Vec<String> {
     // All lines but the head and the foot.
     let height = rows.saturating_sub(2);
     let page = match &model.page {
-        Page::Break(_, _, back) => back.as_ref().clone(),
+        Page::Question(.., back) => back.as_ref().clone(),
         page => page.clone(),
     };
     lines.extend(match page {
         Page::List | Page::Filter => list(model, columns, height),
-        Page::Detail | Page::Break(..) => one(model, columns, height),
+        Page::Detail | Page::Question(..) => one(model, columns, height),
         Page::Help => HELP.map(|(key, what)| plain(&format!("  {key:<20}{what}"), columns)).to_vec(),
     });
     lines.truncate(rows.saturating_sub(1));
@@ -146,7 +147,7 @@ fn fitted(line: &str, columns: usize) -> String {
 /// Returns the last line: a question, the filter, an error, the result of an action, or the keys.
 fn foot(model: &Model, columns: usize) -> String {
     match (&model.page, &model.error, &model.notice) {
-        (Page::Break(lock, holder, _), ..) => question(model, lock, holder, columns),
+        (Page::Question(action, lock, holder, _), ..) => question(model, *action, (lock, holder), columns),
         (Page::Filter, ..) => plain(&format!("/{}", model.filter), columns),
         (_, Some(error), _) => {
             let age = model.seen.map(|seen| span(seen.elapsed())).unwrap_or_default();
@@ -154,15 +155,20 @@ fn foot(model: &Model, columns: usize) -> String {
         }
         (_, _, Some(notice)) => plain(notice, columns),
         (Page::Help, ..) => styled("any key: back", FAINT, columns),
-        (Page::Detail, ..) => styled("Esc back  b break  ? help  q leave", FAINT, columns),
-        (Page::List, ..) => styled("Enter queue  s sort  / filter  b break  ? help  q leave", FAINT, columns),
+        (Page::Detail, ..) => styled("Esc back  a ask  b break  ? help  q leave", FAINT, columns),
+        (Page::List, ..) => styled("Enter queue  s sort  / filter  a ask  b break  ? help  q leave", FAINT, columns),
     }
 }
 
-fn question(model: &Model, lock: &Named, holder: &Holder, columns: usize) -> String {
+fn question(model: &Model, action: Action, (lock, holder): (&Named, &Holder), columns: usize) -> String {
+    let (verb, again) = match action {
+        Action::Ask => ("ask for", "a"),
+        Action::Break => ("break", "b"),
+    };
+    let others = model.holders(lock).len() > 1;
     // The question itself is never cut, however long the names are.
-    let ask = if model.holders(lock).len() > 1 { "? type y; b: the next holder" } else { "? type y" };
-    let what =
-        format!("break \"{}\", held by {}, id {}, for {}", lock.name, words::who(holder), holder.id, span(holder.held));
+    let ask = if others { format!("? type y; {again}: the next holder") } else { "? type y".to_owned() };
+    let (who, held) = (words::who(holder), span(holder.held));
+    let what = format!("{verb} \"{}\", held by {who}, id {}, for {held}", lock.name, holder.id);
     styled(&format!("{}{ask}", shortened(&what, columns.saturating_sub(ask.len()))), DOUBTFUL, columns)
 }

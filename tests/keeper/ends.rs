@@ -158,7 +158,7 @@ impl Told {
         let redis = Redis::start();
         let holder = Turn::had(&redis, &[]);
         let bystander = Bystander::of(&redis);
-        let mut waits = redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid()]).start();
+        let mut waits = redis.nxlock(["-v", "acquire", "job", "--while-pid", &bystander.pid()]).start();
         waits.says("waiting for \"job\"");
         eventually("it is in the queue", || lock_status(&redis)["queue"].as_array().unwrap().len() == 1);
         let keepers = waits.descendants();
@@ -202,10 +202,11 @@ fn a_typed_ctrl_c_ends_the_wait() {
 #[test]
 fn no_keeper_goes_on_waiting_for_who_was_killed() {
     let Told { redis, waits, keepers, holder, bystander } = Told::by(|waits| waits.signal(Signal::SIGKILL));
-    waits.finish().dies_of(Signal::SIGKILL);
+    let done = waits.finish().dies_of(Signal::SIGKILL);
     eventually("nobody waits", || !keepers.iter().any(|pid| is_alive(*pid)));
     // The keeper sends this before it ends, and does not wait long for a busy server.
-    eventually("it has left the queue", || !redis.exists("{lock:job}:queue"));
+    let what = format!("{keepers:?} have left the queue:\n{}", done.both());
+    eventually(&what, || !redis.exists("{lock:job}:queue"));
     holder.leaves();
     drop(bystander);
 }

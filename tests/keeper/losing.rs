@@ -5,9 +5,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{Asked, Bystander, LONG, Script};
-use crate::support::turns::{Turn, break_it, is_free, is_renewed, release};
+use crate::support::turns::{Turn, break_it, holder_id, is_free, is_renewed, release};
 use crate::support::{
-    Authority, Five, Local, Nxlock, Redis, eventually, is_alive, lasts, may_unshare, program, state_of, wall,
+    Authority, Five, Local, Nxlock, Redis, eventually, is_alive, lasts, may_unshare, now, program, state_of, wall,
 };
 
 #[test]
@@ -38,6 +38,74 @@ fn a_script_that_wants_no_signal_gets_none() {
     let script = Script::holding(&redis, "--ttl 3s --lost-signal none");
     redis.delete("lock:job");
     script.keeper_ends();
+    script.goes_on_to("");
+    script.ends_untold();
+}
+
+/// Asks the keeper for its lock, and waits until it is free.
+#[track_caller]
+fn is_asked(authority: &impl Authority) {
+    let id = holder_id(authority);
+    let asked = authority.nxlock(["release", "job", "--ask", &id, "--wait", "20s"]).run();
+    asked.exits(0).says("no longer holds \"job\"");
+}
+
+fn has_its_lock_until_it_ends(authority: &impl Authority) {
+    let script = r#"trap 'echo told; while ! [ -e "$GO" ]; do sleep 0.02; done; exit 3' TERM
+        eval "$(nxlock acquire job --while-pid $$ --ttl 3s --export || echo exit $?)"; echo up; while :; do sleep 0.05; done"#;
+    let go = authority.directory().join("go");
+    let mut running = authority.sh(script, &[]).env("GO", &go).start();
+    running.line("up");
+    let next = Turn::waiting(authority, &[]);
+    let id = holder_id(authority);
+    authority.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+    running.line("told");
+    assert_eq!(holder_id(authority), id, "the script still runs");
+    std::fs::write(&go, "").unwrap();
+    running.finish().exits(3);
+    let mut next = next;
+    next.up();
+    next.leaves();
+}
+
+#[test]
+fn a_script_that_is_asked_for_its_lock_is_told_and_has_it_until_it_ends() {
+    has_its_lock_until_it_ends(&Redis::start());
+    has_its_lock_until_it_ends(&Local::start());
+}
+
+#[test]
+fn a_script_that_goes_on_after_it_was_asked_has_its_lock_for_ten_seconds() {
+    let redis = Redis::start();
+    let mut script = Script::holding(&redis, "--ttl 3s");
+    let began = now();
+    is_asked(&redis);
+    let took = began.elapsed();
+    assert!((Duration::from_secs(9)..Duration::from_secs(16)).contains(&took), "{took:?}");
+    script.is_told("lost");
+    script.keeper_ends();
+}
+
+#[test]
+fn a_script_that_gives_its_lock_back_when_it_is_asked_is_told_once() {
+    let redis = Redis::start();
+    let script = r#"trap 'echo told; nxlock release job || echo "not released"' USR1
+        eval "$(nxlock acquire job --while-pid $$ --ttl 3s --lost-signal USR1 --export || echo exit $?)"
+        echo up; while [ -z "$NO" ]; do sleep 0.05; [ -e "$GO" ] && exit; done"#;
+    let go = redis.directory().join("go");
+    let mut running = redis.sh(script, &[]).env("GO", &go).start();
+    running.line("up");
+    is_asked(&redis);
+    running.line("told");
+    std::fs::write(&go, "").unwrap();
+    running.finish().exits(0).prints("up\ntold\n");
+}
+
+#[test]
+fn a_script_that_wants_no_signal_cannot_be_asked() {
+    let redis = Redis::start();
+    let script = Script::holding(&redis, "--ttl 3s --lost-signal none");
+    redis.nxlock(["release", "job", "--ask", &holder_id(&redis)]).run().exits(75).says("cannot be asked");
     script.goes_on_to("");
     script.ends_untold();
 }
@@ -108,11 +176,11 @@ fn a_script_is_told_that_a_server_has_forgotten_its_lock() {
 /// The scheduling of two processes alone decides what the keeper sees, so the test is repeated.
 fn is_not_told_of_its_own_release(authority: &impl Authority, times: u32) {
     for _ in 0..times {
-        let script = Script::holding(authority, "--ttl 2s");
+        let script = Script::holding(authority, "--ttl 3s");
         is_renewed(authority);
         let mut next = Turn::waiting(authority, &[]);
         // The script continues for longer than one renewal interval.
-        script.goes_on_to("nxlock release job; sleep 1");
+        script.goes_on_to("nxlock release job; sleep 1.5");
         next.up();
         script.keeper_ends();
         script.ends_untold();

@@ -188,7 +188,8 @@ fn strangers_cost_a_keeper_next_to_nothing() {
     // Measured in the strangers' CPU time, which does not advance while other processes run.
     eventually("they have called for long enough", || strangers.ticks() - theirs >= 100);
     let used = ticks(script.keeper) - mine;
-    assert!(used <= 10, "{used} ticks against {}", strangers.ticks() - theirs);
+    let theirs = strangers.ticks() - theirs;
+    assert!(used * 4 <= theirs, "{used} ticks against {theirs}");
     script.goes_on_to("");
     script.keeper_ends();
     script.ends_untold();

@@ -97,9 +97,9 @@ fn it_is_contested_if_no_majority_agrees() {
     // Of the servers that answer in time.
     eventually("the holder with the most votes is named", || {
         let refused = five.nxlock(["--json"].iter().chain(&words).copied()).run().exits(75).json();
-        assert_eq!(refused["state"], "contested");
         undone();
-        one.contains(refused["holder"]["id"].as_str().unwrap())
+        // "unknown" if too few have answered in time.
+        refused["state"] == "contested" && one.contains(refused["holder"]["id"].as_str().unwrap())
     });
     put(&five, [None; 5]);
 }

@@ -23,6 +23,26 @@ fn every_verb_takes_the_key_in_the_place_of_the_name() {
 }
 
 #[test]
+fn a_holder_beside_setnx_clients_is_asked_by_its_key() {
+    let redis = Redis::start();
+    let words = ["run", "--setnx-compat", "--key", KEY, "-t", "3s", "-c", "echo up; sleep 600"];
+    let mut holder = redis.nxlock(words).start();
+    holder.line("up");
+    let refused = redis.nxlock(["run", "--key", KEY, "-n", "--", "true"]).run().exits(75);
+    let told =
+        refused.stderr.lines().find_map(|line| line.trim_start().strip_prefix("ask ")).unwrap().trim().to_owned();
+    assert!(told.starts_with("nxlock release --key=lock.foo --ask "), "{told}");
+    redis.sh(&format!("{told} --wait 20s"), &[]).run().exits(0);
+    holder.finish().exits(143).says("asked to give up \"lock.foo\"");
+    let mut refuses = redis.nxlock(["run", "--no-ask"].iter().chain(&words[1..]).copied()).start();
+    refuses.line("up");
+    let seen = redis.nxlock(["--json", "status", "--key", KEY]).run().json();
+    assert_eq!(seen[0]["holder"]["may_be_asked"], false, "{seen}");
+    refuses.signal(nix::sys::signal::Signal::SIGTERM);
+    refuses.finish().exits(143);
+}
+
+#[test]
 fn the_prefix_is_not_asked() {
     let redis = Redis::start();
     for options in [&["--prefix", "team:"][..], &[]] {

@@ -87,6 +87,35 @@ fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
 }
 
 #[test]
+fn a_holder_is_asked_after_a_question_that_names_it_and_an_answer() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "3s"]);
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "job ");
+    terminal.types("a");
+    says(&mut terminal, "ask for \"job\", held by ");
+    terminal.types("n");
+    says(&mut terminal, "not asked");
+    terminal.types("a");
+    let lines = says(&mut terminal, "ask for \"job\", held by ");
+    assert!(lines.last().unwrap().contains(&format!("pid {}", holder.pid())), "{lines:?}");
+    terminal.types("y");
+    says(&mut terminal, &format!("pid {}, to give up \"job\"", holder.pid()));
+    holder.finish().exits(143).says("asked to give up");
+    says(&mut terminal, "no locks");
+    // One that refuses says so.
+    let holder = Turn::had(&redis, &["--no-ask"]);
+    selects(&mut terminal, "job ");
+    terminal.types("a");
+    says(&mut terminal, "ask for \"job\", held by ");
+    terminal.types("y");
+    says(&mut terminal, "not asked: ");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    holder.leaves();
+}
+
+#[test]
 fn of_several_holders_the_question_names_one_and_turns_to_the_next() {
     let redis = Redis::start();
     let pair = [0, 1].map(|_| Turn::had(&redis, &["-t", "10m", "--slots", "2", "--on-lost", "continue"]));

@@ -60,6 +60,7 @@ fn value(key: &str, option: &Arg) -> String {
     let other = || match (key, shape) {
         ("password-file", _) => "password",
         ("reason", _) => "by cron",
+        ("supersede", _) => "waiting",
         ("conflict-exit-code", _) => "75",
         (_, Shape::Flag) => "false",
         (_, Shape::Number) => "1",

@@ -20,7 +20,7 @@ pub enum Scope {
 }
 
 /// The long names of the options allowed in a file.
-pub const KEYS: [(&str, Scope); 27] = [
+pub const KEYS: [(&str, Scope); 28] = [
     ("server", Scope::GlobalArgs),
     ("prefix", Scope::GlobalArgs),
     ("password-file", Scope::GlobalArgs),
@@ -49,6 +49,7 @@ pub const KEYS: [(&str, Scope); 27] = [
     ("kill-after", Scope::Run),
     ("on-lost", Scope::Run),
     ("descendants", Scope::Run),
+    ("no-ask", Scope::Run),
 ];
 
 /// Options that contradict each other: one that is given excludes the other.
@@ -167,6 +168,7 @@ mod tests {
             "export",
             "while-pid",
             "lost-signal",
+            "ask",
             "break",
             "watch",
             "help",

@@ -81,12 +81,12 @@ pub fn script(shell: Shell) -> String {
     }
 }
 
-/// With _nxlock_names as what completes NAME, each of several, and the ID to break.
+/// With _nxlock_names as what completes NAME, each of several, and the IDs to ask and to break.
 fn naming(script: &str) -> String {
     let mut found = 0;
     let lines = script.lines().map(|line| {
         let is_name = line.starts_with("':name -- ") || line.starts_with("'*::names -- ");
-        let is_id = line.starts_with("'--break=");
+        let is_id = ["--ask=", "--break="].iter().any(|option| line.contains(option) && line.starts_with('\''));
         match line.strip_suffix(if is_id { ":_default' \\" } else { ":' \\" }).filter(|_| is_name || is_id) {
             Some(spec) => {
                 found += 1;
@@ -96,6 +96,6 @@ fn naming(script: &str) -> String {
         }
     });
     let script = lines.collect();
-    assert_eq!(found, 6, "run, acquire, renew, release, its --break, and status");
+    assert_eq!(found, 7, "run, acquire, renew, release, its --ask and --break, and status");
     script
 }

@@ -62,9 +62,11 @@ fn keep(
     let tied = [watched.as_fd().as_raw_fd(), front.as_fd().as_raw_fd()];
     // No other descriptors are open yet but those of the caller.
     close_all_but(&tied.into_iter().chain(told).collect::<Vec<_>>());
+    // A process that is not told cannot give up.
+    let no_ask = asked.lost_signal.0.is_none();
     // A claim in a directory lives with the watched process: if the keeper is killed, nobody gets the lock before the
     // watched process has ended or the lease has expired.
-    let mut claim = new_claim(lock, &asked.wait_args, (&asked.sharing, &asked.setnx), Some(watched.pid()))?;
+    let mut claim = new_claim(lock, &asked.wait_args, (&asked.sharing, &asked.setnx), Some(watched.pid()), no_ask)?;
     notify::begin(events, lock, &claim)?;
     let server_timeout = global.server_timeout;
     let mut signals = Signals::listen()?;

@@ -49,11 +49,13 @@ pub enum Part {
     Shares,
     /// The waiters of which only the newest stays in the queue, and who dismissed each.
     Superseded,
+    /// Those that ask a holder to give up.
+    Askers,
 }
 
 impl Part {
     /// All parts, the record last: without it, the others are never read.
-    pub const ALL: [Part; 4] = [Part::Waiters, Part::Shares, Part::Superseded, Part::Record];
+    pub const ALL: [Part; 5] = [Part::Waiters, Part::Shares, Part::Superseded, Part::Askers, Part::Record];
 }
 
 /// Prefix of a file that is being created. No lock's file name begins with it.
@@ -138,6 +140,7 @@ impl OpenDirectory {
             Part::Waiters => "line",
             Part::Shares => "shares",
             Part::Superseded => "superseded",
+            Part::Askers => "askers",
         };
         self.path.join(format!("{}.{extension}", file_name(key)))
     }
@@ -147,7 +150,7 @@ impl OpenDirectory {
     }
 
     /// Returns when the files of a lock were last written.
-    pub fn written(&self, key: &str) -> [Option<SystemTime>; 4] {
+    pub fn written(&self, key: &str) -> [Option<SystemTime>; Part::ALL.len()] {
         Part::ALL.map(|part| fs::metadata(self.file(key, part)).and_then(|file| file.modified()).ok())
     }
 

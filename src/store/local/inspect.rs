@@ -27,7 +27,7 @@ impl Transaction<'_> {
             owner: told.owner,
             waiting: Duration::from_micros(self.now.saturating_sub(waiter.ticket)),
             reason: told.reason,
-            sharing: told.terms.sharing,
+            terms: told.terms,
         });
         Ok(LockStatus { queue: queue.collect(), state: self.state() })
     }
@@ -71,7 +71,6 @@ impl Transaction<'_> {
                 holder: self.by(&share.grant)?,
                 ttl: self.left(&share.grant),
                 fence: Some(Fence(share.fence)),
-                sharing: share.sharing(),
                 slot: share.slot,
                 is_claimed: share.grant.reserved.is_none(),
             })
@@ -91,6 +90,7 @@ impl Transaction<'_> {
             since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(grant.since)).unwrap_or(told.born),
             held: Duration::from_micros(self.now.saturating_sub(grant.granted)),
             reason: told.reason,
+            terms: told.terms,
         })
     }
 

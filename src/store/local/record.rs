@@ -9,7 +9,7 @@ use super::fault::Flaw;
 use super::format::{self, Entry, or_dash};
 use super::lines::Line;
 use super::pid_view::Process;
-use crate::lock::{Sharing, Token};
+use crate::lock::{HolderId, Sharing, Token};
 
 /// Bytes of a record. A page is a multiple, so it does not cross a page boundary.
 pub const RECORD: usize = 2048;
@@ -113,6 +113,14 @@ pub struct Superseder {
     pub token: Token,
     /// The token that has dismissed it.
     pub by: Option<Token>,
+}
+
+/// One that asks a holder to give up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The holder.
+    pub of: HolderId,
+    pub by: Token,
 }
 
 /// A claim that lets others hold the lock too.
@@ -244,6 +252,24 @@ impl Line for Superseder {
     }
 }
 
+impl Line for Asker {
+    const SIZE: usize = 512;
+
+    fn token(&self) -> &Token {
+        &self.by
+    }
+
+    fn written(&self) -> Option<Vec<u8>> {
+        let fields = [("of", self.of.to_string()), ("by", self.by.as_str().to_owned())];
+        format::write(("nxlock-asker", VERSION), &fields, Asker::SIZE)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Asker, Flaw> {
+        let entry = format::read(("nxlock-asker", VERSION), bytes)?;
+        Ok(Asker { of: entry.parsed("of")?, by: entry.parsed("by")? })
+    }
+}
+
 impl Share {
     pub fn sharing(&self) -> Sharing {
         self.grant.token.sharing()
@@ -285,12 +311,12 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::lock::{Owner, SlotCount, Terms, Upkeep};
+    use crate::lock::{Owner, SlotCount, Supersedes, Terms, Upkeep};
 
     fn longest_token() -> Token {
         let owner = Owner { user: "ü".repeat(40).into(), host: "h".repeat(80).into(), pid: 4_194_304 };
         let sharing = SlotCount::of(10_000).map_or(Sharing::Shared, Sharing::Slots);
-        let terms = Terms { upkeep: Upkeep::LeaseOnly, sharing, supersedes: true };
+        let terms = Terms { upkeep: Upkeep::LeaseOnly, sharing, supersedes: Supersedes::Running, no_ask: true };
         Token::mint_for(terms, &owner, Some(&"?".repeat(256)), SystemTime::UNIX_EPOCH).unwrap()
     }
 
@@ -330,6 +356,7 @@ mod tests {
         for by in [None, Some(longest_token())] {
             is_read_back(&Superseder { ticket: u64::MAX, token: longest_token(), by });
         }
+        is_read_back(&Asker { of: "aaaaaaaa".parse().unwrap(), by: longest_token() });
         for (slot, reserved, life) in [
             (None, Some(u64::MAX), Life::Lease),
             (Some(9999), None, Life::Holder),

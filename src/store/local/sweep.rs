@@ -66,9 +66,10 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     if kept || held || shared || waited_for || part(Part::Record) != path || !directory.is_at(&file.0, path) {
         return None;
     }
-    let _ = fs::remove_file(part(Part::Waiters));
-    let _ = fs::remove_file(part(Part::Shares));
-    let _ = fs::remove_file(part(Part::Superseded));
-    // Last: without it, nobody would find the rest again.
-    fs::remove_file(path).ok()
+    // The record last: without it, nobody would find the rest again.
+    let mut removed = Ok(());
+    for each in Part::ALL {
+        removed = fs::remove_file(part(each));
+    }
+    removed.ok()
 }

@@ -176,7 +176,13 @@ pub fn verdict(votes: &Votes) -> LockState {
     let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| kind == StateKind::Contested).flatten();
     // The candidate with the most votes: the user may contact it, or break its claim.
     let holder = most.first().and_then(|seen| seen.holder.clone());
-    LockState { kind, holder, ttl, fence: None, legacy: None, shares: None }
+    not_asked(LockState { kind, holder, ttl, fence: None, legacy: None, shares: None })
+}
+
+/// Adds to a state that nobody can ask the holder for the lock: several servers have no place for that.
+fn not_asked(mut state: LockState) -> LockState {
+    state.holder.iter_mut().for_each(|holder| holder.terms.no_ask = true);
+    state
 }
 
 /// Compares the holders. Values of other programs are all the same.
@@ -194,7 +200,7 @@ fn held(mut by: Vec<&LockState>, quorum: usize) -> LockState {
     let ttl = by[quorum - 1].ttl;
     // A server where the key was set again has a fence of its own, and so has one that granted late.
     by.sort_by_key(|seen| std::cmp::Reverse(seen.fence));
-    LockState { ttl, ..by[quorum - 1].clone() }
+    not_asked(LockState { ttl, ..by[quorum - 1].clone() })
 }
 
 fn endless(seen: &LockState) -> Duration {

@@ -327,7 +327,7 @@ pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
         let told = Token::read(bytes(token)?)?;
         let waiting = now.duration_since(instant(ticket)?).unwrap_or_default();
         let Told { id, owner, reason, terms, .. } = told;
-        Some(Waiter { position: place + 1, id, owner, waiting, reason, sharing: terms.sharing })
+        Some(Waiter { position: place + 1, id, owner, waiting, reason, terms })
     };
     Some(queue.chunks(2).enumerate().filter_map(waiter).collect())
 }

@@ -53,7 +53,7 @@ pub fn shared(answer: &[Value]) -> Option<SharedLock> {
     let (held, tokens): (Vec<Share>, _) = all.into_iter().unzip();
     let taken = usize::try_from(reply::integer(taken)?).ok()?;
     // Where the server has lost the least limit, the tokens tell.
-    let told = || held.iter().filter_map(|share| share.sharing.slots()).min();
+    let told = || held.iter().filter_map(|share| share.sharing().slots()).min();
     let slots = slots(least)?.or_else(told);
     status.state.shares = Some(Shares { held, taken, slots });
     Some(SharedLock { status, tokens })
@@ -71,10 +71,9 @@ fn one(share: &[Value], now: SystemTime) -> Option<(Share, Token)> {
     let since = since.map_or(told.born, |us| SystemTime::UNIX_EPOCH + Duration::from_micros(us)).min(now);
     let held = now.duration_since(since).unwrap_or_default();
     let share = Share {
-        holder: Holder { id: told.id, owner: told.owner, since, held, reason: told.reason },
+        holder: Holder { id: told.id, owner: told.owner, since, held, reason: told.reason, terms: told.terms },
         ttl: end.duration_since(now).unwrap_or_default(),
         fence: fence.map(Fence),
-        sharing: told.terms.sharing,
         slot: slot.and_then(|slot| u16::try_from(slot).ok()),
         is_claimed: terms.next() != Some("r"),
     };

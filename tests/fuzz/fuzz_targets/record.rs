@@ -10,11 +10,11 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::files::{Line, Process, Record, Share, Superseder, Waiter, sum};
+use nxlock::fuzzed::files::{Asker, Line, Process, Record, Share, Superseder, Waiter, sum};
 use nxlock::fuzzed::{
     AcquireMode, Acquired, Busy, Claim, Credentials, Error, Limit, LockName, Moment, Named, NotYours, Owner, Prefix,
-    Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Terms, Token, Ttl, Upkeep, Wanted,
-    open,
+    Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Supersedes, Target, Terms, Token, Ttl, Upkeep,
+    Wanted, open,
 };
 
 /// A directory with the files of one lock.
@@ -24,6 +24,7 @@ struct Ground {
     line: PathBuf,
     shares: PathBuf,
     superseded: PathBuf,
+    askers: PathBuf,
 }
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
@@ -36,8 +37,8 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     assert!(granted.is_ok());
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
     let (line, shares) = (record.with_extension("line"), record.with_extension("shares"));
-    let superseded = record.with_extension("superseded");
-    Ground { target, record, line, shares, superseded }
+    let (superseded, askers) = (record.with_extension("superseded"), record.with_extension("askers"));
+    Ground { target, record, line, shares, superseded, askers }
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -47,16 +48,19 @@ fuzz_target!(|bytes: &[u8]| {
         let after = |line: &[u8]| line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
         let (record, rest) = bytes.split_at(after(&bytes));
         fs::write(&GROUND.record, record).expect("a record");
-        // The first line that is not a waiter's begins the shares, and the first that is of neither what was superseded.
+        // The first line that is not a waiter's begins the shares, then what was superseded, then those that ask.
         let before = |rest: &[u8], kinds: &[&[u8]]| -> usize {
             let goes_on = |line: &&[u8]| !kinds.iter().any(|kind| line.starts_with(kind));
             rest.split_inclusive(|byte| *byte == b'\n').take_while(goes_on).map(<[u8]>::len).sum()
         };
-        let (waiters, rest) = rest.split_at(before(rest, &[b"nxlock-share", b"nxlock-superseder"]));
-        let (shares, superseded) = rest.split_at(before(rest, &[b"nxlock-superseder"]));
+        let kinds: [&[u8]; 3] = [b"nxlock-share", b"nxlock-superseder", b"nxlock-asker"];
+        let (waiters, rest) = rest.split_at(before(rest, &kinds));
+        let (shares, rest) = rest.split_at(before(rest, &kinds[1..]));
+        let (superseded, askers) = rest.split_at(before(rest, &kinds[2..]));
         fs::write(&GROUND.line, waiters).expect("a line");
         fs::write(&GROUND.shares, shares).expect("shares");
         fs::write(&GROUND.superseded, superseded).expect("what was superseded");
+        fs::write(&GROUND.askers, askers).expect("those that ask");
         visited();
     }
 });
@@ -84,6 +88,11 @@ fn reads_back(bytes: &[u8]) {
         && let Some(written) = superseder.written()
     {
         assert_eq!(Superseder::read(&written), Ok(superseder));
+    }
+    if let Ok(asker) = Asker::read(bytes)
+        && let Some(written) = asker.written()
+    {
+        assert_eq!(Asker::read(&written), Ok(asker));
     }
     if let Ok(text) = str::from_utf8(bytes)
         && let Ok(process) = text.parse::<Process>()
@@ -150,6 +159,14 @@ fn visited() {
             Err(error) => reports.push(Report::Failed(error)),
         }
     }
+    let id = claim.token.id().expect("an id");
+    for asked in [
+        store.asker(&claim, limit()).map(drop),
+        store.ask_to_give_up(&claim.name, &id, &claim.token, Duration::ZERO, limit()),
+        store.forget_asker(&claim.name, &id, limit()),
+    ] {
+        reports.extend(asked.err().map(Report::Failed));
+    }
     match store.release(&claim, limit()) {
         Ok(Released::NotYours(state)) => reports.push(not_yours(Wanted::Release, state)),
         Ok(Released::Done) => {}
@@ -163,7 +180,7 @@ fn visited() {
 
 fn claim() -> Claim {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
-    let terms = Terms { supersedes: true, ..Terms::exclusive(Upkeep::Renewed) };
+    let terms = Terms { supersedes: Supersedes::Waiting, ..Terms::exclusive(Upkeep::Renewed) };
     let token = Token::mint_for(terms, &owner, None, SystemTime::UNIX_EPOCH).expect("a token");
     Claim { name: "deploy".parse::<LockName>().expect("a name"), token, owner_pid: None, beside_setnx: None }
 }

@@ -34,7 +34,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
         owner: told.owner,
         waiting: now.duration_since(told.born).unwrap_or_default(),
         reason: told.reason,
-        sharing: told.terms.sharing,
+        terms: told.terms,
     });
     let status = LockStatus { state: state.clone(), queue: queue.collect() };
     let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive);

@@ -1,0 +1,215 @@
+//! A holder that is asked to give up, on a Redis server and its key: what the others may do, and what the request
+//! leaves behind.
+
+use crate::support::turns::{Turn, holder_id, is_free, is_renewed, lock_status, queue_is};
+use crate::support::{Authority, Five, Local, Nxlock, Redis, eventually};
+
+const SHORT: [&str; 2] = ["-t", "3s"];
+
+/// The key of the request to a holder.
+fn asker(id: &str) -> String {
+    format!("{{lock:job}}:asker:{id}")
+}
+
+#[test]
+fn a_request_that_nobody_finds_expires_with_the_lease() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "40s"]);
+    let id = holder_id(&redis);
+    // It renews nothing meanwhile.
+    holder.freeze();
+    redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+    let left = redis.pttl(&asker(&id));
+    assert!((40_000..=60_000).contains(&left), "{left} ms");
+    // The last one counts.
+    redis.nxlock(["release", "job", "--ask", &id, "--reason", "again"]).run().exits(0);
+    assert!(redis.value(&asker(&id)).unwrap().ends_with(":again"));
+    redis.delete(&asker(&id));
+    holder.goes_on();
+    holder.leaves();
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn the_holder_deletes_a_request_that_it_has_found() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &SHORT);
+    redis.nxlock(["release", "job", "--ask", &holder_id(&redis)]).run().exits(0);
+    holder.finish().exits(143);
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn a_request_to_a_holder_of_the_past_does_not_concern_the_next() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "10m"]);
+    let id = holder_id(&redis);
+    redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+    holder.leaves();
+    let next = Turn::had(&redis, &SHORT);
+    for _ in 0..3 {
+        is_renewed(&redis);
+    }
+    next.leaves();
+    redis.delete(&asker(&id));
+}
+
+#[test]
+fn a_request_that_cannot_be_read_costs_nobody_the_lock() {
+    let redis = Redis::start();
+    let mut holder = Turn::had(&redis, &["-v", "-t", "3s"]);
+    let id = holder_id(&redis);
+    redis.ask::<i64>(&["LPUSH", &asker(&id), "another's"]);
+    holder.running.says("WRONGTYPE");
+    is_renewed(&redis);
+    redis.delete(&asker(&id));
+    redis.put(&asker(&id), b"another's", Some(60_000));
+    eventually("it is read, and deleted", || !redis.exists(&asker(&id)));
+    is_renewed(&redis);
+    holder.leaves();
+}
+
+#[test]
+fn a_full_server_refuses_the_request_and_keeps_the_holder() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "3s"]);
+    let id = holder_id(&redis);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let call = redis.nxlock(["release", "job", "--ask", &id, "--server-timeout", "500ms"]);
+    call.run().exits(69).says("cannot ask for \"job\"").says("out of memory");
+    is_renewed(&redis);
+    redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    holder.leaves();
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn without_access_to_the_key_a_holder_keeps_its_lock_and_an_asker_is_told() {
+    let redis = Redis::start();
+    let rules = "ACL SETUSER few on >pw ~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
+    redis.ask::<()>(&rules.split(' ').collect::<Vec<_>>());
+    let url = format!("{}?user=few&pass=pw", redis.url());
+    let few = |words: &[&str]| Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &url);
+    let script = "echo up; read x; exit 0";
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut holder = few(&["run", "job", "-t", "3s", "-c", script]).stdin_from(reader).start();
+    holder.line("up");
+    is_renewed(&redis);
+    is_renewed(&redis);
+    let id = holder_id(&redis);
+    few(&["release", "job", "--ask", &id]).run().exits(77).says("cannot ask for \"job\"").says("PERMISSIONS");
+    drop(writer);
+    holder.finish().exits(0);
+}
+
+#[test]
+fn a_server_without_scripts_has_its_holders_asked_as_well() {
+    let redis = Redis::start();
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
+    let holder = Turn::had(&redis, &SHORT);
+    redis.nxlock(["release", "job", "--ask", &holder_id(&redis), "--wait", "20s"]).run().exits(0);
+    holder.finish().exits(143).says("asked to give up \"job\"");
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn a_frozen_holder_is_waited_for_until_its_lease_is_over() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "2s"]);
+    let id = holder_id(&redis);
+    holder.freeze();
+    redis.nxlock(["release", "job", "--ask", &id, "--wait", "100ms"]).run().exits(75).says("still holds");
+    let asked = redis.nxlock(["release", "job", "--ask", &id, "--wait", "20s"]).run();
+    asked.exits(0).says("no longer holds \"job\"");
+    assert!(is_free(&redis), "{}", lock_status(&redis));
+    holder.goes_on();
+    holder.finish().exits(76).says("is lost");
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn a_lock_that_outlives_its_command_has_nobody_to_ask() {
+    let redis = Redis::start();
+    redis.nxlock(["run", "job", "--at-least", "10m", "--", "true"]).run().exits(0);
+    let id = holder_id(&redis);
+    redis.nxlock(["release", "job", "--ask", &id, "--wait", "300ms"]).run().exits(75).says("still holds");
+    redis.nxlock(["release", "job", "--break", &id]).run().exits(0);
+    redis.delete(&asker(&id));
+}
+
+#[test]
+fn several_servers_have_no_place_for_a_request() {
+    let five = Five::start();
+    let holder = Turn::had(&five, &SHORT);
+    let seen = lock_status(&five);
+    assert_eq!(seen["holder"]["may_be_asked"], false, "{seen}");
+    five.nxlock(["release", "job", "--ask", &holder_id(&five)]).run().exits(64).says("no place where a holder");
+    five.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75).never_says("--ask");
+    holder.leaves();
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    let redis = Redis::start();
+    for options in [&["--shared"][..], &["--slots", "2"], &["--no-ask"], &["--setnx-compat"]] {
+        let words = [&["run", "job", "--supersede=running"], options, &["--", "echo", "ran"]].concat();
+        redis.nxlock(words).run().exits(64).prints("").says("--supersede");
+    }
+    let words = ["acquire", "job", "--while-pid", "1", "--supersede=running", "--lost-signal", "none"];
+    redis.nxlock(words).run().exits(64).prints("").says("--lost-signal none");
+    redis.nxlock(["run", "job", "--supersede=all", "--", "true"]).run().exits(64).says("waiting, running");
+    for words in
+        [&["--ask", "aaaaaaaa", "--break", "aaaaaaaa"][..], &["--wait", "1s"], &["--reason", "x"], &["--ask", ""]]
+    {
+        redis.nxlock([&["release", "job"], words].concat()).run().exits(64).says("--");
+    }
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn a_waiter_asks_each_holder_of_its_kind_once() {
+    let redis = Redis::start();
+    let older = Turn::had(&redis, &["-t", "10m", "--supersede=running"]);
+    let id = holder_id(&redis);
+    // It renews nothing meanwhile.
+    older.freeze();
+    let mut newest = Turn::queued(&redis, &["--supersede=running"]);
+    newest.running.says(&format!("pid {}, to give up \"job\"", older.pid()));
+    assert!(redis.exists(&asker(&id)));
+    redis.delete(&asker(&id));
+    // Another joins the queue, and asks the same holder: the one before is dismissed.
+    let mut last = Turn::queued(&redis, &["--supersede=running"]);
+    queue_is(&redis, &[last.pid()]);
+    newest.finish().exits(75).says("superseded by");
+    eventually("it asks too", || redis.exists(&asker(&id)));
+    older.goes_on();
+    older.finish().exits(143).says(&format!("pid {}", last.pid()));
+    last.up();
+    last.leaves();
+}
+
+#[test]
+fn a_directory_keeps_only_the_last_request_to_those_who_hold_the_lock() {
+    let local = Local::start();
+    let slots = ["--slots", "2", "-t", "10m"];
+    let holders = [Turn::had(&local, &slots), Turn::had(&local, &slots)];
+    let seen = lock_status(&local);
+    let ids: Vec<_> = seen["holders"].as_array().unwrap().iter().map(|holder| holder["id"].as_str().unwrap()).collect();
+    let requests = || {
+        let text = std::fs::read_to_string(local.file("askers")).unwrap();
+        text.lines().filter(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    for id in [ids[0], ids[1], ids[0]] {
+        local.nxlock(["release", "job", "--ask", id]).run().exits(0);
+    }
+    assert_eq!(requests().len(), 2);
+    let [first, second] = holders;
+    let pid = first.pid();
+    first.leaves();
+    let left = seen["holders"].as_array().unwrap().iter().find(|holder| holder["pid"] != pid).unwrap();
+    local.nxlock(["release", "job", "--ask", left["id"].as_str().unwrap()]).run().exits(0);
+    let requests = requests();
+    assert!(requests.len() == 1 && requests[0].contains(left["id"].as_str().unwrap()), "{requests:?}");
+    second.leaves();
+}
