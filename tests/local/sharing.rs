@@ -165,16 +165,22 @@ fn a_frozen_waiter_keeps_those_behind_it_for_a_moment_only() {
 
 #[test]
 fn a_run_that_has_lost_its_share_leaves_no_line_of_it() {
-    let local = Local::start();
-    let mut run = local.nxlock(["run", "job", "--shared", "--ttl", "1s", "-c", "echo up; exec sleep 1000"]).start();
-    run.line("up");
-    let line = local.file("shares");
-    assert!(text_of(&line).contains("token="), "{}", text_of(&line));
-    kill(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
-    eventually("the lease is over", || lock_status(&local)["state"] == "free");
-    kill(Pid::from_raw(run.pid()), Signal::SIGCONT).unwrap();
-    run.finish().exits(76);
-    assert!(!text_of(&line).contains("token="), "{}", text_of(&line));
+    for has_visitor in [false, true] {
+        let local = Local::start();
+        let mut run = local.nxlock(["run", "job", "--shared", "--ttl", "1s", "-c", "echo up; exec sleep 1000"]).start();
+        run.line("up");
+        let line = local.file("shares");
+        assert!(text_of(&line).contains("token="), "{}", text_of(&line));
+        kill(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+        eventually("the lease is over", || lock_status(&local)["state"] == "free");
+        // One that does not share has no use for the shares.
+        if has_visitor {
+            local.nxlock(["run", "job", "--", "true"]).run().exits(0);
+        }
+        kill(Pid::from_raw(run.pid()), Signal::SIGCONT).unwrap();
+        run.finish().exits(76);
+        assert!(!text_of(&line).contains("token="), "{}", text_of(&line));
+    }
 }
 
 #[test]

@@ -228,6 +228,9 @@ impl<'a> Transaction<'a> {
         let ours = self.held_with(token);
         let is_share = self.share_of(token).is_some();
         // One that was lost is over, and nobody else may come to blank it.
+        if token.is_share() && self.shares.is_none() {
+            let _ = self.read_shares();
+        }
         self.blank_ended_shares()?;
         if is_share {
             self.remove_share(token)?;
