@@ -51,6 +51,13 @@ pub enum Waited {
     Interrupted(Signal),
 }
 
+/// The request to a holder to give up. It may have been lost.
+struct Asked {
+    of: HolderId,
+    by: Token,
+    is_reported: bool,
+}
+
 /// A wait in progress.
 struct Attempt<'a> {
     store: &'a mut dyn Store,
@@ -69,8 +76,7 @@ struct Attempt<'a> {
     in_doubt: bool,
     /// The last reply, if it was that another holder has the lock.
     held: Option<(LockState, QueuePlace)>,
-    /// The holder that was asked to give up.
-    asked: Option<HolderId>,
+    asked: Option<Asked>,
     /// The error of the last attempt.
     before: Option<Error>,
 }
@@ -94,6 +100,7 @@ pub fn for_grant(
         let limit = Limit { until: attempt.answer_by(), cancel: &signals.fds() };
         match attempt.store.acquire(attempt.claim, ttl, attempt.mode, limit) {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
+                attempt.ask_no_more();
                 return Ok(Waited::Granted(lease));
             }
             // Granted, but the reply took too long to be of use: ask again for a full lease.
@@ -253,25 +260,38 @@ impl Attempt<'_> {
         Ok(self.backoff.next().min(until.remaining()))
     }
 
-    /// Asks a holder to give up that gives way to a newer claim such as this one; each holder once.
+    /// Asks a holder to give up that gives way to a newer claim such as this one.
     fn ask_to_give_up(&mut self, state: &LockState) {
         let is_newer = Token::read(self.claim.token.as_str().as_bytes())
             .is_some_and(|told| told.terms.supersedes == Supersedes::Running);
         let Some(holder) = state.holder.as_ref().filter(|holder| is_newer && holder.terms.gives_way()) else { return };
-        if self.asked.as_ref() == Some(&holder.id) {
-            return;
-        }
+        let asked = self.asked.take().filter(|asked| asked.of == holder.id);
+        // Not the claim's own token, which proves the claim.
+        let new = || self.claim.token.alias().map(|by| Asked { of: holder.id.clone(), by, is_reported: false });
+        let mut asked = match asked.map_or_else(new, Ok) {
+            Ok(asked) => asked,
+            Err(error) => return log::trace(format_args!("{error:#}")),
+        };
         let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
         let rest = state.ttl.unwrap_or_default();
-        // The asker's token is not the claim's, which proves the claim.
-        let asked = self.claim.token.renamed().map_err(|error| Error::internal("cannot ask the holder", &error));
-        match asked.and_then(|by| self.store.ask_to_give_up(&self.claim.name, &holder.id, &by, rest, limit)) {
-            Ok(()) => {
+        // Again with each heartbeat: the server may have lost the request.
+        match self.store.ask_to_give_up(&self.claim.name, &asked.of, &asked.by, rest, limit) {
+            Ok(()) if !std::mem::replace(&mut asked.is_reported, true) => {
                 log::note(format_args!("asked {}, to give up \"{}\"", words::who(holder), self.claim.name));
-                self.asked = Some(holder.id.clone());
             }
-            // Asked again with the next request.
+            Ok(()) => {}
             Err(error) => log::trace(format_args!("{error}")),
+        }
+        self.asked = Some(asked);
+    }
+
+    /// Takes back the request to a holder, if it has not been found yet.
+    fn ask_no_more(&mut self) {
+        if let Some(Asked { of, by, .. }) = self.asked.take() {
+            let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
+            if let Err(error) = self.store.ask_no_more(&self.claim.name, &of, &by, limit) {
+                log::trace(format_args!("{error}"));
+            }
         }
     }
 
@@ -299,7 +319,9 @@ impl Attempt<'_> {
         Waited::Busy(Refused { state, place, waited, nested, sharing, superseded_by: None })
     }
 
-    fn superseded(&self, by: Box<Told>, state: LockState, place: QueuePlace) -> Waited {
+    fn superseded(&mut self, by: Box<Told>, state: LockState, place: QueuePlace) -> Waited {
+        // The newer one may leave the holder alone; if not, its request has replaced this one.
+        self.ask_no_more();
         let (waited, sharing) = (self.began.elapsed(), self.claim.token.sharing());
         Waited::Busy(Refused { state, place, waited, nested: false, sharing, superseded_by: Some(by) })
     }
@@ -368,6 +390,7 @@ impl Attempt<'_> {
     /// Releases the claim: a request whose reply was lost may have been granted. If the release fails too, the lease
     /// expires by itself.
     fn give_up(&mut self, cancel: &[Option<BorrowedFd<'_>>]) {
+        self.ask_no_more();
         let until = Moment::now() + self.parting();
         let _ = self.store.release(self.claim, Limit { until, cancel });
     }

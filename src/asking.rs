@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::lock::{Holder, HolderId, LockName, LockState, Token};
 use crate::retry;
 use crate::store::{LockStatus, Store};
@@ -11,6 +11,8 @@ use crate::store::{LockStatus, Store};
 pub enum Asked {
     /// The holder finds out when it renews the lock.
     Yes(Holder),
+    /// An answer was lost: the holder is asked or not.
+    InDoubt(Holder, Error),
     /// The holder cannot be asked.
     Refuses(Holder),
     /// Nobody of that ID holds the lock.
@@ -33,6 +35,9 @@ pub fn ask(
     if !holder.terms.may_be_asked() {
         return Ok(Asked::Refuses(holder.clone()));
     }
-    retry::insist(within, |limit| store.ask_to_give_up(name, id, by, rest, limit))?;
-    Ok(Asked::Yes(holder.clone()))
+    match retry::insist(within, |limit| store.ask_to_give_up(name, id, by, rest, limit)) {
+        Ok(()) => Ok(Asked::Yes(holder.clone())),
+        Err(error) if error.kind == ErrorKind::Unanswered => Ok(Asked::InDoubt(holder.clone(), error)),
+        Err(error) => Err(error),
+    }
 }

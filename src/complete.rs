@@ -1,5 +1,5 @@
-//! `nxlock complete-names`: prints the names of locks, and after `--ask` and `--break` the IDs of holders, for the scripts in
-//! `completions/` to offer.
+//! `nxlock complete-names`: prints the names of locks, and after `--ask` and `--break` the IDs of holders, for the
+//! scripts in `completions/` to offer.
 //!
 //! A hidden interface, which the manual promises in NOTES: it prints these, and never anything else. After an error, or
 //! longer than a person waits for a key, it prints none.

@@ -221,9 +221,11 @@ impl Keeper {
 
     /// Tells the watched process that somebody asks for the lock, and leaves it some time to end.
     fn give_up_for(&mut self, asker: &Told) {
-        if !self.is_told && self.is_relied_on() {
+        if self.gives_up == Moment::NEVER && self.is_relied_on() {
             notify::asked(asker, &self.what_follows());
             self.gives_up = Moment::now() + GIVES_UP_WITHIN;
+            // Even if it was told of a loss that did not come about.
+            self.is_told = false;
             self.tell();
         }
     }

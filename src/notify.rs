@@ -160,7 +160,10 @@ pub fn asked(by: &Told, follows: &str) {
         let name = events.lock.name.as_str();
         let is_newer = by.terms.supersedes == Supersedes::Running;
         if log::options().json {
-            log::document(&json!({ "event": "asked", "name": name, "by": claimant(by), "then": follows }));
+            let by = claimant(by);
+            log::document(
+                &json!({ "event": "asked", "name": name, "by": by, "supersedes": is_newer, "then": follows }),
+            );
         } else if is_newer {
             log::note(format_args!("\"{}\": superseded by {}; {follows}", events.lock.name, words::who_and_why(by)));
         } else {

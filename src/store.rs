@@ -60,7 +60,8 @@ pub trait Store: Send {
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error>;
 
     /// Asks the holder known as `id` to give a lock up, on behalf of `by`: the holder finds that token when it renews the
-    /// lock. `rest` is the rest of its lease: if it has not renewed the lock by then, the lock is not its own any more.
+    /// lock. `rest` is the rest of its lease: if it has not renewed the lock by then, the lock is not its own any more. The
+    /// request may be forgotten after a minute; to repeat it with the same token renews it.
     fn ask_to_give_up(
         &mut self,
         name: &LockName,
@@ -70,8 +71,8 @@ pub trait Store: Send {
         limit: Limit<'_>,
     ) -> Result<(), Error>;
 
-    /// Forgets who asked the holder known as `id`, which does not hold the lock any more.
-    fn forget_asker(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<(), Error>;
+    /// Takes back the request of `by` to the holder known as `id`, if that has not found it.
+    fn ask_no_more(&mut self, name: &LockName, id: &HolderId, by: &Token, limit: Limit<'_>) -> Result<(), Error>;
 
     /// Returns who has asked the holder of a claim to give it up, if somebody has since the last call.
     fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error>;

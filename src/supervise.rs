@@ -398,14 +398,24 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Stops the command as SIGTERM from another process does, once for all who ask for the lock.
+    /// Stops the command as SIGTERM from another process does, once for all who ask for the lock. A lock that was lost
+    /// and is renewed again can be asked for too.
     fn give_up_for(&mut self, asker: Box<Told>) {
-        if self.asked_by.is_none() && self.lost.is_none() {
+        if self.asked_by.is_some() {
+            return;
+        }
+        self.asked_to_end = true;
+        if self.is_stopping() {
+            notify::asked(&asker, "the command is being stopped already");
+        } else {
             notify::asked(&asker, "stopping the command");
-            self.asked_by = Some(asker);
-            self.asked_to_end = true;
             self.stop(libc::SIGTERM, Reach::All);
         }
+        self.asked_by = Some(asker);
+    }
+
+    fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping { .. } | Phase::Killing(_))
     }
 
     fn lose(&mut self, lost: Lost) {
@@ -414,6 +424,7 @@ impl<'a> Supervisor<'a> {
         }
         let then = self.rules.on_lost;
         let follows = match then {
+            OnLost::Stop | OnLost::Continue if self.is_stopping() => "the command is being stopped already",
             OnLost::Stop => "stopping the command",
             OnLost::Continue => "the command runs on without it",
         };

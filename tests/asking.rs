@@ -1,8 +1,10 @@
 //! A holder that is asked to give up, on a Redis server and its key: what the others may do, and what the request
 //! leaves behind.
 
-use crate::support::turns::{Turn, holder_id, is_free, is_renewed, lock_status, queue_is};
-use crate::support::{Authority, Five, Local, Nxlock, Redis, eventually};
+use nix::sys::signal::Signal;
+
+use crate::support::turns::{Turn, holder_id, is_free, is_renewed, lock_status, queue_is, turn};
+use crate::support::{Authority, Fate, Five, Local, Nxlock, Proxy, Redis, eventually};
 
 const SHORT: [&str; 2] = ["-t", "3s"];
 
@@ -126,6 +128,60 @@ fn a_frozen_holder_is_waited_for_until_its_lease_is_over() {
     holder.goes_on();
     holder.finish().exits(76).says("is lost");
     redis.has_only_a_fence();
+}
+
+#[test]
+fn a_lock_that_was_given_up_for_lost_and_is_renewed_again_can_be_asked_for() {
+    let redis = Redis::start();
+    let mut holder = Turn::had(&redis, &["-t", "6s", "--on-lost", "continue"]);
+    let id = holder_id(&redis);
+    redis.hang();
+    holder.running.says("is lost");
+    redis.resume();
+    holder.running.says("the lock is renewed again");
+    redis.nxlock(["release", "job", "--ask", &id, "--wait", "20s"]).run().exits(0);
+    holder.finish().exits(76).says("asked to give up");
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn a_waiter_that_leaves_takes_its_request_back() {
+    let redis = Redis::start();
+    let older = Turn::had(&redis, &["-t", "10m", "--supersede=running"]);
+    let id = holder_id(&redis);
+    older.freeze();
+    let mut newest = Turn::queued(&redis, &["--supersede=running"]);
+    newest.running.says("to give up");
+    assert!(redis.exists(&asker(&id)));
+    newest.running.signal(Signal::SIGTERM);
+    newest.finish().dies_of(Signal::SIGTERM);
+    assert!(!redis.exists(&asker(&id)));
+    // So does one that is dismissed by another which leaves the holder alone.
+    let mut newest = Turn::queued(&redis, &["--supersede=running"]);
+    newest.running.says("to give up");
+    let mut last = Turn::of(redis.nxlock(turn(&["--supersede"])));
+    newest.finish().exits(75);
+    assert!(!redis.exists(&asker(&id)));
+    older.goes_on();
+    older.leaves();
+    last.up();
+    last.leaves();
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn a_server_that_does_not_say_who_asks_costs_nobody_the_lock() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, |_, words| match words.contains("asker") {
+        true => Fate::Held,
+        false => Fate::Delivered,
+    });
+    let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "3s"])));
+    holder.up();
+    for _ in 0..3 {
+        is_renewed(&redis);
+    }
+    holder.leaves();
 }
 
 #[test]

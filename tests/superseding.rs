@@ -42,10 +42,10 @@ fn who_was_dismissed_is_forgotten_once_it_knows_and_after_a_day_otherwise() {
     holder.leaves();
     let mut newest = newest;
     newest.up();
-    assert_eq!(redis.ask::<i64>(&["HLEN", SUPERSEDED]), 1, "only who was dismissed");
+    assert_eq!(redis.ask::<i64>(&["HLEN", SUPERSEDED]), 2, "who was dismissed, and who holds the lock");
     frozen.goes_on();
     is_superseded(frozen);
-    assert!(!redis.exists(SUPERSEDED));
+    assert_eq!(redis.ask::<Vec<String>>(&["HKEYS", SUPERSEDED]), ["granted"]);
     newest.leaves();
     redis.has_only_a_fence();
 }
@@ -231,6 +231,26 @@ fn a_late_request_of_one_that_has_run_dismisses_nobody() {
     newest.up();
     newest.leaves();
     eventually("only its fence is left", || redis.ask::<i64>(&["DBSIZE"]) == 1);
+}
+
+#[test]
+fn one_that_joins_late_does_not_come_after_a_newer_one_that_was_granted_the_lock_meanwhile() {
+    for options in [["--supersede"], ["--supersede=running"]] {
+        let redis = Redis::start();
+        let first = Turn::had(&redis, &[]);
+        let proxy = Proxy::by_command(&redis, |_, words| match words.starts_with("SUBSCRIBE") {
+            true => Fate::Held,
+            false => Fate::Delivered,
+        });
+        let older = Turn::of(proxy.nxlock(turn(&options)));
+        eventually("it subscribes", || proxy.commands().iter().any(|words| words.starts_with("SUBSCRIBE")));
+        first.leaves();
+        let newer = Turn::had(&redis, &options);
+        proxy.lets_go();
+        older.finish().exits(75).prints("").says(&format!("pid {}", newer.pid()));
+        newer.leaves();
+        redis.has_only_a_fence();
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Gives a lock back, or asks or forces a known holder to.
 
+use std::time::Duration;
+
 use super::{Wants, meant, open, token};
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
@@ -46,6 +48,9 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
     })
 }
 
+/// How often a request is repeated while nxlock waits: the server may have lost it.
+const REPEATED: Duration = Duration::from_secs(20);
+
 /// Asks a holder to give up and, if the user wants to wait, waits until it has.
 fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(global, &asked.lock)?;
@@ -59,6 +64,14 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
         }
         asking::Asked::Refuses(holder) => (holder, Answer::Refuses),
         asking::Asked::Yes(holder) => (holder, Answer::Asked),
+        asking::Asked::InDoubt(holder, error) if asked.wait.is_some() => {
+            log::warn(format_args!("{error}: the holder may have been asked or not"));
+            (holder, Answer::Asked)
+        }
+        asking::Asked::InDoubt(_, error) => {
+            let cause = format!("{}; the holder may have been asked all the same", error.cause);
+            return Err(Error { cause, ..error }.into());
+        }
     };
     let report = |answer| {
         Ok(Report::Asked(Asked { lock: lock.clone(), holder: holder.clone(), answer, waited: began.elapsed() }))
@@ -67,6 +80,7 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
     log::trace(format_args!("asked {}, to give up \"{}\": waiting", words::who(&holder), lock.name));
     let until = began + wait;
     let mut backoff = Backoff::new();
+    let mut repeat_at = Moment::now() + REPEATED;
     loop {
         // Only waits: nobody tells when the holder has given up.
         let _ = Limit::until(until.min(Moment::now() + backoff.next())).wait_for(&[]);
@@ -74,12 +88,21 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
         match seen {
             Ok(LockStatus { state, .. }) if state.held_by(id).is_none() && state.tells_holders() => {
                 // The holder has done so, unless it ended before it was to renew the lock.
-                if let Err(error) = store.forget_asker(&lock.name, id, Limit::until(Moment::now() + timeout)) {
+                if let Err(error) = store.ask_no_more(&lock.name, id, &by, Limit::until(Moment::now() + timeout)) {
                     log::trace(format_args!("{error}"));
                 }
                 return report(Answer::NoLongerHolds);
             }
             Ok(_) if until.passed() => return report(Answer::StillHeld),
+            Ok(LockStatus { state, .. }) if repeat_at.passed() => {
+                repeat_at = Moment::now() + REPEATED;
+                let rest = state.held_by(id).map(|(_, rest)| rest).unwrap_or_default();
+                if let Err(error) =
+                    store.ask_to_give_up(&lock.name, id, &by, rest, Limit::until(Moment::now() + timeout))
+                {
+                    log::trace(format_args!("{error}"));
+                }
+            }
             Err(error) if until.passed() || !error.is_retryable() => return Err(error.into()),
             Ok(_) | Err(_) => {}
         }

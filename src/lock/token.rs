@@ -1,11 +1,12 @@
 //! The value in the key: its format, what it says, and what of it may be shown.
 //!
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 256
-//! bytes at most. Fields with its terms follow, those that apply, in this order: `:N` if others may hold the lock too, at
-//! most N in all, or any number if N is 0; `:newest` if its waiter dismisses older ones that say so too; `:running` if that
-//! waiter also asks a holder that says so to give up; `:noask` if its holder cannot be asked; `:lease` if no process renews
-//! the lock. The random part and these terms decide; the rest is for people. On a key shared with old `SETNX` clients the
-//! value is a bare number, and a record in the same format, with the number as its random part, is stored beside it.
+//! bytes at most. Fields with its terms follow, those that apply, in this order: `:N` if others may hold the lock too,
+//! at most N in all, or any number if N is 0; `:newest` if its waiter dismisses older ones that say so too; `:running`
+//! if that waiter also asks a holder that says so to give up; `:noask` if its holder cannot be asked; `:lease` if no
+//! process renews the lock. The random part and these terms decide; the rest is for people. On a key shared with old
+//! `SETNX` clients the value is a bare number, and a record in the same format, with the number as its random part, is
+//! stored beside it.
 
 use super::{SHARED_VALUE, Sharing};
 use crate::text::Tainted;
@@ -143,6 +144,18 @@ impl Token {
             *part = &random;
         }
         Ok(Token(fields.join(":")))
+    }
+
+    /// Returns a token with the id, the owner and the terms of this one, which proves nothing: others may see it.
+    ///
+    /// # Errors
+    /// As `mint`.
+    pub fn alias(&self) -> anyhow::Result<Token> {
+        let other = self.renamed()?;
+        let (ours, theirs) = (self.random_part(), other.random_part());
+        let (Some(id), Some(rest)) = (ours.get(..ID_LEN), theirs.get(ID_LEN..)) else { return Ok(other) };
+        let random = format!("{id}{rest}");
+        Ok(Token(other.0.replacen(other.random_part(), &random, 1)))
     }
 
     /// Mints a token that is a bare number, which a client that reads values as times takes for one far in the future.

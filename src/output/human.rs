@@ -134,9 +134,9 @@ fn ask(Asked { lock, holder, answer, waited }: &Asked) {
         Answer::StillHeld => {
             log::error(format_args!("{who}, was asked, and still holds \"{name}\" after {}", span(*waited)));
         }
-        Answer::Refuses if holder.terms.no_ask => {
-            log::error(format_args!("{who}, cannot be asked to give up \"{name}\": it holds the lock with --no-ask"));
-        }
+        Answer::Refuses if holder.terms.no_ask => log::error(format_args!(
+            "{who}, cannot be asked to give up \"{name}\": it refuses (--no-ask, or --lost-signal none)"
+        )),
         Answer::Refuses => log::error(format_args!(
             "{who}, cannot be asked to give up \"{name}\": no process renews that lock, which ends with its lease"
         )),

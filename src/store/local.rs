@@ -330,10 +330,10 @@ impl Store for Local {
         asked.map(drop).map_err(|fault| self.error("ask for", Some(name), fault))
     }
 
-    fn forget_asker(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<(), Error> {
+    fn ask_no_more(&mut self, name: &LockName, _: &HolderId, by: &Token, limit: Limit<'_>) -> Result<(), Error> {
         let key = self.prefix.key(name);
-        let forgotten = self.transaction(&key, false, limit, |transaction, _, _| transaction.take_asker(id));
-        forgotten.map(drop).map_err(|fault| self.error("forget who asks for", Some(name), fault))
+        let taken = self.transaction(&key, false, limit, |transaction, _, _| transaction.remove_asker(by));
+        taken.map(drop).map_err(|fault| self.error("ask no more for", Some(name), fault))
     }
 
     fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {

@@ -355,7 +355,7 @@ impl Store for Quorum {
         Err(Error::internal(&format!("cannot ask for \"{name}\""), &"several servers have no place for that"))
     }
 
-    fn forget_asker(&mut self, _: &LockName, _: &HolderId, _: Limit<'_>) -> Result<(), Error> {
+    fn ask_no_more(&mut self, _: &LockName, _: &HolderId, _: &Token, _: Limit<'_>) -> Result<(), Error> {
         Ok(())
     }
 

@@ -39,6 +39,7 @@ use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Told, Ttl, companion_key};
 use crate::log;
 use crate::wait::{Limit, Woken};
+use asking::AskerRead;
 use client::Client;
 use fault::NoReply;
 use queue::QueueEntry;
@@ -71,6 +72,7 @@ pub struct Server {
     unfenced: Option<Token>,
     /// The last reply about a lock came from a node that is only importing its slot.
     is_imported: bool,
+    asker: AskerRead,
 }
 
 impl Server {
@@ -89,6 +91,7 @@ impl Server {
             told: LastRecord::default(),
             unfenced: None,
             is_imported: false,
+            asker: AskerRead::default(),
         }
     }
 
@@ -114,7 +117,11 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Result<Vec<Value>, Unexpected>, Error> {
         self.turn_to(operation);
-        let reply = self.client.ask(command, limit).map_err(|no_reply| match script {
+        let reply = match self.asker.beside(script) {
+            None => self.client.ask(command, limit),
+            Some(read) => self.asker.read_with(&mut self.client, command, read, limit),
+        };
+        let reply = reply.map_err(|no_reply| match script {
             Script::Inspect => self.unanswered(operation, no_reply).of_read(),
             _ => self.unanswered(operation, no_reply),
         })?;
@@ -425,6 +432,7 @@ impl Store for Server {
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         let operation = Operation::to("renew", &claim.name);
+        self.begin_to_read_asker(claim);
         if claim.token.is_beside_setnx() {
             return self.renew_beside_setnx(&operation, claim, ttl, limit);
         }
@@ -484,8 +492,8 @@ impl Store for Server {
         self.put_asker(name, id, by, rest, limit)
     }
 
-    fn forget_asker(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<(), Error> {
-        self.delete_asker(name, id, limit)
+    fn ask_no_more(&mut self, name: &LockName, id: &HolderId, by: &Token, limit: Limit<'_>) -> Result<(), Error> {
+        self.take_asker_back(name, id, by, limit)
     }
 
     fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {

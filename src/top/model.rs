@@ -151,6 +151,7 @@ impl Model {
             Ok(Asked::NotTheHolder(state)) => {
                 format!("not asked: \"{}\" has changed hands, {}", lock.name, words::now_whose(&state))
             }
+            Ok(Asked::InDoubt(_, error)) => format!("asked or not: {error}"),
             Err(error) => format!("{error}"),
         });
     }

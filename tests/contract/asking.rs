@@ -72,7 +72,7 @@ pub fn a_holder_may_refuse_to_be_asked(authority: &impl Authority) {
     let seen = lock_status(authority);
     assert_eq!(seen["holder"]["may_be_asked"], false, "{seen}");
     let id = holder_id(authority);
-    ask(authority, &id, &["--wait", "20s"]).exits(75).says("with --no-ask");
+    ask(authority, &id, &["--wait", "20s"]).exits(75).says("it refuses (--no-ask");
     authority.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75).says("cannot be asked").says("--break");
     holder.leaves();
     let token = acquire(authority, "1m");

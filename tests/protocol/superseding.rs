@@ -234,6 +234,7 @@ impl<'a> Scene<'a> {
                 self.waits[who].has_lock = true;
                 // A claim of what was its already is nothing new.
                 if !had {
+                    self.is_not_late(who, place)?;
                     self.dismiss_before(place, who, before)?;
                 }
                 self.waits[who].joined = None;
@@ -244,6 +245,7 @@ impl<'a> Scene<'a> {
             "0" if mode == "queue" => {
                 self.waits[who].ticket.clone_from(&reply[5]);
                 if joined.is_none() {
+                    self.is_not_late(who, place)?;
                     self.waits[who].joined = Some(place);
                     self.dismiss_before(place, who, before)?;
                 }
@@ -266,6 +268,17 @@ impl<'a> Scene<'a> {
             _ => return Err(format!("{reply:?}")),
         }
         Ok(())
+    }
+
+    /// Checks that no client comes in that asked before the holder did.
+    fn is_not_late(&mut self, who: Client, place: u64) -> Result<(), String> {
+        let value = self.keys().value;
+        let Some(holder) = self.client(&value).filter(|holder| *holder != who) else { return Ok(()) };
+        let both = TERMS[who].ends_with(":newest") && TERMS[holder] == ":newest";
+        match both && self.waits[holder].has_lock && self.waits[holder].asked > Some(place) {
+            true => Err(format!("{} comes in though {value} is newer", self.token(who))),
+            false => Ok(()),
+        }
     }
 
     /// Returns whether a client has joined that asked after one that only joins now.
@@ -363,7 +376,7 @@ fn only_the_newest_waits_in_every_history_and_nobody_else_is_dismissed() {
 }
 
 /// Faults in the scripts, and what each does.
-const FAULTS: [(&str, Fault); 11] = [
+const FAULTS: [(&str, Fault); 12] = [
     ("who was dismissed is let in again", ("return damage(by, S) or by", "return nil")),
     ("nobody notes who was dismissed", ("if before then redis.call('HSET', S, before, token) end", "")),
     ("who is dismissed keeps its place", ("redis.call('ZREM', Q, before)", "")),
@@ -374,10 +387,14 @@ const FAULTS: [(&str, Fault); 11] = [
         ("redis.call('PEXPIRE', S, digits(FENCE_MS))", "redis.call('PEXPIRE', S, 24000)"),
     ),
     ("who leaves is still the newest", ("local sound = true\nno_longer_waits()", "local sound = true")),
+    (
+        "nobody knows that the holder is newer",
+        ("for _, field in ipairs({ 'newest', 'granted' }) do", "for _, field in ipairs({ 'newest' }) do"),
+    ),
     ("a grant dismisses nobody", ("supersede(mine)\n", "")),
     ("the next is not told that it is the first", ("or dismissed_first then", "then")),
-    ("who enters at once dismisses nobody", ("if S then supersede(next_ticket()) end", "")),
-    ("an older one dismisses a newer one", ("or theirs <= ticket then return nil end", "or true then return nil end")),
+    ("who enters at once dismisses nobody", ("ticket = next_ticket()\nsupersede(ticket)", "ticket = next_ticket()")),
+    ("an older one dismisses a newer one", ("t ~= token and theirs > ticket then", "false then")),
 ];
 
 #[test]

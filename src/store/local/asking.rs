@@ -15,19 +15,24 @@ impl Transaction<'_> {
     pub fn put_asker(&mut self, id: &HolderId, by: &Token) -> Result<(), LocalError> {
         let mut askers = self.askers()?;
         let is_over = |asker: &&Asker| asker.of == *id || self.token_of(&asker.of).is_none();
-        let over: Vec<Token> = askers.all().filter(is_over).map(|asker| asker.by.clone()).collect();
+        let over = askers.all().filter(is_over).map(|asker| asker.by.clone()).filter(|other| other != by);
+        let over: Vec<Token> = over.collect();
         askers.put(self.directory, Asker { of: id.clone(), by: by.clone() })?;
         over.iter().try_for_each(|by| askers.remove(by))
     }
 
-    /// Returns who asks this holder, and forgets it.
+    /// Returns who asks this holder, and forgets it, and whoever asked a holder of the past.
     pub fn take_asker(&mut self, id: &HolderId) -> Result<Option<Told>, LocalError> {
         let mut askers = self.askers()?;
-        let Some(by) = askers.all().find(|asker| asker.of == *id).map(|asker| asker.by.clone()) else {
-            return Ok(None);
-        };
-        askers.remove(&by)?;
-        Ok(Token::read(by.as_str().as_bytes()))
+        let is_over = |asker: &&Asker| asker.of == *id || self.token_of(&asker.of).is_none();
+        let over: Vec<Asker> = askers.all().filter(is_over).cloned().collect();
+        over.iter().try_for_each(|asker| askers.remove(&asker.by))?;
+        let by = over.iter().find(|asker| asker.of == *id);
+        Ok(by.and_then(|asker| Token::read(asker.by.as_str().as_bytes())))
+    }
+
+    pub fn remove_asker(&mut self, by: &Token) -> Result<(), LocalError> {
+        self.askers()?.remove(by)
     }
 
     fn askers(&self) -> Result<Askers, LocalError> {

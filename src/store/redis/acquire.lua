@@ -24,7 +24,7 @@
 value = redis.call('GET', K)
 if value == token then
   leave()
-  no_longer_waits()
+  is_granted(ticket)
   redis.call('PEXPIRE', K, digits(ttl))
   local fence = last_fence()
   if fence then lengthen(F, fence_ms) else fence = bump(fence_ms) end
@@ -45,7 +45,7 @@ local function grant()
   redis.call('SET', K, token, 'PX', digits(ttl))
   if S then
     supersede(mine)
-    no_longer_waits()
+    is_granted(mine)
   end
   -- The grant is done: the server may refuse access to a queue that is empty now (see reserve).
   if queued > 0 then pcall(front, 'n') end

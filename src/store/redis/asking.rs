@@ -8,15 +8,76 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::Server;
+use super::client::Client;
+use super::fault::{Fault, NoReply};
 use super::reply::{self, Operation};
+use super::scripts::Script;
 use crate::error::Error;
 use crate::lock::{Claim, HolderId, LockName, Token, Told, companion_key};
 use crate::wait::Limit;
 
 /// How much longer than the lease the key lives: a waiter may be about to claim the lock, and renews it 10 s later.
 const LONGER: Duration = Duration::from_secs(20);
+/// How much of a longer lease counts: a holder that is not found by then is asked again, if anybody waits.
+const AT_MOST: Duration = Duration::from_secs(60);
+
+/// The read of a holder's key, sent together with the renewal: it costs no round trip, and on a slow connection no
+/// time-out of its own, after which the next renewal would need another connection.
+#[derive(Default)]
+pub enum AskerRead {
+    #[default]
+    No,
+    /// To be sent with the next renewal.
+    Wanted(Cmd),
+    /// The reply.
+    Done(Value),
+    /// The renewal sent with it was not answered: the next one is sent without it.
+    Failed,
+}
+
+impl AskerRead {
+    /// Returns the request to send with this script, if there is one.
+    pub fn beside(&mut self, script: Script) -> Option<Cmd> {
+        let renews = matches!(script, Script::Renew | Script::RenewShare | Script::RenewBesideSetnx);
+        match std::mem::take(self) {
+            AskerRead::Wanted(read) if renews => Some(read),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Sends both, and returns the reply to the first.
+    pub fn read_with(
+        &mut self,
+        client: &mut Client,
+        command: &Cmd,
+        read: Cmd,
+        limit: Limit<'_>,
+    ) -> Result<Value, NoReply> {
+        *self = AskerRead::Failed;
+        let mut replies = client.ask_all(&[command.clone(), read], limit)?;
+        *self = replies.pop().map_or(AskerRead::No, AskerRead::Done);
+        replies.pop().ok_or_else(|| Fault::Garbled("it does not reply".into()).into())
+    }
+}
 
 impl Server {
+    /// Has the next renewal of a claim read who asks for it, if that is of use.
+    pub(super) fn begin_to_read_asker(&mut self, claim: &Claim) {
+        let is_asked = claim.owner_pid.is_some() && claim.may_be_asked() && !self.client.is_one_of_several();
+        self.asker = match (std::mem::take(&mut self.asker), claim.token.id()) {
+            (AskerRead::Failed, _) => AskerRead::Done(Value::Nil),
+            (_, Some(id)) if is_asked => {
+                let mut read = cmd("GET");
+                read.arg(self.asker_key(&claim.name, &id));
+                AskerRead::Wanted(read)
+            }
+            _ => AskerRead::No,
+        };
+    }
+
     pub(super) fn put_asker(
         &mut self,
         name: &LockName,
@@ -25,7 +86,7 @@ impl Server {
         rest: Duration,
         limit: Limit<'_>,
     ) -> Result<(), Error> {
-        let lives = (rest + LONGER).as_millis().to_string();
+        let lives = (rest.min(AT_MOST) + LONGER).as_millis().to_string();
         let mut set = cmd("SET");
         set.arg(self.asker_key(name, id)).arg(by.as_str()).arg("PX").arg(lives);
         self.done(&Operation::to("ask for", name), &set, limit).map(drop)
@@ -35,18 +96,42 @@ impl Server {
         let Some(id) = claim.token.id() else { return Ok(None) };
         let operation = Operation::to("see who asks for", &claim.name);
         let key = self.asker_key(&claim.name, &id);
-        let asker = self.done(&operation, cmd("GET").arg(&key), limit)?;
+        let asker = match std::mem::take(&mut self.asker) {
+            AskerRead::Done(Value::ServerError(error)) => {
+                let unexpected = reply::unexpected(&Value::ServerError(error));
+                return Err(operation.misunderstood(&self.client, unexpected));
+            }
+            AskerRead::Done(asker) => asker,
+            AskerRead::Failed => {
+                self.asker = AskerRead::Failed;
+                return Ok(None);
+            }
+            // The lock was not renewed by a script.
+            AskerRead::No | AskerRead::Wanted(_) => self.done(&operation, cmd("GET").arg(&key), limit)?,
+        };
         if matches!(asker, Value::Nil) {
             return Ok(None);
         }
         // If this fails, the key expires.
-        let _ = self.delete_asker(&claim.name, &id, limit);
+        let _ = self.done(&operation, cmd("DEL").arg(&key), limit);
         Ok(reply::bytes(&asker).and_then(Token::read))
     }
 
-    pub(super) fn delete_asker(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<(), Error> {
-        let operation = Operation::to("forget who asks for", name);
-        self.done(&operation, cmd("DEL").arg(self.asker_key(name, id)), limit).map(drop)
+    pub(super) fn take_asker_back(
+        &mut self,
+        name: &LockName,
+        id: &HolderId,
+        by: &Token,
+        limit: Limit<'_>,
+    ) -> Result<(), Error> {
+        let operation = Operation::to("ask no more for", name);
+        let key = self.asker_key(name, id);
+        // Whoever asks in between has its request deleted, and asks again if it waits.
+        let asker = self.done(&operation, cmd("GET").arg(&key), limit)?;
+        match reply::bytes(&asker) == Some(by.as_str().as_bytes()) {
+            true => self.done(&operation, cmd("DEL").arg(&key), limit).map(drop),
+            false => Ok(()),
+        }
     }
 
     fn asker_key(&self, name: &LockName, id: &HolderId) -> String {

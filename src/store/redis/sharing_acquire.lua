@@ -29,7 +29,7 @@ local function begin()
   settle()
   if S then
     supersede(mine)
-    no_longer_waits()
+    is_granted(mine)
   end
   answer[4] = count
   return answer
@@ -67,7 +67,7 @@ if mine then
   changed = true
   serve(ttl)
   settle()
-  no_longer_waits()
+  is_granted(ticket)
   return { 1, fence, slot, count }
 end
 local by = dismissed_by()
@@ -98,7 +98,10 @@ elseif whole then
     if queued > 0 and mode == 'once' then serve(ttl) end
     if (mode == 'plain' or redis.call('ZCARD', Q) == 0) and fits(limit) then
       entered = enter(token, ttl, false)
-      if S then supersede(next_ticket()) end
+      if S then
+        ticket = next_ticket()
+        supersede(ticket)
+      end
     else
       -- A replica must not answer for its master: it refuses this write. Not before: a full server would then let a
       -- newcomer in.
@@ -107,7 +110,7 @@ elseif whole then
   end
   settle()
   if entered then
-    no_longer_waits()
+    is_granted(ticket)
     entered[4] = count
     return entered
   end

@@ -163,7 +163,7 @@ fn visited() {
     for asked in [
         store.asker(&claim, limit()).map(drop),
         store.ask_to_give_up(&claim.name, &id, &claim.token, Duration::ZERO, limit()),
-        store.forget_asker(&claim.name, &id, limit()),
+        store.ask_no_more(&claim.name, &id, &claim.token, limit()),
     ] {
         reports.extend(asked.err().map(Report::Failed));
     }
