@@ -1,7 +1,7 @@
 //! Replies that are lost after the server has carried out the request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -112,13 +112,21 @@ fn a_lost_reply_to_a_renewal_does_not_disturb_the_command() {
     for fate in [Fate::Cut, Fate::ReplySwallowed, Fate::Blackholed] {
         let redis = Redis::start();
         // Three lost replies in a row would be one too many.
-        let proxy = Proxy::to(&redis, move |n| if n == 2 || n == 4 { fate } else { Fate::Delivered });
+        let scripts = AtomicUsize::new(0);
+        let proxy = Proxy::by_command(&redis, move |_, words| {
+            let is_script = words.starts_with("EVAL");
+            match is_script.then(|| scripts.fetch_add(1, Ordering::Relaxed) + 1) {
+                Some(2 | 4) => fate,
+                _ => Fate::Delivered,
+            }
+        });
         let (reader, writer) = std::io::pipe().unwrap();
         let script = "trap 'echo disturbed' TERM HUP INT CONT; echo up; read x; exit 5";
         let call = proxy.nxlock(["run", "job", "-t", "4500ms", "-c", script]).stdin_from(reader);
         let mut running = call.start();
         running.line("up");
-        eventually("it has been renewed a few times", || proxy.requests() >= 7 || running.has_ended());
+        let renewals = || proxy.commands().iter().filter(|words| words.starts_with("EVAL")).count();
+        eventually("it has been renewed a few times", || renewals() >= 7 || running.has_ended());
         drop(writer);
         running.finish().exits(5).prints("up\n");
         eventually("nothing is left", || !redis.exists("lock:job"));
