@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, Lease, LockState, StateKind, Supersedes, Token, Told, Ttl, words};
+use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Supersedes, Token, Told, Ttl, words};
 use crate::output::progress::Waiting;
 use crate::report::Refused;
 use crate::retry::Backoff;
@@ -51,13 +51,6 @@ pub enum Waited {
     Interrupted(Signal),
 }
 
-/// The request to a holder to give up. It may have been lost.
-struct Asked {
-    of: HolderId,
-    by: Token,
-    is_reported: bool,
-}
-
 /// A wait in progress.
 struct Attempt<'a> {
     store: &'a mut dyn Store,
@@ -76,7 +69,8 @@ struct Attempt<'a> {
     in_doubt: bool,
     /// The last reply, if it was that another holder has the lock.
     held: Option<(LockState, QueuePlace)>,
-    asked: Option<Asked>,
+    /// The request to a holder to give up, and whether it is known to have arrived.
+    asked: Option<(Asker, bool)>,
     /// The error of the last attempt.
     before: Option<Error>,
 }
@@ -262,34 +256,33 @@ impl Attempt<'_> {
 
     /// Asks a holder to give up that gives way to a newer claim such as this one.
     fn ask_to_give_up(&mut self, state: &LockState) {
-        let is_newer = Token::read(self.claim.token.as_str().as_bytes())
-            .is_some_and(|told| told.terms.supersedes == Supersedes::Running);
+        let is_newer = self.claim.token.told().is_some_and(|told| told.terms.supersedes == Supersedes::Running);
         let Some(holder) = state.holder.as_ref().filter(|holder| is_newer && holder.terms.gives_way()) else { return };
-        let asked = self.asked.take().filter(|asked| asked.of == holder.id);
+        let asked = self.asked.take().filter(|(asker, _)| asker.of == holder.id);
         // Not the claim's own token, which proves the claim.
-        let new = || self.claim.token.alias().map(|by| Asked { of: holder.id.clone(), by, is_reported: false });
-        let mut asked = match asked.map_or_else(new, Ok) {
+        let new = || self.claim.token.alias().map(|by| (Asker { of: holder.id.clone(), by }, false));
+        let (asker, mut has_arrived) = match asked.map_or_else(new, Ok) {
             Ok(asked) => asked,
             Err(error) => return log::trace(format_args!("{error:#}")),
         };
         let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
         let rest = state.ttl.unwrap_or_default();
         // Again with each heartbeat: the server may have lost the request.
-        match self.store.ask_to_give_up(&self.claim.name, &asked.of, &asked.by, rest, limit) {
-            Ok(()) if !std::mem::replace(&mut asked.is_reported, true) => {
+        match self.store.ask_to_give_up(&self.claim.name, &asker, rest, limit) {
+            Ok(()) if !std::mem::replace(&mut has_arrived, true) => {
                 log::note(format_args!("asked {}, to give up \"{}\"", words::who(holder), self.claim.name));
             }
             Ok(()) => {}
             Err(error) => log::trace(format_args!("{error}")),
         }
-        self.asked = Some(asked);
+        self.asked = Some((asker, has_arrived));
     }
 
     /// Takes back the request to a holder, if it has not been found yet.
     fn ask_no_more(&mut self) {
-        if let Some(Asked { of, by, .. }) = self.asked.take() {
+        if let Some((asker, _)) = self.asked.take() {
             let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
-            if let Err(error) = self.store.ask_no_more(&self.claim.name, &of, &by, limit) {
+            if let Err(error) = self.store.ask_no_more(&self.claim.name, &asker, limit) {
                 log::trace(format_args!("{error}"));
             }
         }

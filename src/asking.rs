@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Holder, HolderId, LockName, LockState, Token};
+use crate::lock::{Asker, Holder, LockName, LockState};
 use crate::retry;
 use crate::store::{LockStatus, Store};
 
-/// What came of asking.
-pub enum Asked {
+/// The outcome of a request.
+pub enum Outcome {
     /// The holder finds out when it renews the lock.
     Yes(Holder),
     /// An answer was lost: the holder is asked or not.
@@ -19,25 +19,19 @@ pub enum Asked {
     NotTheHolder(LockState),
 }
 
-/// Asks the holder known as `id` on behalf of `by`. Tries for no longer than `within`.
+/// Asks a holder. Tries for no longer than `within`.
 ///
 /// # Errors
 /// The error of the last attempt.
-pub fn ask(
-    store: &mut dyn Store,
-    name: &LockName,
-    id: &HolderId,
-    by: &Token,
-    within: Duration,
-) -> Result<Asked, Error> {
-    let LockStatus { state, .. } = retry::insist(within, |limit| store.inspect_holder(name, id, limit))?;
-    let Some((holder, rest)) = state.held_by(id) else { return Ok(Asked::NotTheHolder(state)) };
+pub fn ask(store: &mut dyn Store, name: &LockName, asker: &Asker, within: Duration) -> Result<Outcome, Error> {
+    let LockStatus { state, .. } = retry::insist(within, |limit| store.inspect_holder(name, &asker.of, limit))?;
+    let Some((holder, rest)) = state.held_by(&asker.of) else { return Ok(Outcome::NotTheHolder(state)) };
     if !holder.terms.may_be_asked() {
-        return Ok(Asked::Refuses(holder.clone()));
+        return Ok(Outcome::Refuses(holder.clone()));
     }
-    match retry::insist(within, |limit| store.ask_to_give_up(name, id, by, rest, limit)) {
-        Ok(()) => Ok(Asked::Yes(holder.clone())),
-        Err(error) if error.kind == ErrorKind::Unanswered => Ok(Asked::InDoubt(holder.clone(), error)),
+    match retry::insist(within, |limit| store.ask_to_give_up(name, asker, rest, limit)) {
+        Ok(()) => Ok(Outcome::Yes(holder.clone())),
+        Err(error) if error.kind == ErrorKind::Unanswered => Ok(Outcome::InDoubt(holder.clone(), error)),
         Err(error) => Err(error),
     }
 }

@@ -224,7 +224,7 @@ impl Keeper {
         if self.gives_up == Moment::NEVER && self.is_relied_on() {
             notify::asked(asker, &self.what_follows());
             self.gives_up = Moment::now() + GIVES_UP_WITHIN;
-            // Even if it was told of a loss that did not come about.
+            // The process may have been told of a loss that did not come about.
             self.is_told = false;
             self.tell();
         }
@@ -238,7 +238,7 @@ impl Keeper {
         self.tell();
     }
 
-    /// Returns whether the watched process is told, and how.
+    /// Returns how the watched process learns of it, if it does.
     fn what_follows(&self) -> String {
         match self.lost_signal {
             Some(signal) => format!("{signal} to process {}", self.watched.pid()),

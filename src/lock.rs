@@ -171,6 +171,15 @@ impl Claim {
     }
 }
 
+/// A process that asks a holder to give up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The holder.
+    pub of: HolderId,
+    /// Tells who asks, and tells this request from others.
+    pub by: Token,
+}
+
 /// A granted lock, and until when its holder may trust it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {

@@ -157,20 +157,19 @@ pub fn lost(lost: &Lost, follows: &str) {
 /// Reports that a process has asked for the lock, and that it is given up.
 pub fn asked(by: &Told, follows: &str) {
     note(|events| {
-        let name = events.lock.name.as_str();
         let is_newer = by.terms.supersedes == Supersedes::Running;
+        let (name, who, document) = (&events.lock.name, words::who_and_why(by), claimant(by));
         if log::options().json {
-            let by = claimant(by);
+            let name = name.as_str();
             log::document(
-                &json!({ "event": "asked", "name": name, "by": by, "supersedes": is_newer, "then": follows }),
+                &json!({ "event": "asked", "name": name, "by": document, "supersedes": is_newer, "then": follows }),
             );
         } else if is_newer {
-            log::note(format_args!("\"{}\": superseded by {}; {follows}", events.lock.name, words::who_and_why(by)));
+            log::note(format_args!("\"{name}\": superseded by {who}; {follows}"));
         } else {
-            let who = words::who_and_why(by);
-            log::note(format_args!("asked to give up \"{}\" by {who}; {follows}", events.lock.name));
+            log::note(format_args!("asked to give up \"{name}\" by {who}; {follows}"));
         }
-        events.tell("asked", [("by", claimant(by)), ("supersedes", json!(is_newer)), ("then", json!(follows))]);
+        events.tell("asked", [("by", document), ("supersedes", json!(is_newer)), ("then", json!(follows))]);
     });
 }
 

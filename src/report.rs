@@ -125,7 +125,7 @@ pub struct Asked {
     pub waited: Duration,
 }
 
-/// What came of it.
+/// The outcome of a request to give up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// It is asked; nxlock did not wait.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Owner, StateKind, Terms, Token, Told, Ttl};
+use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Owner, StateKind, Terms, Told, Ttl};
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
 
@@ -59,20 +59,14 @@ pub trait Store: Send {
     /// Releases a lock that the holder known as `id` has, if it is still the holder.
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error>;
 
-    /// Asks the holder known as `id` to give a lock up, on behalf of `by`: the holder finds that token when it renews the
-    /// lock. `rest` is the rest of its lease: if it has not renewed the lock by then, the lock is not its own any more. The
-    /// request may be forgotten after a minute; to repeat it with the same token renews it.
-    fn ask_to_give_up(
-        &mut self,
-        name: &LockName,
-        id: &HolderId,
-        by: &Token,
-        rest: Duration,
-        limit: Limit<'_>,
-    ) -> Result<(), Error>;
+    /// Asks a holder to give a lock up: it finds the asker's token when it renews the lock. `rest` is the rest of its lease:
+    /// if it has not renewed the lock by then, the lock is not its own any more. The request may be forgotten after a
+    /// minute; to repeat it renews it.
+    fn ask_to_give_up(&mut self, name: &LockName, asker: &Asker, rest: Duration, limit: Limit<'_>)
+    -> Result<(), Error>;
 
-    /// Takes back the request of `by` to the holder known as `id`, if that has not found it.
-    fn ask_no_more(&mut self, name: &LockName, id: &HolderId, by: &Token, limit: Limit<'_>) -> Result<(), Error>;
+    /// Takes a request back, if the holder has not found it.
+    fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error>;
 
     /// Returns who has asked the holder of a claim to give it up, if somebody has since the last call.
     fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error>;

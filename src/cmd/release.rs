@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::{Wants, meant, open, token};
+use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, Owner, Token, words};
+use crate::lock::{Asker, Claim, HolderId, Owner, Token, words};
 use crate::report::{Answer, Asked, NotYours, Released, Report, Wanted};
 use crate::retry::{self, Backoff, ReleaseAnswer};
 use crate::store::LockStatus;
@@ -58,17 +59,18 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
     let timeout = global.server_timeout;
     let began = Moment::now();
     let by = Token::mint(&Owner::this_process(), asked.reason.as_deref(), wall())?;
-    let (holder, answer) = match asking::ask(&mut *store, &lock.name, id, &by, timeout)? {
-        asking::Asked::NotTheHolder(state) => {
+    let asker = Asker { of: id.clone(), by };
+    let (holder, answer) = match asking::ask(&mut *store, &lock.name, &asker, timeout)? {
+        Outcome::NotTheHolder(state) => {
             return Ok(Report::NotYours(NotYours { lock, wanted: Wanted::Ask, state }));
         }
-        asking::Asked::Refuses(holder) => (holder, Answer::Refuses),
-        asking::Asked::Yes(holder) => (holder, Answer::Asked),
-        asking::Asked::InDoubt(holder, error) if asked.wait.is_some() => {
+        Outcome::Refuses(holder) => (holder, Answer::Refuses),
+        Outcome::Yes(holder) => (holder, Answer::Asked),
+        Outcome::InDoubt(holder, error) if asked.wait.is_some() => {
             log::warn(format_args!("{error}: the holder may have been asked or not"));
             (holder, Answer::Asked)
         }
-        asking::Asked::InDoubt(_, error) => {
+        Outcome::InDoubt(_, error) => {
             let cause = format!("{}; the holder may have been asked all the same", error.cause);
             return Err(Error { cause, ..error }.into());
         }
@@ -88,7 +90,7 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
         match seen {
             Ok(LockStatus { state, .. }) if state.held_by(id).is_none() && state.tells_holders() => {
                 // The holder has done so, unless it ended before it was to renew the lock.
-                if let Err(error) = store.ask_no_more(&lock.name, id, &by, Limit::until(Moment::now() + timeout)) {
+                if let Err(error) = store.ask_no_more(&lock.name, &asker, Limit::until(Moment::now() + timeout)) {
                     log::trace(format_args!("{error}"));
                 }
                 return report(Answer::NoLongerHolds);
@@ -98,7 +100,7 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
                 repeat_at = Moment::now() + REPEATED;
                 let rest = state.held_by(id).map(|(_, rest)| rest).unwrap_or_default();
                 if let Err(error) =
-                    store.ask_to_give_up(&lock.name, id, &by, rest, Limit::until(Moment::now() + timeout))
+                    store.ask_to_give_up(&lock.name, &asker, rest, Limit::until(Moment::now() + timeout))
                 {
                     log::trace(format_args!("{error}"));
                 }

@@ -189,12 +189,12 @@ impl Token {
 
     /// Returns whether the token says that no process renews its lock.
     pub fn is_lease_only(&self) -> bool {
-        Token::read(self.0.as_bytes()).is_some_and(|told| told.terms.upkeep == Upkeep::LeaseOnly)
+        self.told().is_some_and(|told| told.terms.upkeep == Upkeep::LeaseOnly)
     }
 
     /// Returns whether its waiter dismisses older ones of this kind, and is dismissed by newer ones.
     pub fn supersedes(&self) -> bool {
-        Token::read(self.0.as_bytes()).is_some_and(|told| told.terms.supersedes != Supersedes::Nobody)
+        self.told().is_some_and(|told| told.terms.supersedes != Supersedes::Nobody)
     }
 
     /// Returns whether others may hold the lock together with this token.
@@ -203,7 +203,7 @@ impl Token {
     }
 
     pub fn sharing(&self) -> Sharing {
-        Token::read(self.0.as_bytes()).map_or(Sharing::Exclusive, |told| told.terms.sharing)
+        self.told().map_or(Sharing::Exclusive, |told| told.terms.sharing)
     }
 
     /// Returns the beginning of this token's record, which no other record shares.
@@ -225,6 +225,11 @@ impl Token {
     /// Returns the part that no other token has; the whole value if it is not in the format above.
     pub fn random_part(&self) -> &str {
         self.0.split(':').nth(1).unwrap_or(&self.0)
+    }
+
+    /// Returns what it says; none if it is not in the format above.
+    pub fn told(&self) -> Option<Told> {
+        Token::read(self.0.as_bytes())
     }
 
     /// Parses a value; none if it is not a token of this format.
@@ -409,7 +414,7 @@ mod tests {
         let born = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_000_000_123);
         let token = Token::mint(&owner("al:ice", "web@3"), Some("why: 50 % \u{1b}[31m é"), born).unwrap();
         assert!(token.as_str().bytes().all(|b| b.is_ascii_graphic()), "{}", token.as_str());
-        let told = Token::read(token.as_str().as_bytes()).unwrap();
+        let told = token.told().unwrap();
         assert_eq!(told.owner, owner("al:ice", "web@3"));
         assert_eq!(told.born, born);
         assert_eq!(told.reason.as_ref().map(Tainted::raw), Some("why: 50 % \u{1b}[31m é"));
@@ -426,7 +431,7 @@ mod tests {
         )
         .unwrap();
         let renamed = token.renamed().unwrap();
-        let (one, other) = (Token::read(token.as_str().as_bytes()), Token::read(renamed.as_str().as_bytes()));
+        let (one, other) = (token.told(), renamed.told());
         let (one, other) = (one.unwrap(), other.unwrap());
         assert_ne!(one.id, other.id);
         assert_eq!((one.owner, one.born, one.reason), (other.owner, other.born, other.reason));
@@ -438,7 +443,7 @@ mod tests {
         let long = "ü".repeat(300);
         let token = Token::mint(&owner(&long, &long), Some(&long), SystemTime::UNIX_EPOCH).unwrap();
         assert!(token.as_str().len() <= MAX_LEN, "{}", token.as_str().len());
-        let told = Token::read(token.as_str().as_bytes()).unwrap();
+        let told = token.told().unwrap();
         assert!(told.reason.unwrap().raw().chars().all(|c| c == 'ü'));
     }
 
@@ -494,7 +499,7 @@ mod tests {
             let (kept, left) = (mint(Upkeep::Renewed), mint(Upkeep::LeaseOnly));
             assert!(!kept.is_lease_only() && left.is_lease_only(), "{reason:?}");
             assert!(left.as_str().len() <= MAX_LEN);
-            let told = |token: &Token| Token::read(token.as_str().as_bytes()).unwrap().reason.unwrap_or_default();
+            let told = |token: &Token| token.told().unwrap().reason.unwrap_or_default();
             assert!(told(&kept).raw().starts_with(told(&left).raw()));
         }
     }
@@ -516,7 +521,7 @@ mod tests {
             ] {
                 let terms = Terms { upkeep, sharing, supersedes, no_ask };
                 let token = Token::mint_for(terms, &owner("a", "b"), reason, SystemTime::UNIX_EPOCH).unwrap();
-                assert_eq!(Token::read(token.as_str().as_bytes()).unwrap().terms, terms, "{}", token.as_str());
+                assert_eq!(token.told().unwrap().terms, terms, "{}", token.as_str());
                 let supersedes = supersedes != Supersedes::Nobody;
                 assert_eq!((token.is_share(), token.supersedes()), (sharing != Sharing::Exclusive, supersedes));
                 assert_eq!(terms.may_be_asked(), upkeep == Upkeep::Renewed && !no_ask);

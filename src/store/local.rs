@@ -33,17 +33,19 @@ pub use directory::Directory;
 /// Parsers of file contents, for the fuzz targets.
 #[cfg(fuzzing)]
 pub mod files {
+    pub use crate::lock::Asker;
+
     pub use super::filesystem::network_fuse;
     pub use super::format::sum;
     pub use super::lines::Line;
     pub use super::pid_view::Process;
-    pub use super::record::{Asker, Record, Share, Superseder, Waiter};
+    pub use super::record::{Record, Share, Superseder, Waiter};
 }
 
 use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, Store, poll_pause};
 use crate::clock::{Boot, Moment};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Prefix, Token, Told, Ttl};
+use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Told, Ttl};
 use crate::text;
 use crate::wait::{Limit, Woken};
 use directory::{OpenDirectory, Part};
@@ -264,8 +266,8 @@ impl Store for Local {
                 }
                 Response::Held => Acquired::Held(transaction.state(), transaction.place_of(&claim.token)),
                 Response::Superseded(by) => {
-                    let by = Token::read(by.as_str().as_bytes());
-                    let by = by.ok_or_else(|| LocalError::new(ErrorKind::Internal, "superseded by no token", ""))?;
+                    let by =
+                        by.told().ok_or_else(|| LocalError::new(ErrorKind::Internal, "superseded by no token", ""))?;
                     Acquired::Superseded(Box::new(by), transaction.state(), transaction.place_of(&claim.token))
                 }
             })
@@ -316,23 +318,16 @@ impl Store for Local {
         Ok(taken.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
 
-    fn ask_to_give_up(
-        &mut self,
-        name: &LockName,
-        id: &HolderId,
-        by: &Token,
-        _: Duration,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
+    fn ask_to_give_up(&mut self, name: &LockName, asker: &Asker, _: Duration, limit: Limit<'_>) -> Result<(), Error> {
         let key = self.prefix.key(name);
         // Without files, there is no holder either.
-        let asked = self.transaction(&key, false, limit, |transaction, _, _| transaction.put_asker(id, by));
+        let asked = self.transaction(&key, false, limit, |transaction, _, _| transaction.put_asker(asker));
         asked.map(drop).map_err(|fault| self.error("ask for", Some(name), fault))
     }
 
-    fn ask_no_more(&mut self, name: &LockName, _: &HolderId, by: &Token, limit: Limit<'_>) -> Result<(), Error> {
+    fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
         let key = self.prefix.key(name);
-        let taken = self.transaction(&key, false, limit, |transaction, _, _| transaction.remove_asker(by));
+        let taken = self.transaction(&key, false, limit, |transaction, _, _| transaction.remove_asker(&asker.by));
         taken.map(drop).map_err(|fault| self.error("ask no more for", Some(name), fault))
     }
 
@@ -386,7 +381,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::lock::Owner;
+    use crate::lock::{Owner, Token};
 
     #[test]
     fn a_fence_at_its_end_does_not_go_back() {

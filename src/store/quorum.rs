@@ -23,7 +23,7 @@ use super::redis::endpoint::Endpoint;
 use super::{AcquireMode, Acquired, LockStatus, Probed, QueuePlace, Released, Renewed, Store};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Told, Ttl};
+use crate::lock::{Asker, Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Told, Ttl};
 use crate::wait::{Limit, Woken};
 use contention::Contention;
 use fanout::{Fanout, Stragglers};
@@ -344,18 +344,11 @@ impl Store for Quorum {
         Err(self.too_few("release", Some(&claim.name), &votes))
     }
 
-    fn ask_to_give_up(
-        &mut self,
-        name: &LockName,
-        _: &HolderId,
-        _: &Token,
-        _: Duration,
-        _: Limit<'_>,
-    ) -> Result<(), Error> {
+    fn ask_to_give_up(&mut self, name: &LockName, _: &Asker, _: Duration, _: Limit<'_>) -> Result<(), Error> {
         Err(Error::internal(&format!("cannot ask for \"{name}\""), &"several servers have no place for that"))
     }
 
-    fn ask_no_more(&mut self, _: &LockName, _: &HolderId, _: &Token, _: Limit<'_>) -> Result<(), Error> {
+    fn ask_no_more(&mut self, _: &LockName, _: &Asker, _: Limit<'_>) -> Result<(), Error> {
         Ok(())
     }
 

@@ -36,7 +36,7 @@ use redis::{Cmd, Value, cmd};
 use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Told, Ttl, companion_key};
+use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Told, Ttl, companion_key};
 use crate::log;
 use crate::wait::{Limit, Woken};
 use asking::AskerRead;
@@ -484,16 +484,15 @@ impl Store for Server {
     fn ask_to_give_up(
         &mut self,
         name: &LockName,
-        id: &HolderId,
-        by: &Token,
+        asker: &Asker,
         rest: Duration,
         limit: Limit<'_>,
     ) -> Result<(), Error> {
-        self.put_asker(name, id, by, rest, limit)
+        self.put_asker(name, asker, rest, limit)
     }
 
-    fn ask_no_more(&mut self, name: &LockName, id: &HolderId, by: &Token, limit: Limit<'_>) -> Result<(), Error> {
-        self.take_asker_back(name, id, by, limit)
+    fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
+        self.take_asker_back(name, asker, limit)
     }
 
     fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {

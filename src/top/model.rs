@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::keys::Key;
 use super::order::{Sort, order};
-use crate::asking::Asked;
+use crate::asking::Outcome;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::Subject;
@@ -51,7 +51,7 @@ pub enum Page {
     Question(Action, Named, Box<Holder>, Box<Page>),
 }
 
-/// What can be done to a holder.
+/// An action on a holder, which the user confirms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Ask it to give up.
@@ -142,16 +142,16 @@ impl Model {
         });
     }
 
-    pub fn asked(&mut self, lock: &Named, answer: Result<Asked, Error>) {
+    pub fn asked(&mut self, lock: &Named, answer: Result<Outcome, Error>) {
         self.notice = Some(match answer {
-            Ok(Asked::Yes(holder)) => format!("asked {}, to give up \"{}\"", words::who(&holder), lock.name),
-            Ok(Asked::Refuses(holder)) => {
+            Ok(Outcome::Yes(holder)) => format!("asked {}, to give up \"{}\"", words::who(&holder), lock.name),
+            Ok(Outcome::Refuses(holder)) => {
                 format!("not asked: {}, cannot be asked to give up \"{}\"", words::who(&holder), lock.name)
             }
-            Ok(Asked::NotTheHolder(state)) => {
+            Ok(Outcome::NotTheHolder(state)) => {
                 format!("not asked: \"{}\" has changed hands, {}", lock.name, words::now_whose(&state))
             }
-            Ok(Asked::InDoubt(_, error)) => format!("asked or not: {error}"),
+            Ok(Outcome::InDoubt(_, error)) => format!("asked or not: {error}"),
             Err(error) => format!("{error}"),
         });
     }

@@ -4,11 +4,11 @@
 use std::io;
 
 use super::model::Action;
-use crate::asking::{self, Asked};
+use crate::asking::{self, Outcome};
 use crate::clock::{Moment, wall};
 use crate::error::Error;
 use crate::list::Subject;
-use crate::lock::{HolderId, Owner, Token};
+use crate::lock::{Asker, HolderId, Owner, Token};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::report::{Named, Row};
 use crate::retry::{self, ReleaseAnswer};
@@ -28,7 +28,7 @@ pub enum Update {
     Seen(Vec<Row>),
     Error(Error),
     Broken(Named, Result<Released, Error>),
-    Asked(Named, Result<Asked, Error>),
+    Asked(Named, Result<Outcome, Error>),
 }
 
 /// Starts the thread. It ends with the program, at the latest.
@@ -54,7 +54,8 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
             Task::Do(Action::Ask, lock, id) => {
                 let by = Token::mint(&Owner::this_process(), None, wall());
                 let by = by.map_err(|error| Error::internal("cannot ask", &error));
-                let asked = by.and_then(|by| asking::ask(store.as_mut(), &lock.name, &id, &by, subject.timeout));
+                let asked =
+                    by.and_then(|by| asking::ask(store.as_mut(), &lock.name, &Asker { of: id, by }, subject.timeout));
                 Update::Asked(lock, asked)
             }
             Task::Do(Action::Break, lock, id) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::turns::{Turn, acquire, holder_id, is_free, lock_status, queue_is, release, turn};
+use crate::support::turns::{Turn, acquire, holder_id, is_free, lock_status, process, queue_is, release, turn};
 use crate::support::{Authority, Done, eventually, now};
 
 /// A lease whose renewals come fast.
@@ -125,7 +125,7 @@ pub fn one_of_several_holders_is_asked(authority: &impl Authority) {
 pub fn a_newer_run_asks_an_older_one_of_its_kind(authority: &impl Authority) {
     let older = Turn::had(authority, &NEWEST);
     let mut newest = Turn::of(authority.nxlock(turn(&NEWEST)));
-    let by = format!("\"job\": superseded by {}", whose(&newest));
+    let by = format!("\"job\": superseded by {}", process(newest.pid()));
     older.finish().exits(143).says(&by).says(": release 4.3; stopping the command");
     newest.up();
     newest.leaves();
@@ -153,16 +153,9 @@ pub fn of_many_newer_runs_only_the_newest_follows(authority: &impl Authority) {
     for _ in 0..3 {
         let mut newest = Turn::of(authority.nxlock(turn(&NEWEST)));
         newest.up();
-        holder.finish().exits(143).says(&format!("superseded by {}", whose(&newest)));
+        holder.finish().exits(143).says(&format!("superseded by {}", process(newest.pid())));
         holder = newest;
     }
     holder.running.signal(Signal::SIGTERM);
     holder.finish().exits(143);
-}
-
-/// Returns the user, the host and the process of a turn.
-fn whose(turn: &Turn) -> String {
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
-    format!("{user}@{host}, pid {}", turn.pid())
 }

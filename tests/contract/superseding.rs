@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::turns::{Turn, is_free, lock_status, queue, queue_is, turn};
+use crate::support::turns::{Turn, is_free, lock_status, process, queue, queue_is, turn};
 use crate::support::{Authority, Done, eventually, now};
 
 /// Longer than a wake-up takes, and shorter than the pause between two heartbeats.
@@ -16,15 +16,8 @@ const NEWEST: [&str; 3] = ["--supersede", "--reason", "release 4.3"];
 /// Waits for the end of a waiter that another has dismissed.
 #[track_caller]
 fn is_dismissed_by(waiter: Turn, newer: &Turn) {
-    let by = format!("superseded by {}, pid {}: release 4.3", whose(), newer.pid());
+    let by = format!("superseded by {}: release 4.3", process(newer.pid()));
     waiter.finish().exits(75).prints("").says(&by);
-}
-
-/// Returns the user and the host of all calls.
-fn whose() -> String {
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
-    format!("{user}@{host}")
 }
 
 pub fn the_newest_dismisses_older_ones_of_its_kind_and_nobody_else(authority: &impl Authority) {
@@ -100,7 +93,7 @@ pub fn a_frozen_one_is_dismissed_however_late_it_asks(authority: &impl Authority
     assert!(is_free(authority), "{}", lock_status(authority));
     older.goes_on();
     // The lock is free, and yet it is not granted to what came before the one that has run.
-    let by = format!("superseded by {}, pid {pid}: release 4.3", whose());
+    let by = format!("superseded by {}: release 4.3", process(pid));
     older.finish().exits(75).prints("").says(&by);
     assert!(is_free(authority), "{}", lock_status(authority));
 }

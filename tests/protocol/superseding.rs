@@ -256,7 +256,7 @@ impl<'a> Scene<'a> {
                 self.waits[who].asked = Some(self.time);
             }
             "2" if !is_dismissed && !self.is_newer(&reply[1], place, joined) => {
-                return Err(format!("{token} was not dismissed, and is told so: {reply:?}"));
+                return Err(format!("{token} was not dismissed, and the reply says so: {reply:?}"));
             }
             "2" if !reply[1].contains(":newest") || reply[1] == token => {
                 return Err(format!("{token} was dismissed by {reply:?}"));

@@ -99,6 +99,13 @@ impl Turn {
     }
 }
 
+/// Returns a process of these tests as nxlock names it.
+pub fn process(pid: i32) -> String {
+    let host = nix::unistd::gethostname().expect("a host").into_string().expect("a name");
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).expect("users").expect("a user").name;
+    format!("{user}@{host}, pid {pid}")
+}
+
 /// Returns the status of `job` from `status --json`.
 pub fn lock_status(authority: &impl Authority) -> Value {
     status_of(authority, "job")

@@ -86,7 +86,7 @@ fn naming(script: &str) -> String {
     let mut found = 0;
     let lines = script.lines().map(|line| {
         let is_name = line.starts_with("':name -- ") || line.starts_with("'*::names -- ");
-        let is_id = ["--ask=", "--break="].iter().any(|option| line.contains(option) && line.starts_with('\''));
+        let is_id = line.starts_with('\'') && ["--ask=", "--break="].iter().any(|option| line.contains(option));
         match line.strip_suffix(if is_id { ":_default' \\" } else { ":' \\" }).filter(|_| is_name || is_id) {
             Some(spec) => {
                 found += 1;

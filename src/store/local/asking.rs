@@ -4,31 +4,32 @@
 use super::directory::Part;
 use super::fault::LocalError;
 use super::lines::Lines;
-use super::record::Asker;
 use super::transaction::Transaction;
-use crate::lock::{HolderId, Token, Told};
+use crate::lock::{Asker, HolderId, Token, Told};
 
 pub type Askers = Lines<Asker>;
 
 impl Transaction<'_> {
-    /// Notes who asks a holder, in place of an earlier one, and forgets whoever asked a holder of the past.
-    pub fn put_asker(&mut self, id: &HolderId, by: &Token) -> Result<(), LocalError> {
+    /// Notes a request, in place of an earlier one to this holder, and forgets those to holders of the past.
+    pub fn put_asker(&mut self, asker: &Asker) -> Result<(), LocalError> {
         let mut askers = self.askers()?;
-        let is_over = |asker: &&Asker| asker.of == *id || self.token_of(&asker.of).is_none();
-        let over = askers.all().filter(is_over).map(|asker| asker.by.clone()).filter(|other| other != by);
-        let over: Vec<Token> = over.collect();
-        askers.put(self.directory, Asker { of: id.clone(), by: by.clone() })?;
-        over.iter().try_for_each(|by| askers.remove(by))
+        let over = self.over(&askers, &asker.of);
+        askers.put(self.directory, asker.clone())?;
+        over.iter().filter(|other| other.by != asker.by).try_for_each(|other| askers.remove(&other.by))
     }
 
-    /// Returns who asks this holder, and forgets it, and whoever asked a holder of the past.
+    /// Returns who asks this holder, and forgets that request and those to holders of the past.
     pub fn take_asker(&mut self, id: &HolderId) -> Result<Option<Told>, LocalError> {
         let mut askers = self.askers()?;
-        let is_over = |asker: &&Asker| asker.of == *id || self.token_of(&asker.of).is_none();
-        let over: Vec<Asker> = askers.all().filter(is_over).cloned().collect();
+        let over = self.over(&askers, id);
         over.iter().try_for_each(|asker| askers.remove(&asker.by))?;
-        let by = over.iter().find(|asker| asker.of == *id);
-        Ok(by.and_then(|asker| Token::read(asker.by.as_str().as_bytes())))
+        Ok(over.iter().find(|asker| asker.of == *id).and_then(|asker| asker.by.told()))
+    }
+
+    /// Returns the requests to this holder, and to holders of the past.
+    fn over(&self, askers: &Askers, id: &HolderId) -> Vec<Asker> {
+        let is_over = |asker: &&Asker| asker.of == *id || self.token_of(&asker.of).is_none();
+        askers.all().filter(is_over).cloned().collect()
     }
 
     pub fn remove_asker(&mut self, by: &Token) -> Result<(), LocalError> {

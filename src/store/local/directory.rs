@@ -49,7 +49,7 @@ pub enum Part {
     Shares,
     /// The waiters of which only the newest stays in the queue, and who dismissed each.
     Superseded,
-    /// Those that ask a holder to give up.
+    /// The requests to holders to give up.
     Askers,
 }
 

@@ -20,7 +20,7 @@ impl Transaction<'_> {
             }
         }
         waiters.sort_by_key(|waiter| waiter.ticket);
-        let told = waiters.iter().filter_map(|waiter| Some((Token::read(waiter.token.as_str().as_bytes())?, waiter)));
+        let told = waiters.iter().filter_map(|waiter| Some((waiter.token.told()?, waiter)));
         let queue = told.enumerate().map(|(at, (told, waiter))| Waiter {
             position: at + 1,
             id: told.id,
@@ -84,7 +84,7 @@ impl Transaction<'_> {
 
     /// Returns who has a claim.
     fn by(&self, grant: &Grant) -> Option<Holder> {
-        Token::read(grant.token.as_str().as_bytes()).map(|told| Holder {
+        grant.token.told().map(|told| Holder {
             id: told.id,
             owner: told.owner,
             since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(grant.since)).unwrap_or(told.born),

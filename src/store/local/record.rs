@@ -9,7 +9,7 @@ use super::fault::Flaw;
 use super::format::{self, Entry, or_dash};
 use super::lines::Line;
 use super::pid_view::Process;
-use crate::lock::{HolderId, Sharing, Token};
+use crate::lock::{Asker, Sharing, Token};
 
 /// Bytes of a record. A page is a multiple, so it does not cross a page boundary.
 pub const RECORD: usize = 2048;
@@ -113,14 +113,6 @@ pub struct Superseder {
     pub token: Token,
     /// The token that has dismissed it.
     pub by: Option<Token>,
-}
-
-/// One that asks a holder to give up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asker {
-    /// The holder.
-    pub of: HolderId,
-    pub by: Token,
 }
 
 /// A claim that lets others hold the lock too.

@@ -13,7 +13,7 @@ use super::fault::{Fault, NoReply};
 use super::reply::{self, Operation};
 use super::scripts::Script;
 use crate::error::Error;
-use crate::lock::{Claim, HolderId, LockName, Token, Told, companion_key};
+use crate::lock::{Asker, Claim, HolderId, LockName, Token, Told, companion_key};
 use crate::wait::Limit;
 
 /// How much longer than the lease the key lives: a waiter may be about to claim the lock, and renews it 10 s later.
@@ -81,14 +81,13 @@ impl Server {
     pub(super) fn put_asker(
         &mut self,
         name: &LockName,
-        id: &HolderId,
-        by: &Token,
+        asker: &Asker,
         rest: Duration,
         limit: Limit<'_>,
     ) -> Result<(), Error> {
         let lives = (rest.min(AT_MOST) + LONGER).as_millis().to_string();
         let mut set = cmd("SET");
-        set.arg(self.asker_key(name, id)).arg(by.as_str()).arg("PX").arg(lives);
+        set.arg(self.asker_key(name, &asker.of)).arg(asker.by.as_str()).arg("PX").arg(lives);
         self.done(&Operation::to("ask for", name), &set, limit).map(drop)
     }
 
@@ -97,11 +96,7 @@ impl Server {
         let operation = Operation::to("see who asks for", &claim.name);
         let key = self.asker_key(&claim.name, &id);
         let asker = match std::mem::take(&mut self.asker) {
-            AskerRead::Done(Value::ServerError(error)) => {
-                let unexpected = reply::unexpected(&Value::ServerError(error));
-                return Err(operation.misunderstood(&self.client, unexpected));
-            }
-            AskerRead::Done(asker) => asker,
+            AskerRead::Done(asker) => self.accepted(&operation, asker)?,
             AskerRead::Failed => {
                 self.asker = AskerRead::Failed;
                 return Ok(None);
@@ -117,18 +112,12 @@ impl Server {
         Ok(reply::bytes(&asker).and_then(Token::read))
     }
 
-    pub(super) fn take_asker_back(
-        &mut self,
-        name: &LockName,
-        id: &HolderId,
-        by: &Token,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
+    pub(super) fn take_asker_back(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
         let operation = Operation::to("ask no more for", name);
-        let key = self.asker_key(name, id);
-        // Whoever asks in between has its request deleted, and asks again if it waits.
-        let asker = self.done(&operation, cmd("GET").arg(&key), limit)?;
-        match reply::bytes(&asker) == Some(by.as_str().as_bytes()) {
+        let key = self.asker_key(name, &asker.of);
+        let found = self.done(&operation, cmd("GET").arg(&key), limit)?;
+        // A request that arrives in between is deleted too; its asker repeats it if it waits.
+        match reply::bytes(&found) == Some(asker.by.as_str().as_bytes()) {
             true => self.done(&operation, cmd("DEL").arg(&key), limit).map(drop),
             false => Ok(()),
         }
@@ -142,11 +131,16 @@ impl Server {
     fn done(&mut self, operation: &Operation<'_>, command: &Cmd, limit: Limit<'_>) -> Result<Value, Error> {
         self.turn_to(operation);
         match self.client.ask(command, limit) {
-            Ok(refused @ Value::ServerError(_)) => {
-                Err(operation.misunderstood(&self.client, reply::unexpected(&refused)))
-            }
-            Ok(reply) => Ok(reply),
+            Ok(reply) => self.accepted(operation, reply),
             Err(no_reply) => Err(self.unanswered(operation, no_reply)),
+        }
+    }
+
+    /// Returns a reply unless it is an error.
+    fn accepted(&self, operation: &Operation<'_>, reply: Value) -> Result<Value, Error> {
+        match reply {
+            Value::ServerError(_) => Err(operation.misunderstood(&self.client, reply::unexpected(&reply))),
+            reply => Ok(reply),
         }
     }
 }

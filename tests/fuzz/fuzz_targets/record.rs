@@ -159,11 +159,11 @@ fn visited() {
             Err(error) => reports.push(Report::Failed(error)),
         }
     }
-    let id = claim.token.id().expect("an id");
+    let asker = Asker { of: claim.token.id().expect("an id"), by: claim.token.clone() };
     for asked in [
         store.asker(&claim, limit()).map(drop),
-        store.ask_to_give_up(&claim.name, &id, &claim.token, Duration::ZERO, limit()),
-        store.ask_no_more(&claim.name, &id, &claim.token, limit()),
+        store.ask_to_give_up(&claim.name, &asker, Duration::ZERO, limit()),
+        store.ask_no_more(&claim.name, &asker, limit()),
     ] {
         reports.extend(asked.err().map(Report::Failed));
     }
