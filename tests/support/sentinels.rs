@@ -43,11 +43,11 @@ impl Sentinels {
             let server = group.server();
             group.servers.push(server);
         }
-        let watched = group.sentinel_configurations(sentinels);
-        for (port, configuration) in watched {
-            let sentinel = Redis::as_sentinel(port, &configuration).expect("a sentinel starts");
-            group.sentinels.push(sentinel);
-        }
+        // Another process may take a port before its sentinel does: then all try others.
+        group.sentinels = eventually_some("each sentinel has a port", || {
+            let watched = group.sentinel_configurations(sentinels).into_iter();
+            watched.map(|(port, configuration)| Redis::as_sentinel(port, &configuration).ok()).collect()
+        });
         group.is_complete();
         group
     }
