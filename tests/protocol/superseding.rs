@@ -215,7 +215,8 @@ impl<'a> Scene<'a> {
         let mode = if joined.is_some() { "queue" } else { mode };
         let hears = self.ears.contains_key(&who) && mode == "queue";
         let channel = if hears { self.channel(who) } else { String::new() };
-        let ticket = if ticket.is_empty() { "0" } else { &ticket };
+        // One that does not join has no ticket to send: with each such request it comes anew.
+        let ticket = if ticket.is_empty() || mode != "queue" { "0" } else { &ticket };
         let script = match TERMS[who] {
             "" => Script::Acquire,
             ":2" => Script::AcquireShare,
@@ -226,7 +227,7 @@ impl<'a> Scene<'a> {
         let had = before.value == token || before.shares.contains(&token);
         let is_dismissed = self.waits[who].is_dismissed;
         self.time += 1;
-        let place = asked.unwrap_or(self.time);
+        let place = asked.filter(|_| mode == "queue" || had).unwrap_or(self.time);
         self.waits[who].asked = Some(place);
         match reply[0].as_str() {
             "1" if is_dismissed && !had => return Err(format!("{token} was dismissed, and has the lock")),
