@@ -712,7 +712,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --record --unless-done --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -786,6 +786,14 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --record)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --unless-done)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --shell)
@@ -919,7 +927,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__status)
-            opts="-s -q -v -h -V --watch --key --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-s -q -v -h -V --watch --history --key --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -57,6 +57,8 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'A
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s j -l slots -d 'Let at most N hold the lock at a time, each in a slot of its own: 1 to 10000' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l events -d 'Write events to FD, or append them to FILE, one JSON object per line' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l record -d 'Record how this run ends beside the lock, for `status --history`' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l unless-done -d 'Run nothing, and exit with 75, if the last recorded run that succeeded began less than D ago' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s c -l shell -d 'Run TEXT with `sh -c`; no further arguments are allowed' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l at-least -d 'Keep the name locked until D after the grant, even if the command ends sooner' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l time-limit -d 'Stop the command after D and exit with 124' -r
@@ -173,6 +175,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l server-timeout 
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l history -d 'Show the recorded runs of each lock, the last first: who ran, when, for how long, and how it ended'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l json -d 'Print the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s q -l quiet -d 'Report only errors'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s v -l verbose -d 'Report each step, with the time elapsed'

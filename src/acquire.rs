@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Supersedes, Token, Told, Ttl, words};
 use crate::output::progress::Waiting;
-use crate::report::Refused;
+use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
 use crate::signals::Signals;
 use crate::store::{AcquireMode, Acquired, LockStatus, QueuePlace, Store};
@@ -114,9 +114,11 @@ pub fn for_grant(
             Ok(Acquired::Held(state, place)) => {
                 attempt.met();
                 let state = if enclosing.is_empty() { state } else { attempt.with_shares(state) };
-                let nested = enclosing.iter().any(|token| state.is_held_with(token));
-                if nested || attempt.out_of_patience() {
-                    return Ok(attempt.refused(state, place, nested));
+                if enclosing.iter().any(|token| state.is_held_with(token)) {
+                    return Ok(attempt.refused(state, place, Refusal::Nested));
+                }
+                if attempt.out_of_patience() {
+                    return Ok(attempt.refused(state, place, Refusal::Held));
                 }
                 attempt.begin_waiting(signals);
                 // The first request only asks: a lock that is free at once needs no queue and no report.
@@ -133,6 +135,7 @@ pub fn for_grant(
                 }
             }
             Ok(Acquired::Superseded(by, state, place)) => return Ok(attempt.superseded(by, state, place)),
+            Ok(Acquired::Done(run, state, place)) => return Ok(attempt.refused(state, place, Refusal::Done(run))),
             Err(error) => {
                 attempt.in_doubt |= error.kind == ErrorKind::Unanswered;
                 attempt.slow_since = None;
@@ -201,7 +204,7 @@ impl Attempt<'_> {
             && self.wait_ends().passed()
             && let Some((state, place)) = self.held.take()
         {
-            return Ok(Some(self.refused(state, place, false)));
+            return Ok(Some(self.refused(state, place, Refusal::Held)));
         }
         self.held = None;
         let pause = match self.bear(error, waiting) {
@@ -302,21 +305,23 @@ impl Attempt<'_> {
         }
     }
 
-    fn refused(&mut self, state: LockState, place: QueuePlace, nested: bool) -> Waited {
+    fn refused(&mut self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
         let state = self.with_shares(state);
         if self.mode == AcquireMode::Queue || self.in_doubt {
             self.give_up(&[]);
         }
-        let sharing = self.claim.token.sharing();
-        let waited = self.began.elapsed();
-        Waited::Busy(Refused { state, place, waited, nested, sharing, superseded_by: None })
+        self.busy(state, place, why)
     }
 
     fn superseded(&mut self, by: Box<Told>, state: LockState, place: QueuePlace) -> Waited {
         // The newer one may leave the holder alone; if not, its request has replaced this one.
         self.ask_no_more();
+        self.busy(state, place, Refusal::Superseded(by))
+    }
+
+    fn busy(&self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
         let (waited, sharing) = (self.began.elapsed(), self.claim.token.sharing());
-        Waited::Busy(Refused { state, place, waited, nested: false, sharing, superseded_by: Some(by) })
+        Waited::Busy(Refused { state, place, waited, sharing, why })
     }
 
     /// If this fails, a second Ctrl-C has to wait for the clean-up, which is short.

@@ -10,6 +10,7 @@ mod event_args;
 mod global;
 mod lost;
 mod parse;
+mod recording;
 mod servers;
 mod setnx;
 mod sharing;
@@ -29,6 +30,7 @@ pub use event_args::EventArgs;
 pub use global::{DEFAULT_PREFIX, GlobalArgs, given};
 pub use lost::LostSignal;
 pub use parse::LockArg;
+pub use recording::RecordingArgs;
 pub use setnx::SetnxArgs;
 pub use sharing::SharingArgs;
 
@@ -111,6 +113,9 @@ pub struct Run {
 
     #[command(flatten)]
     pub event_args: EventArgs,
+
+    #[command(flatten)]
+    pub recording: RecordingArgs,
 
     /// Run TEXT with `sh -c`; no further arguments are allowed.
     #[arg(short = 'c', long, value_name = "TEXT", help_heading = "The command")]
@@ -319,7 +324,10 @@ pub struct Release {
 /// free. Without names, it lists every lock under the prefix.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::STATUS_HELP)]
-#[command(override_usage = "nxlock status [OPTIONS] [NAME]...\n       nxlock status [OPTIONS] --key KEY")]
+#[command(
+    override_usage = "nxlock status [OPTIONS] [NAME]...\n       nxlock status [OPTIONS] --history [NAME]...\n       \
+                      nxlock status [OPTIONS] --key KEY"
+)]
 pub struct Status {
     /// Keep the view live: refresh it every D.
     ///
@@ -328,6 +336,13 @@ pub struct Status {
     #[arg(long, value_name = "D", num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
     #[arg(value_parser = duration::interval)]
     pub watch: Option<Duration>,
+
+    /// Show the recorded runs of each lock, the last first: who ran, when, for how long, and how it ended.
+    ///
+    /// Without names, of every lock under the prefix that has any. `run --record` records them. See HISTORY in
+    /// nxlock(1).
+    #[arg(long, conflicts_with = "watch")]
+    pub history: bool,
 
     /// Locks to show.
     #[arg(value_name = "NAME", action = ArgAction::Append, value_hint = ValueHint::Other)]

@@ -1,7 +1,8 @@
 //! The clocks: the only file that reads them.
 //!
 //! Leases are measured on CLOCK_BOOTTIME (clock_gettime(2)), which keeps counting while the machine sleeps, as the
-//! server's clock does; `std::time::Instant` does not. The wall clock is only shown to people.
+//! server's clock does; `std::time::Instant` does not. The wall clock is shown to people, and measures how long ago a recorded
+//! run of a local lock began: that outlives a boot.
 
 use std::fs;
 use std::io;

@@ -19,8 +19,8 @@ use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SetnxArgs, SharingArg
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Sharing, Slot, Supersedes, Terms, Token,
-    Ttl, Upkeep, words,
+    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Recording, Sharing, Slot, Supersedes,
+    Terms, Token, Ttl, Upkeep, words,
 };
 use crate::output::progress::Waiting;
 use crate::report::{Busy, Named, Report};
@@ -133,6 +133,8 @@ struct Wants {
     supersedes: bool,
     /// To ask a holder to give up.
     asks: bool,
+    /// The option that asks for a record of runs, or for what was recorded.
+    records: Option<&'static str>,
 }
 
 impl Wants {
@@ -143,7 +145,7 @@ impl Wants {
             beside_setnx: setnx.setnx_compat,
             sharing,
             supersedes: asked.supersede.is_some(),
-            asks: false,
+            ..Wants::default()
         }
     }
 }
@@ -190,7 +192,22 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
         let cause = "several servers have no place where a holder could be asked";
         return Err(senseless("--ask", cause, "ask its user, or use --break"));
     }
+    if let Some(option) = wants.records.filter(|_| target.is_quorum()) {
+        let cause = "several servers have no place for a record of runs";
+        return Err(senseless(option, cause, "leave it out, or name one server"));
+    }
     Ok(store::open(target, prefix, global.server_timeout, wants.min_replicas))
+}
+
+/// The variable with which the guard of a killed `run` says how that ended, to be recorded.
+const RECORDING: &str = "NXLOCK_RECORDING";
+
+/// Returns the recording that the guard of a killed `run` left to this process.
+fn left_recording() -> Option<Recording> {
+    let text = std::env::var(RECORDING).ok()?;
+    text.parse()
+        .inspect_err(|()| log::warn(format_args!("{RECORDING} is not what nxlock writes: {}", text::clean(&text))))
+        .ok()
 }
 
 /// Returns the names of all locks that exist.
@@ -261,12 +278,12 @@ fn new_claim(
     agree(terms)?;
     if !setnx.setnx_compat {
         let token = Token::mint_for(terms, &owner, reason, now)?;
-        return Ok(Claim { name, token, owner_pid, beside_setnx: None });
+        return Ok(Claim { owner_pid, ..Claim::of(name, token) });
     }
     let token = Token::mint_number()?;
     let record = token.record(terms, &owner, reason, now);
     let beside_setnx = Some(BesideSetnx { margin: setnx.setnx_margin, record });
-    Ok(Claim { name, token, owner_pid, beside_setnx })
+    Ok(Claim { owner_pid, beside_setnx, ..Claim::of(name, token) })
 }
 
 /// Refuses terms that contradict each other.
@@ -317,6 +334,9 @@ fn wait_for(
         Waited::Granted(mut lease) => {
             // An exclusive lock is one slot.
             lease.slot = lease.slot.or(sharing.slots.filter(|of| of.get() == 1).map(|of| Slot { number: 0, of }));
+            if let Some(recording) = &mut claim.recording {
+                (recording.granted, recording.fence) = (Some(lease.granted), lease.fence);
+            }
             notify::granted(claim, &lease, ttl);
             if let Some(stale) = &lease.taken_over {
                 let since = words::validity(stale);

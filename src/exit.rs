@@ -26,7 +26,9 @@ pub enum Exit {
 impl From<&Report> for Exit {
     fn from(report: &Report) -> Exit {
         Exit::Status(match report {
-            Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) | Report::Watched => 0,
+            Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) | Report::Histories(_) | Report::Watched => {
+                0
+            }
             Report::Status(rows) if rows.named && rows.rows.iter().any(|row| row.status.is_unknown()) => UNREACHABLE,
             Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.status.is_free())),
             Report::Checked(checked) => match checked.obstacle() {

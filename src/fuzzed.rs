@@ -5,14 +5,14 @@ pub use crate::clock::{Moment, ahead, wall};
 pub use crate::duration::parse as parse_duration;
 pub use crate::error::Error;
 pub use crate::lock::{
-    Claim, Fence, HolderId, LockName, LockState, Lost, Owner, Prefix, Sharing, StateKind, Supersedes, Terms, Token,
-    Ttl, Upkeep,
+    Claim, Fence, HolderId, LockName, LockState, Lost, Owner, Prefix, Recording, RunEnd, Sharing, StateKind,
+    Supersedes, Terms, Token, Ttl, Upkeep,
 };
 pub use crate::log::{Level, Options as LogOptions, begin as begin_log, captured};
 pub use crate::output::progress::Waiting;
 pub use crate::output::{harmless, shown};
 pub use crate::proc::{Stat, number_is};
-pub use crate::report::{Busy, Named, NotYours, Refused, Report, Row, StatusRows, Wanted};
+pub use crate::report::{Busy, History, Named, NotYours, Refusal, Refused, Report, Row, StatusRows, Wanted};
 pub use crate::store::{
     AcquireMode, Acquired, Credentials, LockStatus, QueuePlace, Released, Renewed, Store, Target, Waiter, files, open,
 };

@@ -157,7 +157,7 @@ impl Keeper {
         match end {
             End::GiveBack => {
                 self.is_relied_on();
-                let given_back = self.renewer.give_back(None);
+                let given_back = self.renewer.give_back(None, None);
                 let said = in_words(&given_back);
                 match given_back {
                     GivenBack::Done => notify::released(None),

@@ -1,11 +1,12 @@
 //! Polls the locks asked about: those named, or all that exist.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::lock::{LockName, Prefix};
-use crate::report::{Named, Row};
+use crate::report::{History, Named, Row};
 use crate::retry;
 use crate::store::{LockStatus, ScanCursor, Store};
 
@@ -31,6 +32,36 @@ impl Subject {
             Ok(Row { lock: lock.clone(), status })
         };
         named.iter().map(row).collect()
+    }
+
+    /// Returns the recorded runs of a lock, the last that was granted the lock first.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn history(&self, store: &mut dyn Store, lock: &Named) -> Result<History, Error> {
+        let mut runs = retry::insist(self.timeout, |limit| store.history(&lock.name, limit))?;
+        runs.sort_by_key(|run| Reverse(run.granted));
+        Ok(History { lock: lock.clone(), runs })
+    }
+
+    /// Returns those of the locks asked about, in the same order; of all, those that have any.
+    ///
+    /// # Errors
+    /// If any cannot be read.
+    pub fn histories(&self, store: &mut dyn Store) -> Result<Vec<History>, Error> {
+        if let Some(named) = &self.named {
+            return named.iter().map(|lock| self.history(store, lock)).collect();
+        }
+        let (mut cursor, mut names) = (ScanCursor::default(), BTreeSet::new());
+        while let Some(page) = retry::insist(self.timeout, |limit| store.recorded_page(&mut cursor, limit))? {
+            names.extend(page);
+        }
+        let locks = names.iter().map(|name| Named::new(name, &self.prefix));
+        let histories = locks.map(|lock| self.history(store, &lock));
+        // Of some, no run has ended yet.
+        histories
+            .filter(|history| history.as_ref().is_ok_and(|history| !history.runs.is_empty()) || history.is_err())
+            .collect()
     }
 
     fn list_page(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {

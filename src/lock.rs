@@ -1,6 +1,8 @@
-//! The nouns of locking: names, leases, holders. No I/O, except to find out who asks for a lock; no clock of its own.
+//! The nouns of locking: names, leases, holders, runs. No I/O, except to find out who asks for a lock; no clock, except
+//! for how long a recorded run takes.
 
 mod key;
+mod run;
 mod setnx;
 mod sharing;
 mod token;
@@ -11,6 +13,7 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 pub use key::{Key, companion_key};
+pub use run::{Recording, Run, RunCount, RunEnd, RunOutcome};
 pub use setnx::{BesideSetnx, Legacy};
 pub use sharing::{Share, Shares, Sharing, Slot, SlotCount};
 pub use token::{HELD, HolderId, Owner, Supersedes, Terms, Token, Told, Upkeep};
@@ -156,13 +159,31 @@ pub struct Claim {
     pub owner_pid: Option<u32>,
     /// Set if the key is shared with old `SETNX` clients.
     pub beside_setnx: Option<BesideSetnx>,
+    /// Set if the run under this claim is recorded.
+    pub recording: Option<Recording>,
 }
 
 impl Claim {
+    /// Returns a claim by its token, of a process that does not keep it.
+    pub fn of(name: LockName, token: Token) -> Claim {
+        Claim { name, token, owner_pid: None, beside_setnx: None, recording: None }
+    }
+
+    /// Returns the text that tells who has the claim: the token, or the record beside a bare number.
+    pub fn record(&self) -> &str {
+        self.beside_setnx.as_ref().map_or(self.token.as_str(), |beside| &beside.record)
+    }
+
+    /// Notes how the run under it ended, to be recorded with its release, if it is recorded.
+    pub fn ended(&mut self, end: Option<RunEnd>) {
+        if let Some(recording) = &mut self.recording {
+            recording.end = end;
+        }
+    }
+
     /// Returns whether its holder may be asked to give up, as its token says or the record beside that.
     pub fn may_be_asked(&self) -> bool {
-        let value = self.beside_setnx.as_ref().map_or(self.token.as_str(), |beside| &beside.record);
-        Token::read(value.as_bytes()).is_some_and(|told| told.terms.may_be_asked())
+        Token::read(self.record().as_bytes()).is_some_and(|told| told.terms.may_be_asked())
     }
 
     /// Returns whether a renewal may move the expiry nearer: not if another process renews the lock, and relies on it.

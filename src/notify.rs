@@ -15,8 +15,8 @@ use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Told, Ttl, words};
-use crate::output::json::{claimant, fence, holder, kind, lost as how_lost, millis, sharing};
-use crate::report::{Ending, Named, Report};
+use crate::output::json::{claimant, fence, holder, kind, lost as how_lost, millis, run, sharing};
+use crate::report::{Ending, Named, Refusal, Report};
 use crate::store::QueuePlace;
 use crate::{log, text};
 use journal::LONGEST;
@@ -218,9 +218,10 @@ pub fn concluded(report: &Report) {
         Report::Busy(busy) => {
             let [state, holder] = whose(&busy.refused.state);
             let waited = ("waited_ms", millis(busy.refused.waited));
-            let superseded_by = ("superseded_by", busy.refused.superseded_by.as_deref().map_or(Value::Null, claimant));
-            let nested = ("nested", json!(busy.refused.nested));
-            events.tell("refused", [state, holder, waited, nested, superseded_by]);
+            let superseded_by = ("superseded_by", busy.refused.superseded_by().map_or(Value::Null, claimant));
+            let nested = ("nested", json!(matches!(busy.refused.why, Refusal::Nested)));
+            let done = ("done", busy.refused.done().map_or(Value::Null, run));
+            events.tell("refused", [state, holder, waited, nested, superseded_by, done]);
         }
         Report::Interrupted(signal) => events.tell("interrupted", [("signal", json!(*signal as i32))]),
         Report::NotRun(not_run) => events.tell("not_run", [("message", json!(text::plain(&not_run.error)))]),
@@ -277,7 +278,7 @@ impl Events {
 /// Returns a line that fits in one write(2). Sets fields that make it too long to null.
 fn short(mut fields: Map<String, Value>) -> String {
     let mut line = format!("{}\n", text::escaped(&Value::Object(fields.clone())));
-    for long in ["message", "holder", "by", "key"] {
+    for long in ["message", "holder", "by", "done", "key"] {
         if line.len() > LONGEST && fields.contains_key(long) {
             fields.insert(long.to_owned(), Value::Null);
             line = format!("{}\n", text::escaped(&Value::Object(fields.clone())));

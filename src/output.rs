@@ -1,5 +1,6 @@
 //! Prints a report: a sentence, a table, a JSON document, or assignments for a shell. Owns stdout.
 
+pub mod history;
 mod human;
 pub mod json;
 pub mod progress;
@@ -107,6 +108,11 @@ pub fn show_again(report: &Report, as_json: bool, is_first: bool) -> io::Result<
         }
         report => show(report, as_json),
     }
+}
+
+/// Returns whether reports go to a terminal: then they may say more.
+pub fn is_for_a_terminal() -> bool {
+    human::columns().is_some()
 }
 
 fn write(text: &str) -> io::Result<()> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, Lease, LockState, Told, Ttl};
+use crate::lock::{Claim, Lease, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::{Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
@@ -55,9 +55,9 @@ enum Mode {
 }
 
 enum Finish {
-    Release,
+    Release(Option<RunEnd>),
     /// Let the lock expire after this ttl.
-    LetEnd(Ttl),
+    LetEnd(Ttl, Option<RunEnd>),
     /// Another process releases the lock.
     Leave,
 }
@@ -159,9 +159,10 @@ impl Renewer {
         Ok(())
     }
 
-    /// Stops renewing and releases the lock; with a `rest`, lets it expire after that instead.
-    pub fn give_back(self, rest: Option<Ttl>) -> GivenBack {
-        self.carry_out(rest.map_or(Finish::Release, Finish::LetEnd))
+    /// Stops renewing and releases the lock; with a `rest`, lets it expire after that instead. `end` is that of the run
+    /// under it, if it is recorded.
+    pub fn give_back(self, rest: Option<Ttl>, end: Option<RunEnd>) -> GivenBack {
+        self.carry_out(rest.map_or(Finish::Release(end), |rest| Finish::LetEnd(rest, end)))
     }
 
     /// Stops renewing for good: when this returns, no request is in flight.
@@ -283,14 +284,17 @@ impl Lock {
     fn carry_out(&mut self, finish: &Finish) -> GivenBack {
         let Lock { store, claim, .. } = self;
         let within = self.server_timeout;
+        if let Finish::Release(end) | Finish::LetEnd(_, end) = finish {
+            claim.ended(*end);
+        }
         let given_back = match finish {
-            Finish::Release => match retry::release(within, self.until, |limit| store.release(claim, limit)) {
+            Finish::Release(_) => match retry::release(within, self.until, |limit| store.release(claim, limit)) {
                 Ok(retry::ReleaseAnswer::Done | retry::ReleaseAnswer::InDoubt) => Ok(GivenBack::Done),
                 Ok(retry::ReleaseAnswer::NotYours(state)) => Ok(GivenBack::NotYours(state)),
                 Err(error) => Err(error),
             },
             // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
-            Finish::LetEnd(rest) => {
+            Finish::LetEnd(rest, _) => {
                 retry::insist(within, |limit| store.let_end(claim, *rest, limit)).map(|renewed| match renewed {
                     Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => GivenBack::Done,
                     Renewed::NotYours(state) => GivenBack::NotYours(state),

@@ -9,7 +9,9 @@ use nix::sys::signal::Signal;
 
 use crate::cli::config::Setting;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Holder, Key, LockName, LockState, Lost, Prefix, Sharing, Slot, Token, Told, Ttl};
+use crate::lock::{
+    Fence, Holder, Key, LockName, LockState, Lost, Prefix, Run, RunEnd, Sharing, Slot, Token, Told, Ttl,
+};
 use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 
 pub enum Report {
@@ -20,6 +22,7 @@ pub enum Report {
     Asked(Asked),
     NotYours(NotYours),
     Status(StatusRows),
+    Histories(Vec<History>),
     /// The user ended `status --watch`.
     Watched,
     Checked(Checked),
@@ -84,12 +87,31 @@ pub struct Refused {
     pub state: LockState,
     pub place: QueuePlace,
     pub waited: Duration,
-    /// The holder is a `run` that encloses this process.
-    pub nested: bool,
     /// How many may hold the lock beside the one that was refused.
     pub sharing: Sharing,
-    /// The newer waiter that dismissed this one.
-    pub superseded_by: Option<Box<Told>>,
+    pub why: Refusal,
+}
+
+/// Why nxlock waits no longer.
+pub enum Refusal {
+    /// Another holder has the lock, after as long as nxlock was to wait.
+    Held,
+    /// The holder is a `run` that encloses this process.
+    Nested,
+    /// This newer waiter has dismissed this one.
+    Superseded(Box<Told>),
+    /// That run has done what was to be done, recently enough.
+    Done(Box<Run>),
+}
+
+impl Refused {
+    pub fn superseded_by(&self) -> Option<&Told> {
+        if let Refusal::Superseded(by) = &self.why { Some(by) } else { None }
+    }
+
+    pub fn done(&self) -> Option<&Run> {
+        if let Refusal::Done(run) = &self.why { Some(run) } else { None }
+    }
 }
 
 pub struct Renewed {
@@ -144,11 +166,19 @@ pub struct StatusRows {
     pub named: bool,
     /// Options with which another command line means the same locks.
     pub options: String,
+    /// The last recorded run of the only lock, if somebody is to read of it.
+    pub last: Option<Run>,
 }
 
 pub struct Row {
     pub lock: Named,
     pub status: LockStatus,
+}
+
+/// The recorded runs of a lock, the last first.
+pub struct History {
+    pub lock: Named,
+    pub runs: Vec<Run>,
 }
 
 /// The settings, and the findings about the servers.
@@ -202,6 +232,16 @@ pub enum Ending {
         /// The user typed the signal at the terminal: nxlock's caller should see it die of that signal too.
         from_terminal: bool,
     },
+}
+
+impl Ending {
+    /// Returns it as it is recorded.
+    pub fn end(self) -> RunEnd {
+        match self {
+            Ending::Status(status) => RunEnd::exited(status),
+            Ending::Killed { signal, .. } => RunEnd::killed(signal),
+        }
+    }
 }
 
 impl fmt::Display for Ending {

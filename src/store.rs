@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Owner, StateKind, Terms, Told, Ttl};
+use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Owner, Run, StateKind, Terms, Told, Ttl};
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
 
@@ -44,12 +44,13 @@ pub trait Store: Send {
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error>;
 
     /// Moves the expiry as `renew` does, for the last time: from now on the claim ends only when it expires, even if
-    /// its holder dies.
+    /// its holder dies. Records the end of its run, as `release` does.
     fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         self.renew(claim, rest, limit)
     }
 
-    /// Releases the lock, if this token still holds it. Also undoes an `acquire` whose reply is outstanding.
+    /// Releases the lock, if this token still holds it, and records the end of its run, if it is to be recorded and has
+    /// ended. Also undoes an `acquire` whose reply is outstanding.
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error>;
 
     /// Leaves the claim for another process to release. On return, no request is outstanding that could set the key
@@ -79,8 +80,15 @@ pub trait Store: Send {
         self.inspect(name, limit)
     }
 
+    /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
+    fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error>;
+
     /// Returns the names of all locks, sorted.
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error>;
+
+    /// Returns the names of the next locks that have recorded runs, in any order and perhaps twice; a page may be empty,
+    /// and `None` is the end.
+    fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error>;
 
     /// Returns the next locks and their status, in any order; a page may be empty, and `None` is the end. A lock may
     /// occur twice: the later status counts.
@@ -134,6 +142,9 @@ pub enum Acquired {
     /// A newer waiter has dismissed this one: it does not wait any more, nothing is granted to its token, and nothing of
     /// it is left in the store.
     Superseded(Box<Told>, LockState, QueuePlace),
+    /// Another run has done what was to be done, recently enough: nothing is granted to the requester. It may still be in
+    /// the queue.
+    Done(Box<Run>, LockState, QueuePlace),
 }
 
 /// A place in a queue.

@@ -541,7 +541,7 @@ fn leads_session() -> bool {
 }
 
 /// Returns how a command ended; `typed` is the signal that the user typed at the terminal.
-fn ending(status: ExitStatus, typed: Option<c_int>) -> Ending {
+pub fn ending(status: ExitStatus, typed: Option<c_int>) -> Ending {
     match (status.code(), status.signal()) {
         (Some(code), _) => Ending::Status(u8::try_from(code).unwrap_or(u8::MAX)),
         (None, Some(signal)) => Ending::Killed { signal, from_terminal: typed == Some(signal) },

@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use nix::libc;
 use serde_json::Value;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -98,6 +99,27 @@ pub fn instant(time: SystemTime) -> String {
         text.clear();
     }
     text
+}
+
+/// Formats a time as local time with the zone's offset, for people at a terminal: `2026-11-23 03:00:07 +0100`. As
+/// `instant` where there is no local time.
+pub fn local_instant(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|since| since.as_secs().try_into().ok());
+    seconds.and_then(local).unwrap_or_else(|| instant(time))
+}
+
+fn local(seconds: libc::time_t) -> Option<String> {
+    let mut text = [0_u8; 64];
+    // SAFETY: for `tm` all zeroes is valid; localtime_r(3) and strftime(3) write to what they are given and no further,
+    // and the format ends in NUL.
+    let length = unsafe {
+        let mut fields: libc::tm = std::mem::zeroed();
+        if libc::localtime_r(&raw const seconds, &raw mut fields).is_null() {
+            return None;
+        }
+        libc::strftime(text.as_mut_ptr().cast(), text.len(), c"%Y-%m-%d %H:%M:%S %z".as_ptr(), &raw const fields)
+    };
+    String::from_utf8(text[..length].to_vec()).ok().filter(|text| !text.is_empty())
 }
 
 /// Text that a server sent. It formats itself as [`clean`] makes it. `raw` returns it unchanged, and is not for

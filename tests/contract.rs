@@ -6,6 +6,7 @@
 mod asking;
 mod breaking;
 mod exclusion;
+mod history;
 mod lease;
 mod leaving;
 mod lock_status;
@@ -141,6 +142,26 @@ every_kind! {
             a_newer_run_asks_an_older_one_of_its_kind
             a_newer_run_leaves_a_holder_of_another_kind_alone
             of_many_newer_runs_only_the_newest_follows
+        }
+        history {
+            a_recorded_run_is_told_with_who_when_and_how_it_ended
+            every_way_to_end_has_its_outcome
+            a_run_that_lost_its_lock_is_recorded_as_that
+            the_last_runs_are_kept_and_no_more
+            a_run_that_is_killed_with_its_guard_never_ended
+            the_guard_records_the_end_if_only_nxlock_is_killed
+            what_is_done_is_not_done_again
+            who_waits_leaves_when_it_is_done
+            who_waits_for_one_that_fails_does_it
+            of_ten_that_come_at_once_one_does_it
+            a_name_that_stays_locked_is_recorded_when_its_command_ends
+            each_of_several_holders_has_its_record
+            the_histories_of_all_locks_are_listed
+            a_run_that_goes_on_without_its_lock_has_not_done_it
+            a_share_that_was_lost_has_not_done_it
+            a_command_that_was_told_to_stop_and_says_that_it_succeeded_has
+            runs_that_always_vanish_are_not_kept_for_ever
+            who_is_interrupted_before_its_command_has_no_record
         }
         exclusion {
             a_crowd_at_once_loses_no_update

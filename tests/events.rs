@@ -74,7 +74,7 @@ const FIELDS: [(&str, &[&str]); 14] = [
     ("ended", &["status", "signal", "time_limit", "ran_ms"]),
     ("released", &["held_ms", "ends_in_ms"]),
     ("unreleased", &["message", "ends_in_ms"]),
-    ("refused", &["state", "holder", "waited_ms", "nested", "superseded_by"]),
+    ("refused", &["state", "holder", "waited_ms", "nested", "superseded_by", "done"]),
     ("interrupted", &["signal"]),
     ("not_run", &["message"]),
     ("failed", &["kind", "message"]),

@@ -30,6 +30,8 @@ mod events;
 mod faults;
 /// The guard between nxlock and its command: after any kill, stop or keystroke, no process outlives the lock.
 mod guard;
+/// Recorded runs under faults, what they leave behind, and a nightly job on ten hosts.
+mod history;
 /// A lock that a keeper in the background holds while a process runs: `acquire --while-pid`.
 mod keeper;
 /// The keys in a Redis server: the lock and its token, the fence, and keys of other programs.

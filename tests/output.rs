@@ -67,7 +67,7 @@ fn the_documents_of_the_other_verbs_have_their_fields() {
 
     let busy = call(&["acquire", "job", "--ttl", "1m", "-n"]).exits(75).json();
     let state = ["state", "holder", "holders", "taken", "slots", "ttl_ms", "fence"];
-    let fields = [&state[..], &["waited_ms", "queue_length", "nested", "superseded_by"]].concat();
+    let fields = [&state[..], &["waited_ms", "queue_length", "nested", "superseded_by", "done"]].concat();
     has_fields(&busy, &[&["outcome", "name", "key"], &fields[..]].concat());
     is_holder(&busy["holder"]);
     assert!(busy["waited_ms"].is_u64() && busy["queue_length"].is_u64() && busy["nested"] == false, "{busy}");

@@ -8,7 +8,8 @@ use crate::support::turns::{Turn, is_renewed, lock_status, next_holder, queue, q
 use crate::support::{Nxlock, Redis, eventually, now};
 
 const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
-                      +zadd +zrem +zrange +zscore +zrank +zcard +hget +hset +hdel +publish +pubsub|numsub +type +scan";
+                      +zadd +zrem +zrange +zscore +zrank +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +type \
+                      +scan";
 /// What the manual lists for a user without scripts.
 const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
 
@@ -55,7 +56,7 @@ impl<'a> User<'a> {
 fn what_the_manual_lists_is_enough_for_everything() {
     let redis = Redis::start();
     let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
-                  +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe";
+                  +zrank +zscore +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +subscribe";
     for (name, rules) in [("enough", ENOUGH), ("listed", listed)] {
         let user = User::who_may(&redis, name, rules);
         let token = user.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
@@ -85,6 +86,10 @@ fn what_the_manual_lists_is_enough_for_everything() {
         let id = lock_status(&redis)["holder"]["id"].as_str().unwrap().to_owned();
         Nxlock::new(["release", "job", "--ask", &id]).env("NXLOCK_SERVER", user.url()).run().exits(0);
         asked.finish().exits(143);
+        for options in [&["--record"][..], &["--record", "--slots", "2"], &["--unless-done", "1ms"]] {
+            user.had(options).leaves();
+        }
+        assert!(user.nxlock(["status", "--history"]).run().exits(0).text().contains("done"));
         user.was_denied_nothing();
     }
 }

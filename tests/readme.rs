@@ -160,7 +160,7 @@ fn a_lock_taken_by_hand() {
 
 #[test]
 fn a_cron_job_runs_on_one_host() {
-    let [crontab] = under("cron", "crontab");
+    let [crontab, once_a_night] = under("cron", "crontab");
     let redis = Redis::start();
     let directory = workplace();
     let job = crontab.lines().find(|line| !line.contains("NXLOCK_SERVER=") && !line.starts_with("PATH=")).unwrap();
@@ -172,6 +172,11 @@ fn a_cron_job_runs_on_one_host() {
     // `--at-least` still keeps the lock.
     assert!(redis.pttl("lock:nightly") > 200_000);
     redis.delete("lock:nightly");
+    let command = once_a_night.split_whitespace().skip(5).collect::<Vec<_>>().join(" ");
+    for _host in 0..2 {
+        shell(&redis, directory.path(), &command).run().exits(0).says_nothing();
+    }
+    assert_eq!(ran(directory.path()), "nightly-import nightly\n".repeat(2));
 }
 
 #[test]

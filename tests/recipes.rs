@@ -51,6 +51,23 @@ fn a_cron_job_runs_on_one_of_the_hosts_and_is_mailed_where_there_is_no_server() 
     done.prints("").says(mailed.trim_end().replace("redis://cache:6379", nowhere).as_str());
 }
 
+#[test]
+fn a_nightly_job_is_done_by_the_first_host_that_can() {
+    let [crontab, history] = under("A NIGHTLY").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let job = crontab.lines().last().unwrap().split_whitespace().skip(6).collect::<Vec<_>>().join(" ");
+    // It fails on the first host.
+    let broken = job.replace("nightly-import", "false");
+    shell(&redis, directory.path(), &broken).run().exits(1).says_nothing();
+    for _host in 0..3 {
+        shell(&redis, directory.path(), &job).run().exits(0).says_nothing();
+    }
+    assert_eq!(ran(directory.path()), "nightly-import nightly\n");
+    let shown = shell(&redis, directory.path(), &history).run().exits(0).text();
+    assert!(shown.contains("done") && shown.contains("failed with 1") && shown.lines().count() == 3, "{shown}");
+}
+
 /// Waits until a call is in the queue of a lock.
 #[track_caller]
 fn waits(redis: &Redis, name: &str, call: &Running) {

@@ -15,7 +15,7 @@ Exit status:
   70        nxlock itself failed
   75        Somebody else holds the lock: nxlock did not wait for it, was not
             granted it in time, or was superseded (`run`, `acquire`; -E sets
-            another status)
+            another status); or the run has been done (--unless-done)
   76        The lock is not, or no longer, yours. `run`: the lock was lost
             while the command ran, whatever the command returned
   77        The server refuses access: wrong password, no permission
@@ -45,8 +45,9 @@ Exit status:
             temporarily unavailable; the command did not start
   70        nxlock itself failed
   75        Somebody else holds the lock: nxlock did not wait for it, was not
-            granted it in time, or was superseded; the command did not start
-            (-E sets another status)
+            granted it in time, or was superseded; or the run has been done
+            (--unless-done). The command did not start (-E sets another
+            status)
   76        The lock was lost while the command ran, whatever the command
             returned
   77        The server refuses access: wrong password, no permission

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Wants, meant, open, token};
+use super::{Wants, left_recording, meant, open, token};
 use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
@@ -27,7 +27,7 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
             (Wanted::Break, retry::release(timeout, never, |limit| store.break_lock(&lock.name, id, limit)))
         }
         (None, Some(given)) => {
-            let claim = Claim { name: lock.name.clone(), token: token(given)?, owner_pid: None, beside_setnx: None };
+            let claim = Claim { recording: left_recording(), ..Claim::of(lock.name.clone(), token(given)?) };
             if keeper::ask_to_leave(&lock.key, &claim.token) {
                 log::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }

@@ -1,6 +1,6 @@
 //! Sets a lock's expiry to a full ttl from now.
 
-use super::{Wants, meant, open, token};
+use super::{Wants, left_recording, meant, open, token};
 use crate::cli::{GlobalArgs, Renew};
 use crate::lock::{Claim, Ttl};
 use crate::report::{NotYours, Renewed, Report, Wanted};
@@ -16,7 +16,7 @@ pub fn renew(global: &GlobalArgs, asked: &Renew) -> anyhow::Result<Report> {
     let mut store = open(global, prefix, Wants::default())?;
     let is_last = std::env::var_os(LAST_RENEWAL).is_some();
     let owner_pid = is_last.then(std::process::id);
-    let claim = Claim { name: lock.name.clone(), token: token(&asked.token)?, owner_pid, beside_setnx: None };
+    let claim = Claim { owner_pid, recording: left_recording(), ..Claim::of(lock.name.clone(), token(&asked.token)?) };
     let answer = retry::insist(global.server_timeout, |limit| match is_last {
         true => store.let_end(&claim, asked.ttl, limit),
         false => store.renew(&claim, asked.ttl, limit),

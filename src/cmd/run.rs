@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
+use nix::libc;
 use nix::unistd::Pid;
 
 use super::{Wants, enclosing, give_back, give_up_if_asked, meant, new_claim, open, wait_for};
 use crate::cli::{GlobalArgs, Run};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HELD, Lease, LockName, Lost, Ttl};
+use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, RunOutcome, Ttl};
 use crate::renewer::{GivenBack, Renewer};
-use crate::report::{Named, NotRun, Ran, Report, Unreleased};
+use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
 use crate::supervise::{Guard, GuardTask, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal};
 use crate::wait::Alarm;
-use crate::{log, notify, proc};
+use crate::{log, notify, proc, supervise};
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(global, &asked.lock)?;
@@ -27,7 +28,9 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let mut claim = new_claim(&lock, &asked.wait_args, sharing, owner_pid, asked.no_ask)?;
     notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
     see_processes(&lock)?;
-    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
+    claim.recording = asked.recording.recording(&claim);
+    let wants = Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx);
+    let mut store = open(global, prefix, Wants { records: asked.recording.option(), ..wants })?;
     let timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
     let lease = match wait_for(
@@ -70,7 +73,11 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         start_by: rules.stop_at(lease.until),
         kill_at: rules.kill_at(lease.until),
         keep_open: claim_fd,
-        give_back: &|| orphaned::give_back(global, &lock, &claim, signals.inherited(), until_at_least, claim_fd),
+        give_back: &|status| {
+            let mut claim = claim.clone();
+            claim.ended(Some(supervise::ending(status, None).end()));
+            orphaned::give_back(global, &lock, &claim, signals.inherited(), until_at_least, claim_fd);
+        },
     };
     let program = Program::new(&words, &environment(&lock, &claim, lease, asked.ttl), signals.inherited());
     log::trace(format_args!("starting the command"));
@@ -78,6 +85,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let mut guard = match program.and_then(|program| Guard::start(&program, &task)) {
         Ok(guard) => guard,
         Err(errno) => {
+            claim.ended(Some(not_begun(errno)));
             let given_back = give_back(&mut *store, &claim, timeout);
             return Ok(not_run(lock, words, errno, given_back));
         }
@@ -93,7 +101,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     }
     let rest = until_at_least.filter(|_| ending.is_ok() && lost.is_none());
     let rest = rest.map(Moment::remaining).filter(|rest| !rest.is_zero());
-    let unreleased = finish(renewer, rest.map(Ttl::at_least), &mut lost);
+    let end = end(&ending, time_limit, lost.is_some());
+    let unreleased = finish(renewer, rest.map(Ttl::at_least), end, &mut lost);
     guard.wait();
     if let (Err(_), Some(error)) = (&ending, &unreleased) {
         log::warn(format_args!("{error}"));
@@ -117,6 +126,27 @@ fn before_the_command(lease: Lease) -> Duration {
 fn not_run(lock: Named, words: Vec<OsString>, errno: Errno, given_back: bool) -> Report {
     let command = words.into_iter().next().unwrap_or_default();
     Report::NotRun(NotRun { lock, command, missing: errno == Errno::ENOENT, error: errno.into(), given_back })
+}
+
+/// Returns how a run ended, for its record; none if it never began.
+fn end(ending: &Result<Ending, NoEnding>, time_limit: bool, is_lost: bool) -> Option<RunEnd> {
+    let end = match *ending {
+        Ok(ending) => ending.end(),
+        Err(NoEnding::NotBegun(SpawnError::TooLate)) => return None,
+        Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => not_begun(errno),
+        // The kernel killed the command with it.
+        Err(NoEnding::GuardKilled(_)) => RunEnd::killed(libc::SIGKILL),
+    };
+    Some(match () {
+        () if is_lost => end.without_the_lock(),
+        () if time_limit => RunEnd { outcome: RunOutcome::TimeLimit, ..end },
+        () => end,
+    })
+}
+
+/// Returns the end of a command that could not be executed.
+fn not_begun(errno: Errno) -> RunEnd {
+    RunEnd::exited(if errno == Errno::ENOENT { 127 } else { 126 })
 }
 
 /// Fails without /proc: nxlock could not find, and so not stop, what the command starts in other sessions.
@@ -176,8 +206,8 @@ fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'stati
 
 /// Gives the lock back, or leaves it for the `rest` of `--at-least`. Returns the error if that fails; sets `lost` if
 /// the lock turns out to be lost.
-fn finish(renewer: Renewer, rest: Option<Ttl>, lost: &mut Option<Lost>) -> Option<Error> {
-    match renewer.give_back(rest) {
+fn finish(renewer: Renewer, rest: Option<Ttl>, end: Option<RunEnd>, lost: &mut Option<Lost>) -> Option<Error> {
+    match renewer.give_back(rest, end) {
         GivenBack::NotYours(state) if lost.is_none() => {
             let found = Lost::Taken(state);
             let follows = "found when the command had ended";

@@ -6,16 +6,20 @@ use crate::list::Subject;
 use crate::lock::Prefix;
 use crate::output::progress::Listing;
 use crate::report::{Named, Report, StatusRows};
-use crate::top;
+use crate::{log, output, top};
 
 pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let by_key = asked.key.as_ref();
     let prefix = by_key.map_or_else(|| global.prefix.clone(), |_| Prefix::none());
-    let mut store = open(global, prefix.clone(), Wants::default())?;
+    let records = asked.history.then_some("--history");
+    let mut store = open(global, prefix.clone(), Wants { records, ..Wants::default() })?;
     let names = asked.names.iter().map(|name| Named::new(name, &prefix));
     let given = names.chain(by_key.map(Named::by_key)).collect::<Vec<_>>();
     let subject =
         Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: global.server_timeout };
+    if asked.history {
+        return Ok(Report::Histories(subject.histories(store.as_mut())?));
+    }
     // All named locks have the same options.
     let options = subject.named.iter().flatten().next().map(|lock| options(global, lock)).unwrap_or_default();
     if let Some(every) = asked.watch {
@@ -23,5 +27,15 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     }
     let mut listing = Listing::begin();
     let rows = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
-    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options }))
+    let alone = subject.named.as_deref().unwrap_or_default();
+    let last = match alone {
+        // What else is known of the lock is worth showing without it.
+        [lock] if !global.json && output::is_for_a_terminal() => {
+            let history =
+                subject.history(store.as_mut(), lock).inspect_err(|error| log::trace(format_args!("{error}")));
+            history.ok().and_then(|history| history.runs.into_iter().next())
+        }
+        _ => None,
+    };
+    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, last }))
 }

@@ -107,7 +107,7 @@ pub struct Owner {
 }
 
 /// The contents of a token in the format above.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     pub id: HolderId,
     pub owner: Owner,

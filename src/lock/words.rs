@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Holder, Legacy, LockState, Lost, Owner, Shares, Sharing, StateKind, Told};
+use nix::sys::signal::Signal;
+
+use super::{Holder, Legacy, LockState, Lost, Owner, RunEnd, RunOutcome, Shares, Sharing, StateKind, Told};
 use crate::duration::span;
 use crate::text::instant;
 
@@ -25,6 +27,23 @@ fn owner(owner: &Owner) -> String {
 pub fn who_and_why(told: &Told) -> String {
     let reason = told.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     owner(&told.owner) + &reason
+}
+
+/// Returns how a run ended: `done`, `failed with 3`, `died of TERM`.
+pub fn run_end(end: &RunEnd) -> String {
+    match (end.outcome, end.status, end.signal) {
+        (RunOutcome::Done, ..) => "done".to_owned(),
+        (RunOutcome::Failed, Some(status), _) => format!("failed with {status}"),
+        (RunOutcome::Failed, None, _) => "failed".to_owned(),
+        (RunOutcome::Signal, _, Some(signal)) => match Signal::try_from(signal) {
+            Ok(signal) => format!("died of {}", signal.as_str().trim_start_matches("SIG")),
+            Err(_) => format!("died of signal {signal}"),
+        },
+        (RunOutcome::Signal, _, None) => "died of a signal".to_owned(),
+        (RunOutcome::Lost, ..) => "lost the lock".to_owned(),
+        (RunOutcome::TimeLimit, ..) => "time limit".to_owned(),
+        (RunOutcome::Vanished, ..) => "never ended".to_owned(),
+    }
 }
 
 /// Returns who holds it, for the middle of a sentence.

@@ -4,13 +4,15 @@ mod check;
 
 use std::io::IsTerminal;
 
+use super::history::{self, Clock};
 use super::status::{Table, block, detail, quoted};
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::{StateKind, words};
 use crate::log::{self, FAINT};
 use crate::report::{
-    Acquired, Answer, Asked, Busy, NotRun, NotYours, Ran, Refused, Report, StatusRows, TokenForm, Wanted,
+    Acquired, Answer, Asked, Busy, History, NotRun, NotYours, Ran, Refusal, Refused, Report, StatusRows, TokenForm,
+    Wanted,
 };
 use crate::text::{self, clean};
 
@@ -18,6 +20,7 @@ pub fn stdout(report: &Report) -> Option<String> {
     match report {
         Report::Acquired(acquired) => Some(token(acquired)),
         Report::Status(status) => Some(standings(status)),
+        Report::Histories(histories) => Some(history::table(histories, Clock::of(columns()), columns())),
         Report::Checked(checked) => Some(check::text(checked)),
         _ => None,
     }
@@ -31,6 +34,14 @@ pub fn stderr(report: &Report) {
         | Report::Checked(_)
         | Report::Interrupted(_)
         | Report::Said(_) => {}
+        Report::Histories(histories) => {
+            for History { lock, .. } in histories.iter().filter(|history| history.runs.is_empty()) {
+                log::note(format_args!(
+                    "no run of \"{}\" is recorded that has ended: see `nxlock run --record`",
+                    lock.name
+                ));
+            }
+        }
         Report::Renewed(renewed) => {
             log::trace(format_args!("renewed \"{}\" for {}", renewed.lock.name, span(renewed.ttl.get())));
         }
@@ -53,7 +64,7 @@ fn standings(status: &StatusRows) -> String {
     let columns = columns();
     match status.rows.as_slice() {
         [] => String::new(),
-        [row] if status.named && columns.is_some() => detail(row, Some(&status.options)),
+        [row] if status.named && columns.is_some() => detail(row, Some(&status.options), status.last.as_ref()),
         rows => Table::of(&rows.iter().collect::<Vec<_>>(), status.named, columns).text(),
     }
 }
@@ -100,17 +111,20 @@ const NAMED: usize = 5;
 
 fn refusal(busy: &Busy) -> String {
     let name = &busy.lock.name;
-    let Refused { state, place, waited, nested, sharing, superseded_by } = &busy.refused;
-    if *nested && state.kind == StateKind::Shared {
-        return format!(
-            "\"{name}\" is already held by this script, which would wait for itself: give that share back first"
-        );
-    }
-    if *nested {
-        return format!("\"{name}\" is already held by this script: it would wait for itself");
-    }
-    if let Some(newer) = superseded_by {
-        return format!("\"{name}\": superseded by {}", words::who_and_why(newer));
+    let Refused { state, place, waited, sharing, why } = &busy.refused;
+    match why {
+        Refusal::Held => {}
+        Refusal::Nested if state.kind == StateKind::Shared => {
+            return format!(
+                "\"{name}\" is already held by this script, which would wait for itself: give that share back first"
+            );
+        }
+        Refusal::Nested => return format!("\"{name}\" is already held by this script: it would wait for itself"),
+        Refusal::Superseded(newer) => return format!("\"{name}\": superseded by {}", words::who_and_why(newer)),
+        Refusal::Done(run) => {
+            let clock = if std::io::stderr().is_terminal() { Clock::Local } else { Clock::Universal };
+            return format!("\"{name}\": nothing to do: {}", history::last(run, clock));
+        }
     }
     let waited = if waited.as_millis() > 100 { format!(", waited {}", span(*waited)) } else { String::new() };
     let others = place.length - usize::from(place.position > 0);

@@ -7,10 +7,13 @@ use serde_json::{Map, Value, json};
 use crate::cli::config::{Origin, Setting};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    Fence, Holder, Legacy, LockState, Lost, Share, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told, words,
+    Fence, Holder, Legacy, LockState, Lost, Run, Share, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told,
+    words,
 };
 use crate::log;
-use crate::report::{Answer, Checked, CheckedServer, Ending, Named, Ran, Refused, Report, Row, Wanted};
+use crate::report::{
+    Answer, Checked, CheckedServer, Ending, History, Named, Ran, Refusal, Refused, Report, Row, Wanted,
+};
 use crate::store::{Finding, Verdict, Waiter};
 use crate::text::{self, Tainted};
 
@@ -49,7 +52,11 @@ pub fn document(report: &Report) -> Option<Value> {
             .chain(sharing(&acquired.token, acquired.slot)),
         ),
         Report::Busy(busy) => {
-            let word = if busy.refused.superseded_by.is_some() { "superseded" } else { "held" };
+            let word = match busy.refused.why {
+                Refusal::Held | Refusal::Nested => "held",
+                Refusal::Superseded(_) => "superseded",
+                Refusal::Done(_) => "already_done",
+            };
             outcome(word, &busy.lock, refusal(&busy.refused))
         }
         Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
@@ -76,6 +83,7 @@ pub fn document(report: &Report) -> Option<Value> {
                 state(&not_yours.state).into_iter().chain([("wanted", json!(wanted))]),
             )
         }
+        Report::Histories(histories) => histories.iter().map(history).collect(),
         Report::Checked(checked) => check(checked),
         Report::Ran(ran) => outcome("ended", &ran.lock, ended(ran)),
         Report::NotRun(not_run) => outcome(
@@ -106,8 +114,9 @@ fn refusal(refused: &Refused) -> impl Iterator<Item = (&'static str, Value)> {
     let more = [
         ("queue_length", json!(refused.place.length - usize::from(refused.place.position > 0))),
         ("waited_ms", millis(refused.waited)),
-        ("nested", json!(refused.nested)),
-        ("superseded_by", refused.superseded_by.as_deref().map_or(Value::Null, claimant)),
+        ("nested", json!(matches!(refused.why, Refusal::Nested))),
+        ("superseded_by", refused.superseded_by().map_or(Value::Null, claimant)),
+        ("done", refused.done().map_or(Value::Null, run)),
     ];
     state(&refused.state).into_iter().chain(more)
 }
@@ -120,6 +129,35 @@ pub fn claimant(told: &Told) -> Value {
         "user": told.owner.user.raw(),
         "pid": told.owner.pid,
         "reason": told.reason.as_ref().map(Tainted::raw),
+    })
+}
+
+/// Returns a recorded run.
+pub fn run(run: &Run) -> Value {
+    let Run { by, fence: with, waited, granted, ended, end } = run;
+    json!({
+        "id": by.id.as_str(),
+        "host": by.owner.host.raw(),
+        "user": by.owner.user.raw(),
+        "pid": by.owner.pid,
+        "reason": by.reason.as_ref().map(Tainted::raw),
+        "fence": fence(*with),
+        "asked": text::instant(run.asked()),
+        "granted": text::instant(*granted),
+        "ended": ended.map(text::instant),
+        "waited_ms": millis(*waited),
+        "held_ms": run.held().map(millis),
+        "outcome": end.outcome.name(),
+        "status": end.status,
+        "signal": end.signal,
+    })
+}
+
+fn history(history: &History) -> Value {
+    json!({
+        "name": history.lock.name.as_str(),
+        "key": history.lock.key,
+        "history": history.runs.iter().map(run).collect::<Value>(),
     })
 }
 

@@ -2,9 +2,10 @@
 
 use anstyle::{AnsiColor, Style};
 
+use super::history::{self, Clock};
 use super::table::{Cell, Layout, Yield};
 use crate::duration::span;
-use crate::lock::{Holder, LockState, Share, Shares, Sharing, StateKind, Supersedes, words};
+use crate::lock::{Holder, LockState, Run, Share, Shares, Sharing, StateKind, Supersedes, words};
 use crate::log::{DOUBTFUL, FAINT};
 use crate::report::{Named, Row};
 use crate::store::{LockStatus, Waiter};
@@ -200,16 +201,17 @@ fn waiter(waiter: &Waiter, is_mixed: bool) -> Line {
 }
 
 /// Returns all that is known of one lock, and its queue, a line each. `options` are those of a command that would ask for
-/// it or break it.
-pub fn detail(row: &Row, options: Option<&str>) -> String {
+/// it or break it; `last` is its last recorded run.
+pub fn detail(row: &Row, options: Option<&str>, last: Option<&Run>) -> String {
     let Row { lock, status: LockStatus { state, queue } } = row;
     let (style, text) = match &state.holder {
         Some(_) => (style(&state.kind), words::state_name(&state.kind).to_owned()),
         None => (style(&state.kind), words::describe(state)),
     };
     let mut shown = format!("\"{}\" is {style}{text}{style:#}", lock.name);
+    let last = last.map(|run| labelled("last", &history::last(run, Clock::Local))).unwrap_or_default();
     if state.kind == StateKind::Free {
-        return shown + "\n";
+        return format!("{shown}{last}\n");
     }
     shown += &block(lock, state, options, usize::MAX);
     shown += &match (state.fence, &state.holder) {
@@ -223,6 +225,7 @@ pub fn detail(row: &Row, options: Option<&str>) -> String {
         _ => format!("{} wait", count(queue)),
     };
     shown += &labelled("queue", &waiting);
+    shown += &last;
     shown.push('\n');
     let is_mixed = is_mixed(&row.status);
     let places: Vec<[Cell; 5]> = queue.iter().map(|waiter| place(waiter, is_mixed)).collect();

@@ -14,6 +14,7 @@ mod lines;
 mod ofd_lock;
 mod pid_view;
 mod record;
+mod recording;
 mod shares;
 mod sharing;
 mod superseding;
@@ -39,18 +40,18 @@ pub mod files {
     pub use super::format::sum;
     pub use super::lines::Line;
     pub use super::pid_view::Process;
-    pub use super::record::{Record, Share, Superseder, Waiter};
+    pub use super::record::{Record, RecordedRun, Share, Superseder, Waiter};
 }
 
-use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, Store, poll_pause};
+use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
 use crate::clock::{Boot, Moment};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Told, Ttl};
-use crate::text;
+use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Run, Told, Ttl};
 use crate::wait::{Limit, Woken};
+use crate::{log, text};
 use directory::{OpenDirectory, Part};
 use fault::{Flaw, LocalError};
-use flock::FileLock;
+use flock::{FileLock, Locked};
 use record::{Life, Record, State};
 use transaction::{Granted, HolderFile, Machine, Request, Response, Transaction};
 use waiter::WaiterFile;
@@ -138,6 +139,7 @@ impl Local {
 
     fn give_up(&mut self, key: &str, claim: &Claim, limit: Limit<'_>) -> Result<Released, LocalError> {
         let released = self.transaction(key, false, limit, |transaction, _, _| {
+            record_end(transaction, claim);
             let ours = transaction.release(&claim.token)?;
             Ok(if ours { Released::Done } else { Released::NotYours(transaction.state()) })
         })?;
@@ -151,6 +153,32 @@ impl Local {
         self.held.take().into_iter().for_each(HolderFile::let_go);
     }
 
+    /// Returns the names of the locks whose records are of a kind, sorted. A record without a claim is the rest of a lock.
+    fn listed(
+        &mut self,
+        limit: Limit<'_>,
+        is_of_it: impl Fn(&OpenDirectory, &Record) -> Result<bool, LocalError>,
+    ) -> Result<Vec<LockName>, Error> {
+        let prefix = self.prefix.as_str().to_owned();
+        let listed = self.prepare().and_then(|()| {
+            let Local { opened: Some(Opened { directory, .. }), file_lock, timeout, .. } = self else {
+                return Ok(Vec::new());
+            };
+            let mut names = Vec::new();
+            for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
+                let limit = limit.no_later_than(Moment::now() + *timeout);
+                if let Some((_locked, record)) = listed_record(directory, &path, file_lock, limit)?
+                    && is_of_it(directory, &record)?
+                {
+                    names.extend(record.key.strip_prefix(&prefix).and_then(|name| name.parse::<LockName>().ok()));
+                }
+            }
+            names.sort();
+            Ok(names)
+        });
+        listed.map_err(|fault| self.error("list the locks", None, fault))
+    }
+
     fn extend(&mut self, claim: &Claim, ttl: Ttl, unbound: bool, limit: Limit<'_>) -> Result<Renewed, Error> {
         let asked = Moment::now();
         let key = self.prefix.key(&claim.name);
@@ -158,6 +186,9 @@ impl Local {
             let left = transaction.left_of(&claim.token).filter(|left| *left > ttl.get());
             if let Some(left) = left.filter(|_| !claim.may_shorten()) {
                 return Ok(Renewed::Longer(left));
+            }
+            if unbound {
+                record_end(transaction, claim);
             }
             let ours = transaction.renew(&claim.token, ttl.get(), unbound)?;
             Ok(if ours { Renewed::Until(ttl.believed_until(asked)) } else { Renewed::NotYours(transaction.state()) })
@@ -167,6 +198,17 @@ impl Local {
             self.let_go();
         }
         Ok(renewed.unwrap_or_else(|| Renewed::NotYours(LockState::free(None))))
+    }
+}
+
+/// Records the end of a claim's run, if it is to be recorded. A failure is no reason to keep the lock.
+fn record_end(transaction: &Transaction<'_>, claim: &Claim) {
+    let Some(recording) = &claim.recording else { return };
+    let is_held = transaction.held_with(&claim.token);
+    if let Err(fault) = transaction.record_end(&claim.token, recording, is_held)
+        && recording.end.is_some()
+    {
+        log::warn(format_args!("the end of the run under \"{}\" is not recorded: {}", claim.name, fault.cause));
     }
 }
 
@@ -229,18 +271,18 @@ fn lock(file: &Arc<File>, path: &Path, file_lock: &mut FileLock, limit: Limit<'_
     }
 }
 
-/// Returns the key of a record that has a claim. A record without a claim is the rest of a lock and keeps its fence;
-/// another program's file is no lock.
-fn listed_key(
+/// Returns the record in a file, which stays locked; none in another program's file, which is no lock.
+fn listed_record(
     directory: &OpenDirectory,
     path: &Path,
     file_lock: &mut FileLock,
     limit: Limit<'_>,
-) -> Result<Option<String>, LocalError> {
+) -> Result<Option<(Locked, Record)>, LocalError> {
     let Some(file) = directory.open_file(path)?.map(Arc::new) else { return Ok(None) };
     lock(&file, path, file_lock, limit)?;
-    match transaction::record(&file, path)? {
-        Ok(record) => Ok(Some(record.key).filter(|_| record.state != State::Free)),
+    let file = Locked(file);
+    match transaction::record(&file.0, path)? {
+        Ok(record) => Ok(Some((file, record))),
         Err(Flaw::Foreign) => Ok(None),
         Err(flaw) => Err(LocalError::flawed(path, flaw)),
     }
@@ -258,9 +300,19 @@ impl Store for Local {
                 // A watched process that nxlock cannot see: only its keeper learns when it ends.
                 Some(pid) => machine.pid_view().process(pid).map_or(Life::Lease, Life::HolderAnd),
             };
+            if let Some(recording) = &claim.recording
+                && let Some(run) = transaction.already_done(&claim.token, recording)?
+            {
+                let place = transaction.place_of(&claim.token);
+                transaction.settle()?;
+                return Ok(Acquired::Done(Box::new(run), transaction.state(), place));
+            }
             let mut ask = Request { token: &claim.token, ttl: ttl.get(), mode, life, held, waiting };
             Ok(match transaction.acquire(&mut ask)? {
                 Response::Granted(Granted { fence, slot }) => {
+                    if let Some(recording) = &claim.recording {
+                        transaction.note_run(&claim.token, recording, fence)?;
+                    }
                     let (granted, until) = (Moment::now(), ttl.believed_until(asked));
                     Acquired::Granted(Lease { fence: Some(fence), asked, granted, until, taken_over: None, slot })
                 }
@@ -282,7 +334,7 @@ impl Store for Local {
                 self.former.iter().for_each(WaiterFile::leave);
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
-            Acquired::Superseded(..) => {}
+            Acquired::Superseded(..) | Acquired::Done(..) => {}
         }
         Ok(acquired)
     }
@@ -345,21 +397,30 @@ impl Store for Local {
         Ok(status.unwrap_or_else(|| LockStatus { state: LockState::free(None), queue: Vec::new() }))
     }
 
-    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        let prefix = self.prefix.as_str().to_owned();
-        let listed = self.prepare().and_then(|()| {
-            let Local { opened: Some(Opened { directory, .. }), file_lock, timeout, .. } = self else {
-                return Ok(Vec::new());
-            };
-            let mut names = Vec::new();
-            for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
-                let key = listed_key(directory, &path, file_lock, limit.no_later_than(Moment::now() + *timeout))?;
-                names.extend(key.and_then(|key| key.strip_prefix(&prefix)?.parse::<LockName>().ok()));
-            }
-            names.sort();
-            Ok(names)
+    fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
+        let key = self.prefix.key(name);
+        let history = self.transaction(&key, false, limit, |transaction, _, _| {
+            transaction.settle()?;
+            transaction.history()
         });
-        listed.map_err(|fault| self.error("list the locks", None, fault))
+        let history = history.map_err(|fault| self.error("read the history of", Some(name), fault))?;
+        Ok(history.unwrap_or_default())
+    }
+
+    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
+        self.listed(limit, |_, record| Ok(record.state != State::Free))
+    }
+
+    fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
+        if cursor.has_begun {
+            return Ok(None);
+        }
+        let has_runs = |directory: &OpenDirectory, record: &Record| {
+            Ok(recording::recorded(directory, &record.key)?.all().next().is_some())
+        };
+        let names = self.listed(limit, has_runs)?;
+        cursor.has_begun = true;
+        Ok(Some(names))
     }
 
     fn probe(&mut self, _: Limit<'_>) -> Result<Probed, Error> {
@@ -394,12 +455,7 @@ mod tests {
         let record = Record { fence: u64::MAX, ..Record::new(&key, Boot::this().unwrap().id()) };
         std::fs::write(directory.file(&key, Part::Record), record.written().unwrap()).unwrap();
         let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
-        let mut claim = Claim {
-            name,
-            token: Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap(),
-            owner_pid: None,
-            beside_setnx: None,
-        };
+        let mut claim = Claim::of(name, Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap());
         let mut local = Local::new(at, prefix, Duration::from_secs(60));
         let limit = Limit::until(Moment::now() + Duration::from_secs(60));
         let acquired =

@@ -109,7 +109,7 @@ pub fn try_lock<S: Store>(
     let claim = || {
         let token = Token::mint(&Owner::this_process(), Some("nxlock check"), wall());
         let token = token.map_err(|error| Error::internal("cannot make a token", &error))?;
-        Ok::<_, Error>(Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None })
+        Ok::<_, Error>(Claim::of(name.clone(), token))
     };
     let (mut ours, mut others) = (claim()?, claim()?);
     let trial = go_through([first, second], [&mut ours, &mut others], &limit, seen);

@@ -20,10 +20,12 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::redis::endpoint::Endpoint;
-use super::{AcquireMode, Acquired, LockStatus, Probed, QueuePlace, Released, Renewed, Store};
+use super::{AcquireMode, Acquired, LockStatus, Probed, QueuePlace, Released, Renewed, ScanCursor, Store};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Told, Ttl};
+use crate::lock::{
+    Asker, Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, Run, StateKind, Token, Told, Ttl,
+};
 use crate::wait::{Limit, Woken};
 use contention::Contention;
 use fanout::{Fanout, Stragglers};
@@ -356,6 +358,14 @@ impl Store for Quorum {
         Ok(None)
     }
 
+    fn history(&mut self, _: &LockName, _: Limit<'_>) -> Result<Vec<Run>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn recorded_page(&mut self, _: &mut ScanCursor, _: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
+        Ok(None)
+    }
+
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
         let votes = self.ask(&Request::Look(name.clone()), limit, Stragglers::LeftBehind, |_| false)?;
         let theirs = votes.each().flatten().find_map(|answer| match answer {
@@ -369,7 +379,7 @@ impl Store for Quorum {
             };
         };
         // Each server compares the whole value again before it deletes the key.
-        let claim = Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None };
+        let claim = Claim::of(name.clone(), token);
         let votes = self.give_back(&claim, limit)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("break", Some(name), &votes));

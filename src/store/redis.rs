@@ -18,6 +18,7 @@ mod info;
 mod list;
 mod moving;
 mod queue;
+mod recording;
 mod replicas;
 pub mod reply;
 mod scriptless;
@@ -36,16 +37,19 @@ use redis::{Cmd, Value, cmd};
 use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Told, Ttl, companion_key};
+use crate::lock::{
+    Asker, Claim, HolderId, LockName, LockState, Prefix, Run, StateKind, Token, Told, Ttl, companion_key,
+};
 use crate::log;
 use crate::wait::{Limit, Woken};
 use asking::AskerRead;
 use client::Client;
 use fault::NoReply;
+use list::Listed;
 use queue::QueueEntry;
 use reply::{Operation, Unexpected};
 use scriptless::ScriptlessError;
-use scripts::Script;
+use scripts::{Base, Form, Script};
 use setnx::LastRecord;
 use shares::SharedLock;
 use topology::Topology;
@@ -122,7 +126,7 @@ impl Server {
             Some(read) => self.asker.read_with(&mut self.client, command, read, limit),
         };
         let reply = reply.map_err(|no_reply| match script {
-            Script::Inspect => self.unanswered(operation, no_reply).of_read(),
+            Script::Inspect | Script::History => self.unanswered(operation, no_reply).of_read(),
             _ => self.unanswered(operation, no_reply),
         })?;
         self.is_imported = self.client.sent_there().is_some();
@@ -162,25 +166,20 @@ impl Server {
     }
 
     /// Runs an operation by script, or not at all: without a script, nothing is safe beside SETNX clients, nor for a
-    /// share, and there is no queue.
+    /// share, there is no queue, and no run is recorded.
     fn only_by_script<T>(
         &mut self,
         operation: &Operation<'_>,
-        token: &Token,
+        claim: &Claim,
         by_script: impl FnOnce(&mut Server) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.denies_scripts = false;
         let answer = by_script(self);
-        if self.denies_scripts { Err(self.without_scripts(operation, token)) } else { answer }
+        if self.denies_scripts { Err(self.without_scripts(operation, needs(claim))) } else { answer }
     }
 
-    /// Returns the error for a server that runs no scripts for this user.
-    fn without_scripts(&self, operation: &Operation<'_>, token: &Token) -> Error {
-        let (needs, options) = match () {
-            () if token.is_beside_setnx() => ("beside SETNX clients nothing else is safe", "--setnx-compat"),
-            () if token.is_share() => ("sharing needs them", "--shared and --slots"),
-            () => ("the queue needs them", "--supersede"),
-        };
+    /// Returns the error for a server that runs no scripts for this user; it says what needs them, and by which options.
+    fn without_scripts(&self, operation: &Operation<'_>, (needs, options): (&str, &str)) -> Error {
         Error {
             kind: ErrorKind::Misconfigured,
             cause: format!("the server does not run scripts for us, and {needs}"),
@@ -202,9 +201,10 @@ impl Server {
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
         let lock = name.map(|name| self.prefix.key(name)).unwrap_or_default();
         let mut command = cmd("EVAL");
-        command.arg(script.text()).arg(1 + script.companions().len()).arg(&lock);
-        for operation in script.companions() {
-            command.arg(companion_key(&lock, operation));
+        let companions = script.companions();
+        command.arg(script.text()).arg(1 + companions.len()).arg(&lock);
+        for companion in companions {
+            command.arg(companion_key(&lock, companion));
         }
         command.arg(args);
         command
@@ -296,15 +296,23 @@ impl Server {
     }
 
     /// Runs RELEASE. Returns nothing if the token held the lock, and else the lock's state.
-    fn ours(&mut self, operation: &Operation<'_>, token: &Token, limit: Limit<'_>) -> Result<Option<LockState>, Error> {
-        let script = Script::Release.for_token(token);
-        let answer = match token.is_share() {
-            true => self.script(operation, script, &[token.as_str()], limit)?,
-            false => match self.script_unless_moving(operation, script, &[token.as_str()], limit)? {
+    fn ours(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Option<LockState>, Error> {
+        let (script, args) = (Script::Release(Form::of(claim)), recording::release_args(claim));
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut answer = match claim.token.is_share() {
+            true => self.script(operation, script, &args, limit)?,
+            false => match self.script_unless_moving(operation, script, &args, limit)? {
                 Some(answer) => answer,
-                None => return self.release_moving(operation, token, limit),
+                None => {
+                    // Before somebody else can ask whether it was done.
+                    self.record(operation, claim, true, limit)?;
+                    return self.release_moving(operation, &claim.token, limit);
+                }
             },
         };
+        if claim.recording.is_some() {
+            answer = self.recorded(operation, claim, answer)?;
+        }
         match answer.split_first().map(|(done, rest)| (reply::integer(done), rest)) {
             // 2: reserved for the next waiter.
             Some((Some(1 | 2), _)) => Ok(None),
@@ -341,11 +349,14 @@ impl Server {
     }
 
     fn release_as(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
-        let by_script = |server: &mut Server| server.ours(operation, &claim.token, limit);
+        let by_script = |server: &mut Server| server.ours(operation, claim, limit);
         let whose = match claim.token.is_share() {
-            true => self.only_by_script(operation, &claim.token, by_script),
+            true => self.only_by_script(operation, claim, by_script),
             false => self.either(operation, by_script, |client, key| scriptless::release(client, key, claim, limit)),
         };
+        if self.denies_scripts && whose.is_ok() {
+            recording::unrecorded(claim, &"the server does not run scripts for us any more");
+        }
         Ok(match not_a_lock(whose)? {
             None => Released::Done,
             Some(state) => Released::NotYours(state),
@@ -357,8 +368,7 @@ impl Server {
     pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_in_doubt = self.client.is_in_doubt();
         if is_in_doubt {
-            let script = Script::Release.for_token(&claim.token);
-            let mut undo = vec![self.packed(script, Some(&claim.name), &[claim.token.as_str()])];
+            let mut undo = vec![self.release_request(claim)];
             if self.client.is_of_a_cluster() {
                 undo.extend(self.release_moving_there(claim));
             }
@@ -368,28 +378,36 @@ impl Server {
     }
 }
 
-impl Script {
-    /// Returns the script of the same operation for a claim with this token.
-    pub fn for_token(self, token: &Token) -> Script {
-        match self {
-            Script::Acquire if token.is_beside_setnx() => Script::AcquireBesideSetnx,
-            Script::Renew if token.is_beside_setnx() => Script::RenewBesideSetnx,
-            Script::Release if token.is_beside_setnx() => Script::ReleaseBesideSetnx,
-            Script::Acquire if token.supersedes() && token.is_share() => Script::AcquireNewestShare,
-            Script::Release if token.supersedes() && token.is_share() => Script::ReleaseNewestShare,
-            Script::Acquire if token.supersedes() => Script::AcquireNewest,
-            Script::Release if token.supersedes() => Script::ReleaseNewest,
-            Script::Acquire if token.is_share() => Script::AcquireShare,
-            Script::Renew if token.is_share() => Script::RenewShare,
-            Script::Release if token.is_share() => Script::ReleaseShare,
-            script => script,
+impl Base {
+    fn of(token: &Token) -> Base {
+        match () {
+            () if token.is_beside_setnx() => Base::BesideSetnx,
+            () if token.is_share() => Base::Share,
+            () => Base::Exclusive,
         }
     }
 }
 
-/// Returns whether nothing but scripts can grant a lock to this token.
-fn needs_scripts(token: &Token) -> bool {
-    token.is_beside_setnx() || token.is_share() || token.supersedes()
+impl Form {
+    fn of(claim: &Claim) -> Form {
+        let Claim { token, recording, .. } = claim;
+        Form { base: Base::of(token), newest: token.supersedes(), recorded: recording.is_some() }
+    }
+}
+
+/// Returns whether nothing but scripts can grant a lock to this claim.
+fn needs_scripts(claim: &Claim) -> bool {
+    Form::of(claim) != Form::default()
+}
+
+/// Returns what of such a claim needs scripts, and the options that asked for it.
+fn needs(claim: &Claim) -> (&'static str, &'static str) {
+    match Form::of(claim) {
+        Form { base: Base::BesideSetnx, .. } => ("beside SETNX clients nothing else is safe", "--setnx-compat"),
+        Form { base: Base::Share, .. } => ("sharing needs them", "--shared and --slots"),
+        Form { newest: true, .. } => ("the queue needs them", "--supersede"),
+        Form { base: Base::Exclusive, .. } => ("a record of runs needs them", "--record and --unless-done"),
+    }
 }
 
 /// Returns the argument of RENEW that says how it may move the expiry.
@@ -409,8 +427,8 @@ impl Store for Server {
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
         let operation = Operation::to("acquire", &claim.name);
         let by_script = |server: &mut Server| server.acquire_by_script(&operation, claim, ttl, mode, limit);
-        let acquired = match needs_scripts(&claim.token) {
-            true => self.only_by_script(&operation, &claim.token, by_script),
+        let acquired = match needs_scripts(claim) {
+            true => self.only_by_script(&operation, claim, by_script),
             false => {
                 self.either(&operation, by_script, |client, key| scriptless::acquire(client, key, claim, ttl, limit))
             }
@@ -418,7 +436,7 @@ impl Store for Server {
         match &acquired {
             Acquired::Granted(_) => self.replicated(&operation, claim, ttl, limit)?,
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
-            Acquired::Superseded(..) => {}
+            Acquired::Superseded(..) | Acquired::Done(..) => {}
         }
         Ok(acquired)
     }
@@ -440,7 +458,7 @@ impl Store for Server {
         let args = [claim.token.as_str(), &ttl_ms, how(claim.may_shorten())];
         let by_script = |server: &mut Server| {
             let asked = Moment::now();
-            let script = Script::Renew.for_token(&claim.token);
+            let script = Script::Renew(Base::of(&claim.token));
             let answer = match claim.token.is_share() {
                 true => Some(server.script(&operation, script, &args, limit)?),
                 false => server.script_unless_moving(&operation, script, &args, limit)?,
@@ -451,7 +469,7 @@ impl Store for Server {
             }
         };
         let renewed = match claim.token.is_share() {
-            true => self.only_by_script(&operation, &claim.token, by_script),
+            true => self.only_by_script(&operation, claim, by_script),
             false => {
                 self.either(&operation, by_script, |client, key| scriptless::renew(client, key, claim, ttl, limit))
             }
@@ -462,6 +480,11 @@ impl Store for Server {
             }
             renewed => renewed,
         }
+    }
+
+    fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        self.record(&Operation::to("record the run under", &claim.name), claim, false, limit)?;
+        self.renew(claim, rest, limit)
     }
 
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
@@ -478,7 +501,7 @@ impl Store for Server {
             return Ok(Released::NotYours(state));
         };
         // The release compares the whole value again, so the holder that was seen is the one that loses the lock.
-        self.release_as(&operation, &Claim { name: name.clone(), token, owner_pid: None, beside_setnx: None }, limit)
+        self.release_as(&operation, &Claim::of(name.clone(), token), limit)
     }
 
     fn ask_to_give_up(
@@ -507,8 +530,16 @@ impl Store for Server {
         Ok(self.look(&Operation::to("inspect", name), Some(id), limit)?.0)
     }
 
+    fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
+        self.recorded_runs(name, limit)
+    }
+
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
         self.listed(limit)
+    }
+
+    fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
+        self.next_names(Listed::Histories, cursor, limit)
     }
 
     fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {

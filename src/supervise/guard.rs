@@ -82,8 +82,9 @@ pub struct GuardTask<'a> {
     pub kill_at: Moment,
     /// A descriptor that must stay open while the tree lives.
     pub keep_open: Option<RawFd>,
-    /// Releases the lock after nxlock has died. The process does nothing else any more: this may replace it.
-    pub give_back: &'a dyn Fn(),
+    /// Releases the lock after nxlock has died, given how the command ended. The process does nothing else any more: this
+    /// may replace it.
+    pub give_back: &'a dyn Fn(ExitStatus),
 }
 
 /// A message: its type, and a number. Both ends are the same program.
@@ -237,6 +238,8 @@ struct Guarding {
     /// The rounds of SIGKILL, once they have begun.
     killing: Option<Killing>,
     report: Ended,
+    /// How the command ended.
+    ended: Option<ExitStatus>,
     may_reap: bool,
 }
 
@@ -292,6 +295,7 @@ impl Guarding {
             kill_at,
             killing: None,
             report: Ended::NotYet,
+            ended: None,
             may_reap: false,
         })
     }
@@ -324,7 +328,8 @@ impl Guarding {
         if self.is_orphaned() {
             // Pending signals are not for the nxlock that this process becomes.
             while let Ok(Some(_)) = self.signals.read_signal() {}
-            (task.give_back)();
+            // The tree is gone, the command with it: what the guard did not see end, it has killed.
+            (task.give_back)(self.ended.unwrap_or(ExitStatus::from_raw(libc::SIGKILL)));
         }
         0
     }
@@ -376,6 +381,7 @@ impl Guarding {
             match child {
                 Child::NoneYet => return Reaped::NotAll,
                 Child::Ended(pid, status) if self.tree.command == Some(pid) => {
+                    self.ended = Some(ExitStatus::from_raw(status));
                     if self.report != Ended::Told {
                         let told = transmit(&self.socket, [ENDED, number(status)]);
                         self.report = if told { Ended::Told } else { Ended::Untold };

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::Subject;
 use crate::lock::{Holder, HolderId, words};
-use crate::report::{Named, Row};
+use crate::report::{History, Named, Row};
 use crate::store::Released;
 use crate::text;
 
@@ -24,6 +24,8 @@ pub struct Model {
     /// Number of locks that the first poll has found so far.
     pub found: Option<usize>,
     pub error: Option<Error>,
+    /// The recorded runs of the lock that was opened last.
+    history: Option<History>,
     /// Indices of the rows shown, in display order.
     shown: Vec<usize>,
     pub sort: Sort,
@@ -94,6 +96,7 @@ impl Model {
             seen: None,
             found: None,
             error: None,
+            history: None,
             shown: Vec::new(),
             sort: if named.is_empty() { Sort::Name } else { Sort::AsNamed },
             filter: String::new(),
@@ -118,8 +121,9 @@ impl Model {
         self.found = Some(found);
     }
 
-    pub fn seen(&mut self, mut rows: Vec<Row>) {
+    pub fn seen(&mut self, mut rows: Vec<Row>, history: Option<History>) {
         rows.iter_mut().for_each(steady);
+        self.history = history.or(self.history.take());
         let place = self.place();
         self.rows = rows;
         self.seen = Some(Moment::now());
@@ -171,6 +175,17 @@ impl Model {
     pub fn selected(&self) -> Option<(&Named, Option<&Row>)> {
         let selected = self.selected.as_ref()?;
         Some((selected, self.rows.iter().find(|row| row.lock == *selected)))
+    }
+
+    /// Returns the lock whose page is open.
+    pub fn opened(&self) -> Option<&Named> {
+        let page = if let Page::Question(.., back) = &self.page { back.as_ref() } else { &self.page };
+        self.selected.as_ref().filter(|_| matches!(page, Page::Detail))
+    }
+
+    /// Returns the recorded runs of the lock whose page is open, if they have been read.
+    pub fn history(&self) -> Option<&History> {
+        self.history.as_ref().filter(|history| Some(&history.lock) == self.opened())
     }
 
     /// Filters and sorts the rows. In a list, if the selected lock is gone, selects the lock that took its place.
@@ -337,7 +352,7 @@ mod tests {
             let lock = Named::new(&name.parse().unwrap(), &Prefix::none());
             Row { lock, status: LockStatus { state, queue: Vec::new() } }
         };
-        model.seen(names.iter().map(row).collect());
+        model.seen(names.iter().map(row).collect(), None);
     }
 
     fn selected(model: &Model) -> Option<String> {

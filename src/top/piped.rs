@@ -33,8 +33,8 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
                 error = None;
                 let gist = gist(&rows);
                 if shown.as_ref() != Some(&gist) {
-                    let report =
-                        Report::Status(StatusRows { rows, named: subject.named.is_some(), options: String::new() });
+                    let (named, options) = (subject.named.is_some(), String::new());
+                    let report = Report::Status(StatusRows { rows, named, options, last: None });
                     match output::show_again(&report, as_json, shown.is_none()) {
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Report::Watched),
                         shown => shown.map_err(|error| Error::internal("cannot write to stdout", &error))?,

@@ -10,14 +10,15 @@ use crate::error::Error;
 use crate::list::Subject;
 use crate::lock::{Asker, HolderId, Owner, Token};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
-use crate::report::{Named, Row};
+use crate::report::{History, Named, Row};
 use crate::retry::{self, ReleaseAnswer};
 use crate::store::{Released, Store};
 use crate::thread;
 use crate::wait::Limit;
 
 pub enum Task {
-    Look,
+    /// Look at the locks and, if it is given, at the recorded runs of this one.
+    Look(Option<Named>),
     /// Do this to the holder, if it still has the lock.
     Do(Action, Named, HolderId),
 }
@@ -25,7 +26,7 @@ pub enum Task {
 pub enum Update {
     /// Number of locks found so far by a poll under way.
     Listing(usize),
-    Seen(Vec<Row>),
+    Seen(Vec<Row>, Option<History>),
     Error(Error),
     Broken(Named, Result<Released, Error>),
     Asked(Named, Result<Outcome, Error>),
@@ -47,10 +48,13 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
     while let Ok(arrival) = tasks.next(Limit::NONE) {
         let Arrived::Message(task) = arrival else { continue };
         updates.send(match task {
-            Task::Look => match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {
-                Ok(rows) => Update::Seen(rows),
-                Err(error) => Update::Error(error),
-            },
+            Task::Look(opened) => {
+                match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {
+                    // What else is known of the lock is worth showing without them.
+                    Ok(rows) => Update::Seen(rows, opened.and_then(|lock| subject.history(store.as_mut(), &lock).ok())),
+                    Err(error) => Update::Error(error),
+                }
+            }
             Task::Do(Action::Ask, lock, id) => {
                 let by = Token::mint(&Owner::this_process(), None, wall());
                 let by = by.map_err(|error| Error::internal("cannot ask", &error));

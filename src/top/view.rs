@@ -11,6 +11,7 @@ use crate::clock::Moment;
 use crate::duration::span;
 use crate::lock::{Holder, words};
 use crate::log::{BAD, DOUBTFUL, FAINT};
+use crate::output::history::{self, Clock};
 use crate::output::status::{Table, detail};
 use crate::report::Named;
 use crate::text::shortened;
@@ -27,7 +28,7 @@ const HELP: [(&str, &str); 12] = [
     ("down, j", "the next"),
     ("page up, page down", "a screen at a time"),
     ("g, G", "the first, the last"),
-    ("Enter", "one lock and its queue"),
+    ("Enter", "one lock, its queue and its recorded runs"),
     ("Esc", "back; without the filter"),
     ("s", "sort by the next of name, held, lease, waiting"),
     ("/", "show only those with a text in name, holder or reason"),
@@ -123,11 +124,15 @@ fn emphasized(line: &str, columns: usize) -> String {
 }
 
 fn one(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
-    let shown = match model.selected() {
-        Some((_, Some(row))) => detail(row, None),
+    let mut shown = match model.selected() {
+        Some((_, Some(row))) => detail(row, None, None),
         Some((lock, None)) => format!("\"{}\" is {FAINT}free{FAINT:#}\n", lock.name),
         None => String::new(),
     };
+    if let Some(history) = model.history().filter(|history| !history.runs.is_empty()) {
+        let runs = history::table(std::slice::from_ref(history), Clock::Local, Some(columns));
+        shown += &format!("\n{runs}");
+    }
     model.height = height.max(1);
     let all: Vec<&str> = shown.lines().collect();
     model.top = model.top.min(all.len().saturating_sub(height));

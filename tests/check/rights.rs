@@ -6,7 +6,8 @@ use super::{SAFE, check, finding, finds, keys};
 use crate::support::{Done, Nxlock, Redis};
 
 const ENOUGH: &str = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem \
-                      +zrange +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe +info +config|get +ping";
+                      +zrange +zrank +zscore +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +subscribe +info \
+                      +config|get +ping";
 
 fn user(redis: &Redis, rules: &str) -> Done {
     let words = ["ACL", "SETUSER", "bob", "reset", "on", ">pw"].into_iter().chain(rules.split_whitespace());
@@ -43,7 +44,7 @@ fn each_permission_that_is_missing_is_named_with_the_line_that_mends_it() {
     finds(&done, "permissions", "obstacle", "missing: ~{lock:*}:* +time", "ACL SETUSER bob ~{lock:*}:* +time");
     let done = user(&redis, &ENOUGH.replace("~lock:* ", "")).exits(77);
     finds(&done, "permissions", "obstacle", "missing: ~lock:*", "ACL SETUSER bob ~lock:*");
-    for command in ["type", "scan"] {
+    for command in ["type", "scan", "hgetall", "hlen"] {
         let done = user(&redis, &format!("{ENOUGH} -{command}")).exits(1);
         finds(&done, "permissions", "warning", &format!("+{command}"), &format!("ACL SETUSER bob +{command}"));
         finds(&done, "locks", "fine", "handed over", "");

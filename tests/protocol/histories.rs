@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, cmd};
 
 use crate::model::{Acquired, Ask, Expiring, Inspected, Mode, Model, Released, Renewed, Token, Word};
-use crate::scripts::Script;
+use crate::scripts::{Base, Script};
 use crate::server::{self, KEYS, Server, until, words};
 use crate::setnx::STALE;
 use crate::shares::{Entered, SHARED, Terms, limit, share};
@@ -169,8 +169,10 @@ impl Both<'_> {
                 let (token, record, ms) = (name(who), record(who), ttl.to_string());
                 let args = [&token[..], &ms, if prolong { "prolong" } else { "set" }, &record];
                 let answer = match beside {
-                    true => server::beside_setnx(&mut self.real, Script::RenewBesideSetnx, &args),
-                    false if limit(who).is_some() => server::share(&mut self.real, Script::RenewShare, &args[..3]),
+                    true => server::beside_setnx(&mut self.real, Script::Renew(Base::BesideSetnx), &args),
+                    false if limit(who).is_some() => {
+                        server::share(&mut self.real, Script::Renew(Base::Share), &args[..3])
+                    }
                     false if prolong => server::prolong(&mut self.real, &token, &ms),
                     false => server::renew(&mut self.real, &token, &ms),
                 };
@@ -200,8 +202,12 @@ impl Both<'_> {
             Event::Release(who) => {
                 let beside = who <= BESIDE_SETNX;
                 let answer = match beside {
-                    true => server::beside_setnx(&mut self.real, Script::ReleaseBesideSetnx, &[&name(who)]),
-                    false if limit(who).is_some() => server::share(&mut self.real, Script::ReleaseShare, &[&name(who)]),
+                    true => {
+                        server::beside_setnx(&mut self.real, Script::Release(Base::BesideSetnx.into()), &[&name(who)])
+                    }
+                    false if limit(who).is_some() => {
+                        server::share(&mut self.real, Script::Release(Base::Share.into()), &[&name(who)])
+                    }
                     false => server::release(&mut self.real, &name(who)),
                 };
                 let answer = words(answer.unwrap()).unwrap();
@@ -312,11 +318,11 @@ impl Both<'_> {
             true => {
                 let (margin, record) = ("5000".to_string(), record(ask.token));
                 let args: Vec<&str> = args.into_iter().chain(["", &margin[..], &record]).collect();
-                server::beside_setnx(&mut self.real, Script::AcquireBesideSetnx, &args)
+                server::beside_setnx(&mut self.real, Script::Acquire(Base::BesideSetnx.into()), &args)
             }
             false if limit(ask.token).is_some() => {
                 let args: Vec<&str> = args.into_iter().chain([""]).collect();
-                server::share(&mut self.real, Script::AcquireShare, &args)
+                server::share(&mut self.real, Script::Acquire(Base::Share.into()), &args)
             }
             false => server::acquire(&mut self.real, args),
         };

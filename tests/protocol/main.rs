@@ -12,6 +12,8 @@ mod faults;
 mod histories;
 /// The server's work for one lock, as a pure value.
 mod model;
+/// Random histories of recorded runs, and a thousand nights of a job that ten hosts try.
+mod runs;
 /// The scripts as nxlock sends them, not a copy.
 #[path = "../../src/store/redis/scripts.rs"]
 mod scripts;

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use redis::{Client, Connection, FromRedisValue, RedisResult, Value, cmd};
 use tempfile::TempDir;
 
-use crate::scripts::Script;
+use crate::scripts::{Base, Form, Script};
 use crate::search::Fault;
 
 pub const KEYS: [&str; 4] = ["lock:x", "{lock:x}:queue", "{lock:x}:waiters", "{lock:x}:fence"];
@@ -120,26 +120,26 @@ pub fn eval_with(connection: &mut Connection, script: Script, fault: Option<Faul
 
 fn eval_text(connection: &mut Connection, script: Script, text: &[u8], args: &[&str]) -> RedisResult<Value> {
     let verb = if script == Script::Inspect { "EVAL_RO" } else { "EVAL" };
-    let beside = script.companions().iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
+    let beside = script.companions().into_iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
     let keys: Vec<String> = once(KEYS[0].to_owned()).chain(beside).collect();
     cmd(verb).arg(text).arg(keys.len()).arg(keys).arg(args).query(connection)
 }
 
 pub fn acquire(connection: &mut Connection, args: [&str; 7]) -> RedisResult<Value> {
-    eval(connection, Script::Acquire, &args)
+    eval(connection, Script::Acquire(Form::default()), &args)
 }
 
 pub fn release(connection: &mut Connection, token: &str) -> RedisResult<Value> {
-    eval(connection, Script::Release, &[token])
+    eval(connection, Script::Release(Form::default()), &[token])
 }
 
 pub fn renew(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
-    eval(connection, Script::Renew, &[token, ttl, "set"])
+    eval(connection, Script::Renew(Base::Exclusive), &[token, ttl, "set"])
 }
 
 /// Renews as a process that does not keep the lock.
 pub fn prolong(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
-    eval(connection, Script::Renew, &[token, ttl, "prolong"])
+    eval(connection, Script::Renew(Base::Exclusive), &[token, ttl, "prolong"])
 }
 
 /// Sends what follows a renewal that has moved the expiry nearer.

@@ -9,7 +9,7 @@ use std::iter::once;
 use proptest::prelude::*;
 use redis::{Connection, cmd};
 
-use crate::scripts::Script;
+use crate::scripts::{Base, Script};
 use crate::search::{Fault, all_are_noticed};
 use crate::server::{KEYS, Server, eval_with, heard, is_deaf, listen};
 
@@ -20,6 +20,11 @@ const TERMS: &str = "{lock:x}:terms";
 const LIMITS: [usize; 8] = [1, 1, 2, 2, 3, 0, 0, 0];
 
 type Client = usize;
+
+/// Returns the kind of the scripts for a client.
+fn base(who: Client) -> Base {
+    if LIMITS[who] == 1 { Base::Exclusive } else { Base::Share }
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -171,7 +176,7 @@ impl<'a> Scene<'a> {
             Event::Acquire(who, _) if before.queue.contains(&who) => self.acquires(who, "queue", &before)?,
             Event::Acquire(who, mode) => self.acquires(who, mode, &before)?,
             Event::Release(who) => {
-                let script = if LIMITS[who] == 1 { Script::Release } else { Script::ReleaseShare };
+                let script = Script::Release(base(who).into());
                 let reply = self.eval(script, &[&token(who)]);
                 let had = self.granted.remove(&who);
                 self.tickets.remove(&who);
@@ -180,7 +185,7 @@ impl<'a> Scene<'a> {
                 }
             }
             Event::Renew(who) => {
-                let script = if LIMITS[who] == 1 { Script::Renew } else { Script::RenewShare };
+                let script = Script::Renew(base(who));
                 let reply = self.eval(script, &[&token(who), "60000", "set"]);
                 let has = self.granted.contains_key(&who);
                 let is_reserved = before.shares.contains_key(&who) || before.value == token(who);
@@ -238,7 +243,7 @@ impl<'a> Scene<'a> {
     fn acquires(&mut self, who: Client, mode: &str, before: &Keys) -> Result<(), String> {
         let channel = if self.ears.contains_key(&who) && mode == "queue" { format!("c{who}") } else { String::new() };
         let ticket = self.tickets.get(&who).cloned().unwrap_or_else(|| "0".into());
-        let script = if LIMITS[who] == 1 { Script::Acquire } else { Script::AcquireShare };
+        let script = Script::Acquire(base(who).into());
         let reply = self.eval(script, &[&token(who), "60000", mode, "60000", "60000", &channel, &ticket, ""]);
         if reply[0] == "0" {
             if self.granted.contains_key(&who) && before.has_terms {
@@ -481,6 +486,7 @@ const FAULTS: [(&str, Fault); 17] = [
 
 #[test]
 fn each_fault_in_a_script_is_noticed() {
-    let scripts = [Script::AcquireShare, Script::ReleaseShare, Script::RenewShare];
+    let form = Base::Share.into();
+    let scripts = [Script::Acquire(form), Script::Release(form), Script::Renew(Base::Share)];
     all_are_noticed(&FAULTS, &scripts, |fault| search(Some(fault), 2000));
 }

@@ -9,7 +9,7 @@ use std::iter::once;
 use proptest::prelude::*;
 use redis::{Connection, cmd};
 
-use crate::scripts::Script;
+use crate::scripts::{Base, Form, Script};
 use crate::search::{Fault, all_are_noticed};
 use crate::server::{KEYS, Server, eval_with, heard, is_deaf, listen};
 
@@ -20,6 +20,12 @@ const SHARES: &str = "{lock:x}:shares";
 const TERMS: [&str; 8] = ["", "", ":2", ":newest", ":newest", ":newest", ":2:newest", ":2:newest"];
 
 type Client = usize;
+
+/// Returns the form of the scripts for a token.
+fn form(token: &str) -> Form {
+    let base = if token.contains(":2") { Base::Share } else { Base::Exclusive };
+    Form { base, newest: token.ends_with(":newest"), ..Form::default() }
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -147,13 +153,7 @@ impl<'a> Scene<'a> {
     }
 
     fn releases(&mut self, token: &str) -> Vec<String> {
-        let script = match (token.contains(":2"), token.ends_with(":newest")) {
-            (false, false) => Script::Release,
-            (false, true) => Script::ReleaseNewest,
-            (true, false) => Script::ReleaseShare,
-            (true, true) => Script::ReleaseNewestShare,
-        };
-        self.eval(script, &[token])
+        self.eval(Script::Release(form(token)), &[token])
     }
 
     fn keys(&mut self) -> Keys {
@@ -217,13 +217,8 @@ impl<'a> Scene<'a> {
         let channel = if hears { self.channel(who) } else { String::new() };
         // One that does not join has no ticket to send: with each such request it comes anew.
         let ticket = if ticket.is_empty() || mode != "queue" { "0" } else { &ticket };
-        let script = match TERMS[who] {
-            "" => Script::Acquire,
-            ":2" => Script::AcquireShare,
-            ":newest" => Script::AcquireNewest,
-            _ => Script::AcquireNewestShare,
-        };
-        let reply = self.eval(script, &[&token, "60000", mode, "60000", "60000", &channel, ticket, ""]);
+        let reply =
+            self.eval(Script::Acquire(form(&token)), &[&token, "60000", mode, "60000", "60000", &channel, ticket, ""]);
         let had = before.value == token || before.shares.contains(&token);
         let is_dismissed = self.waits[who].is_dismissed;
         self.time += 1;
@@ -400,6 +395,7 @@ const FAULTS: [(&str, Fault); 12] = [
 
 #[test]
 fn each_fault_in_a_script_is_noticed() {
-    let scripts = [Script::AcquireNewest, Script::AcquireNewestShare, Script::ReleaseNewest];
+    let (alone, shared) = (form(":newest"), form(":2:newest"));
+    let scripts = [Script::Acquire(alone), Script::Acquire(shared), Script::Release(alone)];
     all_are_noticed(&FAULTS, &scripts, |fault| search(Some(fault), 2000));
 }

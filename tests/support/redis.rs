@@ -315,7 +315,7 @@ impl Redis {
         kill(self.pid(), signal).expect("the server runs");
     }
 
-    /// Returns the keys in any database that do not expire or are no fence.
+    /// Returns the keys in any database that do not expire, or are neither a fence nor a record of runs.
     pub(super) fn litter(&self) -> Vec<Litter> {
         let mut connection = self.connection().expect("the server answers");
         let mut litter = Vec::new();
@@ -327,9 +327,9 @@ impl Redis {
             let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
             for key in keys {
                 let pttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("pttl");
-                let is_fence = key.starts_with(b"{") && key.ends_with(b"}:fence");
+                let stays = key.starts_with(b"{") && (key.ends_with(b"}:fence") || key.ends_with(b"}:runs"));
                 // -2: it has gone meanwhile.
-                if (!is_fence && pttl != -2) || pttl == -1 {
+                if (!stays && pttl != -2) || pttl == -1 {
                     litter.push(Litter { database, key: String::from_utf8_lossy(&key).into_owned(), pttl });
                 }
             }

@@ -62,6 +62,8 @@ fn value(key: &str, option: &Arg) -> String {
         ("reason", _) => "by cron",
         ("supersede", _) => "waiting",
         ("conflict-exit-code", _) => "75",
+        ("record", _) => "20",
+        ("unless-done", _) => "20h",
         (_, Shape::Flag) => "false",
         (_, Shape::Number) => "1",
         (_, Shape::Span) => "10m",

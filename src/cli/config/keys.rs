@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 
-use crate::lock::Ttl;
+use crate::lock::{RunCount, Ttl};
 use crate::notify::Destination;
 
 /// The verbs that have the option.
@@ -20,7 +20,7 @@ pub enum Scope {
 }
 
 /// The long names of the options allowed in a file.
-pub const KEYS: [(&str, Scope); 28] = [
+pub const KEYS: [(&str, Scope); 30] = [
     ("server", Scope::GlobalArgs),
     ("prefix", Scope::GlobalArgs),
     ("password-file", Scope::GlobalArgs),
@@ -50,6 +50,8 @@ pub const KEYS: [(&str, Scope); 28] = [
     ("on-lost", Scope::Run),
     ("descendants", Scope::Run),
     ("no-ask", Scope::Run),
+    ("record", Scope::Run),
+    ("unless-done", Scope::Run),
 ];
 
 /// Options that contradict each other: one that is given excludes the other.
@@ -103,7 +105,12 @@ pub fn shape(key: &str, option: &Arg) -> Shape {
     match option.get_action() {
         ArgAction::SetTrue => Shape::Flag,
         _ if key == "server" => Shape::Texts,
-        _ if parsed == TypeId::of::<u8>() || parsed == TypeId::of::<u32>() => Shape::Number,
+        _ if [TypeId::of::<u8>(), TypeId::of::<u32>(), TypeId::of::<RunCount>()]
+            .iter()
+            .any(|number| parsed == *number) =>
+        {
+            Shape::Number
+        }
         _ if parsed == TypeId::of::<Duration>() || parsed == TypeId::of::<Ttl>() => Shape::Span,
         _ if parsed == TypeId::of::<PathBuf>() || parsed == TypeId::of::<Destination>() => Shape::Path,
         _ => Shape::Text,
@@ -171,6 +178,7 @@ mod tests {
             "ask",
             "break",
             "watch",
+            "history",
             "help",
             "version",
             // How many may hold a lock is a property of its name, not of a host.

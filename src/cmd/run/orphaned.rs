@@ -15,6 +15,7 @@ use nix::unistd::{dup2_stdout, write};
 
 use crate::cli::{GlobalArgs, given};
 use crate::clock::Moment;
+use crate::cmd::RECORDING;
 use crate::cmd::renew::LAST_RENEWAL;
 use crate::keeper;
 use crate::lock::{Claim, Ttl};
@@ -49,8 +50,11 @@ pub fn give_back(
             claim_fd.into_iter().for_each(keep_open);
         }
         // The claim ends with this process.
-        (None, Some(_)) => return,
-        (None, None) => words.push("release".into()),
+        (None, Some(_)) if claim.recording.is_none() => return,
+        (None, _) => {
+            words.push("release".into());
+            claim_fd.into_iter().for_each(keep_open);
+        }
     }
     if lock.by_key {
         words.extend(["--key".into(), lock.key.clone().into()]);
@@ -64,7 +68,7 @@ pub fn give_back(
 
 /// Returns the settings of the command line and the configuration files as variables: a password must not be visible in
 /// argv.
-fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsString>); 10] {
+fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsString>); 11] {
     let file = |file: &Option<PathBuf>| given(file.as_ref()).map(|path| path.as_os_str().to_owned());
     let servers: Vec<&str> = global.servers().collect();
     [
@@ -78,6 +82,7 @@ fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsS
         ("NXLOCK_SERVER_TIMEOUT", Some(format!("{}ms", global.server_timeout.as_millis().max(1)).into())),
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
         (LAST_RENEWAL, Some("1".into())),
+        (RECORDING, claim.recording.as_ref().map(|recording| recording.to_string().into())),
     ]
 }
 

@@ -51,11 +51,13 @@ pub enum Part {
     Superseded,
     /// The requests to holders to give up.
     Askers,
+    /// The runs that are recorded.
+    Runs,
 }
 
 impl Part {
     /// All parts, the record last: without it, the others are never read.
-    pub const ALL: [Part; 5] = [Part::Waiters, Part::Shares, Part::Superseded, Part::Askers, Part::Record];
+    pub const ALL: [Part; 6] = [Part::Waiters, Part::Shares, Part::Superseded, Part::Askers, Part::Runs, Part::Record];
 }
 
 /// Prefix of a file that is being created. No lock's file name begins with it.
@@ -141,6 +143,7 @@ impl OpenDirectory {
             Part::Shares => "shares",
             Part::Superseded => "superseded",
             Part::Askers => "askers",
+            Part::Runs => "runs",
         };
         self.path.join(format!("{}.{extension}", file_name(key)))
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
@@ -9,7 +10,7 @@ use super::fault::Flaw;
 use super::format::{self, Entry, or_dash};
 use super::lines::Line;
 use super::pid_view::Process;
-use crate::lock::{Asker, Sharing, Token};
+use crate::lock::{Asker, RunEnd, Sharing, Token};
 
 /// Bytes of a record. A page is a multiple, so it does not cross a page boundary.
 pub const RECORD: usize = 2048;
@@ -20,6 +21,8 @@ const VERSION: u32 = 2;
 const SHARED: u32 = 3;
 /// The version of a share.
 const SHARE: u32 = 1;
+/// The version of a recorded run.
+const RUN: u32 = 1;
 
 /// Characters that could be taken for the end of a field.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
@@ -113,6 +116,21 @@ pub struct Superseder {
     pub token: Token,
     /// The token that has dismissed it.
     pub by: Option<Token>,
+}
+
+/// A run that is recorded. Times are in microseconds since 1970, by the wall clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedRun {
+    pub token: Token,
+    pub granted: u64,
+    pub waited: Duration,
+    pub fence: u64,
+    pub ended: Option<u64>,
+    /// None while it is under way.
+    pub end: Option<RunEnd>,
+    pub kept_until: u64,
+    /// False if it is kept only because it is the last that succeeded.
+    pub is_listed: bool,
 }
 
 /// A claim that lets others hold the lock too.
@@ -262,6 +280,42 @@ impl Line for Asker {
     }
 }
 
+impl Line for RecordedRun {
+    const SIZE: usize = 512;
+
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn written(&self) -> Option<Vec<u8>> {
+        let fields = [
+            ("granted_us", self.granted.to_string()),
+            ("waited_ms", self.waited.as_millis().to_string()),
+            ("fence", self.fence.to_string()),
+            ("ended_us", or_dash(self.ended.as_ref())),
+            ("end", or_dash(self.end.as_ref())),
+            ("kept_until_us", self.kept_until.to_string()),
+            ("listed", u8::from(self.is_listed).to_string()),
+            ("token", self.token.as_str().to_owned()),
+        ];
+        format::write(("nxlock-run", RUN), &fields, RecordedRun::SIZE)
+    }
+
+    fn read(bytes: &[u8]) -> Result<RecordedRun, Flaw> {
+        let entry = format::read(("nxlock-run", RUN), bytes)?;
+        Ok(RecordedRun {
+            token: entry.parsed("token")?,
+            granted: entry.parsed("granted_us")?,
+            waited: Duration::from_millis(entry.parsed("waited_ms")?),
+            fence: entry.parsed("fence")?,
+            ended: entry.optional("ended_us")?,
+            end: entry.optional("end")?,
+            kept_until: entry.parsed("kept_until_us")?,
+            is_listed: entry.parsed::<u8>("listed")? == 1,
+        })
+    }
+}
+
 impl Share {
     pub fn sharing(&self) -> Sharing {
         self.grant.token.sharing()
@@ -303,7 +357,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::lock::{Owner, SlotCount, Supersedes, Terms, Upkeep};
+    use crate::lock::{Owner, RunOutcome, SlotCount, Supersedes, Terms, Upkeep};
 
     fn longest_token() -> Token {
         let owner = Owner { user: "ü".repeat(40).into(), host: "h".repeat(80).into(), pid: 4_194_304 };
@@ -349,6 +403,12 @@ mod tests {
             is_read_back(&Superseder { ticket: u64::MAX, token: longest_token(), by });
         }
         is_read_back(&Asker { of: "aaaaaaaa".parse().unwrap(), by: longest_token() });
+        let waited = Duration::from_millis(u64::MAX);
+        for end in [None, Some(RunEnd { outcome: RunOutcome::TimeLimit, status: Some(255), signal: Some(-1) })] {
+            let (granted, fence, ended, kept_until) = (u64::MAX, u64::MAX, end.map(|_| u64::MAX), u64::MAX);
+            let (token, is_listed) = (longest_token(), end.is_none());
+            is_read_back(&RecordedRun { token, granted, waited, fence, ended, end, kept_until, is_listed });
+        }
         for (slot, reserved, life) in [
             (None, Some(u64::MAX), Life::Lease),
             (Some(9999), None, Life::Holder),

@@ -8,6 +8,7 @@ use super::directory::{OpenDirectory, Part};
 use super::flock::Locked;
 use super::ofd_lock;
 use super::record::{Grant, Share, State, Superseder};
+use super::recording;
 use super::shares::Shares;
 use super::superseding::Superseders;
 use super::transaction::{self, Machine};
@@ -63,7 +64,9 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     };
     let waited_for = Waiters::read(directory, part(Part::Waiters))
         .map_or(true, |waiters| waits(&waiters) || waits_in_vain(&waiters));
-    if kept || held || shared || waited_for || part(Part::Record) != path || !directory.is_at(&file.0, path) {
+    let recorded = recording::recorded(directory, &record.key).map_or(true, |runs| runs.all().next().is_some());
+    if recorded || kept || held || shared || waited_for || part(Part::Record) != path || !directory.is_at(&file.0, path)
+    {
         return None;
     }
     // The record last: without it, nobody would find the rest again.

@@ -271,7 +271,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    fn held_with(&self, token: &Token) -> bool {
+    pub(super) fn held_with(&self, token: &Token) -> bool {
         let grant = self.record.grant().filter(|grant| grant.token == *token && grant.until > self.now);
         (grant.is_some() && !self.is_of_another_boot()) || self.share_of(token).is_some()
     }

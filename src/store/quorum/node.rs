@@ -154,7 +154,9 @@ impl Node {
         Ok(match request {
             Request::Acquire(claim, ttl) => match self.acquire(claim, *ttl, limit)? {
                 Acquired::Granted(lease) => Answer::Granted(lease.fence),
-                Acquired::Held(state, _) | Acquired::Superseded(_, state, _) => Answer::Held(state),
+                Acquired::Held(state, _) | Acquired::Superseded(_, state, _) | Acquired::Done(_, state, _) => {
+                    Answer::Held(state)
+                }
             },
             Request::Raise(claim, fence, ttl) => match self.server.raise(claim, *fence, *ttl, limit)? {
                 true => Answer::Raised,

@@ -19,7 +19,7 @@ pub struct Rights {
     pub vital: Vec<String>,
     /// Needed to wake waiters.
     pub calls: Vec<String>,
-    /// Needed to see the locks of others: `status`, `release --break`.
+    /// Needed to see the locks of others and recorded runs: `status`, `release --break`, `run --record`.
     pub look: Vec<String>,
     /// Needed for scripts, if those are not permitted: nxlock then locks without them, and other rules are vital.
     pub scripts: Vec<String>,
@@ -37,6 +37,8 @@ enum Need {
     Scriptless,
     Calls,
     Look,
+    /// Within the scripts that look at recorded runs.
+    History,
 }
 
 struct Probe {
@@ -107,6 +109,7 @@ impl Rights {
                 _ if no_scripts => &mut rights.scripts,
                 Need::Script => &mut rights.vital,
                 Need::Calls => &mut rights.calls,
+                Need::History => &mut rights.look,
                 Need::Scripts => continue,
             };
             if !rules.contains(&rule) {
@@ -145,6 +148,8 @@ fn probes(keys: &Keys) -> Vec<Probe> {
     probe(Need::Script, "+hdel", all_companions, &["HDEL", companion, "check"]);
     probe(Need::Calls, "+publish", all_channels, &["PUBLISH", channel, "t"]);
     probe(Need::Calls, "+pubsub|numsub", "", &["PUBSUB", "NUMSUB", channel]);
+    probe(Need::History, "+hgetall", all_companions, &["HGETALL", companion]);
+    probe(Need::History, "+hlen", all_companions, &["HLEN", companion]);
     probe(Need::Look, "+scan", "", &["SCAN", "0", "COUNT", "1"]);
     probes
 }

@@ -38,7 +38,7 @@ pub enum AskerRead {
 impl AskerRead {
     /// Returns the request to send with this script, if there is one.
     pub fn beside(&mut self, script: Script) -> Option<Cmd> {
-        let renews = matches!(script, Script::Renew | Script::RenewShare | Script::RenewBesideSetnx);
+        let renews = matches!(script, Script::Renew(_));
         match std::mem::take(self) {
             AskerRead::Wanted(read) if renews => Some(read),
             other => {

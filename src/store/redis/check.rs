@@ -210,7 +210,7 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
         let all: Vec<_> = [&rights.vital, &rights.calls, &rights.look].into_iter().flatten().cloned().collect();
         findings.push(Finding::obstacle("permissions", ErrorKind::Refused, found, acl(server, &all)));
     } else if !rights.look.is_empty() {
-        let found = format!("missing for `status` and `release --break`: {}", rights.look.join(" "));
+        let found = format!("missing for `status`, `release --break` and `run --record`: {}", rights.look.join(" "));
         findings.push(Finding::warning("permissions", found, acl(server, &rights.look)));
     } else {
         findings.push(Finding::fine("permissions", "all that every verb asks for"));

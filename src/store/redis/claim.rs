@@ -5,8 +5,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::queue::{self, QueueEntry};
+use super::recording;
 use super::reply::{self, Operation};
-use super::scripts::Script;
+use super::scripts::{Form, Script};
 use super::{AcquireMode, Acquired, Server, needs_scripts, shares};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -43,11 +44,13 @@ impl Server {
             };
             let mut args = vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket, kind];
             args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
+            let recording = recording::acquire_args(claim);
+            args.extend(recording.iter().map(String::as_str));
             // Taken before the request is sent: the server starts to count later than nxlock.
             let asked = Moment::now();
-            let script = Script::Acquire.for_token(&claim.token);
+            let script = Script::Acquire(Form::of(claim));
             // One script changes all keys of such a lock, or nothing does.
-            let answer = match needs_scripts(&claim.token) {
+            let answer = match needs_scripts(claim) {
                 true => Some(self.script(operation, script, &args, limit)?),
                 false => self.script_unless_moving(operation, script, &args, limit)?,
             };
@@ -69,6 +72,10 @@ impl Server {
             let place = QueuePlace { position: 0, length };
             self.knows_of_its_dismissal(operation, claim, limit);
             return Ok(Acquired::Superseded(Box::new(by), self.state(operation, seen, limit)?, place));
+        }
+        if let [Value::Int(3), line, length, seen @ ..] = answer.as_slice() {
+            let (run, state, place) = self.already_done(operation, (line, length, seen), limit)?;
+            return Ok(Acquired::Done(run, state, place));
         }
         if claim.token.is_share() {
             return self.share_acquired(operation, claim, &answer, (ttl, grace, asked));
@@ -130,7 +137,7 @@ impl Server {
         self.entry = None;
         if !self.undo_outstanding(claim, limit) {
             // If this fails, the server forgets it in a day.
-            let _ = self.ours(operation, &claim.token, limit);
+            let _ = self.ours(operation, claim, limit);
         }
     }
 

@@ -4,11 +4,12 @@
 use redis::{Cmd, Value, cmd};
 
 use super::endpoint::Endpoint;
+use super::recording::RUNS;
 use super::reply::{self, Operation};
 use super::scripts::Script;
 use super::{Server, shares};
 use crate::error::Error;
-use crate::lock::{LockName, StateKind};
+use crate::lock::{LockName, StateKind, companion_key};
 use crate::store::LockStatus;
 use crate::store::scan::{Page, ScanCursor};
 use crate::wait::Limit;
@@ -19,18 +20,63 @@ const SCANNED: usize = 500;
 /// Locks inspected at once.
 const TOGETHER: usize = 100;
 
+/// The keys that a listing is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Listed {
+    Locks,
+    /// The records of runs, each under the name of its lock.
+    Histories,
+}
+
+impl Listed {
+    /// Returns the pattern of these keys, as SCAN matches it.
+    fn pattern(self, prefix: &str) -> String {
+        let all = format!("{}*", glob_escaped(prefix));
+        match self {
+            Listed::Locks => all,
+            Listed::Histories => companion_key(&all, RUNS),
+        }
+    }
+
+    /// Returns the name of the lock whose key this is.
+    fn name(self, prefix: &str, key: &str) -> Option<LockName> {
+        // A key whose rest is no name is no lock: companion keys, for example, begin with a brace.
+        let lock = match self {
+            Listed::Locks => key,
+            Listed::Histories => key.strip_prefix('{')?.strip_suffix(&format!("}}:{RUNS}"))?,
+        };
+        lock.strip_prefix(prefix)?.parse().ok()
+    }
+}
+
 impl Server {
     pub fn listed(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        let mut scan = self.begun(limit)?;
+        let mut scan = ScanCursor::default();
         let mut names = Vec::new();
-        while !scan.shards.is_empty() {
-            self.name_more(&mut scan, limit)?;
-            names.append(&mut scan.names);
+        while let Some(mut more) = self.next_names(Listed::Locks, &mut scan, limit)? {
+            names.append(&mut more);
         }
         // SCAN may return a key twice, and so may two servers of which one migrates its keys to the other.
         names.sort();
         names.dedup();
         Ok(names)
+    }
+
+    /// Returns the next names: the result of one request.
+    pub fn next_names(
+        &mut self,
+        what: Listed,
+        scan: &mut ScanCursor,
+        limit: Limit<'_>,
+    ) -> Result<Option<Vec<LockName>>, Error> {
+        if !scan.has_begun {
+            *scan = self.begun(limit)?;
+        }
+        if scan.shards.is_empty() {
+            return Ok(None);
+        }
+        self.name_more(what, scan, limit)?;
+        Ok(Some(std::mem::take(&mut scan.names)))
     }
 
     /// Returns the next locks and their status: the result of one request, or of one batch.
@@ -52,7 +98,7 @@ impl Server {
         if scan.shards.is_empty() {
             return Ok(None);
         }
-        self.name_more(scan, limit)?;
+        self.name_more(Listed::Locks, scan, limit)?;
         Ok(Some(Page::new()))
     }
 
@@ -65,24 +111,21 @@ impl Server {
     }
 
     /// Reads the next names of the current shard; at its end, goes on to the next shard.
-    fn name_more(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<(), Error> {
+    fn name_more(&mut self, what: Listed, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<(), Error> {
         let Some(cursor) = &scan.cursor else {
             scan.shards.pop();
             scan.cursor = Some("0".into());
             return Ok(());
         };
         let mut request = cmd("SCAN");
-        let pattern = format!("{}*", glob_escaped(self.prefix.as_str()));
-        request.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
+        request.arg(cursor).arg("MATCH").arg(what.pattern(self.prefix.as_str())).arg("COUNT").arg(SCANNED);
         self.turn_to_shard(scan.shards.last());
         let reply = self.client.ask(&request, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         let page = reply::array(reply).map_err(|unexpected| LIST.misunderstood(&self.client, unexpected))?;
         let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&LIST)) };
         let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.raw().to_owned();
         let prefix = self.prefix.as_str();
-        let keys = keys.iter().filter_map(reply::text).filter_map(|key| key.into_raw().strip_prefix(prefix));
-        // A key whose rest is no name is no lock: companion keys, for example, begin with a brace.
-        scan.names.extend(keys.filter_map(|name| name.parse::<LockName>().ok()));
+        scan.names.extend(keys.iter().filter_map(reply::text).filter_map(|key| what.name(prefix, key.into_raw())));
         scan.cursor = Some(next).filter(|next| next != "0");
         Ok(())
     }

@@ -34,7 +34,7 @@ impl Server {
         match self.answer(operation, script, &self.packed(script, operation.name, args), limit)? {
             Err(unexpected)
                 if reply::is_parted(&unexpected)
-                    || (matches!(script, Script::Acquire | Script::Inspect) && reply::is_cut_short(&unexpected)) =>
+                    || (matches!(script, Script::Acquire(_) | Script::Inspect) && reply::is_cut_short(&unexpected)) =>
             {
                 log::trace(format_args!("{} is moving the lock: asking for one key at a time", self.client));
                 Ok(None)
@@ -232,7 +232,7 @@ impl Server {
     }
 }
 
-fn packed_of_one(script: Script, key: &str, args: &[&str]) -> Cmd {
+pub(super) fn packed_of_one(script: Script, key: &str, args: &[&str]) -> Cmd {
     let mut command = cmd("EVAL");
     command.arg(script.text()).arg(1).arg(key).arg(args);
     command

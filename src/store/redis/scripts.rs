@@ -3,63 +3,143 @@
 /// The operations that a server carries out in one step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Script {
-    Acquire,
-    Renew,
-    Release,
+    Acquire(Form),
+    Renew(Base),
+    Release(Form),
     Nudge,
     Inspect,
-    Raise,
-    /// Acquire, renew and release on a key shared with old `SETNX` clients: longer texts, which no other lock needs.
-    AcquireBesideSetnx,
-    RenewBesideSetnx,
-    ReleaseBesideSetnx,
-    /// Acquire, renew, release and inspect for holders that let others hold the lock too.
-    AcquireShare,
-    RenewShare,
-    ReleaseShare,
     InspectShares,
-    /// Acquire and release for those of whom only the newest waits: the same texts, with one more key. It is no key of
-    /// the others, as a node that is handing over a slot runs a script only if it has all its keys.
-    AcquireNewest,
-    ReleaseNewest,
-    AcquireNewestShare,
-    ReleaseNewestShare,
+    Raise,
+    /// Records the end of a run, without a release.
+    Record,
+    History,
     /// The operations on one key each, while the keys of a lock are moving from one server to another.
     AcquireMoving,
     RenewMoving,
     ReleaseMoving,
     FenceMoving,
+    RecordMoving,
 }
 
-const ACQUIRE: &str = concat!(
-    include_str!("queue.lua"),
-    include_str!("companions.lua"),
-    include_str!("superseding.lua"),
-    include_str!("place.lua"),
-    include_str!("acquire.lua")
-);
-const RELEASE: &str = concat!(
-    include_str!("queue.lua"),
-    include_str!("companions.lua"),
-    include_str!("superseding.lua"),
-    include_str!("leaving.lua"),
-    include_str!("release.lua")
-);
-const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
+/// The kind of claim that a script is for: each text has only what its claims need.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Base {
+    #[default]
+    Exclusive,
+    /// Of a holder that lets others hold the lock too.
+    Share,
+    /// On a key shared with old `SETNX` clients.
+    BesideSetnx,
+}
+
+/// The kind of claim, and what ACQUIRE and RELEASE are to do for it beyond that, each with a key more. That is no key of
+/// other claims: a node that is handing over a slot runs a script only if it has all its keys.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Form {
+    pub base: Base,
+    /// Of the waiters of this kind, only the newest waits. The text is the same.
+    pub newest: bool,
+    /// The run under the claim is recorded.
+    pub recorded: bool,
+}
+
+impl From<Base> for Form {
+    fn from(base: Base) -> Form {
+        Form { base, ..Form::default() }
+    }
+}
+
+macro_rules! acquire {
+    () => {
+        concat!(
+            include_str!("queue.lua"),
+            include_str!("companions.lua"),
+            include_str!("superseding.lua"),
+            include_str!("place.lua"),
+            include_str!("acquire.lua")
+        )
+    };
+}
+macro_rules! release {
+    () => {
+        concat!(
+            include_str!("queue.lua"),
+            include_str!("companions.lua"),
+            include_str!("superseding.lua"),
+            include_str!("leaving.lua"),
+            include_str!("release.lua")
+        )
+    };
+}
+macro_rules! acquire_share {
+    () => {
+        concat!(
+            include_str!("queue.lua"),
+            include_str!("companions.lua"),
+            include_str!("superseding.lua"),
+            include_str!("sharing.lua"),
+            include_str!("place.lua"),
+            include_str!("sharing_acquire.lua")
+        )
+    };
+}
+macro_rules! release_share {
+    () => {
+        concat!(
+            include_str!("queue.lua"),
+            include_str!("companions.lua"),
+            include_str!("superseding.lua"),
+            include_str!("sharing.lua"),
+            include_str!("leaving.lua"),
+            include_str!("sharing_release.lua")
+        )
+    };
+}
+macro_rules! acquire_beside_setnx {
+    () => {
+        concat!(
+            include_str!("queue.lua"),
+            include_str!("companions.lua"),
+            include_str!("superseding.lua"),
+            "local function ask()\n",
+            include_str!("place.lua"),
+            include_str!("acquire.lua"),
+            "end\n",
+            include_str!("setnx.lua"),
+            include_str!("setnx_acquire.lua")
+        )
+    };
+}
+macro_rules! release_beside_setnx {
+    () => {
+        concat!(
+            include_str!("queue.lua"),
+            include_str!("companions.lua"),
+            include_str!("superseding.lua"),
+            "local function ask()\n",
+            include_str!("leaving.lua"),
+            include_str!("release.lua"),
+            "end\n",
+            include_str!("setnx.lua"),
+            include_str!("setnx_release.lua")
+        )
+    };
+}
+/// The text for a claim whose run is recorded.
+macro_rules! recorded {
+    ($ask:expr, $around:literal) => {
+        concat!(include_str!("runs.lua"), "local function ask()\n", $ask, "end\n", include_str!($around))
+    };
+}
+
+const ACQUIRE: &str = acquire!();
+const RELEASE: &str = release!();
 const RENEW: &str = include_str!("renew.lua");
-const NUDGE: &str = concat!(include_str!("queue.lua"), include_str!("nudge.lua"));
-const RAISE: &str = include_str!("raise.lua");
-const ACQUIRE_BESIDE_SETNX: &str = concat!(
-    include_str!("queue.lua"),
-    include_str!("companions.lua"),
-    include_str!("superseding.lua"),
-    "local function ask()\n",
-    include_str!("place.lua"),
-    include_str!("acquire.lua"),
-    "end\n",
-    include_str!("setnx.lua"),
-    include_str!("setnx_acquire.lua")
-);
+const ACQUIRE_SHARE: &str = acquire_share!();
+const RELEASE_SHARE: &str = release_share!();
+const RENEW_SHARE: &str = concat!(include_str!("companions.lua"), include_str!("sharing_renew.lua"));
+const ACQUIRE_BESIDE_SETNX: &str = acquire_beside_setnx!();
+const RELEASE_BESIDE_SETNX: &str = release_beside_setnx!();
 const RENEW_BESIDE_SETNX: &str = concat!(
     "local function ask()\n",
     include_str!("renew.lua"),
@@ -67,34 +147,21 @@ const RENEW_BESIDE_SETNX: &str = concat!(
     include_str!("setnx.lua"),
     include_str!("setnx_renew.lua")
 );
-const RELEASE_BESIDE_SETNX: &str = concat!(
-    include_str!("queue.lua"),
-    include_str!("companions.lua"),
-    include_str!("superseding.lua"),
-    "local function ask()\n",
-    include_str!("leaving.lua"),
-    include_str!("release.lua"),
-    "end\n",
-    include_str!("setnx.lua"),
-    include_str!("setnx_release.lua")
+const ACQUIRE_RECORDED: &str = recorded!(acquire!(), "runs_acquire.lua");
+const RELEASE_RECORDED: &str = recorded!(release!(), "runs_release.lua");
+const ACQUIRE_SHARE_RECORDED: &str = recorded!(acquire_share!(), "runs_acquire.lua");
+const RELEASE_SHARE_RECORDED: &str = recorded!(release_share!(), "runs_release.lua");
+const ACQUIRE_BESIDE_SETNX_RECORDED: &str = recorded!(acquire_beside_setnx!(), "runs_acquire.lua");
+const RELEASE_BESIDE_SETNX_RECORDED: &str = recorded!(release_beside_setnx!(), "runs_release.lua");
+const RECORD: &str = concat!(
+    include_str!("runs.lua"),
+    include_str!("runs_holding.lua"),
+    "local function ask() return { holds(ARGV[#ARGV - 6]) and 1 or 0 } end\n",
+    include_str!("runs_release.lua")
 );
-const ACQUIRE_SHARE: &str = concat!(
-    include_str!("queue.lua"),
-    include_str!("companions.lua"),
-    include_str!("superseding.lua"),
-    include_str!("sharing.lua"),
-    include_str!("place.lua"),
-    include_str!("sharing_acquire.lua")
-);
-const RENEW_SHARE: &str = concat!(include_str!("companions.lua"), include_str!("sharing_renew.lua"));
-const RELEASE_SHARE: &str = concat!(
-    include_str!("queue.lua"),
-    include_str!("companions.lua"),
-    include_str!("superseding.lua"),
-    include_str!("sharing.lua"),
-    include_str!("leaving.lua"),
-    include_str!("sharing_release.lua")
-);
+const HISTORY: &str =
+    concat!(include_str!("runs.lua"), include_str!("runs_holding.lua"), include_str!("runs_history.lua"));
+const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
 const INSPECT_SHARES: &str = concat!(
     include_str!("queue.lua"),
     include_str!("companions.lua"),
@@ -103,70 +170,86 @@ const INSPECT_SHARES: &str = concat!(
     "end\n",
     include_str!("sharing_inspect.lua")
 );
+const NUDGE: &str = concat!(include_str!("queue.lua"), include_str!("nudge.lua"));
+const RAISE: &str = include_str!("raise.lua");
 const ACQUIRE_MOVING: &str = include_str!("moving_acquire.lua");
 const RENEW_MOVING: &str = include_str!("moving_renew.lua");
 const RELEASE_MOVING: &str = include_str!("moving_release.lua");
 const FENCE_MOVING: &str = include_str!("moving_fence.lua");
+const RECORD_MOVING: &str =
+    concat!(include_str!("runs.lua"), "local function ask() return {} end\n", include_str!("runs_release.lua"));
 
-static ACQUIRE_SENT: [u8; sent::<0>(ACQUIRE).1] = sent(ACQUIRE).0;
-static RELEASE_SENT: [u8; sent::<0>(RELEASE).1] = sent(RELEASE).0;
-static NUDGE_SENT: [u8; sent::<0>(NUDGE).1] = sent(NUDGE).0;
-static INSPECT_SENT: [u8; sent::<0>(INSPECT).1] = sent(INSPECT).0;
-static RENEW_SENT: [u8; sent::<0>(RENEW).1] = sent(RENEW).0;
-static RAISE_SENT: [u8; sent::<0>(RAISE).1] = sent(RAISE).0;
-static ACQUIRE_BESIDE_SETNX_SENT: [u8; sent::<0>(ACQUIRE_BESIDE_SETNX).1] = sent(ACQUIRE_BESIDE_SETNX).0;
-static RENEW_BESIDE_SETNX_SENT: [u8; sent::<0>(RENEW_BESIDE_SETNX).1] = sent(RENEW_BESIDE_SETNX).0;
-static RELEASE_BESIDE_SETNX_SENT: [u8; sent::<0>(RELEASE_BESIDE_SETNX).1] = sent(RELEASE_BESIDE_SETNX).0;
-static ACQUIRE_SHARE_SENT: [u8; sent::<0>(ACQUIRE_SHARE).1] = sent(ACQUIRE_SHARE).0;
-static RENEW_SHARE_SENT: [u8; sent::<0>(RENEW_SHARE).1] = sent(RENEW_SHARE).0;
-static RELEASE_SHARE_SENT: [u8; sent::<0>(RELEASE_SHARE).1] = sent(RELEASE_SHARE).0;
-static INSPECT_SHARES_SENT: [u8; sent::<0>(INSPECT_SHARES).1] = sent(INSPECT_SHARES).0;
-static ACQUIRE_MOVING_SENT: [u8; sent::<0>(ACQUIRE_MOVING).1] = sent(ACQUIRE_MOVING).0;
-static RENEW_MOVING_SENT: [u8; sent::<0>(RENEW_MOVING).1] = sent(RENEW_MOVING).0;
-static RELEASE_MOVING_SENT: [u8; sent::<0>(RELEASE_MOVING).1] = sent(RELEASE_MOVING).0;
-static FENCE_MOVING_SENT: [u8; sent::<0>(FENCE_MOVING).1] = sent(FENCE_MOVING).0;
+/// Returns a text as it is sent.
+macro_rules! sent {
+    ($source:expr) => {{
+        static SENT: [u8; sent::<0>($source).1] = sent($source).0;
+        &SENT
+    }};
+}
 
 impl Script {
     /// Returns the text, always the same, so that the server's cache holds one of each.
     pub fn text(self) -> &'static [u8] {
         match self {
-            Script::Acquire | Script::AcquireNewest => &ACQUIRE_SENT,
-            Script::Renew => &RENEW_SENT,
-            Script::Release | Script::ReleaseNewest => &RELEASE_SENT,
-            Script::Nudge => &NUDGE_SENT,
-            Script::Inspect => &INSPECT_SENT,
-            Script::Raise => &RAISE_SENT,
-            Script::AcquireBesideSetnx => &ACQUIRE_BESIDE_SETNX_SENT,
-            Script::RenewBesideSetnx => &RENEW_BESIDE_SETNX_SENT,
-            Script::ReleaseBesideSetnx => &RELEASE_BESIDE_SETNX_SENT,
-            Script::AcquireShare | Script::AcquireNewestShare => &ACQUIRE_SHARE_SENT,
-            Script::RenewShare => &RENEW_SHARE_SENT,
-            Script::ReleaseShare | Script::ReleaseNewestShare => &RELEASE_SHARE_SENT,
-            Script::InspectShares => &INSPECT_SHARES_SENT,
-            Script::AcquireMoving => &ACQUIRE_MOVING_SENT,
-            Script::RenewMoving => &RENEW_MOVING_SENT,
-            Script::ReleaseMoving => &RELEASE_MOVING_SENT,
-            Script::FenceMoving => &FENCE_MOVING_SENT,
+            Script::Acquire(form) => match (form.base, form.recorded) {
+                (Base::Exclusive, false) => sent!(ACQUIRE),
+                (Base::Exclusive, true) => sent!(ACQUIRE_RECORDED),
+                (Base::Share, false) => sent!(ACQUIRE_SHARE),
+                (Base::Share, true) => sent!(ACQUIRE_SHARE_RECORDED),
+                (Base::BesideSetnx, false) => sent!(ACQUIRE_BESIDE_SETNX),
+                (Base::BesideSetnx, true) => sent!(ACQUIRE_BESIDE_SETNX_RECORDED),
+            },
+            Script::Release(form) => match (form.base, form.recorded) {
+                (Base::Exclusive, false) => sent!(RELEASE),
+                (Base::Exclusive, true) => sent!(RELEASE_RECORDED),
+                (Base::Share, false) => sent!(RELEASE_SHARE),
+                (Base::Share, true) => sent!(RELEASE_SHARE_RECORDED),
+                (Base::BesideSetnx, false) => sent!(RELEASE_BESIDE_SETNX),
+                (Base::BesideSetnx, true) => sent!(RELEASE_BESIDE_SETNX_RECORDED),
+            },
+            Script::Renew(Base::Exclusive) => sent!(RENEW),
+            Script::Renew(Base::Share) => sent!(RENEW_SHARE),
+            Script::Renew(Base::BesideSetnx) => sent!(RENEW_BESIDE_SETNX),
+            Script::Nudge => sent!(NUDGE),
+            Script::Inspect => sent!(INSPECT),
+            Script::InspectShares => sent!(INSPECT_SHARES),
+            Script::Raise => sent!(RAISE),
+            Script::Record => sent!(RECORD),
+            Script::History => sent!(HISTORY),
+            Script::AcquireMoving => sent!(ACQUIRE_MOVING),
+            Script::RenewMoving => sent!(RENEW_MOVING),
+            Script::ReleaseMoving => sent!(RELEASE_MOVING),
+            Script::FenceMoving => sent!(FENCE_MOVING),
+            Script::RecordMoving => sent!(RECORD_MOVING),
         }
     }
 
-    /// Returns the companion keys that the script receives. A script of one key receives none.
-    pub fn companions(self) -> &'static [&'static str] {
-        match self {
-            Script::Renew | Script::Raise => &["fence"],
-            Script::RenewBesideSetnx => &["fence", "holder"],
-            Script::Acquire | Script::Release | Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
-            Script::AcquireNewest | Script::ReleaseNewest => &["queue", "waiters", "fence", "superseded"],
-            Script::AcquireBesideSetnx | Script::ReleaseBesideSetnx => &["queue", "waiters", "fence", "holder"],
-            Script::RenewShare => &["fence", "shares", "terms"],
-            Script::AcquireShare | Script::ReleaseShare | Script::InspectShares => {
-                &["queue", "waiters", "fence", "shares", "terms"]
-            }
-            Script::AcquireNewestShare | Script::ReleaseNewestShare => {
-                &["queue", "waiters", "fence", "shares", "terms", "superseded"]
-            }
-            Script::AcquireMoving | Script::RenewMoving | Script::ReleaseMoving | Script::FenceMoving => &[],
-        }
+    /// Returns the companion keys that the script receives, in order. A script of one key receives none.
+    pub fn companions(self) -> Vec<&'static str> {
+        let of_base: &[&str] = match self {
+            Script::Acquire(form) | Script::Release(form) => match form.base {
+                Base::Exclusive => &["queue", "waiters", "fence"],
+                Base::Share => &["queue", "waiters", "fence", "shares", "terms"],
+                Base::BesideSetnx => &["queue", "waiters", "fence", "holder"],
+            },
+            Script::Renew(Base::Exclusive) | Script::Raise => &["fence"],
+            Script::Renew(Base::Share) => &["fence", "shares", "terms"],
+            Script::Renew(Base::BesideSetnx) => &["fence", "holder"],
+            Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
+            Script::InspectShares => &["queue", "waiters", "fence", "shares", "terms"],
+            Script::Record | Script::History => &["holder", "shares", "runs"],
+            Script::AcquireMoving
+            | Script::RenewMoving
+            | Script::ReleaseMoving
+            | Script::FenceMoving
+            | Script::RecordMoving => &[],
+        };
+        let form = match self {
+            Script::Acquire(form) | Script::Release(form) => form,
+            _ => Form::default(),
+        };
+        let more = [(form.newest, "superseded"), (form.recorded, "runs")];
+        of_base.iter().copied().chain(more.into_iter().filter(|(needed, _)| *needed).map(|(_, key)| key)).collect()
     }
 }
 
@@ -204,24 +287,34 @@ mod tests {
 
     #[test]
     fn a_script_is_sent_without_its_comments_and_with_all_the_rest() {
+        let of = |base, recorded| Form { base, recorded, newest: false };
         for (script, source) in [
-            (Script::Acquire, ACQUIRE),
-            (Script::Renew, RENEW),
-            (Script::Release, RELEASE),
+            (Script::Acquire(Form::default()), ACQUIRE),
+            (Script::Renew(Base::Exclusive), RENEW),
+            (Script::Release(Form::default()), RELEASE),
             (Script::Nudge, NUDGE),
             (Script::Inspect, INSPECT),
             (Script::Raise, RAISE),
-            (Script::AcquireBesideSetnx, ACQUIRE_BESIDE_SETNX),
-            (Script::RenewBesideSetnx, RENEW_BESIDE_SETNX),
-            (Script::ReleaseBesideSetnx, RELEASE_BESIDE_SETNX),
-            (Script::AcquireShare, ACQUIRE_SHARE),
-            (Script::RenewShare, RENEW_SHARE),
-            (Script::ReleaseShare, RELEASE_SHARE),
+            (Script::Acquire(of(Base::BesideSetnx, false)), ACQUIRE_BESIDE_SETNX),
+            (Script::Renew(Base::BesideSetnx), RENEW_BESIDE_SETNX),
+            (Script::Release(of(Base::BesideSetnx, false)), RELEASE_BESIDE_SETNX),
+            (Script::Acquire(of(Base::Share, false)), ACQUIRE_SHARE),
+            (Script::Renew(Base::Share), RENEW_SHARE),
+            (Script::Release(of(Base::Share, false)), RELEASE_SHARE),
             (Script::InspectShares, INSPECT_SHARES),
+            (Script::Acquire(of(Base::Exclusive, true)), ACQUIRE_RECORDED),
+            (Script::Release(of(Base::Exclusive, true)), RELEASE_RECORDED),
+            (Script::Acquire(of(Base::Share, true)), ACQUIRE_SHARE_RECORDED),
+            (Script::Release(of(Base::Share, true)), RELEASE_SHARE_RECORDED),
+            (Script::Acquire(of(Base::BesideSetnx, true)), ACQUIRE_BESIDE_SETNX_RECORDED),
+            (Script::Release(of(Base::BesideSetnx, true)), RELEASE_BESIDE_SETNX_RECORDED),
+            (Script::Record, RECORD),
+            (Script::History, HISTORY),
             (Script::AcquireMoving, ACQUIRE_MOVING),
             (Script::RenewMoving, RENEW_MOVING),
             (Script::ReleaseMoving, RELEASE_MOVING),
             (Script::FenceMoving, FENCE_MOVING),
+            (Script::RecordMoving, RECORD_MOVING),
         ] {
             let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
             let expected: String = lines.flat_map(|line| [line, "\n"]).collect();

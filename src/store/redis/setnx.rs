@@ -3,7 +3,7 @@
 use redis::{Value, cmd};
 
 use super::reply::{self, Operation};
-use super::scripts::Script;
+use super::scripts::{Base, Script};
 use super::{Server, how};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -74,10 +74,9 @@ impl Server {
         };
         let may_shorten = claim.may_shorten() || self.is_lease_only(operation, &claim.token, limit);
         let args = [claim.token.as_str(), &ttl.millis().to_string(), how(may_shorten), &record];
-        let script = Script::RenewBesideSetnx;
-        let answer = self.only_by_script(operation, &claim.token, |server| {
-            server.script_unless_moving(operation, script, &args, limit)
-        });
+        let script = Script::Renew(Base::BesideSetnx);
+        let answer = self
+            .only_by_script(operation, claim, |server| server.script_unless_moving(operation, script, &args, limit));
         let answer = match answer {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 return Ok(Renewed::NotYours(reply::wrong_type("another type")));

@@ -10,11 +10,11 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::files::{Asker, Line, Process, Record, Share, Superseder, Waiter, sum};
+use nxlock::fuzzed::files::{Asker, Line, Process, Record, RecordedRun, Share, Superseder, Waiter, sum};
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Busy, Claim, Credentials, Error, Limit, LockName, Moment, Named, NotYours, Owner, Prefix,
-    Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Supersedes, Target, Terms, Token, Ttl, Upkeep,
-    Wanted, open,
+    AcquireMode, Acquired, Busy, Claim, Credentials, Error, History, Limit, LockName, Moment, Named, NotYours, Owner,
+    Prefix, Recording, Refusal, Refused, Released, Renewed, Report, Row, RunEnd, Sharing, StatusRows, Store,
+    Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
 };
 
 /// A directory with the files of one lock.
@@ -25,6 +25,7 @@ struct Ground {
     shares: PathBuf,
     superseded: PathBuf,
     askers: PathBuf,
+    runs: PathBuf,
 }
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
@@ -38,7 +39,8 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
     let (line, shares) = (record.with_extension("line"), record.with_extension("shares"));
     let (superseded, askers) = (record.with_extension("superseded"), record.with_extension("askers"));
-    Ground { target, record, line, shares, superseded, askers }
+    let runs = record.with_extension("runs");
+    Ground { target, record, line, shares, superseded, askers, runs }
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -48,19 +50,21 @@ fuzz_target!(|bytes: &[u8]| {
         let after = |line: &[u8]| line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
         let (record, rest) = bytes.split_at(after(&bytes));
         fs::write(&GROUND.record, record).expect("a record");
-        // The first line that is not a waiter's begins the shares, then what was superseded, then those that ask.
+        // The first line that is not a waiter's begins the shares, then what was superseded, then those that ask, then the runs.
         let before = |rest: &[u8], kinds: &[&[u8]]| -> usize {
             let goes_on = |line: &&[u8]| !kinds.iter().any(|kind| line.starts_with(kind));
             rest.split_inclusive(|byte| *byte == b'\n').take_while(goes_on).map(<[u8]>::len).sum()
         };
-        let kinds: [&[u8]; 3] = [b"nxlock-share", b"nxlock-superseder", b"nxlock-asker"];
+        let kinds: [&[u8]; 4] = [b"nxlock-share", b"nxlock-superseder", b"nxlock-asker", b"nxlock-run"];
         let (waiters, rest) = rest.split_at(before(rest, &kinds));
         let (shares, rest) = rest.split_at(before(rest, &kinds[1..]));
-        let (superseded, askers) = rest.split_at(before(rest, &kinds[2..]));
+        let (superseded, rest) = rest.split_at(before(rest, &kinds[2..]));
+        let (askers, runs) = rest.split_at(before(rest, &kinds[3..]));
         fs::write(&GROUND.line, waiters).expect("a line");
         fs::write(&GROUND.shares, shares).expect("shares");
         fs::write(&GROUND.superseded, superseded).expect("what was superseded");
         fs::write(&GROUND.askers, askers).expect("those that ask");
+        fs::write(&GROUND.runs, runs).expect("the runs");
         visited();
     }
 });
@@ -93,6 +97,11 @@ fn reads_back(bytes: &[u8]) {
         && let Some(written) = asker.written()
     {
         assert_eq!(Asker::read(&written), Ok(asker));
+    }
+    if let Ok(run) = RecordedRun::read(bytes)
+        && let Some(written) = run.written()
+    {
+        assert_eq!(RecordedRun::read(&written), Ok(run));
     }
     if let Ok(text) = str::from_utf8(bytes)
         && let Ok(process) = text.parse::<Process>()
@@ -136,7 +145,8 @@ fn visited() {
     }
     reports.push(match store.inspect(&claim.name, limit()) {
         Ok(status) => {
-            Report::Status(StatusRows { rows: vec![Row { lock: lock(), status }], named: true, options: String::new() })
+            let (rows, options) = (vec![Row { lock: lock(), status }], String::new());
+            Report::Status(StatusRows { rows, named: true, options, last: None })
         }
         Err(error) => Report::Failed(error),
     });
@@ -146,16 +156,21 @@ fn visited() {
         Ok(Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_)) => {}
         Err(error) => reports.push(Report::Failed(error)),
     }
-    let busy = |state, place, superseded_by| {
+    reports.push(match store.history(&claim.name, limit()) {
+        Ok(runs) => Report::Histories(vec![History { lock: lock(), runs }]),
+        Err(error) => Report::Failed(error),
+    });
+    let busy = |state, place, why| {
         let (waited, sharing) = (Duration::ZERO, Sharing::Exclusive);
-        let refused = Refused { state, place, waited, nested: false, sharing, superseded_by };
+        let refused = Refused { state, place, waited, sharing, why };
         Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
     };
     for mode in [AcquireMode::Once, AcquireMode::Queue] {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
-            Ok(Acquired::Held(state, place)) => reports.push(busy(state, place, None)),
-            Ok(Acquired::Superseded(by, state, place)) => reports.push(busy(state, place, Some(by))),
+            Ok(Acquired::Held(state, place)) => reports.push(busy(state, place, Refusal::Held)),
+            Ok(Acquired::Superseded(by, state, place)) => reports.push(busy(state, place, Refusal::Superseded(by))),
+            Ok(Acquired::Done(run, state, place)) => reports.push(busy(state, place, Refusal::Done(run))),
             Err(error) => reports.push(Report::Failed(error)),
         }
     }
@@ -182,7 +197,10 @@ fn claim() -> Claim {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
     let terms = Terms { supersedes: Supersedes::Waiting, ..Terms::exclusive(Upkeep::Renewed) };
     let token = Token::mint_for(terms, &owner, None, SystemTime::UNIX_EPOCH).expect("a token");
-    Claim { name: "deploy".parse::<LockName>().expect("a name"), token, owner_pid: None, beside_setnx: None }
+    let kept = "2".parse().expect("a number of runs");
+    let recording = Recording::new(token.as_str(), kept, Some(Duration::from_secs(3600)));
+    let recording = Some(Recording { end: Some(RunEnd::exited(0)), ..recording });
+    Claim { recording, ..Claim::of("deploy".parse::<LockName>().expect("a name"), token) }
 }
 
 fn store(target: &Target) -> Box<dyn Store> {

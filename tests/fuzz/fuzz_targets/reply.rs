@@ -17,9 +17,9 @@ use anstream::ColorChoice;
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Busy, Claim, Credentials, Error, Level, Limit, LockName, LockState, LogOptions, Moment,
-    Named, NotYours, Owner, Prefix, Refused, Released, Renewed, Report, Row, Sharing, StatusRows, Store, Target, Token,
-    Ttl, Waiting, Wanted, begin_log, open,
+    AcquireMode, Acquired, Busy, Claim, Credentials, Error, History, Level, Limit, LockName, LockState, LogOptions,
+    Moment, Named, NotYours, Owner, Prefix, Refusal, Refused, Released, Renewed, Report, Row, Sharing, StatusRows,
+    Store, Target, Token, Ttl, Waiting, Wanted, begin_log, open,
 };
 
 /// The replies on the next connections.
@@ -63,7 +63,7 @@ fuzz_target!(|bytes: &[u8]| {
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
     let random = token.random_part().to_owned();
-    let claim = Claim { name, token, owner_pid: None, beside_setnx: None };
+    let claim = Claim::of(name, token);
     let report = asked(*verb, &mut *store, &claim);
     let mut texts = vec![oracle::said()];
     if let Some(report) = report {
@@ -106,9 +106,12 @@ fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
             store.break_lock(&claim.name, &id, limit()).map(|released| rebuff(claim, Wanted::Break, released))
         }
         b'n' => listed(store),
+        b'h' => store
+            .history(&claim.name, limit())
+            .map(|runs| Some(Report::Histories(vec![History { lock: named(&claim.name), runs }]))),
         _ => store.inspect(&claim.name, limit()).map(|status| {
-            let lock = named(&claim.name);
-            Some(Report::Status(StatusRows { rows: vec![Row { lock, status }], named: true, options: String::new() }))
+            let (rows, options) = (vec![Row { lock: named(&claim.name), status }], String::new());
+            Some(Report::Status(StatusRows { rows, named: true, options, last: None }))
         }),
     };
     report.unwrap_or_else(|error| Some(Report::Failed(error)))
@@ -123,7 +126,7 @@ fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Op
     oracle::harmless(&waiting.live());
     oracle::said();
     let (waited, sharing) = (Duration::from_secs(2), Sharing::Exclusive);
-    let refused = Refused { state, place, waited, nested: false, sharing, superseded_by: None };
+    let refused = Refused { state, place, waited, sharing, why: Refusal::Held };
     let lock = named(&claim.name);
     Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))
 }
@@ -135,7 +138,7 @@ fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
         let status = store.inspect(&name, limit())?;
         rows.push(Row { lock: named(&name), status });
     }
-    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new() })))
+    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new(), last: None })))
 }
 
 fn rebuff(claim: &Claim, wanted: Wanted, released: Released) -> Option<Report> {

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    Busy, Fence, LockName, LockState, LockStatus, Lost, Named, NotYours, Owner, Prefix, QueuePlace, Refused, Report,
-    Row, Sharing, StatusRows, Tainted, Token, Waiter, Waiting, Wanted,
+    Busy, Fence, LockName, LockState, LockStatus, Lost, Named, NotYours, Owner, Prefix, QueuePlace, Refusal, Refused,
+    Report, Row, Sharing, StatusRows, Tainted, Token, Waiter, Waiting, Wanted,
 };
 use serde_json::Value;
 
@@ -38,12 +38,17 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
     });
     let status = LockStatus { state: state.clone(), queue: queue.collect() };
     let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive);
-    let refused = Refused { state: state.clone(), place, waited, nested: false, sharing, superseded_by: None };
+    let refused = Refused { state: state.clone(), place, waited, sharing, why: Refusal::Held };
     let reports = [
         Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
         Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: state.clone() }),
         Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Break, state: state.clone() }),
-        Report::Status(StatusRows { rows: vec![Row { lock: lock(), status }], named: true, options: String::new() }),
+        Report::Status(StatusRows {
+            rows: vec![Row { lock: lock(), status }],
+            named: true,
+            options: String::new(),
+            last: None,
+        }),
     ];
     let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
     texts.push(Lost::to_string(&Lost::Taken(state.clone())));

@@ -1,0 +1,68 @@
+-- ACQUIRE of a run that is recorded. Follows runs.lua and the text of an ACQUIRE, whose body is `ask()` here.
+--
+-- KEYS as ACQUIRE, runs
+-- ARGV as ACQUIRE, who, kept_ms, most, waited_ms, unless_us ('' = whatever was done)
+-- RETURNS as ACQUIRE
+--         {3, line, others, value, pttl, fence, now_us}   the last run that succeeded, which began less than unless_us
+--                                                         ago: nothing is granted.  others  how many others wait
+--
+-- Keeps: a caller that has the lock keeps it, whatever has been done: its run may be under way.
+
+local who, kept, most = ARGV[#ARGV - 4], tonumber(ARGV[#ARGV - 3]), tonumber(ARGV[#ARGV - 2])
+local waited, unless = ARGV[#ARGV - 1], tonumber(ARGV[#ARGV])
+
+local note = redis.pcall('HGET', R, 'run:' .. who)
+local damaged = damage(note)
+if damaged then return damaged end
+if not note and unless then
+  local done = redis.call('HGET', R, 'done')
+  local at = begun(done)
+  -- The clock has been set back since: counts from now, or nothing would be granted until it has caught up.
+  if at and at > us then
+    at, done = us, digits(us) .. string.match(done, '|.*$')
+    redis.pcall('HSET', R, 'done', done)
+  end
+  if at and us - at < unless then
+    -- A replica must not answer for its master: it refuses this write, which removes nothing.
+    redis.call('HDEL', R, '')
+    local value, fence = redis.call('GET', KEYS[1]), redis.pcall('GET', KEYS[4])
+    local others = redis.call('ZCARD', KEYS[2]) - (redis.call('ZSCORE', KEYS[2], ARGV[1]) and 1 or 0)
+    return { 3, done, others, value or '', digits(redis.call('PTTL', KEYS[1])), type(fence) == 'string' and fence or '0',
+      digits(us) }
+  end
+end
+
+local answer = ask()
+if answer[1] ~= 1 or note then return answer end
+
+-- Moves the runs that have vanished to those that have ended, if the server permits the caller to see them. The notes
+-- stay until the lines are written: a node that is handing over the slot creates no keys any more.
+local function sweep(shares)
+  local all, lines, gone = redis.pcall('HGETALL', R), ended(), {}
+  for i = 1, #all, 2 do
+    local whose = string.match(all[i], '^run:(.*)$')
+    local ends = whose and shares and tonumber(redis.call('ZSCORE', shares, whose))
+    if whose and not (ends and ends > us / 1000) then
+      local _, own = ended(whose)
+      -- If it has ended, it has asked once more since.
+      if not own then table.insert(lines, 1, all[i + 1] .. '||vanished|||' .. whose) end
+      gone[#gone + 1] = all[i]
+    end
+  end
+  if not gone[1] then return end
+  write(lines, most)
+  for _, field in ipairs(gone) do redis.call('HDEL', R, field) end
+end
+
+-- Looks for them only if more runs are noted than there are holders.
+local shares = string.sub(redis.call('GET', KEYS[1]), 1, 11) == 'nx1:shared:' and KEYS[5]
+local fields = redis.pcall('HLEN', R)
+if type(fields) == 'number' then
+  for _, other in ipairs({ 'done', 'ended' }) do
+    if redis.call('HGET', R, other) then fields = fields - 1 end
+  end
+  if fields >= (shares and redis.call('ZCARD', shares) or 1) then sweep(shares) end
+end
+redis.call('HSET', R, 'run:' .. who, digits(us) .. '|' .. waited .. '|' .. (answer[2] or ''))
+keep(kept)
+return answer

@@ -1,0 +1,21 @@
+-- HISTORY: returns the runs that were recorded. Only reads. Follows runs.lua and runs_holding.lua.
+--
+-- KEYS lock, holder, shares, runs
+-- RETURNS {ended, vanished}
+--   ended     the lines of the runs that have ended, '' if there are none
+--   vanished  {note, who, note, who ...} of the runs that have not, and do not hold the lock
+
+local all = redis.pcall('HGETALL', R)
+local damaged = damage(all)
+if damaged then return damaged end
+local lines, vanished = '', {}
+for i = 1, #all, 2 do
+  local who = string.match(all[i], '^run:(.*)$')
+  if who and not holds(who) then
+    vanished[#vanished + 1] = all[i + 1]
+    vanished[#vanished + 1] = who
+  elseif all[i] == 'ended' then
+    lines = all[i + 1]
+  end
+end
+return { lines, vanished }

@@ -1,0 +1,338 @@
+//! Runs that are recorded: what is known of them afterwards, and what is not done again.
+
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::support::turns::{Turn, break_it, is_free, lock_status, queue_is, turn};
+use crate::support::{Authority, Done, eventually};
+
+/// Returns the recorded runs of `job`, as JSON, the last first.
+#[track_caller]
+fn history(authority: &impl Authority) -> Vec<Value> {
+    let document = authority.nxlock(["status", "--history", "--json", "job"]).run().exits(0).json();
+    let [of_job] = document.as_array().unwrap().as_slice() else { panic!("{document}") };
+    assert_eq!(of_job["name"], "job", "{document}");
+    assert!(of_job["key"].as_str().unwrap().ends_with("job"), "{document}");
+    of_job["history"].as_array().unwrap().clone()
+}
+
+/// Returns the outcomes of the recorded runs, the last first.
+#[track_caller]
+fn outcomes(authority: &impl Authority) -> Vec<String> {
+    history(authority).iter().map(|run| run["outcome"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Runs a script under `job`, with these options.
+#[track_caller]
+fn run(authority: &impl Authority, options: &[&str], script: &str) -> Done {
+    authority.nxlock([&["run", "job"], options, &["-c", script]].concat()).run()
+}
+
+pub fn a_recorded_run_is_told_with_who_when_and_how_it_ended(authority: &impl Authority) {
+    let mut holder = Turn::had(authority, &["--record", "--reason", "release 4.3"]);
+    let waits = Turn::queued(authority, &["--record"]);
+    let (first, second) = (holder.pid(), waits.pid());
+    assert_eq!(history(authority), Vec::<Value>::new(), "it has not ended");
+    let fence = lock_status(authority)["fence"].clone();
+    holder.is_told();
+    holder.finish().exits(0).says_nothing();
+    waits.leaves();
+    let runs = history(authority);
+    let [later, earlier] = runs.as_slice() else { panic!("{runs:?}") };
+    assert_eq!((&earlier["pid"], &later["pid"]), (&first.into(), &second.into()), "{runs:?}");
+    assert_eq!((&earlier["reason"], &later["reason"]), (&"release 4.3".into(), &Value::Null), "{runs:?}");
+    assert_eq!(earlier["fence"], fence, "{earlier}");
+    assert!(later["fence"].as_u64() > earlier["fence"].as_u64(), "{runs:?}");
+    let waited = later["waited_ms"].as_u64().unwrap();
+    assert!(waited > 0 && later["held_ms"].is_u64(), "{later}");
+    for run in &runs {
+        assert_eq!((&run["outcome"], &run["status"], &run["signal"]), (&"done".into(), &0.into(), &Value::Null));
+        assert!(run["host"].is_string() && run["user"].is_string() && run["id"].as_str().unwrap().len() == 8, "{run}");
+        let times: Vec<&str> = ["asked", "granted", "ended"].iter().map(|time| run[time].as_str().unwrap()).collect();
+        assert!(times.is_sorted() && times.iter().all(|time| time.ends_with('Z')), "{run}");
+    }
+    assert!(earlier["granted"].as_str() <= later["granted"].as_str(), "{runs:?}");
+    assert!(earlier["ended"].as_str() <= later["granted"].as_str(), "{runs:?}");
+}
+
+pub fn every_way_to_end_has_its_outcome(authority: &impl Authority) {
+    run(authority, &["--record"], "exit 3").exits(3);
+    run(authority, &["--record"], "kill -9 $$").exits(137);
+    run(authority, &["--record", "--time-limit", "100ms"], "sleep 60").exits(124);
+    authority.nxlock(["run", "job", "--record", "--", "/nonexistent"]).run().exits(127);
+    run(authority, &["--record"], "exit 0").exits(0);
+    // Not recorded.
+    run(authority, &[], "exit 4").exits(4);
+    let told: Vec<(String, Value, Value)> = history(authority)
+        .into_iter()
+        .map(|run| (run["outcome"].as_str().unwrap().to_owned(), run["status"].clone(), run["signal"].clone()))
+        .collect();
+    let run = |outcome: &str, status: Value, signal: Value| (outcome.to_owned(), status, signal);
+    let expected = [
+        run("done", 0.into(), Value::Null),
+        run("failed", 127.into(), Value::Null),
+        run("time_limit", Value::Null, 15.into()),
+        run("signal", Value::Null, 9.into()),
+        run("failed", 3.into(), Value::Null),
+    ];
+    assert_eq!(told, expected);
+    let table = authority.nxlock(["status", "--history", "job"]).run().exits(0).text();
+    for told in ["NAME ", "done", "failed with 127", "time limit", "died of KILL", "failed with 3"] {
+        assert!(table.contains(told), "{told}:\n{table}");
+    }
+    assert_eq!(table.lines().count(), 6, "{table}");
+}
+
+pub fn a_run_that_lost_its_lock_is_recorded_as_that(authority: &impl Authority) {
+    let script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
+    let mut holder = authority.nxlock(["run", "job", "--record", "-t", "3s", "-c", script]).start();
+    holder.line("up");
+    let id = lock_status(authority)["holder"]["id"].as_str().unwrap().to_owned();
+    authority.nxlock(["release", "job", "--break", &id]).run().exits(0);
+    // Nobody knows how it ends, and the next one finds that.
+    eventually("it does not hold the lock", || outcomes(authority) == ["vanished"] || holder.has_ended());
+    holder.finish().exits(76);
+    let runs = history(authority);
+    assert_eq!((&runs[0]["outcome"], runs.len()), (&"lost".into(), 1), "{runs:?}");
+}
+
+pub fn the_last_runs_are_kept_and_no_more(authority: &impl Authority) {
+    for status in 0..7 {
+        run(authority, &["--record=3"], &format!("exit {status}")).exits(status);
+    }
+    let kept: Vec<u64> = history(authority).iter().map(|run| run["status"].as_u64().unwrap()).collect();
+    assert_eq!(kept, [6, 5, 4]);
+    run(authority, &["--record"], "exit 9").exits(9);
+    assert_eq!(history(authority).len(), 4);
+    // What was done is still known.
+    run(authority, &["--unless-done", "1h"], "echo ran").exits(75).prints("");
+}
+
+pub fn a_run_that_is_killed_with_its_guard_never_ended(authority: &impl Authority) {
+    let holder = Turn::had(authority, &["--record", "-t", "3s"]);
+    let all = holder.running.descendants();
+    holder.running.signal(Signal::SIGSTOP);
+    // The guard first: nxlock would record its end.
+    for pid in all {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    holder.running.signal(Signal::SIGKILL);
+    holder.finish().dies_of(Signal::SIGKILL);
+    eventually("its lease is over", || is_free(authority));
+    let seen = history(authority);
+    assert_eq!(outcomes(authority), ["vanished"]);
+    assert_eq!((&seen[0]["ended"], &seen[0]["held_ms"]), (&Value::Null, &Value::Null), "{seen:?}");
+    run(authority, &["--record"], "true").exits(0);
+    let runs = history(authority);
+    assert_eq!(runs[1], seen[0], "{runs:?}");
+    assert_eq!((&runs[0]["outcome"], runs.len()), (&"done".into(), 2), "{runs:?}");
+    assert!(authority.nxlock(["status", "--history", "job"]).run().exits(0).text().contains("never ended"));
+}
+
+pub fn the_guard_records_the_end_if_only_nxlock_is_killed(authority: &impl Authority) {
+    for (before, options) in [&["--record"][..], &["--record", "--at-least", "1s"]].into_iter().enumerate() {
+        let holder = Turn::had(authority, options);
+        holder.running.signal(Signal::SIGKILL);
+        eventually("its end is recorded", || outcomes(authority).len() > before);
+        let runs = history(authority);
+        assert_eq!((&runs[0]["outcome"], &runs[0]["signal"]), (&"signal".into(), &9.into()), "{runs:?}");
+        assert!(runs[0]["ended"].is_string(), "{runs:?}");
+        eventually("it is free", || is_free(authority));
+        holder.finish().dies_of(Signal::SIGKILL);
+    }
+}
+
+pub fn what_is_done_is_not_done_again(authority: &impl Authority) {
+    let nightly = ["--unless-done", "20h", "--reason", "by cron"];
+    // When it fails on one host, the next does it.
+    run(authority, &nightly, "exit 3").exits(3);
+    let first = run(authority, &nightly, "echo ran; echo $PPID").exits(0).text();
+    let pid = first.lines().nth(1).unwrap().to_owned();
+    assert!(first.starts_with("ran\n"), "{first}");
+    let refused = run(authority, &nightly, "echo ran").exits(75).prints("");
+    let line = refused.stderr.lines().next().unwrap();
+    assert!(line.starts_with("nxlock: \"job\": nothing to do: done in "), "{line}");
+    assert!(line.ends_with(": by cron") && line.contains(" by ") && refused.stderr.lines().count() == 1, "{line}");
+    run(authority, &["--unless-done", "20h", "-q"], "echo ran").exits(75).prints("").says_nothing();
+    run(authority, &["--unless-done", "20h", "-E", "0"], "echo ran").exits(0).prints("");
+    let document = authority.nxlock(["--json", "run", "job", "--unless-done", "1h", "--", "true"]).run().exits(75);
+    let document: Value = serde_json::from_str(document.stderr.trim()).unwrap();
+    assert_eq!((&document["outcome"], &document["state"]), (&"already_done".into(), &"free".into()), "{document}");
+    assert_eq!((&document["done"]["outcome"], &document["done"]["reason"]), (&"done".into(), &"by cron".into()));
+    assert!(!pid.is_empty() && document["done"]["granted"].is_string(), "{document}");
+    // Long enough ago; and whoever does not ask runs it.
+    run(authority, &["--unless-done", "1ms"], "echo ran").exits(0).prints("ran\n");
+    run(authority, &["--record"], "echo ran").exits(0).prints("ran\n");
+    assert_eq!(outcomes(authority), ["done", "done", "done", "failed"], "refusals are no runs");
+    assert!(is_free(authority), "{}", lock_status(authority));
+}
+
+pub fn who_waits_leaves_when_it_is_done(authority: &impl Authority) {
+    let holder = Turn::had(authority, &["--record"]);
+    let waits = Turn::queued(authority, &["--unless-done", "1h"]);
+    let behind = Turn::queued(authority, &["--unless-done", "1h"]);
+    let mut other = Turn::queued(authority, &[]);
+    holder.leaves();
+    waits.finish().exits(75).prints("").says("\"job\": nothing to do: done in ");
+    behind.finish().exits(75).prints("").says("nothing to do");
+    // Who does not ask has its turn.
+    other.up();
+    queue_is(authority, &[]);
+    // Held or not, there is nothing to wait for.
+    run(authority, &["--unless-done", "1h"], "echo ran").exits(75).prints("").says("nothing to do");
+    other.leaves();
+    assert_eq!(outcomes(authority), ["done"]);
+}
+
+pub fn who_waits_for_one_that_fails_does_it(authority: &impl Authority) {
+    let script = "echo up; read x; exit 1";
+    let (reader, writer) = std::io::pipe().unwrap();
+    let failing = authority.nxlock(["run", "job", "--unless-done", "1h", "-c", script]).stdin_from(reader);
+    let mut failing = failing.start();
+    failing.line("up");
+    let mut next = Turn::queued(authority, &["--unless-done", "1h"]);
+    drop(writer);
+    failing.finish().exits(1);
+    next.up();
+    next.leaves();
+    assert_eq!(outcomes(authority), ["done", "failed"]);
+}
+
+pub fn of_ten_that_come_at_once_one_does_it(authority: &impl Authority) {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let script = format!("echo $$ >> '{}'; sleep 0.05", log.display());
+    for round in 0..3 {
+        // A new name for each night.
+        let name = format!("night-{round}");
+        let hosts = (0..10).map(|_| authority.nxlock(["run", &name, "--unless-done", "1h", "-c", &script]).start());
+        let hosts: Vec<_> = hosts.collect();
+        let statuses: Vec<Option<i32>> = hosts.into_iter().map(|host| host.finish().status.code()).collect();
+        assert_eq!(statuses.iter().filter(|status| **status == Some(0)).count(), 1, "{statuses:?}");
+        assert_eq!(statuses.iter().filter(|status| **status == Some(75)).count(), 9, "{statuses:?}");
+        assert_eq!(lines(&log), round + 1);
+    }
+}
+
+fn lines(log: &Path) -> usize {
+    std::fs::read_to_string(log).unwrap().lines().count()
+}
+
+pub fn a_name_that_stays_locked_is_recorded_when_its_command_ends(authority: &impl Authority) {
+    run(authority, &["--record", "--at-least", "1h", "-t", "3s"], "exit 5").exits(5);
+    let runs = history(authority);
+    assert_eq!((&runs[0]["outcome"], &runs[0]["status"]), (&"failed".into(), &5.into()), "{runs:?}");
+    assert!(runs[0]["held_ms"].as_u64().unwrap() < 60_000, "{runs:?}");
+    assert!(!is_free(authority));
+    break_it(authority);
+}
+
+pub fn each_of_several_holders_has_its_record(authority: &impl Authority) {
+    let slots = ["--slots", "3", "--record"];
+    let all: Vec<Turn> = (0..3).map(|_| Turn::had(authority, &slots)).collect();
+    assert_eq!(outcomes(authority), Vec::<String>::new());
+    let pids: Vec<i32> = all.iter().map(Turn::pid).collect();
+    let mut all = all.into_iter();
+    all.next().unwrap().leaves();
+    assert_eq!(outcomes(authority), ["done"]);
+    let dead = all.next().unwrap();
+    dead.running.signal(Signal::SIGKILL);
+    eventually("its guard has recorded that", || history(authority).len() == 2);
+    dead.finish().dies_of(Signal::SIGKILL);
+    all.next().unwrap().leaves();
+    let mut told: Vec<i64> = history(authority).iter().map(|run| run["pid"].as_i64().unwrap()).collect();
+    let mut pids: Vec<i64> = pids.into_iter().map(i64::from).collect();
+    told.sort_unstable();
+    pids.sort_unstable();
+    assert_eq!(told, pids);
+}
+
+pub fn the_histories_of_all_locks_are_listed(authority: &impl Authority) {
+    for name in ["b", "a", "no record"] {
+        let options: &[&str] = if name == "no record" { &[] } else { &["--record"] };
+        authority.nxlock([&["run", name], options, &["--", "true"]].concat()).run().exits(0);
+    }
+    let document = authority.nxlock(["status", "--history", "--json"]).run().exits(0).json();
+    let names: Vec<&str> = document.as_array().unwrap().iter().map(|lock| lock["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let named = authority.nxlock(["status", "--history", "b", "no record", "a"]).run().exits(0);
+    let listed = named.says("no run of \"no record\" is recorded").text();
+    let told: Vec<&str> = listed.lines().skip(1).map(|line| &line[..1]).collect();
+    assert_eq!(told, ["b", "a"]);
+    // It is no lock.
+    let listed = authority.nxlock(["status", "--json"]).run().exits(0).json();
+    assert_eq!(listed, serde_json::json!([]));
+}
+
+pub fn a_run_that_goes_on_without_its_lock_has_not_done_it(authority: &impl Authority) {
+    let script = "echo up; read x; exit 0";
+    for options in [&["--on-lost", "continue"][..], &["--at-least", "1h", "--on-lost", "continue"]] {
+        let options = [&["run", "job", "--record", "-t", "1h"], options, &["-c", script]].concat();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut holder = authority.nxlock(options).stdin_from(reader).start();
+        holder.line("up");
+        break_it(authority);
+        drop(writer);
+        holder.finish().exits(76);
+    }
+    assert_eq!(outcomes(authority), ["lost", "lost"]);
+    run(authority, &["--unless-done", "1h"], "echo ran").exits(0).prints("ran\n");
+}
+
+pub fn a_share_that_was_lost_has_not_done_it(authority: &impl Authority) {
+    let script = "echo up; read x; exit 0";
+    let options = ["--slots", "2", "--record", "--at-least", "1h", "-t", "1h", "-c", script];
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut holder = authority.nxlock([&["run", "job"][..], &options].concat()).stdin_from(reader).start();
+    holder.line("up");
+    let seen = lock_status(authority);
+    let id = seen["holders"][0]["id"].as_str().unwrap();
+    authority.nxlock(["release", "job", "--break", id]).run().exits(0);
+    drop(writer);
+    holder.finish().exits(76);
+    assert_eq!(outcomes(authority), ["lost"]);
+}
+
+pub fn a_command_that_was_told_to_stop_and_says_that_it_succeeded_has(authority: &impl Authority) {
+    let script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
+    let mut holder = authority.nxlock(["run", "job", "--record", "-c", script]).start();
+    holder.line("up");
+    holder.signal(Signal::SIGTERM);
+    holder.finish().exits(0);
+    assert_eq!(outcomes(authority), ["done"]);
+}
+
+pub fn runs_that_always_vanish_are_not_kept_for_ever(authority: &impl Authority) {
+    for _ in 0..4 {
+        let holder = Turn::had(authority, &["--record=2", "-t", "1h"]);
+        let all = holder.running.descendants();
+        holder.running.signal(Signal::SIGSTOP);
+        for pid in all {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        holder.running.signal(Signal::SIGKILL);
+        holder.finish().dies_of(Signal::SIGKILL);
+        if !is_free(authority) {
+            break_it(authority);
+        }
+    }
+    // Two that were found to have vanished, and the last, which is still to be found.
+    assert!(history(authority).len() <= 3, "{:?}", history(authority));
+    run(authority, &["--record=2"], "exit 3").exits(3);
+    run(authority, &["--record=2"], "exit 4").exits(4);
+    run(authority, &["--record=2"], "exit 5").exits(5);
+    assert_eq!(outcomes(authority), ["failed", "failed"]);
+}
+
+pub fn who_is_interrupted_before_its_command_has_no_record(authority: &impl Authority) {
+    let holder = Turn::had(authority, &[]);
+    let waits = Turn::of(authority.nxlock(turn(&["--record"]))).once_queued(authority);
+    waits.running.signal(Signal::SIGTERM);
+    waits.finish().dies_of(Signal::SIGTERM);
+    authority.nxlock(["run", "job", "--record", "-n", "--", "true"]).run().exits(75);
+    holder.leaves();
+    assert_eq!(outcomes(authority), Vec::<String>::new());
+}
