@@ -307,7 +307,7 @@ impl Attempt<'_> {
 
     fn refused(&mut self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
         let state = self.with_shares(state);
-        if self.mode == AcquireMode::Queue || self.in_doubt {
+        if self.mode == AcquireMode::Queue || self.in_doubt || self.slow_since.is_some() {
             self.give_up(&[]);
         }
         self.busy(state, place, why)

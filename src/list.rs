@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::lock::{LockName, Prefix};
 use crate::report::{History, Named, Row};
-use crate::retry;
 use crate::store::{LockStatus, ScanCursor, Store};
+use crate::{log, retry};
 
 /// The locks asked about.
 pub struct Subject {
@@ -56,12 +56,18 @@ impl Subject {
         while let Some(page) = retry::insist(self.timeout, |limit| store.recorded_page(&mut cursor, limit))? {
             names.extend(page);
         }
-        let locks = names.iter().map(|name| Named::new(name, &self.prefix));
-        let histories = locks.map(|lock| self.history(store, &lock));
-        // Of some, no run has ended yet.
-        histories
-            .filter(|history| history.as_ref().is_ok_and(|history| !history.runs.is_empty()) || history.is_err())
-            .collect()
+        let mut histories = Vec::new();
+        for name in &names {
+            match self.history(store, &Named::new(name, &self.prefix)) {
+                // Of some, no run has ended yet.
+                Ok(history) if history.runs.is_empty() => {}
+                Ok(history) => histories.push(history),
+                // One that is damaged does not hide the others.
+                Err(error) if !error.is_retryable() => log::warn(format_args!("{error}; {}", error.hint)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(histories)
     }
 
     fn list_page(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {

@@ -256,6 +256,8 @@ impl fmt::Display for Ending {
 pub struct Unreleased {
     pub error: Error,
     pub ends_in: Duration,
+    /// The end of the run was to be recorded.
+    pub is_unrecorded: bool,
 }
 
 /// A command that could not be started.

@@ -493,6 +493,7 @@ impl<'a> Supervisor<'a> {
             if matches!(self.phase, Phase::Running | Phase::Outlived) {
                 log::warn(format_args!("the time limit is reached: stopping the command"));
                 self.timed_out = true;
+                self.guard.time_limit();
                 self.stop(libc::SIGTERM, Reach::All);
             }
         }

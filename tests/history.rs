@@ -231,6 +231,115 @@ fn a_local_clock_that_is_set_back_counts_from_now() {
 }
 
 #[test]
+fn a_success_is_not_lost_if_nxlock_is_killed_while_it_releases() {
+    let redis = Redis::start();
+    let words = ["run", "job", "--unless-done", "1h", "-t", "1m", "--", "true"];
+    // After the grant, the release does not arrive.
+    let proxy = Proxy::to(&redis, |request| if request == 2 { Fate::Blackholed } else { Fate::Delivered });
+    let holder = proxy.nxlock(words).start();
+    eventually("it releases the lock", || proxy.requests() >= 2);
+    holder.signal(Signal::SIGKILL);
+    eventually("its guard has recorded that it was done", || outcomes(&redis) == ["done"]);
+    eventually("and released the lock", || is_free(&redis));
+    drop(holder);
+    runs(&redis, &["--unless-done", "1h"], false);
+}
+
+#[test]
+fn a_run_that_was_stopped_for_its_time_limit_stays_that_if_nxlock_is_killed_then() {
+    let redis = Redis::start();
+    let script = "trap 'echo told; sleep 0.3; exit 0' TERM; while :; do sleep 0.05; done";
+    let mut holder = redis.nxlock(["run", "job", "--record", "--time-limit", "100ms", "-c", script]).start();
+    holder.line("told");
+    holder.signal(Signal::SIGSTOP);
+    holder.signal(Signal::SIGKILL);
+    eventually("its guard has recorded that", || outcomes(&redis) == ["time_limit"]);
+    drop(holder);
+}
+
+#[test]
+fn a_run_that_waits_for_its_descendants_is_not_done_when_they_are_killed() {
+    let redis = Redis::start();
+    let script = "sleep 600 & echo up; exit 0";
+    let options = ["run", "job", "--record", "--descendants", "wait", "-v", "-c", script];
+    let mut holder = redis.nxlock(options).start();
+    holder.says("waiting for what it has left behind");
+    holder.signal(Signal::SIGKILL);
+    eventually("its guard has recorded that", || outcomes(&redis) == ["signal"]);
+    drop(holder);
+}
+
+#[test]
+fn a_lost_reply_about_the_record_does_not_end_a_lock_that_is_to_stay() {
+    let redis = Redis::start();
+    // The record, before the renewal.
+    let proxy = Proxy::to(&redis, |request| if request == 2 { Fate::ReplySwallowed } else { Fate::Delivered });
+    let words = ["run", "job", "--record", "--at-least", "1h", "-t", "3s", "--", "true"];
+    proxy.nxlock(words).run().exits(0).says_nothing();
+    assert!(redis.pttl("lock:job") > 3_500_000, "{} ms", redis.pttl("lock:job"));
+    assert_eq!(outcomes(&redis), ["done"]);
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_release_that_comes_again_later_changes_no_record() {
+    let redis = Redis::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let proxy = Proxy::to(&redis, |request| if request == 2 { Fate::ReplySwallowed } else { Fate::Delivered });
+    let words = ["run", "job", "--record=1", "-t", "1m", "-c", "read x; exit 0"];
+    let first = proxy.nxlock(words).stdin_from(reader).start();
+    eventually("it has the lock", || redis.exists("lock:job"));
+    drop(writer);
+    eventually("its end is recorded", || outcomes(&redis) == ["done"]);
+    redis.nxlock(["run", "job", "--record=1", "-c", "exit 5"]).run().exits(5);
+    first.finish().exits(0);
+    assert_eq!(outcomes(&redis), ["failed"]);
+    runs(&redis, &["--unless-done", "1h"], false);
+}
+
+#[test]
+fn a_lock_whose_key_became_another_was_lost() {
+    let redis = Redis::start();
+    let mut holder = Turn::had(&redis, &["--record", "--on-lost", "continue"]);
+    redis.delete("lock:job");
+    redis.ask::<i64>(&["RPUSH", "lock:job", "another's"]);
+    holder.is_told();
+    holder.finish().exits(76);
+    redis.delete("lock:job");
+    assert_eq!(outcomes(&redis), ["lost"]);
+}
+
+#[test]
+fn who_cannot_reach_the_server_at_the_end_is_told_what_is_not_recorded() {
+    let redis = Redis::start();
+    let mut holder = Turn::had(&redis, &["--record", "--server-timeout", "300ms", "-t", "1h"]);
+    redis.hang();
+    holder.is_told();
+    holder.finish().exits(0).says("and the end of the run is not recorded");
+    redis.resume();
+    // The request may have arrived after all.
+    redis.ask::<i64>(&["DEL", "lock:job", "{lock:job}:queue", "{lock:job}:waiters"]);
+}
+
+#[test]
+fn a_damaged_record_does_not_hide_the_others() {
+    let redis = Redis::start();
+    runs(&redis, &["--record"], true);
+    redis.ask::<()>(&["SET", "{lock:bad}:runs", "x"]);
+    let shown = redis.nxlock(["status", "--history"]).run().exits(0).says("{lock:bad}:runs");
+    assert!(shown.text().contains("done"), "{}", shown.both());
+    redis.delete("{lock:bad}:runs");
+    let local = Local::start();
+    runs(&local, &["--record"], true);
+    local.nxlock(["run", "bad", "--record", "--", "true"]).run().exits(0);
+    let bad = local.locks().join("lock:bad.runs");
+    fs::write(&bad, "garbage\n").unwrap();
+    let shown = local.nxlock(["status", "--history"]).run().exits(0).says("lock:bad.runs");
+    assert!(shown.text().contains("done"), "{}", shown.both());
+    fs::remove_file(bad).unwrap();
+}
+
+#[test]
 fn a_clock_that_is_set_back_keeps_nobody_from_the_job_for_longer_than_asked() {
     let redis = Redis::with_clock(0, &[]);
     let unless = ["--unless-done", "20h"];
@@ -263,7 +372,7 @@ fn the_time_counts_from_the_beginning_of_the_run() {
 fn a_lost_reply_to_the_release_leaves_one_record() {
     let redis = Redis::start();
     // The last script is the release.
-    let proxy = Proxy::to(&redis, |request| if request == 1 { Fate::Cut } else { Fate::Delivered });
+    let proxy = Proxy::to(&redis, |request| if request == 2 { Fate::Cut } else { Fate::Delivered });
     proxy.nxlock(["run", "job", "--record", "--", "true"]).run().exits(0);
     assert_eq!(outcomes(&redis), ["done"]);
 }

@@ -175,7 +175,7 @@ Examples:
 pub const STATUS_HELP: &str = "\
 Exit status:
   0   All locks named on the command line are held; or none was named; or
-      --watch was given
+      --watch or --history was given
   1   A lock named on the command line is free
   64  Usage error: the command line is invalid
   69  The server cannot be reached, does not answer in time, or is

@@ -14,11 +14,13 @@ use super::{Wants, enclosing, give_back, give_up_if_asked, meant, new_claim, ope
 use crate::cli::{GlobalArgs, Run};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, RunOutcome, Ttl};
+use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, Ttl};
 use crate::renewer::{GivenBack, Renewer};
 use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
-use crate::supervise::{Guard, GuardTask, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal};
+use crate::supervise::{
+    Descendants, Guard, GuardTask, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal,
+};
 use crate::wait::Alarm;
 use crate::{log, notify, proc, supervise};
 
@@ -73,9 +75,14 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         start_by: rules.stop_at(lease.until),
         kill_at: rules.kill_at(lease.until),
         keep_open: claim_fd,
-        give_back: &|status| {
+        give_back: &|status, time_limit| {
+            let end = match asked.descendants {
+                // The guard has killed those that the run waited for.
+                Descendants::Wait => RunEnd::killed(libc::SIGKILL),
+                Descendants::Leave | Descendants::Stop => supervise::ending(status, None).end(),
+            };
             let mut claim = claim.clone();
-            claim.ended(Some(supervise::ending(status, None).end()));
+            claim.ended(Some(if time_limit { end.at_the_time_limit() } else { end }));
             orphaned::give_back(global, &lock, &claim, signals.inherited(), until_at_least, claim_fd);
         },
     };
@@ -94,8 +101,11 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let supervisor = Supervisor::new((&mut guard, terminal), lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, asked_by, until } =
         supervisor.run().context("cannot watch the command")?;
-    // From here on only nxlock gives the lock back, not the guard.
-    guard.dismiss();
+    // From here on only nxlock gives the lock back, not the guard; unless nxlock is killed before it has recorded the end.
+    match asked.recording.option() {
+        Some(_) => guard.kill_at(Moment::NEVER),
+        None => guard.dismiss(),
+    }
     if let Ok(ending) = &ending {
         notify::ended(ending, time_limit);
     }
@@ -103,13 +113,15 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let rest = rest.map(Moment::remaining).filter(|rest| !rest.is_zero());
     let end = end(&ending, time_limit, lost.is_some());
     let unreleased = finish(renewer, rest.map(Ttl::at_least), end, &mut lost);
+    guard.dismiss();
     guard.wait();
     if let (Err(_), Some(error)) = (&ending, &unreleased) {
         log::warn(format_args!("{error}"));
     }
     match ending {
         Ok(ending) => {
-            let unreleased = unreleased.map(|error| Unreleased { error, ends_in: until.remaining() });
+            let is_unrecorded = asked.recording.option().is_some();
+            let unreleased = unreleased.map(|error| Unreleased { error, ends_in: until.remaining(), is_unrecorded });
             Ok(Report::Ran(Ran { lock, ending, time_limit, lost, asked_by, unreleased }))
         }
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
@@ -139,7 +151,7 @@ fn end(ending: &Result<Ending, NoEnding>, time_limit: bool, is_lost: bool) -> Op
     };
     Some(match () {
         () if is_lost => end.without_the_lock(),
-        () if time_limit => RunEnd { outcome: RunOutcome::TimeLimit, ..end },
+        () if time_limit => end.at_the_time_limit(),
         () => end,
     })
 }

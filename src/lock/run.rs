@@ -163,6 +163,11 @@ impl RunEnd {
         RunEnd { outcome: RunOutcome::Lost, ..self }
     }
 
+    /// Returns the same end of a run that was stopped for its time limit.
+    pub fn at_the_time_limit(self) -> RunEnd {
+        RunEnd { outcome: RunOutcome::TimeLimit, ..self }
+    }
+
     /// Returns the end of a command that died of a signal.
     pub fn killed(signal: i32) -> RunEnd {
         RunEnd { outcome: RunOutcome::Signal, status: None, signal: Some(signal) }

@@ -190,7 +190,8 @@ fn aftermath(ran: &Ran) {
     }
     if let Some(unreleased) = &ran.unreleased {
         let ends_in = span(unreleased.ends_in);
-        log::warn(format_args!("{}; the lock ends by itself within {ends_in}", unreleased.error));
+        let record = if unreleased.is_unrecorded { ", and the end of the run is not recorded" } else { "" };
+        log::warn(format_args!("{}; the lock ends by itself within {ends_in}{record}", unreleased.error));
     }
 }
 

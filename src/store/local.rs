@@ -310,8 +310,12 @@ impl Store for Local {
             let mut ask = Request { token: &claim.token, ttl: ttl.get(), mode, life, held, waiting };
             Ok(match transaction.acquire(&mut ask)? {
                 Response::Granted(Granted { fence, slot }) => {
-                    if let Some(recording) = &claim.recording {
-                        transaction.note_run(&claim.token, recording, fence)?;
+                    if let Some(recording) = &claim.recording
+                        && let Err(fault) = transaction.note_run(&claim.token, recording, fence)
+                    {
+                        // The disk may be full. No command begins, so nobody should wait for it.
+                        transaction.release(&claim.token)?;
+                        return Err(fault);
                     }
                     let (granted, until) = (Moment::now(), ttl.believed_until(asked));
                     Acquired::Granted(Lease { fence: Some(fence), asked, granted, until, taken_over: None, slot })
@@ -416,7 +420,8 @@ impl Store for Local {
             return Ok(None);
         }
         let has_runs = |directory: &OpenDirectory, record: &Record| {
-            Ok(recording::recorded(directory, &record.key)?.all().next().is_some())
+            // A damaged one is reported by its name.
+            Ok(recording::recorded(directory, &record.key).map_or(true, |runs| runs.all().next().is_some()))
         };
         let names = self.listed(limit, has_runs)?;
         cursor.has_begun = true;

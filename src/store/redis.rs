@@ -483,8 +483,16 @@ impl Store for Server {
     }
 
     fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
-        self.record(&Operation::to("record the run under", &claim.name), claim, false, limit)?;
-        self.renew(claim, rest, limit)
+        // Before the lock may end. That it fails is no reason to let the lock end.
+        let operation = Operation::to("record the run under", &claim.name);
+        let soon = limit.no_later_than(Moment::now() + self.client.timeout / 4);
+        let recorded = self.record(&operation, claim, false, soon);
+        let renewed = self.renew(claim, rest, limit)?;
+        let again = |server: &mut Server| server.record(&operation, claim, false, limit);
+        if let Err(error) = recorded.or_else(|_| again(self)) {
+            recording::unrecorded(claim, &error);
+        }
+        Ok(renewed)
     }
 
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {

@@ -71,6 +71,8 @@ enum Instruction {
     KillAt(Moment),
     /// nxlock knows how the command ended, and sends it no more signals.
     Reap,
+    /// nxlock stops the command for its time limit.
+    TimeLimit,
 }
 
 /// What the guard must know about the lock.
@@ -82,9 +84,9 @@ pub struct GuardTask<'a> {
     pub kill_at: Moment,
     /// A descriptor that must stay open while the tree lives.
     pub keep_open: Option<RawFd>,
-    /// Releases the lock after nxlock has died, given how the command ended. The process does nothing else any more: this
+    /// Releases the lock after nxlock has died, given how the command ended, and whether for its time limit. The process does nothing else any more: this
     /// may replace it.
-    pub give_back: &'a dyn Fn(ExitStatus),
+    pub give_back: &'a dyn Fn(ExitStatus, bool),
 }
 
 /// A message: its type, and a number. Both ends are the same program.
@@ -149,11 +151,17 @@ impl Guard {
         self.tell(Instruction::Reap);
     }
 
+    /// Tells the guard that the command is stopped for its time limit, which is how the run ends.
+    pub fn time_limit(&self) {
+        self.tell(Instruction::TimeLimit);
+    }
+
     /// Sends an instruction, and continues a stopped guard: nothing else would.
     fn tell(&self, instruction: Instruction) {
         let message: Message = match instruction {
             Instruction::KillAt(moment) => [KILL_AT, moment.since_boot().map_or(u64::MAX, nanos)],
             Instruction::Reap => [REAP, 0],
+            Instruction::TimeLimit => [TIME_LIMIT, 0],
         };
         transmit(&self.socket, message);
         self.wake();
@@ -201,6 +209,7 @@ const ENDED: u64 = 4;
 const KILL_AT: u64 = 5;
 const REAP: u64 = 6;
 const OVERDUE: u64 = 7;
+const TIME_LIMIT: u64 = 8;
 
 /// Sends a message; returns whether there was room for it.
 fn transmit(socket: &OwnedFd, message: Message) -> bool {
@@ -240,6 +249,8 @@ struct Guarding {
     report: Ended,
     /// How the command ended.
     ended: Option<ExitStatus>,
+    /// nxlock has told the command to stop, for its time limit.
+    time_limit: bool,
     may_reap: bool,
 }
 
@@ -296,6 +307,7 @@ impl Guarding {
             killing: None,
             report: Ended::NotYet,
             ended: None,
+            time_limit: false,
             may_reap: false,
         })
     }
@@ -329,7 +341,7 @@ impl Guarding {
             // Pending signals are not for the nxlock that this process becomes.
             while let Ok(Some(_)) = self.signals.read_signal() {}
             // The tree is gone, the command with it: what the guard did not see end, it has killed.
-            (task.give_back)(self.ended.unwrap_or(ExitStatus::from_raw(libc::SIGKILL)));
+            (task.give_back)(self.ended.unwrap_or(ExitStatus::from_raw(libc::SIGKILL)), self.time_limit);
         }
         0
     }
@@ -350,6 +362,7 @@ impl Guarding {
             match what {
                 KILL_AT if number == u64::MAX => self.kill_at = Moment::NEVER,
                 KILL_AT => self.kill_at = Moment::after_boot(Duration::from_nanos(number)),
+                TIME_LIMIT => self.time_limit = true,
                 _ => self.may_reap = true,
             }
         }

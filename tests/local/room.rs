@@ -81,3 +81,18 @@ fn what_cannot_be_written_to_is_refused() {
     mounted.remount("rw");
     release(&mounted, &token);
 }
+
+#[test]
+fn on_a_full_disk_a_run_that_cannot_be_recorded_takes_no_lock() {
+    if !may_mount() {
+        return;
+    }
+    let mounted = Mounted::start();
+    mounted.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    fill(&mounted);
+    let mut waiting = mounted.nxlock(["run", "job", "--record", "-t", "3s", "--", "echo", "ran"]).start();
+    waiting.says("no space left on device");
+    mounted.nxlock(["run", "job", "--", "echo", "plain"]).run().exits(0).prints("plain\n");
+    fs::remove_file(mounted.path().join("fill")).unwrap();
+    waiting.finish().exits(0).prints("ran\n");
+}

@@ -38,9 +38,11 @@ impl Transaction<'_> {
         let now = micros();
         let last = runs.all().filter(|run| run.is_success()).max_by_key(|run| run.granted.min(now)).cloned();
         let Some(mut last) = last else { return Ok(None) };
-        // The clock has been set back since: counts from now, or nothing would be granted until it has caught up.
+        // The clock has been set back since: counts as if it had just ended, or nothing would be granted until the clock
+        // has caught up.
         if last.granted > now {
-            last.granted = now;
+            let held = last.ended.unwrap_or(last.granted).saturating_sub(last.granted);
+            (last.granted, last.ended) = (now.saturating_sub(held), Some(now));
             runs.put(self.directory, last.clone())?;
         }
         let age = Duration::from_micros(now - last.granted);

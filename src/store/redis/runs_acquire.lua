@@ -16,10 +16,14 @@ local damaged = damage(note)
 if damaged then return damaged end
 if not note and unless then
   local done = redis.call('HGET', R, 'done')
-  local at = begun(done)
-  -- The clock has been set back since: counts from now, or nothing would be granted until it has caught up.
+  local at = parts(done or '') and begun(done)
+  -- The clock has been set back since: counts as if it had just ended, or nothing would be granted until the clock has
+  -- caught up.
   if at and at > us then
-    at, done = us, digits(us) .. string.match(done, '|.*$')
+    local _, ends, outcome, rest, whose = parts(done)
+    local held = math.max(0, (tonumber(ends) or at) - at)
+    local between = string.match(done, '^%d+(|[^|]*|[^|]*|)')
+    at, done = us - held, digits(us - held) .. between .. table.concat({ digits(us), outcome, rest, whose }, '|')
     redis.pcall('HSET', R, 'done', done)
   end
   if at and us - at < unless then

@@ -8,14 +8,13 @@
 local all = redis.pcall('HGETALL', R)
 local damaged = damage(all)
 if damaged then return damaged end
-local lines, vanished = '', {}
+local lines, vanished = redis.call('HGET', R, 'ended') or '', {}
 for i = 1, #all, 2 do
   local who = string.match(all[i], '^run:(.*)$')
-  if who and not holds(who) then
+  -- If it has ended, it has asked once more since.
+  if who and not holds(who) and not string.find(lines .. '\n', '|' .. who .. '\n', 1, true) then
     vanished[#vanished + 1] = all[i + 1]
     vanished[#vanished + 1] = who
-  elseif all[i] == 'ended' then
-    lines = all[i + 1]
   end
 end
 return { lines, vanished }

@@ -9,7 +9,9 @@
 -- only that of a script. A run has one record, the first, unless it only seemed to have vanished by then.
 
 local answer = ask()
-if answer.err then return answer end
+-- The lock's key may be of another type now: then the lock is lost.
+local lost = answer[1] == 0 or (answer.err and string.find(answer.err, 'WRONGTYPE', 1, true))
+if answer.err and not lost then return answer end
 
 local who, kept, most = ARGV[#ARGV - 6], tonumber(ARGV[#ARGV - 5]), tonumber(ARGV[#ARGV - 4])
 local waited, held, fence, how = ARGV[#ARGV - 3], tonumber(ARGV[#ARGV - 2]), ARGV[#ARGV - 1], ARGV[#ARGV]
@@ -28,7 +30,7 @@ local function record()
   -- The server may have lost the note.
   note = note or table.concat({ digits(us - held), waited, fence }, '|')
   local outcome, rest = string.match(how, '^([%l_]*)|(.*)$')
-  if answer[1] == 0 then outcome = 'lost' end
+  if lost then outcome = 'lost' end
   local line = table.concat({ note, digits(us), outcome, rest, who }, '|')
   table.insert(lines, 1, line)
   -- Removes nothing. The note stays until the line is written: a node that is handing over the slot creates no keys any
@@ -44,4 +46,5 @@ local function record()
 end
 
 local recorded, why = pcall(record)
+if answer.err then return answer end
 return { answer, recorded and '' or type(why) == 'table' and why.err or tostring(why) }
