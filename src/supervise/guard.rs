@@ -52,7 +52,7 @@ pub enum End {
 /// A report of the guard about the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
-    /// The guard forked the process that is to become the command.
+    /// The process that is to become the command is about to call execve(2).
     Started(Pid),
     /// The process did not become the command.
     Failed(SpawnError),
@@ -272,7 +272,8 @@ enum Reaped {
 
 impl Guarding {
     fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
-        let tell = |errno: Errno| _ = transmit(&socket, [FAILED, number(errno as i32)]);
+        let begins = |command: Pid| _ = transmit(&socket, [STARTED, number(command.as_raw())]);
+        let failed = |errno: Errno| _ = transmit(&socket, [FAILED, number(errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
             all.thread_block()?;
@@ -283,11 +284,10 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            let command = program.spawn(task.terminal, task.start_by, tell)?;
+            let command = program.spawn(task.terminal, task.start_by, begins, failed)?;
             Ok((alarm, signals, command))
         })();
-        let (alarm, signals, command) = begun.inspect_err(|errno| tell(*errno))?;
-        transmit(&socket, [STARTED, number(command.as_raw())]);
+        let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;
         // After the fork, or the command would lose its terminal. A guard in a session of its own keeps no process
         // group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
         let _ = setsid();
