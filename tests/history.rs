@@ -111,7 +111,7 @@ fn nothing_but_the_record_and_the_fence_stays_and_both_expire() {
     let days = |days: i64| days * 24 * 3600 * 1000;
     assert!((days(30) - 60_000..=days(30)).contains(&redis.pttl(RUNS)), "{}", redis.pttl(RUNS));
     runs(&redis, &["--unless-done", "1ms"], true);
-    // Who looks back further needs it for longer.
+    // A longer --unless-done keeps it for longer.
     let done = redis.nxlock(["run", "other", "--unless-done", "60d", "--", "true"]).run();
     done.exits(0);
     assert!(redis.pttl("{lock:other}:runs") > days(59));
@@ -536,7 +536,7 @@ fn who_is_asked_to_give_up_and_who_breaks_are_recorded() {
     release(&redis, &token);
 }
 
-/// What a host does at its turn, in the nightly job.
+/// The fate of a host in one night of the nightly job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Night {
     Down,

@@ -7,14 +7,14 @@ use clap::Args;
 use crate::duration::positive;
 use crate::lock::{Claim, Recording, RunCount};
 
-/// What is remembered of a run beside its lock.
+/// How a run is recorded beside its lock.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "History")]
 pub struct RecordingArgs {
     /// Record how this run ends beside the lock, for `status --history`.
     ///
     /// The last N runs, 20 unless you say so and at most 1000, stay readable for 30 days. See HISTORY in nxlock(1).
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20")]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = RunCount::USUAL.to_string())]
     pub record: Option<RunCount>,
 
     /// Run nothing, and exit with 75, if the last recorded run that succeeded began less than D ago.

@@ -31,6 +31,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
     see_processes(&lock)?;
     claim.recording = asked.recording.recording(&claim);
+    let is_recorded = claim.recording.is_some();
     let wants = Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx);
     let mut store = open(global, prefix, Wants { records: asked.recording.option(), ..wants })?;
     let timeout = global.server_timeout;
@@ -102,9 +103,9 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let Outcome { ending, time_limit, mut lost, asked_by, until } =
         supervisor.run().context("cannot watch the command")?;
     // From here on only nxlock gives the lock back, not the guard; unless nxlock is killed before it has recorded the end.
-    match asked.recording.option() {
-        Some(_) => guard.kill_at(Moment::NEVER),
-        None => guard.dismiss(),
+    match is_recorded {
+        true => guard.kill_at(Moment::NEVER),
+        false => guard.dismiss(),
     }
     if let Ok(ending) = &ending {
         notify::ended(ending, time_limit);
@@ -120,7 +121,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     }
     match ending {
         Ok(ending) => {
-            let is_unrecorded = asked.recording.option().is_some();
+            let is_unrecorded = is_recorded;
             let unreleased = unreleased.map(|error| Unreleased { error, ends_in: until.remaining(), is_unrecorded });
             Ok(Report::Ran(Ran { lock, ending, time_limit, lost, asked_by, unreleased }))
         }

@@ -29,7 +29,7 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let rows = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
     let alone = subject.named.as_deref().unwrap_or_default();
     let last = match alone {
-        // What else is known of the lock is worth showing without it.
+        // A history that cannot be read does not hide the rest.
         [lock] if !global.json && output::is_for_a_terminal() => {
             let history =
                 subject.history(store.as_mut(), lock).inspect_err(|error| log::trace(format_args!("{error}")));

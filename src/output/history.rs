@@ -27,12 +27,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Returns the one for a terminal of this width, or for a file.
-    pub fn of(columns: Option<usize>) -> Clock {
-        if columns.is_some() { Clock::Local } else { Clock::Universal }
-    }
-
-    pub fn show(self, time: SystemTime) -> String {
+    fn show(self, time: SystemTime) -> String {
         match self {
             Clock::Local => local_instant(time),
             Clock::Universal => instant(time),
@@ -40,8 +35,9 @@ impl Clock {
     }
 }
 
-/// Returns a table of runs within `columns`, if that is set; nothing if there are none.
-pub fn table(histories: &[History], clock: Clock, columns: Option<usize>) -> String {
+/// Returns a table of runs for a terminal of this width, or for a file; nothing if there are none.
+pub fn table(histories: &[History], columns: Option<usize>) -> String {
+    let clock = if columns.is_some() { Clock::Local } else { Clock::Universal };
     let heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
     let lines = histories.iter().flat_map(|history| history.runs.iter().map(move |run| line(history, run, clock)));
     let lines: Vec<[Cell; COLUMNS]> = lines.collect();
@@ -71,7 +67,7 @@ fn line(history: &History, run: &Run, clock: Clock) -> [Cell; COLUMNS] {
     ]
 }
 
-/// Returns what is to be said of the last run of a lock: `done in 3m 12s by alice@ci-7, pid 4711, at 2026-11-23 ...`.
+/// Returns the last run of a lock in a line: `done in 3m 12s, begun 2026-11-23 03:00:07 +0100 by alice@ci-7, pid 4711`.
 pub fn last(run: &Run, clock: Clock) -> String {
     let word = if run.end.outcome == RunOutcome::Done { "in" } else { "after" };
     let held = run.held().map(|held| format!(" {word} {}", span(held))).unwrap_or_default();

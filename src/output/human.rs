@@ -20,7 +20,7 @@ pub fn stdout(report: &Report) -> Option<String> {
     match report {
         Report::Acquired(acquired) => Some(token(acquired)),
         Report::Status(status) => Some(standings(status)),
-        Report::Histories(histories) => Some(history::table(histories, Clock::of(columns()), columns())),
+        Report::Histories(histories) => Some(history::table(histories, columns())),
         Report::Checked(checked) => Some(check::text(checked)),
         _ => None,
     }

@@ -134,23 +134,17 @@ pub fn claimant(told: &Told) -> Value {
 
 /// Returns a recorded run.
 pub fn run(run: &Run) -> Value {
-    let Run { by, fence: with, waited, granted, ended, end } = run;
-    json!({
-        "id": by.id.as_str(),
-        "host": by.owner.host.raw(),
-        "user": by.owner.user.raw(),
-        "pid": by.owner.pid,
-        "reason": by.reason.as_ref().map(Tainted::raw),
-        "fence": fence(*with),
-        "asked": text::instant(run.asked()),
-        "granted": text::instant(*granted),
-        "ended": ended.map(text::instant),
-        "waited_ms": millis(*waited),
-        "held_ms": run.held().map(millis),
-        "outcome": end.outcome.name(),
-        "status": end.status,
-        "signal": end.signal,
-    })
+    let mut value = claimant(&run.by);
+    value["fence"] = fence(run.fence);
+    value["asked"] = json!(text::instant(run.asked()));
+    value["granted"] = json!(text::instant(run.granted));
+    value["ended"] = json!(run.ended.map(text::instant));
+    value["waited_ms"] = millis(run.waited);
+    value["held_ms"] = json!(run.held().map(millis));
+    value["outcome"] = json!(run.end.outcome.name());
+    value["status"] = json!(run.end.status);
+    value["signal"] = json!(run.end.signal);
+    value
 }
 
 fn history(history: &History) -> Value {

@@ -305,7 +305,7 @@ impl Server {
                 Some(answer) => answer,
                 None => {
                     // Before somebody else can ask whether it was done.
-                    self.record(operation, claim, true, limit)?;
+                    self.record(operation, claim, limit)?;
                     return self.release_moving(operation, &claim.token, limit);
                 }
             },
@@ -486,10 +486,9 @@ impl Store for Server {
         // Before the lock may end. That it fails is no reason to let the lock end.
         let operation = Operation::to("record the run under", &claim.name);
         let soon = limit.no_later_than(Moment::now() + self.client.timeout / 4);
-        let recorded = self.record(&operation, claim, false, soon);
+        let recorded = self.record(&operation, claim, soon);
         let renewed = self.renew(claim, rest, limit)?;
-        let again = |server: &mut Server| server.record(&operation, claim, false, limit);
-        if let Err(error) = recorded.or_else(|_| again(self)) {
+        if let Err(error) = recorded.or_else(|_| self.record(&operation, claim, limit)) {
             recording::unrecorded(claim, &error);
         }
         Ok(renewed)

@@ -50,7 +50,7 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
         updates.send(match task {
             Task::Look(opened) => {
                 match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {
-                    // What else is known of the lock is worth showing without them.
+                    // A history that cannot be read does not hide the rest.
                     Ok(rows) => Update::Seen(rows, opened.and_then(|lock| subject.history(store.as_mut(), &lock).ok())),
                     Err(error) => Update::Error(error),
                 }

@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::duration::span;
 use crate::lock::{Holder, words};
 use crate::log::{BAD, DOUBTFUL, FAINT};
-use crate::output::history::{self, Clock};
+use crate::output::history;
 use crate::output::status::{Table, detail};
 use crate::report::Named;
 use crate::text::shortened;
@@ -130,7 +130,7 @@ fn one(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
         None => String::new(),
     };
     if let Some(history) = model.history().filter(|history| !history.runs.is_empty()) {
-        let runs = history::table(std::slice::from_ref(history), Clock::Local, Some(columns));
+        let runs = history::table(std::slice::from_ref(history), Some(columns));
         shown += &format!("\n{runs}");
     }
     model.height = height.max(1);

@@ -31,6 +31,19 @@ fn run(authority: &impl Authority, options: &[&str], script: &str) -> Done {
     authority.nxlock([&["run", "job"], options, &["-c", script]].concat()).run()
 }
 
+/// Kills a holder and everything that it started.
+#[track_caller]
+fn is_killed_with_its_guard(holder: Turn) {
+    let all = holder.running.descendants();
+    // Stopped first: nxlock would record that its guard was killed.
+    holder.running.signal(Signal::SIGSTOP);
+    for pid in all {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    holder.running.signal(Signal::SIGKILL);
+    holder.finish().dies_of(Signal::SIGKILL);
+}
+
 pub fn a_recorded_run_is_told_with_who_when_and_how_it_ended(authority: &impl Authority) {
     let mut holder = Turn::had(authority, &["--record", "--reason", "release 4.3"]);
     let waits = Turn::queued(authority, &["--record"]);
@@ -107,20 +120,13 @@ pub fn the_last_runs_are_kept_and_no_more(authority: &impl Authority) {
     assert_eq!(kept, [6, 5, 4]);
     run(authority, &["--record"], "exit 9").exits(9);
     assert_eq!(history(authority).len(), 4);
-    // What was done is still known.
+    // The success is still known.
     run(authority, &["--unless-done", "1h"], "echo ran").exits(75).prints("");
 }
 
 pub fn a_run_that_is_killed_with_its_guard_never_ended(authority: &impl Authority) {
     let holder = Turn::had(authority, &["--record", "-t", "3s"]);
-    let all = holder.running.descendants();
-    holder.running.signal(Signal::SIGSTOP);
-    // The guard first: nxlock would record its end.
-    for pid in all {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    }
-    holder.running.signal(Signal::SIGKILL);
-    holder.finish().dies_of(Signal::SIGKILL);
+    is_killed_with_its_guard(holder);
     eventually("its lease is over", || is_free(authority));
     let seen = history(authority);
     assert_eq!(outcomes(authority), ["vanished"]);
@@ -178,7 +184,7 @@ pub fn who_waits_leaves_when_it_is_done(authority: &impl Authority) {
     holder.leaves();
     waits.finish().exits(75).prints("").says("\"job\": nothing to do: done in ");
     behind.finish().exits(75).prints("").says("nothing to do");
-    // Who does not ask has its turn.
+    // A waiter without the option has its turn.
     other.up();
     queue_is(authority, &[]);
     // Held or not, there is nothing to wait for.
@@ -308,13 +314,7 @@ pub fn a_command_that_was_told_to_stop_and_says_that_it_succeeded_has(authority:
 pub fn runs_that_always_vanish_are_not_kept_for_ever(authority: &impl Authority) {
     for _ in 0..4 {
         let holder = Turn::had(authority, &["--record=2", "-t", "1h"]);
-        let all = holder.running.descendants();
-        holder.running.signal(Signal::SIGSTOP);
-        for pid in all {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-        holder.running.signal(Signal::SIGKILL);
-        holder.finish().dies_of(Signal::SIGKILL);
+        is_killed_with_its_guard(holder);
         if !is_free(authority) {
             break_it(authority);
         }

@@ -104,7 +104,11 @@ impl World {
             let reply = self.acquire(&token);
             self.runs[host].as_mut().unwrap().is_of_today |= !is_noted;
             self.runs[host].as_mut().unwrap().is_noted = true;
-            return if reply[0] == "1" { Ok(()) } else { Err(format!("{token} has the lock, and is told {reply:?}")) };
+            return if reply[0] == "1" {
+                Ok(())
+            } else {
+                Err(format!("{token} has the lock, and the reply is {reply:?}"))
+            };
         }
         if self.runs[host].is_some() {
             return Ok(());
@@ -120,7 +124,7 @@ impl World {
         };
         let reply = self.acquire(&token);
         if reply[0] != expected {
-            return Err(format!("{token} is told {reply:?}, not {expected}"));
+            return Err(format!("the reply to {token} is {reply:?}, not {expected}"));
         }
         match expected {
             "3" if !self.done.iter().any(|done| reply[1].ends_with(&format!("|{done}"))) => {
@@ -128,7 +132,7 @@ impl World {
             }
             "1" => {
                 self.runs[host] = Some(Run { token, holds: true, is_noted: true, is_of_today: true });
-                // What has vanished is not noted for ever.
+                // A grant forgets the notes of runs that have vanished.
                 let fields: Vec<String> = cmd("HKEYS").arg(RUNS).query(&mut self.connection).unwrap();
                 let notes = fields.iter().filter(|field| field.starts_with("run:")).count();
                 if notes > self.holders() {
@@ -145,7 +149,7 @@ impl World {
         let answer = if run.holds { ["1", "2"] } else { ["0", "0"] };
         let reply = self.release(&run.token, how);
         if !answer.contains(&reply[0].as_str()) || reply.last().unwrap() != "" {
-            return Err(format!("{run} is told {reply:?}", run = run.token));
+            return Err(format!("the reply to {run} is {reply:?}", run = run.token));
         }
         if again {
             self.release(&run.token, how);
@@ -288,7 +292,7 @@ fn each_fault_in_a_script_is_noticed() {
     all_are_noticed(&FAULTS, &scripts, |fault| search(Some(fault), 500));
 }
 
-/// What a host that is up does when its turn comes.
+/// The fate of a host in one night.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Down,

@@ -10,8 +10,7 @@ use super::directory::{OpenDirectory, Part};
 use super::fault::LocalError;
 use super::lines::Lines;
 use super::record::RecordedRun;
-use super::transaction::Transaction;
-use crate::clock::wall;
+use super::transaction::{Transaction, micros_of_wall};
 use crate::lock::{Fence, Recording, Run, RunEnd, RunOutcome, Token};
 
 pub type Runs = Lines<RecordedRun>;
@@ -19,7 +18,7 @@ pub type Runs = Lines<RecordedRun>;
 /// Returns the recorded runs of a key; none once it is time to forget them.
 pub fn recorded(directory: &OpenDirectory, key: &str) -> Result<Runs, LocalError> {
     let mut runs = Runs::read(directory, directory.file(key, Part::Runs))?;
-    let now = micros();
+    let now = micros_of_wall();
     if runs.all().all(|run| run.kept_until <= now) {
         runs.forget(|_| true);
     }
@@ -35,7 +34,7 @@ impl Transaction<'_> {
         if runs.find(token).is_some_and(|run| run.end.is_none()) {
             return Ok(None);
         }
-        let now = micros();
+        let now = micros_of_wall();
         let last = runs.all().filter(|run| run.is_success()).max_by_key(|run| run.granted.min(now)).cloned();
         let Some(mut last) = last else { return Ok(None) };
         // The clock has been set back since: counts as if it had just ended, or nothing would be granted until the clock
@@ -57,19 +56,7 @@ impl Transaction<'_> {
         }
         runs.blank_forgotten()?;
         self.trim(&mut runs, recording)?;
-        runs.put(
-            self.directory,
-            RecordedRun {
-                token: token.clone(),
-                granted: micros(),
-                waited: recording.waited(),
-                fence: fence.0,
-                ended: None,
-                end: None,
-                kept_until: kept_until(recording),
-                is_listed: true,
-            },
-        )
+        runs.put(self.directory, RecordedRun::begun(token, recording, fence.0, micros_of_wall()))
     }
 
     /// Records how a run ended, once; `is_held` says whether it had its lock until then. Forgets it if nothing ran.
@@ -82,17 +69,11 @@ impl Transaction<'_> {
             None => return runs.remove(token),
             Some(end) => {
                 let end = if is_held { end } else { end.without_the_lock() };
-                let now = micros();
+                let now = micros_of_wall();
                 // Somebody may have deleted the file.
-                let noted = noted.unwrap_or_else(|| RecordedRun {
-                    token: token.clone(),
-                    granted: now.saturating_sub(u64::try_from(recording.held().as_micros()).unwrap_or(0)),
-                    waited: recording.waited(),
-                    fence: recording.fence.map_or(0, |fence| fence.0),
-                    ended: None,
-                    end: None,
-                    kept_until: 0,
-                    is_listed: true,
+                let noted = noted.unwrap_or_else(|| {
+                    let granted = now.saturating_sub(u64::try_from(recording.held().as_micros()).unwrap_or(0));
+                    RecordedRun::begun(token, recording, recording.fence.map_or(0, |fence| fence.0), granted)
                 });
                 let kept_until = kept_until(recording);
                 runs.put(self.directory, RecordedRun { ended: Some(now), end: Some(end), kept_until, ..noted })?;
@@ -103,7 +84,7 @@ impl Transaction<'_> {
 
     /// Removes what is not to be kept, and lists no more what is kept only because it succeeded last.
     fn trim(&self, runs: &mut Runs, recording: &Recording) -> Result<(), LocalError> {
-        let now = micros();
+        let now = micros_of_wall();
         let is_over = |run: &&RecordedRun| run.end.is_some() || self.has_vanished(run);
         let mut over: Vec<RecordedRun> = runs.all().filter(is_over).cloned().collect();
         over.sort_by_key(|run| Reverse(run.ended.unwrap_or(run.granted)));
@@ -145,11 +126,25 @@ impl Transaction<'_> {
 }
 
 impl RecordedRun {
+    /// Returns the line of a run that was granted the lock at this time, and has not ended.
+    fn begun(token: &Token, recording: &Recording, fence: u64, granted: u64) -> RecordedRun {
+        RecordedRun {
+            token: token.clone(),
+            granted,
+            waited: recording.waited(),
+            fence,
+            ended: None,
+            end: None,
+            kept_until: kept_until(recording),
+            is_listed: true,
+        }
+    }
+
     fn is_success(&self) -> bool {
         self.end.is_some_and(|end| end.outcome == RunOutcome::Done)
     }
 
-    /// Returns the run as people are told of it, if its end is known.
+    /// Returns the run for people to read, if its end is known.
     fn told(&self) -> Option<Run> {
         let instant = |micros| SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
         Some(Run {
@@ -164,11 +159,5 @@ impl RecordedRun {
 }
 
 fn kept_until(recording: &Recording) -> u64 {
-    micros().saturating_add(u64::try_from(recording.kept_for().as_micros()).unwrap_or(u64::MAX))
-}
-
-/// Microseconds since 1970, by the wall clock.
-fn micros() -> u64 {
-    let since = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    micros_of_wall().saturating_add(u64::try_from(recording.kept_for().as_micros()).unwrap_or(u64::MAX))
 }

@@ -453,7 +453,7 @@ impl<'a> Transaction<'a> {
             token: ask.token.clone(),
             granted: self.now,
             until: self.in_future(ask.ttl),
-            since: millis_of_wall(),
+            since: micros_of_wall() / 1000,
             reserved: None,
             life: ask.life,
         }
@@ -485,7 +485,7 @@ impl<'a> Transaction<'a> {
             token: waiter.token.clone(),
             granted: self.now,
             until: self.in_future(GRACE),
-            since: millis_of_wall(),
+            since: micros_of_wall() / 1000,
             reserved: Some(waiter.ticket),
             life: Life::Lease,
         };
@@ -514,8 +514,7 @@ impl<'a> Transaction<'a> {
     /// Returns the next fence. It rises with every change of holder; the wall clock is its lower bound, in case the
     /// record is lost.
     pub(super) fn next_fence(&self) -> u64 {
-        let floor = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
-        self.record.fence.saturating_add(1).max(u64::try_from(floor).unwrap_or(0))
+        self.record.fence.saturating_add(1).max(micros_of_wall())
     }
 
     pub(super) fn change_hands(&mut self, fence: u64, state: State) -> Result<(), LocalError> {
@@ -534,9 +533,10 @@ impl<'a> Transaction<'a> {
     }
 }
 
-fn millis_of_wall() -> u64 {
+/// Microseconds since 1970, by the wall clock.
+pub(super) fn micros_of_wall() -> u64 {
     let since = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Formats a record.

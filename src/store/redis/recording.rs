@@ -29,29 +29,21 @@ impl Server {
     /// that cannot be done: an error that no retry mends is no reason to keep the lock, nor to let it go.
     ///
     /// # Errors
-    /// Those that a retry may mend.
-    pub(super) fn record(
-        &mut self,
-        operation: &Operation<'_>,
-        claim: &Claim,
-        is_moving: bool,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
+    /// If a retry may succeed.
+    pub(super) fn record(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<(), Error> {
         if !has_ended(claim) {
             return Ok(());
         }
-        let recorded = if is_moving { Ok(None) } else { self.record_at_once(operation, claim, limit) };
-        let recorded = recorded.and_then(|recorded| match recorded {
-            Some(()) => Ok(()),
-            None => self.record_moving(operation, claim, limit),
-        });
+        let recorded = match self.record_at_once(operation, claim, limit) {
+            Ok(None) => self.record_moving(operation, claim, limit),
+            recorded => recorded.map(drop),
+        };
         match recorded {
-            Err(error) if error.is_retryable() => Err(error),
-            Err(error) => {
+            Err(error) if !error.is_retryable() => {
                 unrecorded(claim, &error);
                 Ok(())
             }
-            Ok(()) => Ok(()),
+            recorded => recorded,
         }
     }
 
