@@ -1,12 +1,17 @@
 //! Replies that are lost after the server has carried out the request.
 
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use crate::support::{Fate, Proxy, Redis, eventually};
+use crate::support::{Fate, Nxlock, Proxy, Redis, eventually};
 
 /// Loses the reply to request `n` in this way; delivers all others.
 fn nth(n: usize, fate: Fate) -> impl Fn(usize) -> Fate + Send + Sync {
@@ -200,4 +205,46 @@ fn who_gives_up_undoes_the_first_of_several_requests_too() {
     proxy.lets_go();
     eventually("it was granted", || redis.exists("{lock:job}:fence"));
     eventually("and undone", || !redis.exists("lock:job"));
+}
+
+/// Passes requests on to a server, and replies to the client: each only after the client has sent more or has left, and
+/// then none to one that has left, of which it reads nothing more either. Redis does so if it is slow between the
+/// execution of a request and its reply.
+fn replies_late(mut client: UnixStream, mut server: UnixStream) -> io::Result<()> {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let length = client.read(&mut bytes)?;
+        if length == 0 {
+            return Ok(());
+        }
+        server.write_all(&bytes[..length])?;
+        let length = server.read(&mut bytes)?;
+        poll(&mut [PollFd::new(client.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+        // Time for the client to leave, if it does not wait for this reply.
+        let mut left = [PollFd::new(client.as_fd(), PollFlags::empty())];
+        poll(&mut left, 200_u8)?;
+        client.write_all(&bytes[..length])?;
+    }
+}
+
+#[test]
+fn who_gives_up_at_a_unix_socket_does_not_leave_before_the_undo_will_be_read() {
+    let servers = [Redis::start(), Redis::start(), Redis::start()];
+    let [late, others @ ..] = &servers;
+    let socket = late.directory().join("late");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = late.socket();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), UnixStream::connect(&server).unwrap());
+            thread::spawn(|| replies_late(client, server));
+        }
+    });
+    // Two of three servers refuse: nobody waits for the third.
+    others.iter().for_each(|redis| redis.put("lock:job", b"another's", Some(60_000)));
+    let urls = format!("unix://{} {} {}", socket.display(), others[0].url(), others[1].url());
+    Nxlock::new(["acquire", "job", "-n", "--ttl", "1h"]).env("NXLOCK_SERVER", urls).run().exits(75);
+    assert!(late.exists("{lock:job}:fence"), "it was granted");
+    eventually("and undone", || !late.exists("lock:job"));
+    others.iter().for_each(|redis| redis.delete("lock:job"));
 }

@@ -48,6 +48,8 @@ const MAX_REDIRECTS: usize = 5;
 const MOST_SPENT: usize = 16;
 /// How long an undone connection stays open.
 const UNDONE_FOR: Duration = Duration::from_secs(60);
+/// How long to wait for a server that is executing what was given up, before this process may exit.
+const LINGER: Duration = Duration::from_secs(1);
 
 impl Client {
     pub fn new(topology: Topology, timeout: Duration) -> Client {
@@ -250,12 +252,13 @@ impl Client {
     }
 
     /// Sends requests behind each one that was given up, so that the server cannot execute them before it. Does not
-    /// wait for the replies.
+    /// wait for their replies.
     pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
         let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
+        let linger = Moment::now() + LINGER;
         for mut spent in self.spent.drain(..) {
             // If sending fails, the request to undo cannot be answered either, and its lease expires.
-            if spent.send(&packed, limit).is_ok() {
+            if spent.send_behind(&packed, limit, linger).is_ok() {
                 self.undone.insert(0, (Moment::now(), spent));
             }
         }

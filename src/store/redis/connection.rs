@@ -6,9 +6,10 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use nix::libc::{self, c_int};
 use nix::poll::PollFlags;
 use redis::{Cmd, Parser, Value, cmd};
 
@@ -88,6 +89,35 @@ impl Connection {
     pub fn send(&mut self, request: &[u8], limit: Limit<'_>) -> Result<(), NoReply> {
         let mut rest = request;
         self.send_rest(&mut rest, limit).map_err(|fault| NoReply { fault, sent: rest.len() < request.len() })
+    }
+
+    /// Sends requests behind one whose reply was given up, so that the server executes them after it.
+    ///
+    /// A server that is about to write that reply must be able to: Redis reads nothing more from a client that it
+    /// cannot write to. On a Unix socket it cannot once this process has exited (TCP takes the reply all the same), so
+    /// until `linger`, this waits for the reply to arrive. A server that has not read the first request reads both
+    /// together.
+    pub fn send_behind(&mut self, requests: &[u8], limit: Limit<'_>, linger: Moment) -> Result<(), NoReply> {
+        let unread = self.unread();
+        self.send(requests, limit)?;
+        if let (Some(before), Some(after)) = (unread, self.unread())
+            && after > 0
+            && (before == 0 || after <= before)
+        {
+            // Without the reply there is nothing more to do than without the wait.
+            let _ = Limit::until(linger).wait_for(&[(self.fd(), PollFlags::POLLIN)]);
+        }
+        Ok(())
+    }
+
+    /// Returns how much the server has not read yet of what was sent by a Unix socket: buffers in the kernel, in bytes,
+    /// so more than the messages (SIOCOUTQ). If the kernel does not tell, nothing.
+    fn unread(&self) -> Option<c_int> {
+        let Stream::Unix(socket) = &self.stream else { return None };
+        let mut bytes = 0;
+        // SAFETY: the descriptor is open, and the kernel writes one int.
+        let told = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        Some(if told == 0 { bytes } else { 0 })
     }
 
     /// Sends the rest of a request, and removes from it what was sent.
