@@ -107,6 +107,7 @@ fn a_script_that_wants_no_signal_cannot_be_asked() {
     let script = Script::holding(&redis, "--ttl 3s --lost-signal none");
     redis.nxlock(["release", "job", "--ask", &holder_id(&redis)]).run().exits(75).says("cannot be asked");
     script.goes_on_to("");
+    script.keeper_ends();
     script.ends_untold();
 }
 
