@@ -367,20 +367,24 @@ impl Store for Quorum {
     }
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
-        let votes = self.ask(&Request::Look(name.clone()), limit, Stragglers::LeftBehind, |_| false)?;
-        let theirs = votes.each().flatten().find_map(|answer| match answer {
-            Answer::Seen(LockState { holder: Some(holder), .. }, token) if holder.id == *id => token.clone(),
-            _ => None,
-        });
-        let Some(token) = theirs else {
+        let theirs = |votes: &Votes| {
+            votes.each().flatten().find_map(|answer| match answer {
+                Answer::Seen(LockState { holder: Some(holder), .. }, token) if holder.id == *id => token.clone(),
+                _ => None,
+            })
+        };
+        // A claim without a majority may be at the slowest server alone.
+        let look = Request::Look(name.clone());
+        let votes = self.ask(&look, limit, Stragglers::Awaited, |votes| theirs(votes).is_some())?;
+        let Some(token) = theirs(&votes) else {
             return match votes.answered() >= votes.quorum() {
                 true => Ok(Released::NotYours(verdict(&votes))),
                 false => Err(self.too_few("break", Some(name), &votes).of_read()),
             };
         };
         // Each server compares the whole value again before it deletes the key.
-        let claim = Claim::of(name.clone(), token);
-        let votes = self.give_back(&claim, limit)?;
+        let release = Request::Release(Claim::of(name.clone(), token), Whose::Anybodys);
+        let votes = self.ask(&release, limit, Stragglers::Awaited, |_| false)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("break", Some(name), &votes));
         }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::quorum::{OTHERS, nothing_is_left};
-use crate::support::turns::{Turn, turn};
+use crate::support::turns::{Turn, acquire, turn};
 use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
 
 /// Returns a function that tells whether a request is the first script of all.
@@ -139,4 +139,15 @@ fn a_server_that_hangs_once_it_has_voted_makes_nobody_call_the_others_unreachabl
     five.each()[2].delete("lock:job");
     five.each_mut()[4].restart();
     nothing_is_left(&five);
+}
+
+#[test]
+fn a_claim_at_one_far_slower_server_can_be_broken() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    let token = acquire(&three[0], "1h");
+    let slow = Proxy::to(&three[0], |_| Fate::Slow(Duration::from_millis(150)));
+    let servers = format!("{} {} {}", slow.url(), three[1].url(), three[2].url());
+    let call = Nxlock::new(["release", "job", "--break", &token[4..12]]).env("NXLOCK_SERVER", &servers);
+    call.run().exits(0).says("broke \"job\"");
+    assert!(!three[0].exists("lock:job"));
 }
