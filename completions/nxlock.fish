@@ -24,15 +24,15 @@ function __fish_nxlock_using_subcommand
     contains -- $cmd[1] $argv
 end
 
-complete -c nxlock -n "__fish_nxlock_needs_command" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
-complete -c nxlock -n "__fish_nxlock_needs_command" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
+complete -c nxlock -n "__fish_nxlock_needs_command" -s s -l server -d 'Server that keeps the locks' -r
+complete -c nxlock -n "__fish_nxlock_needs_command" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_needs_command" -l config -d 'Read the configuration only from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_needs_command" -l password-file -d 'Read the server\'s password from the first line of FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-ca -d 'Trust the certificate authorities in FILE instead of the system\'s' -r -F
-complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-cert -d 'Present the client certificate in FILE to the server' -r -F
-complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-key -d 'Read the private key of the client certificate from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_needs_command" -l server-timeout -d 'Wait at most D for a connection, and at most D for a reply' -r
-complete -c nxlock -n "__fish_nxlock_needs_command" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
+complete -c nxlock -n "__fish_nxlock_needs_command" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-cert -d 'Present the client certificate in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_needs_command" -l server-timeout -d 'Limit of each connect and each reply' -r
+complete -c nxlock -n "__fish_nxlock_needs_command" -l color -d 'Use colours: auto, always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_needs_command" -l json -d 'Print the answer as one JSON document'
@@ -47,20 +47,20 @@ complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "release" -d 'Release 
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "status" -d 'Show who holds which lock'
 complete -c nxlock -n "__fish_nxlock_needs_command" -f -a "check" -d 'Check whether the server is fit to keep locks'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l key -d 'Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key' -r -f
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s t -l ttl -d 'The lease: how long the lock outlives a holder that cannot renew it' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s w -l wait -d 'Wait at most D; 0 is the same as -n. Without -w and -n, wait for ever' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l supersede -d 'The newest wins: those who wait with --supersede too give up, and exit with 75' -r -f -a "waiting\t'Those who wait with --supersede'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s t -l ttl -d 'Lease, renewed while the command runs' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s w -l wait -d 'Wait at most D, instead of for ever' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l supersede -d 'The newest wins: others who wait so give up' -r -f -a "waiting\t'Those who wait with --supersede'
 running\t'Those, and a holder that runs with --supersede=running: it is asked to give up'"
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N (0 to 255) instead of 75 if somebody else holds the lock' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Show TEXT to others in `status` and in their "held by" message' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if the lock is held' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Show TEXT in `status` and to those who wait' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s j -l slots -d 'Let at most N hold the lock at a time, each in a slot of its own: 1 to 10000' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s j -l slots -d 'Let at most N hold the lock at a time, each in its own slot' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l events -d 'Write events to FD, or append them to FILE, one JSON object per line' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l record -d 'Record how this run ends beside the lock, for `status --history`' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l unless-done -d 'Run nothing, and exit with 75, if the last recorded run that succeeded began less than D ago' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l record -d 'Record how this run ends, for `status --history`' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l unless-done -d 'Run nothing, exit 75, if it was done less than D ago' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s c -l shell -d 'Run TEXT with `sh -c`; no further arguments are allowed' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l at-least -d 'Keep the name locked until D after the grant, even if the command ends sooner' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l at-least -d 'Keep the name locked until D after the grant' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l time-limit -d 'Stop the command after D and exit with 124' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l kill-after -d 'When stopping the command, send KILL D after TERM' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l on-lost -d 'What to do if the lock is lost while the command runs' -r -f -a "stop\t'Stop the command and everything it started'
@@ -68,20 +68,20 @@ continue\t'Report the loss, and let the command run on without the lock'"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l descendants -d 'What to do with processes that outlive a command that ended by itself' -r -f -a "leave\t'Release the lock at once, and let them run on without it'
 wait\t'Hold the lock until they are gone'
 stop\t'Stop them, then release the lock'"
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Server that keeps the locks' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l config -d 'Read the configuration only from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l password-file -d 'Read the server\'s password from the first line of FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-ca -d 'Trust the certificate authorities in FILE instead of the system\'s' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-cert -d 'Present the client certificate in FILE to the server' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-key -d 'Read the private key of the client certificate from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l server-timeout -d 'Wait at most D for a connection, and at most D for a reply' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-cert -d 'Present the client certificate in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l server-timeout -d 'Limit of each connect and each reply' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l color -d 'Use colours: auto, always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
-complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l shared -d 'Hold the lock together with everybody who asks with --shared too'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l shared -d 'Hold the lock together with all who ask with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-ask -d 'Do not let others ask this holder to give up: neither by `release --ask` nor by --supersede=running'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l json -d 'Print the answer as one JSON document'
@@ -90,33 +90,33 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s v -l verbose -d 'R
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l key -d 'Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key' -r -f
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l while-pid -d 'Hold the lock until process PID ends: a keeper in the background renews it' -r -f
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l lost-signal -d 'Send SIG to PID if the lock is lost: a signal name or number, or `none`' -r -f
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s t -l ttl -d 'How long you need the lock, at least 100ms; it expires after D' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d 'Wait at most D; 0 is the same as -n. Without -w and -n, wait for ever' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l supersede -d 'The newest wins: those who wait with --supersede too give up, and exit with 75' -r -f -a "waiting\t'Those who wait with --supersede'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l while-pid -d 'Hold the lock until process PID ends' -r -f
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l lost-signal -d 'Send SIG to PID if the lock is lost' -r -f
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s t -l ttl -d 'How long you need the lock; it expires after D' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d 'Wait at most D, instead of for ever' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l supersede -d 'The newest wins: others who wait so give up' -r -f -a "waiting\t'Those who wait with --supersede'
 running\t'Those, and a holder that runs with --supersede=running: it is asked to give up'"
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N (0 to 255) instead of 75 if somebody else holds the lock' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Show TEXT to others in `status` and in their "held by" message' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if the lock is held' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Show TEXT in `status` and to those who wait' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s j -l slots -d 'Let at most N hold the lock at a time, each in a slot of its own: 1 to 10000' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s j -l slots -d 'Let at most N hold the lock at a time, each in its own slot' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l events -d 'Write events to FD, or append them to FILE, one JSON object per line' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Server that keeps the locks' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l config -d 'Read the configuration only from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l password-file -d 'Read the server\'s password from the first line of FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-ca -d 'Trust the certificate authorities in FILE instead of the system\'s' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-cert -d 'Present the client certificate in FILE to the server' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-key -d 'Read the private key of the client certificate from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l server-timeout -d 'Wait at most D for a connection, and at most D for a reply' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-cert -d 'Present the client certificate in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l server-timeout -d 'Limit of each connect and each reply' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l color -d 'Use colours: auto, always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l export -d 'Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l export -d 'Print shell variables for `eval` instead of the token'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
-complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l shared -d 'Hold the lock together with everybody who asks with --shared too'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l shared -d 'Hold the lock together with all who ask with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l json -d 'Print the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s q -l quiet -d 'Report only errors'
@@ -125,15 +125,15 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s h -l help -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l key -d 'Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s t -l ttl -d 'How long you need the lock from now on, at least 100ms' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d 'Server that keeps the locks' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l config -d 'Read the configuration only from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l password-file -d 'Read the server\'s password from the first line of FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-ca -d 'Trust the certificate authorities in FILE instead of the system\'s' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-cert -d 'Present the client certificate in FILE to the server' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-key -d 'Read the private key of the client certificate from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l server-timeout -d 'Wait at most D for a connection, and at most D for a reply' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-cert -d 'Present the client certificate in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l server-timeout -d 'Limit of each connect and each reply' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l color -d 'Use colours: auto, always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l json -d 'Print the answer as one JSON document'
@@ -142,19 +142,19 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s v -l verbose -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l key -d 'Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key' -r -f
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l ask -d 'Ask the holder that `status` shows as ID to give up: its command is stopped as by TERM, then the lock is free' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l ask -d 'Ask the holder that `status` shows as ID to give up' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l reason -d 'Tell the holder TEXT' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s w -l wait -d 'Wait until the holder has given up, at most D: then exit with 75' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID, while what it runs goes on: the last resort' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s w -l wait -d 'Wait until the holder has given up, at most D' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Server that keeps the locks' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l config -d 'Read the configuration only from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l password-file -d 'Read the server\'s password from the first line of FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-ca -d 'Trust the certificate authorities in FILE instead of the system\'s' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-cert -d 'Present the client certificate in FILE to the server' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-key -d 'Read the private key of the client certificate from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l server-timeout -d 'Wait at most D for a connection, and at most D for a reply' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-cert -d 'Present the client certificate in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l server-timeout -d 'Limit of each connect and each reply' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l color -d 'Use colours: auto, always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l json -d 'Print the answer as one JSON document'
@@ -164,32 +164,32 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s h -l help -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l watch -d 'Keep the view live: refresh it every D' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l key -d 'Use KEY, without prefix, in place of NAME' -r -f
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Server that keeps the locks' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l config -d 'Read the configuration only from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l password-file -d 'Read the server\'s password from the first line of FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-ca -d 'Trust the certificate authorities in FILE instead of the system\'s' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-cert -d 'Present the client certificate in FILE to the server' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-key -d 'Read the private key of the client certificate from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l server-timeout -d 'Wait at most D for a connection, and at most D for a reply' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-cert -d 'Present the client certificate in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l server-timeout -d 'Limit of each connect and each reply' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l color -d 'Use colours: auto, always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
-complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l history -d 'Show the recorded runs of each lock, the last first: who ran, when, for how long, and how it ended'
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l history -d 'Show recorded runs: who, when, how long, how they ended'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l json -d 'Print the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s q -l quiet -d 'Report only errors'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s v -l verbose -d 'Report each step, with the time elapsed'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s V -l version -d 'Print version'
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s s -l server -d 'Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the option for three or more servers: a majority decides' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l prefix -d 'Key prefix: the key of a lock is P followed by NAME' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s s -l server -d 'Server that keeps the locks' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l config -d 'Read the configuration only from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l password-file -d 'Read the server\'s password from the first line of FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-ca -d 'Trust the certificate authorities in FILE instead of the system\'s' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-cert -d 'Present the client certificate in FILE to the server' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-key -d 'Read the private key of the client certificate from FILE' -r -F
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l server-timeout -d 'Wait at most D for a connection, and at most D for a reply' -r
-complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l color -d 'Colour messages: auto (on a terminal), always, or never' -r -f -a "auto\t''
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-cert -d 'Present the client certificate in FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l server-timeout -d 'Limit of each connect and each reply' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l color -d 'Use colours: auto, always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l json -d 'Print the answer as one JSON document'

@@ -3,11 +3,13 @@
 //! Help, completions and manual pages are generated from this one definition (`cli/docs.rs`), so each text below is
 //! written for all three. Parsing touches neither the network nor a file.
 
+mod brief;
 pub mod config;
 #[cfg(test)]
 pub mod docs;
 mod event_args;
 mod global;
+mod hints;
 mod lost;
 mod parse;
 mod recording;
@@ -96,9 +98,9 @@ pub struct Run {
     #[command(flatten)]
     pub lock: LockArg,
 
-    /// The lease: how long the lock outlives a holder that cannot renew it.
+    /// Lease, renewed while the command runs.
     ///
-    /// nxlock renews the lease every third of D, and at least every 10s. D is at least 100ms.
+    /// It is how long the lock outlives a holder that cannot renew it. nxlock renews it every third of D, and at least every 10s. D is at least 100ms.
     #[arg(short, long, value_name = "D", default_value = "30s")]
     pub ttl: Ttl,
 
@@ -121,9 +123,9 @@ pub struct Run {
     #[arg(short = 'c', long, value_name = "TEXT", help_heading = "The command")]
     pub shell: Option<OsString>,
 
-    /// Keep the name locked until D after the grant, even if the command ends sooner.
+    /// Keep the name locked until D after the grant.
     ///
-    /// For short cron jobs: a host whose clock is behind must not run the job again.
+    /// The name stays locked even if the command ends sooner. For short cron jobs: a host whose clock is behind must not run the job again.
     #[arg(long, value_name = "D", value_parser = positive, help_heading = "The command")]
     pub at_least: Option<Duration>,
 
@@ -135,24 +137,27 @@ pub struct Run {
     ///
     /// nxlock always shortens D to what the lease leaves: the command is gone before the lease can expire.
     #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse, help_heading = "The command")]
+    #[arg(hide_short_help = true)]
     pub kill_after: Duration,
 
     /// What to do if the lock is lost while the command runs.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLost::Stop, help_heading = "The command")]
+    #[arg(hide_short_help = true)]
     pub on_lost: OnLost,
 
     /// What to do with processes that outlive a command that ended by itself.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Descendants::Leave, help_heading = "The command")]
+    #[arg(hide_short_help = true)]
     pub descendants: Descendants,
 
     /// Do not let others ask this holder to give up: neither by `release --ask` nor by --supersede=running.
     ///
     /// They can still break the lock.
-    #[arg(long, help_heading = "The command")]
+    #[arg(long, help_heading = "The command", hide_short_help = true)]
     pub no_ask: bool,
 
     /// The command and its arguments, passed through byte for byte.
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command")]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, help_heading = "The command", hide_short_help = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
@@ -172,26 +177,30 @@ pub struct Acquire {
     #[command(flatten)]
     pub lock: LockArg,
 
-    /// Hold the lock until process PID ends: a keeper in the background renews it.
+    /// Hold the lock until process PID ends.
     ///
-    /// `$$` is the calling shell. The lock is free as soon as PID ends, whatever ends it, or as soon as
+    /// A keeper in the background renews it. `$$` is the calling shell. The lock is free as soon as PID ends, whatever ends it, or as soon as
     /// `release` releases it.
     #[arg(long, value_name = "PID", value_hint = ValueHint::Other)]
     #[arg(value_parser = lost::process)]
     pub while_pid: Option<u32>,
 
-    /// Send SIG to PID if the lock is lost: a signal name or number, or `none`.
+    /// Send SIG to PID if the lock is lost.
+    ///
+    /// SIG is a signal's name or number, or `none`.
     #[arg(long, value_name = "SIG", default_value = "TERM", requires = "while_pid", value_hint = ValueHint::Other)]
     pub lost_signal: LostSignal,
 
-    /// How long you need the lock, at least 100ms; it expires after D.
+    /// How long you need the lock; it expires after D.
     ///
-    /// With --while-pid, --ttl is optional and defaults to 30s: it is how long the lock outlives a keeper
+    /// D is at least 100ms. With --while-pid, --ttl is optional and defaults to 30s: it is how long the lock outlives a keeper
     /// that cannot renew it.
     #[arg(short, long, value_name = "D", required_unless_present = "while_pid")]
     pub ttl: Option<Ttl>,
 
-    /// Print `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted for `eval`.
+    /// Print shell variables for `eval` instead of the token.
+    ///
+    /// nxlock prints `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted.
     #[arg(long, conflicts_with = "json")]
     pub export: bool,
 
@@ -219,7 +228,9 @@ impl Acquire {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Waiting")]
 pub struct WaitArgs {
-    /// Wait at most D; 0 is the same as -n. Without -w and -n, wait for ever.
+    /// Wait at most D, instead of for ever.
+    ///
+    /// 0 is the same as -n.
     #[arg(short, long, value_name = "D", value_parser = duration::parse, conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
 
@@ -228,28 +239,30 @@ pub struct WaitArgs {
     pub no_wait: bool,
 
     /// Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_queue: bool,
 
-    /// The newest wins: those who wait with --supersede too give up, and exit with 75.
+    /// The newest wins: others who wait so give up.
     ///
-    /// They give up as soon as this one joins the queue, and this one does as soon as a newer one does. Those who wait
+    /// Those who wait with --supersede too exit with 75. They give up as soon as this one joins the queue, and this one does as soon as a newer one does. Those who wait
     /// without --supersede are left alone, and so is the holder; with --supersede=running, a holder that runs with
     /// --supersede=running is asked to give up. See SUPERSEDING in nxlock(1).
     #[arg(long, value_name = "WHOM", value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "waiting", conflicts_with_all = ["no_queue", "setnx_compat"])]
     pub supersede: Option<Supersedes>,
 
-    /// Exit with N (0 to 255) instead of 75 if somebody else holds the lock.
-    #[arg(short = 'E', long, value_name = "N")]
+    /// Exit with N instead of 75 if the lock is held.
+    ///
+    /// N is 0 to 255. It applies wherever nxlock would exit with 75.
+    #[arg(short = 'E', long, value_name = "N", allow_negative_numbers = true)]
     pub conflict_exit_code: Option<u8>,
 
-    /// Show TEXT to others in `status` and in their "held by" message.
+    /// Show TEXT in `status` and to those who wait.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
 
     /// Accept the lock only once N replicas of the server have it.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, hide_short_help = true)]
     pub min_replicas: u32,
 }
 
@@ -267,7 +280,7 @@ pub struct Renew {
     #[command(flatten)]
     pub lock: LockArg,
 
-    /// The token that `acquire` printed; `-` reads it from stdin.
+    /// Token that `acquire` printed, or - for stdin.
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
     pub token: String,
 
@@ -292,13 +305,13 @@ pub struct Release {
     #[command(flatten)]
     pub lock: LockArg,
 
-    /// The token that `acquire` printed; `-` reads it from stdin.
+    /// Token that `acquire` printed, or - for stdin.
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
     pub token: Option<String>,
 
-    /// Ask the holder that `status` shows as ID to give up: its command is stopped as by TERM, then the lock is free.
+    /// Ask the holder that `status` shows as ID to give up.
     ///
-    /// The holder learns of it when it renews the lock, within 10s. It may refuse (`run --no-ask`), and a lock that no
+    /// Its command is stopped as by TERM, and then the lock is free. The holder learns of it when it renews the lock, within 10s. It may refuse (`run --no-ask`), and a lock that no
     /// process renews has nobody to ask: 75. If ID does not hold the lock, nxlock exits with 76.
     #[arg(long, value_name = "ID", conflicts_with = "break_id")]
     pub ask: Option<HolderId>,
@@ -307,13 +320,15 @@ pub struct Release {
     #[arg(long, value_name = "TEXT", requires = "ask", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
 
-    /// Wait until the holder has given up, at most D: then exit with 75.
+    /// Wait until the holder has given up, at most D.
+    ///
+    /// If it has not given up by then, nxlock exits with 75.
     #[arg(short, long, value_name = "D", requires = "ask", value_parser = positive)]
     pub wait: Option<Duration>,
 
-    /// Take the lock from the holder that `status` shows as ID, while what it runs goes on: the last resort.
+    /// Take the lock from the holder that `status` shows as ID.
     ///
-    /// nxlock refuses this and exits with 76 if the holder has changed since.
+    /// What that holder runs goes on: this is the last resort. nxlock refuses this and exits with 76 if the holder has changed since.
     #[arg(long = "break", value_name = "ID")]
     pub break_id: Option<HolderId>,
 }
@@ -337,9 +352,9 @@ pub struct Status {
     #[arg(value_parser = duration::interval)]
     pub watch: Option<Duration>,
 
-    /// Show the recorded runs of each lock, the last first: who ran, when, for how long, and how it ended.
+    /// Show recorded runs: who, when, how long, how they ended.
     ///
-    /// Without names, of every lock under the prefix that has any. `run --record` records them. See HISTORY in
+    /// The last run comes first. Without names, of every lock under the prefix that has any. `run --record` records them. See HISTORY in
     /// nxlock(1).
     #[arg(long, conflicts_with = "watch")]
     pub history: bool,

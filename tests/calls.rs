@@ -66,3 +66,20 @@ fn the_status_for_busy_is_a_number_and_for_nothing_else() {
     let nowhere = Nxlock::new(["run", "job", "-n", "-E", "3", "-s", "unix:///no/such/socket", "--", "true"]);
     nowhere.env("NXLOCK_SERVER_TIMEOUT", "100ms").run().exits(69);
 }
+
+#[test]
+fn a_habit_from_elsewhere_runs_nothing_and_is_told_what_to_write() {
+    let redis = Redis::start();
+    for (words, tip) in [
+        (&["deploy", "--", "echo", "ran"][..], "`nxlock run deploy -- COMMAND`"),
+        (&["lock", "deploy"], "`nxlock acquire NAME --ttl D`"),
+        (&["-x", "deploy", "echo", "ran"], "exclusive"),
+        (&["-s", "deploy", "echo", "ran"], "--shared"),
+        (&["run", "deploy"], "`nxlock run NAME -- COMMAND`"),
+        (&["run", "deploy", "-E", "-1", "echo", "ran"], "0..=255"),
+        (&["renew", "deploy", "--ttl", "1m"], "NXLOCK_TOKEN"),
+    ] {
+        redis.nxlock(words.iter().copied()).run().exits(64).prints("").says(tip);
+    }
+    Nxlock::new(["run", "deploy", "echo", "ran"]).run().exits(78).prints("").says("four ways").says("config.toml");
+}

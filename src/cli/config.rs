@@ -16,7 +16,7 @@ use clap::builder::Resettable;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use super::{Cli, GlobalArgs, Verb, given};
+use super::{Cli, GlobalArgs, Verb, given, hints};
 use crate::error::Error;
 use file::Entry;
 use keys::Scope;
@@ -36,13 +36,14 @@ pub struct Asked {
 /// If it is wrong or asks for help: clap prints both.
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let (mut matches, mut cli) = Cli::read(&words, std::convert::identity)?;
+    let hinted = |error| hints::hinted(error, &words);
+    let (mut matches, mut cli) = Cli::read(&words, std::convert::identity).map_err(hinted)?;
     let entries = match effective_entries(&matches) {
         Ok(entries) => entries,
         Err(error) => return Ok(Asked { cli, settings: Err(error) }),
     };
     if !entries.is_empty() {
-        (matches, cli) = Cli::read(&words, |definition| with_defaults(definition, &entries))?;
+        (matches, cli) = Cli::read(&words, |definition| with_defaults(definition, &entries)).map_err(hinted)?;
     }
     let is_check = matches.subcommand_name() == Some("check");
     let settings = if is_check { Settings::of(&Cli::command(), &matches, &entries) } else { Settings::default() };

@@ -135,7 +135,8 @@ fn markers(verb: Option<&str>, help: &str) -> Vec<(&'static str, String)> {
         None => root.clone(),
     };
     let (exit_status, examples) = halves(help);
-    let man = Man::new(command);
+    // clap_mangen leaves out the text of an option that `-h` does not show.
+    let man = Man::new(command.mut_args(|arg| arg.hide_short_help(false)));
     let section = |heading: &str, rendered: String| roff::body(&rendered).replacen(heading, "", 1);
     let mut markers = vec![
         ("SYNOPSIS", synopsis(&root, verb)),

@@ -14,7 +14,7 @@ pub struct EventArgs {
     /// Events include waiting, granted, renewed, trouble, lost and released, and the command's start and end: see
     /// EVENTS in nxlock-run(1). A number is a descriptor, which must be open for writing; the command does not
     /// inherit it.
-    #[arg(long, value_name = "FD|FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FD|FILE", value_hint = ValueHint::FilePath, hide_short_help = true)]
     #[arg(value_parser = OsStringValueParser::new().try_map(Destination::read))]
     pub events: Option<Destination>,
 }

@@ -15,17 +15,19 @@ use crate::log::{self, Level};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every verb")]
 pub struct GlobalArgs {
-    /// Server that keeps the locks: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or
-    /// local: for this machine only. Repeat the option for three or more servers: a majority decides.
+    /// Server that keeps the locks.
     ///
-    /// There is no default. `rediss:` uses TLS; `redis+sentinel:` and `redis+cluster:` take several hosts;
+    /// redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the
+    /// option for three or more servers: a majority decides. There is no default. `rediss:` uses TLS; `redis+sentinel:` and `redis+cluster:` take several hosts;
     /// `local:/path` is a directory of your choice. `valkey:` is another spelling of `redis:`. Without this
     /// option, nxlock uses NXLOCK_SERVER, then REDIS_URL, then the configuration. Every user of this
     /// machine can read a password in argv: prefer the environment, or --password-file.
     #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]
     pub server: Vec<String>,
 
-    /// Key prefix: the key of a lock is P followed by NAME.
+    /// Prefix of the locks' keys.
+    ///
+    /// The key of a lock is P followed by NAME.
     #[arg(
         long,
         global = true,
@@ -45,29 +47,33 @@ pub struct GlobalArgs {
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
-    /// Read the server's password from the first line of FILE.
+    /// Read the server's password from FILE.
     ///
-    /// It overrides a password in the URL, which overrides the one in REDISCLI_AUTH.
+    /// It is the first line of FILE. It overrides a password in the URL, which overrides the one in REDISCLI_AUTH.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_PASSWORD_FILE", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub password_file: Option<PathBuf>,
 
-    /// Trust the certificate authorities in FILE instead of the system's.
+    /// Trust only the certificate authorities in FILE.
+    ///
+    /// Without this option, nxlock trusts those of the system.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CA", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub tls_ca: Option<PathBuf>,
 
-    /// Present the client certificate in FILE to the server.
+    /// Present the client certificate in FILE.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CERT", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub tls_cert: Option<PathBuf>,
 
-    /// Read the private key of the client certificate from FILE.
+    /// Read the client certificate's key from FILE.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_KEY", hide_env_values = true)]
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub tls_key: Option<PathBuf>,
 
-    /// Wait at most D for a connection, and at most D for a reply.
+    /// Limit of each connect and each reply.
+    ///
+    /// nxlock waits at most D for a connection, and at most D for a reply.
     #[arg(
         long,
         global = true,
@@ -91,7 +97,9 @@ pub struct GlobalArgs {
     #[arg(short, long, global = true)]
     pub verbose: bool,
 
-    /// Colour messages: auto (on a terminal), always, or never.
+    /// Use colours: auto, always or never.
+    ///
+    /// auto uses them on a terminal.
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
     #[arg(hide_possible_values = true)]
     pub color: When,

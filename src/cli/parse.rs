@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 
+use super::brief::brief;
 use super::{Cli, CommandLine, VERBS, Verb, servers};
 use crate::lock::{Key, LockName};
 
@@ -16,12 +17,13 @@ use crate::lock::{Key, LockName};
 pub struct LockArg {
     /// Name of the lock: 1 to 200 bytes of UTF-8 without control characters or braces.
     #[arg(value_name = "NAME", value_hint = ValueHint::Other, required = true, conflicts_with = "key")]
+    #[arg(hide_short_help = true)]
     pub name: Option<LockName>,
 
     /// Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key.
     ///
     /// nxlock shows KEY as the lock's name. See OLD LOCKS in nxlock(1).
-    #[arg(long, value_name = "KEY", value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "KEY", value_hint = ValueHint::Other, hide_short_help = true)]
     pub key: Option<Key>,
 }
 
@@ -34,7 +36,7 @@ impl Cli {
     pub fn read(line: &[OsString], adapted: impl Fn(Command) -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
         read_by_either(line, &|| adapted(definition_for(line)))
             // Help and error messages name all verbs.
-            .or_else(|_| read_by_either(line, &|| adapted(Cli::command())))
+            .or_else(|_| read_by_either(line, &|| adapted(definition_with_help_for(line))))
     }
 
     fn is_by_key(&self) -> bool {
@@ -55,6 +57,12 @@ fn definition_for(line: &[OsString]) -> Command {
     named.fold(CommandLine::<NoVerb>::command(), |command, (name, define)| {
         command.subcommand(define(Command::new(name)))
     })
+}
+
+/// Returns the definition of all verbs, with the help that a line may ask for.
+fn definition_with_help_for(line: &[OsString]) -> Command {
+    let command = Cli::command();
+    if line.iter().any(|word| word == "--help") { command } else { brief(command) }
 }
 
 /// Stands for verbs that are defined elsewhere.

@@ -14,10 +14,10 @@ pub struct SetnxArgs {
     ///
     /// nxlock takes over a lock of theirs whose time has passed, and uses as its token a number that they read as
     /// a time far in the future. See OLD LOCKS in nxlock(1).
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub setnx_compat: bool,
 
     /// With --setnx-compat, how far past such a time must be by the server's clock.
-    #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse)]
+    #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse, hide_short_help = true)]
     pub setnx_margin: Duration,
 }

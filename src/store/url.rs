@@ -182,8 +182,9 @@ fn none_named() -> Error {
         kind: ErrorKind::Misconfigured,
         action: "no lock server is named".into(),
         cause: "nxlock has no default, so that two hosts never lock in different places".into(),
-        hint: "name it in one of three ways:\n  nxlock -s redis://host:6379 ...\n  \
-                 export NXLOCK_SERVER=redis://host:6379\n  export REDIS_URL=redis://host:6379\n\
+        hint: "name it in one of four ways:\n  nxlock -s redis://host:6379 ...\n  \
+                 export NXLOCK_SERVER=redis://host:6379\n  export REDIS_URL=redis://host:6379\n  \
+                 server = \"redis://host:6379\" in ~/.config/nxlock/config.toml or /etc/nxlock/config.toml\n\
                  or, where this machine alone is to agree:\n  nxlock -s local: ..."
             .into(),
     }

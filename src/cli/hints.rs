@@ -1,0 +1,220 @@
+//! Tips for a command line that was refused: what to write in place of what people type from habit. clap prints a tip
+//! below its error. Must not know what the options do.
+
+use std::ffi::OsString;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, Error};
+
+use super::Cli;
+use crate::lock::LockName;
+
+/// Options of flock(1), and of other tools, that nxlock does not have.
+const HABITS: [(&[&str], &str); 5] = [
+    (&["-x", "-e", "--exclusive"], "a lock is exclusive unless --shared or --slots is given: leave this option out"),
+    (
+        &["-u", "--unlock"],
+        "`nxlock run` releases the lock when its command ends; `nxlock release NAME` releases what `nxlock acquire` took",
+    ),
+    (&["--nonblock", "--nb"], "write -n or --no-wait"),
+    (&["--timeout"], "--wait D limits the wait for the lock, and --time-limit D the command"),
+    (&["-o", "--close", "-F", "--no-fork"], "the command never inherits the lock: leave this option out"),
+];
+
+/// Words for a verb that nxlock calls otherwise, and what to write.
+const SYNONYMS: [(&[&str], &str); 8] = [
+    (
+        &["lock"],
+        "`nxlock run NAME -- COMMAND` holds a lock around a command, and `nxlock acquire NAME --ttl D` only takes it",
+    ),
+    (&["exec", "hold", "with"], "write `nxlock run NAME -- COMMAND`"),
+    (&["get", "take"], "write `nxlock acquire NAME --ttl D`"),
+    (&["unlock", "free", "del", "rm"], "write `nxlock release NAME`"),
+    (&["extend", "refresh", "touch"], "write `nxlock renew NAME --ttl D`"),
+    (
+        &["break", "force", "kill", "steal"],
+        "write `nxlock release NAME --break ID`, with the ID that `nxlock status` shows",
+    ),
+    (&["list", "ls", "show", "info", "top", "watch"], "write `nxlock status`, or `nxlock status --watch`"),
+    (&["help"], "write `nxlock --help`, or `nxlock run --help`"),
+];
+
+const RUN: &str =
+    "write the command after the name: `nxlock run NAME -- COMMAND`; `nxlock acquire` takes a lock without a command";
+const TOKEN: &str = "give the token that `nxlock acquire` printed, set NXLOCK_TOKEN to it, or write `-` to read it from \
+                     stdin";
+const HOW_LONG: &str = "--ttl 10m takes the lock for so long; --while-pid $$ keeps it until this shell ends";
+const VERB: &str = "to run a command under a lock, write `nxlock run NAME -- COMMAND`";
+const SHARED: &str =
+    "-s names the server; in place of flock's -s write --shared, as in `nxlock run --shared NAME -- COMMAND`";
+const NEGATIVE: &str = "no option takes a negative value";
+
+/// Returns an error with the tip for it, if there is one, in place of clap's.
+pub fn hinted(mut error: Error, line: &[OsString]) -> Error {
+    let tip = tip(&error, line);
+    match error.kind() {
+        // clap's own tip is to pass the word behind `--`, which would make it the command.
+        ErrorKind::UnknownArgument => _ = error.remove(ContextKind::Suggested),
+        ErrorKind::MissingRequiredArgument => readably(&mut error),
+        _ => {}
+    }
+    if let Some(tip) = tip {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    }
+    error
+}
+
+/// Writes that a command is missing without clap's notation for a group.
+fn readably(error: &mut Error) {
+    if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) {
+        let readable =
+            |text: &String| if text.contains("COMMAND") { "COMMAND, or -c TEXT".into() } else { text.clone() };
+        let missing = missing.iter().map(readable).collect();
+        error.insert(ContextKind::InvalidArg, ContextValue::Strings(missing));
+    }
+}
+
+fn tip(error: &Error, line: &[OsString]) -> Option<String> {
+    let shared = || names_no_server(line).then(|| SHARED.to_owned());
+    match error.kind() {
+        // clap has found a verb with a similar name.
+        _ if error.get(ContextKind::SuggestedSubcommand).is_some() => None,
+        ErrorKind::InvalidSubcommand => {
+            shared().or_else(|| instead_of_verb(word(error, ContextKind::InvalidSubcommand)?, line))
+        }
+        ErrorKind::MissingSubcommand => shared().or(Some(VERB.into())),
+        ErrorKind::UnknownArgument => instead_of_option(word(error, ContextKind::InvalidArg)?, error),
+        ErrorKind::MissingRequiredArgument => shared().or_else(|| Some(missing(error)?.into())),
+        _ => None,
+    }
+}
+
+fn word(error: &Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind)? {
+        ContextValue::String(word) => Some(word),
+        _ => None,
+    }
+}
+
+/// Returns whether -s is followed by a word that is no URL, as flock's would be.
+fn names_no_server(line: &[OsString]) -> bool {
+    let mut pairs = line.iter().zip(line.iter().skip(1)).take_while(|(option, _)| *option != "--");
+    pairs.any(|(option, value)| option == "-s" && !value.as_encoded_bytes().contains(&b':'))
+}
+
+/// Returns the tip for a word in the place of a verb: another tool's verb, or a lock's name whose verb was left out.
+fn instead_of_verb(word: &str, line: &[OsString]) -> Option<String> {
+    let is_followed_by_command = line.windows(2).any(|pair| pair[0] == word && pair[1] == "--");
+    let synonym = SYNONYMS.iter().find(|(words, _)| words.contains(&word));
+    if let Some((_, tip)) = synonym.filter(|_| !is_followed_by_command) {
+        return Some((*tip).into());
+    }
+    let name = word.parse::<LockName>().ok()?;
+    let quoted = shlex::try_quote(name.as_str()).ok()?;
+    Some(format!("to run a command under this lock, write `nxlock run {quoted} -- COMMAND`"))
+}
+
+/// Returns the tip for an option that is unknown where it was given.
+fn instead_of_option(option: &str, error: &Error) -> Option<String> {
+    if let Some((_, tip)) = HABITS.iter().find(|(options, _)| options.contains(&option)) {
+        return Some((*tip).into());
+    }
+    if option.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit())) {
+        return Some(NEGATIVE.into());
+    }
+    let command = Cli::command();
+    let owners: Vec<&str> = command.get_subcommands().filter(|verb| has(verb, option)).map(Command::get_name).collect();
+    if owners.is_empty() {
+        return None;
+    }
+    let (first, owners) = (owners[0], owners.join(", "));
+    Some(match usage(error).contains("<VERB>") {
+        true => format!("{option} is an option of {owners}: write it after the verb, as in `nxlock {first} {option}`"),
+        false => format!("{option} is an option of {owners}"),
+    })
+}
+
+fn has(verb: &Command, option: &str) -> bool {
+    verb.get_arguments().any(|arg| {
+        arg.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long))
+            || arg
+                .get_short()
+                .is_some_and(|short| option.strip_prefix('-').is_some_and(|rest| rest.chars().eq([short])))
+    })
+}
+
+/// Returns the tip for the first argument that is missing.
+fn missing(error: &Error) -> Option<&'static str> {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
+    let lacks = |part: &str| missing.iter().any(|argument| argument.contains(part));
+    match () {
+        () if lacks("COMMAND") => Some(RUN),
+        () if lacks("<TOKEN>") => Some(TOKEN),
+        () if lacks("--ttl") && usage(error).contains("--while-pid") => Some(HOW_LONG),
+        () => None,
+    }
+}
+
+/// Returns the usage of the definition, of a verb or of all, that the line does not agree with.
+fn usage(error: &Error) -> String {
+    error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what clap prints of a refused line.
+    fn refusal(line: &str) -> String {
+        let line = shlex::split(line).unwrap().into_iter().map(OsString::from).collect::<Vec<_>>();
+        let error = Cli::read(&line, std::convert::identity).unwrap_err();
+        hinted(error, &line).render().to_string()
+    }
+
+    #[test]
+    fn habits_get_a_tip() {
+        for (line, tip) in [
+            ("nxlock run deploy", "`nxlock run NAME -- COMMAND`"),
+            ("nxlock run deploy", "COMMAND, or -c TEXT"),
+            ("nxlock deploy -- ./x", "`nxlock run deploy -- COMMAND`"),
+            ("nxlock 'a job' ./x", "`nxlock run 'a job' -- COMMAND`"),
+            ("nxlock lock deploy", "`nxlock acquire NAME --ttl D`"),
+            // A lock may be called so.
+            ("nxlock list -- ./x", "`nxlock run list -- COMMAND`"),
+            ("nxlock list", "`nxlock status`"),
+            ("nxlock -q", "`nxlock run NAME -- COMMAND`"),
+            ("nxlock -x deploy ./x", "exclusive"),
+            ("nxlock run -x deploy ./x", "exclusive"),
+            ("nxlock -u deploy", "`nxlock release NAME`"),
+            ("nxlock -s deploy ./x", "--shared"),
+            ("nxlock run -s deploy ./x", "--shared"),
+            ("nxlock -n deploy ./x", "`nxlock run -n`"),
+            ("nxlock --wait 5s run deploy ./x", "--wait is an option of run, acquire, release"),
+            ("nxlock acquire --time-limit 5s deploy", "--time-limit is an option of run"),
+            ("nxlock renew deploy --ttl 1m", "NXLOCK_TOKEN"),
+            ("nxlock acquire deploy", "--while-pid"),
+            ("nxlock run -w -5s deploy ./x", "negative"),
+            ("nxlock stauts", "similar subcommand exists: 'status'"),
+        ] {
+            let said = refusal(line);
+            assert!(said.contains(tip), "{line}:\n{said}");
+            assert_eq!(said.matches("tip: ").count(), 1, "{line}:\n{said}");
+        }
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_told_with_its_option_and_the_range() {
+        for number in ["-1", "256"] {
+            let said = refusal(&format!("nxlock run deploy -E {number} true"));
+            assert!(said.contains("--conflict-exit-code") && said.contains("0..=255"), "{said}");
+            assert!(!said.contains("tip: "), "{said}");
+        }
+    }
+
+    #[test]
+    fn clap_does_not_advise_to_make_a_command_of_an_option() {
+        let said = refusal("nxlock run deploy -z true");
+        assert!(!said.contains("tip: "), "{said}");
+    }
+}
