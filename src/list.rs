@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::lock::{LockName, Prefix};
 use crate::report::{History, Named, Row};
-use crate::store::{LockStatus, ScanCursor, Store};
+use crate::store::{LockStatus, Replica, ScanCursor, Store};
 use crate::{log, retry};
 
 /// The locks asked about.
@@ -19,13 +19,37 @@ pub struct Subject {
     pub timeout: Duration,
 }
 
+/// The status of the locks asked about.
+pub struct Seen {
+    /// In the order of the command line, or by name.
+    pub rows: Vec<Row>,
+    pub replica: Option<Replica>,
+}
+
 impl Subject {
-    /// Returns the status of the locks, in the order of the command line or by name. Calls `found` with the number of
-    /// locks so far.
+    /// Returns the status of the locks. Calls `found` with the number of locks so far.
     ///
     /// # Errors
     /// If the status of any lock cannot be determined.
-    pub fn look(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {
+    pub fn look(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Seen, Error> {
+        let rows = self.rows(store, found)?;
+        if self.replica(store)?.is_none() {
+            return Ok(Seen { rows, replica: None });
+        }
+        // What a replica showed before it said that it hears from its master may be of any age.
+        let rows = self.rows(store, found)?;
+        Ok(Seen { rows, replica: self.replica(store)? })
+    }
+
+    /// Returns the replica that answers in place of a master, if one does.
+    ///
+    /// # Errors
+    /// As [`Store::replica`].
+    pub fn replica(&self, store: &mut dyn Store) -> Result<Option<Replica>, Error> {
+        retry::insist(self.timeout, |limit| store.replica(limit))
+    }
+
+    fn rows(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {
         let Some(named) = &self.named else { return self.list_page(store, found) };
         let row = |lock: &Named| {
             let status = retry::insist(self.timeout, |limit| store.inspect(&lock.name, limit))?;

@@ -104,6 +104,9 @@ pub fn show_again(report: &Report, as_json: bool, is_first: bool) -> io::Result<
             let gap = if is_first { "" } else { "\n" };
             let rows: Vec<_> = status.rows.iter().collect();
             let table = Table::of(&rows, status.named, human::columns()).text();
+            if is_first {
+                human::stderr(report);
+            }
             write(&format!("{gap}{}\n{table}", text::instant(wall())))
         }
         report => show(report, as_json),

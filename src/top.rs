@@ -133,9 +133,9 @@ impl LiveView {
     fn read(&mut self, update: Update) -> anyhow::Result<Option<Report>> {
         match update {
             Update::Listing(found) => self.model.listing(found),
-            Update::Seen(rows, history) => {
+            Update::Seen(seen, history) => {
                 self.looked();
-                self.model.seen(rows, history);
+                self.model.seen(seen, history);
             }
             Update::Error(error) if !self.model.has_been_seen() => return Err(error.into()),
             Update::Error(error) => {

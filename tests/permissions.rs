@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::turns::{Turn, is_renewed, lock_status, next_holder, queue, queue_is, turn};
+use crate::support::turns::{Turn, holder_id, is_renewed, lock_status, next_holder, queue, queue_is, turn};
 use crate::support::{Nxlock, Redis, eventually, now};
 
 const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
                       +zadd +zrem +zrange +zscore +zrank +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +type \
-                      +scan";
+                      +scan +info";
 /// What the manual lists for a user without scripts.
 const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
+
+/// What it lists for a user who only looks.
+const READS: &str = "%R~lock:* %R~{lock:*}:* resetchannels &lock:* +eval_ro +get +time +pttl +type +zrange +hget \
+                     +pubsub|numsub +scan +hgetall +zscore +info";
 
 /// A user of the server with restricted permissions.
 struct User<'a> {
@@ -56,7 +60,7 @@ impl<'a> User<'a> {
 fn what_the_manual_lists_is_enough_for_everything() {
     let redis = Redis::start();
     let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
-                  +zrank +zscore +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +subscribe";
+                  +zrank +zscore +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +subscribe +info";
     for (name, rules) in [("enough", ENOUGH), ("listed", listed)] {
         let user = User::who_may(&redis, name, rules);
         let token = user.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
@@ -250,5 +254,50 @@ fn users_with_and_without_scripts_exclude_each_other() {
         holder.leaves();
         waiter.up();
         waiter.leaves();
+    }
+}
+
+/// Returns of each lock what does not change while it is looked at.
+fn gist(rows: &Value) -> Vec<Value> {
+    let ids = |list: &Value| list.as_array().unwrap().iter().map(|one| one["id"].clone()).collect::<Vec<_>>();
+    let gist = |row: &Value| {
+        serde_json::json!([
+            row["name"],
+            row["state"],
+            row["taken"],
+            row["fence"],
+            ids(&row["holders"]),
+            ids(&row["queue"])
+        ])
+    };
+    rows.as_array().unwrap().iter().map(gist).collect()
+}
+
+#[test]
+fn who_may_only_read_sees_everything_and_changes_nothing() {
+    let redis = Redis::start();
+    let reader = User::who_may(&redis, "reader", READS);
+    redis.nxlock(["run", "job", "--record", "--", "true"]).run().exits(0);
+    let holder = Turn::had(&redis, &["--record"]);
+    let waits = Turn::queued(&redis, &[]);
+    let tokens = [(); 2].map(|()| redis.nxlock(["acquire", "pool", "--ttl", "1m", "-j", "3"]).run().token());
+    for words in [&["--json", "status"][..], &["--json", "status", "job", "pool"]] {
+        let seen = reader.nxlock(words.iter().copied()).run().exits(0).says_nothing().json();
+        assert_eq!(gist(&seen), gist(&redis.nxlock(words.iter().copied()).run().json()));
+        assert_eq!(seen[0]["queue"].as_array().unwrap().len(), 1, "{seen}");
+        assert_eq!(seen[1]["holders"].as_array().unwrap().len(), 2, "{seen}");
+    }
+    let history = reader.nxlock(["--json", "status", "--history"]).run().exits(0).says_nothing().json();
+    assert_eq!(history, redis.nxlock(["--json", "status", "--history"]).run().json());
+    let id = holder_id(&redis);
+    for words in [&["run", "other", "-n", "--", "true"][..], &["release", "job", "--break", &id]] {
+        reader.nxlock(words.iter().copied()).run().exits(77).says("PERMISSIONS");
+    }
+    holder.leaves();
+    let mut waits = waits;
+    waits.up();
+    waits.leaves();
+    for token in tokens {
+        redis.nxlock(["release", "pool", &token]).run().exits(0);
     }
 }

@@ -1,4 +1,4 @@
-//! `--min-replicas`: a grant counts only once replicas have it.
+//! `--min-replicas`: a grant counts only once replicas have it. And a replica shows locks, and grants none.
 
 use crate::support::turns::{is_free, queue};
 use crate::support::{Authority, Cluster, Five, Local, Nxlock, Redis, Sentinels, eventually};
@@ -77,4 +77,36 @@ fn in_a_cluster_it_is_the_replicas_of_the_keys_master() {
     cluster.nxlock(wanting("1", &["--", "echo", "ran"])).run().exits(0).prints("ran\n");
     cluster.nxlock(wanting("2", &["--", "echo", "ran"])).run().exits(69).says("1 of the 2 replicas");
     assert!(is_free(&cluster));
+}
+
+#[test]
+fn a_replica_shows_what_its_master_has_told_it_and_says_so() {
+    let servers = Sentinels::of_three();
+    let replica = &servers.servers[1];
+    replica.nxlock(["status"]).run().exits(0).prints("").says("is a replica of");
+    let token = servers.nxlock(["acquire", "job", "--ttl", "1m", "--min-replicas", "2"]).run().exits(0).token();
+    let shown = replica.nxlock(["status", "job"]).run().exits(0).says("is a replica of").text();
+    assert!(shown.contains(&token[4..12]), "{shown}");
+    let warnings =
+        replica.nxlock(["--json", "status", "job"]).run().exits(0).says_nothing().json()[0]["warnings"].take();
+    assert!(warnings[0].as_str().unwrap().contains("is a replica of"), "{warnings}");
+    replica.nxlock(["status", "--history", "job"]).run().exits(0).says("is a replica of");
+    servers.master().nxlock(["status", "job"]).run().exits(0).says_nothing();
+    let done = replica.nxlock(["--server-timeout", "200ms", "run", "other", "-n", "--", "echo", "ran"]).run().exits(69);
+    done.prints("").says("name the master");
+    servers.nxlock(["release", "job", &token]).run().exits(0);
+}
+
+#[test]
+fn a_replica_that_has_lost_its_master_does_not_say_that_a_lock_is_free() {
+    let servers = Sentinels::of_three();
+    let replica = &servers.servers[1];
+    servers.master().cuts_its_replicas_off();
+    for words in [&["status", "job"][..], &["status"], &["status", "--history", "job"]] {
+        eventually("it notices", || {
+            let done = replica.nxlock(words.iter().copied()).env("NXLOCK_SERVER_TIMEOUT", "200ms").run();
+            done.status.code() == Some(69)
+                && done.prints("").says("does not hear from it").stderr.contains("name the master")
+        });
+    }
 }

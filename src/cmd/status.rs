@@ -2,7 +2,7 @@
 
 use super::{Wants, open, options};
 use crate::cli::{GlobalArgs, Status};
-use crate::list::Subject;
+use crate::list::{Seen, Subject};
 use crate::lock::Prefix;
 use crate::output::progress::Listing;
 use crate::report::{Named, Report, StatusRows};
@@ -18,6 +18,9 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let subject =
         Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: global.server_timeout };
     if asked.history {
+        if let Some(replica) = subject.replica(store.as_mut())? {
+            log::warn(format_args!("{}", replica.warning()));
+        }
         return Ok(Report::Histories(subject.histories(store.as_mut())?));
     }
     // All named locks have the same options.
@@ -26,7 +29,7 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
         return top::watch(store, subject, every, global.json);
     }
     let mut listing = Listing::begin();
-    let rows = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
+    let Seen { rows, replica } = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
     let alone = subject.named.as_deref().unwrap_or_default();
     let last = match alone {
         // A history that cannot be read does not hide the rest.
@@ -37,5 +40,5 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
         }
         _ => None,
     };
-    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, last }))
+    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, last, replica }))
 }

@@ -14,7 +14,7 @@ use crate::log;
 use crate::report::{
     Answer, Checked, CheckedServer, Ending, History, Named, Ran, Refusal, Refused, Report, Row, Wanted,
 };
-use crate::store::{Finding, Verdict, Waiter};
+use crate::store::{Finding, Replica, Verdict, Waiter};
 use crate::text::{self, Tainted};
 
 /// Returns the document for stdout; none for `run`, whose stdout belongs to its command.
@@ -26,9 +26,15 @@ pub fn stdout(report: &Report) -> Option<String> {
 pub fn text(report: &Report) -> Option<String> {
     match report {
         // Row by row: one value of all rows would take several times the memory.
-        Report::Status(status) => {
-            Some(format!("[{}]", status.rows.iter().map(|one| text::escaped(&row(one))).collect::<Vec<_>>().join(",")))
-        }
+        Report::Status(status) => Some(format!(
+            "[{}]",
+            status
+                .rows
+                .iter()
+                .map(|one| text::escaped(&row(one, status.replica.as_ref())))
+                .collect::<Vec<_>>()
+                .join(",")
+        )),
         report => Some(text::escaped(&document(report)?)),
     }
 }
@@ -232,13 +238,13 @@ fn waiter(waiter: &Waiter) -> Value {
     })
 }
 
-fn row(row: &Row) -> Value {
+fn row(row: &Row, replica: Option<&Replica>) -> Value {
     let seen = &row.status.state;
     let name = [("name", json!(row.lock.name.as_str())), ("key", json!(row.lock.key))];
     let rest = [
         ("queue", row.status.queue.iter().map(waiter).collect()),
         ("legacy", seen.legacy.map_or(Value::Null, legacy)),
-        ("warnings", seen.warning().into_iter().collect()),
+        ("warnings", seen.warning().map(str::to_owned).into_iter().chain(replica.map(Replica::warning)).collect()),
     ];
     object(name.into_iter().chain(state(seen)).chain(rest))
 }

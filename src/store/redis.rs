@@ -34,7 +34,9 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
+use super::{
+    AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, Replica, ScanCursor, Store, poll_pause,
+};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
@@ -61,6 +63,8 @@ pub struct Server {
     denies_scripts: bool,
     /// It has run a script before: then a refusal may be temporary.
     runs_scripts: bool,
+    /// The user may run scripts that only read, and no others (Redis command EVAL_RO).
+    may_only_read: bool,
     /// The place in the queue, while nxlock waits for a lock.
     entry: Option<QueueEntry>,
     /// The ticket that the last reply gave.
@@ -87,6 +91,7 @@ impl Server {
             prefix,
             denies_scripts: false,
             runs_scripts: false,
+            may_only_read: false,
             entry: None,
             first_ticket: String::new(),
             look_at: Moment::now(),
@@ -108,12 +113,33 @@ impl Server {
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Vec<Value>, Error> {
-        let answer = self.answer(operation, script, &self.packed(script, operation.name, args), limit)?;
+        let answer = self.answer(operation, script, args, limit)?;
         answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
     }
 
-    /// Returns a script's reply, or the server's error instead.
+    /// Returns a script's reply, or the server's error instead. A script that only reads, but that the user may not run
+    /// by EVAL, which asks for the right to write its keys, is run by EVAL_RO (since Redis 7).
     fn answer(
+        &mut self,
+        operation: &Operation<'_>,
+        script: Script,
+        args: &[&str],
+        limit: Limit<'_>,
+    ) -> Result<Result<Vec<Value>, Unexpected>, Error> {
+        let answer = self.answer_to(operation, script, &self.packed(script, operation.name, args), limit)?;
+        if self.may_only_read || !script.only_reads() || !answer.as_ref().is_err_and(reply::denies) {
+            return Ok(answer);
+        }
+        let denies_scripts = self.denies_scripts;
+        self.may_only_read = true;
+        let read = self.answer_to(operation, script, &self.packed(script, operation.name, args), limit)?;
+        self.may_only_read = !read.as_ref().is_err_and(reply::denies);
+        self.denies_scripts = denies_scripts && !self.may_only_read;
+        Ok(if self.may_only_read { read } else { answer })
+    }
+
+    /// Sends a script, and returns its reply or the server's error.
+    fn answer_to(
         &mut self,
         operation: &Operation<'_>,
         script: Script,
@@ -125,9 +151,9 @@ impl Server {
             None => self.client.ask(command, limit),
             Some(read) => self.asker.read_with(&mut self.client, command, read, limit),
         };
-        let reply = reply.map_err(|no_reply| match script {
-            Script::Inspect | Script::History => self.unanswered(operation, no_reply).of_read(),
-            _ => self.unanswered(operation, no_reply),
+        let reply = reply.map_err(|no_reply| match script.only_reads() {
+            true => self.unanswered(operation, no_reply).of_read(),
+            false => self.unanswered(operation, no_reply),
         })?;
         self.is_imported = self.client.sent_there().is_some();
         let answer = reply::array(reply);
@@ -200,7 +226,7 @@ impl Server {
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
         let lock = name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        let mut command = cmd("EVAL");
+        let mut command = cmd(if self.may_only_read && script.only_reads() { "EVAL_RO" } else { "EVAL" });
         let companions = script.companions();
         command.arg(script.text()).arg(1 + companions.len()).arg(&lock);
         for companion in companions {
@@ -535,6 +561,10 @@ impl Store for Server {
 
     fn inspect_holder(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<LockStatus, Error> {
         Ok(self.look(&Operation::to("inspect", name), Some(id), limit)?.0)
+    }
+
+    fn replica(&mut self, limit: Limit<'_>) -> Result<Option<Replica>, Error> {
+        self.as_replica(limit)
     }
 
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {

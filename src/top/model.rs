@@ -7,7 +7,7 @@ use super::order::{Sort, order};
 use crate::asking::Outcome;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::list::Subject;
+use crate::list::{Seen, Subject};
 use crate::lock::{Holder, HolderId, words};
 use crate::report::{History, Named, Row};
 use crate::store::Released;
@@ -21,6 +21,7 @@ pub struct Model {
     /// The result of the last poll, in its order.
     rows: Vec<Row>,
     pub seen: Option<Moment>,
+    pub is_of_a_replica: bool,
     /// Number of locks that the first poll has found so far.
     pub found: Option<usize>,
     pub error: Option<Error>,
@@ -94,6 +95,7 @@ impl Model {
             named: subject.named.is_some(),
             rows: Vec::new(),
             seen: None,
+            is_of_a_replica: false,
             found: None,
             error: None,
             history: None,
@@ -121,8 +123,9 @@ impl Model {
         self.found = Some(found);
     }
 
-    pub fn seen(&mut self, mut rows: Vec<Row>, history: Option<History>) {
+    pub fn seen(&mut self, Seen { mut rows, replica }: Seen, history: Option<History>) {
         rows.iter_mut().for_each(steady);
+        self.is_of_a_replica = replica.is_some();
         self.history = history.or(self.history.take());
         let place = self.place();
         self.rows = rows;
@@ -352,7 +355,7 @@ mod tests {
             let lock = Named::new(&name.parse().unwrap(), &Prefix::none());
             Row { lock, status: LockStatus { state, queue: Vec::new() } }
         };
-        model.seen(names.iter().map(row).collect(), None);
+        model.seen(Seen { rows: names.iter().map(row).collect(), replica: None }, None);
     }
 
     fn selected(model: &Model) -> Option<String> {

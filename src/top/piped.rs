@@ -10,7 +10,7 @@ use nix::sys::stat::fstat;
 
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::list::Subject;
+use crate::list::{Seen, Subject};
 use crate::lock::{HolderId, LockName, StateKind};
 use crate::report::{Report, Row, StatusRows};
 use crate::store::Store;
@@ -29,12 +29,12 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
     loop {
         let asked = Moment::now();
         match subject.look(store.as_mut(), &mut |_| {}) {
-            Ok(rows) => {
+            Ok(Seen { rows, replica }) => {
                 error = None;
                 let gist = gist(&rows);
                 if shown.as_ref() != Some(&gist) {
                     let (named, options) = (subject.named.is_some(), String::new());
-                    let report = Report::Status(StatusRows { rows, named, options, last: None });
+                    let report = Report::Status(StatusRows { rows, named, options, last: None, replica });
                     match output::show_again(&report, as_json, shown.is_none()) {
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Report::Watched),
                         shown => shown.map_err(|error| Error::internal("cannot write to stdout", &error))?,

@@ -7,10 +7,10 @@ use super::model::Action;
 use crate::asking::{self, Outcome};
 use crate::clock::{Moment, wall};
 use crate::error::Error;
-use crate::list::Subject;
+use crate::list::{Seen, Subject};
 use crate::lock::{Asker, HolderId, Owner, Token};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
-use crate::report::{History, Named, Row};
+use crate::report::{History, Named};
 use crate::retry::{self, ReleaseAnswer};
 use crate::store::{Released, Store};
 use crate::thread;
@@ -26,7 +26,7 @@ pub enum Task {
 pub enum Update {
     /// Number of locks found so far by a poll under way.
     Listing(usize),
-    Seen(Vec<Row>, Option<History>),
+    Seen(Seen, Option<History>),
     Error(Error),
     Broken(Named, Result<Released, Error>),
     Asked(Named, Result<Outcome, Error>),
@@ -51,7 +51,7 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
             Task::Look(opened) => {
                 match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {
                     // A history that cannot be read does not hide the rest.
-                    Ok(rows) => Update::Seen(rows, opened.and_then(|lock| subject.history(store.as_mut(), &lock).ok())),
+                    Ok(seen) => Update::Seen(seen, opened.and_then(|lock| subject.history(store.as_mut(), &lock).ok())),
                     Err(error) => Update::Error(error),
                 }
             }

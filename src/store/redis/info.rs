@@ -63,20 +63,26 @@ impl Info {
         self.field("role").is_some_and(|role| role.raw() == "slave")
     }
 
+    /// Returns the address of the server's master, if the server is a replica.
+    pub fn master(&self) -> Option<String> {
+        let field = |name| self.field(name).unwrap_or(Tainted::new("?")).to_string();
+        let (host, port) = (field("master_host"), field("master_port"));
+        self.is_replica()
+            .then(|| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+    }
+
+    /// Returns whether a replica hears from its master.
+    pub fn hears_its_master(&self) -> bool {
+        self.field("master_link_status").is_some_and(|link| link.raw() == "up")
+    }
+
     /// Reports whether the server accepts writes, and which replicas have a copy.
     pub fn role(&self, min_replicas: u32) -> Finding {
-        if self.is_replica() {
-            let field = |name| self.field(name).unwrap_or(Tainted::new("?")).to_string();
-            let (host, port) = (field("master_host"), field("master_port"));
-            let host = if host.contains(':') { format!("[{host}]") } else { host };
-            let connection = field("master_link_status");
-            let found = format!("a replica of {host}:{port} (link {connection}), and only a master can grant locks");
-            return Finding::obstacle(
-                "role",
-                ErrorKind::Unavailable,
-                found,
-                format!("name the master: redis://{host}:{port}"),
-            );
+        if let Some(master) = self.master() {
+            let link = if self.hears_its_master() { "up" } else { "down" };
+            let found = format!("a replica of {master} (link {link}), and only a master can grant locks");
+            let hint = format!("name the master: redis://{master}");
+            return Finding::obstacle("role", ErrorKind::Unavailable, found, hint);
         }
         let replicas: Vec<Replica> =
             (0..).map_while(|n| self.field(&format!("slave{n}"))).map(|line| Replica::read(line.into_raw())).collect();

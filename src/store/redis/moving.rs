@@ -31,7 +31,7 @@ impl Server {
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Option<Vec<Value>>, Error> {
-        match self.answer(operation, script, &self.packed(script, operation.name, args), limit)? {
+        match self.answer(operation, script, args, limit)? {
             Err(unexpected)
                 if reply::is_parted(&unexpected)
                     || (matches!(script, Script::Acquire(_) | Script::Inspect) && reply::is_cut_short(&unexpected)) =>
@@ -227,7 +227,7 @@ impl Server {
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Vec<Value>, Error> {
-        let answer = self.answer(operation, script, &packed_of_one(script, key, args), limit)?;
+        let answer = self.answer_to(operation, script, &packed_of_one(script, key, args), limit)?;
         answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
     }
 }

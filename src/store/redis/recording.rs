@@ -73,7 +73,7 @@ impl Server {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let key = companion_key(&self.prefix.key(&claim.name), RUNS);
         let request = moving::packed_of_one(Script::RecordMoving, &key, &args);
-        let answer = self.answer(operation, Script::RecordMoving, &request, limit)?;
+        let answer = self.answer_to(operation, Script::RecordMoving, &request, limit)?;
         let answer = answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))?;
         self.recorded(operation, &claim, answer).map(drop)
     }

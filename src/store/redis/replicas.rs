@@ -1,18 +1,47 @@
-//! Grants that count only once replicas have them: Redis replicates after it has replied, and WAIT (Redis command)
-//! returns how many replicas have acknowledged.
+//! Replicas: grants that count only once replicas have them, and answers that come from a replica. Redis replicates
+//! after it has replied, and WAIT (Redis command) returns how many replicas have acknowledged.
 
 use std::time::Duration;
 
 use redis::cmd;
 
 use super::Server;
+use super::info::Info;
 use super::reply::{self, Operation};
+use super::topology::Topology;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Ttl};
+use crate::store::Replica;
 use crate::wait::Limit;
 
+const LOOK: Operation<'_> = Operation { verb: "look at locks", name: None };
+
 impl Server {
+    /// Returns whether this server is a replica. Sentinel and Cluster name masters only.
+    ///
+    /// # Errors
+    /// If it is one that does not hear from its master: what it shows may be of any age.
+    pub fn as_replica(&mut self, limit: Limit<'_>) -> Result<Option<Replica>, Error> {
+        let Topology::Single(server) = self.client.topology() else { return Ok(None) };
+        let server = server.to_string();
+        let mut request = cmd("INFO");
+        request.arg("replication");
+        let reply = self.client.ask(&request, limit).map_err(|no_reply| self.unanswered(&LOOK, no_reply).of_read())?;
+        // If the user may not ask, nobody can tell.
+        let Some(info) = reply::text(&reply).map(|text| Info::new(&text)) else { return Ok(None) };
+        let Some(master) = info.master() else { return Ok(None) };
+        if info.hears_its_master() {
+            return Ok(Some(Replica { server, master }));
+        }
+        Err(Error {
+            kind: ErrorKind::Unavailable,
+            action: LOOK.action(&self.client),
+            cause: format!("it is a replica of {master}, and does not hear from it: what it would show may be old"),
+            hint: format!("name the master: redis://{master}"),
+        })
+    }
+
     /// Waits until the requested number of replicas have a lock that was just granted, and releases it if they do not.
     /// The wait uses up the lease, so it takes at most a quarter of that.
     pub fn replicated(

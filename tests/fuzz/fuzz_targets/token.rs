@@ -48,6 +48,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
             named: true,
             options: String::new(),
             last: None,
+            replica: None,
         }),
     ];
     let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
