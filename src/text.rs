@@ -104,11 +104,12 @@ pub fn instant(time: SystemTime) -> String {
 /// Formats a time as local time with the zone's offset, for people at a terminal: `2026-11-23 03:00:07 +0100`. As
 /// `instant` where there is no local time.
 pub fn local_instant(time: SystemTime) -> String {
-    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|since| since.as_secs().try_into().ok());
-    seconds.and_then(local).unwrap_or_else(|| instant(time))
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
+    since.and_then(|since| local(since.as_secs())).unwrap_or_else(|| instant(time))
 }
 
-fn local(seconds: libc::time_t) -> Option<String> {
+fn local(seconds: u64) -> Option<String> {
+    let seconds = seconds.try_into().ok()?;
     let mut text = [0_u8; 64];
     // SAFETY: for `tm` all zeroes is valid; localtime_r(3) and strftime(3) write to what they are given and no further,
     // and the format ends in NUL.
