@@ -264,6 +264,7 @@ impl<'a> Supervisor<'a> {
 
     fn on_event(&mut self, report: CommandEvent) {
         match report {
+            CommandEvent::Started(pid) if self.tree.command == Some(pid) => {}
             CommandEvent::Started(pid) => {
                 notify::started(pid);
                 // Signals read so far may predate the command, which has then missed them.

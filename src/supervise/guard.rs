@@ -52,7 +52,7 @@ pub enum End {
 /// A report of the guard about the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
-    /// The process that is to become the command is about to call execve(2).
+    /// The guard forked the process that is to become the command. The guard and that process both report it.
     Started(Pid),
     /// The process did not become the command.
     Failed(SpawnError),
@@ -272,7 +272,7 @@ enum Reaped {
 
 impl Guarding {
     fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
-        let begins = |command: Pid| _ = transmit(&socket, [STARTED, number(command.as_raw())]);
+        let started = |command: Pid| _ = transmit(&socket, [STARTED, number(command.as_raw())]);
         let failed = |errno: Errno| _ = transmit(&socket, [FAILED, number(errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
@@ -284,10 +284,12 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            let command = program.spawn(task.terminal, task.start_by, begins, failed)?;
+            let command = program.spawn(task.terminal, task.start_by, started, failed)?;
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;
+        // The command's process reports this before it may report a failure; it does not if it is stopped before that.
+        started(command);
         // After the fork, or the command would lose its terminal. A guard in a session of its own keeps no process
         // group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
         let _ = setsid();

@@ -97,9 +97,9 @@ impl Program {
     }
 
     /// Forks a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
-    /// execve(2), which a hung file system may delay. The process itself calls `begins` with its PID just before
-    /// execve(2); if it does not become the command, it calls `failed` with the reason and exits with 127. The kernel
-    /// kills it when the calling thread ends, prctl(2).
+    /// execve(2), which a hung file system may delay. The process itself calls `begins` with its PID first; if it does
+    /// not become the command, it calls `failed` with the reason and exits with 127. The kernel kills it when the
+    /// calling thread ends, prctl(2).
     ///
     /// # Errors
     /// As fork(2).
@@ -125,10 +125,7 @@ impl Program {
                 Ok(())
             })();
             match prepared {
-                Ok(()) => {
-                    begins(getpid());
-                    self.exec_with(&argv, &envp)
-                }
+                Ok(()) => self.exec_with(&argv, &envp),
                 Err(errno) => errno,
             }
         };
@@ -137,6 +134,7 @@ impl Program {
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(child),
             ForkResult::Child => {
+                begins(getpid());
                 failed(become_it());
                 // SAFETY: ends this process, and runs no code of nxlock.
                 unsafe { libc::_exit(127) }
@@ -170,8 +168,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns how the process ended, whether it said that it begins, and why it did not become the program.
-    fn spawned(program: &str, start_by: Moment) -> (WaitStatus, bool, Option<SpawnError>) {
+    /// Returns how the process ended, and why it did not become the program.
+    fn spawned(program: &str, start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
         let (told, tell) = pipe().unwrap();
         let program = Program::new(&[program.into()], &[], SigSet::empty()).unwrap();
         let say = |number: i32| _ = write(&tell, &number.to_ne_bytes());
@@ -183,18 +181,15 @@ mod tests {
             let mut number = [0; 4];
             (read(&told, &mut number) == Ok(4)).then(|| i32::from_ne_bytes(number))
         };
-        let first = said();
-        let reason = if first == Some(pid.as_raw()) { said() } else { first };
-        (status, first == Some(pid.as_raw()), reason.map(|number| Errno::from_raw(number).into()))
+        assert_eq!(said(), Some(pid.as_raw()), "it begins");
+        (status, said().map(|number| Errno::from_raw(number).into()))
     }
 
     #[test]
     fn no_command_begins_too_late() {
         let soon = Moment::now() + Duration::from_secs(60);
-        assert!(matches!(spawned("true", soon), (WaitStatus::Exited(_, 0), true, None)));
-        let (_, begins, reason) = spawned("true", Moment::now());
-        assert_eq!((begins, reason), (false, Some(SpawnError::TooLate)));
-        let (_, begins, reason) = spawned("/no/such/program", soon);
-        assert_eq!((begins, reason), (true, Some(SpawnError::Failed(Errno::ENOENT))));
+        assert!(matches!(spawned("true", soon), (WaitStatus::Exited(_, 0), None)));
+        assert_eq!(spawned("true", Moment::now()).1, Some(SpawnError::TooLate));
+        assert_eq!(spawned("/no/such/program", soon).1, Some(SpawnError::Failed(Errno::ENOENT)));
     }
 }

@@ -2,7 +2,7 @@
 
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
@@ -17,6 +17,15 @@ struct Beginning {
 
 impl Beginning {
     fn of(authority: &impl Authority, options: &[&str]) -> Beginning {
+        let beginning = Beginning::at_birth(authority, options);
+        while !beginning.is_about_to_execute() {
+            ptrace::syscall(beginning.child, None).expect("it goes on");
+        }
+        beginning
+    }
+
+    /// Returns a child that has done nothing yet.
+    fn at_birth(authority: &impl Authority, options: &[&str]) -> Beginning {
         let token = acquire(authority, "10m");
         let words = ["-v", "run", "job"].into_iter().chain(options.iter().copied());
         let running = authority.nxlock(words.chain(["--", "echo", "ran"])).start();
@@ -31,11 +40,7 @@ impl Beginning {
         goes_on_after_its_birth(guard);
         let child = forked_by(guard);
         ptrace::detach(guard, None).expect("it goes on");
-        let beginning = Beginning { running, child };
-        while !beginning.is_about_to_execute() {
-            ptrace::syscall(child, None).expect("it goes on");
-        }
-        beginning
+        Beginning { running, child }
     }
 
     /// Waits until the child is stopped, and returns whether it is about to execute the command.
@@ -104,6 +109,18 @@ fn a_command_that_has_not_begun_is_stopped_like_any_other() {
     beginning.is_killed();
     beginning.running.finish().exits(137).prints("");
     assert!(!redis.exists("lock:job"));
+}
+
+#[test]
+fn a_command_that_is_stopped_at_its_birth_goes_on_with_nxlock() {
+    let redis = Redis::start();
+    let Beginning { running, child } = Beginning::at_birth(&redis, &[]);
+    waitpid(child, Some(WaitPidFlag::__WALL)).expect("it stands still");
+    kill(child, Signal::SIGSTOP).expect("it is there");
+    ptrace::detach(child, None).expect("it stops for good");
+    eventually("it is stopped", || text_of(format!("/proc/{child}/status").as_ref()).contains("State:\tT (stopped)"));
+    running.signal(Signal::SIGCONT);
+    running.finish().exits(0).prints("ran\n");
 }
 
 #[test]
