@@ -72,6 +72,7 @@ pub struct Job {
     pub state: JobState,
     blocked: u64,
     caught: u64,
+    pending: u64,
 }
 
 impl Job {
@@ -89,13 +90,18 @@ impl Job {
             'Z' | 'X' => JobState::Ended,
             _ => JobState::Runs,
         };
-        Some(Job { state, blocked: signals("SigBlk:")?, caught: signals("SigCgt:")? })
+        Some(Job { state, blocked: signals("SigBlk:")?, caught: signals("SigCgt:")?, pending: signals("ShdPnd:")? })
     }
 
     /// Returns whether the process itself decides what this signal does: it has a handler, or blocks the signal to read
     /// it elsewhere.
     pub fn catches(&self, number: i32) -> bool {
         (self.caught | self.blocked) >> (number - 1) & 1 == 1
+    }
+
+    /// Returns whether this signal was sent to the process, and not taken by it yet.
+    pub fn has_pending(&self, number: i32) -> bool {
+        self.pending >> (number - 1) & 1 == 1
     }
 }
 
@@ -161,8 +167,8 @@ mod tests {
     #[test]
     fn a_job_is_stopped_or_catches_a_signal() {
         let job = |state: &str, blocked: &str, caught: &str| {
-            Job::read(&format!("Name:\tx\nState:\t{state}\nSigBlk:\t{blocked}\nSigIgn:\t0\nSigCgt:\t{caught}\n"))
-                .unwrap()
+            let signals = format!("ShdPnd:\t400\nSigBlk:\t{blocked}\nSigIgn:\t0\nSigCgt:\t{caught}");
+            Job::read(&format!("Name:\tx\nState:\t{state}\n{signals}\n")).unwrap()
         };
         assert_eq!(job("T (stopped)", "0", "0").state, JobState::Stopped);
         assert_eq!(job("t (tracing stop)", "0", "0").state, JobState::Stopped);
@@ -171,6 +177,7 @@ mod tests {
         let tstp = format!("{:016x}", 1u64 << 19);
         assert!(job("S (sleeping)", "0", &tstp).catches(20) && !job("S (sleeping)", "0", &tstp).catches(19));
         assert!(job("S (sleeping)", &tstp, "0").catches(20), "as signalfd(2) wants it");
+        assert!(job("S (sleeping)", "0", "0").has_pending(11) && !job("S (sleeping)", "0", "0").has_pending(12));
         assert_eq!(Job::of(std::process::id().cast_signed()).unwrap().state, JobState::Runs);
     }
 

@@ -3,7 +3,8 @@
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Authority, Local, Nxlock, Redis, Terminal, eventually, is_alive, may_unshare, parent_of, state_of, text_of,
+    Authority, Local, Nxlock, Redis, Terminal, eventually, eventually_some, is_alive, may_unshare, parent_of, state_of,
+    text_of,
 };
 
 const CTRL_C: &str = "\x03";
@@ -424,6 +425,44 @@ fn a_key_is_not_taken_for_a_signal_that_comes_after_it() {
     }
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
     terminal.exits(3);
+}
+
+/// Returns the process by which nxlock finds out who else got a signal.
+fn group_member(nxlock: i32) -> i32 {
+    eventually_some("nxlock has it", || {
+        let children = text_of(format!("/proc/{nxlock}/task/{nxlock}/children").as_ref());
+        let pids = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        pids.into_iter().find(|pid: &i32| text_of(format!("/proc/{pid}/comm").as_ref()).trim() == "job-group")
+    })
+}
+
+#[test]
+fn a_signal_to_the_whole_job_comes_to_the_command_once_though_a_process_of_nxlock_does_not_get_to_run() {
+    let redis = Redis::start();
+    let script = "trap 'echo got-HUP' HUP; trap 'echo got-USR1' USR1; echo up; while :; do sleep 300 & wait; done";
+    let mut terminal = Terminal::start(redis.nxlock(["run", "job", "--", "bash", "-c", script]));
+    terminal.shows("up");
+    let kill = |pid, signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+    let (job, nxlock, member) = (-terminal.pid(), terminal.pid(), group_member(terminal.pid()));
+    let mut comes = |whom: i32, times: usize| {
+        kill(whom, Signal::SIGHUP);
+        terminal.shows("got-HUP");
+        // Handled after all signals before it.
+        kill(nxlock, Signal::SIGUSR1);
+        terminal.shows("got-USR1");
+        assert_eq!(terminal.screen().matches("got-HUP").count(), times, "{}", terminal.screen());
+    };
+    kill(member, Signal::SIGSTOP);
+    comes(job, 1);
+    // nxlock does not know whether the group got this one, and passes it on.
+    comes(nxlock, 2);
+    kill(member, Signal::SIGCONT);
+    eventually("it has taken what was for the group", || !is_pending(member, Signal::SIGHUP));
+    comes(nxlock, 3);
+    comes(job, 4);
+    kill(job, Signal::SIGKILL);
+    terminal.dies_of(Signal::SIGKILL);
+    eventually("the lock is given back", || !redis.exists("lock:job"));
 }
 
 /// Returns whether a signal is pending for a process, proc_pid_status(5).

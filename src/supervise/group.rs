@@ -5,6 +5,7 @@
 //! which of the two it is. So nxlock forks a member of its group that has all signals blocked and does nothing: the
 //! kernel keeps pending for it what was sent to the group.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid};
 use super::tree;
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
+use crate::proc::Job;
 use crate::signals::{blockable, end_with, set};
 use crate::wait::{Limit, Woken};
 
@@ -28,12 +30,21 @@ use crate::wait::{Limit, Woken};
 pub struct GroupMember {
     pid: Pid,
     socket: OwnedFd,
+    /// Numbers of the last query, and of the last that was answered.
+    asked: Cell<u32>,
+    answered: Cell<u32>,
 }
+
+/// A signal's number, and the query's: a late reply does not answer another query.
+type Query = [c_int; 2];
+
+/// The query's number, and whether the signal was pending.
+type Reply = [c_int; 2];
 
 /// Name in ps(1), unlike nxlock's: a signal to all processes named nxlock is not one to the group.
 const NAME: &CStr = c"job-group";
 
-/// Time-out for a reply: the process may be stopped.
+/// Time-out for a reply: the process may be stopped, or not get to run.
 const ANSWER: Duration = Duration::from_millis(200);
 
 impl GroupMember {
@@ -46,7 +57,9 @@ impl GroupMember {
         let nxlock = getpid();
         // SAFETY: the child makes system calls and allocates, which libc permits after a fork, and never returns.
         match unsafe { fork() }? {
-            ForkResult::Parent { child } => Ok(GroupMember { pid: child, socket: ours }),
+            ForkResult::Parent { child } => {
+                Ok(GroupMember { pid: child, socket: ours, asked: Cell::new(0), answered: Cell::new(0) })
+            }
             ForkResult::Child => {
                 drop(ours);
                 let _ = set(blockable()).thread_block();
@@ -67,25 +80,54 @@ impl GroupMember {
 
     /// Returns whether the group got this signal since the last call for it; false if unknown.
     pub fn had(&self, number: c_int) -> bool {
-        let mut reply = [0; REPLY];
-        // Discard late replies to earlier queries.
-        while recv(self.socket.as_raw_fd(), &mut reply, MsgFlags::MSG_DONTWAIT).is_ok_and(|size| size > 0) {}
-        let asked = send(self.socket.as_raw_fd(), &number.to_ne_bytes(), MsgFlags::MSG_NOSIGNAL);
-        let limit = Limit::until(Moment::now() + ANSWER);
-        asked.is_ok()
-            && limit.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
-            && recv(self.socket.as_raw_fd(), &mut reply, MsgFlags::MSG_DONTWAIT) == Ok(REPLY)
-            && reply == self::reply(number, true)
+        // Only then is what is pending for it not left from an earlier signal.
+        let is_idle = self.answered.get() == self.asked.get();
+        let query = self.asked.get().wrapping_add(1);
+        self.asked.set(query);
+        if send(self.socket.as_raw_fd(), &packed([number, query.cast_signed()]), MsgFlags::MSG_NOSIGNAL).is_err() {
+            return false;
+        }
+        let answer = self.answer_to(query, Limit::until(Moment::now() + ANSWER));
+        answer.unwrap_or_else(|| {
+            let is_pending = is_idle && Job::of(self.pid.as_raw()).is_some_and(|job| job.has_pending(number));
+            // It may have taken the signal just before.
+            self.answer_to(query, Limit::until(Moment::now())).unwrap_or(is_pending)
+        })
+    }
+
+    /// Returns the reply to a query.
+    fn answer_to(&self, query: u32, limit: Limit<'_>) -> Option<bool> {
+        while self.answered.get() != query {
+            if limit.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]).ok()? != Woken::Ready {
+                return None;
+            }
+            let mut bytes = [0; SIZE];
+            if recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) != Ok(SIZE) {
+                return None;
+            }
+            let [answered, had]: Reply = unpacked(bytes);
+            self.answered.set(answered.cast_unsigned());
+            if answered.cast_unsigned() == query {
+                return Some(had != 0);
+            }
+        }
+        None
     }
 }
 
-/// Size of a reply: the signal's number, and a byte that says yes or no.
-const REPLY: usize = size_of::<c_int>() + 1;
+/// Size of a query and of a reply.
+const SIZE: usize = size_of::<Query>();
 
-fn reply(number: c_int, had: bool) -> [u8; REPLY] {
-    let mut reply = [u8::from(had); REPLY];
-    reply[..size_of::<c_int>()].copy_from_slice(&number.to_ne_bytes());
-    reply
+fn packed([first, second]: [c_int; 2]) -> [u8; SIZE] {
+    let mut bytes = [0; SIZE];
+    bytes[..SIZE / 2].copy_from_slice(&first.to_ne_bytes());
+    bytes[SIZE / 2..].copy_from_slice(&second.to_ne_bytes());
+    bytes
+}
+
+fn unpacked(bytes: [u8; SIZE]) -> [c_int; 2] {
+    let number = |half: &[u8]| half.try_into().map_or(0, c_int::from_ne_bytes);
+    [number(&bytes[..SIZE / 2]), number(&bytes[SIZE / 2..])]
 }
 
 impl Drop for GroupMember {
@@ -97,14 +139,15 @@ impl Drop for GroupMember {
 
 /// Answers queries until the socket is closed.
 fn answer(socket: &OwnedFd) {
-    let mut question = [0; size_of::<c_int>()];
-    while recv(socket.as_raw_fd(), &mut question, MsgFlags::empty()) == Ok(question.len()) {
-        let number = c_int::from_ne_bytes(question);
+    let mut bytes = [0; SIZE];
+    while recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) == Ok(SIZE) {
+        let [number, query]: Query = unpacked(bytes);
         let asked = set([number]);
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: sigtimedwait(2) reads a set and a time, and takes a pending signal without waiting.
         let had = unsafe { libc::sigtimedwait(asked.as_ref(), std::ptr::null_mut(), &raw const now) } > 0;
-        if send(socket.as_raw_fd(), &reply(number, had), MsgFlags::MSG_NOSIGNAL).is_err() {
+        let reply: Reply = [query, c_int::from(had)];
+        if send(socket.as_raw_fd(), &packed(reply), MsgFlags::MSG_NOSIGNAL).is_err() {
             return;
         }
     }
