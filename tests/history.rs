@@ -145,7 +145,7 @@ fn a_user_who_may_no_longer_run_scripts_is_told_what_is_not_recorded_and_keeps_i
     let redis = Redis::start();
     for at_least in [&[][..], &["--at-least", "1h"]] {
         let mut holder = Turn::had(&redis, &[&["--record", "-t", "1m"], at_least].concat());
-        redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
+        redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha", "-eval_ro"]);
         holder.is_told();
         holder.finish().exits(0).says("the end of the run under \"job\" is not recorded");
         redis.ask::<()>(&["ACL", "SETUSER", "default", "+eval", "+evalsha"]);
@@ -380,7 +380,7 @@ fn a_lost_reply_to_the_release_leaves_one_record() {
 #[test]
 fn a_server_without_scripts_and_several_servers_refuse_to_record() {
     let redis = Redis::start();
-    redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha", "-eval_ro"]);
     let five = Five::start();
     for options in [&["--record"][..], &["--unless-done", "1h"]] {
         let words = [&["run", "job"], options, &["--", "echo", "ran"]].concat();

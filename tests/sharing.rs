@@ -520,7 +520,7 @@ fn what_the_manual_lists_is_enough_for_shares() {
     );
     let looks = user(
         "looks",
-        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub +scan",
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub +scan +info",
     );
     let token = all(&["acquire", "job", "--slots", "2", "--ttl", "1m"]).run().exits(0).token();
     let mut first = Turn::of(all(&turn(&PAIR)));

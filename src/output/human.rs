@@ -29,8 +29,11 @@ pub fn stdout(report: &Report) -> Option<String> {
 pub fn stderr(report: &Report) {
     match report {
         Report::Acquired(_) | Report::Watched | Report::Checked(_) | Report::Interrupted(_) | Report::Said(_) => {}
-        Report::Status(StatusRows { replica: None, .. }) => {}
-        Report::Status(StatusRows { replica: Some(replica), .. }) => log::warn(format_args!("{}", replica.warning())),
+        Report::Status(status) => {
+            if let Some(replica) = &status.replica {
+                log::warn(format_args!("{}", replica.warning()));
+            }
+        }
         Report::Histories(histories) => {
             for History { lock, .. } in histories.iter().filter(|history| history.runs.is_empty()) {
                 log::note(format_args!(

@@ -127,7 +127,7 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Result<Vec<Value>, Unexpected>, Error> {
         let answer = self.answer_to(operation, script, &self.packed(script, operation.name, args), limit)?;
-        if self.may_only_read || !script.only_reads() || !answer.as_ref().is_err_and(reply::denies) {
+        if self.may_only_read || !only_reads(script) || !answer.as_ref().is_err_and(reply::denies) {
             return Ok(answer);
         }
         let denies_scripts = self.denies_scripts;
@@ -151,7 +151,7 @@ impl Server {
             None => self.client.ask(command, limit),
             Some(read) => self.asker.read_with(&mut self.client, command, read, limit),
         };
-        let reply = reply.map_err(|no_reply| match script.only_reads() {
+        let reply = reply.map_err(|no_reply| match only_reads(script) {
             true => self.unanswered(operation, no_reply).of_read(),
             false => self.unanswered(operation, no_reply),
         })?;
@@ -226,7 +226,7 @@ impl Server {
 
     fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
         let lock = name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        let mut command = cmd(if self.may_only_read && script.only_reads() { "EVAL_RO" } else { "EVAL" });
+        let mut command = cmd(if self.may_only_read && only_reads(script) { "EVAL_RO" } else { "EVAL" });
         let companions = script.companions();
         command.arg(script.text()).arg(1 + companions.len()).arg(&lock);
         for companion in companions {
@@ -419,6 +419,11 @@ impl Form {
         let Claim { token, recording, .. } = claim;
         Form { base: Base::of(token), newest: token.supersedes(), recorded: recording.is_some() }
     }
+}
+
+/// Returns whether a script changes nothing.
+fn only_reads(script: Script) -> bool {
+    matches!(script, Script::Inspect | Script::InspectShares | Script::History)
 }
 
 /// Returns whether nothing but scripts can grant a lock to this claim.

@@ -184,7 +184,7 @@ fn a_directory_has_nothing_old_to_share() {
 fn what_the_manual_lists_of_permissions_is_enough() {
     let redis = Redis::start();
     let rules = "~lock.* ~{lock.*}:* resetchannels &lock.* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
-                 +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe";
+                 +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe +info";
     let words = ["ACL", "SETUSER", "listed", "on", ">pw"].into_iter().chain(rules.split_whitespace());
     redis.ask::<()>(&words.collect::<Vec<_>>());
     let url = format!("{}?user=listed&pass=pw", redis.url());

@@ -188,11 +188,6 @@ macro_rules! sent {
 }
 
 impl Script {
-    /// Returns whether the script changes nothing.
-    pub fn only_reads(self) -> bool {
-        matches!(self, Script::Inspect | Script::InspectShares | Script::History)
-    }
-
     /// Returns the text, always the same, so that the server's cache holds one of each.
     pub fn text(self) -> &'static [u8] {
         match self {
