@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::readme::{put, ran, shell, workplace};
 use crate::support::turns::queue_of;
-use crate::support::{Nxlock, Redis, Running, eventually};
+use crate::support::{Nxlock, Redis, Running, eventually, may_unshare, program};
 
 /// Returns the verbatim blocks under a heading of the page.
 fn under(heading: &str) -> Vec<String> {
@@ -313,6 +313,67 @@ fn a_jenkins_stage_and_a_container_run_under_a_lock() {
     shell(&redis, directory.path(), &command).run().exits(0);
     assert_eq!(ran(directory.path()), "deploy.sh production\nnightly-import nightly\n");
     redis.delete("lock:nightly");
+}
+
+/// Of the file that a pipeline downloads, only the one with the checksum is installed.
+#[test]
+fn a_pipeline_installs_the_release_that_was_meant() {
+    let [github, gitlab] = under("INSTALLING").try_into().unwrap();
+    let (redis, directory) = (Redis::start(), workplace());
+    let name = format!("nxlock-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
+    let package = format!(
+        "mkdir -p r/{name}/man bin; echo 'echo \"runs: $*\"' > r/{name}/nxlock; chmod 755 r/{name}/nxlock
+         echo page > r/{name}/man/nxlock.1; tar -czf release.tar.gz -C r {name}"
+    );
+    shell(&redis, directory.path(), &package).run().exits(0);
+    let sum = shell(&redis, directory.path(), "sha256sum release.tar.gz | cut -d' ' -f1").run().exits(0).text();
+    let install = |script: &str, sum: &str| {
+        let here = directory.path().display();
+        let script = script.replace("/usr/local/bin", "bin").replace("/tmp/nxlock", "nxlock");
+        let set = format!("set -e\nexport RUNNER_TEMP=. HOME={here} GITHUB_PATH=path NXLOCK=x NXLOCK_SHA256={sum}\n")
+            + "curl() { while [ \"$1\" != -o ]; do shift; done; cp release.tar.gz \"$2\"; }\n";
+        shell(&redis, directory.path(), &(set + &script)).run()
+    };
+    let scripts = [
+        (nested(&github, "run: |"), ".local/bin/nxlock"),
+        (format!("\n{}", nested(&gitlab, "before_script:")).replace("\n- ", "\n"), "bin/nxlock"),
+    ];
+    for (script, installed) in scripts {
+        let zeroes = after(&github, "NXLOCK_SHA256: ");
+        assert_eq!(zeroes.len(), 64);
+        install(&script, zeroes).exits(1);
+        assert!(!directory.path().join(installed).exists());
+        install(&script, sum.trim()).exits(0);
+        let found = shell(&redis, directory.path(), &format!("sh {installed} status; ls $(dirname {installed})")).run();
+        found.exits(0).prints("runs: status\nnxlock\n");
+    }
+}
+
+/// nxlock is the first process, in a root with nothing but itself and what it runs.
+#[test]
+fn a_container_runs_its_command_under_a_lock() {
+    let [image] = under("CONTAINERS").try_into().unwrap();
+    let options = ["--user", "--map-root-user", "--mount", "--pid", "--fork"];
+    if !may_unshare(&options) {
+        return;
+    }
+    let directory = workplace();
+    let root = directory.path().join("root");
+    for made in ["usr/local/bin", "proc", "tmp"] {
+        fs::create_dir_all(root.join(made)).unwrap();
+    }
+    let place = after(&image, "COPY --chmod=755 nxlock ");
+    fs::copy(program(), root.join(&place[1..])).unwrap();
+    let words = after(&image, "ENTRYPOINT ").trim_matches(['[', ']']).replace([',', '"'], "");
+    // Its command is nxlock as well: there is no other program.
+    let script = format!("mount -t proc proc {0}/proc && exec chroot {0} {words} \"$@\"", root.display());
+    let call = |command: &[&str]| {
+        let words = [&["unshare"], &options[..], &["sh", "-c", &script, "sh"], command].concat();
+        Nxlock::by("env", words).env("NXLOCK_SERVER", "local:/tmp")
+    };
+    let seen = call(&[place, "--json", "status", "nightly"]).run().exits(0).says_nothing().json();
+    assert_eq!((&seen[0]["state"], &seen[0]["holder"]["pid"]), (&"held".into(), &1.into()), "{seen}");
+    call(&[place, "no-such-verb"]).run().exits(64);
 }
 
 #[test]
