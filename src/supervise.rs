@@ -373,6 +373,10 @@ impl<'a> Supervisor<'a> {
     /// Returns which processes of the tree still need a signal that nxlock received. Call once per signal: the group's
     /// copy is consumed, and would otherwise count for the next signal.
     fn reach(&self, Notice { number, source, .. }: Notice) -> Reach {
+        // From the kernel, to nxlock alone.
+        if number == libc::SIGCHLD {
+            return Reach::All;
+        }
         // A typed signal leaves a copy with the group member too.
         let had = self.group.as_ref().is_some_and(|group| group.had(number));
         if had && source == Source::Process { Reach::OutsideOurGroup } else { Reach::All }
