@@ -396,8 +396,7 @@ impl Store for Quorum {
     }
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        let is_clear = |votes: &Votes| !matches!(verdict(votes).kind, StateKind::Unknown | StateKind::Contested);
-        let votes = self.ask(&Request::Look(name.clone()), limit, Stragglers::Awaited, is_clear)?;
+        let votes = self.ask(&Request::Look(name.clone()), limit, Stragglers::Awaited, tally::is_clear)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("inspect", Some(name), &votes));
         }

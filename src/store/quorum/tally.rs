@@ -166,8 +166,7 @@ pub fn verdict(votes: &Votes) -> LockState {
     if absent >= quorum {
         return LockState::free(fence);
     }
-    let with = |one: &LockState| taken.iter().copied().filter(|other| is_same(one, other)).collect::<Vec<_>>();
-    let most = taken.iter().rev().map(|one| with(one)).max_by_key(Vec::len).unwrap_or_default();
+    let most = most(&taken);
     if most.len() >= quorum {
         return held(most, quorum);
     }
@@ -194,13 +193,34 @@ fn is_same(one: &LockState, other: &LockState) -> bool {
     }
 }
 
-/// Combines states that show the same holder: the ttl and the fence are the highest that a quorum of them reaches.
+/// Returns whether the votes tell whose the lock is, and with which fence.
+pub fn is_clear(votes: &Votes) -> bool {
+    let taken: Vec<&LockState> = votes.each().flatten().filter_map(taken).collect();
+    match verdict(votes).kind {
+        StateKind::Unknown | StateKind::Contested => false,
+        StateKind::Free => true,
+        _ => known_fence(&most(&taken), votes.quorum()).is_some(),
+    }
+}
+
+/// Returns the states that show the same, of the holder that most servers show.
+fn most<'a>(taken: &[&'a LockState]) -> Vec<&'a LockState> {
+    let with = |one: &LockState| taken.iter().copied().filter(|other| is_same(one, other)).collect::<Vec<_>>();
+    taken.iter().rev().map(|one| with(one)).max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// Combines states that show the same holder: the ttl is the highest that a quorum of them reaches.
 fn held(mut by: Vec<&LockState>, quorum: usize) -> LockState {
     by.sort_by_key(|seen| std::cmp::Reverse(endless(seen)));
-    let ttl = by[quorum - 1].ttl;
-    // A server where the key was set again has a fence of its own, and so has one that granted late.
-    by.sort_by_key(|seen| std::cmp::Reverse(seen.fence));
-    not_asked(LockState { ttl, ..by[quorum - 1].clone() })
+    let (ttl, fence) = (by[quorum - 1].ttl, known_fence(&by, quorum).flatten());
+    not_asked(LockState { ttl, fence, ..by[quorum - 1].clone() })
+}
+
+/// Returns the fence that a quorum shows, as its servers were told it; none if it is not known. A server where the key
+/// was set again has one of its own, higher or lower, and so has one that granted late.
+fn known_fence(by: &[&LockState], quorum: usize) -> Option<Option<Fence>> {
+    let shown = |fence: &Option<Fence>| by.iter().filter(|seen| seen.fence == *fence).count();
+    by.iter().map(|seen| seen.fence).find(|fence| shown(fence) >= quorum)
 }
 
 fn endless(seen: &LockState) -> Duration {
@@ -326,6 +346,18 @@ mod tests {
     fn a_fence_is_given_if_a_majority_has_one() {
         assert_eq!(highest_fence(&votes("+ + + - !")), Some(Fence(7)));
         assert_eq!(highest_fence(&votes("+ + - - !")), None);
+    }
+
+    #[test]
+    fn the_fence_of_a_lock_is_the_one_that_a_majority_shows() {
+        // In these texts the fence is the number of seconds left.
+        let fence = |text: &str| verdict(&votes(text)).fence.map(|fence| fence.0);
+        assert_eq!(fence("a7 a9 a7 a1 a7"), Some(7));
+        assert!(is_clear(&votes("a7 a7 a7 ! !")) && is_clear(&votes("a7 a9 a7 a1 a7")));
+        // Which of the others was told it, the silent ones know.
+        assert_eq!(fence("a9 a7 a7 ! !"), None);
+        assert!(!is_clear(&votes("a9 a7 a7 ! !")) && !is_clear(&votes("a9 a7 - ! !")));
+        assert!(is_clear(&votes("- - - ! !")) && is_clear(&votes("a a a ! !")));
     }
 
     #[test]
