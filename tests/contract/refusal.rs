@@ -66,7 +66,10 @@ pub fn a_refusal_is_a_document_too(authority: &impl Authority) {
         assert_eq!((&document["outcome"], &document["state"]), (&"held".into(), &"held".into()), "{document}");
         assert_eq!((&told["id"], &told["pid"]), (&seen["holder"]["id"], &Value::from(holder.pid())), "{document}");
         assert_eq!((&told["reason"], &told["host"]), (&"the monthly report".into(), &host().into()), "{document}");
-        assert_eq!((&document["fence"], &document["nested"]), (&seen["fence"], &false.into()), "{document}");
+        // Of several servers, too few may have shown the same one in time.
+        let is_unknown = document["fence"].is_null() && authority.url().contains(' ');
+        assert!(is_unknown || document["fence"] == seen["fence"], "{document}");
+        assert_eq!(document["nested"], false, "{document}");
         assert!((1..=30_000).contains(&document["ttl_ms"].as_u64().unwrap()), "{document}");
     }
     holder.leaves();
