@@ -125,7 +125,7 @@ fn reads_alike(documented: &str, printed: &str) {
 
 #[test]
 fn its_first_command_holds_a_lock() {
-    let [command] = under("nxlock", "sh");
+    let [command, _install] = under("From source", "sh");
     let command = command.replace("cargo run --release --", "nxlock");
     assert!(command.starts_with("nxlock --server local: "), "{command}");
     let done = Nxlock::by("sh", ["-c", &command]).in_directory(workplace().path()).run().exits(0);
@@ -247,7 +247,7 @@ fn a_configuration_is_heard_and_checked() {
 
 #[test]
 fn what_it_installs_is_there() {
-    let [commands] = under("Install", "sh");
+    let [_try, commands] = under("From source", "sh");
     let home = tempfile::tempdir().unwrap();
     let copies: String =
         commands.lines().filter(|line| !line.starts_with("cargo ")).map(|line| format!("{line}\n")).collect();
@@ -261,6 +261,22 @@ fn what_it_installs_is_there() {
     ] {
         assert!(home.path().join(file).is_file(), "{file}");
     }
+}
+
+/// With the tarball as `.ci/release` names its files, and without the network.
+#[test]
+fn its_first_line_installs_the_binary_of_a_release() {
+    let [line] = under("Install", "sh");
+    let directory = tempfile::tempdir().unwrap();
+    let script = format!(
+        "set -e; name=nxlock-{}-$(uname -m)-linux; mkdir -p bin $name/man; touch $name/README.md $name/man/nxlock.1
+         echo 'echo it runs' > $name/nxlock; chmod 755 $name/nxlock; tar -czf $name.tar.gz $name
+         curl() {{ for url; do :; done; cat \"${{url##*/}}\"; }}; sudo() {{ \"$@\"; }}
+         {}; bin/nxlock; ls bin",
+        env!("CARGO_PKG_VERSION"),
+        line.trim_end().replace("/usr/local/bin", "bin")
+    );
+    Nxlock::by("sh", ["-c", &script]).in_directory(directory.path()).run().exits(0).prints("it runs\nnxlock\n");
 }
 
 #[test]
@@ -280,9 +296,9 @@ fn its_exit_statuses_are_those_of_help() {
 #[test]
 fn every_block_is_one_that_is_run() {
     let known = [
-        ("nxlock", "sh"),
         ("Ten seconds of it", "console"),
         ("Install", "sh"),
+        ("From source", "sh"),
         ("cron", "crontab"),
         ("CI", "yaml"),
         ("A stretch of a shell script", "sh"),
