@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::lock::{LockName, Prefix};
 use crate::report::{History, Named, Row};
-use crate::store::{LockStatus, Replica, ScanCursor, Store};
+use crate::store::{LockStatus, ScanCursor, Store};
 use crate::{log, retry};
 
 /// The locks asked about.
@@ -23,7 +23,8 @@ pub struct Subject {
 pub struct Seen {
     /// In the order of the command line, or by name.
     pub rows: Vec<Row>,
-    pub replica: Option<Replica>,
+    /// What a reader of them should know.
+    pub doubts: Vec<String>,
 }
 
 impl Subject {
@@ -33,20 +34,20 @@ impl Subject {
     /// If the status of any lock cannot be determined.
     pub fn look(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Seen, Error> {
         let rows = self.rows(store, found)?;
-        if self.replica(store)?.is_none() {
-            return Ok(Seen { rows, replica: None });
+        if self.doubts(store)?.is_empty() {
+            return Ok(Seen { rows, doubts: Vec::new() });
         }
         // What a replica showed before it said that it hears from its master may be of any age.
         let rows = self.rows(store, found)?;
-        Ok(Seen { rows, replica: self.replica(store)? })
+        Ok(Seen { rows, doubts: self.doubts(store)? })
     }
 
-    /// Returns the replica that answers in place of a master, if one does.
+    /// Returns what a reader of the statuses so far should know.
     ///
     /// # Errors
-    /// As [`Store::replica`].
-    pub fn replica(&self, store: &mut dyn Store) -> Result<Option<Replica>, Error> {
-        retry::insist(self.timeout, |limit| store.replica(limit))
+    /// As [`Store::doubts`].
+    fn doubts(&self, store: &mut dyn Store) -> Result<Vec<String>, Error> {
+        retry::insist(self.timeout, |limit| store.doubts(limit))
     }
 
     fn rows(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {
@@ -68,28 +69,41 @@ impl Subject {
         Ok(History { lock: lock.clone(), runs })
     }
 
-    /// Returns those of the locks asked about, in the same order; of all, those that have any.
+    /// Returns those of the locks asked about, in the same order, and what a reader of them should know; of all locks,
+    /// the histories of those that have any.
     ///
     /// # Errors
-    /// If any cannot be read.
-    pub fn histories(&self, store: &mut dyn Store) -> Result<Vec<History>, Error> {
-        if let Some(named) = &self.named {
-            return named.iter().map(|lock| self.history(store, lock)).collect();
-        }
+    /// If none can be read, or one that was named.
+    pub fn histories(&self, store: &mut dyn Store) -> Result<(Vec<History>, Vec<String>), Error> {
+        self.doubts(store)?;
+        let histories = match &self.named {
+            Some(named) => named.iter().map(|lock| self.history(store, lock)).collect::<Result<_, _>>()?,
+            None => self.all_histories(store)?,
+        };
+        Ok((histories, self.doubts(store)?))
+    }
+
+    fn all_histories(&self, store: &mut dyn Store) -> Result<Vec<History>, Error> {
         let (mut cursor, mut names) = (ScanCursor::default(), BTreeSet::new());
         while let Some(page) = retry::insist(self.timeout, |limit| store.recorded_page(&mut cursor, limit))? {
             names.extend(page);
         }
-        let mut histories = Vec::new();
+        let (mut histories, mut unread) = (Vec::new(), Vec::new());
         for name in &names {
             match self.history(store, &Named::new(name, &self.prefix)) {
                 // Of some, no run has ended yet.
                 Ok(history) if history.runs.is_empty() => {}
                 Ok(history) => histories.push(history),
                 // One that is damaged does not hide the others.
-                Err(error) if !error.is_retryable() => log::warn(format_args!("{error}; {}", error.hint)),
+                Err(error) if !error.is_retryable() => unread.push(error),
                 Err(error) => return Err(error),
             }
+        }
+        if histories.is_empty() && !unread.is_empty() {
+            return Err(unread.swap_remove(0));
+        }
+        for error in unread {
+            log::warn(format_args!("{error}; {}", error.hint));
         }
         Ok(histories)
     }

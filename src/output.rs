@@ -46,16 +46,29 @@ pub fn harmless(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Blots out what may be a password in a URL: everything before its host and after a `?`.
+/// Blots out what may be a password in a URL, also in one with a slip: everything before its host and after a `?`; and
+/// what may be a token.
 fn without_password(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+    if word.starts_with("nx1:") {
+        return "nx1:***".to_owned();
+    }
+    let (scheme, rest) = match word.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        // `redis:u:p@h`, `u:p@h`, `//u:p@h`: without the `@` it is no URL.
+        None if word.contains('@') => (String::new(), word),
+        None => return word.to_owned(),
+    };
     let rest = match rest.rsplit_once('@') {
         Some((_, behind)) => format!("***@{behind}"),
-        None => rest.to_owned(),
+        // A password whose host is missing is in the place of a port.
+        None => match rest.split_once(':') {
+            Some((host, port)) if !port.starts_with(|first: char| first.is_ascii_digit()) => format!("{host}:***"),
+            _ => rest.to_owned(),
+        },
     };
     match rest.split_once('?') {
-        Some((before, _)) => format!("{scheme}://{before}?***"),
-        None => format!("{scheme}://{rest}"),
+        Some((before, _)) => format!("{scheme}{before}?***"),
+        None => format!("{scheme}{rest}"),
     }
 }
 
@@ -94,17 +107,18 @@ pub fn show(report: &Report, as_json: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the current status for `--watch`: one document a line, or a table under the time.
+/// Prints the current status for `--watch`: one document a line, or a table under the time. `has_doubts` says whether
+/// those of a table are new.
 ///
 /// # Errors
 /// If stdout cannot be written.
-pub fn show_again(report: &Report, as_json: bool, is_first: bool) -> io::Result<()> {
+pub fn show_again(report: &Report, as_json: bool, is_first: bool, has_doubts: bool) -> io::Result<()> {
     match report {
         Report::Status(status) if !as_json => {
             let gap = if is_first { "" } else { "\n" };
             let rows: Vec<_> = status.rows.iter().collect();
             let table = Table::of(&rows, status.named, human::columns()).text();
-            if is_first {
+            if has_doubts {
                 human::stderr(report);
             }
             write(&format!("{gap}{}\n{table}", text::instant(wall())))
@@ -166,6 +180,11 @@ mod tests {
             ("redis+unix:///s?pass=s3cret", "redis+unix:///s?***"),
             ("redis://:s3c?ret@h?db=1", "redis://***@h?***"),
             ("redis://h", "redis://h"),
+            ("redis://h:6379", "redis://h:6379"),
+            ("redis://u:s3cret", "redis://u:***"),
+            ("redis:u:s3cret@h", "***@h"),
+            ("u:s3cret@h:6379", "***@h:6379"),
+            ("nx1:s3cret:u@h:1:1:", "nx1:***"),
         ] {
             for words in
                 [&["nxlock", url][..], &["nxlock", "run", "--ttl", url, "n", "true"], &["nxlock", "check", url]]

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::lock::{
     Fence, Holder, Key, LockName, LockState, Lost, Prefix, Run, RunEnd, Sharing, Slot, Token, Told, Ttl,
 };
-use crate::store::{Finding, LockStatus, QueuePlace, Replica, Verdict};
+use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 
 pub enum Report {
     Acquired(Acquired),
@@ -168,8 +168,8 @@ pub struct StatusRows {
     pub options: String,
     /// The last recorded run of the only lock, if somebody is to read of it.
     pub last: Option<Run>,
-    /// The rows are what this replica knows.
-    pub replica: Option<Replica>,
+    /// What a reader of the rows should know.
+    pub doubts: Vec<String>,
 }
 
 pub struct Row {

@@ -83,12 +83,12 @@ pub trait Store: Send {
     /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error>;
 
-    /// Returns which replica answers in place of a master, if one does.
+    /// Returns what a reader of the statuses so far should know: that they come from a replica, or what they lack.
     ///
     /// # Errors
-    /// If that replica does not hear from its master: what it shows may be of any age.
-    fn replica(&mut self, _limit: Limit<'_>) -> Result<Option<Replica>, Error> {
-        Ok(None)
+    /// If they come from a replica that does not hear from its master: they may be of any age.
+    fn doubts(&mut self, _limit: Limit<'_>) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
     }
 
     /// Returns the names of all locks, sorted.
@@ -175,20 +175,6 @@ pub enum Renewed {
 pub enum Released {
     Done,
     NotYours(LockState),
-}
-
-/// A server that has its data from another one, and so shows a state that may have passed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replica {
-    pub server: String,
-    pub master: String,
-}
-
-impl Replica {
-    /// Returns what a reader of its answers should know.
-    pub fn warning(&self) -> String {
-        format!("{} is a replica of {}: what it shows may be a moment old", self.server, self.master)
-    }
 }
 
 /// The status of a lock: its state and its queue.

@@ -75,7 +75,8 @@ impl<'a> Limit<'a> {
                 Err(errno) => return Err(errno.into()),
                 Ok(_) => {}
             }
-            let ready = polled.iter().position(|fd| fd.any().unwrap_or(false));
+            // nix does not know all events: one that it does not know has happened.
+            let ready = polled.iter().position(|fd| fd.any().unwrap_or(true));
             return Ok(match ready.and_then(|at| at.checked_sub(first)) {
                 Some(at) => (Woken::Ready, Some(at)),
                 None => (Woken::Cancelled, None),

@@ -1,7 +1,7 @@
 //! `--min-replicas`: a grant counts only once replicas have it. And a replica shows locks, and grants none.
 
 use crate::support::turns::{is_free, queue};
-use crate::support::{Authority, Cluster, Five, Local, Nxlock, Redis, Sentinels, eventually};
+use crate::support::{Authority, Cluster, Five, Local, Nxlock, Redis, Sentinels, eventually, unused_port};
 
 const JOB: [&str; 3] = ["run", "job", "--min-replicas"];
 
@@ -108,5 +108,45 @@ fn a_replica_that_has_lost_its_master_does_not_say_that_a_lock_is_free() {
             done.status.code() == Some(69)
                 && done.prints("").says("does not hear from it").stderr.contains("name the master")
         });
+    }
+}
+
+#[test]
+fn a_replica_is_named_by_whoever_looks_and_one_that_does_not_tell_is_doubted() {
+    let servers = Sentinels::of_three();
+    let replica = &servers.servers[1];
+    replica.ask::<()>(&["ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@all", "-info"]);
+    let looker = |words: &[&str]| {
+        let url = format!("{}?user=looker&pass=pw", replica.url());
+        Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", url).run()
+    };
+    looker(&["status"]).exits(0).prints("").says("does not tell whether it is a replica");
+    let seen = looker(&["--json", "status", "job"]).exits(1).says_nothing().json();
+    assert!(seen[0]["warnings"][0].as_str().unwrap().contains("does not tell"), "{seen}");
+}
+
+#[test]
+fn one_that_watches_is_told_when_its_server_becomes_a_replica() {
+    let (redis, master) = (Redis::start(), Redis::on_tcp(&[]));
+    let mut watching = redis.nxlock(["status", "--watch=100ms", "job"]).start();
+    eventually("it shows the lock", || watching.stdout().contains("free"));
+    assert_eq!(watching.stderr(), "");
+    redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    watching.says("is a replica of");
+    redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+}
+
+#[test]
+fn of_several_servers_those_that_have_lost_their_masters_have_no_vote() {
+    let five = Five::start();
+    let call = || five.nxlock(["--server-timeout", "500ms", "status", "job"]).run();
+    for redis in &five.each()[..2] {
+        redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
+    }
+    call().exits(1).says_nothing();
+    five.each()[2].ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
+    call().exits(69).prints("").says("does not hear from it");
+    for redis in &five.each()[..3] {
+        redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
     }
 }

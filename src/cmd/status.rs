@@ -18,10 +18,11 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let subject =
         Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: global.server_timeout };
     if asked.history {
-        if let Some(replica) = subject.replica(store.as_mut())? {
-            log::warn(format_args!("{}", replica.warning()));
+        let (histories, doubts) = subject.histories(store.as_mut())?;
+        for doubt in doubts {
+            log::warn(format_args!("{doubt}"));
         }
-        return Ok(Report::Histories(subject.histories(store.as_mut())?));
+        return Ok(Report::Histories(histories));
     }
     // All named locks have the same options.
     let options = subject.named.iter().flatten().next().map(|lock| options(global, lock)).unwrap_or_default();
@@ -29,7 +30,7 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
         return top::watch(store, subject, every, global.json);
     }
     let mut listing = Listing::begin();
-    let Seen { rows, replica } = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
+    let Seen { rows, doubts } = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
     let alone = subject.named.as_deref().unwrap_or_default();
     let last = match alone {
         // A history that cannot be read does not hide the rest.
@@ -40,5 +41,5 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
         }
         _ => None,
     };
-    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, last, replica }))
+    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, last, doubts }))
 }

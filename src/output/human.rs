@@ -30,8 +30,8 @@ pub fn stderr(report: &Report) {
     match report {
         Report::Acquired(_) | Report::Watched | Report::Checked(_) | Report::Interrupted(_) | Report::Said(_) => {}
         Report::Status(status) => {
-            if let Some(replica) = &status.replica {
-                log::warn(format_args!("{}", replica.warning()));
+            for doubt in &status.doubts {
+                log::warn(format_args!("{doubt}"));
             }
         }
         Report::Histories(histories) => {

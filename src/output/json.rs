@@ -14,7 +14,7 @@ use crate::log;
 use crate::report::{
     Answer, Checked, CheckedServer, Ending, History, Named, Ran, Refusal, Refused, Report, Row, Wanted,
 };
-use crate::store::{Finding, Replica, Verdict, Waiter};
+use crate::store::{Finding, Verdict, Waiter};
 use crate::text::{self, Tainted};
 
 /// Returns the document for stdout; none for `run`, whose stdout belongs to its command.
@@ -28,12 +28,7 @@ pub fn text(report: &Report) -> Option<String> {
         // Row by row: one value of all rows would take several times the memory.
         Report::Status(status) => Some(format!(
             "[{}]",
-            status
-                .rows
-                .iter()
-                .map(|one| text::escaped(&row(one, status.replica.as_ref())))
-                .collect::<Vec<_>>()
-                .join(",")
+            status.rows.iter().map(|one| text::escaped(&row(one, &status.doubts))).collect::<Vec<_>>().join(",")
         )),
         report => Some(text::escaped(&document(report)?)),
     }
@@ -238,13 +233,13 @@ fn waiter(waiter: &Waiter) -> Value {
     })
 }
 
-fn row(row: &Row, replica: Option<&Replica>) -> Value {
+fn row(row: &Row, doubts: &[String]) -> Value {
     let seen = &row.status.state;
     let name = [("name", json!(row.lock.name.as_str())), ("key", json!(row.lock.key))];
     let rest = [
         ("queue", row.status.queue.iter().map(waiter).collect()),
         ("legacy", seen.legacy.map_or(Value::Null, legacy)),
-        ("warnings", seen.warning().map(str::to_owned).into_iter().chain(replica.map(Replica::warning)).collect()),
+        ("warnings", seen.warning().map(str::to_owned).into_iter().chain(doubts.iter().cloned()).collect()),
     ];
     object(name.into_iter().chain(state(seen)).chain(rest))
 }

@@ -404,6 +404,19 @@ impl Store for Quorum {
         Ok(LockStatus { state: verdict(&votes), queue: Vec::new() })
     }
 
+    /// A replica that does not hear from its master is no vote: what it shows may be of any age.
+    fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
+        let votes = self.ask(&Request::Doubts, limit, Stragglers::LeftBehind, |_| false)?;
+        let doubts = |answer: &Answer| match answer {
+            Answer::Doubts(doubts) => Some(doubts.clone()),
+            _ => None,
+        };
+        if !votes.has_quorum(|answer| doubts(answer).is_some()) {
+            return Err(self.too_few("look at locks", None, &votes));
+        }
+        Ok(votes.each().flatten().filter_map(doubts).flatten().collect())
+    }
+
     fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
         // Any quorum includes a server that knows a held lock.
         let votes = self.ask(&Request::Names, limit, Stragglers::LeftBehind, |_| false)?;

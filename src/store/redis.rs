@@ -34,9 +34,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::{
-    AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, Replica, ScanCursor, Store, poll_pause,
-};
+use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
@@ -568,8 +566,10 @@ impl Store for Server {
         Ok(self.look(&Operation::to("inspect", name), Some(id), limit)?.0)
     }
 
-    fn replica(&mut self, limit: Limit<'_>) -> Result<Option<Replica>, Error> {
-        self.as_replica(limit)
+    fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
+        let no_scripts = (self.denies_scripts && !self.runs_scripts)
+            .then(|| format!("{} does not run scripts for us: who waits, and the fence, are not known", self.client));
+        Ok(self.doubtful_origin(limit)?.into_iter().chain(no_scripts).collect())
     }
 
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {

@@ -21,7 +21,7 @@ pub struct Model {
     /// The result of the last poll, in its order.
     rows: Vec<Row>,
     pub seen: Option<Moment>,
-    pub is_of_a_replica: bool,
+    pub doubts: Vec<String>,
     /// Number of locks that the first poll has found so far.
     pub found: Option<usize>,
     pub error: Option<Error>,
@@ -95,7 +95,7 @@ impl Model {
             named: subject.named.is_some(),
             rows: Vec::new(),
             seen: None,
-            is_of_a_replica: false,
+            doubts: Vec::new(),
             found: None,
             error: None,
             history: None,
@@ -123,9 +123,9 @@ impl Model {
         self.found = Some(found);
     }
 
-    pub fn seen(&mut self, Seen { mut rows, replica }: Seen, history: Option<History>) {
+    pub fn seen(&mut self, Seen { mut rows, doubts }: Seen, history: Option<History>) {
         rows.iter_mut().for_each(steady);
-        self.is_of_a_replica = replica.is_some();
+        self.doubts = doubts;
         self.history = history.or(self.history.take());
         let place = self.place();
         self.rows = rows;
@@ -355,7 +355,7 @@ mod tests {
             let lock = Named::new(&name.parse().unwrap(), &Prefix::none());
             Row { lock, status: LockStatus { state, queue: Vec::new() } }
         };
-        model.seen(Seen { rows: names.iter().map(row).collect(), replica: None }, None);
+        model.seen(Seen { rows: names.iter().map(row).collect(), doubts: Vec::new() }, None);
     }
 
     fn selected(model: &Model) -> Option<String> {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::libc;
-use nix::sys::stat::fstat;
+use nix::poll::PollFlags;
 
 use crate::clock::Moment;
 use crate::error::Error;
@@ -20,26 +20,29 @@ use crate::{log, output};
 /// The parts of a status whose changes are printed.
 type Gist = Vec<(LockName, StateKind, Vec<HolderId>, Vec<HolderId>)>;
 
+/// The event that the reader of a pipe, a socket or a terminal has left: besides the errors, which poll(2) always reports,
+/// the end of a socket's other side. What can be read from stdout is no matter.
+const LEFT: PollFlags = PollFlags::from_bits_retain(libc::POLLRDHUP);
+
 pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_json: bool) -> anyhow::Result<Report> {
-    let mut shown: Option<Gist> = None;
+    let mut shown: Option<(Gist, Vec<String>)> = None;
     let mut error: Option<Error> = None;
     let stdout = io::stdout();
-    // poll(2) reports that the reader of a pipe has left; other files have no event worth waiting for.
-    let is_pipe = fstat(&stdout).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO);
     loop {
         let asked = Moment::now();
         match subject.look(store.as_mut(), &mut |_| {}) {
-            Ok(Seen { rows, replica }) => {
+            Ok(Seen { rows, doubts }) => {
                 error = None;
-                let gist = gist(&rows);
-                if shown.as_ref() != Some(&gist) {
+                let seen = (gist(&rows), doubts.clone());
+                if shown.as_ref() != Some(&seen) {
                     let (named, options) = (subject.named.is_some(), String::new());
-                    let report = Report::Status(StatusRows { rows, named, options, last: None, replica });
-                    match output::show_again(&report, as_json, shown.is_none()) {
+                    let report = Report::Status(StatusRows { rows, named, options, last: None, doubts });
+                    let has_doubts = shown.as_ref().map_or(&[][..], |(_, doubts)| doubts) != seen.1;
+                    match output::show_again(&report, as_json, shown.is_none(), has_doubts) {
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Report::Watched),
                         shown => shown.map_err(|error| Error::internal("cannot write to stdout", &error))?,
                     }
-                    shown = Some(gist);
+                    shown = Some(seen);
                 }
             }
             Err(met) if shown.is_none() => return Err(met.into()),
@@ -50,9 +53,8 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
                 error = Some(met);
             }
         }
-        let cancel = &[is_pipe.then(|| stdout.as_fd())];
-        let pause = Limit { until: asked + every.max(asked.elapsed() * 2), cancel };
-        if pause.wait_for(&[])? == Woken::Cancelled {
+        let pause = Limit::until(asked + every.max(asked.elapsed() * 2));
+        if pause.wait_for(&[(stdout.as_fd(), LEFT)])? == Woken::Ready {
             return Ok(Report::Watched);
         }
     }

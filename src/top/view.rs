@@ -84,12 +84,14 @@ fn head(model: &Model, columns: usize) -> String {
         Sort::Lease => ", by the end of the lease".to_owned(),
         Sort::Waiting => ", most waiting first".to_owned(),
     };
-    let by = if model.is_of_a_replica { format!("{by}, of a replica") } else { by };
     let filter = if model.filter.is_empty() { String::new() } else { format!(", with \"{}\"", model.filter) };
     let age = model.seen.map(Moment::elapsed).filter(|age| *age > model.every * 2 + LATE);
     match age {
         Some(age) => styled(&format!("{count}{by}{filter}, as it was {} ago", span(age)), DOUBTFUL, columns),
-        None => styled(&format!("{count}{by}{filter}, every {}", span(model.every)), FAINT, columns),
+        None if model.doubts.is_empty() => {
+            styled(&format!("{count}{by}{filter}, every {}", span(model.every)), FAINT, columns)
+        }
+        None => styled(&format!("{count}{by}{filter}; {}", model.doubts.join("; ")), DOUBTFUL, columns),
     }
 }
 

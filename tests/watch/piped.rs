@@ -1,7 +1,9 @@
 //! `status --watch` without a screen.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
 
@@ -111,5 +113,29 @@ fn a_terminal_that_cannot_move_its_cursor_gets_the_same() {
         terminal.types("\x03");
         terminal.finish();
     }
+    release(&redis, &token);
+}
+
+#[test]
+fn it_ends_when_a_socket_has_no_reader_any_more() {
+    let redis = Redis::start();
+    let (mut reader, writer) = UnixStream::pair().unwrap();
+    let watch = redis.nxlock(["--json", "status", EVERY]).stdout_to(OwnedFd::from(writer)).start();
+    reader.read_exact(&mut [0; 3]).unwrap();
+    drop(reader);
+    watch.finish().exits(0).says_nothing();
+}
+
+#[test]
+fn it_goes_on_though_it_could_read_what_it_writes() {
+    let redis = Redis::start();
+    let fifo = redis.directory().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let both = File::options().read(true).write(true).open(&fifo).unwrap();
+    let mut watch = redis.nxlock(["--json", "status", EVERY]).stdout_to(both.try_clone().unwrap()).start();
+    let token = acquire(&redis, "10m");
+    let mut shown = BufReader::new(both).lines();
+    assert!(shown.any(|line| line.unwrap().contains("held")), "it shows the lock");
+    assert!(!watch.has_ended());
     release(&redis, &token);
 }

@@ -40,6 +40,7 @@ pub enum Request {
     Release(Claim, Whose),
     Look(LockName),
     Names,
+    Doubts,
 }
 
 impl Request {
@@ -81,6 +82,7 @@ pub enum Answer {
     Done,
     Seen(LockState, Option<Token>),
     Names(Vec<LockName>),
+    Doubts(Vec<String>),
     /// The operation was closed before the request was sent.
     Unwanted,
     /// The node is silent, and was not asked.
@@ -186,6 +188,7 @@ impl Node {
                 Answer::Seen(status.state, value.and_then(|value| value.parse().ok()))
             }
             Request::Names => Answer::Names(self.server.names(limit)?),
+            Request::Doubts => Answer::Doubts(self.server.doubts(limit)?),
         })
     }
 

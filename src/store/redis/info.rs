@@ -18,6 +18,8 @@ pub struct Saving {
     pub appendfsync: Option<String>,
 }
 
+/// How long a master may be silent: it pings its replicas every ten seconds (`repl-ping-replica-period`).
+pub const SILENT: Duration = Duration::from_secs(12);
 /// Seconds of silence after which a replica counts as lagging: it reports every second.
 const LAGGING: u64 = 10;
 const SAVE: &str = "CONFIG SET appendonly yes, and the same in its configuration file";
@@ -71,9 +73,10 @@ impl Info {
             .then(|| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
     }
 
-    /// Returns whether a replica hears from its master.
+    /// Returns whether a replica hears from its master. Redis calls the link up until `repl-timeout` has passed, a minute.
     pub fn hears_its_master(&self) -> bool {
-        self.field("master_link_status").is_some_and(|link| link.raw() == "up")
+        let is_up = self.field("master_link_status").is_some_and(|link| link.raw() == "up");
+        is_up && self.number("master_last_io_seconds_ago").is_some_and(|silent| silent <= SILENT.as_secs())
     }
 
     /// Reports whether the server accepts writes, and which replicas have a copy.

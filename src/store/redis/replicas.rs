@@ -6,33 +6,38 @@ use std::time::Duration;
 use redis::cmd;
 
 use super::Server;
-use super::info::Info;
+use super::info::{Info, SILENT};
 use super::reply::{self, Operation};
 use super::topology::Topology;
 use crate::clock::Moment;
+use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Ttl};
-use crate::store::Replica;
 use crate::wait::Limit;
 
 const LOOK: Operation<'_> = Operation { verb: "look at locks", name: None };
 
 impl Server {
-    /// Returns whether this server is a replica. Sentinel and Cluster name masters only.
+    /// Returns what to know of answers of this server if it is a replica, or does not tell whether it is. Sentinel and
+    /// Cluster name masters only.
     ///
     /// # Errors
-    /// If it is one that does not hear from its master: what it shows may be of any age.
-    pub fn as_replica(&mut self, limit: Limit<'_>) -> Result<Option<Replica>, Error> {
+    /// If it does not hear from its master: what it shows may be of any age.
+    pub fn doubtful_origin(&mut self, limit: Limit<'_>) -> Result<Option<String>, Error> {
         let Topology::Single(server) = self.client.topology() else { return Ok(None) };
         let server = server.to_string();
         let mut request = cmd("INFO");
         request.arg("replication");
         let reply = self.client.ask(&request, limit).map_err(|no_reply| self.unanswered(&LOOK, no_reply).of_read())?;
-        // If the user may not ask, nobody can tell.
-        let Some(info) = reply::text(&reply).map(|text| Info::new(&text)) else { return Ok(None) };
+        let Some(info) = reply::text(&reply).map(|text| Info::new(&text)) else {
+            return Ok(Some(format!(
+                "{server} does not tell whether it is a replica (INFO): if it is one, what it shows may be old"
+            )));
+        };
         let Some(master) = info.master() else { return Ok(None) };
         if info.hears_its_master() {
-            return Ok(Some(Replica { server, master }));
+            let age = span(SILENT);
+            return Ok(Some(format!("{server} is a replica of {master}: what it shows may be up to {age} old")));
         }
         Err(Error {
             kind: ErrorKind::Unavailable,
@@ -70,7 +75,7 @@ impl Server {
                 action: operation.action(&self.client),
                 cause: format!(
                     "{have} of the {wanted} replicas that --min-replicas asks for had it within {}, so it was given back",
-                    crate::duration::span(asked.elapsed())
+                    span(asked.elapsed())
                 ),
                 hint: "see INFO replication there".into(),
             },

@@ -146,7 +146,7 @@ fn visited() {
     reports.push(match store.inspect(&claim.name, limit()) {
         Ok(status) => {
             let (rows, options) = (vec![Row { lock: lock(), status }], String::new());
-            Report::Status(StatusRows { rows, named: true, options, last: None, replica: None })
+            Report::Status(StatusRows { rows, named: true, options, last: None, doubts: Vec::new() })
         }
         Err(error) => Report::Failed(error),
     });

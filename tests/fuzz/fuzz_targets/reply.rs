@@ -111,7 +111,7 @@ fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
             .map(|runs| Some(Report::Histories(vec![History { lock: named(&claim.name), runs }]))),
         _ => store.inspect(&claim.name, limit()).map(|status| {
             let (rows, options) = (vec![Row { lock: named(&claim.name), status }], String::new());
-            Some(Report::Status(StatusRows { rows, named: true, options, last: None, replica: None }))
+            Some(Report::Status(StatusRows { rows, named: true, options, last: None, doubts: Vec::new() }))
         }),
     };
     report.unwrap_or_else(|error| Some(Report::Failed(error)))
@@ -138,7 +138,7 @@ fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
         let status = store.inspect(&name, limit())?;
         rows.push(Row { lock: named(&name), status });
     }
-    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new(), last: None, replica: None })))
+    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new(), last: None, doubts: Vec::new() })))
 }
 
 fn rebuff(claim: &Claim, wanted: Wanted, released: Released) -> Option<Report> {

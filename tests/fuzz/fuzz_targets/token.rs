@@ -48,7 +48,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
             named: true,
             options: String::new(),
             last: None,
-            replica: None,
+            doubts: Vec::new(),
         }),
     ];
     let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
