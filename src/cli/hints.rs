@@ -17,8 +17,8 @@ const HABITS: [(&[&str], &str); 5] = [
         &["-u", "--unlock"],
         "`nxlock run` releases the lock when its command ends; `nxlock release NAME` releases what `nxlock acquire` took",
     ),
-    (&["--nonblock", "--nb"], "write -n or --no-wait"),
-    (&["--timeout"], "--wait D limits the wait for the lock, and --time-limit D the command"),
+    (&["--nonblock", "--nb"], "write -n or --no-wait, after the verb"),
+    (&["--timeout"], "--wait D limits the wait for the lock, and --time-limit D, of run, the command"),
     (&["-o", "--close", "-F", "--no-fork"], "the command never inherits the lock: leave this option out"),
 ];
 
@@ -48,7 +48,7 @@ const HOW_LONG: &str = "--ttl 10m takes the lock for so long; --while-pid $$ kee
 const VERB: &str = "to run a command under a lock, write `nxlock run NAME -- COMMAND`";
 const SHARED: &str =
     "-s names the server; in place of flock's -s write --shared, as in `nxlock run --shared NAME -- COMMAND`";
-const NEGATIVE: &str = "no option takes a negative value";
+const NEGATIVE: &str = "there is no such option, and no option takes a negative value";
 
 /// Returns an error with the tip for it, if there is one, in place of clap's.
 pub fn hinted(mut error: Error, line: &[OsString]) -> Error {
@@ -60,6 +60,7 @@ pub fn hinted(mut error: Error, line: &[OsString]) -> Error {
         _ => {}
     }
     if let Some(tip) = tip {
+        error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
     error
@@ -76,16 +77,11 @@ fn readably(error: &mut Error) {
 }
 
 fn tip(error: &Error, line: &[OsString]) -> Option<String> {
-    let shared = || names_no_server(line).then(|| SHARED.to_owned());
     match error.kind() {
-        // clap has found a verb with a similar name.
-        _ if error.get(ContextKind::SuggestedSubcommand).is_some() => None,
-        ErrorKind::InvalidSubcommand => {
-            shared().or_else(|| instead_of_verb(word(error, ContextKind::InvalidSubcommand)?, line))
-        }
-        ErrorKind::MissingSubcommand => shared().or(Some(VERB.into())),
+        ErrorKind::InvalidSubcommand => instead_of_verb(word(error, ContextKind::InvalidSubcommand)?, error, line),
+        ErrorKind::MissingSubcommand => Some(VERB.into()),
         ErrorKind::UnknownArgument => instead_of_option(word(error, ContextKind::InvalidArg)?, error),
-        ErrorKind::MissingRequiredArgument => shared().or_else(|| Some(missing(error)?.into())),
+        ErrorKind::MissingRequiredArgument => Some(missing(error, line)?.into()),
         _ => None,
     }
 }
@@ -97,27 +93,47 @@ fn word(error: &Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// Returns whether -s is followed by a word that is no URL, as flock's would be.
-fn names_no_server(line: &[OsString]) -> bool {
-    let mut pairs = line.iter().zip(line.iter().skip(1)).take_while(|(option, _)| *option != "--");
-    pairs.any(|(option, value)| option == "-s" && !value.as_encoded_bytes().contains(&b':'))
+/// Returns whether these words begin with flock's -s and a name in the place of our -s and a URL.
+fn begin_as_flocks(words: &[OsString]) -> bool {
+    matches!(words, [option, name, ..] if option == "-s" && !name.as_encoded_bytes().contains(&b':'))
 }
 
 /// Returns the tip for a word in the place of a verb: another tool's verb, or a lock's name whose verb was left out.
-fn instead_of_verb(word: &str, line: &[OsString]) -> Option<String> {
-    let is_followed_by_command = line.windows(2).any(|pair| pair[0] == word && pair[1] == "--");
-    let synonym = SYNONYMS.iter().find(|(words, _)| words.contains(&word));
-    if let Some((_, tip)) = synonym.filter(|_| !is_followed_by_command) {
-        return Some((*tip).into());
+fn instead_of_verb(word: &str, error: &Error, line: &[OsString]) -> Option<String> {
+    let at = line.iter().position(|given| given == word)?;
+    let is_followed_by_command = line.get(at + 1).is_some_and(|next| next == "--");
+    if begin_as_flocks(at.checked_sub(2).and_then(|before| line.get(before..)).unwrap_or_default()) {
+        return Some(SHARED.into());
     }
-    let name = word.parse::<LockName>().ok()?;
-    let quoted = shlex::try_quote(name.as_str()).ok()?;
-    Some(format!("to run a command under this lock, write `nxlock run {quoted} -- COMMAND`"))
+    if !is_followed_by_command {
+        if let Some((_, tip)) = SYNONYMS.iter().find(|(words, _)| words.contains(&word)) {
+            return Some((*tip).into());
+        }
+        // clap has found a verb with a similar name.
+        if error.get(ContextKind::SuggestedSubcommand).is_some() {
+            return None;
+        }
+    }
+    // A URL or a token in this place is a slip, and a secret.
+    let is_secret = word.contains('@') || word.contains("//") || word.starts_with("nx1:");
+    let name = word.parse::<LockName>().ok().filter(|_| !is_secret).and_then(|name| quoted(&name));
+    Some(match name {
+        Some(name) => format!("to run a command under this lock, write `nxlock run {name} -- COMMAND`"),
+        None => VERB.into(),
+    })
+}
+
+/// Returns a name as a shell needs it.
+fn quoted(name: &LockName) -> Option<String> {
+    shlex::try_quote(name.as_str()).ok().map(std::borrow::Cow::into_owned)
 }
 
 /// Returns the tip for an option that is unknown where it was given.
 fn instead_of_option(option: &str, error: &Error) -> Option<String> {
-    if let Some((_, tip)) = HABITS.iter().find(|(options, _)| options.contains(&option)) {
+    let usage = usage(error);
+    // Other verbs have no command, and wait for no lock.
+    let takes_lock = ["<VERB>", "nxlock run", "nxlock acquire"].iter().any(|usual| usage.contains(usual));
+    if let Some((_, tip)) = HABITS.iter().find(|(options, _)| options.contains(&option)).filter(|_| takes_lock) {
         return Some((*tip).into());
     }
     if option.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit())) {
@@ -129,7 +145,7 @@ fn instead_of_option(option: &str, error: &Error) -> Option<String> {
         return None;
     }
     let (first, owners) = (owners[0], owners.join(", "));
-    Some(match usage(error).contains("<VERB>") {
+    Some(match usage.contains("<VERB>") {
         true => format!("{option} is an option of {owners}: write it after the verb, as in `nxlock {first} {option}`"),
         false => format!("{option} is an option of {owners}"),
     })
@@ -145,10 +161,12 @@ fn has(verb: &Command, option: &str) -> bool {
 }
 
 /// Returns the tip for the first argument that is missing.
-fn missing(error: &Error) -> Option<&'static str> {
+fn missing(error: &Error, line: &[OsString]) -> Option<&'static str> {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
     let lacks = |part: &str| missing.iter().any(|argument| argument.contains(part));
+    let behind_run = line.iter().position(|word| word == "run").and_then(|at| line.get(at + 1..)).unwrap_or_default();
     match () {
+        () if lacks("COMMAND") && begin_as_flocks(behind_run) => Some(SHARED),
         () if lacks("COMMAND") => Some(RUN),
         () if lacks("<TOKEN>") => Some(TOKEN),
         () if lacks("--ttl") && usage(error).contains("--while-pid") => Some(HOW_LONG),
@@ -196,10 +214,18 @@ mod tests {
             ("nxlock acquire deploy", "--while-pid"),
             ("nxlock run -w -5s deploy ./x", "negative"),
             ("nxlock stauts", "similar subcommand exists: 'status'"),
+            ("nxlock release-notes -- ./x", "`nxlock run release-notes -- COMMAND`"),
+            ("nxlock nightly mail -s report root", "`nxlock run nightly -- COMMAND`"),
+            ("nxlock -s cache run deploy", "`nxlock run NAME -- COMMAND`"),
+            ("nxlock -s cache renew deploy --ttl 1m", "NXLOCK_TOKEN"),
+            ("nxlock u:secret@host:6379 -- ./x", "`nxlock run NAME -- COMMAND`"),
         ] {
             let said = refusal(line);
             assert!(said.contains(tip), "{line}:\n{said}");
             assert_eq!(said.matches("tip: ").count(), 1, "{line}:\n{said}");
+        }
+        for line in ["nxlock status --timeout 5s", "nxlock renew deploy --ttl 1m --nonblock", "nxlock status -o json"] {
+            assert!(!refusal(line).contains("tip: "), "{line} has no such option, nor another for that");
         }
     }
 

@@ -61,8 +61,9 @@ fn definition_for(line: &[OsString]) -> Command {
 
 /// Returns the definition of all verbs, with the help that a line may ask for.
 fn definition_with_help_for(line: &[OsString]) -> Command {
+    let asked = line.iter().find(|word| *word == "-h" || *word == "--help");
     let command = Cli::command();
-    if line.iter().any(|word| word == "--help") { command } else { brief(command) }
+    if asked.is_some_and(|asked| asked == "--help") { command } else { brief(command) }
 }
 
 /// Stands for verbs that are defined elsewhere.
