@@ -87,6 +87,7 @@ fn main() -> ExitCode {
         Ok(asked) => asked,
         Err(usage) => return output::usage(usage).code(),
     };
+    signals::end_like_any_other();
     log::begin(cli.global.log_options(matches!(cli.verb, Verb::Run(_))), cli.global.color.into());
     let outcome = cmd::perform(&cli, settings);
     let mut exit = Exit::from(&outcome.report);

@@ -16,7 +16,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{Pid, getppid};
+use nix::unistd::{Pid, getpid, getppid};
 
 use crate::thread::with_signals_blocked;
 
@@ -240,6 +240,25 @@ pub fn die_of(number: Signal) -> ! {
     let _ = raise(number);
     // Only the init process of a pid namespace survives its own signal.
     leave(128 + number as i32)
+}
+
+/// Lets the first process of a pid namespace, as of a container, be ended by the signals that end any other: the kernel
+/// discards those that it has no handler for, pid_namespaces(7).
+pub fn end_like_any_other() {
+    if getpid() != Pid::from_raw(1) {
+        return;
+    }
+    for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+        if !is_ignored(number as c_int) {
+            // SAFETY: the handler makes one system call.
+            let _ = unsafe { signal(number, SigHandler::Handler(end)) };
+        }
+    }
+}
+
+extern "C" fn end(number: c_int) {
+    // SAFETY: _exit(2) is async-signal-safe.
+    unsafe { libc::_exit(128 + number) }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that ends the process")]

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::readme::{put, ran, shell, workplace};
 use crate::support::turns::queue_of;
@@ -366,14 +367,25 @@ fn a_container_runs_its_command_under_a_lock() {
     fs::copy(program(), root.join(&place[1..])).unwrap();
     let words = after(&image, "ENTRYPOINT ").trim_matches(['[', ']']).replace([',', '"'], "");
     // Its command is nxlock as well: there is no other program.
-    let script = format!("mount -t proc proc {0}/proc && exec chroot {0} {words} \"$@\"", root.display());
-    let call = |command: &[&str]| {
-        let words = [&["unshare"], &options[..], &["sh", "-c", &script, "sh"], command].concat();
+    let inside = |words: &[&str]| {
+        let script = format!("mount -t proc proc {0}/proc && exec chroot {0} \"$@\"", root.display());
+        let words = [&["unshare"], &options[..], &["sh", "-c", &script, "sh"], words].concat();
         Nxlock::by("env", words).env("NXLOCK_SERVER", "local:/tmp")
     };
+    let call = |command: &[&str]| inside(&words.split(' ').chain(command.iter().copied()).collect::<Vec<_>>());
     let seen = call(&[place, "--json", "status", "nightly"]).run().exits(0).says_nothing().json();
     assert_eq!((&seen[0]["state"], &seen[0]["holder"]["pid"]), (&"held".into(), &1.into()), "{seen}");
     call(&[place, "no-such-verb"]).run().exits(64);
+    // The kernel spares a first process the signals for which it has no handler.
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let mut watching = inside(&[place, "status", "--watch", "nightly"]).start();
+        eventually("it watches", || watching.stdout().contains("nightly"));
+        let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let nxlock = watching.descendants().into_iter().find(|pid| name(pid) == "nxlock\n").expect("it runs");
+        kill(Pid::from_raw(nxlock), signal).unwrap();
+        eventually("it ends", || watching.has_ended());
+        watching.finish().exits(128 + signal as i32);
+    }
 }
 
 #[test]
