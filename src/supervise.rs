@@ -9,6 +9,7 @@ mod group;
 mod guard;
 mod kill;
 pub mod margin;
+mod message;
 mod spawn;
 mod suspend;
 mod tree;

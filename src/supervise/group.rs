@@ -15,10 +15,11 @@ use nix::libc::{self, c_int};
 use nix::poll::PollFlags;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 
+use super::message::{self, receive, signed, transmit};
 use super::tree;
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
@@ -30,16 +31,11 @@ use crate::wait::{Limit, Woken};
 pub struct GroupMember {
     pid: Pid,
     socket: OwnedFd,
-    /// Numbers of the last query, and of the last that was answered.
-    asked: Cell<u32>,
-    answered: Cell<u32>,
+    /// Numbers of the last query, and of the last that was answered. A query has its own and the signal's, a reply its
+    /// query's, and whether the signal was pending: a late reply does not answer another query.
+    asked: Cell<u64>,
+    answered: Cell<u64>,
 }
-
-/// A signal's number, and the query's: a late reply does not answer another query.
-type Query = [c_int; 2];
-
-/// The query's number, and whether the signal was pending.
-type Reply = [c_int; 2];
 
 /// Name in ps(1), unlike nxlock's: a signal to all processes named nxlock is not one to the group.
 const NAME: &CStr = c"job-group";
@@ -82,9 +78,9 @@ impl GroupMember {
     pub fn had(&self, number: c_int) -> bool {
         // Only then is what is pending for it not left from an earlier signal.
         let is_idle = self.answered.get() == self.asked.get();
-        let query = self.asked.get().wrapping_add(1);
+        let query = self.asked.get() + 1;
         self.asked.set(query);
-        if send(self.socket.as_raw_fd(), &packed([number, query.cast_signed()]), MsgFlags::MSG_NOSIGNAL).is_err() {
+        if !transmit(&self.socket, [query, message::number(number)]) {
             return false;
         }
         let answer = self.answer_to(query, Limit::until(Moment::now() + ANSWER));
@@ -96,38 +92,19 @@ impl GroupMember {
     }
 
     /// Returns the reply to a query.
-    fn answer_to(&self, query: u32, limit: Limit<'_>) -> Option<bool> {
+    fn answer_to(&self, query: u64, limit: Limit<'_>) -> Option<bool> {
         while self.answered.get() != query {
             if limit.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]).ok()? != Woken::Ready {
                 return None;
             }
-            let mut bytes = [0; SIZE];
-            if recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) != Ok(SIZE) {
-                return None;
-            }
-            let [answered, had]: Reply = unpacked(bytes);
-            self.answered.set(answered.cast_unsigned());
-            if answered.cast_unsigned() == query {
+            let [answered, had] = receive(&self.socket)?;
+            self.answered.set(answered);
+            if answered == query {
                 return Some(had != 0);
             }
         }
         None
     }
-}
-
-/// Size of a query and of a reply.
-const SIZE: usize = size_of::<Query>();
-
-fn packed([first, second]: [c_int; 2]) -> [u8; SIZE] {
-    let mut bytes = [0; SIZE];
-    bytes[..SIZE / 2].copy_from_slice(&first.to_ne_bytes());
-    bytes[SIZE / 2..].copy_from_slice(&second.to_ne_bytes());
-    bytes
-}
-
-fn unpacked(bytes: [u8; SIZE]) -> [c_int; 2] {
-    let number = |half: &[u8]| half.try_into().map_or(0, c_int::from_ne_bytes);
-    [number(&bytes[..SIZE / 2]), number(&bytes[SIZE / 2..])]
 }
 
 impl Drop for GroupMember {
@@ -139,15 +116,12 @@ impl Drop for GroupMember {
 
 /// Answers queries until the socket is closed.
 fn answer(socket: &OwnedFd) {
-    let mut bytes = [0; SIZE];
-    while recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) == Ok(SIZE) {
-        let [number, query]: Query = unpacked(bytes);
-        let asked = set([number]);
+    while let Some([query, number]) = receive(socket) {
+        let asked = set([signed(number)]);
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: sigtimedwait(2) reads a set and a time, and takes a pending signal without waiting.
         let had = unsafe { libc::sigtimedwait(asked.as_ref(), std::ptr::null_mut(), &raw const now) } > 0;
-        let reply: Reply = [query, c_int::from(had)];
-        if send(socket.as_raw_fd(), &packed(reply), MsgFlags::MSG_NOSIGNAL).is_err() {
+        if !transmit(socket, [query, u64::from(had)]) {
             return;
         }
     }

@@ -21,11 +21,12 @@ use nix::libc::{self, c_int};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setsid};
 
 use super::kill::Killing;
+use super::message::{Message, number, receive, signed, transmit};
 use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
@@ -84,14 +85,10 @@ pub struct GuardTask<'a> {
     pub kill_at: Moment,
     /// A descriptor that must stay open while the tree lives.
     pub keep_open: Option<RawFd>,
-    /// Releases the lock after nxlock has died, given how the command ended, and whether for its time limit. The process does nothing else any more: this
-    /// may replace it.
+    /// Releases the lock after nxlock has died, given how the command ended, and whether for its time limit. The
+    /// process does nothing else any more: this may replace it.
     pub give_back: &'a dyn Fn(ExitStatus, bool),
 }
-
-/// A message: its type, and a number. Both ends are the same program.
-type Message = [u64; 2];
-const SIZE: usize = size_of::<Message>();
 
 impl Guard {
     /// Forks a guard that starts the command. Call from the main thread: the guard's parent-death signal comes when the
@@ -131,7 +128,7 @@ impl Guard {
     /// Returns the next report, without waiting.
     pub fn report(&self) -> Option<CommandEvent> {
         let [what, number] = receive(&self.socket)?;
-        let raw = u32::try_from(number).unwrap_or(0).cast_signed();
+        let raw = signed(number);
         Some(match what {
             STARTED => CommandEvent::Started(Pid::from_raw(raw)),
             FAILED => CommandEvent::Failed(Errno::from_raw(raw).into()),
@@ -201,7 +198,7 @@ impl Guard {
     }
 }
 
-/// Types of messages.
+/// Types of messages: their first number.
 const STARTED: u64 = 1;
 const FAILED: u64 = 2;
 const STOPPED: u64 = 3;
@@ -211,29 +208,8 @@ const REAP: u64 = 6;
 const OVERDUE: u64 = 7;
 const TIME_LIMIT: u64 = 8;
 
-/// Sends a message; returns whether there was room for it.
-fn transmit(socket: &OwnedFd, message: Message) -> bool {
-    let mut bytes = [0; SIZE];
-    bytes[..8].copy_from_slice(&message[0].to_ne_bytes());
-    bytes[8..].copy_from_slice(&message[1].to_ne_bytes());
-    send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) == Ok(SIZE)
-}
-
-fn receive(socket: &OwnedFd) -> Option<Message> {
-    let mut bytes = [0; SIZE];
-    if recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) != Ok(SIZE) {
-        return None;
-    }
-    let (what, number) = bytes.split_at(8);
-    Some([u64::from_ne_bytes(what.try_into().ok()?), u64::from_ne_bytes(number.try_into().ok()?)])
-}
-
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn number(signed: c_int) -> u64 {
-    u64::from(signed.cast_unsigned())
 }
 
 /// The guard's own state.
