@@ -83,7 +83,8 @@ pub trait Store: Send {
     /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error>;
 
-    /// Returns what a reader of the statuses so far should know: that they come from a replica, or what they lack.
+    /// Returns warnings about the statuses that the store has returned: that a replica shows them, or that something of
+    /// them is not known.
     ///
     /// # Errors
     /// If they come from a replica that does not hear from its master: they may be of any age.

@@ -122,8 +122,8 @@ impl Quorum {
         }
         let is_decided = |votes: &Votes| {
             let is_lost = votes.count(is_granted) + votes.open() < votes.quorum();
-            let is_contested = || verdict(votes).kind == StateKind::Contested;
-            votes.has_quorum(is_granted) || (is_lost && (tally::is_clear(votes) || is_contested()))
+            let is_told = || tally::is_clear(votes) || verdict(votes).kind == StateKind::Contested;
+            votes.has_quorum(is_granted) || (is_lost && is_told())
         };
         let patience = (limit, Stragglers::LeftBehind);
         self.go_on(&mut votes, &acquire, |node| Some(node) != gate, patience, is_decided)?;

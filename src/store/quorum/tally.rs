@@ -147,6 +147,16 @@ fn taken(answer: &Answer) -> Option<&LockState> {
 
 /// Returns the state of the lock that the answers show together.
 pub fn verdict(votes: &Votes) -> LockState {
+    weigh(votes).0
+}
+
+/// Returns whether the votes tell whose the lock is, and with which fence.
+pub fn is_clear(votes: &Votes) -> bool {
+    weigh(votes).1
+}
+
+/// Returns both.
+fn weigh(votes: &Votes) -> (LockState, bool) {
     let quorum = votes.quorum();
     let mut absent = 0;
     let mut taken: Vec<&LockState> = Vec::new();
@@ -164,9 +174,10 @@ pub fn verdict(votes: &Votes) -> LockState {
     }
     let silent = votes.each().count() - absent - taken.len();
     if absent >= quorum {
-        return LockState::free(fence);
+        return (LockState::free(fence), true);
     }
-    let most = most(&taken);
+    let with = |one: &LockState| taken.iter().copied().filter(|other| is_same(one, other)).collect::<Vec<_>>();
+    let most = taken.iter().rev().map(|one| with(one)).max_by_key(Vec::len).unwrap_or_default();
     if most.len() >= quorum {
         return held(most, quorum);
     }
@@ -175,7 +186,7 @@ pub fn verdict(votes: &Votes) -> LockState {
     let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| kind == StateKind::Contested).flatten();
     // The candidate with the most votes: the user may contact it, or break its claim.
     let holder = most.first().and_then(|seen| seen.holder.clone());
-    not_asked(LockState { kind, holder, ttl, fence: None, legacy: None, shares: None })
+    (not_asked(LockState { kind, holder, ttl, fence: None, legacy: None, shares: None }), false)
 }
 
 /// Adds to a state that nobody can ask the holder for the lock: several servers have no place for that.
@@ -193,34 +204,15 @@ fn is_same(one: &LockState, other: &LockState) -> bool {
     }
 }
 
-/// Returns whether the votes tell whose the lock is, and with which fence.
-pub fn is_clear(votes: &Votes) -> bool {
-    let taken: Vec<&LockState> = votes.each().flatten().filter_map(taken).collect();
-    match verdict(votes).kind {
-        StateKind::Unknown | StateKind::Contested => false,
-        StateKind::Free => true,
-        _ => known_fence(&most(&taken), votes.quorum()).is_some(),
-    }
-}
-
-/// Returns the states that show the same, of the holder that most servers show.
-fn most<'a>(taken: &[&'a LockState]) -> Vec<&'a LockState> {
-    let with = |one: &LockState| taken.iter().copied().filter(|other| is_same(one, other)).collect::<Vec<_>>();
-    taken.iter().rev().map(|one| with(one)).max_by_key(Vec::len).unwrap_or_default()
-}
-
-/// Combines states that show the same holder: the ttl is the highest that a quorum of them reaches.
-fn held(mut by: Vec<&LockState>, quorum: usize) -> LockState {
+/// Combines states that show the same holder: the ttl is the highest that a quorum of them reaches, the fence the one
+/// that a quorum shows. Returns whether there is such a fence: a server where the key was set again has one of its own,
+/// higher or lower, and so has one that granted late.
+fn held(mut by: Vec<&LockState>, quorum: usize) -> (LockState, bool) {
     by.sort_by_key(|seen| std::cmp::Reverse(endless(seen)));
-    let (ttl, fence) = (by[quorum - 1].ttl, known_fence(&by, quorum).flatten());
-    not_asked(LockState { ttl, fence, ..by[quorum - 1].clone() })
-}
-
-/// Returns the fence that a quorum shows, as its servers were told it; none if it is not known. A server where the key
-/// was set again has one of its own, higher or lower, and so has one that granted late.
-fn known_fence(by: &[&LockState], quorum: usize) -> Option<Option<Fence>> {
     let shown = |fence: &Option<Fence>| by.iter().filter(|seen| seen.fence == *fence).count();
-    by.iter().map(|seen| seen.fence).find(|fence| shown(fence) >= quorum)
+    let fence = by.iter().map(|seen| seen.fence).find(|fence| shown(fence) >= quorum);
+    let state = LockState { fence: fence.flatten(), ..by[quorum - 1].clone() };
+    (not_asked(state), fence.is_some())
 }
 
 fn endless(seen: &LockState) -> Duration {
@@ -354,7 +346,7 @@ mod tests {
         let fence = |text: &str| verdict(&votes(text)).fence.map(|fence| fence.0);
         assert_eq!(fence("a7 a9 a7 a1 a7"), Some(7));
         assert!(is_clear(&votes("a7 a7 a7 ! !")) && is_clear(&votes("a7 a9 a7 a1 a7")));
-        // Which of the others was told it, the silent ones know.
+        // The silent servers know which of the others shows it.
         assert_eq!(fence("a9 a7 a7 ! !"), None);
         assert!(!is_clear(&votes("a9 a7 a7 ! !")) && !is_clear(&votes("a9 a7 - ! !")));
         assert!(is_clear(&votes("- - - ! !")) && is_clear(&votes("a a a ! !")));
