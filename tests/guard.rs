@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
-    Authority, Local, Nxlock, Redis, Running, Terminal, eventually, is_alive, lasts, may_unshare, parent_of, program,
-    state_of, text_of, we_are_root,
+    Authority, Local, Nxlock, Redis, Running, Terminal, eventually, is_alive, lasts, may_unshare, name_of, parent_of,
+    program, state_of, text_of, we_are_root,
 };
 
 /// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
@@ -40,7 +40,7 @@ impl Tree {
 
     fn command(&self) -> i32 {
         let is_command =
-            |pid: &i32| comm(parent_of(*pid)) == "nxlock-guard" && text_of_status(*pid, "NSsid") != pid.to_string();
+            |pid: &i32| name_of(parent_of(*pid)) == "nxlock-guard" && text_of_status(*pid, "NSsid") != pid.to_string();
         self.pids.iter().copied().find(is_command).expect("the guard has a child")
     }
 
@@ -66,10 +66,6 @@ fn members(file: &std::path::Path) -> Vec<i32> {
     let read = || text_of(file).lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>();
     eventually("all of the tree is there", || read().len() == MEMBERS);
     read()
-}
-
-fn comm(pid: i32) -> String {
-    text_of(format!("/proc/{pid}/comm").as_ref()).trim().to_owned()
 }
 
 fn text_of_status(pid: i32, field: &str) -> String {
@@ -149,7 +145,7 @@ fn the_guard_leads_a_session_of_its_own_and_hears_no_signal() {
     let local = Local::start();
     let tree = Tree::start(&local, &["-t", "1h"]);
     let guard = tree.guard();
-    assert_eq!(comm(guard), "nxlock-guard");
+    assert_eq!(name_of(guard), "nxlock-guard");
     assert_eq!(parent_of(guard), tree.running.pid());
     assert_eq!(text_of_status(guard, "NSsid"), guard.to_string());
     let blocked = u64::from_str_radix(&text_of_status(guard, "SigBlk"), 16).unwrap();

@@ -25,7 +25,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Authority, Local, Nxlock, Running, eventually, eventually_some, is_alive, text_of};
+use crate::support::{Authority, Local, Nxlock, Running, eventually, eventually_some, is_alive, name_of, text_of};
 
 /// A directory with a long timeout: hundreds of callers at once take a while on a busy machine.
 struct Patient(Local);
@@ -64,9 +64,7 @@ fn pid_is_killed(pid: i32) {
 /// Returns the pid of the nxlock that a call started through another program.
 #[track_caller]
 fn nxlock_of(running: &Running) -> i32 {
-    eventually_some("nxlock is there", || {
-        running.descendants().into_iter().find(|pid| text_of(Path::new(&format!("/proc/{pid}/comm"))) == "nxlock\n")
-    })
+    eventually_some("nxlock is there", || running.descendants().into_iter().find(|pid| name_of(*pid) == "nxlock"))
 }
 
 /// Repeats an operation until it takes less than `bound` once: one that is slow every time is not slow by accident.

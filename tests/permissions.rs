@@ -13,7 +13,7 @@ const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +subscribe +u
 /// What the manual lists for a user without scripts.
 const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
 
-/// What it lists for a user who only looks.
+/// The rules that the manual lists for a user who only looks.
 const READS: &str = "%R~lock:* %R~{lock:*}:* resetchannels &lock:* +eval_ro +get +time +pttl +type +zrange +hget \
                      +pubsub|numsub +scan +hgetall +zscore +info";
 
@@ -279,7 +279,7 @@ fn who_may_only_read_sees_everything_and_changes_nothing() {
     let reader = User::who_may(&redis, "reader", READS);
     redis.nxlock(["run", "job", "--record", "--", "true"]).run().exits(0);
     let holder = Turn::had(&redis, &["--record"]);
-    let waits = Turn::queued(&redis, &[]);
+    let mut waits = Turn::queued(&redis, &[]);
     let tokens = [(); 2].map(|()| redis.nxlock(["acquire", "pool", "--ttl", "1m", "-j", "3"]).run().token());
     for words in [&["--json", "status"][..], &["--json", "status", "job", "pool"]] {
         let seen = reader.nxlock(words.iter().copied()).run().exits(0).says_nothing().json();
@@ -294,7 +294,6 @@ fn who_may_only_read_sees_everything_and_changes_nothing() {
         reader.nxlock(words.iter().copied()).run().exits(77).says("PERMISSIONS");
     }
     holder.leaves();
-    let mut waits = waits;
     waits.up();
     waits.leaves();
     for token in tokens {

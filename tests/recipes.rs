@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::readme::{put, ran, shell, workplace};
 use crate::support::turns::queue_of;
-use crate::support::{Nxlock, Redis, Running, eventually, may_unshare, program};
+use crate::support::{Nxlock, Redis, Running, eventually, may_unshare, name_of, program};
 
 /// Returns the verbatim blocks under a heading of the page.
 fn under(heading: &str) -> Vec<String> {
@@ -380,8 +380,7 @@ fn a_container_runs_its_command_under_a_lock() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         let mut watching = inside(&[place, "status", "--watch", "nightly"]).start();
         eventually("it watches", || watching.stdout().contains("nightly"));
-        let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let nxlock = watching.descendants().into_iter().find(|pid| name(pid) == "nxlock\n").expect("it runs");
+        let nxlock = watching.descendants().into_iter().find(|pid| name_of(*pid) == "nxlock").expect("it runs");
         kill(Pid::from_raw(nxlock), signal).unwrap();
         eventually("it ends", || watching.has_ended());
         watching.finish().exits(128 + signal as i32);

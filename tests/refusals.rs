@@ -76,7 +76,7 @@ fn a_replica_is_no_place_to_lock_even_if_it_shows_the_lock_as_held() {
     redis.nxlock(["release", "job", &token, "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
     redis.nxlock(["release", "job", "x", "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
     redis.nxlock(["acquire", "free", "--ttl", "1m", "-n", "--server-timeout", "500ms"]).run().exits(69);
-    // What it shows may be of any age.
+    // A replica may show a state of any age.
     redis.nxlock(["status", "job", "--server-timeout", "500ms"]).run().exits(69).says("does not hear from it");
     redis.ask::<()>(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     attempt(&redis).exits(69).says("MASTERDOWN");

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Nxlock, Redis, eventually, is_alive, program, state_of};
+use crate::support::{Nxlock, Redis, eventually, is_alive, name_of, program, state_of};
 
 /// Runs a command with and without nxlock, in a shell after `before`, and asserts that it prints the same.
 fn same_with_and_without(before: &str, command: &str) -> String {
@@ -248,10 +248,7 @@ fn the_command_has_no_descriptors_but_the_callers() {
     let descriptors = |call: Nxlock| {
         let mut running = call.start();
         let pid: i32 = running.line("pid ").parse().unwrap();
-        eventually("it has become sleep", || {
-            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
-                && state_of(pid) == Some('S')
-        });
+        eventually("it has become sleep", || name_of(pid) == "sleep" && state_of(pid) == Some('S'));
         let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let mut numbers: Vec<i32> = entries.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
         numbers.sort_unstable();

@@ -95,6 +95,16 @@ pub fn state_of(pid: i32) -> Option<char> {
     (!matches!(state, 'Z' | 'X')).then_some(state)
 }
 
+/// Returns the name of a process, proc_pid_comm(5); nothing if it is gone.
+pub fn name_of(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+pub fn children_of(pid: i32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_ascii_whitespace().map(|pid| pid.parse().expect("a pid")).collect()
+}
+
 pub fn parent_of(pid: i32) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
     let fields = stat.rsplit_once(')').expect("a name").1;

@@ -3,8 +3,8 @@
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Authority, Local, Nxlock, Redis, Terminal, eventually, eventually_some, is_alive, may_unshare, parent_of, state_of,
-    text_of,
+    Authority, Local, Nxlock, Redis, Terminal, children_of, eventually, eventually_some, is_alive, may_unshare,
+    name_of, parent_of, state_of, text_of,
 };
 
 const CTRL_C: &str = "\x03";
@@ -429,11 +429,7 @@ fn a_key_is_not_taken_for_a_signal_that_comes_after_it() {
 
 /// Returns the process by which nxlock finds out who else got a signal.
 fn group_member(nxlock: i32) -> i32 {
-    eventually_some("nxlock has it", || {
-        let children = text_of(format!("/proc/{nxlock}/task/{nxlock}/children").as_ref());
-        let pids = children.split_whitespace().map(|pid| pid.parse().unwrap());
-        pids.into_iter().find(|pid: &i32| text_of(format!("/proc/{pid}/comm").as_ref()).trim() == "job-group")
-    })
+    eventually_some("nxlock has it", || children_of(nxlock).into_iter().find(|child| name_of(*child) == "job-group"))
 }
 
 #[test]

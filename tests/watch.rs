@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Nxlock, Redis, Terminal, eventually, eventually_some};
+use crate::support::{Nxlock, Redis, Terminal, children_of, eventually, eventually_some, name_of};
 
 /// Returns what a screen showed last, line by line, without colours.
 fn picture(terminal: &mut Terminal) -> Option<Vec<String>> {
@@ -69,11 +69,7 @@ fn watch(redis: &Redis, args: &str) -> Terminal {
 /// Returns the pid of the view.
 fn viewer(terminal: &Terminal) -> i32 {
     eventually_some("the view's process", || {
-        let children = format!("/proc/{0}/task/{0}/children", terminal.pid());
-        let children = std::fs::read_to_string(children).ok()?;
-        let child = children.split_whitespace().next()?.parse().ok()?;
-        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
-        (name.trim() == "nxlock").then_some(child)
+        children_of(terminal.pid()).first().copied().filter(|child| name_of(*child) == "nxlock")
     })
 }
 

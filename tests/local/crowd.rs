@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Patient;
-use crate::support::{Authority, Local, eventually, eventually_some, is_alive, text_of, wall};
+use crate::support::{Authority, Local, children_of, eventually, eventually_some, is_alive, text_of, wall};
 
 const CALLERS: usize = 100;
 const TIMES: usize = 20;
@@ -44,11 +44,6 @@ impl Chance {
         self.0 ^= self.0 << 17;
         usize::try_from(self.0 >> 33).unwrap() % n
     }
-}
-
-fn children(pid: i32) -> Vec<i32> {
-    let children = text_of(Path::new(&format!("/proc/{pid}/task/{pid}/children")));
-    children.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
 fn parent(pid: i32) -> Option<i32> {
@@ -110,18 +105,18 @@ fn a_hundred_at_once_of_which_some_are_killed_lose_no_update() {
     let mut chance = Chance(seed);
     let crowd = local.sh(CROWD, &[INCREMENT]).env("COUNTER", &counter).env("LOG", &log);
     let mut crowd = crowd.env("CALLERS", CALLERS.to_string()).env("TIMES", TIMES.to_string()).start();
-    eventually("they have come", || children(crowd.pid()).len() == CALLERS && !text_of(&log).is_empty());
+    eventually("they have come", || children_of(crowd.pid()).len() == CALLERS && !text_of(&log).is_empty());
 
-    let callers = children(crowd.pid());
+    let callers = children_of(crowd.pid());
     let mut killed = HashSet::new();
     let (mut holders, mut others) = (0, 0);
     while !crowd.has_ended() {
         let holds = chance.below(2) == 0;
         let caller = callers[chance.below(callers.len())];
-        let found = || if holds { at_work(&log) } else { children(caller).first().copied() };
+        let found = || if holds { at_work(&log) } else { children_of(caller).first().copied() };
         // No other process may be killed: a pid may have been reused.
         let is_theirs = |pid: &i32| parent(*pid).is_some_and(|parent| callers.contains(&parent));
-        let has_returned = || !holds && children(crowd.pid()).iter().all(|pid| *pid != caller);
+        let has_returned = || !holds && children_of(crowd.pid()).iter().all(|pid| *pid != caller);
         let victim = eventually_some("somebody is there to be killed", || match found().filter(is_theirs) {
             None if has_returned() || !is_alive(crowd.pid()) => Some(None),
             None => None,

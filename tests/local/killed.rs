@@ -6,7 +6,9 @@ use nix::sys::signal::Signal;
 
 use super::{is_killed, pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue_is, release, turn};
-use crate::support::{Authority, Local, Running, eventually, eventually_some, is_alive, now, parent_of, text_of};
+use crate::support::{
+    Authority, Local, Running, eventually, eventually_some, is_alive, name_of, now, parent_of, text_of,
+};
 
 /// Longer than any time-out in these tests.
 const LONG: [&str; 2] = ["--ttl", "1h"];
@@ -109,7 +111,7 @@ fn what_a_killed_run_has_started_is_gone_before_the_next_has_its_lock() {
 /// Returns the command of a run: among the processes that have its environment, the guard's child.
 fn command_of(holder: &Running) -> i32 {
     let descendants = holder.descendants();
-    let is_command = |pid: &i32| text_of(format!("/proc/{}/comm", parent_of(*pid)).as_ref()) == "nxlock-guard\n";
+    let is_command = |pid: &i32| name_of(parent_of(*pid)) == "nxlock-guard";
     descendants.into_iter().find(|pid| is_alive(*pid) && is_command(pid)).expect("a guard's child")
 }
 

@@ -115,7 +115,7 @@ fn a_command_that_has_not_begun_is_stopped_like_any_other() {
 fn a_command_that_is_stopped_at_its_birth_goes_on_with_nxlock() {
     let redis = Redis::start();
     let Beginning { running, child } = Beginning::at_birth(&redis, &[]);
-    waitpid(child, Some(WaitPidFlag::__WALL)).expect("it stands still");
+    waitpid(child, Some(WaitPidFlag::__WALL)).expect("it stops");
     kill(child, Signal::SIGSTOP).expect("it is there");
     ptrace::detach(child, None).expect("it stops for good");
     eventually("it is stopped", || text_of(format!("/proc/{child}/status").as_ref()).contains("State:\tT (stopped)"));
