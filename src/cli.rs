@@ -100,7 +100,8 @@ pub struct Run {
 
     /// Lease, renewed while the command runs.
     ///
-    /// It is how long the lock outlives a holder that cannot renew it. nxlock renews it every third of D, and at least every 10s. D is at least 100ms.
+    /// It is how long the lock outlives a holder that cannot renew it. nxlock renews it every third of D, and at least
+    /// every 10s. D is at least 100ms.
     #[arg(short, long, value_name = "D", default_value = "30s")]
     pub ttl: Ttl,
 
@@ -125,7 +126,8 @@ pub struct Run {
 
     /// Keep the name locked until D after the grant.
     ///
-    /// The name stays locked even if the command ends sooner. For short cron jobs: a host whose clock is behind must not run the job again.
+    /// The name stays locked even if the command ends sooner. For short cron jobs: a host whose clock is behind must
+    /// not run the job again.
     #[arg(long, value_name = "D", value_parser = positive, help_heading = "The command")]
     pub at_least: Option<Duration>,
 
@@ -179,8 +181,8 @@ pub struct Acquire {
 
     /// Hold the lock until process PID ends.
     ///
-    /// A keeper in the background renews it. `$$` is the calling shell. The lock is free as soon as PID ends, whatever ends it, or as soon as
-    /// `release` releases it.
+    /// A keeper in the background renews it. `$$` is the calling shell. The lock is free as soon as PID ends, whatever
+    /// ends it, or as soon as `release` releases it.
     #[arg(long, value_name = "PID", value_hint = ValueHint::Other)]
     #[arg(value_parser = lost::process)]
     pub while_pid: Option<u32>,
@@ -193,8 +195,8 @@ pub struct Acquire {
 
     /// How long you need the lock; it expires after D.
     ///
-    /// D is at least 100ms. With --while-pid, --ttl is optional and defaults to 30s: it is how long the lock outlives a keeper
-    /// that cannot renew it.
+    /// D is at least 100ms. With --while-pid, --ttl is optional and defaults to 30s: it is how long the lock outlives a
+    /// keeper that cannot renew it.
     #[arg(short, long, value_name = "D", required_unless_present = "while_pid")]
     pub ttl: Option<Ttl>,
 
@@ -244,9 +246,10 @@ pub struct WaitArgs {
 
     /// The newest wins: others who wait so give up.
     ///
-    /// Those who wait with --supersede too exit with 75. They give up as soon as this one joins the queue, and this one does as soon as a newer one does. Those who wait
-    /// without --supersede are left alone, and so is the holder; with --supersede=running, a holder that runs with
-    /// --supersede=running is asked to give up. See SUPERSEDING in nxlock(1).
+    /// Those who wait with --supersede too exit with 75. They give up as soon as this one joins the queue, and this one
+    /// does as soon as a newer one does. Those who wait without --supersede are left alone, and so is the holder; with
+    /// --supersede=running, a holder that runs with --supersede=running is asked to give up. See SUPERSEDING in
+    /// nxlock(1).
     #[arg(long, value_name = "WHOM", value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "waiting", conflicts_with_all = ["no_queue", "setnx_compat"])]
     pub supersede: Option<Supersedes>,
@@ -311,8 +314,9 @@ pub struct Release {
 
     /// Ask the holder that `status` shows as ID to give up.
     ///
-    /// Its command is stopped as by TERM, and then the lock is free. The holder learns of it when it renews the lock, within 10s. It may refuse (`run --no-ask`), and a lock that no
-    /// process renews has nobody to ask: 75. If ID does not hold the lock, nxlock exits with 76.
+    /// Its command is stopped as by TERM, and then the lock is free. The holder learns of it when it renews the lock,
+    /// within 10s. It may refuse (`run --no-ask`), and a lock that no process renews has nobody to ask: 75. If ID does
+    /// not hold the lock, nxlock exits with 76.
     #[arg(long, value_name = "ID", conflicts_with = "break_id")]
     pub ask: Option<HolderId>,
 
@@ -328,7 +332,8 @@ pub struct Release {
 
     /// Take the lock from the holder that `status` shows as ID.
     ///
-    /// What that holder runs goes on: this is the last resort. nxlock refuses this and exits with 76 if the holder has changed since.
+    /// The holder's command goes on: this is the last resort. nxlock refuses this and exits with 76 if the holder has
+    /// changed since.
     #[arg(long = "break", value_name = "ID")]
     pub break_id: Option<HolderId>,
 }
@@ -354,8 +359,8 @@ pub struct Status {
 
     /// Show recorded runs: who, when, how long, how they ended.
     ///
-    /// The last run comes first. Without names, of every lock under the prefix that has any. `run --record` records them. See HISTORY in
-    /// nxlock(1).
+    /// The last run comes first. Without names, nxlock shows the runs of every lock under the prefix that has any.
+    /// `run --record` records them. See HISTORY in nxlock(1).
     #[arg(long, conflicts_with = "watch")]
     pub history: bool,
 

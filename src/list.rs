@@ -23,7 +23,7 @@ pub struct Subject {
 pub struct Seen {
     /// In the order of the command line, or by name.
     pub rows: Vec<Row>,
-    /// What a reader of them should know.
+    /// Warnings about all of them: that a replica shows them, or that something of them is not known.
     pub doubts: Vec<String>,
 }
 
@@ -37,15 +37,12 @@ impl Subject {
         if self.doubts(store)?.is_empty() {
             return Ok(Seen { rows, doubts: Vec::new() });
         }
-        // What a replica showed before it said that it hears from its master may be of any age.
+        // A replica may have shown rows of any age before it said that it hears from its master.
         let rows = self.rows(store, found)?;
         Ok(Seen { rows, doubts: self.doubts(store)? })
     }
 
-    /// Returns what a reader of the statuses so far should know.
-    ///
-    /// # Errors
-    /// As [`Store::doubts`].
+    /// Returns [`Store::doubts`], with retries.
     fn doubts(&self, store: &mut dyn Store) -> Result<Vec<String>, Error> {
         retry::insist(self.timeout, |limit| store.doubts(limit))
     }
@@ -69,8 +66,8 @@ impl Subject {
         Ok(History { lock: lock.clone(), runs })
     }
 
-    /// Returns those of the locks asked about, in the same order, and what a reader of them should know; of all locks,
-    /// the histories of those that have any.
+    /// Returns those of the locks asked about, in the same order, and warnings about all of them; of all locks, the
+    /// histories of those that have any.
     ///
     /// # Errors
     /// If none can be read, or one that was named.

@@ -168,7 +168,7 @@ pub struct StatusRows {
     pub options: String,
     /// The last recorded run of the only lock, if somebody is to read of it.
     pub last: Option<Run>,
-    /// What a reader of the rows should know.
+    /// Warnings about all rows.
     pub doubts: Vec<String>,
 }
 

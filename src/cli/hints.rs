@@ -15,7 +15,8 @@ const HABITS: [(&[&str], &str); 5] = [
     (&["-x", "-e", "--exclusive"], "a lock is exclusive unless --shared or --slots is given: leave this option out"),
     (
         &["-u", "--unlock"],
-        "`nxlock run` releases the lock when its command ends; `nxlock release NAME` releases what `nxlock acquire` took",
+        "`nxlock run` releases the lock when its command ends; `nxlock release NAME` releases what `nxlock acquire` \
+         took",
     ),
     (&["--nonblock", "--nb"], "write -n or --no-wait, after the verb"),
     (&["--timeout"], "--wait D limits the wait for the lock, and --time-limit D, of run, the command"),
@@ -42,8 +43,8 @@ const SYNONYMS: [(&[&str], &str); 8] = [
 
 const RUN: &str =
     "write the command after the name: `nxlock run NAME -- COMMAND`; `nxlock acquire` takes a lock without a command";
-const TOKEN: &str = "give the token that `nxlock acquire` printed, set NXLOCK_TOKEN to it, or write `-` to read it from \
-                     stdin";
+const TOKEN: &str =
+    "give the token that `nxlock acquire` printed, set NXLOCK_TOKEN to it, or write `-` to read it from stdin";
 const HOW_LONG: &str = "--ttl 10m takes the lock for so long; --while-pid $$ keeps it until this shell ends";
 const VERB: &str = "to run a command under a lock, write `nxlock run NAME -- COMMAND`";
 const SHARED: &str =
@@ -116,16 +117,11 @@ fn instead_of_verb(word: &str, error: &Error, line: &[OsString]) -> Option<Strin
     }
     // A URL or a token in this place is a slip, and a secret.
     let is_secret = word.contains('@') || word.contains("//") || word.starts_with("nx1:");
-    let name = word.parse::<LockName>().ok().filter(|_| !is_secret).and_then(|name| quoted(&name));
-    Some(match name {
+    let name = word.parse::<LockName>().ok().filter(|_| !is_secret);
+    Some(match name.as_ref().and_then(|name| shlex::try_quote(name.as_str()).ok()) {
         Some(name) => format!("to run a command under this lock, write `nxlock run {name} -- COMMAND`"),
         None => VERB.into(),
     })
-}
-
-/// Returns a name as a shell needs it.
-fn quoted(name: &LockName) -> Option<String> {
-    shlex::try_quote(name.as_str()).ok().map(std::borrow::Cow::into_owned)
 }
 
 /// Returns the tip for an option that is unknown where it was given.

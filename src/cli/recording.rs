@@ -13,14 +13,16 @@ use crate::lock::{Claim, Recording, RunCount};
 pub struct RecordingArgs {
     /// Record how this run ends, for `status --history`.
     ///
-    /// The record is kept beside the lock. The last N runs, 20 unless you say so and at most 1000, stay readable for 30 days. See HISTORY in nxlock(1).
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = RunCount::USUAL.to_string())]
+    /// The record is kept beside the lock. The last N runs, 20 unless you say so and at most 1000, stay readable for 30
+    /// days. See HISTORY in nxlock(1).
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = RunCount::USUAL.to_string())]
     pub record: Option<RunCount>,
 
     /// Run nothing, exit 75, if it was done less than D ago.
     ///
-    /// It counts as done if the last recorded run that succeeded began less than D ago. For a job that several hosts try, and one of them is to do: when it fails on one, it is done by the next. Implies
-    /// --record.
+    /// It counts as done if the last recorded run that succeeded began less than D ago. For a job that several hosts
+    /// try, and one of them is to do: when it fails on one, it is done by the next. Implies --record.
     #[arg(long, value_name = "D", value_parser = positive)]
     pub unless_done: Option<Duration>,
 }

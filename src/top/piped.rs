@@ -20,8 +20,8 @@ use crate::{log, output};
 /// The parts of a status whose changes are printed.
 type Gist = Vec<(LockName, StateKind, Vec<HolderId>, Vec<HolderId>)>;
 
-/// The event that the reader of a pipe, a socket or a terminal has left: besides the errors, which poll(2) always reports,
-/// the end of a socket's other side. What can be read from stdout is no matter.
+/// The event that the reader of a pipe, a socket or a terminal has left: besides the errors, which poll(2) always
+/// reports, the end of a socket's other side. nxlock does not read from stdout.
 const LEFT: PollFlags = PollFlags::from_bits_retain(libc::POLLRDHUP);
 
 pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_json: bool) -> anyhow::Result<Report> {
