@@ -202,11 +202,11 @@ fn a_typed_ctrl_c_ends_the_wait() {
 #[test]
 fn no_keeper_goes_on_waiting_for_who_was_killed() {
     let Told { redis, waits, keepers, holder, bystander } = Told::by(|waits| waits.signal(Signal::SIGKILL));
-    let done = waits.finish().dies_of(Signal::SIGKILL);
     eventually("nobody waits", || !keepers.iter().any(|pid| is_alive(*pid)));
     // The keeper sends this before it ends, and does not wait long for a busy server.
-    let what = format!("{keepers:?} have left the queue:\n{}", done.both());
+    let what = format!("{keepers:?} have left the queue:\n{}", waits.stderr());
     eventually(&what, || !redis.exists("{lock:job}:queue"));
+    waits.finish().dies_of(Signal::SIGKILL);
     holder.leaves();
     drop(bystander);
 }

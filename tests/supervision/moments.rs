@@ -107,10 +107,10 @@ fn a_kill_on_top_of_a_term_leaves_no_command_behind() {
     running.signal(Signal::SIGTERM);
     running.line("told");
     running.signal(Signal::SIGKILL);
-    running.finish().dies_of(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(pid));
     // A local lock is held while any process that the command started exists.
     eventually("the lock is free", || is_free(&local));
+    running.finish().dies_of(Signal::SIGKILL);
 }
 
 #[test]

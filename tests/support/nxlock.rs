@@ -1,5 +1,6 @@
 //! The binary under test: its calls and their results.
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -127,7 +128,8 @@ fn path() -> String {
     format!("{}:{}", directory.display(), std::env::var("PATH").expect("there is a PATH"))
 }
 
-/// A running call. Dropped before its end, it is killed with all it has started.
+/// A running call. Dropped before its end, it is killed with all it has started. What it leaves at its end goes on until
+/// the test ends: whether it goes away by itself is for the test to see.
 pub struct Running {
     child: Child,
     mark: String,
@@ -205,7 +207,7 @@ impl Running {
 
     /// Returns the processes that it has started and that still run, without itself.
     pub fn descendants(&self) -> Vec<i32> {
-        marked(&self.mark).into_iter().filter(|pid| *pid != self.pid()).collect()
+        started_by(std::slice::from_ref(&self.mark)).into_iter().filter(|pid| *pid != self.pid()).collect()
     }
 }
 
@@ -222,32 +224,52 @@ fn eventually_some_or<T>(running: &mut Running, mut look: impl FnMut(&mut Runnin
     })
 }
 
-/// Returns every live process whose environment has the mark.
-pub(super) fn marked(mark: &str) -> Vec<i32> {
-    let mark = format!("{MARK}={mark}\0");
+/// Returns every live process that one of these calls has started.
+fn started_by(marks: &[String]) -> Vec<i32> {
+    let prefix = format!("{MARK}=");
+    let is_theirs = |variable: &[u8]| {
+        variable.strip_prefix(prefix.as_bytes()).is_some_and(|mark| marks.iter().any(|one| one.as_bytes() == mark))
+    };
     let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.windows(mark.len()).any(|window| window == mark.as_bytes())
+        environment.split(|byte| *byte == 0).any(is_theirs)
     })
     .collect()
 }
 
-/// Kills the processes that a test has left, whatever signals they ignore.
-pub(super) fn clear_away(mark: &str) {
-    for pid in marked(mark) {
+/// Kills the processes that calls have left, whatever signals they ignore.
+pub(super) fn clear_away(marks: &[String]) {
+    for pid in started_by(marks) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+/// The marks of a test's calls that have ended.
+struct Ended(Vec<String>);
+
+thread_local! {
+    /// Each test has a thread of its own.
+    static ENDED: RefCell<Ended> = const { RefCell::new(Ended(Vec::new())) };
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        clear_away(&self.0);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.status.is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+        let mark = std::mem::take(&mut self.mark);
+        if self.status.is_some() {
+            ENDED.with_borrow_mut(|ended| ended.0.push(mark));
+            return;
         }
-        clear_away(&self.mark);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        clear_away(&[mark]);
     }
 }
 

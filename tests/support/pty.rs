@@ -154,6 +154,6 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        clear_away(&self.mark);
+        clear_away(std::slice::from_ref(&self.mark));
     }
 }
