@@ -440,6 +440,7 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once_though_a_process_of_nxloc
     terminal.shows("up");
     let kill = |pid, signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     let (job, nxlock, member) = (-terminal.pid(), terminal.pid(), group_member(terminal.pid()));
+    supervises(&mut terminal);
     let mut comes = |whom: i32, times: usize| {
         kill(whom, Signal::SIGHUP);
         terminal.shows("got-HUP");
@@ -461,6 +462,13 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once_though_a_process_of_nxloc
     eventually("the lock is given back", || !redis.exists("lock:job"));
 }
 
+/// Waits until nxlock knows that the command, which tells of USR1, has begun. Before that, nxlock does not know which
+/// signals the command has missed, and passes all of them on.
+fn supervises(terminal: &mut Terminal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGUSR1).unwrap();
+    terminal.shows("got-USR1");
+}
+
 /// Returns whether a signal is pending for a process, proc_pid_status(5).
 fn is_pending(pid: i32, signal: Signal) -> bool {
     let status = text_of(format!("/proc/{pid}/status").as_ref());
@@ -475,6 +483,7 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once() {
                   echo up; while :; do sleep 300 & wait; done";
     let mut terminal = Terminal::start(redis.nxlock(["run", "job", "--kill-after", "1h", "--", "bash", "-c", script]));
     terminal.shows("up");
+    supervises(&mut terminal);
     let group = nix::unistd::Pid::from_raw(-terminal.pid());
     let signals = [
         (Signal::SIGINT, "INT"),
@@ -499,7 +508,7 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once() {
     terminal.shows("got-USR1");
     let screen = terminal.screen();
     for (_, name) in signals {
-        let times = if name == "USR1" { 3 } else { 2 };
+        let times = if name == "USR1" { 4 } else { 2 };
         assert_eq!(screen.matches(&format!("got-{name}")).count(), times, "{name}:\n{screen}");
     }
     nix::sys::signal::kill(group, Signal::SIGKILL).unwrap();
