@@ -111,6 +111,16 @@ pub fn for_grant(
                     return Ok(waited);
                 }
             }
+            // A server that is late may tell whose it is: an answer that is not known is no answer yet.
+            Ok(Acquired::Held(state, place))
+                if state.kind == StateKind::Unknown && options.wait == Wait::Not && !attempt.gives_up_at().passed() =>
+            {
+                attempt.held = Some((state, place));
+                attempt.begin_waiting(signals);
+                if let Some(signal) = attempt.rest(signals, waiting) {
+                    return Ok(attempt.interrupted(signal, signals));
+                }
+            }
             Ok(Acquired::Held(state, place)) => {
                 attempt.met();
                 let state = if enclosing.is_empty() { state } else { attempt.with_shares(state) };
@@ -201,7 +211,7 @@ impl Attempt<'_> {
         // A last attempt that timed out tells less than the reply before it.
         if error.is_retryable()
             && self.before.is_none()
-            && self.wait_ends().passed()
+            && self.gives_up_at().passed()
             && let Some((state, place)) = self.held.take()
         {
             return Ok(Some(self.refused(state, place, Refusal::Held)));
@@ -224,7 +234,7 @@ impl Attempt<'_> {
     /// Waits until it is worth asking again; returns the signal that ended the wait, if one did.
     fn rest(&mut self, signals: &mut Signals, waiting: &mut Waiting) -> Option<Signal> {
         loop {
-            let limit = Limit { until: waiting.redraw_at().min(self.wait_ends()), cancel: &signals.fds() };
+            let limit = Limit { until: waiting.redraw_at().min(self.gives_up_at()), cancel: &signals.fds() };
             match self.store.pause(limit) {
                 Woken::Ready => return None,
                 Woken::Cancelled => {
@@ -232,7 +242,7 @@ impl Attempt<'_> {
                         return Some(signal);
                     }
                 }
-                Woken::TimeUp if self.wait_ends().passed() => return None,
+                Woken::TimeUp if self.gives_up_at().passed() => return None,
                 Woken::TimeUp => waiting.redraw(),
             }
         }
@@ -337,6 +347,11 @@ impl Attempt<'_> {
             Wait::Not | Wait::ForEver => Moment::NEVER,
             Wait::Until(moment) => moment,
         }
+    }
+
+    /// Returns until when to ask for an answer: without a wait for the lock, as long as for a server.
+    fn gives_up_at(&self) -> Moment {
+        if self.options.wait == Wait::Not { self.first_contact() } else { self.wait_ends() }
     }
 
     fn out_of_patience(&self) -> bool {

@@ -18,10 +18,11 @@ pub struct GlobalArgs {
     /// Server that keeps the locks.
     ///
     /// redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or local: for this machine only. Repeat the
-    /// option for three or more servers: a majority decides. There is no default. `rediss:` uses TLS; `redis+sentinel:` and `redis+cluster:` take several hosts;
-    /// `local:/path` is a directory of your choice. `valkey:` is another spelling of `redis:`. Without this
-    /// option, nxlock uses NXLOCK_SERVER, then REDIS_URL, then the configuration. Every user of this
-    /// machine can read a password in argv: prefer the environment, or --password-file.
+    /// option for three or more servers: a majority decides. There is no default. `rediss:` uses TLS;
+    /// `redis+sentinel:` and `redis+cluster:` take several hosts; `local:/path` is a directory of your choice.
+    /// `valkey:` is another spelling of `redis:`. Without this option, nxlock uses NXLOCK_SERVER, then REDIS_URL, then
+    /// the configuration. Every user of this machine can read a password in argv: prefer the environment, or
+    /// --password-file.
     #[arg(short, long, global = true, value_name = "URL", env = "NXLOCK_SERVER", hide_env_values = true)]
     pub server: Vec<String>,
 

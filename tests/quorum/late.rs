@@ -46,8 +46,24 @@ fn a_vote_that_decides_is_waited_for_though_its_server_is_far_slower_than_the_ot
     three[2].put("lock:job", OTHERS, Some(600_000));
     let slow = Proxy::to(&three[0], |_| Fate::Slow(Duration::from_millis(150)));
     let servers = format!("{} {} {}", slow.url(), three[1].url(), three[2].url());
-    let call = Nxlock::new(["run", "job", "-w", "15s", "--", "echo", "ran"]).env("NXLOCK_SERVER", &servers);
-    call.run().exits(0).prints("ran\n");
+    for waits in [&["-w", "15s"][..], &["-n", "--server-timeout", "15s"]] {
+        let call = Nxlock::new([&["run", "job"], waits, &["--", "echo", "ran"]].concat());
+        call.env("NXLOCK_SERVER", &servers).run().exits(0).prints("ran\n");
+        eventually("its votes are given back", || three[..2].iter().all(|redis| !redis.exists("lock:job")));
+    }
+    three[2].delete("lock:job");
+}
+
+#[test]
+fn a_vote_that_would_decide_is_waited_for_no_longer_than_the_server_timeout() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    three[2].put("lock:job", OTHERS, Some(600_000));
+    let hangs = Proxy::to(&three[0], |_| Fate::Blackholed);
+    let servers = format!("{} {} {}", hangs.url(), three[1].url(), three[2].url());
+    let call = Nxlock::new(["run", "job", "-n", "--server-timeout", "1s", "--", "echo", "ran"]);
+    let done = call.env("NXLOCK_SERVER", &servers).run().exits(75).prints("").within(Duration::from_secs(2));
+    done.says("too few servers answer");
+    eventually("nothing is left", || !three[1].exists("lock:job"));
     three[2].delete("lock:job");
 }
 

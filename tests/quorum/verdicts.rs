@@ -162,8 +162,8 @@ fn somebody_elses_vote_is_told_though_a_server_is_down_that_could_decide() {
     three[2].kill();
     three[0].put("lock:job", OTHERS, Some(600_000));
     let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers).run();
-    let within = ["--server-timeout", "500ms"];
-    for wait in [&["-n"][..], &["-w", "300ms"]] {
+    let within = ["--server-timeout", "2s"];
+    for wait in [&["-n"][..], &["-w", "1s"]] {
         let done = call(&[&within[..], &["run", "job"], wait, &["--", "echo", "ran"]].concat()).exits(75).prints("");
         done.says("too few servers answer; u@h, pid 1 has votes").says("release job --break bbbbbbbb");
     }
