@@ -1,34 +1,42 @@
 //! The heap of a process that mostly lives for a millisecond: freeing and reusing memory costs such a process more than
 //! the memory is worth.
 //!
-//! The first [`SIZE`] bytes come from an arena, by moving an offset, and only the last block is ever given back to it.
-//! The system's allocator provides everything that does not fit, as in a process that lives longer.
+//! The first blocks come from two arenas, by moving an offset, and only the last block of each is ever given back to it.
+//! Large blocks have an arena of their own: a vector that grows is mostly the last of them, and grows where it is. The
+//! system's allocator provides everything that does not fit, as in a process that lives longer.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// More than a run without a wait needs. The kernel provides only the pages that are touched.
-const SIZE: usize = 256 * 1024;
-
-#[repr(align(64))]
-struct Arena(UnsafeCell<[u8; SIZE]>);
+/// Bytes of an arena: more than a run without a wait needs. The kernel provides only the pages that are touched.
+const SIZE: usize = 128 * 1024;
+/// Bytes of a large block.
+const LARGE: usize = 1024;
 
 pub struct Heap {
-    arena: Arena,
+    small: Arena,
+    large: Arena,
+}
+
+#[repr(align(64))]
+struct Bytes(UnsafeCell<[u8; SIZE]>);
+
+struct Arena {
+    bytes: Bytes,
     used: AtomicUsize,
 }
 
 // SAFETY: a byte of the arena belongs to one block, which `used` assigns to one caller.
-unsafe impl Sync for Heap {}
+unsafe impl Sync for Arena {}
 
-impl Heap {
-    pub const fn new() -> Heap {
-        Heap { arena: Arena(UnsafeCell::new([0; SIZE])), used: AtomicUsize::new(0) }
+impl Arena {
+    const fn new() -> Arena {
+        Arena { bytes: Bytes(UnsafeCell::new([0; SIZE])), used: AtomicUsize::new(0) }
     }
 
     fn base(&self) -> *mut u8 {
-        self.arena.0.get().cast()
+        self.bytes.0.get().cast()
     }
 
     /// Returns where in the arena a block begins, if it is there.
@@ -42,7 +50,7 @@ impl Heap {
             let begin = used.checked_next_multiple_of(layout.align())?;
             begin.checked_add(layout.size()).filter(|end| *end <= SIZE)
         };
-        if layout.align() > align_of::<Arena>() {
+        if layout.align() > align_of::<Bytes>() {
             return None;
         }
         let used = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end).ok()?;
@@ -57,7 +65,22 @@ impl Heap {
     }
 }
 
-// SAFETY: blocks of the arena do not overlap, are aligned, and stay where they are; the rest is the system's.
+impl Heap {
+    pub const fn new() -> Heap {
+        Heap { small: Arena::new(), large: Arena::new() }
+    }
+
+    fn place(&self, layout: Layout) -> Option<*mut u8> {
+        if layout.size() < LARGE { self.small.place(layout) } else { self.large.place(layout) }
+    }
+
+    /// Returns the arena of a block, and where the block begins there; `None` if it is the system's.
+    fn find(&self, block: *mut u8) -> Option<(&Arena, usize)> {
+        [&self.small, &self.large].into_iter().find_map(|arena| Some((arena, arena.offset(block)?)))
+    }
+}
+
+// SAFETY: blocks of the arenas do not overlap, are aligned, and stay where they are; the rest is the system's.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as our caller promises.
@@ -69,26 +92,26 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: as our caller promises.
             return unsafe { System.alloc_zeroed(layout) };
         };
-        // A block of the arena may have been used before.
+        // A block of an arena may have been used before.
         // SAFETY: the block has this size.
         unsafe { block.write_bytes(0, layout.size()) };
         block
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        match self.offset(block) {
-            Some(offset) => _ = self.resize_last(offset, layout.size(), 0),
+        match self.find(block) {
+            Some((arena, offset)) => _ = arena.resize_last(offset, layout.size(), 0),
             // SAFETY: it is the system's.
             None => unsafe { System.dealloc(block, layout) },
         }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let Some(offset) = self.offset(block) else {
+        let Some((arena, offset)) = self.find(block) else {
             // SAFETY: it is the system's.
             return unsafe { System.realloc(block, layout, size) };
         };
-        if size <= layout.size() || self.resize_last(offset, layout.size(), size) {
+        if size <= layout.size() || arena.resize_last(offset, layout.size(), size) {
             return block;
         }
         // SAFETY: our caller promises that the size is valid with this alignment.
@@ -144,18 +167,30 @@ mod tests {
         let heap = Heap::new();
         // SAFETY: each block is used with the layout that it was allocated with.
         unsafe {
-            let small = heap.alloc(layout(SIZE - 8, 8));
-            let large = heap.alloc(layout(100, 8));
-            assert!(heap.offset(small).is_some() && heap.offset(large).is_none());
-            let larger = heap.realloc(large, layout(100, 8), 200);
-            assert!(heap.offset(larger).is_none());
-            heap.dealloc(larger, layout(200, 8));
-            let moved = heap.realloc(small, layout(SIZE - 8, 8), SIZE + 8);
-            assert!(heap.offset(moved).is_none());
+            let all = layout(SIZE - 8, 8);
+            let first = heap.alloc(all);
+            let second = heap.alloc(layout(LARGE, 8));
+            assert!(heap.find(first).is_some() && heap.find(second).is_none());
+            let larger = heap.realloc(second, layout(LARGE, 8), LARGE + 100);
+            assert!(heap.find(larger).is_none());
+            heap.dealloc(larger, layout(LARGE + 100, 8));
+            let moved = heap.realloc(first, all, SIZE + 8);
+            assert!(heap.find(moved).is_none());
             heap.dealloc(moved, layout(SIZE + 8, 8));
-            let all = heap.alloc(layout(1, 256));
-            assert!(heap.offset(all).is_none(), "the arena is not aligned so");
-            heap.dealloc(all, layout(1, 256));
+            let odd = heap.alloc(layout(1, 256));
+            assert!(heap.find(odd).is_none(), "the arena is not aligned so");
+            heap.dealloc(odd, layout(1, 256));
+        }
+    }
+
+    #[test]
+    fn a_large_block_grows_where_it_is_though_small_ones_come_after_it() {
+        let heap = Heap::new();
+        // SAFETY: each block is used with the layout that it was allocated with.
+        unsafe {
+            let large = heap.alloc(layout(LARGE, 8));
+            heap.alloc(layout(16, 8));
+            assert_eq!(heap.realloc(large, layout(LARGE, 8), 4 * LARGE), large);
         }
     }
 }
