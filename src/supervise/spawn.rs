@@ -68,7 +68,7 @@ impl Program {
     /// # Errors
     /// EINVAL if a word or a variable contains a NUL.
     pub fn new(words: &[OsString], environment: &[(&str, Option<OsString>)], mask: SigSet) -> Result<Program, Errno> {
-        let words = words.iter().map(|word| ended_by_nul(word.as_bytes())).collect::<Result<_, _>>()?;
+        let words = words.iter().map(|word| ended_by_nul(word.as_bytes().to_vec())).collect::<Result<_, _>>()?;
         Ok(Program { words, variables: variables(environment)?, mask })
     }
 
@@ -143,7 +143,7 @@ impl Program {
     }
 }
 
-fn ended_by_nul(bytes: &[u8]) -> Result<CString, Errno> {
+fn ended_by_nul(bytes: Vec<u8>) -> Result<CString, Errno> {
     CString::new(bytes).map_err(|_| Errno::EINVAL)
 }
 
@@ -152,7 +152,7 @@ fn variables(set: &[(&str, Option<OsString>)]) -> Result<Vec<CString>, Errno> {
     let ours = std::env::vars_os().filter(|(name, _)| set.iter().all(|(other, _)| name != other));
     let ours = ours.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
     let set = set.iter().filter_map(|(name, value)| Some([name.as_bytes(), b"=", value.as_ref()?.as_bytes()].concat()));
-    ours.chain(set).map(|variable| ended_by_nul(&variable)).collect()
+    ours.chain(set).map(ended_by_nul).collect()
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {

@@ -9,8 +9,8 @@ use super::fault::Flaw;
 
 const OLDEST: u32 = 1;
 
-/// The fields of a line.
-pub struct Entry<'a>(&'a str);
+/// The fields of a line, by name.
+pub struct Entry<'a>(Vec<(&'a str, &'a str)>);
 
 /// Formats a line of this `kind` and version; `None` if it does not fit into `size` bytes.
 pub fn write((kind, version): (&str, u32), fields: &[(&str, String)], size: usize) -> Option<Vec<u8>> {
@@ -42,22 +42,18 @@ pub fn read<'a>((kind, newest): (&str, u32), line: &'a [u8]) -> Result<Entry<'a>
         _ => return Err(Flaw::Damaged),
     }
     let line = line.strip_suffix(b"\n").ok_or(Flaw::Damaged)?;
-    let text = line.trim_ascii_end();
-    if line[text.len()..].iter().any(|byte| *byte != b' ') {
-        return Err(Flaw::Damaged);
-    }
-    let text = std::str::from_utf8(text).map_err(|_| Flaw::Damaged)?;
+    let length = line.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
+    let text = std::str::from_utf8(&line[..length]).map_err(|_| Flaw::Damaged)?;
     let (summed, told) = text.rsplit_once(" sum=").ok_or(Flaw::Damaged)?;
     if told != format!("{:016x}", sum(summed.as_bytes())) {
         return Err(Flaw::Damaged);
     }
-    Ok(Entry(summed))
+    Ok(Entry(summed.split(' ').filter_map(|field| field.split_once('=')).collect()))
 }
 
 impl Entry<'_> {
     pub fn text(&self, name: &str) -> Result<&str, Flaw> {
-        let mut fields = self.0.split(' ');
-        fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('=')).ok_or(Flaw::Damaged)
+        self.0.iter().find(|field| field.0 == name).map(|field| field.1).ok_or(Flaw::Damaged)
     }
 
     pub fn parsed<T: FromStr>(&self, name: &str) -> Result<T, Flaw> {
