@@ -5,13 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::support::{Nxlock, Redis, eventually};
+use crate::support::{Nxlock, Redis, eventually, write_program};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -67,9 +66,7 @@ pub fn workplace() -> TempDir {
 }
 
 pub fn put(directory: &Path, name: &str, script: &str) {
-    let path = directory.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made executable");
+    write_program(&directory.join(name), &format!("#!/bin/sh\n{script}\n"));
 }
 
 /// Returns what the programs logged.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -364,7 +365,8 @@ fn a_container_runs_its_command_under_a_lock() {
         fs::create_dir_all(root.join(made)).unwrap();
     }
     let place = after(&image, "COPY --chmod=755 nxlock ");
-    fs::copy(program(), root.join(&place[1..])).unwrap();
+    // As in `write_program`.
+    assert!(Command::new("cp").arg(program()).arg(root.join(&place[1..])).status().unwrap().success());
     let words = after(&image, "ENTRYPOINT ").trim_matches(['[', ']']).replace([',', '"'], "");
     // Its command is nxlock as well: there is no other program.
     let inside = |words: &[&str]| {

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Nxlock, Redis, eventually, is_alive, name_of, program, state_of};
+use crate::support::{Nxlock, Redis, eventually, is_alive, name_of, program, state_of, write_program};
 
 /// Runs a command with and without nxlock, in a shell after `before`, and asserts that it prints the same.
 fn same_with_and_without(before: &str, command: &str) -> String {
@@ -113,8 +113,7 @@ fn what_follows_the_name_and_is_no_option_of_ours_begins_the_command() {
 fn a_command_may_begin_with_a_dash() {
     let redis = Redis::start();
     let command = redis.directory().join("-odd");
-    std::fs::write(&command, "#!/bin/sh\necho odd \"$@\"\n").unwrap();
-    std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&command, "#!/bin/sh\necho odd \"$@\"\n");
     let path = format!("{}:{}", redis.directory().display(), std::env::var("PATH").unwrap());
     redis.nxlock(["run", "job", "--", "-odd", "-x"]).env("PATH", path).run().exits(0).prints("odd -x\n");
     redis.nxlock(["run", "job", "-odd"]).run().exits(64);

@@ -21,8 +21,9 @@ mod sentinels;
 pub mod turns;
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 pub use authority::{Authority, Five, Local, OverTcp};
@@ -65,13 +66,19 @@ pub fn lasts(duration: Duration) {
 
 /// Waits until `look` returns something, and returns that.
 #[track_caller]
-pub fn eventually_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn eventually_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(LIMIT, what, look)
+}
+
+/// Waits until `look` returns something, for at most so long, and returns that.
+#[track_caller]
+fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(began.elapsed() < LIMIT, "still not so after {LIMIT:?}: {what}");
+        assert!(began.elapsed() < limit, "still not so after {limit:?}: {what}");
         pause();
     }
 }
@@ -113,6 +120,19 @@ pub fn parent_of(pid: i32) -> i32 {
 
 pub fn is_alive(pid: i32) -> bool {
     state_of(pid).is_some()
+}
+
+/// Writes a program. Another process writes it: a process that this one forks meanwhile, for another test, could have
+/// the file open for writing, and execve(2) would fail with ETXTBSY.
+pub fn write_program(path: &Path, text: &str) {
+    let mut writer = Command::new("sh")
+        .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("there is a shell");
+    writer.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it reads");
+    assert!(writer.wait().expect("it is ours to wait for").success(), "{path:?} is not written");
 }
 
 /// Compiles a C program for one test, to do what no tool does.

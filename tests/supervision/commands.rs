@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::turns::is_free;
-use crate::support::{Authority, Local, Redis, built, eventually, eventually_some, is_alive, state_of};
+use crate::support::{Authority, Local, Redis, built, eventually, eventually_some, is_alive, state_of, write_program};
 
 /// Returns the children of a process with their states, zombies included.
 fn children_of(parent: i32) -> Vec<(i32, String)> {
@@ -114,7 +114,7 @@ fn what_can_be_executed_and_how_is_as_for_env() {
     let local = Local::start();
     let file = |name: &str, text: &str, mode: u32| {
         let path = local.directory().join(name);
-        fs::write(&path, text).unwrap();
+        write_program(&path, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
     };

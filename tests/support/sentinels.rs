@@ -1,18 +1,22 @@
 //! A master, its replicas, and the sentinels that monitor them and elect the next master.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::certificates::certificates;
 use super::ports::steady_port;
 use super::replication::replicated;
 use super::secure::tls_options;
-use super::{Authority, Nxlock, Redis, eventually, eventually_some};
+use super::{Authority, Nxlock, Redis, eventually, eventually_some, within};
 
 /// The name of the monitored master.
 pub const MASTER: &str = "main";
 
 /// How long a master may be silent: on a busy machine a live one may not answer for a while.
 const PATIENCE_MS: &str = "60000";
+
+/// How long a failover may take: a sentinel that did not get to run for two seconds does nothing for thirty (TILT).
+const FAILOVER: Duration = Duration::from_secs(60);
 
 pub struct Sentinels {
     /// The servers; the first is the initial master.
@@ -170,9 +174,8 @@ impl Sentinels {
 
     /// Waits until the first sentinel that answers names another master, which has taken over.
     pub fn have_another_than(&self, before: usize) {
-        eventually("there is another master", || {
-            let named = self.named_master();
-            named.is_some_and(|at| at != before && self.servers[at].is_master())
+        within(FAILOVER, "there is another master", || {
+            self.named_master().filter(|at| *at != before && self.servers[*at].is_master())
         });
         self.regain_patience();
     }
