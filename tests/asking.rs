@@ -78,7 +78,7 @@ fn a_full_server_refuses_the_request_and_keeps_the_holder() {
     let id = holder_id(&redis);
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    let call = redis.nxlock(["release", "job", "--ask", &id, "--server-timeout", "500ms"]);
+    let call = redis.nxlock(["release", "job", "--ask", &id, "--server-timeout", "1s"]);
     call.run().exits(69).says("cannot ask for \"job\"").says("out of memory");
     is_renewed(&redis);
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);

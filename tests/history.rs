@@ -51,8 +51,7 @@ fn a_full_server_releases_the_lock_and_records_the_end() {
     runs(&redis, &["--unless-done", "1h"], false);
     // While it is full, nobody begins.
     redis.runs_out_of_memory();
-    let refused =
-        redis.nxlock(["run", "job", "--record", "-n", "--server-timeout", "300ms", "--", "echo", "ran"]).run();
+    let refused = redis.nxlock(["run", "job", "--record", "-n", "--server-timeout", "1s", "--", "echo", "ran"]).run();
     refused.exits(69).prints("").says("out of memory");
     redis.has_memory_again();
     assert_eq!(outcomes(&redis), ["done", "done"]);
@@ -134,7 +133,7 @@ fn a_replica_does_not_say_what_was_done() {
     let redis = Redis::start();
     runs(&redis, &["--record"], true);
     redis.becomes_read_only();
-    let words = ["run", "job", "--unless-done", "1h", "-n", "--server-timeout", "300ms", "--", "echo", "ran"];
+    let words = ["run", "job", "--unless-done", "1h", "-n", "--server-timeout", "1s", "--", "echo", "ran"];
     redis.nxlock(words).run().exits(69).prints("").says("this is a replica");
     redis.is_writable_again();
     runs(&redis, &["--unless-done", "1h"], false);

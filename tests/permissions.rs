@@ -223,7 +223,7 @@ fn without_scripts_what_is_somebody_elses_is_not_touched() {
     user.nxlock(["renew", "job", "--ttl", "1h"]).env("NXLOCK_TOKEN", &token).run().exits(76);
     user.nxlock(["release", "job"]).env("NXLOCK_TOKEN", &token).run().exits(76);
     user.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
-    user.nxlock(["run", "job", "-w", "300ms", "--", "echo", "ran"]).run().exits(75).prints("");
+    user.nxlock(["run", "job", "-w", "1s", "--", "echo", "ran"]).run().exits(75).prints("");
     untouched();
     redis.delete("lock:job");
     // nxlock finds out when it renews the lock, and when it releases it.

@@ -139,7 +139,7 @@ fn one_that_watches_is_told_when_its_server_becomes_a_replica() {
 #[test]
 fn of_several_servers_those_that_have_lost_their_masters_have_no_vote() {
     let five = Five::start();
-    let call = || five.nxlock(["--server-timeout", "500ms", "status", "job"]).run();
+    let call = || five.nxlock(["--server-timeout", "1s", "status", "job"]).run();
     for redis in &five.each()[..2] {
         redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
     }

@@ -114,7 +114,7 @@ fn a_quiet_caller_hears_nothing_of_a_wait() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
     redis.nxlock(["-q", "run", "job", "-n", "--", "true"]).run().exits(75).says_nothing();
-    redis.nxlock(["-q", "run", "job", "-w", "200ms", "--", "true"]).run().exits(75).says_nothing();
+    redis.nxlock(["-q", "run", "job", "-w", "1s", "--", "true"]).run().exits(75).says_nothing();
     redis.nxlock(["-q", "acquire", "job", "--ttl", "1m", "-n"]).run().exits(75).says_nothing();
     let waiter = redis.nxlock(["-q", "run", "job", "--", "true"]).start();
     holder.leaves();

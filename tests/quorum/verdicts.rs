@@ -118,7 +118,7 @@ fn it_is_unknown_if_those_that_do_not_answer_could_decide() {
     // No name was given: the list shows what nxlock could find out.
     five.nxlock(["status", "--server-timeout", "1s"]).run().exits(0);
     // And nobody can acquire it.
-    let call = ["--server-timeout", "500ms", "run", "job", "-n", "--", "echo", "ran"];
+    let call = ["--server-timeout", "1s", "run", "job", "-n", "--", "echo", "ran"];
     five.nxlock(call).run().exits(75).prints("").says("unknown, since too few servers answer");
     five.each()[..3].iter().for_each(|redis| redis.delete("lock:job"));
 }
@@ -146,7 +146,7 @@ fn a_wait_that_ends_asks_all_servers_once_more() {
     let five = Five::start();
     for _ in 0..4 {
         five.each().iter().for_each(|redis| redis.put("lock:job", OTHERS, Some(600_000)));
-        let mut waiter = five.nxlock(["run", "job", "-w", "900ms", "--", "echo", "ran"]).start();
+        let mut waiter = five.nxlock(["run", "job", "-w", "2s", "--", "echo", "ran"]).start();
         waiter.says("waiting for \"job\"");
         // The vote that is left is at the gate, the server that a waiter asks before the others.
         five.each()[1..].iter().for_each(|redis| redis.delete("lock:job"));
