@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::support::turns::{Turn, break_it, is_free, lock_status, queue_is, turn};
-use crate::support::{Authority, Done, eventually};
+use crate::support::{Authority, Done, eventually, is_alive};
 
 /// Returns the recorded runs of `job`, as JSON, the last first.
 #[track_caller]
@@ -37,11 +37,12 @@ fn is_killed_with_its_guard(holder: Turn) {
     let all = holder.running.descendants();
     // Stopped first: nxlock would record that its guard was killed.
     holder.running.signal(Signal::SIGSTOP);
-    for pid in all {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    for pid in &all {
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
     }
     holder.running.signal(Signal::SIGKILL);
     holder.finish().dies_of(Signal::SIGKILL);
+    eventually("they are gone, and what they had open", || !all.iter().any(|pid| is_alive(*pid)));
 }
 
 pub fn a_recorded_run_is_told_with_who_when_and_how_it_ended(authority: &impl Authority) {
