@@ -107,6 +107,7 @@ pub fn name_of(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
+/// Returns the children of a process of one thread, zombies included, proc_tid_children(5).
 pub fn children_of(pid: i32) -> Vec<i32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_ascii_whitespace().map(|pid| pid.parse().expect("a pid")).collect()

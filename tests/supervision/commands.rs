@@ -7,20 +7,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::turns::is_free;
-use crate::support::{Authority, Local, Redis, built, eventually, eventually_some, is_alive, state_of, write_program};
-
-/// Returns the children of a process with their states, zombies included.
-fn children_of(parent: i32) -> Vec<(i32, String)> {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let child = |pid: i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let state = fields.next()?.to_owned();
-        (fields.next()?.parse() == Ok(parent)).then_some((pid, state))
-    };
-    pids.filter_map(child).collect()
-}
+use crate::support::{
+    Authority, Local, Redis, built, children_of, eventually, eventually_some, is_alive, state_of, write_program,
+};
 
 #[test]
 fn a_command_that_asks_to_be_traced_has_not_ended_when_it_stops_for_it() {
@@ -67,7 +56,7 @@ fn what_a_command_orphans_is_waited_for_while_it_runs() {
     let script = "for n in 1 2 3 4 5 6 7 8; do ( sleep 0 & ); done; echo up; read x; exit 3";
     let mut running = local.nxlock(["run", "job", "-c", script]).stdin_from(reader).start();
     running.line("up");
-    let guard = children_of(running.pid())[0].0;
+    let guard = children_of(running.pid())[0];
     eventually("only the command is left, and no zombies", || children_of(guard).len() == 1);
     drop(writer);
     running.finish().exits(3).says_nothing();
