@@ -1,5 +1,6 @@
 //! A master, its replicas, and the sentinels that monitor them and elect the next master.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -162,22 +163,33 @@ impl Sentinels {
     /// Fails over as an administrator does, while the old master is up; it becomes a replica.
     pub fn fail_over(&self) {
         let before = self.named_master().expect("a master");
-        eventually("a sentinel begins to fail over", || {
-            self.sentinels.iter().any(|one| one.try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_ok())
+        // Always the same one: another may not have heard of the last failover yet, and repeat it.
+        let sentinel = self.sentinels.iter().find(|one| !one.is_hanging()).expect("a sentinel runs");
+        within(FAILOVER, "there is another master", || {
+            // It gives up if no replica has answered it lately.
+            let seen: HashMap<String, String> = sentinel.ask(&["SENTINEL", "MASTER", MASTER]);
+            let is_under_way = seen["flags"].contains("failover_in_progress");
+            if !is_under_way && seen["port"] == self.servers[before].port().to_string() {
+                let _ = sentinel.try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER]);
+            }
+            self.another_than(before)
         });
-        self.have_another_than(before);
+        self.regain_patience();
         // The sentinels do the same some ten seconds later.
         let port = self.master().port().to_string();
         self.servers[before].ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
         self.servers[before].ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
 
-    /// Waits until the first sentinel that answers names another master, which has taken over.
+    /// Waits until the sentinels have made another server the master.
     pub fn have_another_than(&self, before: usize) {
-        within(FAILOVER, "there is another master", || {
-            self.named_master().filter(|at| *at != before && self.servers[*at].is_master())
-        });
+        within(FAILOVER, "there is another master", || self.another_than(before));
         self.regain_patience();
+    }
+
+    /// Returns the master that the first sentinel that answers names, if it is another, and has taken over.
+    fn another_than(&self, before: usize) -> Option<usize> {
+        self.named_master().filter(|at| *at != before && self.servers[*at].is_master())
     }
 }
 
