@@ -5,7 +5,7 @@
 use redis::{Cmd, Value, cmd};
 
 use super::client::Client;
-use super::connection::Connection;
+use super::connection::{self, Connection};
 use super::fault::Fault;
 use super::list::glob_escaped;
 use super::reply::{self, Unexpected};
@@ -165,7 +165,7 @@ fn request(name: &str, args: &[&str]) -> Cmd {
 fn aside<const N: usize>(client: &mut Client, requests: &[Cmd; N], limit: Limit<'_>) -> Result<[Value; N], Fault> {
     let limit = client.within(limit);
     let mut connection = Connection::open(&client.reach(limit)?, limit)?;
-    connection.send(&requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat(), limit)?;
+    connection.send(&connection::packed(requests), limit)?;
     let mut answers = [const { Value::Nil }; N];
     for answer in &mut answers {
         *answer = connection.receive(limit)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::connection::Connection;
+use super::connection::{self, Connection};
 use super::credentials::Login;
 use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
@@ -254,7 +254,7 @@ impl Client {
     /// Sends requests behind each one that was given up, so that the server cannot execute them before it. Does not
     /// wait for their replies.
     pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
-        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
+        let packed = connection::packed(requests);
         let linger = Moment::now() + LINGER;
         for mut spent in self.spent.drain(..) {
             // If sending fails, the request to undo cannot be answered either, and its lease expires.

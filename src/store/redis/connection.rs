@@ -71,8 +71,7 @@ impl Connection {
 
     /// Sends requests at once, and waits for as many replies.
     pub fn converse(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
-        let packed = requests.iter().map(Cmd::get_packed_command).collect::<Vec<_>>().concat();
-        if let Err(no_reply) = self.send(&packed, limit) {
+        if let Err(no_reply) = self.send(&packed(requests), limit) {
             // A server that closes the connection at once may have sent the reason.
             if let Fault::Ended(_) = no_reply.fault
                 && let Ok(said @ Value::ServerError(_)) = self.receive(limit)
@@ -162,6 +161,13 @@ impl Connection {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+/// Returns requests as they are sent.
+pub fn packed(requests: &[Cmd]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    requests.iter().for_each(|request| request.write_packed_command(&mut packed));
+    packed
 }
 
 fn greetings(endpoint: &Endpoint) -> Vec<Cmd> {
