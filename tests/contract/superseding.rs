@@ -141,8 +141,10 @@ pub fn of_a_crowd_exactly_the_newest_alive_follows(authority: &impl Authority) {
         }
     }
     // Those of the crowd come in any order, and all but the last of them are dismissed, or killed.
-    eventually("all but one have left", || {
-        all.iter_mut().map(|turn| usize::from(!turn.running.has_ended())).sum::<usize>() <= 1
+    eventually("all but one have left, and that one is in line", || {
+        let left = all.iter_mut().filter_map(|turn| (!turn.running.has_ended()).then(|| turn.pid()));
+        let left: Vec<i32> = left.collect();
+        left.len() <= 1 && left.iter().all(|pid| queue(authority).contains(pid))
     });
     let mut newest = Turn::of(authority.nxlock(turn(&NEWEST)).env("LOG", &log).env("WHO", "newest"));
     let pid = newest.pid();
