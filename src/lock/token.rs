@@ -189,12 +189,12 @@ impl Token {
 
     /// Returns whether the token says that no process renews its lock.
     pub fn is_lease_only(&self) -> bool {
-        self.told().is_some_and(|told| told.terms.upkeep == Upkeep::LeaseOnly)
+        self.terms().is_some_and(|terms| terms.upkeep == Upkeep::LeaseOnly)
     }
 
     /// Returns whether its waiter dismisses older ones of this kind, and is dismissed by newer ones.
     pub fn supersedes(&self) -> bool {
-        self.told().is_some_and(|told| told.terms.supersedes != Supersedes::Nobody)
+        self.terms().is_some_and(|terms| terms.supersedes != Supersedes::Nobody)
     }
 
     /// Returns whether others may hold the lock together with this token.
@@ -203,7 +203,12 @@ impl Token {
     }
 
     pub fn sharing(&self) -> Sharing {
-        self.told().map_or(Sharing::Exclusive, |told| told.terms.sharing)
+        self.terms().map_or(Sharing::Exclusive, |terms| terms.sharing)
+    }
+
+    /// Returns the terms of its claim; none if it is not in the format above.
+    fn terms(&self) -> Option<Terms> {
+        Fields::of(self.0.as_bytes()).map(|fields| fields.terms)
     }
 
     /// Returns the beginning of this token's record, which no other record shares.
@@ -234,6 +239,32 @@ impl Token {
 
     /// Parses a value; none if it is not a token of this format.
     pub fn read(value: &[u8]) -> Option<Told> {
+        let Fields { random, user, host, pid, born, reason, terms } = Fields::of(value)?;
+        let reason = unescaped(reason);
+        Some(Told {
+            id: HolderId(random[..ID_LEN].to_owned()),
+            owner: Owner { user: unescaped(user), host: unescaped(host), pid },
+            born,
+            reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
+            terms,
+        })
+    }
+}
+
+/// The fields of a token, as they are written.
+struct Fields<'a> {
+    random: &'a str,
+    user: &'a str,
+    host: &'a str,
+    pid: u32,
+    born: SystemTime,
+    reason: &'a str,
+    terms: Terms,
+}
+
+impl<'a> Fields<'a> {
+    /// Splits a value; none if it is not a token of this format.
+    fn of(value: &'a [u8]) -> Option<Fields<'a>> {
         let text = std::str::from_utf8(value).ok()?;
         let mut fields = text.split(':');
         let mut next = || fields.next();
@@ -243,8 +274,8 @@ impl Token {
         let random = next()?;
         let (user, host) = next()?.split_once('@')?;
         let pid = next()?.parse().ok()?;
-        let born = Duration::from_millis(next()?.parse().ok()?);
-        let reason = unescaped(next()?);
+        let born = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(next()?.parse().ok()?))?;
+        let reason = next()?;
         let mut last = next();
         let sharing = match last.and_then(|field| field.parse().ok()).and_then(Sharing::of_number) {
             Some(sharing) => {
@@ -271,13 +302,7 @@ impl Token {
         if !is_random && !Token::is_number(random.as_bytes()) {
             return None;
         }
-        Some(Told {
-            id: HolderId(random[..ID_LEN].to_owned()),
-            owner: Owner { user: unescaped(user), host: unescaped(host), pid },
-            born: SystemTime::UNIX_EPOCH.checked_add(born)?,
-            reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
-            terms: Terms { upkeep, sharing, supersedes, no_ask },
-        })
+        Some(Fields { random, user, host, pid, born, reason, terms: Terms { upkeep, sharing, supersedes, no_ask } })
     }
 }
 
