@@ -32,7 +32,7 @@ mod voting;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, Value};
 
 use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
 use crate::clock::Moment;
@@ -124,13 +124,13 @@ impl Server {
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Result<Vec<Value>, Unexpected>, Error> {
-        let answer = self.answer_to(operation, script, &self.packed(script, operation.name, args), limit)?;
+        let answer = self.answer_to(operation, script, &self.call(script, operation.name, args), limit)?;
         if self.may_only_read || !only_reads(script) || !answer.as_ref().is_err_and(reply::denies) {
             return Ok(answer);
         }
         let denies_scripts = self.denies_scripts;
         self.may_only_read = true;
-        let read = self.answer_to(operation, script, &self.packed(script, operation.name, args), limit)?;
+        let read = self.answer_to(operation, script, &self.call(script, operation.name, args), limit)?;
         self.may_only_read = !read.as_ref().is_err_and(reply::denies);
         self.denies_scripts = denies_scripts && !self.may_only_read;
         Ok(if self.may_only_read { read } else { answer })
@@ -222,16 +222,12 @@ impl Server {
         operation.unanswered(&self.client, self.client.began.elapsed().min(self.client.timeout), no_reply.into())
     }
 
-    fn packed(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
+    fn call(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
         let lock = name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        let mut command = cmd(if self.may_only_read && only_reads(script) { "EVAL_RO" } else { "EVAL" });
-        let companions = script.companions();
-        command.arg(script.text()).arg(1 + companions.len()).arg(&lock);
-        for companion in companions {
-            command.arg(companion_key(&lock, companion));
-        }
-        command.arg(args);
-        command
+        let command = if self.may_only_read && only_reads(script) { "EVAL_RO" } else { "EVAL" };
+        let companions = script.companions().into_iter().map(|companion| companion_key(&lock, companion));
+        let keys: Vec<String> = [lock.clone()].into_iter().chain(companions).collect();
+        call(command, script, &keys, args)
     }
 
     fn senseless(&self, operation: &Operation<'_>) -> Error {
@@ -400,6 +396,16 @@ impl Server {
         }
         is_in_doubt
     }
+}
+
+/// Returns the request that has a server run a script: EVAL or EVAL_RO.
+fn call(command: &str, script: Script, keys: &[String], args: &[&str]) -> Cmd {
+    let (text, number) = (script.text(), keys.len().to_string());
+    let data = keys.iter().map(String::len).chain(args.iter().map(|arg| arg.len())).sum::<usize>();
+    // With room for everything, nothing moves while it grows.
+    let mut call = Cmd::with_capacity(3 + keys.len() + args.len(), command.len() + text.len() + number.len() + data);
+    call.arg(command).arg(text).arg(number).arg(keys).arg(args);
+    call
 }
 
 impl Base {

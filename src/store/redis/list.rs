@@ -132,7 +132,7 @@ impl Server {
 
     fn look_at_several(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Page, Error> {
         let first = scan.names.len().saturating_sub(TOGETHER);
-        let asked = scan.names[first..].iter().map(|name| self.packed(Script::Inspect, Some(name), &[]));
+        let asked = scan.names[first..].iter().map(|name| self.call(Script::Inspect, Some(name), &[]));
         let asked: Vec<Cmd> = asked.collect();
         self.turn_to_shard(scan.shards.last());
         let replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
@@ -158,7 +158,7 @@ impl Server {
         if shared.is_empty() {
             return Ok(());
         }
-        let asked = shared.iter().map(|(name, _)| self.packed(Script::InspectShares, Some(name), &[]));
+        let asked = shared.iter().map(|(name, _)| self.call(Script::InspectShares, Some(name), &[]));
         let asked: Vec<Cmd> = asked.collect();
         let replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         for ((_, status), reply) in shared.into_iter().zip(replies) {

@@ -10,7 +10,7 @@ use redis::{Cmd, Value, cmd};
 use super::endpoint::Endpoint;
 use super::reply::{self, Operation};
 use super::scripts::Script;
-use super::{Acquired, LockStatus, Renewed, Server, how, scriptless};
+use super::{Acquired, LockStatus, Renewed, Server, call, how, scriptless};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Fence, LockState, StateKind, Token, Ttl, companion_key};
@@ -89,7 +89,7 @@ impl Server {
                     self.unfenced = None;
                     // The cluster cancelled the move before the new node granted the lock: the key there is no lock.
                     if let Some(node) = granted_there {
-                        let release = packed_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]);
+                        let release = call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]);
                         let _ = self.client.ask_there(&node, &[release], limit);
                     }
                     let state = self.state(operation, seen, limit)?;
@@ -193,7 +193,7 @@ impl Server {
     /// the replies.
     pub(super) fn release_moving_there(&self, claim: &Claim) -> [Cmd; 2] {
         let key = self.prefix.key(&claim.name);
-        [cmd("ASKING"), packed_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()])]
+        [cmd("ASKING"), call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()])]
     }
 
     /// Returns the state of the lock, and its value if that is text; its waiters and its fence are unknown meanwhile.
@@ -227,13 +227,11 @@ impl Server {
         args: &[&str],
         limit: Limit<'_>,
     ) -> Result<Vec<Value>, Error> {
-        let answer = self.answer_to(operation, script, &packed_of_one(script, key, args), limit)?;
+        let answer = self.answer_to(operation, script, &call_of_one(script, key, args), limit)?;
         answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
     }
 }
 
-pub(super) fn packed_of_one(script: Script, key: &str, args: &[&str]) -> Cmd {
-    let mut command = cmd("EVAL");
-    command.arg(script.text()).arg(1).arg(key).arg(args);
-    command
+pub(super) fn call_of_one(script: Script, key: &str, args: &[&str]) -> Cmd {
+    call("EVAL", script, &[key.to_owned()], args)
 }

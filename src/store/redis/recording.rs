@@ -22,7 +22,7 @@ impl Server {
     pub(super) fn release_request(&self, claim: &Claim) -> Cmd {
         let args = release_args(claim);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        self.packed(Script::Release(Form::of(claim)), Some(&claim.name), &args)
+        self.call(Script::Release(Form::of(claim)), Some(&claim.name), &args)
     }
 
     /// Records how the run of a claim ended, before the lock is kept or released without a script that does so. Warns if
@@ -72,7 +72,7 @@ impl Server {
         let args = release_args(&claim);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let key = companion_key(&self.prefix.key(&claim.name), RUNS);
-        let request = moving::packed_of_one(Script::RecordMoving, &key, &args);
+        let request = moving::call_of_one(Script::RecordMoving, &key, &args);
         let answer = self.answer_to(operation, Script::RecordMoving, &request, limit)?;
         let answer = answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))?;
         self.recorded(operation, &claim, answer).map(drop)
