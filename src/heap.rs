@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of an arena: more than a run without a wait needs. The kernel provides only the pages that are touched.
-const SIZE: usize = 128 * 1024;
+const SIZE: usize = 160 * 1024;
 /// Bytes of a large block.
 const LARGE: usize = 1024;
 
