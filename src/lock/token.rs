@@ -298,7 +298,8 @@ impl<'a> Fields<'a> {
         };
         let no_ask = is_next(NO_ASK);
         let upkeep = if last == Some(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
-        let is_random = random.len() == RANDOM_LEN && random.bytes().all(|b| BASE32.contains(&b));
+        let is_base32 = random.bytes().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7'));
+        let is_random = random.len() == RANDOM_LEN && is_base32;
         if !is_random && !Token::is_number(random.as_bytes()) {
             return None;
         }
