@@ -252,7 +252,7 @@ fn an_expiry_that_moves_nearer_untold_is_noticed() {
 fn a_next_in_line_who_is_not_told_is_noticed() {
     fn untold(model: &mut Model, token: Token) -> Released {
         let answer = model.release(token);
-        model.said.retain(|(_, word)| *word != Word::Look);
+        model.said.retain(|(_, word)| *word == Word::Granted);
         answer
     }
     fails(&words_only(Server { release: untold, ..TRUE }), "stays free while somebody waits");

@@ -419,11 +419,13 @@ impl Both<'_> {
         let said = std::mem::take(&mut self.model.said);
         for (&who, ear) in &mut self.ears {
             let letter = |word| match word {
-                Word::Granted => "g",
-                Word::Look => "n",
-                Word::Test => "t",
+                Word::Granted => "g".to_string(),
+                Word::Look => "n".to_string(),
+                Word::LookIn(ms) => format!("e{ms}"),
+                Word::Test => "t".to_string(),
             };
-            let expected: Vec<&str> = said.iter().filter(|(to, _)| *to == who).map(|(_, word)| letter(*word)).collect();
+            let expected: Vec<String> =
+                said.iter().filter(|(to, _)| *to == who).map(|(_, word)| letter(*word)).collect();
             assert_eq!(server::heard(ear), expected, "words to {who}");
         }
     }

@@ -24,6 +24,8 @@ pub enum Mode {
 pub enum Word {
     Granted,
     Look,
+    /// To look in so many milliseconds, when a reservation ends.
+    LookIn(u64),
     Test,
 }
 
@@ -321,7 +323,7 @@ impl Model {
         self.dequeue(next);
         self.bump(FENCE_MS);
         self.set_lock(next, grace);
-        self.front(caller, Some(Word::Look));
+        self.front(caller, Some(Word::LookIn(grace)));
     }
 
     pub fn leave(&mut self, token: Token) {

@@ -1,8 +1,8 @@
 //! A waiter's place in the queue: how it is kept, and how the server wakes the waiter.
 //!
-//! The waiter subscribes to a channel of its own, where any message but a test means to ask again. Messages may be
-//! lost, so the waiter also polls: at the end of the lease if it is near the front, and otherwise every two seconds,
-//! which also keeps its place.
+//! The waiter subscribes to a channel of its own. A message there means to ask again, at once or when a reservation ends;
+//! only a test of the subscription means nothing. Messages may be lost, so the waiter also polls: at the end of the
+//! lease if it is near the front, and otherwise every two seconds, which also keeps its place.
 
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// the holder, each a little later so that they do not come at once.
 const WATCHERS: usize = 3;
 const STAGGER: Duration = Duration::from_millis(25);
+/// How much later than its end a waiter asks for a lock: the server counts whole milliseconds.
+const LATER: Duration = Duration::from_millis(1);
 
 /// Bounds of the pause between attempts to subscribe, which grows each time one fails or does not last.
 const AT_LEAST_APART: Duration = Duration::from_secs(1);
@@ -134,7 +136,7 @@ impl QueueEntry {
         let mut pause = HEARTBEAT * 4 / 5 + jittered(HEARTBEAT / 5);
         if let (1..=WATCHERS, Some(ends_in)) = (position, ends_in) {
             let stagger = STAGGER * u32::try_from(position - 1).unwrap_or(0);
-            pause = pause.min(ends_in + Duration::from_millis(1) + stagger);
+            pause = pause.min(ends_in + LATER + stagger);
         }
         let ours = matches!(state.kind, StateKind::Held | StateKind::Reserved | StateKind::Shared);
         pause = match (&self.subscription, first) {
@@ -174,8 +176,10 @@ impl QueueEntry {
         let Subscription::Open(connection) = &mut self.subscription else { return true };
         let mut called = false;
         loop {
-            match connection.receive(Limit::until(Moment::now())) {
-                Ok(said) => called |= !is_test(&said),
+            match connection.receive(Limit::until(Moment::now())).map(|said| Message::read(&said)) {
+                Ok(Message::Ask) => called = true,
+                Ok(Message::AskIn(rest)) => self.look_at = self.look_at.min(Moment::now() + rest),
+                Ok(Message::Test) => {}
                 Err(Fault::TimeUp) => return called,
                 Err(_) => {
                     self.close("the subscription has ended: polling");
@@ -201,10 +205,44 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
     }
 }
 
-/// Returns whether a message is a script's test of the subscription, and no wake-up.
-fn is_test(said: &Value) -> bool {
-    match said {
-        Value::Array(fields) => fields.get(2).and_then(reply::text).is_some_and(|said| said.raw() == "t"),
-        _ => false,
+/// What a script says to a waiter, queue.lua.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    /// To ask again: for every word but those below, which later versions may add to.
+    Ask,
+    /// To ask again then: the lock was reserved for the waiter before this one, and that one may be dead.
+    AskIn(Duration),
+    /// A test of the subscription.
+    Test,
+}
+
+impl Message {
+    fn read(said: &Value) -> Message {
+        let Value::Array(fields) = said else { return Message::Ask };
+        let Some(word) = fields.get(2).and_then(reply::text) else { return Message::Ask };
+        match word.raw().split_at_checked(1) {
+            Some(("t", "")) => Message::Test,
+            Some(("e", ms)) => ms.parse().map_or(Message::Ask, |ms| Message::AskIn(Duration::from_millis(ms) + LATER)),
+            _ => Message::Ask,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_to_ask_at_once_unless_it_says_when() {
+        let read = |word: &str| {
+            let fields = ["message", "lock:job:wake:x", word].map(|field| Value::BulkString(field.into()));
+            Message::read(&Value::Array(fields.into()))
+        };
+        assert_eq!(read("t"), Message::Test);
+        assert_eq!(read("e1000"), Message::AskIn(Duration::from_millis(1001)));
+        for word in ["g", "n", "s", "", "e", "e-1", "e1s", "test", "\u{e9}1"] {
+            assert_eq!(read(word), Message::Ask, "{word:?}");
+        }
+        assert_eq!(Message::read(&Value::Nil), Message::Ask);
     }
 }

@@ -67,6 +67,8 @@ pub struct Client {
     voided: bool,
     mail: bool,
     look_at: u64,
+    /// When the reservation ends that it was told of since it last asked.
+    told_to_look: u64,
     flight: Option<Flight>,
     /// In line, and not served since, until then. Not known to the client or the server.
     owed: u64,
@@ -106,6 +108,7 @@ impl World {
             voided: false,
             mail: false,
             look_at: NEVER,
+            told_to_look: NEVER,
             flight: None,
             owed: 0,
         };
@@ -119,7 +122,7 @@ impl World {
         let c = &self.clients[i];
         let now = self.model.now();
         let due = match c.phase {
-            Phase::Waiting => c.mail || c.look_at <= now,
+            Phase::Waiting => c.mail || c.look_at.min(c.told_to_look) <= now,
             Phase::Holding => c.deadline <= now,
             Phase::Leaving => true,
             _ => false,
@@ -184,7 +187,7 @@ impl World {
             suffers(Fault::HolderCrashes, c.phase == Phase::Holding && free);
             suffers(Fault::Freeze, running && !c.frozen);
             suffers(Fault::LoseReply, running && !c.frozen && self.in_flight(i) == Some(true));
-            suffers(Fault::LoseMail, running && c.mail);
+            suffers(Fault::LoseMail, running && (c.mail || c.told_to_look != NEVER));
             suffers(Fault::ForeignSet, i == 0 && self.model.lock.is_none());
             suffers(Fault::ForeignDel, i == 0 && self.model.lock.is_some());
             suffers(Fault::Flush, i == 0);
@@ -218,7 +221,7 @@ impl World {
             }
             Step::Ask(i) => {
                 let c = &mut world.clients[i];
-                c.mail = false;
+                (c.mail, c.told_to_look) = (false, NEVER);
                 c.flight = Some(Flight { request: Request::Acquire { ticket: c.ticket }, sent: now, reply: None });
             }
             Step::Renew(i) => {
@@ -301,9 +304,13 @@ impl World {
 
     /// What the server has said.
     fn deliver(&mut self) {
+        let now = self.model.now();
         for (to, word) in std::mem::take(&mut self.model.said) {
-            if let Some(c) = self.clients.iter_mut().find(|c| c.token == to && word != Word::Test) {
-                c.mail = c.phase == Phase::Waiting;
+            let waits = |c: &&mut Client| c.token == to && c.phase == Phase::Waiting;
+            match (self.clients.iter_mut().find(waits), word) {
+                (Some(c), Word::LookIn(ms)) => c.told_to_look = c.told_to_look.min(now + ms + 1),
+                (Some(c), Word::Granted | Word::Look) => c.mail = true,
+                (Some(_), Word::Test) | (None, _) => {}
             }
         }
     }
@@ -384,6 +391,7 @@ impl World {
                     voided: false,
                     mail: false,
                     look_at: NEVER,
+                    told_to_look: NEVER,
                     ..*c
                 };
             }
@@ -395,7 +403,8 @@ impl World {
 impl Client {
     /// It waits no longer: what it knows of its place makes no difference.
     fn forget_the_line(&mut self) {
-        (self.ticket, self.mail, self.look_at) = (0, false, NEVER);
+        (self.ticket, self.mail) = (0, false);
+        (self.look_at, self.told_to_look) = (NEVER, NEVER);
     }
 
     /// Its place by the server's book, or by its own if the server has lost it.

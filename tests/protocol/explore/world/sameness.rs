@@ -40,7 +40,7 @@ impl World {
         let mut slots: Vec<&mut u64> = Vec::new();
         for c in &mut self.clients {
             (c.deadline, c.owed) = (back(c.deadline, START), back(c.owed, START - 1));
-            c.look_at = back(c.look_at, START);
+            (c.look_at, c.told_to_look) = (back(c.look_at, START), back(c.told_to_look, START));
             slots.push(&mut c.ticket);
             if let Some(flight) = &mut c.flight {
                 flight.sent = back(flight.sent, START - TTL);

@@ -1,6 +1,6 @@
 //! What each fault does to a world, and whose belief it makes void.
 
-use super::{Client, FOREIGN, Fault, Phase, Reply, Request, Setting, TTL, World};
+use super::{Client, FOREIGN, Fault, NEVER, Phase, Reply, Request, Setting, TTL, World};
 use crate::model::{Expiring, Model};
 use crate::setnx::STALE;
 
@@ -13,12 +13,20 @@ impl World {
             Fault::Crash | Fault::HolderCrashes => {
                 self.model.listening.remove(&c.token);
                 let flight = c.flight.filter(|flight| flight.reply.is_none());
-                *c =
-                    Client { phase: Phase::Crashed, frozen: false, mail: false, deadline: 0, slot: None, flight, ..*c };
+                *c = Client {
+                    phase: Phase::Crashed,
+                    frozen: false,
+                    mail: false,
+                    told_to_look: NEVER,
+                    deadline: 0,
+                    slot: None,
+                    flight,
+                    ..*c
+                };
             }
             Fault::Freeze => c.frozen = true,
             Fault::LoseReply => (c.flight, c.look_at) = (None, now + 1),
-            Fault::LoseMail => c.mail = false,
+            Fault::LoseMail => (c.mail, c.told_to_look) = (false, NEVER),
             Fault::Lengthen | Fault::Shorten => {
                 let ttl = if fault == Fault::Lengthen { 4 * TTL } else { 1 };
                 c.deadline = now + ttl;
