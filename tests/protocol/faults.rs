@@ -96,6 +96,23 @@ fn the_next_in_line_is_told_when_a_dead_head_is_dropped() {
 }
 
 #[test]
+fn the_next_in_line_is_told_when_a_reservation_ends() {
+    let (server, mut c) = started();
+    ask(&mut c, "holder", "once", "").unwrap();
+    let (mut first, _ticket) = waits(&server, &mut c, "first", "10000");
+    let (mut next, _ticket) = waits(&server, &mut c, "next", "10000");
+    assert_eq!((heard(&mut first), heard(&mut next)), (vec!["t".to_string()], vec!["t".to_string()]));
+    assert_eq!(text(release(&mut c, "holder")), ["2", "first"]);
+    assert_eq!(heard(&mut first), ["g"]);
+    let [word] = &heard(&mut next)[..] else { panic!("one word") };
+    let told: u64 = word.strip_prefix('e').expect("a time").parse().unwrap();
+    let time: (u64, u64) = cmd("TIME").query(&mut c).unwrap();
+    let left: u64 = cmd("PTTL").arg(KEYS[0]).query(&mut c).unwrap();
+    let ends = time.0 * 1000 + time.1 / 1000 + left;
+    assert!(told.abs_diff(ends) <= 1000, "{told}, {ends}");
+}
+
+#[test]
 fn who_listens_to_all_channels_stands_in_for_no_waiter() {
     let (server, mut c) = started();
     let mut monitor = server.connect();

@@ -421,12 +421,15 @@ impl Both<'_> {
             let letter = |word| match word {
                 Word::Granted => "g".to_string(),
                 Word::Look => "n".to_string(),
-                Word::LookIn(ms) => format!("e{ms}"),
+                // With the time at the server.
+                Word::LookIn(_) => "e".to_string(),
                 Word::Test => "t".to_string(),
             };
             let expected: Vec<String> =
                 said.iter().filter(|(to, _)| *to == who).map(|(_, word)| letter(*word)).collect();
-            assert_eq!(server::heard(ear), expected, "words to {who}");
+            let mut heard = server::heard(ear);
+            heard.iter_mut().filter(|word| word.starts_with('e')).for_each(|word| word.truncate(1));
+            assert_eq!(heard, expected, "words to {who}");
         }
     }
 

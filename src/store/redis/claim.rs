@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::queue::{self, QueueEntry};
+use super::queue::{self, QueueEntry, ServerClock};
 use super::recording;
 use super::reply::{self, Operation};
 use super::scripts::{Form, Script};
@@ -91,7 +91,7 @@ impl Server {
                 let queued = reply::queued(queued).ok_or_else(|| self.senseless(operation))?;
                 self.first_ticket.clone_from(&queued.ticket);
                 if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
-                    entry.stands(&queued, &state, state.ttl, grace);
+                    entry.stands(&queued, &state, (state.ttl, clock(asked, now)), grace);
                 }
                 Ok(Acquired::Held(state, queued.place))
             }
@@ -123,7 +123,7 @@ impl Server {
                 // Negative if nothing ends by itself.
                 let look = reply::integer(look).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
                 if let Some(entry) = &mut self.entry {
-                    entry.stands(&queued, &state, look, grace);
+                    entry.stands(&queued, &state, (look, clock(asked, now)), grace);
                 }
                 Ok(Acquired::Held(state, queued.place))
             }
@@ -177,6 +177,11 @@ impl Server {
         let enough = self.round_trip * 4 + Duration::from_millis(500);
         enough.max(Duration::from_secs(1)).min(ttl.get())
     }
+}
+
+/// Returns what a reply to a request of then tells of the server's clock, in microseconds.
+fn clock(asked: Moment, now: &Value) -> Option<ServerClock> {
+    Some(ServerClock { asked, told: reply::instant(now)? })
 }
 
 fn is_grant(answer: &[Value]) -> bool {

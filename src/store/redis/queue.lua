@@ -9,8 +9,8 @@
 --                    and, if the token is a bare number, a line that says who waits (setnx.lua)
 --                    reserved -> token for which the lock was last reserved; valid only while lock == it
 --   fence    string  fence of the last change of owner, in decimal digits
--- Messages on a channel: g "the lock is yours, claim it", n "ask again", e and a number "ask again in so many ms, when
--- a reservation ends", t a test (ignore it), s (superseding.lua).
+-- Messages on a channel: g "the lock is yours, claim it", n "ask again", e and a time in ms "ask again soon, and at the
+-- latest then: a reservation ends" (server clock), t a test (ignore it), s (superseding.lua).
 --
 -- Keeps: a token leaves the queue together with its record. Dead waiters are dropped only where they block the queue,
 -- so the work does not grow with it. A waiter with a reservation leaves queue and hash at once: all that a reservation
@@ -128,5 +128,5 @@ local function reserve(h, w)
   redis.call('SET', K, h, 'PX', digits(grace))
   -- The reservation is done: the server may refuse access to a queue that is empty now, if its slot is moving to
   -- another server.
-  if not w.is_last then pcall(front, 'e' .. digits(grace)) end
+  if not w.is_last then pcall(front, 'e' .. digits(now() + grace)) end
 end

@@ -1,10 +1,10 @@
 //! A waiter's place in the queue: how it is kept, and how the server wakes the waiter.
 //!
-//! The waiter subscribes to a channel of its own. A message there means to ask again, at once or when a reservation ends;
-//! only a test of the subscription means nothing. Messages may be lost, so the waiter also polls: at the end of the
+//! The waiter subscribes to a channel of its own. A message there means to ask again, at once or soon; only a test of the
+//! subscription means nothing. Messages may be lost, so the waiter also polls: at the end of the
 //! lease if it is near the front, and otherwise every two seconds, which also keeps its place.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::poll::PollFlags;
 use redis::{Value, cmd};
@@ -28,6 +28,9 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// the holder, each a little later so that they do not come at once.
 const WATCHERS: usize = 3;
 const STAGGER: Duration = Duration::from_millis(25);
+/// When the first in line asks again after the one before it was served: not at once, since that one claims the lock at
+/// this moment; but soon, so that what the waiter shows of the lock is true.
+const SOON: Duration = Duration::from_millis(100);
 /// How much later than its end a waiter asks for a lock: the server counts whole milliseconds.
 const LATER: Duration = Duration::from_millis(1);
 
@@ -47,6 +50,24 @@ pub struct QueueEntry {
     /// Remembered, so that a queue that the server lost is rebuilt in its order.
     ticket: String,
     look_at: Moment,
+    /// As of the last reply.
+    clock: Option<ServerClock>,
+}
+
+/// What a reply tells of the server's clock, which is not this machine's.
+#[derive(Clone, Copy)]
+pub struct ServerClock {
+    /// When the server was asked.
+    pub asked: Moment,
+    /// Its time when it replied.
+    pub told: SystemTime,
+}
+
+impl ServerClock {
+    /// Returns the earliest moment at which it may be this time at the server.
+    fn moment(self, time: SystemTime) -> Moment {
+        self.asked + time.duration_since(self.told).unwrap_or_default()
+    }
 }
 
 enum Subscription {
@@ -67,6 +88,7 @@ impl QueueEntry {
             apart: AT_LEAST_APART,
             ticket: if ticket.is_empty() { "0".into() } else { ticket },
             look_at: Moment::now(),
+            clock: None,
         }
     }
 
@@ -126,7 +148,14 @@ impl QueueEntry {
 
     /// Records a reply that was not a grant: when to ask again without a wake-up. `ends_in` is when the lock, or a
     /// share of it, may be free.
-    pub fn stands(&mut self, queued: &Queued, state: &LockState, ends_in: Option<Duration>, grace: Duration) {
+    pub fn stands(
+        &mut self,
+        queued: &Queued,
+        state: &LockState,
+        (ends_in, clock): (Option<Duration>, Option<ServerClock>),
+        grace: Duration,
+    ) {
+        self.clock = clock;
         self.ticket.clone_from(&queued.ticket);
         if !queued.channel_used && self.hears() {
             self.close("published messages do not arrive: polling");
@@ -178,7 +207,12 @@ impl QueueEntry {
         loop {
             match connection.receive(Limit::until(Moment::now())).map(|said| Message::read(&said)) {
                 Ok(Message::Ask) => called = true,
-                Ok(Message::AskIn(rest)) => self.look_at = self.look_at.min(Moment::now() + rest),
+                // It may have been underway for long, or this process stopped. The server's clock may have been set
+                // since: then the waiter asks too early, or at its next heartbeat.
+                Ok(Message::AskSoon(ends)) => {
+                    let ends = self.clock.map_or(Moment::now(), |clock| clock.moment(ends) + LATER);
+                    self.look_at = self.look_at.min(ends).min(Moment::now() + SOON);
+                }
                 Ok(Message::Test) => {}
                 Err(Fault::TimeUp) => return called,
                 Err(_) => {
@@ -210,8 +244,9 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
 enum Message {
     /// To ask again: for every word but those below, which later versions may add to.
     Ask,
-    /// To ask again then: the lock was reserved for the waiter before this one, and that one may be dead.
-    AskIn(Duration),
+    /// To ask again soon, and then at the latest, by the server's clock: the lock was reserved until then for the waiter
+    /// before this one, and that one may be dead.
+    AskSoon(SystemTime),
     /// A test of the subscription.
     Test,
 }
@@ -222,10 +257,15 @@ impl Message {
         let Some(word) = fields.get(2).and_then(reply::text) else { return Message::Ask };
         match word.raw().split_at_checked(1) {
             Some(("t", "")) => Message::Test,
-            Some(("e", ms)) => ms.parse().map_or(Message::Ask, |ms| Message::AskIn(Duration::from_millis(ms) + LATER)),
+            Some(("e", ms)) => ms.parse().ok().and_then(since_epoch).map_or(Message::Ask, Message::AskSoon),
             _ => Message::Ask,
         }
     }
+}
+
+/// Returns the time so many milliseconds after the epoch.
+fn since_epoch(ms: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))
 }
 
 #[cfg(test)]
@@ -239,10 +279,20 @@ mod tests {
             Message::read(&Value::Array(fields.into()))
         };
         assert_eq!(read("t"), Message::Test);
-        assert_eq!(read("e1000"), Message::AskIn(Duration::from_millis(1001)));
-        for word in ["g", "n", "s", "", "e", "e-1", "e1s", "test", "\u{e9}1"] {
+        assert_eq!(read("e1000"), Message::AskSoon(SystemTime::UNIX_EPOCH + Duration::from_secs(1)));
+        for word in ["g", "n", "s", "", "e", "e-1", "e1s", "e99999999999999999999", "test", "\u{e9}1"] {
             assert_eq!(read(word), Message::Ask, "{word:?}");
         }
         assert_eq!(Message::read(&Value::Nil), Message::Ask);
+    }
+
+    #[test]
+    fn a_time_of_the_server_comes_when_it_may_be_there_at_the_earliest() {
+        let (asked, told) = (Moment::now(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
+        let clock = ServerClock { asked, told };
+        assert_eq!(clock.moment(told + Duration::from_secs(3)), asked + Duration::from_secs(3));
+        assert_eq!(clock.moment(told - Duration::from_secs(3)), asked);
+        let long_ago = ServerClock { asked: asked - Duration::from_secs(5), told };
+        assert!(long_ago.moment(told + Duration::from_secs(1)).passed(), "it was read late");
     }
 }
