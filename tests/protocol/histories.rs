@@ -419,14 +419,13 @@ impl Both<'_> {
         let said = std::mem::take(&mut self.model.said);
         for (&who, ear) in &mut self.ears {
             let letter = |word| match word {
-                Word::Granted => "g".to_string(),
-                Word::Look => "n".to_string(),
-                // With the time at the server.
-                Word::LookIn(_) => "e".to_string(),
-                Word::Test => "t".to_string(),
+                Word::Granted => "g",
+                Word::Look => "n",
+                // A time of the server follows.
+                Word::LookIn(_) => "e",
+                Word::Test => "t",
             };
-            let expected: Vec<String> =
-                said.iter().filter(|(to, _)| *to == who).map(|(_, word)| letter(*word)).collect();
+            let expected: Vec<&str> = said.iter().filter(|(to, _)| *to == who).map(|(_, word)| letter(*word)).collect();
             let mut heard = server::heard(ear);
             heard.iter_mut().filter(|word| word.starts_with('e')).for_each(|word| word.truncate(1));
             assert_eq!(heard, expected, "words to {who}");

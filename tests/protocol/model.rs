@@ -24,7 +24,7 @@ pub enum Mode {
 pub enum Word {
     Granted,
     Look,
-    /// To look in so many milliseconds, when a reservation ends.
+    /// Look again in so many milliseconds, when a reservation ends.
     LookIn(u64),
     Test,
 }

@@ -166,7 +166,7 @@ impl Sentinels {
         // Always the same one: another may not have heard of the last failover yet, and repeat it.
         let sentinel = self.sentinels.iter().find(|one| !one.is_hanging()).expect("a sentinel runs");
         within(FAILOVER, "there is another master", || {
-            // It gives up if no replica has answered it lately.
+            // The sentinel gives a failover up if no replica has answered it lately.
             let seen: HashMap<String, String> = sentinel.ask(&["SENTINEL", "MASTER", MASTER]);
             let is_under_way = seen["flags"].contains("failover_in_progress");
             if !is_under_way && seen["port"] == self.servers[before].port().to_string() {
@@ -174,7 +174,6 @@ impl Sentinels {
             }
             self.another_than(before)
         });
-        self.regain_patience();
         // The sentinels do the same some ten seconds later.
         let port = self.master().port().to_string();
         self.servers[before].ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);

@@ -179,7 +179,7 @@ impl Server {
     }
 }
 
-/// Returns what a reply to a request of then tells of the server's clock, in microseconds.
+/// Reads the server's clock from a reply, in microseconds, to a request that nxlock sent at `asked`.
 fn clock(asked: Moment, now: &Value) -> Option<ServerClock> {
     Some(ServerClock { asked, told: reply::instant(now)? })
 }

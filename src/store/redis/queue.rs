@@ -54,12 +54,12 @@ pub struct QueueEntry {
     clock: Option<ServerClock>,
 }
 
-/// What a reply tells of the server's clock, which is not this machine's.
+/// The server's clock as of one reply; it may differ from this machine's.
 #[derive(Clone, Copy)]
 pub struct ServerClock {
-    /// When the server was asked.
+    /// When nxlock sent the request.
     pub asked: Moment,
-    /// Its time when it replied.
+    /// The server's time when it replied.
     pub told: SystemTime,
 }
 
@@ -207,8 +207,8 @@ impl QueueEntry {
         loop {
             match connection.receive(Limit::until(Moment::now())).map(|said| Message::read(&said)) {
                 Ok(Message::Ask) => called = true,
-                // It may have been underway for long, or this process stopped. The server's clock may have been set
-                // since: then the waiter asks too early, or at its next heartbeat.
+                // The message may be old: the network delayed it, or this process was stopped. If the server's clock
+                // was set since the last reply, the waiter asks too early, or at its next heartbeat.
                 Ok(Message::AskSoon(ends)) => {
                     let ends = self.clock.map_or(Moment::now(), |clock| clock.moment(ends) + LATER);
                     self.look_at = self.look_at.min(ends).min(Moment::now() + SOON);
@@ -239,7 +239,7 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
     }
 }
 
-/// What a script says to a waiter, queue.lua.
+/// A message of a script to a waiter, queue.lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     /// To ask again: for every word but those below, which later versions may add to.
@@ -257,15 +257,12 @@ impl Message {
         let Some(word) = fields.get(2).and_then(reply::text) else { return Message::Ask };
         match word.raw().split_at_checked(1) {
             Some(("t", "")) => Message::Test,
-            Some(("e", ms)) => ms.parse().ok().and_then(since_epoch).map_or(Message::Ask, Message::AskSoon),
+            Some(("e", ms)) => {
+                ms.parse().ok().and_then(reply::instant_of_millis).map_or(Message::Ask, Message::AskSoon)
+            }
             _ => Message::Ask,
         }
     }
-}
-
-/// Returns the time so many milliseconds after the epoch.
-fn since_epoch(ms: u64) -> Option<SystemTime> {
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))
 }
 
 #[cfg(test)]

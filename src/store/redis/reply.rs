@@ -337,6 +337,11 @@ pub fn instant(value: &Value) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(integer(value)?).ok()?))
 }
 
+/// Returns the time so many milliseconds since 1970.
+pub fn instant_of_millis(ms: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -64,7 +64,7 @@ fn one(share: &[Value], now: SystemTime) -> Option<(Share, Token)> {
     let [token, end, terms] = share else { return None };
     let text = reply::text(token)?.into_raw();
     let told = Token::read(text.as_bytes())?;
-    let end = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(reply::integer(end)?).ok()?);
+    let end = reply::instant_of_millis(u64::try_from(reply::integer(end)?).ok()?)?;
     let mut terms = reply::text(terms).map(Tainted::into_raw).unwrap_or_default().split('|');
     let mut number = || terms.next().and_then(|field| field.parse::<u64>().ok());
     let (slot, fence, since) = (number(), number(), number());

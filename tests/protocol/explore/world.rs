@@ -67,7 +67,7 @@ pub struct Client {
     voided: bool,
     mail: bool,
     look_at: u64,
-    /// When the reservation ends that it was told of since it last asked.
+    /// The end of the reservation that a message has announced since its last request.
     told_to_look: u64,
     flight: Option<Flight>,
     /// In line, and not served since, until then. Not known to the client or the server.
