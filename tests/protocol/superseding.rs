@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::once;
+use std::slice;
 
 use proptest::prelude::*;
 use redis::{Connection, cmd};
@@ -81,6 +82,8 @@ struct Scene<'a> {
     ears: BTreeMap<Client, Connection>,
     /// The tokens of killed clients.
     killed: Vec<String>,
+    /// When those asked that were granted the lock.
+    granted: BTreeMap<String, u64>,
     time: u64,
 }
 
@@ -106,6 +109,7 @@ impl<'a> Scene<'a> {
             waits: vec![Wait::default(); TERMS.len()],
             ears: BTreeMap::new(),
             killed: Vec::new(),
+            granted: BTreeMap::new(),
             time: 0,
         };
         (0..TERMS.len()).for_each(|who| scene.listens(who));
@@ -228,6 +232,7 @@ impl<'a> Scene<'a> {
             "1" if is_dismissed && !had => return Err(format!("{token} was dismissed, and has the lock")),
             "1" => {
                 self.waits[who].has_lock = true;
+                self.granted.insert(token.clone(), place);
                 // A claim of what was its already is nothing new.
                 if !had {
                     self.is_not_late(who, place)?;
@@ -277,10 +282,14 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Returns whether a client has joined that asked after one that only joins now.
+    /// Returns whether a client that asked later dismisses one that only joins now; or one that has joined, if the other
+    /// had no more than a reservation then, and has claimed it since.
     fn is_newer(&self, token: &str, place: u64, joined: Option<u64>) -> bool {
         let other = self.client(token).map(|who| &self.waits[who]);
-        joined.is_none() && other.is_none_or(|other| other.asked.is_some_and(|asked| asked > place))
+        match joined {
+            None => other.is_none_or(|other| other.asked.is_some_and(|asked| asked > place)),
+            Some(_) => self.granted.get(token).is_some_and(|asked| *asked > place),
+        }
     }
 
     /// Notes who is dismissed by a client that joined the queue, or was granted the lock, at that time.
@@ -369,6 +378,31 @@ fn search(fault: Option<Fault>, cases: u32) -> Result<(), String> {
 #[test]
 fn only_the_newest_waits_in_every_history_and_nobody_else_is_dismissed() {
     search(None, 400).unwrap();
+}
+
+#[test]
+fn a_reservation_dismisses_nobody_until_it_is_claimed() {
+    let server = Server::start();
+    let mut scene = Scene::new(&server, None);
+    let (holder, reserved, older, newer) = (0, 5, 4, 3);
+    for event in [
+        Event::Ask(holder, "queue"),
+        Event::Ask(older, "once"),
+        Event::Ask(reserved, "queue"),
+        Event::Release(holder),
+        Event::Ask(newer, "queue"),
+        Event::Release(newer),
+        Event::Ask(older, "queue"),
+    ] {
+        scene.happens(event).unwrap();
+    }
+    let token = scene.token(older);
+    assert_eq!(scene.keys().queue, slice::from_ref(&token));
+    scene.happens(Event::Ask(reserved, "queue")).unwrap();
+    assert_eq!(scene.keys().queue, [token]);
+    scene.happens(Event::Ask(older, "queue")).unwrap();
+    assert!(scene.keys().queue.is_empty());
+    scene.ends().unwrap();
 }
 
 /// Faults in the scripts, and what each does.
