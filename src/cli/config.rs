@@ -45,8 +45,10 @@ pub fn asked() -> Result<Asked, clap::Error> {
     if !entries.is_empty() {
         (matches, cli) = Cli::read(&words, |definition| with_defaults(definition, &entries)).map_err(hinted)?;
     }
-    let is_check = matches.subcommand_name() == Some("check");
-    let settings = if is_check { Settings::of(&Cli::command(), &matches, &entries) } else { Settings::default() };
+    let settings = match &cli.verb {
+        Verb::Check(_) => Settings::of(&Cli::command(), &matches, &entries),
+        _ => Settings::default(),
+    };
     match lone_half(&cli).or_else(|| lone_margin(&cli, &matches)) {
         None => Ok(Asked { cli, settings: Ok(settings) }),
         Some((lone, lacking)) => {
@@ -123,7 +125,7 @@ fn is_blank(variable: &str) -> bool {
     std::env::var_os(variable).is_none_or(|value| value.to_string_lossy().trim().is_empty())
 }
 
-/// Returns a definition with the files' values as defaults.
+/// Returns a definition, of all verbs or of one alone, with the files' values as defaults.
 fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
     entries.iter().fold(definition, |command, entry| {
         let id = keys::id(entry.key);
@@ -132,11 +134,13 @@ fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
             let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
             option.default_value(entry.value.clone())
         };
-        let of = |verbs: &[&str], command: Command| {
-            command.mut_subcommands(|verb| match verbs.contains(&verb.get_name()) {
-                true => verb.mut_arg(&id, set),
-                false => verb,
-            })
+        let of_verb = |verbs: &[&str], verb: Command| match verbs.contains(&verb.get_name()) {
+            true => verb.mut_arg(&id, set),
+            false => verb,
+        };
+        let of = |verbs: &[&str], command: Command| match command.has_subcommands() {
+            true => command.mut_subcommands(|verb| of_verb(verbs, verb)),
+            false => of_verb(verbs, command),
         };
         match entry.scope {
             Scope::GlobalArgs => command.mut_arg(&id, set),
