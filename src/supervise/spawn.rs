@@ -1,6 +1,6 @@
 //! Turns a process into the command: fork(2), the steps before execve(2), and their errors.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 
@@ -56,7 +56,9 @@ impl From<Errno> for SpawnError {
 /// Everything that execve(2) needs, allocated before fork(2).
 pub struct Program {
     words: Vec<CString>,
-    variables: Vec<CString>,
+    /// nxlock's environment without the variables in `set`.
+    inherited: Vec<&'static CStr>,
+    set: Vec<CString>,
     /// The signal mask of nxlock's caller.
     mask: SigSet,
 }
@@ -69,14 +71,26 @@ impl Program {
     /// EINVAL if a word or a variable contains a NUL.
     pub fn new(words: &[OsString], environment: &[(&str, Option<OsString>)], mask: SigSet) -> Result<Program, Errno> {
         let words = words.iter().map(|word| ended_by_nul(word.as_bytes().to_vec())).collect::<Result<_, _>>()?;
-        Ok(Program { words, variables: variables(environment)?, mask })
+        let is_inherited = |variable: &&CStr| environment.iter().all(|(name, _)| !sets(variable.to_bytes(), name));
+        let inherited = inherited_environment().filter(is_inherited).collect();
+        let set = environment.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let set = set.map(|(name, value)| ended_by_nul([name.as_bytes(), b"=", value.as_bytes()].concat()));
+        Ok(Program { words, inherited, set: set.collect::<Result<_, _>>()?, mask })
     }
 
     /// Becomes the program; returns the error if that fails. First sets the caller's signal mask, and restores the
     /// inherited dispositions of SIGPIPE and SIGINT.
     pub fn exec(&self) -> Errno {
-        let (argv, envp) = (pointers(&self.words), pointers(&self.variables));
+        let (argv, envp) = (self.argv(), self.envp());
         self.exec_with(&argv, &envp)
+    }
+
+    fn argv(&self) -> Vec<*const libc::c_char> {
+        pointers(self.words.iter().map(CString::as_c_str))
+    }
+
+    fn envp(&self) -> Vec<*const libc::c_char> {
+        pointers(self.inherited.iter().copied().chain(self.set.iter().map(CString::as_c_str)))
     }
 
     fn exec_with(&self, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Errno {
@@ -110,7 +124,7 @@ impl Program {
         begins: impl Fn(Pid),
         failed: impl Fn(Errno),
     ) -> Result<Pid, Errno> {
-        let (argv, envp) = (pointers(&self.words), pointers(&self.variables));
+        let (argv, envp) = (self.argv(), self.envp());
         let parent = getpid();
         let become_it = || -> Errno {
             let prepared = (|| {
@@ -147,16 +161,28 @@ fn ended_by_nul(bytes: Vec<u8>) -> Result<CString, Errno> {
     CString::new(bytes).map_err(|_| Errno::EINVAL)
 }
 
-/// Returns nxlock's environment with the variables in `set` set or removed.
-fn variables(set: &[(&str, Option<OsString>)]) -> Result<Vec<CString>, Errno> {
-    let ours = std::env::vars_os().filter(|(name, _)| set.iter().all(|(other, _)| name != other));
-    let ours = ours.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-    let set = set.iter().filter_map(|(name, value)| Some([name.as_bytes(), b"=", value.as_ref()?.as_bytes()].concat()));
-    ours.chain(set).map(ended_by_nul).collect()
+/// Returns whether a string of an environment, `NAME=value`, sets the variable.
+fn sets(variable: &[u8], name: &str) -> bool {
+    variable.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
 }
 
-fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+/// Returns nxlock's environment, environ(7), without copying it.
+fn inherited_environment() -> impl Iterator<Item = &'static CStr> {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    // SAFETY: it is an array of NUL-terminated strings that ends with a null pointer, and nxlock never changes it. The
+    // array itself may be missing.
+    let string = |index| unsafe {
+        environ.as_ref()?;
+        Some(*environ.add(index)).filter(|string| !string.is_null())
+    };
+    // SAFETY: as above.
+    (0..).map_while(string).map(|string| unsafe { CStr::from_ptr(string) })
+}
+
+fn pointers<'a>(strings: impl Iterator<Item = &'a CStr>) -> Vec<*const libc::c_char> {
+    strings.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
 }
 
 #[cfg(test)]
