@@ -26,7 +26,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setsid};
 
 use super::kill::Killing;
-use super::message::{Message, number, receive, signed, transmit};
+use super::message::{Message, both, number, pair, receive, signed, transmit};
 use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
@@ -53,10 +53,11 @@ pub enum End {
 /// A report of the guard about the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
-    /// The guard forked the process that is to become the command. The guard and that process both report it.
+    /// The guard forked the process that is to become the command.
     Started(Pid),
-    /// The process did not become the command.
-    Failed(SpawnError),
+    /// The process, if there is one, did not become the command. It may report this before the guard reports that it
+    /// started.
+    Failed(Option<Pid>, SpawnError),
     /// This signal stopped the command.
     Stopped(c_int),
     /// The guard begins to kill the tree: as far as it knows, the lease is about to end.
@@ -131,7 +132,13 @@ impl Guard {
         let raw = signed(number);
         Some(match what {
             STARTED => CommandEvent::Started(Pid::from_raw(raw)),
-            FAILED => CommandEvent::Failed(Errno::from_raw(raw).into()),
+            FAILED => {
+                let (pid, errno) = both(number);
+                CommandEvent::Failed(
+                    Some(pid).filter(|pid| *pid != 0).map(Pid::from_raw),
+                    Errno::from_raw(errno).into(),
+                )
+            }
             STOPPED => CommandEvent::Stopped(raw),
             OVERDUE => CommandEvent::Overdue,
             _ => CommandEvent::Ended(ExitStatus::from_raw(raw)),
@@ -248,8 +255,7 @@ enum Reaped {
 
 impl Guarding {
     fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
-        let started = |command: Pid| _ = transmit(&socket, [STARTED, number(command.as_raw())]);
-        let failed = |errno: Errno| _ = transmit(&socket, [FAILED, number(errno as i32)]);
+        let failed = |pid: c_int, errno: Errno| _ = transmit(&socket, [FAILED, pair(pid, errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
             all.thread_block()?;
@@ -260,12 +266,11 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            let command = program.spawn(task.terminal, task.start_by, started, failed)?;
+            let command = program.spawn(task.terminal, task.start_by, |errno| failed(getpid().as_raw(), errno))?;
             Ok((alarm, signals, command))
         })();
-        let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;
-        // The command's process reports this before it may report a failure; it does not if it is stopped before that.
-        started(command);
+        let (alarm, signals, command) = begun.inspect_err(|errno| failed(0, *errno))?;
+        transmit(&socket, [STARTED, number(command.as_raw())]);
         // After the fork, or the command would lose its terminal. A guard in a session of its own keeps no process
         // group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
         let _ = setsid();

@@ -111,19 +111,12 @@ impl Program {
     }
 
     /// Forks a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
-    /// execve(2), which a hung file system may delay. The process itself calls `begins` with its PID first; if it does
-    /// not become the command, it calls `failed` with the reason and exits with 127. The kernel kills it when the
-    /// calling thread ends, prctl(2).
+    /// execve(2), which a hung file system may delay. If the process does not become the command, it calls `failed` with
+    /// the reason and exits with 127. The kernel kills it when the calling thread ends, prctl(2).
     ///
     /// # Errors
     /// As fork(2).
-    pub fn spawn(
-        &self,
-        terminal: Terminal,
-        start_by: Moment,
-        begins: impl Fn(Pid),
-        failed: impl Fn(Errno),
-    ) -> Result<Pid, Errno> {
+    pub fn spawn(&self, terminal: Terminal, start_by: Moment, failed: impl Fn(Errno)) -> Result<Pid, Errno> {
         let (argv, envp) = (self.argv(), self.envp());
         let parent = getpid();
         let become_it = || -> Errno {
@@ -148,7 +141,6 @@ impl Program {
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(child),
             ForkResult::Child => {
-                begins(getpid());
                 failed(become_it());
                 // SAFETY: ends this process, and runs no code of nxlock.
                 unsafe { libc::_exit(127) }
@@ -199,15 +191,13 @@ mod tests {
         let (told, tell) = pipe().unwrap();
         let program = Program::new(&[program.into()], &[], SigSet::empty()).unwrap();
         let say = |number: i32| _ = write(&tell, &number.to_ne_bytes());
-        let pid =
-            program.spawn(Terminal::Absent, start_by, |pid| say(pid.as_raw()), |errno| say(errno as i32)).unwrap();
+        let pid = program.spawn(Terminal::Absent, start_by, |errno| say(errno as i32)).unwrap();
         drop(tell);
         let status = waitpid(pid, None).unwrap();
         let said = || {
             let mut number = [0; 4];
             (read(&told, &mut number) == Ok(4)).then(|| i32::from_ne_bytes(number))
         };
-        assert_eq!(said(), Some(pid.as_raw()), "it begins");
         (status, said().map(|number| Errno::from_raw(number).into()))
     }
 
