@@ -39,8 +39,15 @@ fn silent(program: &str, args: &[&str]) -> Command {
     command
 }
 
+/// Calls nxlock as its manual does: the server is in the environment.
+fn nxlock(server: &str, args: &[&str]) -> Command {
+    let mut command = silent(NXLOCK, args);
+    command.env("NXLOCK_SERVER", server);
+    command
+}
+
 fn run(server: &str) -> Command {
-    silent(NXLOCK, &["--server", server, "run", "bench", "--", TRUE])
+    nxlock(server, &["run", "bench", "--", TRUE])
 }
 
 fn succeeds(command: &mut Command) {
@@ -50,11 +57,11 @@ fn succeeds(command: &mut Command) {
 
 /// Acquires and releases in two processes, as a shell script would.
 fn acquire_and_release(server: &str) {
-    let mut acquire = silent(NXLOCK, &["--server", server, "acquire", "bench", "--ttl", "1m"]);
+    let mut acquire = nxlock(server, &["acquire", "bench", "--ttl", "1m"]);
     let granted = acquire.stdout(Stdio::piped()).output().expect("it starts");
     assert!(granted.status.success(), "{granted:?}");
     let token = String::from_utf8(granted.stdout).expect("a token is ASCII");
-    succeeds(silent(NXLOCK, &["--server", server, "release", "bench"]).env("NXLOCK_TOKEN", token.trim()));
+    succeeds(nxlock(server, &["release", "bench"]).env("NXLOCK_TOKEN", token.trim()));
 }
 
 fn times(server: &Server, count: usize) {
@@ -123,7 +130,7 @@ fn traffic(server: &Server, count: u64) {
 fn memory(server: &Server) {
     let mut table = Table::new(&["KiB", "VmRSS", "RssAnon", "VmHWM"]);
     for (name, ttl, after) in [("holding", "30s", 0), ("holding, having renewed", "300ms", 1000)] {
-        let mut holder = silent(NXLOCK, &["--server", &server.tcp(), "run", "--ttl", ttl, "held", "--", "cat"]);
+        let mut holder = nxlock(&server.tcp(), &["run", "--ttl", ttl, "held", "--", "cat"]);
         let mut holder = holder.stdin(Stdio::piped()).spawn().expect("it starts");
         let comm = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let child = |pid: &str| {
