@@ -74,6 +74,48 @@ fn a_command_that_cannot_be_executed_is_126_and_the_lock_is_given_back() {
 }
 
 #[test]
+fn a_command_is_searched_in_path_as_by_execvp() {
+    let redis = Redis::start();
+    let directory = redis.directory();
+    for (name, mode) in [("denied", 0o644), ("first", 0o755), ("second", 0o755)] {
+        let file = directory.join(name).join("tool");
+        std::fs::create_dir(directory.join(name)).unwrap();
+        write_program(&file, &format!("#!/bin/sh\necho {name} \"$@\"\n"));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for (path, status, printed) in [
+        ("first:second", 0, "first x\n"),
+        ("denied:missing:second:first", 0, "second x\n"),
+        ("first/tool:second", 0, "second x\n"),
+        ("missing:denied", 126, ""),
+        ("denied:missing", 126, ""),
+        ("missing", 127, ""),
+        ("first/tool", 127, ""),
+        ("", 127, ""),
+    ] {
+        let call = redis.nxlock(["run", "job", "--", "tool", "x"]).env("PATH", path).in_directory(&directory);
+        assert_eq!(call.run().exits(status).text(), printed, "{path}");
+    }
+    for path in ["", ":", "missing::second", "missing:"] {
+        let call = redis.nxlock(["run", "job", "--", "tool"]).env("PATH", path);
+        assert_eq!(call.in_directory(&directory.join("first")).run().exits(0).text(), "first\n", "{path}");
+    }
+    let without = redis.nxlock(["run", "job", "-c", "echo found"]).under(["env", "-u", "PATH"]);
+    without.run().exits(0).prints("found\n");
+}
+
+#[test]
+fn a_script_without_a_first_line_is_run_by_the_shell() {
+    let redis = Redis::start();
+    let path = redis.directory();
+    let file = path.join("plain");
+    write_program(&file, "echo \"$0\" \"$@\"; exit 3\n");
+    let (file, printed) = (file.to_str().unwrap(), format!("{} a b\n", file.display()));
+    redis.nxlock(["run", "job", "--", file, "a", "b"]).run().exits(3).prints(&printed);
+    redis.nxlock(["run", "job", "--", "plain", "a", "b"]).env("PATH", path).run().exits(3).prints(&printed);
+}
+
+#[test]
 fn arguments_arrive_byte_for_byte() {
     let redis = Redis::start();
     let sent: Vec<OsString> = ["", " ", "two words", "line\nline", "\t'\"\\$`*?", "-n", "--", "--ttl", "-", "ключ", ""]

@@ -90,7 +90,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let program = Program::new(&words, &environment(&lock, &claim, lease, asked.ttl), signals.inherited());
     log::trace(format_args!("starting the command"));
     log::settle(before_the_command(lease));
-    let mut guard = match program.and_then(|program| Guard::start(&program, &task)) {
+    let mut guard = match program.and_then(|program| Guard::start(Box::leak(Box::new(program)), &task)) {
         Ok(guard) => guard,
         Err(errno) => {
             claim.ended(Some(not_begun(errno)));

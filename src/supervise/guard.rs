@@ -26,7 +26,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setsid};
 
 use super::kill::Killing;
-use super::message::{Message, both, number, pair, receive, signed, transmit};
+use super::message::{Message, both, number, pair, receive, signed, transmit, transmit_raw};
 use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
@@ -97,7 +97,7 @@ impl Guard {
     ///
     /// # Errors
     /// As fork(2), socketpair(2) and prctl(2).
-    pub fn start(program: &Program, task: &GuardTask<'_>) -> Result<Guard, Errno> {
+    pub fn start(program: &'static Program, task: &GuardTask<'_>) -> Result<Guard, Errno> {
         prctl::set_child_subreaper(true)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, guards) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
@@ -254,8 +254,10 @@ enum Reaped {
 }
 
 impl Guarding {
-    fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
-        let failed = |pid: c_int, errno: Errno| _ = transmit(&socket, [FAILED, pair(pid, errno as i32)]);
+    fn begin(nxlock: Pid, socket: OwnedFd, program: &'static Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
+        let fd = socket.as_raw_fd();
+        // The command's process has a descriptor of its own with this number, which lives as long as the process.
+        let failed = move |errno: Errno| transmit_raw(fd, [FAILED, pair(getpid().as_raw(), errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
             all.thread_block()?;
@@ -266,10 +268,12 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            let command = program.spawn(task.terminal, task.start_by, |errno| failed(getpid().as_raw(), errno))?;
+            // SAFETY: `failed` makes only system calls: getpid(2), which cannot fail, and send(2) without libc.
+            let command = unsafe { program.spawn(task.terminal, task.start_by, failed) }?;
             Ok((alarm, signals, command))
         })();
-        let (alarm, signals, command) = begun.inspect_err(|errno| failed(0, *errno))?;
+        let (alarm, signals, command) =
+            begun.inspect_err(|errno| _ = transmit(&socket, [FAILED, number(*errno as i32)]))?;
         transmit(&socket, [STARTED, number(command.as_raw())]);
         // After the fork, or the command would lose its terminal. A guard in a session of its own keeps no process
         // group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.

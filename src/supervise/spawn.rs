@@ -1,16 +1,18 @@
-//! Turns a process into the command: fork(2), the steps before execve(2), and their errors.
+//! Turns a process into the command: the steps before execve(2), the search for the program, and their errors.
 
-use std::ffi::{CStr, CString, OsString};
+use std::cell::Cell;
+use std::ffi::{CStr, CString, OsString, c_char};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use nix::unistd::{ForkResult, Pid, fork, getpid, setpgid};
+use nix::unistd::{Pid, getpid, getppid};
 
+use super::clone::{self, system_call};
 use crate::clock::Moment;
-use crate::signals::{end_with, is_ignored};
+use crate::signals::is_ignored;
 use crate::{inherited, proc};
 
 /// Whether nxlock has a controlling terminal, and so takes part in job control.
@@ -53,47 +55,48 @@ impl From<Errno> for SpawnError {
     }
 }
 
-/// Everything that execve(2) needs, allocated before fork(2).
+/// Everything that execve(2) needs: a process that becomes the program allocates nothing.
 pub struct Program {
-    words: Vec<CString>,
-    /// nxlock's environment without the variables in `set`.
-    inherited: Vec<&'static CStr>,
-    set: Vec<CString>,
+    /// The program, or the files to try in this order.
+    files: Vec<CString>,
+    is_searched: bool,
+    /// `/bin/sh`, the words and a null pointer: without its first element, the program's argv. The shell's for a script
+    /// without a `#!` line, once the file has taken the place of the first word.
+    argv: Vec<Cell<*const c_char>>,
+    envp: Vec<*const c_char>,
+    /// What `argv` and `envp` point to.
+    _owned: [Vec<CString>; 2],
     /// The signal mask of nxlock's caller.
     mask: SigSet,
 }
+
+const SHELL: &CStr = c"/bin/sh";
 
 impl Program {
     /// Prepares a program found in PATH, its arguments, and nxlock's environment with the variables in `environment`
     /// set or removed.
     ///
     /// # Errors
-    /// EINVAL if a word or a variable contains a NUL.
+    /// EINVAL if a word or a variable contains a NUL; ENOENT if there is no word.
     pub fn new(words: &[OsString], environment: &[(&str, Option<OsString>)], mask: SigSet) -> Result<Program, Errno> {
-        let words = words.iter().map(|word| ended_by_nul(word.as_bytes().to_vec())).collect::<Result<_, _>>()?;
-        let is_inherited = |variable: &&CStr| environment.iter().all(|(name, _)| !sets(variable.to_bytes(), name));
-        let inherited = inherited_environment().filter(is_inherited).collect();
+        let program = words.first().ok_or(Errno::ENOENT)?.as_bytes();
+        let is_searched = !program.is_empty() && !program.contains(&b'/');
+        let files = if is_searched { searched(program)? } else { vec![ended_by_nul(program.to_vec())?] };
+        let words = words.iter().map(|word| ended_by_nul(word.as_bytes().to_vec())).collect::<Result<Vec<_>, _>>()?;
         let set = environment.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let set = set.map(|(name, value)| ended_by_nul([name.as_bytes(), b"=", value.as_bytes()].concat()));
-        Ok(Program { words, inherited, set: set.collect::<Result<_, _>>()?, mask })
+        let set = set.collect::<Result<Vec<_>, _>>()?;
+        let is_inherited = |variable: &&CStr| environment.iter().all(|(name, _)| !sets(variable.to_bytes(), name));
+        let inherited = inherited_environment().filter(is_inherited);
+        let end = [std::ptr::null()];
+        let envp = inherited.map(CStr::as_ptr).chain(set.iter().map(|variable| variable.as_ptr())).chain(end).collect();
+        let argv = [SHELL.as_ptr()].into_iter().chain(words.iter().map(|word| word.as_ptr())).chain(end);
+        Ok(Program { files, is_searched, argv: argv.map(Cell::new).collect(), envp, _owned: [words, set], mask })
     }
 
     /// Becomes the program; returns the error if that fails. First sets the caller's signal mask, and restores the
-    /// inherited dispositions of SIGPIPE and SIGINT.
+    /// inherited dispositions of SIGPIPE and SIGINT. Searches PATH as execvp(3) does, and leaves errno alone.
     pub fn exec(&self) -> Errno {
-        let (argv, envp) = (self.argv(), self.envp());
-        self.exec_with(&argv, &envp)
-    }
-
-    fn argv(&self) -> Vec<*const libc::c_char> {
-        pointers(self.words.iter().map(CString::as_c_str))
-    }
-
-    fn envp(&self) -> Vec<*const libc::c_char> {
-        pointers(self.inherited.iter().copied().chain(self.set.iter().map(CString::as_c_str)))
-    }
-
-    fn exec_with(&self, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Errno {
         let pipe = if inherited::pipe_ignored() { SigHandler::SigIgn } else { SigHandler::SigDfl };
         // SAFETY: installs no handler.
         let mut prepared = unsafe { signal(Signal::SIGPIPE, pipe) };
@@ -105,48 +108,89 @@ impl Program {
         if let Err(errno) = prepared.and_then(|_| self.mask.thread_set_mask()) {
             return errno;
         }
-        // SAFETY: both are arrays of NUL-terminated strings, and end with a null pointer.
-        unsafe { libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr()) };
-        Errno::last()
+        let mut is_denied = false;
+        for file in &self.files {
+            match self.execve(file, &self.argv[1..]) {
+                Errno::ENOEXEC => {
+                    self.argv[1].set(file.as_ptr());
+                    self.execve(SHELL, &self.argv);
+                    return Errno::ENOEXEC;
+                }
+                errno if !self.is_searched => return errno,
+                Errno::EACCES => is_denied = true,
+                // It is not in this directory.
+                Errno::ENOENT | Errno::ENOTDIR | Errno::ESTALE | Errno::ENODEV | Errno::ETIMEDOUT => {}
+                errno => return errno,
+            }
+        }
+        if is_denied { Errno::EACCES } else { Errno::ENOENT }
     }
 
-    /// Forks a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
+    fn execve(&self, file: &CStr, argv: &[Cell<*const c_char>]) -> Errno {
+        let arguments = [file.as_ptr() as usize, argv.as_ptr() as usize, self.envp.as_ptr() as usize, 0, 0, 0];
+        // SAFETY: the file's name ends with a NUL; `argv` and `envp` are arrays of such strings, and end with a null
+        // pointer.
+        unsafe { system_call(libc::SYS_execve, arguments) }.err().unwrap_or(Errno::UnknownErrno)
+    }
+
+    /// Starts a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
     /// execve(2), which a hung file system may delay. If the process does not become the command, it calls `failed` with
     /// the reason and exits with 127. The kernel kills it when the calling thread ends, prctl(2).
     ///
+    /// # Safety
+    /// `failed` must do what [`clone::start`] asks for.
+    ///
     /// # Errors
     /// As fork(2).
-    pub fn spawn(&self, terminal: Terminal, start_by: Moment, failed: impl Fn(Errno)) -> Result<Pid, Errno> {
-        let (argv, envp) = (self.argv(), self.envp());
+    pub unsafe fn spawn(
+        &'static self,
+        terminal: Terminal,
+        start_by: Moment,
+        failed: impl Fn(Errno) + 'static,
+    ) -> Result<Pid, Errno> {
         let parent = getpid();
-        let become_it = || -> Errno {
-            let prepared = (|| {
-                if terminal == Terminal::Absent {
-                    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-                }
-                end_with(parent, Signal::SIGKILL)?;
-                // nxlock may have been delayed since the grant: no command starts without the lock.
-                if start_by.passed() {
-                    return Err(TOO_LATE);
-                }
-                Ok(())
-            })();
-            match prepared {
-                Ok(()) => self.exec_with(&argv, &envp),
-                Err(errno) => errno,
-            }
-        };
-        // SAFETY: the child allocates nothing, takes no lock, and makes only system calls and execvpe(3) until it exits
-        // or becomes another program.
-        match unsafe { fork() }? {
-            ForkResult::Parent { child } => Ok(child),
-            ForkResult::Child => {
-                failed(become_it());
-                // SAFETY: ends this process, and runs no code of nxlock.
-                unsafe { libc::_exit(127) }
-            }
-        }
+        let become_it = move || failed(self.begin(terminal, parent, start_by));
+        // SAFETY: it makes only system calls, and those of libc cannot fail: of signal(2) and sigprocmask(2) with valid
+        // arguments, getpid(2), getppid(2), and clock_gettime(2).
+        unsafe { clone::start(Box::leak(Box::new(become_it))) }
     }
+
+    /// Becomes the program as a child of `parent`; returns the error if that fails.
+    fn begin(&self, terminal: Terminal, parent: Pid, start_by: Moment) -> Errno {
+        if terminal == Terminal::Absent
+            // SAFETY: setpgid(2) takes numbers.
+            && let Err(errno) = unsafe { system_call(libc::SYS_setpgid, [0; 6]) }
+        {
+            return errno;
+        }
+        let set = [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0, 0, 0];
+        // SAFETY: this prctl(2) takes numbers.
+        if let Err(errno) = unsafe { system_call(libc::SYS_prctl, set) } {
+            return errno;
+        }
+        // If the parent died before that, the kernel sends nothing.
+        if getppid() != parent {
+            let myself = usize::try_from(getpid().as_raw()).unwrap_or(0);
+            // SAFETY: kill(2) takes numbers.
+            let _ = unsafe { system_call(libc::SYS_kill, [myself, libc::SIGKILL as usize, 0, 0, 0, 0]) };
+        }
+        // nxlock may have been delayed since the grant: no command starts without the lock.
+        if start_by.passed() {
+            return TOO_LATE;
+        }
+        self.exec()
+    }
+}
+
+/// Returns where a program may be: in the directories of PATH, execvp(3).
+fn searched(program: &[u8]) -> Result<Vec<CString>, Errno> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/bin:/usr/bin".into());
+    let file = |directory: &[u8]| match directory {
+        // The working directory.
+        [] => program.to_vec(),
+        _ => [directory, b"/", program].concat(),
+    };
+    path.as_bytes().split(|byte| *byte == b':').map(|directory| ended_by_nul(file(directory))).collect()
 }
 
 fn ended_by_nul(bytes: Vec<u8>) -> Result<CString, Errno> {
@@ -161,7 +205,7 @@ fn sets(variable: &[u8], name: &str) -> bool {
 /// Returns nxlock's environment, environ(7), without copying it.
 fn inherited_environment() -> impl Iterator<Item = &'static CStr> {
     unsafe extern "C" {
-        static environ: *const *const libc::c_char;
+        static environ: *const *const c_char;
     }
     // SAFETY: it is an array of NUL-terminated strings that ends with a null pointer, and nxlock never changes it. The
     // array itself may be missing.
@@ -173,39 +217,35 @@ fn inherited_environment() -> impl Iterator<Item = &'static CStr> {
     (0..).map_while(string).map(|string| unsafe { CStr::from_ptr(string) })
 }
 
-fn pointers<'a>(strings: impl Iterator<Item = &'a CStr>) -> Vec<*const libc::c_char> {
-    strings.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use nix::fcntl::OFlag;
     use nix::sys::wait::{WaitStatus, waitpid};
-    use nix::unistd::{pipe, read, write};
+    use nix::unistd::{pipe2, read, write};
 
     use super::*;
 
     /// Returns how the process ended, and why it did not become the program.
-    fn spawned(program: &str, start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
-        let (told, tell) = pipe().unwrap();
-        let program = Program::new(&[program.into()], &[], SigSet::empty()).unwrap();
-        let say = |number: i32| _ = write(&tell, &number.to_ne_bytes());
-        let pid = program.spawn(Terminal::Absent, start_by, |errno| say(errno as i32)).unwrap();
-        drop(tell);
+    fn spawned(words: &[&str], start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
+        let (told, tell) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        let words: Vec<_> = words.iter().map(OsString::from).collect();
+        let program = Box::leak(Box::new(Program::new(&words, &[], SigSet::empty()).unwrap()));
+        let failed = move |errno: Errno| _ = write(&tell, &(errno as i32).to_ne_bytes());
+        // SAFETY: `failed` makes a system call that cannot fail.
+        let pid = unsafe { program.spawn(Terminal::Absent, start_by, failed) }.unwrap();
         let status = waitpid(pid, None).unwrap();
-        let said = || {
-            let mut number = [0; 4];
-            (read(&told, &mut number) == Ok(4)).then(|| i32::from_ne_bytes(number))
-        };
-        (status, said().map(|number| Errno::from_raw(number).into()))
+        let mut number = [0; 4];
+        let is_told = read(&told, &mut number) == Ok(4);
+        (status, is_told.then(|| Errno::from_raw(i32::from_ne_bytes(number)).into()))
     }
 
     #[test]
     fn no_command_begins_too_late() {
         let soon = Moment::now() + Duration::from_secs(60);
-        assert!(matches!(spawned("true", soon), (WaitStatus::Exited(_, 0), None)));
-        assert_eq!(spawned("true", Moment::now()).1, Some(SpawnError::TooLate));
-        assert_eq!(spawned("/no/such/program", soon).1, Some(SpawnError::Failed(Errno::ENOENT)));
+        assert!(matches!(spawned(&["true"], soon), (WaitStatus::Exited(_, 0), None)));
+        assert_eq!(spawned(&["true"], Moment::now()).1, Some(SpawnError::TooLate));
+        assert_eq!(spawned(&["/no/such/program"], soon).1, Some(SpawnError::Failed(Errno::ENOENT)));
     }
 }
