@@ -266,7 +266,6 @@ impl<'a> Supervisor<'a> {
 
     fn on_event(&mut self, report: CommandEvent) {
         match report {
-            // The process has reported a failure meanwhile.
             CommandEvent::Started(pid) if self.tree.command == Some(pid) => {}
             CommandEvent::Started(pid) => {
                 notify::started(pid);
@@ -282,11 +281,7 @@ impl<'a> Supervisor<'a> {
                     self.notice(Notice { source, ..notice }, Reach::All);
                 }
             }
-            CommandEvent::Failed(Some(pid), error) if self.tree.command.is_none() => {
-                self.on_event(CommandEvent::Started(pid));
-                self.on_event(CommandEvent::Failed(Some(pid), error));
-            }
-            CommandEvent::Failed(_, error) => self.ending = Some(Err(NoEnding::NotBegun(error))),
+            CommandEvent::Failed(error) => self.ending = Some(Err(NoEnding::NotBegun(error))),
             // The report may predate a SIGCONT to the command.
             CommandEvent::Stopped(_) if !self.command_is_stopped() => {}
             CommandEvent::Stopped(signal) if self.tree.terminal() == Terminal::Present => {

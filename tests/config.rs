@@ -318,3 +318,12 @@ fn a_certificate_and_its_key_belong_together() {
 fn home_is_not_needed(options: &[&str]) -> Nxlock {
     Nxlock::new(["-s", "local:/tmp", "check"].into_iter().chain(options.iter().copied()))
 }
+
+#[test]
+fn an_invalid_variable_is_refused_also_beside_its_option() {
+    let redis = Redis::start();
+    for words in ["run job --server-timeout 3s -- true", "--server-timeout 3s run job -- true"] {
+        let call = redis.nxlock(words.split(' ')).env("NXLOCK_SERVER_TIMEOUT", "5");
+        call.run().exits(64).says("invalid value '5' for '--server-timeout <D>'");
+    }
+}

@@ -83,7 +83,9 @@ fn a_command_is_searched_in_path_as_by_execvp() {
         write_program(&file, &format!("#!/bin/sh\necho {name} \"$@\"\n"));
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     }
+    let too_long = format!("{}:second", format!("/{}", "a".repeat(200)).repeat(25));
     for (path, status, printed) in [
+        (&*too_long, 0, "second x\n"),
         ("first:second", 0, "first x\n"),
         ("denied:missing:second:first", 0, "second x\n"),
         ("first/tool:second", 0, "second x\n"),

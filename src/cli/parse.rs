@@ -6,7 +6,8 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 
 use super::brief::brief;
 use super::{Cli, CommandLine, GlobalArgs, VERBS, Verb, servers};
@@ -56,7 +57,8 @@ impl Cli {
 
 /// Parses a line that begins with a verb as if this verb were the whole program: without the work that clap has with
 /// subcommands, this takes half the time, which is a good part of a short run. Returns `None` if the line does not begin
-/// so, names a lock by its key, asks for help or is wrong.
+/// so, names a lock by its key, asks for help or is wrong; or if it has an option that a variable has too, which may be
+/// wrong.
 fn read_alone(line: &[OsString], adapted: impl Fn(Command) -> Command) -> Option<(ArgMatches, Cli)> {
     let (verb, arguments) = line.get(1..)?.split_first()?;
     let verb = VERBS.iter().find(|known| verb == known.name)?;
@@ -66,6 +68,11 @@ fn read_alone(line: &[OsString], adapted: impl Fn(Command) -> Command) -> Option
     let command = GlobalArgs::augment_args(Command::new(verb.name).no_binary_name(true).disable_help_flag(true));
     let mut command = adapted((verb.define)(command));
     let matches = command.try_get_matches_from_mut(arguments).ok()?;
+    let is_typed = |option: &Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let is_variable = |option: &Arg| option.get_env().is_some_and(|name| std::env::var_os(name).is_some());
+    if command.get_arguments().any(|option| option.is_global_set() && is_typed(option) && is_variable(option)) {
+        return None;
+    }
     let mut read = matches.clone();
     let cli = Cli { global: GlobalArgs::from_arg_matches_mut(&mut read).ok()?, verb: (verb.take)(&mut read).ok()? };
     // The process needs their memory for nothing else, and freeing it takes time.

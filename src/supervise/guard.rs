@@ -26,7 +26,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setsid};
 
 use super::kill::Killing;
-use super::message::{Message, both, number, pair, receive, signed, transmit, transmit_raw};
+use super::message::{Message, number, receive, signed, transmit, transmit_raw};
 use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
@@ -53,11 +53,11 @@ pub enum End {
 /// A report of the guard about the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
-    /// The guard forked the process that is to become the command.
+    /// There is a process that is to become the command. It reports this itself, before it becomes the command; the guard
+    /// repeats it if a signal may have kept the process from that.
     Started(Pid),
-    /// The process, if there is one, did not become the command. It may report this before the guard reports that it
-    /// started.
-    Failed(Option<Pid>, SpawnError),
+    /// The process did not become the command.
+    Failed(SpawnError),
     /// This signal stopped the command.
     Stopped(c_int),
     /// The guard begins to kill the tree: as far as it knows, the lease is about to end.
@@ -132,13 +132,7 @@ impl Guard {
         let raw = signed(number);
         Some(match what {
             STARTED => CommandEvent::Started(Pid::from_raw(raw)),
-            FAILED => {
-                let (pid, errno) = both(number);
-                CommandEvent::Failed(
-                    Some(pid).filter(|pid| *pid != 0).map(Pid::from_raw),
-                    Errno::from_raw(errno).into(),
-                )
-            }
+            FAILED => CommandEvent::Failed(Errno::from_raw(raw).into()),
             STOPPED => CommandEvent::Stopped(raw),
             OVERDUE => CommandEvent::Overdue,
             _ => CommandEvent::Ended(ExitStatus::from_raw(raw)),
@@ -257,7 +251,8 @@ impl Guarding {
     fn begin(nxlock: Pid, socket: OwnedFd, program: &'static Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
         let fd = socket.as_raw_fd();
         // The command's process has a descriptor of its own with this number, which lives as long as the process.
-        let failed = move |errno: Errno| transmit_raw(fd, [FAILED, pair(getpid().as_raw(), errno as i32)]);
+        let begins = move || transmit_raw(fd, [STARTED, number(getpid().as_raw())]);
+        let failed = move |errno: Errno| transmit_raw(fd, [FAILED, number(errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
             all.thread_block()?;
@@ -268,13 +263,12 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            // SAFETY: `failed` makes only system calls: getpid(2), which cannot fail, and send(2) without libc.
-            let command = unsafe { program.spawn(task.terminal, task.start_by, failed) }?;
+            // SAFETY: both make only system calls: getpid(2), which cannot fail, and send(2) without libc.
+            let command = unsafe { program.spawn(task.terminal, task.start_by, begins, failed) }?;
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) =
             begun.inspect_err(|errno| _ = transmit(&socket, [FAILED, number(*errno as i32)]))?;
-        transmit(&socket, [STARTED, number(command.as_raw())]);
         // After the fork, or the command would lose its terminal. A guard in a session of its own keeps no process
         // group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
         let _ = setsid();
@@ -375,14 +369,22 @@ impl Guarding {
         sender.as_raw() > 0 && self.tree.all().is_none_or(|all| all.contains(&sender) || is_gone())
     }
 
+    fn repeat_that_it_started(&self, command: Pid) {
+        transmit(&self.socket, [STARTED, number(command.as_raw())]);
+    }
+
     fn reap(&mut self, orphaned: bool) -> Reaped {
         loop {
             let Some(child) = next_child() else { return Reaped::All };
             match child {
                 Child::NoneYet => return Reaped::NotAll,
                 Child::Ended(pid, status) if self.tree.command == Some(pid) => {
-                    self.ended = Some(ExitStatus::from_raw(status));
+                    let ended = ExitStatus::from_raw(status);
+                    self.ended = Some(ended);
                     if self.report != Ended::Told {
+                        if ended.signal().is_some() {
+                            self.repeat_that_it_started(pid);
+                        }
                         let told = transmit(&self.socket, [ENDED, number(status)]);
                         self.report = if told { Ended::Told } else { Ended::Untold };
                     }
@@ -396,6 +398,7 @@ impl Guarding {
                 Child::Stopped(pid, signal) => {
                     consume(pid, libc::WSTOPPED);
                     if self.tree.command == Some(pid) {
+                        self.repeat_that_it_started(pid);
                         transmit(&self.socket, [STOPPED, number(signal)]);
                     }
                 }

@@ -52,13 +52,3 @@ pub fn number(signed: c_int) -> u64 {
 pub fn signed(number: u64) -> c_int {
     u32::try_from(number).unwrap_or(0).cast_signed()
 }
-
-/// Returns two ints as a message carries them in one number.
-pub fn pair(first: c_int, second: c_int) -> u64 {
-    number(first) << 32 | number(second)
-}
-
-/// Returns the two ints that a message carries in one number.
-pub fn both(number: u64) -> (c_int, c_int) {
-    (signed(number >> 32), signed(number & u64::from(u32::MAX)))
-}

@@ -72,6 +72,9 @@ pub struct Program {
 
 const SHELL: &CStr = c"/bin/sh";
 
+/// Bytes of a name that are too many for the kernel: PATH_MAX.
+const LONGEST: usize = libc::PATH_MAX as usize;
+
 impl Program {
     /// Prepares a program found in PATH, its arguments, and nxlock's environment with the variables in `environment`
     /// set or removed.
@@ -134,11 +137,12 @@ impl Program {
     }
 
     /// Starts a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
-    /// execve(2), which a hung file system may delay. If the process does not become the command, it calls `failed` with
-    /// the reason and exits with 127. The kernel kills it when the calling thread ends, prctl(2).
+    /// execve(2), which a hung file system may delay. The process itself calls `begins` first; if it does not become the
+    /// command, it calls `failed` with the reason and exits with 127. The kernel kills it when the calling thread ends,
+    /// prctl(2).
     ///
     /// # Safety
-    /// `failed` must do what [`clone::start`] asks for.
+    /// `begins` and `failed` must do what [`clone::start`] asks for.
     ///
     /// # Errors
     /// As fork(2).
@@ -146,10 +150,14 @@ impl Program {
         &'static self,
         terminal: Terminal,
         start_by: Moment,
+        begins: impl Fn() + 'static,
         failed: impl Fn(Errno) + 'static,
     ) -> Result<Pid, Errno> {
         let parent = getpid();
-        let become_it = move || failed(self.begin(terminal, parent, start_by));
+        let become_it = move || {
+            begins();
+            failed(self.begin(terminal, parent, start_by));
+        };
         // SAFETY: it makes only system calls, and those of libc cannot fail: of signal(2) and sigprocmask(2) with valid
         // arguments, getpid(2), getppid(2), and clock_gettime(2).
         unsafe { clone::start(Box::leak(Box::new(become_it))) }
@@ -190,7 +198,10 @@ fn searched(program: &[u8]) -> Result<Vec<CString>, Errno> {
         [] => program.to_vec(),
         _ => [directory, b"/", program].concat(),
     };
-    path.as_bytes().split(|byte| *byte == b':').map(|directory| ended_by_nul(file(directory))).collect()
+    let directories = path.as_bytes().split(|byte| *byte == b':');
+    // No file is there: the kernel refuses the name.
+    let directories = directories.filter(|directory| directory.len() < LONGEST);
+    directories.map(|directory| ended_by_nul(file(directory))).collect()
 }
 
 fn ended_by_nul(bytes: Vec<u8>) -> Result<CString, Errno> {
@@ -219,6 +230,7 @@ fn inherited_environment() -> impl Iterator<Item = &'static CStr> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
     use std::time::Duration;
 
     use nix::fcntl::OFlag;
@@ -232,13 +244,20 @@ mod tests {
         let (told, tell) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         let words: Vec<_> = words.iter().map(OsString::from).collect();
         let program = Box::leak(Box::new(Program::new(&words, &[], SigSet::empty()).unwrap()));
-        let failed = move |errno: Errno| _ = write(&tell, &(errno as i32).to_ne_bytes());
-        // SAFETY: `failed` makes a system call that cannot fail.
-        let pid = unsafe { program.spawn(Terminal::Absent, start_by, failed) }.unwrap();
+        let tell: &'static OwnedFd = Box::leak(Box::new(tell));
+        let say = move |number: i32| _ = write(tell, &number.to_ne_bytes());
+        // SAFETY: both make system calls that cannot fail.
+        let pid = unsafe {
+            program.spawn(Terminal::Absent, start_by, move || say(getpid().as_raw()), move |errno| say(errno as i32))
+        };
+        let pid = pid.unwrap();
         let status = waitpid(pid, None).unwrap();
-        let mut number = [0; 4];
-        let is_told = read(&told, &mut number) == Ok(4);
-        (status, is_told.then(|| Errno::from_raw(i32::from_ne_bytes(number)).into()))
+        let said = || {
+            let mut number = [0; 4];
+            (read(&told, &mut number) == Ok(4)).then(|| i32::from_ne_bytes(number))
+        };
+        assert_eq!(said(), Some(pid.as_raw()), "it begins");
+        (status, said().map(|number| Errno::from_raw(number).into()))
     }
 
     #[test]
