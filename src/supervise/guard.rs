@@ -1,6 +1,6 @@
 //! The guard: a process between nxlock and the command, which outlives nxlock and lets no process outlive the lock.
 //!
-//! nxlock forks the guard, and the guard forks the command, whose parent-death signal binds it to the guard. The guard
+//! nxlock forks the guard, and the guard starts the command, whose parent-death signal binds it to the guard. The guard
 //! is the subreaper of the command's tree, in a session of its own and with all signals blocked, so that neither a key
 //! nor a signal to a process group ends both nxlock and the guard. If nxlock dies, the guard kills the whole tree and
 //! releases the lock. If nxlock is alive but does not run (stopped by a signal, for example), the guard kills the tree
@@ -26,7 +26,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setsid};
 
 use super::kill::Killing;
-use super::message::{Message, number, receive, signed, transmit, transmit_raw};
+use super::message::{Message, number, receive, signed, transmit};
 use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
@@ -251,8 +251,8 @@ impl Guarding {
     fn begin(nxlock: Pid, socket: OwnedFd, program: &'static Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
         let fd = socket.as_raw_fd();
         // The command's process has a descriptor of its own with this number, which lives as long as the process.
-        let begins = move || transmit_raw(fd, [STARTED, number(getpid().as_raw())]);
-        let failed = move |errno: Errno| transmit_raw(fd, [FAILED, number(errno as i32)]);
+        let begins = move || _ = transmit(&fd, [STARTED, number(getpid().as_raw())]);
+        let failed = move |errno: Errno| _ = transmit(&fd, [FAILED, number(errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
             all.thread_block()?;
@@ -267,10 +267,9 @@ impl Guarding {
             let command = unsafe { program.spawn(task.terminal, task.start_by, begins, failed) }?;
             Ok((alarm, signals, command))
         })();
-        let (alarm, signals, command) =
-            begun.inspect_err(|errno| _ = transmit(&socket, [FAILED, number(*errno as i32)]))?;
-        // After the fork, or the command would lose its terminal. A guard in a session of its own keeps no process
-        // group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
+        let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;
+        // Once the command has its process, or the command would lose its terminal. A guard in a session of its own
+        // keeps no process group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
         let _ = setsid();
         // nxlock must be able to close what it has open: a connection, a pipe, another program's lock.
         let own = [socket.as_raw_fd(), alarm.as_fd().as_raw_fd(), signals.as_fd().as_raw_fd()];

@@ -1,36 +1,24 @@
 //! Messages between nxlock and the processes that it forks for itself: two numbers each, over a socket that keeps
 //! messages apart (SOCK_SEQPACKET). Both ends are the same program. Must not know what the numbers mean.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::libc::{self, c_int};
-use nix::sys::socket::{MsgFlags, recv, send};
+use nix::sys::socket::{MsgFlags, recv};
 
 use super::clone::system_call;
 
 pub type Message = [u64; 2];
 const SIZE: usize = size_of::<Message>();
 
-/// Sends a message; returns whether there was room for it.
-pub fn transmit(socket: &OwnedFd, message: Message) -> bool {
-    send(socket.as_raw_fd(), &encoded(message), MsgFlags::MSG_NOSIGNAL) == Ok(SIZE)
-}
-
-/// Sends a message, if there is room for it, and leaves errno alone.
-pub fn transmit_raw(socket: RawFd, message: Message) {
-    let bytes = encoded(message);
-    let flags = MsgFlags::MSG_NOSIGNAL.bits();
-    // SAFETY: send(2) reads the bytes.
-    let _ = unsafe {
-        system_call(libc::SYS_sendto, [socket as usize, bytes.as_ptr() as usize, SIZE, flags as usize, 0, 0])
-    };
-}
-
-fn encoded(message: Message) -> [u8; SIZE] {
+/// Sends a message; returns whether there was room for it. Leaves errno alone, for processes that share memory.
+pub fn transmit(socket: &impl AsRawFd, message: Message) -> bool {
     let mut bytes = [0; SIZE];
     bytes[..8].copy_from_slice(&message[0].to_ne_bytes());
     bytes[8..].copy_from_slice(&message[1].to_ne_bytes());
-    bytes
+    let (socket, flags) = (socket.as_raw_fd() as usize, libc::MSG_NOSIGNAL as usize);
+    // SAFETY: send(2) reads the bytes.
+    unsafe { system_call(libc::SYS_sendto, [socket, bytes.as_ptr() as usize, SIZE, flags, 0, 0]) == Ok(SIZE) }
 }
 
 /// Receives a message; returns `None` at the end, or if none is there and the socket does not block.

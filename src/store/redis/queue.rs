@@ -1,8 +1,8 @@
 //! A waiter's place in the queue: how it is kept, and how the server wakes the waiter.
 //!
-//! The waiter subscribes to a channel of its own. A message there means to ask again, at once or soon; only a test of the
-//! subscription means nothing. Messages may be lost, so the waiter also polls: at the end of the
-//! lease if it is near the front, and otherwise every two seconds, which also keeps its place.
+//! The waiter subscribes to a channel of its own. A message there means to ask again, at once or soon; only a test of
+//! the subscription means nothing. Messages may be lost, so the waiter also polls: at the end of the lease if it is near
+//! the front, and otherwise every two seconds, which also keeps its place.
 
 use std::time::{Duration, SystemTime};
 
