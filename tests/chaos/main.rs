@@ -39,6 +39,9 @@ mod shell;
 mod story;
 
 use std::any::Any;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use kit::support;
@@ -132,4 +135,17 @@ fn an_arena_that_fails_ends_and_does_not_take_the_verdict_of_another() {
     };
     assert_eq!(message(&**panic), "the server does not start again");
     assert!(text.starts_with("arena serverless"), "{text}");
+}
+
+#[test]
+fn every_mutant_applies() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mutants = fs::read_dir(tree.join("tests/chaos/mutants")).unwrap().map(|entry| entry.unwrap().path());
+    let stale: Vec<PathBuf> = mutants
+        .filter(|patch| {
+            let git = Command::new("git").args(["apply", "--check"]).arg(patch).current_dir(tree).status();
+            !git.unwrap().success()
+        })
+        .collect();
+    assert!(stale.is_empty(), "{stale:?} do not apply");
 }
