@@ -96,13 +96,23 @@ impl Job {
     /// Returns whether the process itself decides what this signal does: it has a handler, or blocks the signal to read
     /// it elsewhere.
     pub fn catches(&self, number: i32) -> bool {
-        (self.caught | self.blocked) >> (number - 1) & 1 == 1
+        is_in(number, self.caught | self.blocked)
     }
 
     /// Returns whether this signal was sent to the process, and not taken by it yet.
     pub fn has_pending(&self, number: i32) -> bool {
-        self.pending >> (number - 1) & 1 == 1
+        is_in(number, self.pending)
     }
+
+    /// Returns whether the process only has to run to take this signal by a handler.
+    pub fn is_to_take(&self, number: i32) -> bool {
+        is_in(number, self.pending & self.caught & !self.blocked)
+    }
+}
+
+/// Returns whether a signal is in a set as /proc shows it.
+fn is_in(number: i32, set: u64) -> bool {
+    set >> (number - 1) & 1 == 1
 }
 
 /// Returns the pid under which /proc shows this process; `None` if there is no /proc, or if it does not show the
@@ -178,6 +188,10 @@ mod tests {
         assert!(job("S (sleeping)", "0", &tstp).catches(20) && !job("S (sleeping)", "0", &tstp).catches(19));
         assert!(job("S (sleeping)", &tstp, "0").catches(20), "as signalfd(2) wants it");
         assert!(job("S (sleeping)", "0", "0").has_pending(11) && !job("S (sleeping)", "0", "0").has_pending(12));
+        let pending = format!("{:016x}", 1u64 << 10);
+        assert!(job("S (sleeping)", "0", &pending).is_to_take(11));
+        assert!(!job("S (sleeping)", "0", "0").is_to_take(11), "it has no handler");
+        assert!(!job("S (sleeping)", &pending, &pending).is_to_take(11), "it blocks the signal");
         assert_eq!(Job::of(std::process::id().cast_signed()).unwrap().state, JobState::Runs);
     }
 

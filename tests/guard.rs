@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
-    Authority, Local, Nxlock, Redis, Running, Terminal, eventually, is_alive, lasts, may_unshare, name_of, parent_of,
-    program, state_of, text_of, we_are_root,
+    Authority, Local, Nxlock, Redis, Running, Terminal, built, eventually, is_alive, lasts, may_unshare, name_of,
+    parent_of, program, state_of, text_of, we_are_root,
 };
 
 /// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
@@ -408,6 +408,37 @@ while True: time.sleep(1)
     running.signal(Signal::SIGUSR1);
     let text = running.finish().exits(5).text();
     assert_eq!((text.matches("ready").count(), text.matches("cont").count()), (1, 1), "{text}");
+}
+
+/// Catches SIGTSTP, and does not run for a second while the signal arrives: vfork(2) suspends it.
+const LATE: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+static void stop(int number) { write(1, "ready\n", 6); raise(SIGSTOP); }
+int main(void) {
+    signal(SIGTSTP, stop);
+    if (vfork() == 0) {
+        signal(SIGTSTP, SIG_IGN);
+        dprintf(1, "up %d\n", getppid());
+        sleep(1);
+        _exit(0);
+    }
+    for (;;) pause();
+}
+"#;
+
+#[test]
+fn a_command_gets_ready_to_be_suspended_however_late_it_takes_the_signal() {
+    let local = Local::start();
+    let late = built(&local.directory(), LATE);
+    let mut running = local.nxlock(["run", "job", "--", late.to_str().unwrap()]).start();
+    let command: i32 = running.line("up ").parse().unwrap();
+    running.signal(Signal::SIGTSTP);
+    eventually("both are stopped", || [command, running.pid()].iter().all(|pid| state_of(*pid) == Some('T')));
+    assert!(running.stdout().contains("ready"), "{}", running.stdout());
+    running.signal(Signal::SIGKILL);
+    eventually("the command is gone", || !is_alive(command));
 }
 
 #[test]

@@ -9,7 +9,9 @@ use super::tree::{self, GUARD, Reach, Tree, is_in_our_group};
 use crate::clock::Moment;
 use crate::proc::{self, Job, JobState};
 
-/// Time for a program that catches TSTP: an editor restores the terminal before it stops itself.
+/// Time for a program to take the signal: on a busy machine, it waits for the processor.
+const TAKING: Duration = Duration::from_secs(5);
+/// Time for a program that has caught TSTP: an editor restores the terminal before it stops itself.
 const GRACE: Duration = Duration::from_millis(500);
 /// Time for the rest of the tree to stop after that.
 const REST: Duration = Duration::from_millis(500);
@@ -25,6 +27,8 @@ pub struct Suspension {
     /// Number of times nxlock had been continued when this began.
     continued: u64,
     began: Moment,
+    /// When a program that catches the signal was last seen not to have taken it yet.
+    untaken_at: Moment,
     next: Moment,
     stopped: Vec<Pid>,
 }
@@ -43,7 +47,7 @@ impl Suspension {
     /// continued so far.
     pub fn begin(signal: c_int, had_by: HadBy, continued: u64) -> Suspension {
         let now = Moment::now();
-        Suspension { signal, had_by, continued, began: now, next: now, stopped: Vec::new() }
+        Suspension { signal, had_by, continued, began: now, untaken_at: now, next: now, stopped: Vec::new() }
     }
 
     /// Returns when to poll the tree again.
@@ -75,7 +79,12 @@ impl Suspension {
         // nxlock goes on renewing. A nested nxlock stops its own command before itself.
         let gets_ready =
             |(pid, job): &(Pid, Job)| job.catches(self.signal) && (self.had_by == HadBy::All || is_in_our_group(*pid));
-        if running(own).any(|job| gets_ready(&job)) && !(self.began + GRACE).passed() {
+        let getting_ready: Vec<_> = running(own).filter(gets_ready).collect();
+        if getting_ready.iter().any(|(_, job)| job.is_to_take(self.signal)) && !(self.began + TAKING).passed() {
+            self.untaken_at = Moment::now();
+        }
+        let grace_ends = self.untaken_at + GRACE;
+        if !getting_ready.is_empty() && !grace_ends.passed() {
             return false;
         }
         let mut running: Vec<_> = running(all).filter(|(pid, _)| proc::name(pid.as_raw()) != GUARD).collect();
@@ -87,7 +96,7 @@ impl Suspension {
         }
         // /proc does not tell whether a process without a main thread has stopped.
         running.retain(|(_, job)| job.state == JobState::Runs);
-        running.is_empty() || (self.began + GRACE + REST).passed()
+        running.is_empty() || (grace_ends + REST).passed()
     }
 
     /// Continues the processes that this has stopped, and no others. If a SIGCONT was sent to them after they had
