@@ -21,7 +21,7 @@ mod overlap;
 mod tests;
 mod waits;
 
-use crate::record::{Ailment, Client, Fault, Mode, Nanos, On, Record, Terms, Who, Word};
+use crate::record::{Ailment, Client, Fault, Nanos, On, Record, Terms, Who, Word};
 
 pub use overlap::most_at_once;
 pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
@@ -166,15 +166,17 @@ fn endings(record: &Record) -> Vec<Violation> {
         }
     }
     // Of a waiter or a holder that was killed, and had no visitor after it, the next one clears away what is left; so
-    // it does with the share of a script that was stopped, when the lease is over.
+    // it does with a share that lasted longer than its process, when the lease is over.
     let may_leave = |who: &Who| {
         let attempt = &record.attempts[*who];
         let was_killed = attempt.ended.as_ref().is_some_and(|(_, how)| how == "signal 9" || how == "137");
-        was_killed || attempt.client == Client::Script && attempt.mode != Mode::Exclusive
+        was_killed || attempt.outlasted && !attempt.mode.is_exclusive()
     };
     for left in record.left.iter().filter(|left| !left.of.as_ref().is_some_and(may_leave)) {
         let what = format!("left behind: {}", left.what);
-        found.push(Violation { what, name: None, who: Vec::new(), from: record.ended, to: record.ended });
+        let name = left.of.map(|who| record.attempts[who].name);
+        let who = left.of.into_iter().collect();
+        found.push(Violation { what, name, who, from: record.ended, to: record.ended });
     }
     found
 }

@@ -226,6 +226,8 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         queued: choice.queued,
         near: choice.near,
         dawdles: if will_not_stop { nanos(choice.kill_after) } else { 0 },
+        // A script may be stopped between `acquire` and `release`.
+        outlasted: choice.kind == Kind::Script || choice.options.iter().any(|option| option == "--at-least"),
         asked: boot_clock(),
         ended: None,
         starved: 0,

@@ -40,6 +40,7 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         queued: false,
         near: true,
         dawdles: 0,
+        outlasted: false,
         asked,
         ended: None,
         starved: 0,

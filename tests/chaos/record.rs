@@ -71,6 +71,8 @@ pub struct Attempt {
     pub near: bool,
     /// How long its command goes on after a signal to stop: 0 if it stops at once.
     pub dawdles: Nanos,
+    /// Its lock may last longer than it, as with `--at-least`.
+    pub outlasted: bool,
     pub asked: Nanos,
     /// When and how it ended; `None` if it has not.
     pub ended: Option<(Nanos, String)>,

@@ -1,7 +1,7 @@
 //! Mutual exclusion, however many callers compete, and fences that rise with every grant.
 
-use crate::support::turns::{break_it, counted, is_free, release};
-use crate::support::{Authority, Nxlock, Running, eventually, text_of};
+use crate::support::turns::{break_it, counted, ends_by_itself, release};
+use crate::support::{Authority, Nxlock, Running, text_of};
 
 /// Increments a counter that only the lock protects.
 const INCREMENT: &str = "read n < \"$COUNTER\"; echo $((n + 1)) > \"$COUNTER\"";
@@ -38,7 +38,7 @@ pub fn fences_rise_however_a_grant_ends(authority: &impl Authority) {
             match end {
                 "given back" => release(authority, granted["token"].as_str().unwrap()),
                 "broken" => break_it(authority),
-                _ => eventually("the lock ends by itself", || is_free(authority)),
+                _ => ends_by_itself(authority),
             }
         }
         let words = ["run", "job"].iter().chain(options).chain(&["-c", "echo $NXLOCK_FENCE"]).copied();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::turns::{acquire, is_free, lease_left, lock_status, release};
-use crate::support::{Authority, eventually, now};
+use crate::support::turns::{acquire, ends_by_itself, is_free, lease_left, lock_status, release};
+use crate::support::{Authority, now};
 
 pub fn a_lock_is_taken_renewed_shown_and_given_back(authority: &impl Authority) {
     let token = authority.nxlock(["acquire", "job", "--ttl", "20s"]).run().exits(0).says_nothing().token();
@@ -29,7 +29,7 @@ pub fn a_renewal_may_also_shorten_what_is_left(authority: &impl Authority) {
     authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(0);
     assert!(lease_left(authority) <= Duration::from_secs(60));
     authority.nxlock(["renew", "job", &token, "--ttl", "100ms"]).run().exits(0);
-    eventually("the lock ends by itself", || is_free(authority));
+    ends_by_itself(authority);
 }
 
 pub fn a_renewal_from_within_does_not_shorten_what_a_run_counts_on(authority: &impl Authority) {
@@ -80,7 +80,7 @@ pub fn a_lock_of_somebody_else_is_not_touched(authority: &impl Authority) {
 
 pub fn a_lock_that_has_expired_is_said_to_have(authority: &impl Authority) {
     let token = acquire(authority, "100ms");
-    eventually("the lock ends by itself", || is_free(authority));
+    ends_by_itself(authority);
     authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76).says("expired");
     authority.nxlock(["release", "job", &token]).run().exits(76).says("expired");
     assert!(is_free(authority), "a renewal does not bring a lock back");
@@ -105,6 +105,7 @@ pub fn a_lock_that_nobody_gave_back_ends_by_itself_and_not_before(authority: &im
     let took = began.elapsed();
     // Less one per cent: no clock is exact.
     assert!((Duration::from_millis(1980)..Duration::from_secs(6)).contains(&took), "{took:?}");
+    ends_by_itself(authority);
 }
 
 pub fn a_lock_whose_token_cannot_be_printed_is_given_back(authority: &impl Authority) {

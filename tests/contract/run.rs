@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::turns::{Turn, is_free};
+use crate::support::turns::{Turn, ends_by_itself, is_free};
 use crate::support::{Authority, Running, eventually, is_alive, now, text_of};
 
 pub fn a_job_longer_than_its_lease_keeps_its_lock(authority: &impl Authority) {
@@ -69,6 +69,7 @@ pub fn a_name_stays_locked_for_at_least_as_long_as_asked_for(authority: &impl Au
     assert!(refused || began.elapsed() >= Duration::from_secs(1), "given back at once");
     authority.nxlock(["run", "job", "--", "true"]).run().exits(0);
     assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
+    ends_by_itself(authority);
 }
 
 pub fn at_least_may_be_longer_than_the_lease(authority: &impl Authority) {
@@ -76,6 +77,7 @@ pub fn at_least_may_be_longer_than_the_lease(authority: &impl Authority) {
     authority.nxlock(["run", "job", "-t", "300ms", "--at-least", "1s", "--", "true"]).run().exits(0);
     authority.nxlock(["run", "job", "--", "true"]).run().exits(0);
     assert!(began.elapsed() >= Duration::from_millis(990), "free after {:?}", began.elapsed());
+    ends_by_itself(authority);
 }
 
 pub fn a_command_that_took_longer_than_at_least_frees_the_name_at_once(authority: &impl Authority) {

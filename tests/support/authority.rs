@@ -33,6 +33,12 @@ pub trait Authority {
     /// Deletes a key that a killed process may have left, and that expires too late to wait for.
     fn buries(&self, _key: &str) {}
 
+    /// Returns whether any of several servers still has a vote for `job`. One may expire a little later than the
+    /// majority that kept the lock.
+    fn has_votes(&self) -> bool {
+        false
+    }
+
     /// Returns a call of a shell script that calls nxlock, with `args` as `$1` and so on.
     fn sh<'a>(&self, script: &'a str, args: &[&'a str]) -> Nxlock {
         self.lead(Nxlock::by("sh", ["-c", script, "sh"].iter().chain(args).copied()))
@@ -147,5 +153,9 @@ impl Authority for Five {
 
     fn directory(&self) -> PathBuf {
         Redis::directory(&self.0[0])
+    }
+
+    fn has_votes(&self) -> bool {
+        self.values().iter().any(Option::is_some)
     }
 }

@@ -130,6 +130,12 @@ pub fn is_free(authority: &impl Authority) -> bool {
     lock_status(authority)["state"] == "free"
 }
 
+/// Waits until the lease has ended, of several servers at each.
+#[track_caller]
+pub fn ends_by_itself(authority: &impl Authority) {
+    eventually("the lock ends by itself", || is_free(authority) && !authority.has_votes());
+}
+
 /// Acquires the lock by `nxlock acquire`, and returns the token.
 #[track_caller]
 pub fn acquire(authority: &impl Authority, ttl: &str) -> String {

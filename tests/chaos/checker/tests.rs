@@ -41,6 +41,7 @@ impl Scene {
             queued: true,
             near: true,
             dawdles: 0,
+            outlasted: false,
             asked: at(asked),
             ended: Some((at(ended), "0".into())),
             starved: 0,
@@ -416,13 +417,17 @@ fn one_that_never_ends_or_ends_in_an_unknown_way_is_found() {
 fn what_is_left_behind_is_found() {
     let mut scene = Scene::new();
     scene.0.left.push(Left::of_nobody("lock:job".into()));
-    let (killed, left) = (scene.asks(0, 10), scene.asks(0, 10));
+    let (killed, left, alone, reader) = (scene.asks(0, 10), scene.asks(0, 10), scene.asks(0, 10), scene.asks(0, 10));
     scene.0.attempts[killed].ended = Some((at(10), "signal 9".into()));
     scene.0.attempts[left].ended = Some((at(10), "75".into()));
-    for who in [killed, left] {
+    for who in [alone, reader] {
+        scene.0.attempts[who].outlasted = true;
+    }
+    scene.0.attempts[reader].mode = Mode::Shared;
+    for who in [killed, left, alone, reader] {
         scene.0.left.push(Left { what: format!("the place of c{who}"), of: Some(who) });
     }
-    scene.shows(&["left behind: lock:job", "left behind: the place of c1"]);
+    scene.shows(&["left behind: lock:job", "left behind: the place of c1", "left behind: the place of c2"]);
 }
 
 #[test]
