@@ -22,6 +22,9 @@ use crate::{log, notify};
 /// Time-out of asking a holder to give up: meanwhile a waiter could not claim the lock.
 const ASKING: Duration = Duration::from_millis(250);
 
+/// Time-out of taking such a request back, once a signal has ended the wait: the rest of a second is for the release.
+const LEAVING: Duration = Duration::from_millis(700);
+
 /// How long to wait for a lock, and for a server.
 #[derive(Clone, Copy)]
 pub struct WaitOptions {
@@ -94,7 +97,8 @@ pub fn for_grant(
         let limit = Limit { until: attempt.answer_by(), cancel: &signals.fds() };
         match attempt.store.acquire(attempt.claim, ttl, attempt.mode, limit) {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
-                attempt.ask_no_more();
+                // The lease runs, and the holder that was asked has gone.
+                attempt.ask_no_more(Limit::until(Moment::now() + attempt.options.server_timeout.min(ASKING)));
                 return Ok(Waited::Granted(lease));
             }
             // Granted, but the reply took too long to be of use: ask again for a full lease.
@@ -292,12 +296,11 @@ impl Attempt<'_> {
     }
 
     /// Takes back the request to a holder, if it has not been found yet.
-    fn ask_no_more(&mut self) {
-        if let Some((asker, _)) = self.asked.take() {
-            let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
-            if let Err(error) = self.store.ask_no_more(&self.claim.name, &asker, limit) {
-                log::trace(format_args!("{error}"));
-            }
+    fn ask_no_more(&mut self, limit: Limit<'_>) {
+        if let Some((asker, _)) = self.asked.take()
+            && let Err(error) = self.store.ask_no_more(&self.claim.name, &asker, limit)
+        {
+            log::trace(format_args!("{error}"));
         }
     }
 
@@ -325,7 +328,7 @@ impl Attempt<'_> {
 
     fn superseded(&mut self, by: Box<Told>, state: LockState, place: QueuePlace) -> Waited {
         // The newer one may leave the holder alone; if not, its request has replaced this one.
-        self.ask_no_more();
+        self.ask_no_more(Limit::until(Moment::now() + self.options.server_timeout));
         self.busy(state, place, Refusal::Superseded(by))
     }
 
@@ -403,7 +406,8 @@ impl Attempt<'_> {
     /// Releases the claim: a request whose reply was lost may have been granted. If the release fails too, the lease
     /// expires by itself.
     fn give_up(&mut self, cancel: &[Option<BorrowedFd<'_>>]) {
-        self.ask_no_more();
+        let limit = if cancel.is_empty() { self.options.server_timeout } else { LEAVING };
+        self.ask_no_more(Limit { until: Moment::now() + limit.min(self.options.server_timeout), cancel });
         let until = Moment::now() + self.parting();
         let _ = self.store.release(self.claim, Limit { until, cancel });
     }

@@ -1,6 +1,8 @@
 //! A holder that is asked to give up, on a Redis server and its key: what the others may do, and what the request
 //! leaves behind.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, holder_id, is_free, is_renewed, lock_status, queue_is, turn};
@@ -166,6 +168,105 @@ fn a_waiter_that_leaves_takes_its_request_back() {
     older.leaves();
     last.up();
     last.leaves();
+    redis.has_only_a_fence();
+}
+
+/// Returns whether a request is one to a holder to give up, by its beginning.
+fn asks(words: &str) -> bool {
+    words.starts_with("SET ") && words.contains(":asker:")
+}
+
+/// A newer run asks the holder over this line, and gives up: nothing of its request stays.
+#[track_caller]
+fn a_newer_run_that_gives_up_leaves_the_holder_alone(
+    redis: &Redis,
+    newest: impl FnOnce(&[&str]) -> Nxlock,
+    then: impl FnOnce(),
+) {
+    let older = Turn::had(redis, &["-t", "10m", "--supersede=running"]);
+    let id = holder_id(redis);
+    // It renews nothing meanwhile.
+    older.freeze();
+    newest(&turn(&["--supersede=running", "-w", "1s"])).run().exits(75).prints("");
+    then();
+    eventually("the request is taken back", || !redis.exists(&asker(&id)));
+    older.goes_on();
+    older.leaves();
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn over_a_slow_line_a_request_is_taken_back_all_the_same() {
+    let redis = Redis::start();
+    // Each answer comes later than a waiter waits for those about its request.
+    let slow = |_| Fate::Slow(Duration::from_millis(300));
+    let proxy = Proxy::to(&redis, slow);
+    a_newer_run_that_gives_up_leaves_the_holder_alone(
+        &redis,
+        |words| proxy.nxlock(words.to_vec()),
+        || {
+            assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
+        },
+    );
+}
+
+#[test]
+fn a_request_whose_reply_is_lost_is_taken_back() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, |_, words| if asks(words) { Fate::ReplySwallowed } else { Fate::Delivered });
+    a_newer_run_that_gives_up_leaves_the_holder_alone(
+        &redis,
+        |words| proxy.nxlock(words.to_vec()),
+        || {
+            assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
+        },
+    );
+}
+
+#[test]
+fn a_request_that_arrives_after_its_asker_has_left_is_taken_back() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, |_, words| if asks(words) { Fate::Held } else { Fate::Delivered });
+    let arrived = || redis.ask::<String>(&["INFO", "commandstats"]).contains("cmdstat_set:");
+    a_newer_run_that_gives_up_leaves_the_holder_alone(
+        &redis,
+        |words| proxy.nxlock(words.to_vec()),
+        || {
+            redis.ask::<()>(&["CONFIG", "RESETSTAT"]);
+            proxy.lets_go();
+            eventually("it arrives", arrived);
+        },
+    );
+}
+
+#[test]
+fn a_request_is_taken_back_over_a_new_connection_if_the_line_was_cut() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, |_, words| if asks(words) { Fate::Cut } else { Fate::Delivered });
+    a_newer_run_that_gives_up_leaves_the_holder_alone(
+        &redis,
+        |words| proxy.nxlock(words.to_vec()),
+        || {
+            assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
+        },
+    );
+}
+
+#[test]
+fn to_take_a_request_back_leaves_that_of_another_alone() {
+    let redis = Redis::start();
+    let older = Turn::had(&redis, &["-t", "10m", "--supersede=running"]);
+    let id = holder_id(&redis);
+    older.freeze();
+    let mut newest = Turn::queued(&redis, &["--supersede=running"]);
+    newest.running.says("to give up");
+    redis.nxlock(["release", "job", "--ask", &id, "--reason", "another"]).run().exits(0);
+    newest.running.signal(Signal::SIGTERM);
+    newest.finish().dies_of(Signal::SIGTERM);
+    assert!(redis.value(&asker(&id)).unwrap().ends_with(":another"));
+    redis.delete(&asker(&id));
+    older.goes_on();
+    older.leaves();
     redis.has_only_a_fence();
 }
 

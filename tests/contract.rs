@@ -141,6 +141,7 @@ every_kind! {
             one_of_several_holders_is_asked
             a_newer_run_asks_an_older_one_of_its_kind
             a_newer_run_leaves_a_holder_of_another_kind_alone
+            a_newer_run_that_gives_up_leaves_the_holder_alone
             of_many_newer_runs_only_the_newest_follows
         }
         history {

@@ -148,6 +148,20 @@ pub fn a_newer_run_leaves_a_holder_of_another_kind_alone(authority: &impl Author
     }
 }
 
+pub fn a_newer_run_that_gives_up_leaves_the_holder_alone(authority: &impl Authority) {
+    let older = Turn::had(authority, &["--supersede=running", "-t", "9s"]);
+    // It does not hear of the request before it is taken back.
+    older.freeze();
+    let mut newest = Turn::queued(authority, &NEWEST);
+    newest.running.says("to give up");
+    newest.running.signal(Signal::SIGTERM);
+    newest.finish().dies_of(Signal::SIGTERM);
+    older.goes_on();
+    crate::support::turns::is_renewed(authority);
+    older.leaves();
+    assert!(is_free(authority), "{}", lock_status(authority));
+}
+
 pub fn of_many_newer_runs_only_the_newest_follows(authority: &impl Authority) {
     let mut holder = Turn::had(authority, &NEWEST);
     for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! How a holder is asked to give up: the key `{K}:asker:ID` has the token of the one that asks the holder known as ID.
 //!
-//! The key decides nothing, and is written and read by plain commands: it may be on another server than the lock while
-//! a cluster moves both, and neither a script nor a subscription is needed.
+//! The key decides nothing. It is read and written by itself, so that it may be on another server than the lock while a
+//! cluster moves both; and where the server runs no scripts, by plain commands.
 
 use std::time::Duration;
 
@@ -10,14 +10,19 @@ use redis::{Cmd, Value, cmd};
 use super::Server;
 use super::client::Client;
 use super::fault::{Fault, NoReply};
+use super::moving::call_of_one;
 use super::reply::{self, Operation};
+use super::scriptless;
 use super::scripts::Script;
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::{Asker, Claim, HolderId, LockName, Token, Told, companion_key};
 use crate::wait::Limit;
 
 /// How much longer than the lease the key lives: a waiter may be about to claim the lock, and renews it 10 s later.
 const LONGER: Duration = Duration::from_secs(20);
+/// How long to wait for the reply when a request is taken back: the server has what was sent.
+const REPLY: Duration = Duration::from_millis(250);
 /// How much of a longer lease counts: a holder that is not found by then is asked again, if anybody waits.
 const AT_MOST: Duration = Duration::from_secs(60);
 
@@ -112,15 +117,28 @@ impl Server {
         Ok(reply::bytes(&asker).and_then(Token::read))
     }
 
+    /// Takes a request back in one step: a later one, of another asker, is not its own. What is sent is executed whether
+    /// or not the line brings the reply in time; and behind each request that was given up, since that may be the one to
+    /// take back, and be executed only then.
     pub(super) fn take_asker_back(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
         let operation = Operation::to("ask no more for", name);
-        let key = self.asker_key(name, &asker.of);
-        let found = self.done(&operation, cmd("GET").arg(&key), limit)?;
-        // A request that arrives in between is deleted too; its asker repeats it if it waits.
-        match reply::bytes(&found) == Some(asker.by.as_str().as_bytes()) {
-            true => self.done(&operation, cmd("DEL").arg(&key), limit).map(drop),
-            false => Ok(()),
+        let (key, by) = (self.asker_key(name, &asker.of), [asker.by.as_str()]);
+        if self.client.is_in_doubt() {
+            let mut requests = vec![call_of_one(Script::ReleaseMoving, &key, &by)];
+            if self.client.is_of_a_cluster() {
+                requests.extend([cmd("ASKING"), call_of_one(Script::ReleaseMoving, &key, &by)]);
+            }
+            self.client.follow(&requests, limit, limit.until);
         }
+        // To connect may take longer than the reply is worth waiting for.
+        self.turn_to(&operation);
+        self.client.reach(limit).map_err(|fault| self.unanswered(&operation, fault))?;
+        let soon = limit.no_later_than(Moment::now() + REPLY);
+        self.either(
+            &operation,
+            |server| server.script_of_one(&operation, Script::ReleaseMoving, &key, &by, soon).map(drop),
+            |client, _| scriptless::release(client, &key, &Claim::of(name.clone(), asker.by.clone()), limit).map(drop),
+        )
     }
 
     fn asker_key(&self, name: &LockName, id: &HolderId) -> String {

@@ -252,16 +252,20 @@ impl Client {
     }
 
     /// Sends requests behind each one that was given up, so that the server cannot execute them before it. Does not
-    /// wait for their replies.
-    pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
+    /// wait for their replies, and for a server that is executing what was given up no longer than until `linger`. More
+    /// may be sent behind them.
+    pub fn follow(&mut self, requests: &[Cmd], limit: Limit<'_>, linger: Moment) {
         let packed = connection::packed(requests);
-        let linger = Moment::now() + LINGER;
-        for mut spent in self.spent.drain(..) {
-            // If sending fails, the request to undo cannot be answered either, and its lease expires.
-            if spent.send_behind(&packed, limit, linger).is_ok() {
-                self.undone.insert(0, (Moment::now(), spent));
-            }
-        }
+        let linger = linger.min(Moment::now() + LINGER);
+        // If sending fails, the request to undo cannot be answered either, and what it has set expires.
+        self.spent.retain_mut(|spent| spent.send_behind(&packed, limit, linger).is_ok());
+    }
+
+    /// Does the same for the last time.
+    pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
+        self.follow(requests, limit, Moment::NEVER);
+        let now = Moment::now();
+        self.undone.splice(0..0, self.spent.drain(..).map(|spent| (now, spent)));
         self.undone.truncate(MOST_SPENT);
     }
 

@@ -219,7 +219,7 @@ impl Server {
         operation.name.map(|name| self.prefix.key(name)).unwrap_or_default()
     }
 
-    fn script_of_one(
+    pub(super) fn script_of_one(
         &mut self,
         operation: &Operation<'_>,
         script: Script,

@@ -1,6 +1,7 @@
--- RELEASE of one key: deletes the lock, or the record beside one that is shared with SETNX clients.
+-- RELEASE of one key: deletes the lock, the record beside one that is shared with SETNX clients, or a request to a
+-- holder to give up.
 --
--- KEYS lock or holder     ARGV token
+-- KEYS lock, holder or asker:ID     ARGV token
 -- RETURNS {1}                        it was ours
 --         {0, value, pttl, '0', us}  it was not: as found, value '' if it was free; all strings, '0' for the fence
 --
