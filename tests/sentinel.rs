@@ -2,5 +2,6 @@
 //!
 //! `contract` tests that locks work there as anywhere else.
 
+mod deposed;
 mod failover;
 mod lookup;

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use super::local::Directory;
 use super::redis::credentials::{Credentials, Secret};
 use super::redis::endpoint::{self, Address, Endpoint, Scheme, Session};
-use super::redis::topology::{Cluster, SENTINEL_PORT, Sentinel, Topology};
+use super::redis::topology::{Cluster, SENTINEL_PORT, Sentinels, Topology};
 use crate::error::{Error, ErrorKind};
 
 /// flock(1) has another -s.
@@ -136,7 +136,7 @@ fn sentinels(scheme: Scheme, rest: &str, credentials: &Credentials) -> Result<To
         "" => 0,
         db => db.parse().ok().filter(|db| *db >= 0).ok_or("only a database number may follow the master's name")?,
     };
-    Ok(Topology::Sentinel(Sentinel::new(hosts, name.into_owned(), Session { db, ..session })))
+    Ok(Topology::Sentinel(Sentinels::new(hosts, name.into_owned(), Session { db, ..session })))
 }
 
 /// `[user:password@]host,host`

@@ -48,6 +48,20 @@ fn of_sentinels_the_master_is_looked_at() {
 }
 
 #[test]
+fn a_master_that_sentinels_name_is_to_refuse_locks_without_its_replicas() {
+    let servers = Sentinels::of_three();
+    let done = servers.nxlock(["--json", "check"]).run().exits(1);
+    assert!(has(&groups(&done)[0].1, "failover", "warning"), "{}", done.both());
+    assert!(done.both().contains("min-replicas-to-write 1"), "{}", done.both());
+    servers.master().ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let done = servers.nxlock(["--json", "check"]).run().exits(1);
+    assert!(has(&groups(&done)[0].1, "failover", "fine"), "{}", done.both());
+    // Other servers are not failed over.
+    let done = servers.master().nxlock(["--json", "check"]).run().exits(1);
+    assert!(!done.both().contains("failover\""), "{}", done.both());
+}
+
+#[test]
 fn of_several_servers_what_ails_a_minority_is_a_warning() {
     let mut five = Five::start();
     five.each_mut()[1].kill();

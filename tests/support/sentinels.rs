@@ -180,6 +180,25 @@ impl Sentinels {
         self.servers[before].ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
 
+    /// Cuts the master off from the sentinels and from new clients, and waits until all sentinels name another. The old
+    /// one takes itself for the master, and answers the clients that it has. Returns a connection to it.
+    pub fn depose(&self) -> redis::Connection {
+        let before = self.named_master().expect("a master");
+        self.lose_patience();
+        let mut old = self.servers[before].connection().expect("connected");
+        redis::cmd("CONFIG").arg(&["SET", "requirepass", "deposed"]).exec(&mut old).expect("it has a password");
+        let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut old).expect("clients");
+        for client in clients.lines().filter(|client| client.contains(" name=sentinel-")) {
+            let id = client.split_whitespace().find_map(|field| field.strip_prefix("id=")).expect("an id");
+            redis::cmd("CLIENT").arg(&["KILL", "ID", id]).exec(&mut old).expect("killed");
+        }
+        self.have_another_than(before);
+        eventually("all sentinels name the new master", || self.named_masters().all(|named| named != before));
+        let role: redis::Value = redis::cmd("ROLE").query(&mut old).expect("it answers");
+        assert!(format!("{role:?}").contains("master"), "it takes itself for the master: {role:?}");
+        old
+    }
+
     /// Waits until the sentinels have made another server the master.
     pub fn have_another_than(&self, before: usize) {
         within(FAILOVER, "there is another master", || self.another_than(before));

@@ -85,7 +85,11 @@ fn patiently(server: &Server) -> Limit<'static> {
 fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
     match told(server) {
         Ok((info, saving)) => {
-            findings.extend([info.version(), info.role(server.min_replicas), info.persistence(&saving), info.memory()]);
+            findings.extend([info.version(), info.role(server.min_replicas)]);
+            if server.client.topology().is_named() {
+                findings.push(info.failover());
+            }
+            findings.extend([info.persistence(&saving), info.memory()]);
             return !info.is_replica();
         }
         Err(Silence::Refusal(why)) => {

@@ -109,6 +109,22 @@ impl Info {
         Finding::warning("role", found, "see INFO replication there, and the replica's log")
     }
 
+    /// Reports whether a master that is cut off from its replicas goes on taking writes, while Sentinel makes one of them
+    /// the master. INFO has the field if `min-replicas-to-write` is set.
+    pub fn failover(&self) -> Finding {
+        if self.number("min_slaves_good_slaves").is_some() {
+            return Finding::fine(
+                "failover",
+                "a master that is cut off from its replicas refuses locks (min-replicas-to-write)",
+            );
+        }
+        Finding::warning(
+            "failover",
+            "a master that is cut off from its replicas goes on granting locks, to clients that are cut off with it",
+            "CONFIG SET min-replicas-to-write 1 on each server, and the same in its configuration file",
+        )
+    }
+
     /// Reports whether locks survive a restart.
     pub fn persistence(&self, saving: &Saving) -> Finding {
         let topic = "persistence";

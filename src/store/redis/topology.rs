@@ -10,7 +10,7 @@ use redis::Value;
 
 pub use cluster::Cluster;
 pub use sentinel::PORT as SENTINEL_PORT;
-pub use sentinel::Sentinel;
+pub use sentinel::Sentinels;
 
 use super::connection::Connection;
 use super::endpoint::{Address, Endpoint, Session};
@@ -26,7 +26,7 @@ pub enum Topology {
     /// One server.
     Single(Endpoint),
     /// The master that Sentinel names.
-    Sentinel(Sentinel),
+    Sentinel(Sentinels),
     /// The node of a cluster that has the key's slot.
     Cluster(Cluster),
 }
@@ -96,6 +96,18 @@ impl Topology {
         }
     }
 
+    /// Asks whether the server that has replied is still the right one, if others know. `since` is when the exchange
+    /// began.
+    ///
+    /// # Errors
+    /// If it is not: the reply is of no value.
+    pub fn confirm(&mut self, peer: &Endpoint, since: Moment, limit: Limit<'_>) -> Result<(), Fault> {
+        match self {
+            Topology::Sentinel(sentinels) => sentinels.confirm(peer, since, limit),
+            Topology::Single(_) | Topology::Cluster(_) => Ok(()),
+        }
+    }
+
     /// Records that an exchange with a server failed.
     pub fn lost(&mut self, peer: &Endpoint) {
         if let Topology::Cluster(cluster) = self {
@@ -127,6 +139,11 @@ impl Topology {
         }
     }
 
+    /// Returns whether Sentinel names the server.
+    pub fn is_named(&self) -> bool {
+        matches!(self, Topology::Sentinel(_))
+    }
+
     /// Returns whether each request may go to another server.
     pub fn may_turn(&self) -> bool {
         !matches!(self, Topology::Single(_))
@@ -146,8 +163,29 @@ struct Silence {
     said: Vec<String>,
 }
 
-/// Asks several servers in turn, and returns the index and the answer of the first that gives one. Each gets a share of
-/// the time, so that one that hangs leaves enough for the others and for what comes after.
+impl Default for Silence {
+    fn default() -> Silence {
+        Silence { kind: ErrorKind::Unreachable, said: Vec::new() }
+    }
+}
+
+impl Silence {
+    fn add(&mut self, server: &Address, fault: Fault, asked: Moment) {
+        let (kind, cause, _) = reply::told(fault, asked.elapsed());
+        if kind != ErrorKind::Unreachable {
+            self.kind = kind;
+        }
+        self.said.push(format!("{server}: {cause}"));
+    }
+}
+
+/// Returns the share of one of `left` servers that are still to be asked: one that hangs leaves enough time for the
+/// others, and for what comes after.
+fn share(limit: Limit<'_>, left: usize) -> Limit<'_> {
+    limit.no_later_than(Moment::now() + limit.until.remaining() / u32::try_from(left + 1).unwrap_or(u32::MAX))
+}
+
+/// Asks several servers in turn, and returns the index and the answer of the first that gives one.
 ///
 /// # Errors
 /// If the wait is cancelled.
@@ -156,21 +194,14 @@ fn first_to_tell<T>(
     limit: Limit<'_>,
     mut ask: impl FnMut(&Address, Limit<'_>) -> Result<Option<T>, Fault>,
 ) -> Result<Result<(usize, T), Silence>, Fault> {
-    let mut silence = Silence { kind: ErrorKind::Unreachable, said: Vec::new() };
+    let mut silence = Silence::default();
     for (at, server) in servers.iter().enumerate() {
-        let share = limit.until.remaining() / u32::try_from(servers.len() - at + 1).unwrap_or(u32::MAX);
         let asked = Moment::now();
-        match ask(server, limit.no_later_than(asked + share)) {
+        match ask(server, share(limit, servers.len() - at)) {
             Ok(Some(told)) => return Ok(Ok((at, told))),
             Ok(None) => {}
             Err(Fault::Cancelled) => return Err(Fault::Cancelled),
-            Err(fault) => {
-                let (kind, cause, _) = reply::told(fault, asked.elapsed());
-                if kind != ErrorKind::Unreachable {
-                    silence.kind = kind;
-                }
-                silence.said.push(format!("{server}: {cause}"));
-            }
+            Err(fault) => silence.add(server, fault, asked),
         }
     }
     Ok(Err(silence))
