@@ -27,7 +27,8 @@ struct Arena {
     used: AtomicUsize,
 }
 
-// SAFETY: a byte of the arena belongs to one block, which `used` assigns to one caller.
+// SAFETY: a byte of the arena belongs to one block, which `used` assigns to one caller; giving it back happens before
+// the next caller gets it.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -53,7 +54,8 @@ impl Arena {
         if layout.align() > align_of::<Bytes>() {
             return None;
         }
-        let used = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end).ok()?;
+        // Acquire: the last stores of the thread that gave this memory back come before the first of the one that gets it.
+        let used = self.used.fetch_update(Ordering::Acquire, Ordering::Relaxed, end).ok()?;
         // SAFETY: `end` has found room for it there.
         Some(unsafe { self.base().add(used.next_multiple_of(layout.align())) })
     }
@@ -61,7 +63,8 @@ impl Arena {
     /// Moves the end of the last block; returns whether the block was the last, and fits.
     fn resize_last(&self, offset: usize, old: usize, new: usize) -> bool {
         let (from, to) = (offset + old, offset.saturating_add(new));
-        to <= SIZE && self.used.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        // Release where the block shrinks, for the thread that gets the memory; Acquire where it grows, as in `place`.
+        to <= SIZE && self.used.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
