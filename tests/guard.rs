@@ -287,6 +287,38 @@ fn stays_locked_for_the_rest(authority: &impl Authority) {
     break_it(authority);
 }
 
+fn stays_locked_though_the_guard_is_killed(authority: &impl Authority) {
+    for descendants in ["leave", "wait", "stop"] {
+        let options = ["--at-least", "1m", "--descendants", descendants];
+        let words = ["run", "job", "-t", "1h"].iter().chain(&options).chain(&["-c", "echo pid $$; exec sleep 300"]);
+        let mut running = authority.nxlock(words.copied()).start();
+        let command: i32 = running.line("pid ").parse().unwrap();
+        is_sent(parent_of(command), Signal::SIGKILL);
+        running.finish().exits(70).says("its guard (process ");
+        assert!(!is_alive(command));
+        let left = lease_left(authority);
+        assert!(!left.is_zero() && left.as_secs() <= 60, "{descendants}: {left:?}");
+        authority.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
+        break_it(authority);
+    }
+}
+
+#[test]
+fn a_run_whose_guard_is_killed_keeps_the_name_for_as_long_as_it_was_asked_to() {
+    stays_locked_though_the_guard_is_killed(&Redis::start());
+    stays_locked_though_the_guard_is_killed(&Local::start());
+}
+
+#[test]
+fn a_command_that_never_began_keeps_no_name() {
+    fn keeps_none(authority: &impl Authority) {
+        authority.nxlock(["run", "job", "--at-least", "1m", "--", "/no/such/program"]).run().exits(127);
+        assert!(is_free(authority));
+    }
+    keeps_none(&Redis::start());
+    keeps_none(&Local::start());
+}
+
 #[test]
 fn a_killed_run_keeps_the_name_for_as_long_as_it_was_asked_to() {
     stays_locked_for_the_rest(&Redis::start());

@@ -110,7 +110,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     if let Ok(ending) = &ending {
         notify::ended(ending, time_limit);
     }
-    let rest = until_at_least.filter(|_| ending.is_ok() && lost.is_none());
+    // The command has run, or may have, unless it is known that it has not.
+    let rest = until_at_least.filter(|_| !matches!(ending, Err(NoEnding::NotBegun(_))) && lost.is_none());
     let rest = rest.map(Moment::remaining).filter(|rest| !rest.is_zero());
     let end = end(&ending, time_limit, lost.is_some());
     let unreleased = finish(renewer, rest.map(Ttl::at_least), end, &mut lost);
