@@ -40,7 +40,7 @@ impl Tree {
 
     fn command(&self) -> i32 {
         let is_command =
-            |pid: &i32| name_of(parent_of(*pid)) == "nxlock-guard" && text_of_status(*pid, "NSsid") != pid.to_string();
+            |pid: &i32| name_of(parent_of(*pid)) == "nx-guard" && text_of_status(*pid, "NSsid") != pid.to_string();
         self.pids.iter().copied().find(is_command).expect("the guard has a child")
     }
 
@@ -145,7 +145,7 @@ fn the_guard_leads_a_session_of_its_own_and_hears_no_signal() {
     let local = Local::start();
     let tree = Tree::start(&local, &["-t", "1h"]);
     let guard = tree.guard();
-    assert_eq!(name_of(guard), "nxlock-guard");
+    assert_eq!(name_of(guard), "nx-guard");
     assert_eq!(parent_of(guard), tree.running.pid());
     assert_eq!(text_of_status(guard, "NSsid"), guard.to_string());
     let blocked = u64::from_str_radix(&text_of_status(guard, "SigBlk"), 16).unwrap();
@@ -397,6 +397,77 @@ fn a_nested_run_passes_a_signal_on_once() {
 {text}"
         );
     }
+}
+
+/// Counts INT and USR1. At USR2, signals its parent, the guard, and exits when nxlock has forwarded that signal: what the
+/// guard received before, it has forwarded before.
+const COUNTS_BEHIND_THE_GUARD: &str = r#"trap 'echo got-INT' INT; trap 'echo got-USR1' USR1;
+    trap 'kill -URG $PPID' USR2; trap 'echo end; exit 4' URG; echo pid $$; while :; do sleep 300 & wait; done"#;
+
+/// Lets kill(1) signal these processes, and ends it.
+#[track_caller]
+fn kill_sends(signal: &str, pids: &[i32]) {
+    let pids = pids.iter().map(ToString::to_string);
+    let done = std::process::Command::new("sh").args(["-c", "kill -s \"$@\"", "sh", signal]).args(pids).status();
+    assert!(done.expect("there is a shell").success());
+}
+
+/// Sends a signal to the guard, and to nxlock too if asked, so that the guard looks for the sender when it has gone.
+/// Returns what the command prints.
+#[track_caller]
+fn signalled_while_the_guard_is_frozen(authority: &impl Authority, signal: &str, and_nxlock: bool) -> String {
+    let mut running = authority.nxlock(["run", "job", "-c", COUNTS_BEHIND_THE_GUARD]).start();
+    let guard = parent_of(running.line("pid ").parse().unwrap());
+    freeze(guard);
+    let nxlock = Some(running.pid()).filter(|_| and_nxlock);
+    kill_sends(signal, &[guard].into_iter().chain(nxlock).collect::<Vec<_>>());
+    if and_nxlock {
+        running.line(&format!("got-{signal}"));
+    }
+    is_sent(guard, Signal::SIGCONT);
+    running.signal(Signal::SIGUSR2);
+    running.line("end");
+    running.finish().exits(4).text()
+}
+
+#[test]
+fn a_signal_to_nxlock_and_to_its_guard_reaches_the_command_once() {
+    let local = Local::start();
+    for signal in ["INT", "USR1"] {
+        let text = signalled_while_the_guard_is_frozen(&local, signal, true);
+        assert_eq!(text.matches(&format!("got-{signal}")).count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_signal_of_another_process_to_the_guard_alone_does_not_reach_the_command() {
+    let local = Local::start();
+    let text = signalled_while_the_guard_is_frozen(&local, "USR1", false);
+    assert!(!text.contains("got-"), "{text}");
+    // Nor does that of a process that lives.
+    let mut running = local.nxlock(["run", "job", "-c", COUNTS_BEHIND_THE_GUARD]).start();
+    is_sent(parent_of(running.line("pid ").parse().unwrap()), Signal::SIGUSR1);
+    running.signal(Signal::SIGUSR2);
+    running.line("end");
+    let text = running.finish().exits(4).text();
+    assert!(!text.contains("got-"), "{text}");
+}
+
+#[test]
+fn no_process_of_a_run_but_nxlock_has_its_name() {
+    let local = Local::start();
+    let mut running = local.nxlock(["run", "job", "-c", "echo pid $$; exec sleep 300"]).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    assert_eq!(name_of(running.pid()), "nxlock");
+    let others: Vec<String> = running.descendants().into_iter().map(name_of).collect();
+    assert!(
+        others.contains(&"nx-guard".to_owned()) && !others.iter().any(|name| name.contains("nxlock")),
+        "{others:?}"
+    );
+    // As `pkill -9 nxlock` does.
+    running.signal(Signal::SIGKILL);
+    Turn::had(&local, &[]).leaves();
+    assert!(!is_alive(command));
 }
 
 #[test]

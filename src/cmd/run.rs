@@ -182,7 +182,7 @@ fn without_a_guard(name: &LockName, guard: Pid) -> Error {
         kind: ErrorKind::Internal,
         action: format!("cannot supervise the command under \"{name}\""),
         cause: format!("its guard (process {guard}) was killed, and so were the command and all that it had started"),
-        hint: "find out what kills processes named nxlock-guard: the kernel may, for lack of memory".into(),
+        hint: "find out what kills processes named nx-guard: the kernel may, for lack of memory".into(),
     }
 }
 

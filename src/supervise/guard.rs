@@ -348,24 +348,18 @@ impl Guarding {
         }
     }
 
-    /// Forwards to nxlock a signal from the command's tree, such as a command sends to its parent. A signal from
-    /// another process, such as an init that stops a whole service, has reached nxlock too.
+    /// Forwards to nxlock a signal from the command's tree, such as a command sends to its parent. No other is forwarded:
+    /// another process, such as an init that stops a whole service, has signalled nxlock too. Call before reaping:
+    /// until then, a child that has ended still belongs to the tree.
     fn pass_on(&self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let number = info.ssi_signo.cast_signed();
             let is_sent = info.ssi_code <= 0 && number != libc::SIGCHLD;
             // nxlock's death orphans the guard before the parent-death signal arrives.
-            if is_sent && self.is_of_the_tree(info.ssi_pid) && !self.is_orphaned() {
+            if is_sent && self.tree.has(Pid::from_raw(info.ssi_pid.cast_signed())) && !self.is_orphaned() {
                 let _ = tree::send(self.nxlock, number);
             }
         }
-    }
-
-    /// Returns whether the sender of a signal belongs to the tree, or has ended since.
-    fn is_of_the_tree(&self, sender: u32) -> bool {
-        let sender = Pid::from_raw(sender.cast_signed());
-        let is_gone = || tree::send(sender, 0) == Err(Errno::ESRCH);
-        sender.as_raw() > 0 && self.tree.all().is_none_or(|all| all.contains(&sender) || is_gone())
     }
 
     fn repeat_that_it_started(&self, command: Pid) {

@@ -14,8 +14,8 @@ use nix::unistd::{Pid, getpgid, getpgrp};
 use super::spawn::Terminal;
 use crate::proc::{self, Stat};
 
-/// The name of a guard in ps(1) and pgrep(1).
-pub const GUARD: &str = "nxlock-guard";
+/// The name of a guard in ps(1) and pgrep(1). It does not contain nxlock's: `pkill nxlock` must not kill both.
+pub const GUARD: &str = "nx-guard";
 
 /// All descendants of this process except its helpers.
 pub struct Tree {
@@ -88,6 +88,14 @@ impl Tree {
         self.listed(&|_| false)
     }
 
+    /// Returns whether a process is one of the tree now. One that has ended is, until its parent has reaped it.
+    pub fn has(&self, pid: Pid) -> bool {
+        let own = std::process::id().cast_signed();
+        // First: the process may end.
+        let descends = pid.as_raw() > 0 && !self.helpers.contains(&pid) && descends(pid.as_raw(), own);
+        if proc::is_ours() { descends } else { self.all().is_some_and(|all| all.contains(&pid)) }
+    }
+
     /// Returns the same without the guards of nested runs and their descendants: their nxlock signals those.
     pub fn without_nested(&self) -> Option<Vec<Pid>> {
         self.listed(&|shown| proc::name(shown) == GUARD)
@@ -124,6 +132,23 @@ fn queue(pid: Pid, number: c_int, value: u64) {
     let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(usize::try_from(value).unwrap_or(0)) };
     // SAFETY: sigqueue(3) takes two numbers and passes the value on without reading it.
     unsafe { libc::sigqueue(pid.as_raw(), number, value) };
+}
+
+/// Returns whether a process descends from another, which lives. A process that loses its parent meanwhile gets another:
+/// then the search begins again.
+fn descends(pid: i32, ancestor: i32) -> bool {
+    let parent = |pid| Stat::of(pid).map(|stat| stat.parent);
+    for _ in 0..=ROUNDS {
+        let Some(mut at) = parent(pid) else { return false };
+        while at != ancestor && at > 1 {
+            let Some(next) = parent(at) else { break };
+            at = next;
+        }
+        if at == ancestor || at <= 1 {
+            return at == ancestor;
+        }
+    }
+    false
 }
 
 /// Returns the descendants by the kernel's lists of children, proc_pid_children(5). A deadline may be near, and this
@@ -202,9 +227,14 @@ mod tests {
         assert!(by_parents(own, &|_| false).unwrap().contains(&pid.as_raw()));
         assert!(!by_parents(own, &|shown| shown == pid.as_raw()).unwrap().contains(&pid.as_raw()));
         assert!(Tree::new(vec![], Terminal::Absent).all().unwrap().contains(&pid));
+        assert!(Tree::new(vec![], Terminal::Absent).has(pid));
+        assert!(!Tree::new(vec![pid], Terminal::Absent).has(pid) && !descends(own, pid.as_raw()));
         assert!(!Tree::new(vec![pid], Terminal::Absent).all().unwrap().contains(&pid));
         assert!(by_children(own, &|_| false).is_none_or(|found| found.contains(&pid.as_raw())));
         child.kill().unwrap();
+        // A zombie is still there.
+        assert!(descends(pid.as_raw(), own));
         child.wait().unwrap();
+        assert!(!descends(pid.as_raw(), own));
     }
 }

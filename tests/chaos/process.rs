@@ -89,7 +89,7 @@ pub fn command_of(nxlock: i32) -> Option<i32> {
 }
 
 pub fn is_guard(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nxlock-guard")
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nx-guard")
 }
 
 /// Returns for how many nanoseconds a process was runnable while others ran: the second field, proc_pid_schedstat(5).

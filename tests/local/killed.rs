@@ -111,7 +111,7 @@ fn what_a_killed_run_has_started_is_gone_before_the_next_has_its_lock() {
 /// Returns the command of a run: among the processes that have its environment, the guard's child.
 fn command_of(holder: &Running) -> i32 {
     let descendants = holder.descendants();
-    let is_command = |pid: &i32| name_of(parent_of(*pid)) == "nxlock-guard";
+    let is_command = |pid: &i32| name_of(parent_of(*pid)) == "nx-guard";
     descendants.into_iter().find(|pid| is_alive(*pid) && is_command(pid)).expect("a guard's child")
 }
 
