@@ -28,7 +28,7 @@ use crate::clock::{Boot, Moment, wall};
 use crate::error::ErrorKind;
 use crate::lock::{Fence, Sharing, Slot, Token};
 use crate::store::AcquireMode;
-use crate::text;
+use crate::{log, text};
 
 /// What nxlock knows of this machine: its boot, and the processes that it can see.
 pub struct Machine {
@@ -234,17 +234,23 @@ impl<'a> Transaction<'a> {
         self.blank_ended_shares()?;
         if is_share {
             self.remove_share(token)?;
-        } else if ours {
+            // The share is gone, whatever fails now: a shared record without shares is that of a free lock, and the write
+            // to the shares has woken the first waiter, which asks again.
+            if let Err(fault) = self.serve(true) {
+                log::trace(format_args!("no waiter is called: {}", fault.cause));
+            }
+            return Ok(ours);
+        }
+        if ours {
             self.record.state = State::Free;
         } else {
             self.settle()?;
         }
         match self.first()? {
-            Some(first) if self.fits(first.token.sharing())? => self.call(&first)?,
-            _ if ours && self.record.state == State::Free => self.write()?,
-            _ => {}
+            Some(first) if self.fits(first.token.sharing())? => self.call(&first),
+            _ if is_released && self.record.state == State::Free => self.write(),
+            _ => Ok(()),
         }
-        Ok(ours)
     }
 
     /// Returns whether this token has the lock, or a share of it, or a reservation.
@@ -260,6 +266,12 @@ impl<'a> Transaction<'a> {
     /// that has restarted since.
     fn forget_the_dead(&mut self) -> Result<(), LocalError> {
         if self.record.boot.as_deref() == self.machine.boot.id() && self.record.boot.is_some() {
+        self.serve(ours)?;
+        Ok(ours)
+    }
+
+    /// Reserves what was released for the first waiter, or writes that the lock is free. One write decides both.
+    fn serve(&mut self, is_released: bool) -> Result<(), LocalError> {
             return Ok(());
         }
         let waiters: Vec<Waiter> = self.waiters.all().cloned().collect();
