@@ -1,8 +1,32 @@
-//! Closes the descriptors that a process inherited and was not started to use.
+//! The numbers of descriptors: closes those that a process inherited and was not started to use, and finds one for a
+//! descriptor that the command is to inherit.
 
-use std::os::fd::RawFd;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::errno::Errno;
 use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
+
+/// The highest number for a descriptor that the command inherits. bash(1) keeps its script at 255, and a higher number
+/// would make the kernel copy a larger table at each fork(2) of the command.
+const HIGHEST: RawFd = 254;
+
+/// Gives a file the highest free number up to [`HIGHEST`] and to the limit of this process, or leaves its number if
+/// there is none above it: scripts and programs expect the low numbers to be free. The descriptor is closed at exec.
+///
+/// # Errors
+/// As fcntl(2).
+pub fn moved_up(file: File) -> io::Result<OwnedFd> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let highest = RawFd::try_from(limit).map_or(HIGHEST, |limit| HIGHEST.min(limit - 1));
+    // SAFETY: F_GETFD reads a flag of a descriptor, or fails if there is none.
+    let is_free = |number: &RawFd| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
+    let Some(number) = (file.as_raw_fd() + 1..=highest).rev().find(is_free) else { return Ok(file.into()) };
+    // SAFETY: F_DUPFD_CLOEXEC takes numbers, and returns a new descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(Errno::result(libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number))?) })
+}
 
 /// Closes everything but the standard streams and `kept`: a flock(1) lock or a pipe on another descriptor would last
 /// until this process ends. Call after fork(2), in a process that uses no other descriptor any more.

@@ -11,7 +11,7 @@ mod redis;
 mod scan;
 mod url;
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -118,10 +118,19 @@ pub trait Store: Send {
     /// If the store cannot be reached. Later failures are findings.
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error>;
 
-    /// Returns a descriptor that keeps the claim while any process has it open, if the store has one. The store owns
-    /// it.
+    /// Returns a descriptor that keeps the claim until its lease ends while nxlock or its guard has it open, if the store
+    /// has one. The store owns it.
     fn claim_fd(&self) -> Option<RawFd> {
         None
+    }
+
+    /// Opens a descriptor for the command to inherit, if the store has one: while a process has it open, nobody else gets
+    /// the lock, whatever becomes of nxlock, its guard and the lease, unless the lock is released.
+    ///
+    /// # Errors
+    /// If it cannot be opened. No command must begin then.
+    fn command_fd(&self) -> Result<Option<OwnedFd>, Error> {
+        Ok(None)
     }
 
     /// Returns a descriptor that is readable when the connection to the server has ended, if there is one.

@@ -9,6 +9,7 @@ mod idle;
 mod kernel;
 mod killed;
 mod namespaces;
+mod orphans;
 mod place;
 mod records;
 mod removed;

@@ -3,6 +3,7 @@
 mod orphaned;
 
 use std::ffi::OsString;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -49,9 +50,9 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     };
     log::trace(format_args!("got \"{}\"", lock.name));
     // Allocate everything fallible before spawning: nxlock must be able to keep the lock and to stop the command.
-    let alarm = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
-    let alarm = match alarm {
-        Ok(alarm) => alarm,
+    let prepared = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
+    let (alarm, command_fd) = match prepared.and_then(|alarm| Ok((alarm, store.command_fd()?))) {
+        Ok(prepared) => prepared,
         Err(error) => {
             give_back(&mut *store, &claim, timeout);
             return Err(error);
@@ -76,6 +77,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         start_by: rules.stop_at(lease.until),
         kill_at: rules.kill_at(lease.until),
         keep_open: claim_fd,
+        for_the_command: command_fd.as_ref().map(AsRawFd::as_raw_fd),
         give_back: &|status, time_limit| {
             let end = match asked.descendants {
                 // The guard has killed those that the run waited for.
@@ -98,6 +100,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             return Ok(not_run(lock, words, errno, given_back));
         }
     };
+    drop(command_fd);
     let mut renewer = Renewer::new(store, claim, asked.ttl, lease, timeout, alarm);
     let supervisor = Supervisor::new((&mut guard, terminal), lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, asked_by, until } =

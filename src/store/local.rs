@@ -24,7 +24,7 @@ mod waiter;
 mod waiters;
 
 use std::fs::File;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -435,6 +435,11 @@ impl Store for Local {
 
     fn claim_fd(&self) -> Option<RawFd> {
         self.held.as_ref().map(HolderFile::fd)
+    }
+
+    fn command_fd(&self) -> Result<Option<OwnedFd>, Error> {
+        let opened = self.held.as_ref().map(HolderFile::for_the_command).transpose();
+        opened.map_err(|error| self.error("keep a lock", None, LocalError::of(&self.directory.path(), &error)))
     }
 
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::fs::File;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
@@ -136,7 +137,8 @@ impl Program {
         unsafe { system_call(libc::SYS_execve, arguments) }.err().unwrap_or(Errno::UnknownErrno)
     }
 
-    /// Starts a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
+    /// Starts a process that becomes the command, unless `start_by` passes before it is ready; the command inherits the
+    /// descriptor `kept` in addition to those that are not closed at exec. Does not wait for
     /// execve(2), which a hung file system may delay. The process itself calls `begins` first; if it does not become the
     /// command, it calls `failed` with the reason and exits with 127. The kernel kills it when the calling thread ends,
     /// prctl(2).
@@ -150,13 +152,14 @@ impl Program {
         &'static self,
         terminal: Terminal,
         start_by: Moment,
+        kept: Option<RawFd>,
         begins: impl Fn() + 'static,
         failed: impl Fn(Errno) + 'static,
     ) -> Result<Pid, Errno> {
         let parent = getpid();
         let become_it = move || {
             begins();
-            failed(self.begin(terminal, parent, start_by));
+            failed(self.begin(terminal, parent, start_by, kept));
         };
         // SAFETY: it makes only system calls, and those of libc cannot fail: of signal(2) and sigprocmask(2) with valid
         // arguments, getpid(2), getppid(2), and clock_gettime(2).
@@ -164,10 +167,16 @@ impl Program {
     }
 
     /// Becomes the program as a child of `parent`; returns the error if that fails.
-    fn begin(&self, terminal: Terminal, parent: Pid, start_by: Moment) -> Errno {
+    fn begin(&self, terminal: Terminal, parent: Pid, start_by: Moment, kept: Option<RawFd>) -> Errno {
         if terminal == Terminal::Absent
             // SAFETY: setpgid(2) takes numbers.
             && let Err(errno) = unsafe { system_call(libc::SYS_setpgid, [0; 6]) }
+        {
+            return errno;
+        }
+        if let Some(kept) = kept.and_then(|kept| usize::try_from(kept).ok())
+            // SAFETY: F_SETFD changes a flag of a descriptor of this process alone, or fails if there is none.
+            && let Err(errno) = unsafe { system_call(libc::SYS_fcntl, [kept, libc::F_SETFD as usize, 0, 0, 0, 0]) }
         {
             return errno;
         }
@@ -248,7 +257,8 @@ mod tests {
         let say = move |number: i32| _ = write(tell, &number.to_ne_bytes());
         // SAFETY: both make system calls that cannot fail.
         let pid = unsafe {
-            program.spawn(Terminal::Absent, start_by, move || say(getpid().as_raw()), move |errno| say(errno as i32))
+            let (begins, failed) = (move || say(getpid().as_raw()), move |errno| say(errno as i32));
+            program.spawn(Terminal::Absent, start_by, None, begins, failed)
         };
         let pid = pid.unwrap();
         let status = waitpid(pid, None).unwrap();

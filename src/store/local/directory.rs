@@ -82,7 +82,7 @@ impl Directory {
         }
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         match self {
             Directory::OfUser => PathBuf::from(format!("/tmp/nxlock-{}", geteuid())),
             Directory::At(path) => path.clone(),

@@ -62,7 +62,7 @@ impl Transaction<'_> {
             (None, Some(_)) => StateKind::Held,
             (None, None) => StateKind::Foreign,
         };
-        LockState { kind: state, holder, ttl: Some(self.left(grant)), fence, legacy: None, shares: None }
+        LockState { kind: state, holder, ttl: runs(self.left(grant)), fence, legacy: None, shares: None }
     }
 
     fn shared(&self, fence: Option<Fence>) -> LockState {
@@ -78,7 +78,7 @@ impl Transaction<'_> {
         let mut held: Vec<Share> = self.shares().filter_map(share).collect();
         held.sort_by_key(|share| (share.slot, Reverse(share.holder.held)));
         let shares = Shares { held, ..self.occupancy() };
-        let ttl = self.shares().map(|share| self.left(&share.grant)).max();
+        let ttl = self.shares().map(|share| self.left(&share.grant)).max().and_then(runs);
         LockState { kind: StateKind::Shared, holder: None, ttl, fence, legacy: None, shares: Some(shares) }
     }
 
@@ -109,4 +109,9 @@ impl Transaction<'_> {
         let grants = self.record.grant().into_iter().chain(self.shares().map(|share| &share.grant));
         grants.map(|grant| &grant.token).find(|token| token.id().as_ref() == Some(id)).cloned()
     }
+}
+
+/// Returns the rest of a lease; none if it has ended, and the claim has not: processes of its command keep that.
+fn runs(left: Duration) -> Option<Duration> {
+    Some(left).filter(|left| !left.is_zero())
 }

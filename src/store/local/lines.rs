@@ -70,6 +70,12 @@ impl<L: Line> Lines<L> {
         self.file.as_ref().ok_or_else(gone)
     }
 
+    /// Opens the file once more: the new open file description has locks of its own.
+    pub fn opened_anew(&self, directory: &OpenDirectory) -> Result<File, LocalError> {
+        let gone = || LocalError::of(&self.path, &io::Error::from(io::ErrorKind::NotFound));
+        directory.open_file(&self.path)?.ok_or_else(gone)
+    }
+
     /// Returns the file, if it has been opened.
     pub fn opened(&self) -> Option<&File> {
         self.file.as_ref()

@@ -1,7 +1,8 @@
 //! Locks on numbers: on the byte with that offset in a file, by an open file description, fcntl_locking(2).
 //!
 //! A waiter locks its ticket in the waiters file while it waits, and a holder its fence in the record file while it
-//! holds, or the number of its share in the shares file. The kernel thus knows who is alive: a lock ends when the last
+//! holds, or the number of its share in the shares file; the processes of its command keep a byte beside that. The
+//! kernel thus knows who is alive: a lock ends when the last
 //! process has closed the file, however that process ends and in whichever namespace it is. The kernel then wakes the
 //! processes that wait for the lock. The byte need not exist. Other fcntl(2) locks would end as soon as any descriptor
 //! of the file is closed.
@@ -15,6 +16,15 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use super::background::Background;
+
+/// Numbers from here on are those of [`of_tree`].
+const TREES: u64 = 1 << 62;
+
+/// Returns the number that the processes of a command keep beside that of their claim. The numbers of claims are times in
+/// microseconds, far below it.
+pub fn of_tree(number: u64) -> u64 {
+    TREES + number % (TREES - 1)
+}
 
 /// Describes a lock on the byte of a number.
 fn byte(number: u64, kind: libc::c_int) -> libc::flock {

@@ -60,3 +60,9 @@ impl Shares {
         Ok(file)
     }
 }
+    /// Returns whether a process of the command of the share with this number has the share open.
+    pub fn is_in_use(&self, number: u64) -> Result<bool, LocalError> {
+        let taken = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_taken(file, ofd_lock::of_tree(number)));
+        taken.map_err(|error| LocalError::unlockable(&self.path, &error))
+    }
+

@@ -15,7 +15,8 @@ use super::shares::Shares;
 use super::transaction::{End, Granted, HolderFile, Request, Transaction};
 use crate::lock::{Fence, Shares as Occupancy, Sharing, Slot, Token};
 
-/// Maximum number of watched processes that a waiter waits for; beyond that, it polls.
+/// Maximum number of watched processes, and of commands whose nxlock is gone, that a waiter waits for; beyond that, it
+/// polls.
 const WATCHED: usize = 64;
 
 impl Transaction<'_> {
@@ -29,7 +30,7 @@ impl Transaction<'_> {
                 over.push(token.clone());
                 continue;
             }
-            match self.end(&share.grant, || shares.is_kept(share.number))? {
+            match self.end(&share.grant, || shares.is_kept(share.number), || shares.is_in_use(share.number))? {
                 End::Come => {
                     if share.grant.reserved.is_some() && share.grant.until <= self.now {
                         self.late.push(token.clone());
@@ -37,6 +38,7 @@ impl Transaction<'_> {
                     over.push(token.clone());
                 }
                 End::Awaited(process) => self.awaited.extend(process.filter(|_| self.awaited.len() < WATCHED)),
+                End::Orphaned => self.orphaned.extend(Some(share.number).filter(|_| self.orphaned.len() < WATCHED)),
             }
         }
         shares.forget(|share| over.contains(&share.grant.token));
@@ -60,9 +62,10 @@ impl Transaction<'_> {
         self.shares.as_ref().map(Shares::occupancy).unwrap_or_default()
     }
 
-    /// Returns when enough of the shares may have expired for a waiter: one, or all for an exclusive lock.
+    /// Returns when enough of the shares may have expired for a waiter: one, or all for an exclusive lock. Those whose
+    /// leases have ended are kept by processes.
     pub(super) fn shares_until(&self, sharing: Sharing) -> Option<u64> {
-        let ends = self.shares().map(|share| share.grant.until);
+        let ends = self.shares().map(|share| share.grant.until).filter(|until| *until > self.now);
         if sharing == Sharing::Exclusive { ends.max() } else { ends.min() }
     }
 

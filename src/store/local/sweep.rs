@@ -48,10 +48,14 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     let record = transaction::record(&file.0, path).ok()?.ok()?;
     let part = |part| directory.file(&record.key, part);
     let other_boot = machine.boot.is_other_than(record.boot.as_deref());
-    let kept = ofd_lock::is_taken(&file.0, record.fence).unwrap_or(true);
+    let is_taken = |byte| ofd_lock::is_taken(&file.0, byte).unwrap_or(true);
+    // What a run has left behind keeps its byte, but not a lock that was released.
+    let kept = is_taken(record.fence) || record.grant().is_some() && is_taken(ofd_lock::of_tree(record.fence));
     let runs = |grant: &Grant| !other_boot && grant.until > machine.boot.micros(Moment::now());
     let held = record.grant().is_some_and(runs);
-    let is_kept = |shares: &Shares, share: &Share| shares.is_kept(share.number).unwrap_or(true);
+    let is_kept = |shares: &Shares, share: &Share| {
+        shares.is_kept(share.number).unwrap_or(true) || shares.is_in_use(share.number).unwrap_or(true)
+    };
     let counts = |share: &Share| record.state == State::Shared(share.generation) && runs(&share.grant);
     let has = |shares: &Shares| shares.all().any(|share| counts(share) || is_kept(shares, share));
     let shared = Shares::read(directory, part(Part::Shares)).map_or(true, |shares| has(&shares));

@@ -25,6 +25,7 @@ use super::shares::Shares;
 use super::waiter::{Next, WaiterFile};
 use super::waiters::Waiters;
 use crate::clock::{Boot, Moment, wall};
+use crate::descriptors::moved_up;
 use crate::error::ErrorKind;
 use crate::lock::{Fence, Sharing, Slot, Token};
 use crate::store::AcquireMode;
@@ -47,7 +48,7 @@ impl Machine {
     }
 }
 
-/// A claim bound to this process and its children: the record file, opened for this alone, with the byte of the fence
+/// A claim bound to this process and its guard: the record file, opened for this alone, with the byte of the fence
 /// locked; or the shares file, with the byte of the share's number locked.
 pub struct HolderFile {
     pub(super) file: File,
@@ -58,6 +59,15 @@ impl HolderFile {
     /// Returns the descriptor that holds the lock on the byte.
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
+    }
+
+    /// Opens the file once more, for the command to inherit: processes that have it open keep the claim even if nxlock
+    /// and its guard are killed at once. nxlock and the guard must close it: if they are stopped, their lease ends.
+    pub fn for_the_command(&self) -> io::Result<OwnedFd> {
+        // By the descriptor: the file may have been removed.
+        let file = File::options().read(true).write(true).open(format!("/proc/self/fd/{}", self.fd()))?;
+        ofd_lock::take(&file, ofd_lock::of_tree(self.byte))?;
+        moved_up(file)
     }
 
     /// Unlocks the byte for all processes that have the descriptor open.
@@ -84,6 +94,10 @@ pub struct Transaction<'a> {
     pub(super) now: u64,
     /// Pidfds of the watched processes of claims that no process has open any more.
     pub(super) awaited: Vec<OwnedFd>,
+    /// Numbers of the claims that only processes of their commands keep.
+    pub(super) orphaned: Vec<u64>,
+    /// The lease of the record's claim has ended, and processes of its command keep the claim.
+    outlasted: bool,
 }
 
 /// A request for the lock.
@@ -118,6 +132,8 @@ pub(super) enum End {
     Come,
     /// With the pidfd of the watched process, if no process has the claim open any more.
     Awaited(Option<OwnedFd>),
+    /// No nxlock keeps it any more, or its lease has ended, but processes of its command run.
+    Orphaned,
 }
 
 impl<'a> Transaction<'a> {
@@ -148,7 +164,12 @@ impl<'a> Transaction<'a> {
             late: Vec::new(),
             now,
             awaited: Vec::new(),
+            orphaned: Vec::new(),
+            outlasted: false,
         };
+        if let Some(grant) = transaction.record.grant().filter(|grant| grant.until <= now) {
+            transaction.outlasted = matches!(transaction.end_of(grant)?, End::Orphaned);
+        }
         if matches!(transaction.record.state, State::Shared(_)) {
             transaction.read_shares()?;
         }
@@ -246,6 +267,12 @@ impl<'a> Transaction<'a> {
         } else {
             self.settle()?;
         }
+        self.serve(ours)?;
+        Ok(ours)
+    }
+
+    /// Reserves what was released for the first waiter, or writes that the lock is free. One write decides both.
+    fn serve(&mut self, is_released: bool) -> Result<(), LocalError> {
         match self.first()? {
             Some(first) if self.fits(first.token.sharing())? => self.call(&first),
             _ if is_released && self.record.state == State::Free => self.write(),
@@ -266,12 +293,6 @@ impl<'a> Transaction<'a> {
     /// that has restarted since.
     fn forget_the_dead(&mut self) -> Result<(), LocalError> {
         if self.record.boot.as_deref() == self.machine.boot.id() && self.record.boot.is_some() {
-        self.serve(ours)?;
-        Ok(ours)
-    }
-
-    /// Reserves what was released for the first waiter, or writes that the lock is free. One write decides both.
-    fn serve(&mut self, is_released: bool) -> Result<(), LocalError> {
             return Ok(());
         }
         let waiters: Vec<Waiter> = self.waiters.all().cloned().collect();
@@ -284,8 +305,9 @@ impl<'a> Transaction<'a> {
     }
 
     pub(super) fn held_with(&self, token: &Token) -> bool {
-        let grant = self.record.grant().filter(|grant| grant.token == *token && grant.until > self.now);
-        (grant.is_some() && !self.is_of_another_boot()) || self.share_of(token).is_some()
+        let runs = |grant: &Grant| self.outlasted || (grant.until > self.now && !self.is_of_another_boot());
+        let grant = self.record.grant().filter(|grant| grant.token == *token && runs(grant));
+        grant.is_some() || self.share_of(token).is_some()
     }
 
     /// Returns whether one more may hold the lock.
@@ -313,29 +335,43 @@ impl<'a> Transaction<'a> {
         grants.filter_map(|grant| grant.reserved).next()
     }
 
-    /// Clears the claim if its lease has expired, or if the kernel knows that its holder is gone.
+    /// Clears the claim if its lease has expired, or if the kernel knows that its holder is gone; but not while
+    /// processes of its command run.
     pub(super) fn settle(&mut self) -> Result<(), LocalError> {
         let Some(grant) = self.record.grant() else { return Ok(()) };
-        match self.end(grant, || self.is_held_open())? {
+        match self.end_of(grant)? {
             End::Come => self.record.state = State::Free,
             End::Awaited(process) => self.awaited = process.into_iter().collect(),
+            End::Orphaned => self.orphaned = vec![self.record.fence],
         }
         Ok(())
     }
 
-    /// Returns whether a claim has ended. `is_held_open` tells whether a process has it open.
+    /// Returns whether the record's claim has ended.
+    fn end_of(&self, grant: &Grant) -> Result<End, LocalError> {
+        let is_taken =
+            |byte| ofd_lock::is_taken(&self.file.0, byte).map_err(|error| LocalError::unlockable(&self.path, &error));
+        let fence = self.record.fence;
+        self.end(grant, || is_taken(fence), || is_taken(ofd_lock::of_tree(fence)))
+    }
+
+    /// Returns whether a claim has ended. `is_held_open` tells whether nxlock or its guard has it open, and `is_in_use`
+    /// whether a process of its command does.
     pub(super) fn end(
         &self,
         grant: &Grant,
-        is_held_open: impl FnOnce() -> Result<bool, LocalError>,
+        is_held_open: impl Fn() -> Result<bool, LocalError>,
+        is_in_use: impl Fn() -> Result<bool, LocalError>,
     ) -> Result<End, LocalError> {
         let is_over = match (grant.reserved, grant.life) {
+            (None, Life::Holder) if grant.until > self.now && is_held_open()? => false,
+            (None, Life::Holder) if is_in_use()? => return Ok(End::Orphaned),
+            (None, Life::Holder) => true,
             _ if grant.until <= self.now => true,
             (Some(ticket), _) => !self.waiters.lives(ticket)?,
             // A grant in the future was made by the clock of another boot.
             (None, Life::Lease) => self.is_of_another_boot() || grant.granted > self.now,
-            (None, _) if is_held_open()? => false,
-            (None, Life::Holder) => true,
+            (None, Life::HolderAnd(_)) if is_held_open()? => false,
             (None, Life::HolderAnd(_)) if self.is_of_another_boot() => true,
             (None, Life::HolderAnd(process)) => match self.machine.pid_view().presence(&process) {
                 Presence::Runs(end) => return Ok(End::Awaited(Some(end))),
@@ -344,11 +380,6 @@ impl<'a> Transaction<'a> {
             },
         };
         Ok(if is_over { End::Come } else { End::Awaited(None) })
-    }
-
-    /// Returns whether the process that was granted the claim, or a child of it, has the claim open.
-    fn is_held_open(&self) -> Result<bool, LocalError> {
-        ofd_lock::is_taken(&self.file.0, self.record.fence).map_err(|error| LocalError::unlockable(&self.path, &error))
     }
 
     /// Drops a waiter that let its reservation lapse.
@@ -422,21 +453,32 @@ impl<'a> Transaction<'a> {
             self.waiters.remove(&waiter.token)?;
         }
         let processes = std::mem::take(&mut self.awaited);
+        let orphaned = std::mem::take(&mut self.orphaned);
         let grant = self.record.grant();
-        let until = grant.map(|grant| grant.until).or(self.shares_until(token.sharing())).unwrap_or(self.now);
+        let until = match grant {
+            Some(grant) => Some(grant.until).filter(|until| *until > self.now),
+            None => self.shares_until(token.sharing()),
+        };
         let front = match ahead {
             Some(_) => None,
             None => Some(Next {
                 record: &self.file.0,
                 shares: self.shares.as_ref().filter(|shares| !shares.is_empty()).and_then(Shares::opened),
                 holder: match grant {
-                    Some(Grant { reserved: None, life: Life::Holder | Life::HolderAnd(_), .. }) => {
+                    Some(Grant { reserved: None, life: Life::Holder | Life::HolderAnd(_), .. })
+                        if orphaned.is_empty() =>
+                    {
                         Some((self.opened_anew()?, self.record.fence))
                     }
                     _ => None,
                 },
                 processes,
-                until: self.machine.boot.moment(until),
+                orphaned: match (orphaned.is_empty(), grant, &self.shares) {
+                    (true, ..) => None,
+                    (false, None, Some(shares)) => Some((shares.opened_anew(self.directory)?, orphaned)),
+                    (false, ..) => Some((self.opened_anew()?, orphaned)),
+                },
+                until: until.map_or(Moment::NEVER, |until| self.machine.boot.moment(until)),
             }),
         };
         // Only a waiter that has yet to claim its reservation can be ahead of the first.

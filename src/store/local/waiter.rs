@@ -52,6 +52,8 @@ pub struct WaiterFile {
     holder: Option<(u64, Background)>,
     /// Each is readable when a watched process has ended, pidfd_open(2).
     processes: Vec<OwnedFd>,
+    /// The numbers of claims that only processes of their commands keep, and the waits for the last of these.
+    orphaned: Vec<(u64, Background)>,
     /// The looks that are left since the last holder closed its file.
     closing: &'static [Duration],
     look_at: Moment,
@@ -73,6 +75,8 @@ pub struct Next<'a> {
     pub holder: Option<(File, u64)>,
     /// Pidfds of the watched processes of claims that no process has open any more.
     pub processes: Vec<OwnedFd>,
+    /// The file of the claims that only processes of their commands keep, opened for this alone, and their numbers.
+    pub orphaned: Option<(File, Vec<u64>)>,
     /// When the claim expires, or enough of the shares may have.
     pub until: Moment,
 }
@@ -90,6 +94,7 @@ impl WaiterFile {
             newer: None,
             holder: None,
             processes: Vec::new(),
+            orphaned: Vec::new(),
             closing: &[],
             look_at: Moment::now(),
         })
@@ -119,7 +124,9 @@ impl WaiterFile {
             }
         }
         let Some(front) = front else {
-            (self.record, self.holder, self.processes) = (None, None, Vec::new());
+            (self.record, self.holder) = (None, None);
+            self.processes.clear();
+            self.orphaned.clear();
             return Ok(());
         };
         let inode = inode(front.record)?;
@@ -155,11 +162,32 @@ impl WaiterFile {
             None => self.holder = None,
         }
         self.processes = front.processes;
+        let are_awaited = self.await_orphaned(front.orphaned);
         self.look_at = self.look_at.min(front.until + Duration::from_millis(1));
-        if self.record.is_none() || (is_awaited && self.holder.is_none() && self.processes.is_empty()) {
+        if !are_awaited || self.record.is_none() || (is_awaited && self.holder.is_none() && self.processes.is_empty()) {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
         }
         Ok(())
+    }
+
+    /// Starts to wait for the processes that keep these claims; returns whether all are awaited.
+    fn await_orphaned(&mut self, orphaned: Option<(File, Vec<u64>)>) -> bool {
+        let Some((file, numbers)) = orphaned else {
+            self.orphaned.clear();
+            return true;
+        };
+        self.orphaned.retain(|(number, gone)| numbers.contains(number) && !gone.has_ended());
+        let file = Arc::new(file);
+        let mut are_awaited = true;
+        for number in numbers {
+            if self.orphaned.iter().all(|(other, _)| *other != number) {
+                match ofd_lock::wait_for_end(&file, ofd_lock::of_tree(number)) {
+                    Ok(gone) => self.orphaned.push((number, gone)),
+                    Err(_) => are_awaited = false,
+                }
+            }
+        }
+        are_awaited
     }
 
     /// Sets whether to watch the file of those that supersede each other too. The caller must have the record locked,
@@ -193,8 +221,9 @@ impl WaiterFile {
         let record = self.record.iter().chain(&self.newer).map(|ears| ears.inotify.as_fd());
         let holder = self.holder.iter().filter(|_| self.processes.is_empty()).map(|(_, gone)| gone.fd());
         let processes = self.processes.iter().map(AsFd::as_fd);
-        let wanted: Vec<_> =
-            ahead.chain(record).chain(holder).chain(processes).map(|fd| (fd, PollFlags::POLLIN)).collect();
+        let orphaned = self.orphaned.iter().map(|(_, gone)| gone.fd());
+        let wanted = ahead.chain(record).chain(holder).chain(processes).chain(orphaned);
+        let wanted: Vec<_> = wanted.map(|fd| (fd, PollFlags::POLLIN)).collect();
         limit.rest(self.look_at, &wanted)
     }
 }

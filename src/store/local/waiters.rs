@@ -1,9 +1,5 @@
 //! The waiters of a lock, as a file keeps them: tickets define their order.
 
-use std::fs::File;
-use std::io;
-
-use super::directory::OpenDirectory;
 use super::fault::LocalError;
 use super::lines::Lines;
 use super::ofd_lock;
@@ -12,12 +8,6 @@ use super::record::Waiter;
 pub type Waiters = Lines<Waiter>;
 
 impl Waiters {
-    /// Opens the file once more: the new open file description has locks of its own.
-    pub fn opened_anew(&self, directory: &OpenDirectory) -> Result<File, LocalError> {
-        let gone = || LocalError::of(&self.path, &io::Error::from(io::ErrorKind::NotFound));
-        directory.open_file(&self.path)?.ok_or_else(gone)
-    }
-
     /// Returns whether the waiter with this ticket is alive.
     pub fn lives(&self, ticket: u64) -> Result<bool, LocalError> {
         let taken = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_taken(file, ticket));

@@ -1,0 +1,214 @@
+//! Runs of which nxlock and its guard are killed at once, while processes that the command has started live: the kernel
+//! keeps the lock for these, as with flock(1).
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::{pid_is_killed, refused_to_run, takes_less_than};
+use crate::support::turns::{Turn, break_it, is_free, lock_status};
+use crate::support::{Authority, Local, Running, eventually, is_alive, now, parent_of, state_of};
+
+/// A command with a child in a session of its own, which neither reads stdin nor holds stdout for nxlock.
+const LEAVES: &str = "( setsid sh -c 'echo left $$; exec sleep 300' & ); echo pid $$; exec sleep 300";
+
+/// Freezes a process.
+#[track_caller]
+fn freeze(pid: i32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGSTOP).expect("it runs");
+    eventually("it is frozen", || state_of(pid) == Some('T'));
+}
+
+/// Kills an nxlock and the guard of its command so that neither can notice the other's end.
+#[track_caller]
+fn both_are_killed(nxlock: i32, guard: i32) {
+    // In this order: nxlock would continue a frozen guard.
+    freeze(nxlock);
+    freeze(guard);
+    pid_is_killed(guard);
+    pid_is_killed(nxlock);
+}
+
+/// Starts a run and kills it with its guard. Returns what is left of its command.
+#[track_caller]
+fn orphaned(local: &Local, options: &[&str]) -> (Running, i32) {
+    let words = ["run", "job"].iter().chain(options).chain(&["-c", LEAVES]).copied();
+    let mut running = local.nxlock(words).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    let left: i32 = running.line("left ").parse().unwrap();
+    both_are_killed(running.pid(), parent_of(command));
+    eventually("the kernel has killed the command", || !is_alive(command));
+    assert!(is_alive(left));
+    (running, left)
+}
+
+/// Asserts that a lock of which one share is orphaned is not granted before the last process of its command has ended,
+/// though the lease has.
+fn is_kept(local: &Local, options: &[&str], others: &[&str]) {
+    let (_running, left) = orphaned(local, &[options, &["--ttl", "3s"]].concat());
+    let mut waiter = Turn::queued(local, others);
+    let leases = || {
+        let status = lock_status(local);
+        let holders = status["holders"].as_array().cloned().unwrap_or_default();
+        assert!(status["state"] != "free", "{status}");
+        (status["ttl_ms"].clone(), holders.iter().any(|holder| holder["ttl_ms"] == 0))
+    };
+    eventually("its lease has ended", || matches!(leases(), (serde_json::Value::Null, _) | (_, true)));
+    for mode in [&["-n"][..], &["-n", "--no-queue"]] {
+        local.nxlock(refused_to_run(&[mode, others].concat())).run().exits(75).prints("");
+    }
+    assert!(is_alive(left) && !waiter.is_up());
+    pid_is_killed(left);
+    waiter.up();
+    waiter.leaves();
+}
+
+#[test]
+fn a_lock_is_kept_while_a_process_of_its_command_lives() {
+    is_kept(&Local::start(), &[], &[]);
+}
+
+#[test]
+fn a_shared_lock_is_kept_while_a_process_of_its_command_lives() {
+    is_kept(&Local::start(), &["--shared"], &[]);
+}
+
+#[test]
+fn a_slot_is_kept_while_a_process_of_its_command_lives() {
+    let local = Local::start();
+    let other = Turn::had(&local, &["--slots", "2", "--ttl", "1h"]);
+    is_kept(&local, &["--slots", "2"], &["--slots", "2"]);
+    other.leaves();
+}
+
+#[test]
+fn who_waits_is_woken_by_the_end_of_the_last_process() {
+    let local = Local::start();
+    for options in [&["--ttl", "1h"][..], &["--ttl", "1h", "--shared"]] {
+        takes_less_than(Duration::from_secs(1), "the next one has it", || {
+            let (_running, left) = orphaned(&local, options);
+            let mut waiter = Turn::queued(&local, &[]);
+            let told = now();
+            pid_is_killed(left);
+            waiter.up();
+            let took = told.elapsed();
+            waiter.leaves();
+            took
+        });
+    }
+}
+
+#[test]
+fn a_waiter_that_was_there_before_both_were_killed_waits_for_the_rest() {
+    for options in [&[][..], &["--shared"]] {
+        let local = Local::start();
+        let words = ["run", "job", "--ttl", "3s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
+        let mut running = local.nxlock(words).start();
+        let command: i32 = running.line("pid ").parse().unwrap();
+        let left: i32 = running.line("left ").parse().unwrap();
+        let mut waiter = Turn::queued(&local, &[]);
+        both_are_killed(running.pid(), parent_of(command));
+        let status = || lock_status(&local);
+        let is_over = || status()["ttl_ms"].is_null();
+        eventually("its lease has ended", || is_over() || waiter.is_up());
+        assert!(!waiter.is_up() && is_alive(left), "{options:?}: {}", status());
+        pid_is_killed(left);
+        waiter.up();
+        waiter.leaves();
+    }
+}
+
+#[test]
+fn a_lock_that_processes_keep_can_be_broken() {
+    let local = Local::start();
+    let (_running, left) = orphaned(&local, &["--ttl", "1s"]);
+    eventually("its lease has ended", || lock_status(&local)["ttl_ms"].is_null());
+    local.nxlock(["status", "job"]).run().exits(0);
+    break_it(&local);
+    assert!(is_free(&local) && is_alive(left));
+    local.nxlock(["run", "job", "-n", "--", "true"]).run().exits(0);
+    pid_is_killed(left);
+}
+
+#[test]
+fn what_a_command_leaves_behind_keeps_no_lock_that_was_released() {
+    for options in [vec![], vec!["--shared"], vec!["--slots", "2"]] {
+        let local = Local::start();
+        let script = "setsid sleep 300 >/dev/null 2>&1 & echo pid $!";
+        let words = [vec!["run", "job", "--ttl", "1h"], options.clone(), vec!["-c", script]].concat();
+        let mut running = local.nxlock(words).start();
+        let left: i32 = running.line("pid ").parse().unwrap();
+        running.finish().exits(0).says_nothing();
+        assert!(is_alive(left) && is_free(&local), "{options:?}");
+        // The left one has the file of a share open, whose number is not used again.
+        Turn::had(&local, &options).leaves();
+        Turn::had(&local, &[]).leaves();
+        assert!(is_alive(left) && is_free(&local), "{options:?}");
+        pid_is_killed(left);
+    }
+}
+
+#[test]
+fn an_inner_run_keeps_the_lock_of_the_outer_one() {
+    let local = Local::start();
+    let inner = r#"nxlock run inner --ttl 1h -c 'echo inner $$ $PPID; exec sleep 300' & echo pid $$; wait"#;
+    let mut running = local.nxlock(["run", "job", "--ttl", "1h", "-c", inner]).start();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    let text = running.line("inner ");
+    let (within, guard) = text.split_once(' ').unwrap();
+    let (within, guard): (i32, i32) = (within.parse().unwrap(), guard.parse().unwrap());
+    let files = descriptors(within).into_iter().filter(|(_, path)| path.starts_with(local.locks().to_str().unwrap()));
+    let files: Vec<String> = files.map(|(_, path)| path).collect();
+    assert_eq!(files.len(), 2, "its own lock and the outer one: {files:?}");
+    both_are_killed(running.pid(), parent_of(command));
+    eventually("the kernel has killed the command", || !is_alive(command));
+    local.nxlock(refused_to_run(&["-n"])).run().exits(75);
+    // The inner nxlock stops its command and ends.
+    pid_is_killed(within);
+    eventually("it is free", || is_free(&local));
+    assert!(!is_alive(guard));
+}
+
+/// Returns the numbers of a process's descriptors, and what they are.
+fn descriptors(pid: i32) -> Vec<(i32, String)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let number = |name: std::ffi::OsString| name.to_str().unwrap().parse().unwrap();
+    let mut all: Vec<(i32, String)> = entries
+        .map(|entry| (number(entry.file_name()), fs::read_link(entry.path()).unwrap_or_default().display().to_string()))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn the_command_inherits_one_high_descriptor_that_nobody_else_uses() {
+    let local = Local::start();
+    for (before, number) in [
+        ("true", 254),
+        ("exec 7</dev/null", 254),
+        ("ulimit -n 64", 63),
+        // dash has no descriptors of two digits.
+        ("exec python3 -c 'import os, sys; os.dup2(0, 254); os.execvp(sys.argv[1], sys.argv[1:])'", 253),
+    ] {
+        for options in ["", "--shared", "--slots 2"] {
+            let separator = if before.starts_with("exec python3") { "" } else { "; exec" };
+            let line = |nxlock: &str| {
+                let script = format!("{before} {separator} {nxlock} sh -c 'echo pid $$; exec sleep 300'");
+                let mut running = local.sh(&script, &[]).start();
+                let pid: i32 = running.line("pid ").parse().unwrap();
+                let is_sleep = || crate::support::name_of(pid) == "sleep";
+                eventually("it has become sleep", is_sleep);
+                let all = descriptors(pid);
+                pid_is_killed(pid);
+                eventually("it ends", || running.has_ended());
+                all.into_iter().map(|(number, _)| number).collect::<Vec<_>>()
+            };
+            let mut expected = line("");
+            expected.push(number);
+            expected.sort_unstable();
+            assert_eq!(line(&format!("nxlock run job {options} --")), expected, "{before}: {options}");
+        }
+    }
+    assert!(is_free(&local));
+}
