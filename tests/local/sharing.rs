@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
@@ -529,6 +530,26 @@ fn a_share_is_released_even_if_there_is_no_room_for_the_record() {
     let token = local.nxlock(["acquire", "job", "--ttl", "1h"]).run().token();
     released(&token).exits(69).says("no space left on device");
     release(&local, &token);
+}
+
+#[test]
+fn a_reader_of_the_shares_that_locks_all_of_them_keeps_nobody_busy() {
+    let local = Local::start();
+    Turn::had(&local, &["--shared"]).leaves();
+    let file = File::open(local.file("shares")).unwrap();
+    let all = libc::flock {
+        l_type: libc::c_short::try_from(libc::F_RDLCK).unwrap(),
+        l_whence: 0,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&all)).unwrap();
+    local.nxlock(refused_to_run(&["-n", "--shared"])).run().exits(69).prints("").says("lslocks");
+    // Nobody has the record locked meanwhile.
+    local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    drop(file);
+    Turn::had(&local, &["--shared"]).leaves();
 }
 
 #[test]

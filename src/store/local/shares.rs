@@ -10,13 +10,18 @@ use std::fs::File;
 use std::io;
 
 use super::directory::OpenDirectory;
-use super::fault::{Flaw, LocalError};
+use super::fault::LocalError;
 use super::lines::Lines;
 use super::ofd_lock;
 use super::record::Share;
+use crate::error::ErrorKind;
 use crate::lock::{Shares as Occupancy, SlotCount};
+use crate::text;
 
 pub type Shares = Lines<Share>;
+
+/// How many numbers are tried for a share. Those of processes that had one are in the past, but for a few microseconds.
+const TRIED: u64 = 64;
 
 impl Shares {
     pub fn is_empty(&self) -> bool {
@@ -36,20 +41,30 @@ impl Shares {
     }
 
     /// Returns a number that no share has, nor a process that had one, and not below `now`.
+    ///
+    /// # Errors
+    /// If a process keeps all numbers that are tried: whoever may read the file can lock any number of bytes.
     pub fn free_number(&self, now: u64) -> Result<u64, LocalError> {
         let first = self.all().map(|share| share.number.saturating_add(1)).max().unwrap_or(0).max(now);
-        for number in first..u64::MAX {
-            if !self.is_kept(number)? {
+        for number in first..first.saturating_add(TRIED) {
+            if !self.is_kept(number)? && !self.is_kept(ofd_lock::of_tree(number))? {
                 return Ok(number);
             }
         }
-        Err(LocalError::flawed(&self.path, Flaw::Damaged))
+        let cause = format!("another program keeps bytes of {} locked", text::path(&self.path));
+        Err(LocalError::new(ErrorKind::Unreachable, cause, "see which one does (lslocks)"))
     }
 
     /// Returns whether a process has the share with this number open.
     pub fn is_kept(&self, number: u64) -> Result<bool, LocalError> {
         let kept = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_kept(file, number));
         kept.map_err(|error| LocalError::unlockable(&self.path, &error))
+    }
+
+    /// Returns whether a process of the command of the share with this number has the share open.
+    pub fn is_in_use(&self, number: u64) -> Result<bool, LocalError> {
+        let taken = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_taken(file, ofd_lock::of_tree(number)));
+        taken.map_err(|error| LocalError::unlockable(&self.path, &error))
     }
 
     /// Opens the file for one share, and locks its number.
@@ -60,9 +75,3 @@ impl Shares {
         Ok(file)
     }
 }
-    /// Returns whether a process of the command of the share with this number has the share open.
-    pub fn is_in_use(&self, number: u64) -> Result<bool, LocalError> {
-        let taken = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_taken(file, ofd_lock::of_tree(number)));
-        taken.map_err(|error| LocalError::unlockable(&self.path, &error))
-    }
-
