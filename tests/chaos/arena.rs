@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::contender;
-use crate::ground::{Failing, Ground, OneMachine, Server, Several, everything_but_forgetting};
+use crate::ground::{Failing, Failovers, Ground, OneMachine, Server, Several, everything_but_forgetting};
 use crate::observer;
 use crate::outsider;
 use crate::process::gone_within;
@@ -90,6 +90,12 @@ impl Spec {
     /// Five servers that vote, of which some are down or slow at any time.
     pub fn several() -> Spec {
         Spec { branching: 10, ..Spec::new("several", Several::new(), &["hot", "mild", "cold"], 5) }
+    }
+
+    /// A master that sentinels replace, and that does not know it. A lock that the next master does not have may
+    /// overlap with another, for a limited time.
+    pub fn deposed() -> Spec {
+        Spec { pools: vec!["pool"], ..Spec::new("deposed", Failovers::new(), &["hot", "mild"], 5) }
     }
 
     /// A place whose fault injector itself fails.

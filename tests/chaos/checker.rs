@@ -2,8 +2,8 @@
 //!
 //! The excuses are the contract's. Each is for one attempt, for a limited time:
 //!
-//! - A lease that ended early (deleted, overwritten, flushed, a server that restarted empty, a server's clock set
-//!   forward): its holder goes on until it notices. It sends a renewal every third of the ttl. nxlock then tells the
+//! - A lease that ended early (deleted, overwritten, flushed, a server that restarted empty, a master that was replaced
+//!   before its replica had the lock, a server's clock set forward): its holder goes on until it notices. It sends a renewal every third of the ttl. nxlock then tells the
 //!   command to stop, and kills one that does not after `--kill-after`. Whatever else fails meanwhile, the command is
 //!   gone at the end of the lease that nxlock believes in, no later than a ttl after the lock was lost: only a renewal
 //!   that finds the lock in place extends it.

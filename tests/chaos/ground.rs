@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::observer::owner_of;
 use crate::record::{Ailment, Journal, Left, On, boot_clock};
 use crate::seed::Seed;
-use crate::support::{Authority, Condition, Local, Network, Redis, Way, eventually, lasts};
+use crate::support::{Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts};
 
 pub trait Ground: Send {
     /// Returns the value of `--server`.
@@ -157,6 +157,7 @@ impl Ground for Server {
             | Ailment::Cancelled
             | Ailment::Severed
             | Ailment::Stalled => unreachable!("{ailment:?} befalls processes"),
+            Ailment::Deposed => unreachable!("no sentinel monitors the server"),
         }
         journal.befell(ailment, on, from);
     }
@@ -166,16 +167,21 @@ impl Ground for Server {
         eventually("the leases of the dead have ended", || {
             self.redis.ask::<Vec<String>>(&["KEYS", "lock:*"]).is_empty()
         });
-        let keys: Vec<String> = self.redis.ask(&["KEYS", "*"]);
-        // A waiter that was killed is forgotten with the queue, and a holder with the shares.
-        let ends = |key: &String| {
-            let limit = if key.ends_with(":fence") { 86_400_000 } else { 24_000 };
-            (1..=limit + 10_000).contains(&self.redis.pttl(key))
-        };
-        let ours =
-            |key: &String| [":fence", ":queue", ":waiters", ":shares", ":terms"].iter().any(|end| key.ends_with(end));
-        keys.into_iter().filter(|key| !(ours(key) && ends(key))).map(Left::of_nobody).collect()
+        lasting(&self.redis).map(Left::of_nobody).collect()
     }
+}
+
+/// Returns the keys that are not those of a lock, or do not expire as these do.
+fn lasting(redis: &Redis) -> impl Iterator<Item = String> {
+    let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
+    // A waiter that was killed is forgotten with the queue, and a holder with the shares.
+    let ends = |key: &String| {
+        let limit = if key.ends_with(":fence") { 86_400_000 } else { 24_000 };
+        (1..=limit + 10_000).contains(&redis.pttl(key))
+    };
+    let ours =
+        |key: &String| [":fence", ":queue", ":waiters", ":shares", ":terms"].iter().any(|end| key.ends_with(end));
+    keys.into_iter().filter(move |key| !(ours(key) && ends(key)))
 }
 
 /// Several independent servers, each with a network of its own. A fault of one affects no other, and none loses data.
@@ -254,6 +260,48 @@ impl Ground for Several {
             left.extend(keys().into_iter().filter(|key| redis.pttl(key) <= 0).map(Left::of_nobody));
         }
         left
+    }
+}
+
+/// A master and its replica. Sentinels make the replica the master, and the old master answers its clients for a while,
+/// and grants them locks: it does not know that it was deposed.
+pub struct Failovers(Sentinels);
+
+impl Failovers {
+    pub fn new() -> Failovers {
+        Failovers(Sentinels::unchecked())
+    }
+}
+
+impl Ground for Failovers {
+    fn near(&self) -> String {
+        self.0.url()
+    }
+
+    fn far(&self) -> Option<String> {
+        None
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {
+        let Failovers(group) = self;
+        lasts(seed.millis(200, 1000));
+        let from = boot_clock();
+        let old = group.promote_another();
+        group.agree_on_another_than(old);
+        journal.befell(Ailment::Deposed, On::All, from);
+        lasts(seed.millis(0, 6000));
+        group.demote(old);
+        eventually("the old master is a replica", || group.servers[old].is_in_step());
+    }
+
+    fn left(&mut self) -> Vec<Left> {
+        let keys = || self.0.master().ask::<Vec<String>>(&["KEYS", "lock:*"]);
+        eventually("the leases of the dead have ended", || keys().is_empty());
+        lasting(self.0.master()).map(Left::of_nobody).collect()
     }
 }
 

@@ -61,7 +61,7 @@ fn nothing_overlaps_whatever_befalls_it() {
     let lasts = Duration::from_secs(from_environment("NXLOCK_CHAOS_SECONDS").unwrap_or(10));
     println!("NXLOCK_CHAOS_SEED={seed} NXLOCK_CHAOS_SECONDS={}", lasts.as_secs());
     let wanted = std::env::var("NXLOCK_CHAOS_ARENA").ok();
-    let specs: [fn() -> Spec; 8] = [
+    let specs: [fn() -> Spec; 9] = [
         Spec::bare,
         Spec::lasting,
         Spec::forgetful,
@@ -70,6 +70,7 @@ fn nothing_overlaps_whatever_befalls_it() {
         Spec::killed,
         Spec::several,
         Spec::sharing,
+        Spec::deposed,
     ];
     let arenas = specs.into_iter().enumerate().map(|(n, spec)| Arena::open(spec(), Seed::of(seed).branch(n as u64)));
     let arenas: Vec<Arena> =

@@ -149,6 +149,9 @@ pub enum Ailment {
     /// By a client that does not compare the token.
     Deleted,
     Overwritten,
+    /// Sentinels name another master, which may lack what the old one granted and released at the end. The old one goes
+    /// on.
+    Deposed,
     /// A condition of the network.
     Network(Way, Condition),
     /// The network closes all connections, and refuses others.
@@ -162,8 +165,8 @@ pub enum Ailment {
 impl Ailment {
     /// Returns whether leases end early.
     pub fn forgets(self) -> bool {
-        use Ailment::{Deleted, Emptied, Flushed, Overwritten, SetForward};
-        matches!(self, Flushed | Emptied | Deleted | Overwritten | SetForward)
+        use Ailment::{Deleted, Deposed, Emptied, Flushed, Overwritten, SetForward};
+        matches!(self, Flushed | Emptied | Deleted | Deposed | Overwritten | SetForward)
     }
 
     /// Returns whether the server serves nobody meanwhile.

@@ -24,6 +24,8 @@ pub struct Sentinels {
     pub servers: Vec<Redis>,
     pub sentinels: Vec<Redis>,
     secure: bool,
+    /// The master's keys are checked at the end.
+    inspected: bool,
 }
 
 impl Sentinels {
@@ -37,13 +39,20 @@ impl Sentinels {
         Sentinels::start(3, 3, false)
     }
 
+    /// Starts three sentinels for a master and one replica, whose keys are not checked at the end.
+    pub fn unchecked() -> Sentinels {
+        let mut group = Sentinels::start(2, 3, false);
+        group.inspected = false;
+        group
+    }
+
     /// Starts the same, with TLS on every connection.
     pub fn secure() -> Sentinels {
         Sentinels::start(3, 3, true)
     }
 
     fn start(servers: usize, sentinels: usize, secure: bool) -> Sentinels {
-        let mut group = Sentinels { servers: Vec::new(), sentinels: Vec::new(), secure };
+        let mut group = Sentinels { servers: Vec::new(), sentinels: Vec::new(), secure, inspected: true };
         for _ in 0..servers {
             let server = group.server();
             group.servers.push(server);
@@ -162,6 +171,12 @@ impl Sentinels {
 
     /// Fails over as an administrator does, while the old master is up; it becomes a replica.
     pub fn fail_over(&self) {
+        self.demote(self.promote_another());
+    }
+
+    /// Makes another server the master, and returns the old one: it takes itself for the master, and answers, until the
+    /// sentinels make it a replica some ten seconds later.
+    pub fn promote_another(&self) -> usize {
         let before = self.named_master().expect("a master");
         // Always the same one: another may not have heard of the last failover yet, and repeat it.
         let sentinel = self.sentinels.iter().find(|one| !one.is_hanging()).expect("a sentinel runs");
@@ -174,10 +189,19 @@ impl Sentinels {
             }
             self.another_than(before)
         });
-        // The sentinels do the same some ten seconds later.
+        before
+    }
+
+    /// Makes an old master a replica of the new one, as the sentinels do.
+    pub fn demote(&self, old: usize) {
         let port = self.master().port().to_string();
-        self.servers[before].ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-        self.servers[before].ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        self.servers[old].ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+        self.servers[old].ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+
+    /// Waits until all sentinels name another master.
+    pub fn agree_on_another_than(&self, old: usize) {
+        eventually("all sentinels name the new master", || self.named_masters().all(|named| named != old));
     }
 
     /// Cuts the master off from the sentinels and from new clients, and waits until all sentinels name another. The old
@@ -193,7 +217,7 @@ impl Sentinels {
             redis::cmd("CLIENT").arg(&["KILL", "ID", id]).exec(&mut old).expect("killed");
         }
         self.have_another_than(before);
-        eventually("all sentinels name the new master", || self.named_masters().all(|named| named != before));
+        self.agree_on_another_than(before);
         let role: redis::Value = redis::cmd("ROLE").query(&mut old).expect("it answers");
         assert!(format!("{role:?}").contains("master"), "it takes itself for the master: {role:?}");
         old
@@ -213,7 +237,7 @@ impl Sentinels {
 
 impl Drop for Sentinels {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if self.inspected && !std::thread::panicking() {
             let mut named = Vec::new();
             eventually("they agree on who is the master", || {
                 named = self.named_masters().collect();
