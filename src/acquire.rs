@@ -283,7 +283,7 @@ impl Attempt<'_> {
             Err(error) => return log::trace(format_args!("{error:#}")),
         };
         let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
-        let rest = state.ttl.unwrap_or_default();
+        let rest = state.expiry.left().unwrap_or_default();
         // Again with each heartbeat: the server may have lost the request.
         match self.store.ask_to_give_up(&self.claim.name, &asker, rest, limit) {
             Ok(()) if !std::mem::replace(&mut has_arrived, true) => {

@@ -262,13 +262,38 @@ pub enum StateKind {
     Damaged,
 }
 
+/// When a lock ends, unless a holder renews it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// In so long.
+    In(Duration),
+    /// Never by itself: its key has no expiry.
+    Never,
+    /// Nobody has said, or there is no lock that could end.
+    Unknown,
+}
+
+impl Expiry {
+    /// Returns the expiry of a key with this ttl; none if the key has no expiry.
+    pub fn of_key(ttl: Option<Duration>) -> Expiry {
+        ttl.map_or(Expiry::Never, Expiry::In)
+    }
+
+    /// Returns the rest of the lease, if it is known and ends.
+    pub fn left(self) -> Option<Duration> {
+        match self {
+            Expiry::In(left) => Some(left),
+            Expiry::Never | Expiry::Unknown => None,
+        }
+    }
+}
+
 /// Who holds a name now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockState {
     pub kind: StateKind,
     pub holder: Option<Holder>,
-    /// Rest of the lease; none if the key has no expiry.
-    pub ttl: Option<Duration>,
+    pub expiry: Expiry,
     pub fence: Option<Fence>,
     /// What the value of a [`StateKind::Legacy`] lock says.
     pub legacy: Option<Legacy>,
@@ -290,7 +315,7 @@ impl LockState {
 
     /// Returns the holder known as `id`, and the rest of its lease.
     pub fn held_by(&self, id: &HolderId) -> Option<(&Holder, Duration)> {
-        let alone = self.holder.iter().map(|holder| (holder, self.ttl.unwrap_or_default()));
+        let alone = self.holder.iter().map(|holder| (holder, self.expiry.left().unwrap_or_default()));
         let shares = self.shares.iter().flat_map(|shares| &shares.held).map(|share| (&share.holder, share.ttl));
         alone.chain(shares).find(|(holder, _)| holder.id == *id)
     }
@@ -312,7 +337,7 @@ impl LockState {
     }
 
     pub fn free(fence: Option<Fence>) -> LockState {
-        LockState { kind: StateKind::Free, holder: None, ttl: None, fence, legacy: None, shares: None }
+        LockState { kind: StateKind::Free, holder: None, expiry: Expiry::Unknown, fence, legacy: None, shares: None }
     }
 
     /// Returns what an administrator of these locks should know.
@@ -329,7 +354,7 @@ impl LockState {
     }
 
     fn warning_of_shares(&self) -> Option<&'static str> {
-        if self.ttl.is_none() {
+        if self.expiry == Expiry::Never {
             return Some("it has no expiry until one of its holders renews it");
         }
         match &self.shares {
@@ -342,7 +367,7 @@ impl LockState {
         }
     }
 
-    /// Returns the state that a key's value and expiry show. `now` is the server's clock.
+    /// Returns the state that a key's value and ttl show; none if it has no expiry. `now` is the server's clock.
     pub fn of_value(value: &[u8], ttl: Option<Duration>, fence: Option<Fence>, now: SystemTime) -> LockState {
         let holder = Token::read(value).map(|told| {
             // The fence is the server's time of the grant in microseconds; a token only has the time at which its owner
@@ -361,7 +386,7 @@ impl LockState {
             (None, Some(_)) => StateKind::Foreign,
             (Some(_), Some(_)) => StateKind::Held,
         };
-        LockState { kind, holder, ttl, fence, legacy, shares: None }
+        LockState { kind, holder, expiry: Expiry::of_key(ttl), fence, legacy, shares: None }
     }
 }
 

@@ -219,5 +219,5 @@ impl LockStatus {
 /// but no longer than the lease lasts.
 fn poll_pause(occupied: &LockState) -> Duration {
     let poll = jittered(Duration::from_millis(100));
-    occupied.ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(1)))
+    occupied.expiry.left().map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(1)))
 }

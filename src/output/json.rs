@@ -179,7 +179,7 @@ fn state(state: &LockState) -> [(&'static str, Value); 7] {
         ("holders", holders),
         ("taken", json!(taken)),
         ("slots", json!(slots)),
-        ("ttl_ms", state.ttl.map_or(Value::Null, millis)),
+        ("ttl_ms", state.expiry.left().map_or(Value::Null, millis)),
         ("fence", fence(state.fence)),
     ]
 }
@@ -210,7 +210,7 @@ fn share(share: &Share) -> Value {
 /// Returns the holder of an exclusive lock as one of its holders.
 fn sole_holder(state: &LockState, by: &Holder) -> Value {
     let mut value = holder(by);
-    value["ttl_ms"] = state.ttl.map_or(Value::Null, millis);
+    value["ttl_ms"] = state.expiry.left().map_or(Value::Null, millis);
     value["fence"] = fence(state.fence);
     value["slot"] = Value::Null;
     value["slots"] = json!(1);

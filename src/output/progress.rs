@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::words::{held_by_after, process};
-use crate::lock::{LockName, LockState, Sharing, StateKind};
+use crate::lock::{Expiry, LockName, LockState, Sharing, StateKind};
 use crate::log::{self, Level, Text, line, offer};
 use crate::store::QueuePlace;
 use crate::text::cut;
@@ -122,7 +122,7 @@ impl Waiting {
             Some(News::Held { state, place, seen }) => {
                 let held = held_by_after(state, seen.elapsed());
                 let place = ahead(*place).map_or(String::new(), |ahead| format!(", {ahead}"));
-                format!("{held}, lease {}{place}", lease_left(state, *seen))
+                format!("{held}{}{place}", lease(state, *seen))
             }
         };
         format!("waiting for \"{}\": {what}; waited {}", self.name, self.waited())
@@ -136,7 +136,7 @@ impl Waiting {
             Some(News::Held { state, seen, .. }) => match &state.holder {
                 Some(holder) if !matches!(state.kind, StateKind::Contested | StateKind::Unknown) => {
                     let held = span(whole(holder.held + seen.elapsed()));
-                    format!("; held {held} by {}, lease {}", process(&holder.owner), lease_left(state, *seen))
+                    format!("; held {held} by {}{}", process(&holder.owner), lease(state, *seen))
                 }
                 _ => format!("; {}", held_by_after(state, seen.elapsed())),
             },
@@ -209,10 +209,12 @@ fn ahead(place: QueuePlace) -> Option<String> {
     }
 }
 
-fn lease_left(state: &LockState, seen: Moment) -> String {
-    match state.ttl {
-        Some(ttl) => span(ttl.saturating_sub(seen.elapsed())),
-        None => "without end".to_owned(),
+/// Returns how long the lease still runs, as the end of a sentence; nothing if that is not known.
+fn lease(state: &LockState, seen: Moment) -> String {
+    match state.expiry {
+        Expiry::In(left) => format!(", lease {}", span(left.saturating_sub(seen.elapsed()))),
+        Expiry::Never => ", lease without end".to_owned(),
+        Expiry::Unknown => String::new(),
     }
 }
 

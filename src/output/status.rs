@@ -5,7 +5,7 @@ use anstyle::{AnsiColor, Style};
 use super::history::{self, Clock};
 use super::table::{Cell, Layout, Yield};
 use crate::duration::span;
-use crate::lock::{Holder, LockState, Run, Share, Shares, Sharing, StateKind, Supersedes, words};
+use crate::lock::{Expiry, Holder, LockState, Run, Share, Shares, Sharing, StateKind, Supersedes, words};
 use crate::log::{DOUBTFUL, FAINT};
 use crate::report::{Named, Row};
 use crate::store::{LockStatus, Waiter};
@@ -119,15 +119,17 @@ fn lock(row: &Row) -> Line {
         None => holder.map(|holder| words::process(&holder.owner)),
     };
     let held = shared.and_then(|shares| shares.held.iter().map(|share| share.holder.held).max());
-    // Without a known holder, no lease is known either.
-    let ends = !matches!(state.kind, StateKind::Free | StateKind::Contested | StateKind::Unknown);
     [
         row.lock.name.to_string().into(),
         state_cell(state),
         who.map_or_else(dash, Cell::from),
         holder.map_or_else(dash, |holder| holder.id.to_string().into()),
         holder.map(|holder| holder.held).or(held).map_or_else(dash, |held| span(held).into()),
-        state.ttl.map_or_else(|| if ends { "no end".into() } else { dash() }, |ttl| span(ttl).into()),
+        match state.expiry {
+            Expiry::In(left) => span(left).into(),
+            Expiry::Never => "no end".into(),
+            Expiry::Unknown => dash(),
+        },
         if queue.is_empty() { dash() } else { count(queue).into() },
         match &state.legacy {
             Some(legacy) => words::validity(legacy),
@@ -274,13 +276,13 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
             more => line("", format!("and {more} more")),
         }
     }
-    match state.ttl {
-        Some(ttl) if state.kind == StateKind::Shared => {
-            line("lease", format!("the last ends in {} unless it is renewed", span(ttl)));
+    match state.expiry {
+        Expiry::In(left) if state.kind == StateKind::Shared => {
+            line("lease", format!("the last ends in {} unless it is renewed", span(left)));
         }
-        Some(ttl) => line("lease", format!("{} left unless it is renewed", span(ttl))),
-        None if matches!(state.kind, StateKind::Contested | StateKind::Unknown) => {}
-        None => line("lease", "none: it does not end by itself".into()),
+        Expiry::In(left) => line("lease", format!("{} left unless it is renewed", span(left))),
+        Expiry::Never => line("lease", "none: it does not end by itself".into()),
+        Expiry::Unknown => {}
     }
     if let Some(legacy) = &state.legacy {
         line("says", words::validity(legacy));

@@ -305,7 +305,7 @@ impl Store for Quorum {
                 (acquired, _) => acquired?,
             };
             let Acquired::Held(state, _) = &acquired else { return Ok(acquired) };
-            self.contention.after(state.ttl, began.elapsed());
+            self.contention.after(state.expiry.left(), began.elapsed());
             // Several candidates came at the same moment, and none has the lock: one should get it, even if none waits.
             let is_split = state.kind == StateKind::Contested;
             if !is_split || give_up.rest(self.contention.at, &[]) != Woken::Ready {

@@ -8,7 +8,7 @@ use crate::asking::Outcome;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::{Seen, Subject};
-use crate::lock::{Holder, HolderId, words};
+use crate::lock::{Expiry, Holder, HolderId, words};
 use crate::report::{History, Named, Row};
 use crate::store::Released;
 use crate::text;
@@ -320,7 +320,9 @@ impl Model {
 fn steady(row: &mut Row) {
     let whole = |time: &mut Duration| *time = Duration::from_secs(time.as_secs());
     row.status.state.holder.iter_mut().for_each(|holder| whole(&mut holder.held));
-    row.status.state.ttl.iter_mut().for_each(whole);
+    if let Expiry::In(left) = &mut row.status.state.expiry {
+        whole(left);
+    }
     for share in row.status.state.shares.iter_mut().flat_map(|shares| &mut shares.held) {
         whole(&mut share.holder.held);
         whole(&mut share.ttl);

@@ -42,8 +42,8 @@ pub fn order(rows: &[Row], sort: Sort, filter: &str) -> Vec<usize> {
         Sort::Held => {
             shown.sort_by_key(|row| Reverse(status(row).state.holders().map(|holder| holder.held).max()));
         }
-        // A lock without ttl comes last.
-        Sort::Lease => shown.sort_by_key(|row| status(row).state.ttl.unwrap_or(Duration::MAX)),
+        // A lock that does not end, or is not known to, comes last.
+        Sort::Lease => shown.sort_by_key(|row| status(row).state.expiry.left().unwrap_or(Duration::MAX)),
         Sort::Waiting => shown.sort_by_key(|row| Reverse(status(row).queue.len())),
     }
     shown

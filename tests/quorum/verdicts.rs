@@ -172,3 +172,41 @@ fn somebody_elses_vote_is_told_though_a_server_is_down_that_could_decide() {
     call(&["release", "job", "--break", "bbbbbbbb"]).exits(0);
     call(&["run", "job", "-n", "--", "echo", "ran"]).exits(0).prints("ran\n");
 }
+
+/// Three servers: one has somebody's vote, one may have another, and one hangs.
+fn hanging(second: Option<&[u8]>) -> ([Redis; 3], String) {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    three[0].put("lock:job", OTHERS, Some(600_000));
+    second.iter().for_each(|value| three[1].put("lock:job", value, Some(600_000)));
+    three[2].hang();
+    let servers = three.each_ref().map(Redis::url).join(" ");
+    (three, servers)
+}
+
+#[test]
+fn a_lease_that_is_not_known_is_not_called_endless() {
+    // Too few servers answer; then enough, and no majority agrees.
+    let (three, servers) = hanging(None);
+    let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers);
+    let waits = ["--server-timeout", "500ms", "run", "job", "-w", "3s", "--", "true"];
+    let done = call(&waits).run().exits(75);
+    done.says("waiting for \"job\": unknown").never_says("without end").never_says("does not end by itself");
+    call(&["status", "job", "--server-timeout", "500ms"]).run().exits(69).never_says("no end");
+    three[2].resume();
+    three[1].put("lock:job", b"nx1:cccccccccccccccccccccccccc:u@h:2:1800000000000:", Some(600_000));
+    // Long enough to ask one server alone, the gate.
+    let done = call(&["--server-timeout", "500ms", "run", "job", "-w", "3s", "--", "true"]).run().exits(75);
+    // Several servers have no place for a request to give it up.
+    let done = done.never_says("--ask");
+    done.says("waiting for \"job\": contested").never_says("without end").never_says("does not end by itself");
+    call(&["status", "job"]).run().exits(0).never_says("no end");
+    three[..2].iter().for_each(|redis| redis.delete("lock:job"));
+}
+
+#[test]
+fn a_lease_that_most_servers_keep_without_expiry_is_endless() {
+    let five = Five::start();
+    five.each().iter().for_each(|redis| redis.put("lock:job", b"job 7", None));
+    five.nxlock(["run", "job", "-w", "1s", "--", "true"]).run().exits(75).says("lease without end");
+    five.each().iter().for_each(|redis| redis.delete("lock:job"));
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::fault::LocalError;
 use super::record::{self, Grant, State};
 use super::transaction::Transaction;
-use crate::lock::{Fence, Holder, HolderId, LockState, Share, Shares, StateKind, Token};
+use crate::lock::{Expiry, Fence, Holder, HolderId, LockState, Share, Shares, StateKind, Token};
 use crate::store::{LockStatus, QueuePlace, Waiter};
 
 impl Transaction<'_> {
@@ -62,7 +62,7 @@ impl Transaction<'_> {
             (None, Some(_)) => StateKind::Held,
             (None, None) => StateKind::Foreign,
         };
-        LockState { kind: state, holder, ttl: runs(self.left(grant)), fence, legacy: None, shares: None }
+        LockState { kind: state, holder, expiry: runs(self.left(grant)), fence, legacy: None, shares: None }
     }
 
     fn shared(&self, fence: Option<Fence>) -> LockState {
@@ -78,8 +78,9 @@ impl Transaction<'_> {
         let mut held: Vec<Share> = self.shares().filter_map(share).collect();
         held.sort_by_key(|share| (share.slot, Reverse(share.holder.held)));
         let shares = Shares { held, ..self.occupancy() };
-        let ttl = self.shares().map(|share| self.left(&share.grant)).max().and_then(runs);
-        LockState { kind: StateKind::Shared, holder: None, ttl, fence, legacy: None, shares: Some(shares) }
+        let last = self.shares().map(|share| self.left(&share.grant)).max();
+        let expiry = last.map_or(Expiry::Unknown, runs);
+        LockState { kind: StateKind::Shared, holder: None, expiry, fence, legacy: None, shares: Some(shares) }
     }
 
     /// Returns who has a claim.
@@ -111,7 +112,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Returns the rest of a lease; none if it has ended, and the claim has not: processes of its command keep that.
-fn runs(left: Duration) -> Option<Duration> {
-    Some(left).filter(|left| !left.is_zero())
+/// Returns when a claim ends: not by itself, if its lease has ended and processes of its command keep it.
+fn runs(left: Duration) -> Expiry {
+    if left.is_zero() { Expiry::Never } else { Expiry::In(left) }
 }

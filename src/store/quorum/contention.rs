@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::tally::{self, Votes};
 use crate::clock::Moment;
-use crate::lock::{HolderId, LockState, StateKind};
+use crate::lock::{Expiry, HolderId, LockState, StateKind};
 
 const AT_LEAST: Duration = Duration::from_millis(50);
 const AT_MOST: Duration = Duration::from_secs(1);
@@ -58,17 +58,18 @@ impl Contention {
     /// have decided the last ballot, they still could.
     pub fn at_the_gate(&mut self, seen: &LockState) -> LockState {
         self.note(seen);
+        let seen = tally::not_asked(seen.clone());
         match seen.holder_id() {
             // The gate's own fence may not be the one that the holder was given.
             holder @ Some(_) if self.verdict.kind == StateKind::Held && holder == self.verdict.holder_id() => {
-                LockState { fence: self.verdict.fence, ..seen.clone() }
+                LockState { fence: self.verdict.fence, ..seen }
             }
             _ => {
                 let kind = match self.verdict.kind {
                     StateKind::Unknown => StateKind::Unknown,
                     _ => StateKind::Contested,
                 };
-                LockState { kind, ttl: None, fence: None, legacy: None, ..seen.clone() }
+                LockState { kind, expiry: Expiry::Unknown, fence: None, legacy: None, ..seen }
             }
         }
     }

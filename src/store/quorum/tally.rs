@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::node::Answer;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, HolderId, LockState, StateKind};
+use crate::lock::{Expiry, Fence, HolderId, LockState, StateKind};
 
 /// Each node's answer to one question; `None` until it has answered.
 pub struct Votes {
@@ -183,14 +183,14 @@ fn weigh(votes: &Votes) -> (LockState, bool) {
     }
     let could_change = most.len().max(absent) + silent >= quorum;
     let kind = if could_change { StateKind::Unknown } else { StateKind::Contested };
-    let ttl = Some(free_in(absent, &taken, quorum)).filter(|_| kind == StateKind::Contested).flatten();
+    let expiry = if could_change { Expiry::Unknown } else { free_in(absent, &taken, quorum) };
     // The candidate with the most votes: the user may contact it, or break its claim.
     let holder = most.first().and_then(|seen| seen.holder.clone());
-    (not_asked(LockState { kind, holder, ttl, fence: None, legacy: None, shares: None }), false)
+    (not_asked(LockState { kind, holder, expiry, fence: None, legacy: None, shares: None }), false)
 }
 
 /// Adds to a state that nobody can ask the holder for the lock: several servers have no place for that.
-fn not_asked(mut state: LockState) -> LockState {
+pub fn not_asked(mut state: LockState) -> LockState {
     state.holder.iter_mut().for_each(|holder| holder.terms.no_ask = true);
     state
 }
@@ -208,22 +208,27 @@ fn is_same(one: &LockState, other: &LockState) -> bool {
 /// that a quorum shows. Returns whether there is such a fence: a server where the key was set again has one of its own,
 /// higher or lower, and so has one that granted late.
 fn held(mut by: Vec<&LockState>, quorum: usize) -> (LockState, bool) {
-    by.sort_by_key(|seen| std::cmp::Reverse(endless(seen)));
+    by.sort_by_key(|seen| std::cmp::Reverse(at_most(seen)));
     let shown = |fence: &Option<Fence>| by.iter().filter(|seen| seen.fence == *fence).count();
     let fence = by.iter().map(|seen| seen.fence).find(|fence| shown(fence) >= quorum);
     let state = LockState { fence: fence.flatten(), ..by[quorum - 1].clone() };
     (not_asked(state), fence.is_some())
 }
 
-fn endless(seen: &LockState) -> Duration {
-    seen.ttl.unwrap_or(Duration::MAX)
+/// Returns when a vote ends at the latest.
+fn at_most(seen: &LockState) -> Duration {
+    seen.expiry.left().unwrap_or(Duration::MAX)
 }
 
 /// Returns how soon a quorum is free if no holder renews.
-fn free_in(absent: usize, taken: &[&LockState], quorum: usize) -> Option<Duration> {
-    let mut ends: Vec<Duration> = taken.iter().copied().map(endless).collect();
-    ends.sort_unstable();
-    ends.get((quorum - absent).saturating_sub(1)).copied().filter(|end| *end != Duration::MAX)
+fn free_in(absent: usize, taken: &[&LockState], quorum: usize) -> Expiry {
+    let mut by_end = taken.to_vec();
+    by_end.sort_by_key(|seen| at_most(seen));
+    match by_end.get((quorum - absent).saturating_sub(1)).map(|seen| seen.expiry) {
+        Some(Expiry::Never) if by_end.iter().all(|seen| seen.expiry != Expiry::Unknown) => Expiry::Never,
+        Some(Expiry::In(end)) => Expiry::In(end),
+        _ => Expiry::Unknown,
+    }
 }
 
 /// Returns the error for too few answers, or too few of the kind needed: with each node that failed, and its cause.
@@ -295,7 +300,7 @@ mod tests {
     fn told(text: &str) -> (StateKind, Option<char>, Option<u64>) {
         let told = verdict(&votes(text));
         let who = told.holder.and_then(|holder| holder.id.as_str().chars().next());
-        (told.kind, who, told.ttl.map(|ttl| ttl.as_secs()))
+        (told.kind, who, told.expiry.left().map(|left| left.as_secs()))
     }
 
     #[test]
@@ -322,6 +327,7 @@ mod tests {
         assert_eq!(told("a9 b8 c7"), (StateKind::Contested, Some('a'), Some(8)));
         assert_eq!(told("x x - - a9"), (StateKind::Contested, None, Some(9)));
         assert_eq!(told("x x x1 - a"), (StateKind::Contested, None, None), "most of them do not end");
+        assert_eq!(verdict(&votes("x x x1 - a")).expiry, Expiry::Never);
     }
 
     #[test]
@@ -330,6 +336,8 @@ mod tests {
         assert_eq!(told("a9 a8 b7 b6 !"), (StateKind::Unknown, Some('a'), None));
         assert_eq!(told("a9 - - ! !").0, StateKind::Unknown);
         assert_eq!(told("! ! ! ! !").0, StateKind::Unknown);
+        // None of them ends sooner than is known.
+        assert_eq!(verdict(&votes("a9 a8 - ! -")).expiry, Expiry::Unknown);
         // The silent server cannot give anyone three votes.
         assert_eq!(told("a9 b8 c7 - !").0, StateKind::Contested);
     }

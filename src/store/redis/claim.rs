@@ -91,7 +91,7 @@ impl Server {
                 let queued = reply::queued(queued).ok_or_else(|| self.senseless(operation))?;
                 self.first_ticket.clone_from(&queued.ticket);
                 if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
-                    entry.stands(&queued, &state, (state.ttl, clock(asked, now)), grace);
+                    entry.stands(&queued, &state, (state.expiry.left(), clock(asked, now)), grace);
                 }
                 Ok(Acquired::Held(state, queued.place))
             }

@@ -209,7 +209,7 @@ impl Server {
         if let Some(number) = value.as_ref().filter(|value| Token::is_number(value.as_bytes())) {
             let told = self.told(operation, &Value::BulkString(number.as_bytes().to_vec()), limit);
             if let Some(told) = reply::bytes(&told) {
-                status.state = LockState::of_value(told, status.state.ttl, None, wall());
+                status.state = LockState::of_value(told, status.state.expiry.left(), None, wall());
             }
         }
         Ok((status, value))

@@ -11,7 +11,7 @@ use super::credentials::Login;
 use super::fault::{Fault, NoReply};
 use crate::duration;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Legacy, LockName, LockState, StateKind, Token, Told};
+use crate::lock::{Expiry, Fence, Legacy, LockName, LockState, StateKind, Token, Told};
 use crate::store::{QueuePlace, Waiter};
 use crate::text::{self, Tainted};
 
@@ -293,7 +293,7 @@ pub fn wrong_type(kind: &str) -> LockState {
     LockState {
         kind: StateKind::WrongType(kind.into()),
         holder: None,
-        ttl: None,
+        expiry: Expiry::Unknown,
         fence: None,
         legacy: None,
         shares: None,

@@ -161,7 +161,7 @@ fn transact(
             Change::Release => cmd("DEL"),
         };
         act.arg(key);
-        match (change, seen.ttl) {
+        match (change, seen.expiry.left()) {
             (Change::Prolong(ttl), Some(left)) if left > ttl.get() => return Ok(Done::Longer(left)),
             (Change::Renew(ttl) | Change::Prolong(ttl), _) => drop(act.arg(ttl.millis())),
             (Change::Release, _) => {}
