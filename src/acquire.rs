@@ -70,8 +70,8 @@ struct Attempt<'a> {
     free_behind: Option<usize>,
     /// A request was not answered: it may still be granted.
     in_doubt: bool,
-    /// The last reply, if it was that another holder has the lock.
-    held: Option<(LockState, QueuePlace)>,
+    /// The last reply, if it was that the lock is not granted, and why.
+    held: Option<(LockState, QueuePlace, Refusal)>,
     /// The request to a holder to give up, and whether it is known to have arrived.
     asked: Option<(Asker, bool)>,
     /// The error of the last attempt.
@@ -115,37 +115,15 @@ pub fn for_grant(
                     return Ok(waited);
                 }
             }
-            // A server that is late may tell whose it is: an answer that is not known is no answer yet.
-            Ok(Acquired::Held(state, place))
-                if state.kind == StateKind::Unknown && options.wait == Wait::Not && !attempt.gives_up_at().passed() =>
-            {
-                attempt.held = Some((state, place));
-                attempt.begin_waiting(signals);
-                if let Some(signal) = attempt.rest(signals, waiting) {
-                    return Ok(attempt.interrupted(signal, signals));
+            Ok(Acquired::Held(state, place)) => {
+                if let Some(waited) = attempt.wait(state, place, Refusal::Held, enclosing, signals, waiting) {
+                    return Ok(waited);
                 }
             }
-            Ok(Acquired::Held(state, place)) => {
-                attempt.met();
-                let state = if enclosing.is_empty() { state } else { attempt.with_shares(state) };
-                if enclosing.iter().any(|token| state.is_held_with(token)) {
-                    return Ok(attempt.refused(state, place, Refusal::Nested));
-                }
-                if attempt.out_of_patience() {
-                    return Ok(attempt.refused(state, place, Refusal::Held));
-                }
-                attempt.begin_waiting(signals);
-                // The first request only asks: a lock that is free at once needs no queue and no report.
-                if attempt.mode == AcquireMode::Once {
-                    attempt.mode = AcquireMode::Queue;
-                    continue;
-                }
-                attempt.held = Some((state.clone(), place));
-                attempt.ask_to_give_up(&state);
-                waiting.held(&state, place);
-                notify::waiting(&state, place);
-                if let Some(signal) = attempt.rest(signals, waiting) {
-                    return Ok(attempt.interrupted(signal, signals));
+            Ok(Acquired::Undecided(state, error)) => {
+                let (place, why) = (QueuePlace::default(), Refusal::Undecided(error));
+                if let Some(waited) = attempt.wait(state, place, why, enclosing, signals, waiting) {
+                    return Ok(waited);
                 }
             }
             Ok(Acquired::Superseded(by, state, place)) => return Ok(attempt.superseded(by, state, place)),
@@ -185,6 +163,44 @@ impl Attempt<'_> {
         }
     }
 
+    /// Waits until it is worth asking again for a lock that is not granted; returns the outcome if the wait is over.
+    fn wait(
+        &mut self,
+        state: LockState,
+        place: QueuePlace,
+        why: Refusal,
+        enclosing: &[Token],
+        signals: &mut Signals,
+        waiting: &mut Waiting,
+    ) -> Option<Waited> {
+        // A server that is late may tell whose it is: an answer that is not known is no answer yet.
+        let is_silent = state.kind == StateKind::Unknown && self.options.wait == Wait::Not;
+        if is_silent && !self.gives_up_at().passed() {
+            self.held = Some((state, place, why));
+            self.begin_waiting(signals);
+            return self.rest(signals, waiting).map(|signal| self.interrupted(signal, signals));
+        }
+        self.met();
+        let state = if enclosing.is_empty() { state } else { self.with_shares(state) };
+        if enclosing.iter().any(|token| state.is_held_with(token)) {
+            return Some(self.refused(state, place, Refusal::Nested));
+        }
+        if self.out_of_patience() {
+            return Some(self.refused(state, place, why));
+        }
+        self.begin_waiting(signals);
+        // The first request only asks: a lock that is free at once needs no queue and no report.
+        if self.mode == AcquireMode::Once {
+            self.mode = AcquireMode::Queue;
+            return None;
+        }
+        self.ask_to_give_up(&state);
+        waiting.held(&state, place);
+        notify::waiting(&state, place);
+        self.held = Some((state, place, why));
+        self.rest(signals, waiting).map(|signal| self.interrupted(signal, signals))
+    }
+
     fn met(&mut self) {
         self.met = true;
         self.before = None;
@@ -216,9 +232,9 @@ impl Attempt<'_> {
         if error.is_retryable()
             && self.before.is_none()
             && self.gives_up_at().passed()
-            && let Some((state, place)) = self.held.take()
+            && let Some((state, place, why)) = self.held.take()
         {
-            return Ok(Some(self.refused(state, place, Refusal::Held)));
+            return Ok(Some(self.refused(state, place, why)));
         }
         self.held = None;
         let pause = match self.bear(error, waiting) {

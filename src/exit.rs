@@ -39,7 +39,10 @@ impl From<&Report> for Exit {
                 Answer::Asked | Answer::NoLongerHolds => 0,
                 Answer::StillHeld | Answer::Refuses => 75,
             },
-            Report::Busy(busy) => busy.conflict_exit_code.unwrap_or(75),
+            Report::Busy(busy) => match busy.refused.undecided() {
+                Some(error) => of(error.kind),
+                None => busy.conflict_exit_code.unwrap_or(75),
+            },
             Report::NotYours(_) => 76,
             Report::Interrupted(signal) => return Exit::Signal(*signal),
             Report::NotRun(failed) if failed.missing => 127,

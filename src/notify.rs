@@ -16,7 +16,7 @@ use crate::duration::span;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Told, Ttl, words};
 use crate::output::json::{claimant, fence, holder, kind, lost as how_lost, millis, run, sharing};
-use crate::report::{Ending, Named, Refusal, Report};
+use crate::report::{Busy, Ending, Named, Refusal, Refused, Report};
 use crate::store::QueuePlace;
 use crate::{log, text};
 use journal::LONGEST;
@@ -215,6 +215,9 @@ pub fn unreleased(error: &Error) {
 /// Reports the outcome, unless an event has reported it already.
 pub fn concluded(report: &Report) {
     note(|events| match report {
+        Report::Busy(Busy { refused: Refused { why: Refusal::Undecided(error), .. }, .. }) | Report::Failed(error) => {
+            events.tell("failed", [("kind", json!(kind(error))), ("message", json!(error.to_string()))]);
+        }
         Report::Busy(busy) => {
             let [state, holder] = whose(&busy.refused.state);
             let waited = ("waited_ms", millis(busy.refused.waited));
@@ -225,9 +228,6 @@ pub fn concluded(report: &Report) {
         }
         Report::Interrupted(signal) => events.tell("interrupted", [("signal", json!(*signal as i32))]),
         Report::NotRun(not_run) => events.tell("not_run", [("message", json!(text::plain(&not_run.error)))]),
-        Report::Failed(error) => {
-            events.tell("failed", [("kind", json!(kind(error))), ("message", json!(error.to_string()))]);
-        }
         _ => events.flush(),
     });
 }

@@ -73,7 +73,7 @@ pub enum TokenForm {
     Export,
 }
 
-/// Another holder has the lock: nxlock did not wait, or timed out.
+/// The lock is not granted: nxlock did not wait, or timed out.
 pub struct Busy {
     pub lock: Named,
     pub refused: Refused,
@@ -82,7 +82,7 @@ pub struct Busy {
     pub conflict_exit_code: Option<u8>,
 }
 
-/// Another holder has the lock, and nxlock waits no longer.
+/// The lock is not granted, and nxlock waits no longer.
 pub struct Refused {
     pub state: LockState,
     pub place: QueuePlace,
@@ -96,6 +96,8 @@ pub struct Refused {
 pub enum Refusal {
     /// Another holder has the lock, after as long as nxlock was to wait.
     Held,
+    /// Others have votes, but too few servers answer to tell whether anybody has the lock.
+    Undecided(Error),
     /// The holder is a `run` that encloses this process.
     Nested,
     /// This newer waiter has dismissed this one.
@@ -107,6 +109,11 @@ pub enum Refusal {
 impl Refused {
     pub fn superseded_by(&self) -> Option<&Told> {
         if let Refusal::Superseded(by) = &self.why { Some(by) } else { None }
+    }
+
+    /// Returns why it is not known whether anybody has the lock, if it is not.
+    pub fn undecided(&self) -> Option<&Error> {
+        if let Refusal::Undecided(error) = &self.why { Some(error) } else { None }
     }
 
     pub fn done(&self) -> Option<&Run> {

@@ -157,6 +157,9 @@ pub enum AcquireMode {
 pub enum Acquired {
     Granted(Lease),
     Held(LockState, QueuePlace),
+    /// Too few of several servers answer: those that do not could still grant it. The state shows the votes that are
+    /// known, the error the servers that are silent.
+    Undecided(LockState, Error),
     /// A newer waiter has dismissed this one: it does not wait any more, nothing is granted to its token, and nothing of
     /// it is left in the store.
     Superseded(Box<Told>, LockState, QueuePlace),
@@ -166,7 +169,7 @@ pub enum Acquired {
 }
 
 /// A place in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePlace {
     /// From 1; 0 if not in the queue.
     pub position: usize,

@@ -50,7 +50,7 @@ pub fn stderr(report: &Report) {
         // The exit status says it.
         Report::Asked(asked) if log::is_quiet() && asked.answer == Answer::StillHeld => {}
         Report::Asked(asked) => ask(asked),
-        Report::Busy(_) if log::is_quiet() => {}
+        Report::Busy(busy) if log::is_quiet() && busy.refused.undecided().is_none() => {}
         Report::Busy(busy) => log::error(format_args!("{}", refusal(busy))),
         Report::NotYours(not_yours) => log::error(format_args!("{}", rebuff(not_yours))),
         Report::NotRun(not_run) => log::error(format_args!("{}", unstartable(not_run))),
@@ -113,7 +113,7 @@ fn refusal(busy: &Busy) -> String {
     let name = &busy.lock.name;
     let Refused { state, place, waited, sharing, why } = &busy.refused;
     match why {
-        Refusal::Held => {}
+        Refusal::Held | Refusal::Undecided(_) => {}
         Refusal::Nested if state.kind == StateKind::Shared => {
             return format!(
                 "\"{name}\" is already held by this script, which would wait for itself: give that share back first"
@@ -132,6 +132,9 @@ fn refusal(busy: &Busy) -> String {
     let before = if fits && others > 0 { ", and somebody waits for it before you" } else { "" };
     let mut text = format!("\"{name}\" is {}{before}{waited}", words::describe(state));
     text += &block(&busy.lock, state, Some(&busy.options), NAMED);
+    if let Some(error) = busy.refused.undecided() {
+        text += &format!("\n  {FAINT}why{FAINT:#}     {}", error.cause);
+    }
     match others {
         0 => {}
         1 => text += &format!("\n  {FAINT}queue{FAINT:#}   one other waits"),

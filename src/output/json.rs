@@ -55,10 +55,12 @@ pub fn document(report: &Report) -> Option<Value> {
         Report::Busy(busy) => {
             let word = match busy.refused.why {
                 Refusal::Held | Refusal::Nested => "held",
+                Refusal::Undecided(ref error) => kind(error),
                 Refusal::Superseded(_) => "superseded",
                 Refusal::Done(_) => "already_done",
             };
-            outcome(word, &busy.lock, refusal(&busy.refused))
+            let why = busy.refused.undecided().map(reason).into_iter().flatten();
+            outcome(word, &busy.lock, refusal(&busy.refused).chain(why))
         }
         Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
         Report::Released(released) => outcome("released", &released.lock, [("broken", json!(released.broken))]),
@@ -318,7 +320,11 @@ pub fn lost(lost: &Lost) -> Value {
 }
 
 fn failed(error: &Error) -> Value {
-    json!({ "outcome": kind(error), "message": error.to_string(), "remedy": error.hint })
+    object([("outcome", json!(kind(error)))].into_iter().chain(reason(error)))
+}
+
+fn reason(error: &Error) -> [(&'static str, Value); 2] {
+    [("message", json!(error.to_string())), ("remedy", json!(error.hint))]
 }
 
 pub fn kind(error: &Error) -> &'static str {

@@ -117,7 +117,11 @@ impl Quorum {
             self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Stragglers::Awaited), has_said)?;
             if let Some(Answer::Held(seen)) = votes.of(gate) {
                 self.ballot = None;
-                return Ok(Acquired::Held(self.contention.at_the_gate(seen), QueuePlace { position: 0, length: 0 }));
+                let state = self.contention.at_the_gate(seen);
+                return Ok(match &self.contention.undecided {
+                    Some(error) => Acquired::Undecided(state, error.clone()),
+                    None => Acquired::Held(state, QueuePlace::default()),
+                });
             }
         }
         let is_decided = |votes: &Votes| {
@@ -131,8 +135,10 @@ impl Quorum {
         if !votes.has_quorum(is_granted) {
             self.undo(claim, &votes);
             let refused = self.refused(claim, &votes);
-            if let Ok(Acquired::Held(state, _)) = &refused {
-                self.contention.seen(&votes, state);
+            match &refused {
+                Ok(Acquired::Held(state, _)) => self.contention.seen(&votes, state, None),
+                Ok(Acquired::Undecided(state, error)) => self.contention.seen(&votes, state, Some(error)),
+                _ => {}
             }
             return refused;
         }
@@ -233,11 +239,17 @@ impl Quorum {
     /// Returns the result of a lost ballot.
     fn refused(&self, claim: &Claim, votes: &Votes) -> Result<Acquired, Error> {
         let state = tally::verdict(votes);
-        let is_somebody_elses = state.holder.is_some() && votes.answered() >= votes.quorum();
         match state.kind {
-            // Other candidates have votes: the servers that do not answer could vote for us, but have not.
-            StateKind::Unknown | StateKind::Free if !is_somebody_elses => Err(self.outvoted(claim, votes)),
-            _ => Ok(Acquired::Held(state, QueuePlace { position: 0, length: 0 })),
+            StateKind::Free => Err(self.outvoted(claim, votes)),
+            // The servers that do not answer could have granted it: that they have not is not known.
+            StateKind::Unknown if !votes.rules_out_the_rest(tally::is_taken) => {
+                let error = self.outvoted(claim, votes);
+                match state.holder.is_some() && votes.answered() >= votes.quorum() {
+                    true => Ok(Acquired::Undecided(state, error)),
+                    false => Err(error),
+                }
+            }
+            _ => Ok(Acquired::Held(state, QueuePlace::default())),
         }
     }
 
@@ -304,7 +316,7 @@ impl Store for Quorum {
                 (Err(error), Some(held)) if error.is_retryable() && limit.until.passed() => return Ok(held),
                 (acquired, _) => acquired?,
             };
-            let Acquired::Held(state, _) = &acquired else { return Ok(acquired) };
+            let (Acquired::Held(state, _) | Acquired::Undecided(state, _)) = &acquired else { return Ok(acquired) };
             self.contention.after(state.expiry.left(), began.elapsed());
             // Several candidates came at the same moment, and none has the lock: one should get it, even if none waits.
             let is_split = state.kind == StateKind::Contested;

@@ -61,7 +61,7 @@ fn a_vote_that_would_decide_is_waited_for_no_longer_than_the_server_timeout() {
     let hangs = Proxy::to(&three[0], |_| Fate::Blackholed);
     let servers = format!("{} {} {}", hangs.url(), three[1].url(), three[2].url());
     let call = Nxlock::new(["run", "job", "-n", "--server-timeout", "1s", "--", "echo", "ran"]);
-    let done = call.env("NXLOCK_SERVER", &servers).run().exits(75).prints("").within(Duration::from_secs(2));
+    let done = call.env("NXLOCK_SERVER", &servers).run().exits(69).prints("").within(Duration::from_secs(2));
     done.says("too few servers answer");
     eventually("nothing is left", || !three[1].exists("lock:job"));
     three[2].delete("lock:job");

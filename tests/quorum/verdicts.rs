@@ -164,7 +164,7 @@ fn somebody_elses_vote_is_told_though_a_server_is_down_that_could_decide() {
     let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers).run();
     let within = ["--server-timeout", "2s"];
     for wait in [&["-n"][..], &["-w", "1s"]] {
-        let done = call(&[&within[..], &["run", "job"], wait, &["--", "echo", "ran"]].concat()).exits(75).prints("");
+        let done = call(&[&within[..], &["run", "job"], wait, &["--", "echo", "ran"]].concat()).exits(69).prints("");
         done.says("too few servers answer; u@h, pid 1 has votes").says("release job --break bbbbbbbb");
     }
     let status = call(&["--json", "status", "job"]).exits(69).json()[0].take();
@@ -184,12 +184,58 @@ fn hanging(second: Option<&[u8]>) -> ([Redis; 3], String) {
 }
 
 #[test]
+fn a_lock_that_silent_servers_could_give_us_is_not_called_somebody_elses() {
+    let (three, servers) = hanging(None);
+    let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers);
+    for verb in [&["run", "job"][..], &["acquire", "job", "--ttl", "1m"]] {
+        for wait in [&["-n"][..], &["-w", "1s"], &["-n", "-E", "0"], &["-w", "1s", "-E", "0"]] {
+            let command = if verb[0] == "run" { &["--", "echo", "ran"][..] } else { &[] };
+            let options = [&["--server-timeout", "1s"], verb, wait].concat();
+            let done = call(&[&options[..], command].concat()).run().exits(69).prints("");
+            // A holder without a majority can be broken: the message says how.
+            done.says("too few servers answer; u@h, pid 1 has votes").says("release job --break bbbbbbbb");
+            call(&[&["-q"], &options[..], command].concat()).run().exits(69).says("too few servers answer");
+            let done = call(&[&["--json"], &options[..], command].concat()).run().exits(69);
+            let told = if verb[0] == "run" { done.stderr.clone() } else { done.text() };
+            let told: Value = serde_json::from_str(&told).unwrap();
+            assert_eq!((&told["outcome"], &told["state"]), (&json!("unreachable"), &json!("unknown")), "{told}");
+            assert_eq!((&told["holder"]["id"], &told["ttl_ms"]), (&json!("bbbbbbbb"), &Value::Null), "{told}");
+            assert!(told["message"].as_str().unwrap().contains("2 of 3 servers answered"), "{told}");
+        }
+    }
+    let events = three[0].directory().join("events");
+    let done = call(&["run", "job", "-n", "--server-timeout", "1s", "--events", &events.display().to_string(), "true"]);
+    done.run().exits(69);
+    let last = std::fs::read_to_string(&events).unwrap().lines().last().unwrap().to_owned();
+    let last: Value = serde_json::from_str(&last).unwrap();
+    assert_eq!((&last["event"], &last["kind"]), (&json!("failed"), &json!("unreachable")), "{last}");
+    three[2].resume();
+    eventually("nothing is left in the others", || !three[1].exists("lock:job") && !three[2].exists("lock:job"));
+    call(&["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    three[0].delete("lock:job");
+}
+
+#[test]
+fn votes_that_leave_too_few_for_a_majority_are_somebody_elses_whatever_silent_servers_say() {
+    for second in [OTHERS, &b"another program's"[..]] {
+        let (three, servers) = hanging(Some(second));
+        for wait in [&["-n"][..], &["-w", "1s"]] {
+            let words = [&["--server-timeout", "1s", "run", "job"], wait, &["--", "echo", "ran"]].concat();
+            let call = || Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
+            call().run().exits(75).prints("");
+        }
+        three[2].resume();
+        three[..2].iter().for_each(|redis| redis.delete("lock:job"));
+    }
+}
+
+#[test]
 fn a_lease_that_is_not_known_is_not_called_endless() {
     // Too few servers answer; then enough, and no majority agrees.
     let (three, servers) = hanging(None);
     let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers);
     let waits = ["--server-timeout", "500ms", "run", "job", "-w", "3s", "--", "true"];
-    let done = call(&waits).run().exits(75);
+    let done = call(&waits).run().exits(69);
     done.says("waiting for \"job\": unknown").never_says("without end").never_says("does not end by itself");
     call(&["status", "job", "--server-timeout", "500ms"]).run().exits(69).never_says("no end");
     three[2].resume();

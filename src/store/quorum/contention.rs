@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::tally::{self, Votes};
 use crate::clock::Moment;
+use crate::error::Error;
 use crate::lock::{Expiry, HolderId, LockState, StateKind};
 
 const AT_LEAST: Duration = Duration::from_millis(50);
@@ -20,6 +21,8 @@ pub struct Contention {
     pub took: Duration,
     /// The last verdict of all servers.
     verdict: LockState,
+    /// Why that did not tell whether anybody has the lock, if it did not.
+    pub undecided: Option<Error>,
     /// The holders seen last, and before that.
     seen: [Option<HolderId>; 2],
     /// The server that voted for the holder, and is asked before the others.
@@ -36,6 +39,7 @@ impl Contention {
             at: now,
             took: Duration::ZERO,
             verdict: LockState::free(None),
+            undecided: None,
             seen: [None, None],
             gate: None,
             all_at: now,
@@ -47,8 +51,9 @@ impl Contention {
     }
 
     /// Records a ballot among all servers. Waiters that see the same votes choose the same gate.
-    pub fn seen(&mut self, votes: &Votes, state: &LockState) {
+    pub fn seen(&mut self, votes: &Votes, state: &LockState, undecided: Option<&Error>) {
         self.verdict = state.clone();
+        self.undecided = undecided.cloned();
         self.note(state);
         self.gate = tally::first_for_the_holder(votes, state);
         self.all_at = Moment::now() + AT_MOST;

@@ -159,6 +159,7 @@ impl Node {
                 Acquired::Held(state, _) | Acquired::Superseded(_, state, _) | Acquired::Done(_, state, _) => {
                     Answer::Held(state)
                 }
+                Acquired::Undecided(_, error) => return Err(error),
             },
             Request::Raise(claim, fence, ttl) => match self.server.raise(claim, *fence, *ttl, limit)? {
                 true => Answer::Raised,

@@ -91,6 +91,11 @@ pub fn is_not_yours(answer: &Answer) -> bool {
     matches!(answer, Answer::NotYours(_) | Answer::Untouched)
 }
 
+/// Returns whether the server has granted the lock to another holder.
+pub fn is_taken(answer: &Answer) -> bool {
+    taken(answer).is_some()
+}
+
 /// Returns the highest fence of the grants; `None` unless a quorum gave one.
 pub fn highest_fence(granted: &Votes) -> Option<Fence> {
     let fences = |answer: &Answer| match answer {

@@ -169,6 +169,9 @@ fn visited() {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
             Ok(Acquired::Held(state, place)) => reports.push(busy(state, place, Refusal::Held)),
+            Ok(Acquired::Undecided(state, error)) => {
+                reports.push(busy(state, QueuePlace::default(), Refusal::Undecided(error)));
+            }
             Ok(Acquired::Superseded(by, state, place)) => reports.push(busy(state, place, Refusal::Superseded(by))),
             Ok(Acquired::Done(run, state, place)) => reports.push(busy(state, place, Refusal::Done(run))),
             Err(error) => reports.push(Report::Failed(error)),
