@@ -25,6 +25,10 @@ const ASKING: Duration = Duration::from_millis(250);
 /// Time-out of taking such a request back, once a signal has ended the wait: the rest of a second is for the release.
 const LEAVING: Duration = Duration::from_millis(700);
 
+/// Steps of a first request that each have the server timeout of their own, by which the store bounds them: to connect,
+/// to get the lock, and with several servers to raise its fence.
+const STEPS: u32 = 3;
+
 /// How long to wait for a lock, and for a server.
 #[derive(Clone, Copy)]
 pub struct WaitOptions {
@@ -102,7 +106,7 @@ pub fn for_grant(
                 return Ok(Waited::Granted(lease));
             }
             // Granted, but the reply took too long to be of use: ask again for a full lease.
-            Ok(Acquired::Granted(_)) => {
+            Ok(Acquired::Granted(_) | Acquired::TooLate) => {
                 if let Some(error) = attempt.too_slow() {
                     return attempt.fail(error);
                 }
@@ -377,7 +381,7 @@ impl Attempt<'_> {
         self.options.wait == Wait::Not || self.wait_ends().passed()
     }
 
-    /// Returns the deadline for the server's first reply.
+    /// Returns until when to try to reach the server for the first time.
     fn first_contact(&self) -> Moment {
         (self.began + self.options.server_timeout).min(self.wait_ends())
     }
@@ -385,7 +389,10 @@ impl Attempt<'_> {
     /// Returns the deadline for the next reply. A request sent just before the end of a wait still gets time for its
     /// reply: it decides between busy and unreachable.
     fn answer_by(&self) -> Moment {
-        if self.met { self.wait_ends().max(Moment::now() + self.parting()) } else { self.first_contact() }
+        match self.met {
+            true => self.wait_ends().max(Moment::now() + self.parting()),
+            false => (self.began + self.options.server_timeout * STEPS).min(self.wait_ends()),
+        }
     }
 
     /// Returns until when to retry after this kind of error.

@@ -156,6 +156,8 @@ pub enum AcquireMode {
 
 pub enum Acquired {
     Granted(Lease),
+    /// Granted, but the lease had ended before all was done that belongs to a grant: nothing is held.
+    TooLate,
     Held(LockState, QueuePlace),
     /// Too few of several servers answer: those that do not could still grant it. The state shows the votes that are
     /// known, the error the servers that are silent.

@@ -13,6 +13,8 @@ mod late;
 mod naming;
 /// Many callers that want the lock at the same moment.
 mod racing;
+/// Servers that take long to answer each request, and answer all of them.
+mod slow;
 /// The tally: who holds the lock, from what each server reports.
 mod verdicts;
 

@@ -338,9 +338,8 @@ impl Store for Local {
                 self.former.iter().for_each(WaiterFile::leave);
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
-            // Of several servers only.
-            Acquired::Undecided(..) => {}
-            Acquired::Superseded(..) | Acquired::Done(..) => {}
+            // The first two are of several servers only.
+            Acquired::Undecided(..) | Acquired::TooLate | Acquired::Superseded(..) | Acquired::Done(..) => {}
         }
         Ok(acquired)
     }

@@ -105,8 +105,7 @@ impl Quorum {
         // Read before any request leaves: the servers' ttls start later.
         let asked = Moment::now();
         let is_last = limit.until.remaining() <= LAST_BALLOT;
-        // A later grant is of no use.
-        let limit = limit.no_later_than(asked + ttl.get() / 2);
+        let until = ttl.believed_until(asked);
         let acquire = Request::Acquire(claim.clone(), ttl);
         let mut votes = self.fanout()?.votes();
         // The last ballot of a wait decides between busy and free: there is no time to ask the others later.
@@ -143,14 +142,20 @@ impl Quorum {
             return refused;
         }
         let fence = tally::highest_fence(&votes);
-        if let Some(fence) = fence
-            && let Err(error) = self.raise(claim, fence, ttl, patience)
-        {
+        let raised = fence.map_or(Ok(()), |fence| self.raise(claim, fence, ttl, patience));
+        let is_late = until.passed();
+        if raised.is_err() || is_late {
             self.undo(claim, &votes);
-            return Err(error);
         }
-        let (granted, until) = (Moment::now(), ttl.believed_until(asked));
-        Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None, slot: None }))
+        match raised {
+            // The votes end with the lease, so a late fence finds none.
+            _ if is_late => Ok(Acquired::TooLate),
+            Err(error) => Err(error),
+            Ok(()) => {
+                let granted = Moment::now();
+                Ok(Acquired::Granted(Lease { fence, asked, granted, until, taken_over: None, slot: None }))
+            }
+        }
     }
 
     /// Makes a fence known to a majority whose grants are still valid.
@@ -161,9 +166,11 @@ impl Quorum {
         if raised.has_quorum(is_raised) {
             return Ok(());
         }
-        let error = self.outvoted(claim, &raised);
+        let error = self.too_few("acquire", Some(&claim.name), &raised);
         let cause = format!("a majority granted it, and too few of them took the fence: {}", error.cause);
-        Err(Error { cause, ..error })
+        // A majority has just answered: the servers are there.
+        let kind = if error.is_retryable() { ErrorKind::Unavailable } else { error.kind };
+        Err(Error { kind, cause, ..error })
     }
 
     fn begin_ballot(&mut self, claim: &mut Claim) -> Result<(), Error> {

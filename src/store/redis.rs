@@ -471,9 +471,8 @@ impl Store for Server {
         match &acquired {
             Acquired::Granted(_) => self.replicated(&operation, claim, ttl, limit)?,
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
-            // Of several servers only.
-            Acquired::Undecided(..) => {}
-            Acquired::Superseded(..) | Acquired::Done(..) => {}
+            // The first two are of several servers only.
+            Acquired::Undecided(..) | Acquired::TooLate | Acquired::Superseded(..) | Acquired::Done(..) => {}
         }
         Ok(acquired)
     }

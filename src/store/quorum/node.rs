@@ -160,6 +160,7 @@ impl Node {
                     Answer::Held(state)
                 }
                 Acquired::Undecided(_, error) => return Err(error),
+                Acquired::TooLate => Answer::Untouched,
             },
             Request::Raise(claim, fence, ttl) => match self.server.raise(claim, *fence, *ttl, limit)? {
                 true => Answer::Raised,

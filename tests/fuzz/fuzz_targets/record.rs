@@ -13,8 +13,8 @@ use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Asker, Line, Process, Record, RecordedRun, Share, Superseder, Waiter, sum};
 use nxlock::fuzzed::{
     AcquireMode, Acquired, Busy, Claim, Credentials, Error, History, Limit, LockName, Moment, Named, NotYours, Owner,
-    Prefix, Recording, Refusal, Refused, Released, Renewed, Report, Row, RunEnd, Sharing, StatusRows, Store,
-    Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
+    Prefix, QueuePlace, Recording, Refusal, Refused, Released, Renewed, Report, Row, RunEnd, Sharing, StatusRows,
+    Store, Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
 };
 
 /// A directory with the files of one lock.
@@ -169,6 +169,7 @@ fn visited() {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
             Ok(Acquired::Held(state, place)) => reports.push(busy(state, place, Refusal::Held)),
+            Ok(Acquired::TooLate) => {}
             Ok(Acquired::Undecided(state, error)) => {
                 reports.push(busy(state, QueuePlace::default(), Refusal::Undecided(error)));
             }

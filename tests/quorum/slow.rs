@@ -1,0 +1,89 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::{Condition, Fate, Network, Nxlock, Proxy, Redis, Way, eventually};
+
+/// How long each reply takes.
+const LATE: Duration = Duration::from_millis(1200);
+
+/// Delays the replies of three servers, and returns the networks and the value of NXLOCK_SERVER.
+fn late(three: &[Redis; 3]) -> ([Network; 3], String) {
+    let networks = three.each_ref().map(Network::to);
+    networks.iter().for_each(|network| network.is(Way::Back, Condition::Delayed(LATE)));
+    let url = |network: &Network| format!("unix://{}", network.socket().display());
+    let servers = networks.each_ref().map(url).join(" ");
+    (networks, servers)
+}
+
+#[test]
+fn a_free_lock_is_granted_if_each_reply_comes_within_the_server_timeout() {
+    // The second time, the login takes a round trip too.
+    for password in [None, Some("secret")] {
+        let server = |_| password.map_or_else(Redis::start, Redis::with_password);
+        let three = [(); 3].map(server);
+        let (_networks, servers) = late(&three);
+        for wait in [&["-n"][..], &["-w", "15s"], &[]] {
+            let words = [&["--server-timeout", "2s", "run", "job"], wait, &["--", "echo", "ran"]].concat();
+            let call = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
+            call.env("REDISCLI_AUTH", password.unwrap_or_default()).run().exits(0).prints("ran\n");
+        }
+        eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+    }
+}
+
+#[test]
+fn a_command_begins_within_the_lease_that_runs_from_the_first_vote() {
+    let three = [(); 3].map(|()| Redis::start());
+    let (_networks, servers) = late(&three);
+    let begins = "redis-cli -s \"$SOCKET\" PTTL lock:job; echo began";
+    let call = Nxlock::new(["run", "job", "-t", "8s", "-c", begins]).env("NXLOCK_SERVER", &servers);
+    let text = call.env("SOCKET", three[0].socket()).run().exits(0).text();
+    let left: u64 = text.lines().next().and_then(|left| left.parse().ok()).unwrap();
+    // The grant and its fence took two replies.
+    assert!(left > 4_000, "{text}");
+}
+
+/// Three proxies, of which the first `failing` requests to raise a fence, counted over all, are cut off.
+fn cutting(three: &[Redis; 3], failing: usize) -> ([Proxy; 3], String) {
+    let raised = std::sync::Arc::new(AtomicUsize::new(0));
+    let proxies = three.each_ref().map(|redis| {
+        let raised = std::sync::Arc::clone(&raised);
+        Proxy::by_command(redis, move |_, words| {
+            let fails = words.starts_with("EVAL local F = KEYS[2]") && raised.fetch_add(1, Ordering::SeqCst) < failing;
+            if fails { Fate::Cut } else { Fate::Delivered }
+        })
+    });
+    let servers = proxies.each_ref().map(Proxy::url).join(" ");
+    (proxies, servers)
+}
+
+#[test]
+fn a_grant_whose_fence_too_few_servers_take_is_given_back_and_asked_for_again() {
+    let three = [(); 3].map(|()| Redis::start());
+    for wait in [&["-w", "15s"][..], &[]] {
+        let (_proxies, servers) = cutting(&three, 9);
+        let words = [&["-v", "--server-timeout", "100ms", "run", "job"], wait, &["--", "echo", "ran"]].concat();
+        let done = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers).run().exits(0).prints("ran\n");
+        done.says("a majority granted it, and too few of them took the fence");
+        eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+    }
+    let (_proxies, servers) = cutting(&three, usize::MAX);
+    let call = Nxlock::new(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
+    call.env("NXLOCK_SERVER", &servers).run().exits(69).prints("").says("too few of them took the fence");
+    eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+}
+
+#[test]
+fn a_ttl_that_ends_before_the_servers_have_answered_is_said_to_be_too_short() {
+    let three = [(); 3].map(|()| Redis::start());
+    let (_networks, servers) = late(&three);
+    // The answers take more than half of it; more than all of it; and one of them does.
+    for ttl in ["3s", "2s", "1s"] {
+        for wait in [&["-n"][..], &["-w", "15s"], &[]] {
+            let words = [&["--server-timeout", "2s", "run", "job", "-t", ttl], wait, &["--", "echo", "ran"]].concat();
+            let call = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
+            call.run().exits(69).prints("").says("use a longer --ttl");
+        }
+    }
+    eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+}
