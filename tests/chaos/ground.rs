@@ -263,13 +263,16 @@ impl Ground for Several {
     }
 }
 
-/// A master and its replica. Sentinels make the replica the master, and the old master answers its clients for a while,
+/// A master and its replicas. Sentinels make a replica the master, and the old master answers its clients for a while,
 /// and grants them locks: it does not know that it was deposed.
 pub struct Failovers(Sentinels);
 
 impl Failovers {
     pub fn new() -> Failovers {
-        Failovers(Sentinels::unchecked())
+        let mut group = Sentinels::of_three();
+        // `left` does it instead, and lets keys stay that expire.
+        group.inspected = false;
+        Failovers(group)
     }
 }
 

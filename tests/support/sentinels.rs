@@ -25,7 +25,7 @@ pub struct Sentinels {
     pub sentinels: Vec<Redis>,
     secure: bool,
     /// The master's keys are checked at the end.
-    inspected: bool,
+    pub inspected: bool,
 }
 
 impl Sentinels {
@@ -37,13 +37,6 @@ impl Sentinels {
     /// Starts three sentinels for a master and two replicas; they are slow to consider the master down.
     pub fn of_three() -> Sentinels {
         Sentinels::start(3, 3, false)
-    }
-
-    /// Starts three sentinels for a master and one replica, whose keys are not checked at the end.
-    pub fn unchecked() -> Sentinels {
-        let mut group = Sentinels::start(2, 3, false);
-        group.inspected = false;
-        group
     }
 
     /// Starts the same, with TLS on every connection.
