@@ -3,16 +3,17 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::cli::config::Setting;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
     Fence, Holder, Key, LockName, LockState, Lost, Prefix, Run, RunEnd, Sharing, Slot, Token, Told, Ttl,
 };
 use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
+use crate::text;
 
 pub enum Report {
     Acquired(Acquired),
@@ -188,6 +189,39 @@ pub struct Row {
 pub struct History {
     pub lock: Named,
     pub runs: Vec<Run>,
+}
+
+/// A setting that differs from its built-in default, or that `check` always shows.
+pub struct Setting {
+    pub name: String,
+    /// None if it is unset or secret.
+    pub value: Option<String>,
+    pub origin: Origin,
+}
+
+#[derive(Clone)]
+pub enum Origin {
+    Flag,
+    /// The variable's name.
+    Environment(String),
+    File(Location),
+    Default,
+}
+
+#[derive(Clone)]
+pub struct Location {
+    pub path: PathBuf,
+    /// Counted from 1.
+    pub line: usize,
+}
+
+impl Location {
+    /// Returns an error at this location, about this key.
+    pub fn error(&self, key: &str, cause: String) -> Error {
+        let key = if key.is_empty() { String::new() } else { format!(": {}", text::clean(key)) };
+        let action = format!("{}:{}{key}", text::path(&self.path), self.line);
+        Error { kind: ErrorKind::Misconfigured, action, cause, hint: String::new() }
+    }
 }
 
 /// The settings, and the findings about the servers.

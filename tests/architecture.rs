@@ -1,4 +1,5 @@
-//! No two modules of `src` import each other, directly or through others, except a parent and its children.
+//! No two modules of `src` import each other, directly or through others, except a parent and its children; and no two
+//! rooms, the modules that `main.rs` names with all that is below them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -182,4 +183,16 @@ fn only_a_parent_and_its_children_import_each_other() {
         targets.retain(|target| !target.starts_with(module));
     }
     assert_eq!(circles(&imports), [], "these import each other");
+}
+
+#[test]
+fn no_two_rooms_import_each_other() {
+    let mut rooms: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+    for (module, targets) in imports(&modules()).iter().filter(|(module, _)| !module.is_empty()) {
+        let room = |module: &Module| module[..1].to_vec();
+        let others = targets.iter().filter(|target| !target.is_empty()).map(room);
+        rooms.entry(room(module)).or_default().extend(others.filter(|other| *other != module[..1]));
+    }
+    assert!(rooms.len() > 30, "the rooms were found");
+    assert_eq!(circles(&rooms), [], "these rooms import each other");
 }

@@ -21,7 +21,7 @@ use crate::error::Error;
 use file::Entry;
 use keys::Scope;
 
-pub use settings::{Origin, Setting, Settings};
+pub use settings::Settings;
 
 /// The parsed command line, and whether the configuration files are valid.
 pub struct Asked {

@@ -1,10 +1,10 @@
 //! Checks the setup: which settings are in force, and whether the server is fit to keep locks.
 
 use super::{Wants, open, redis_url};
-use crate::cli::config::{Origin, Setting, Settings};
+use crate::cli::config::Settings;
 use crate::cli::{GlobalArgs, given};
 use crate::error::Error;
-use crate::report::{Checked, CheckedServer, Report};
+use crate::report::{Checked, CheckedServer, Origin, Report, Setting};
 use crate::retry;
 use crate::store::{Credentials, Finding, ProbedServer, Target};
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::config::{Origin, Setting};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
     Fence, Holder, Legacy, LockState, Lost, Run, Share, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told,
@@ -12,7 +11,7 @@ use crate::lock::{
 };
 use crate::log;
 use crate::report::{
-    Answer, Checked, CheckedServer, Ending, History, Named, Ran, Refusal, Refused, Report, Row, Wanted,
+    Answer, Checked, CheckedServer, Ending, History, Named, Origin, Ran, Refusal, Refused, Report, Row, Setting, Wanted,
 };
 use crate::store::{Finding, Verdict, Waiter};
 use crate::text::{self, Tainted};

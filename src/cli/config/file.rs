@@ -13,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::{self, KEYS, Scope, Shape};
 use crate::error::{Error, ErrorKind};
+use crate::report::Location;
 use crate::text;
 use crate::trusted::{self, Unfit};
 
@@ -28,13 +29,6 @@ pub struct Entry {
     pub scope: Scope,
     pub value: String,
     pub location: Location,
-}
-
-#[derive(Clone)]
-pub struct Location {
-    pub path: PathBuf,
-    /// Counted from 1.
-    pub line: usize,
 }
 
 /// A file's text.
@@ -113,15 +107,6 @@ fn unreadable(path: &Path, unfit: &Unfit) -> Error {
         Unfit::Untrusted { cause, hint } => (ErrorKind::Misconfigured, cause.clone(), *hint),
     };
     Error { kind, action: format!("cannot read the configuration in {}", text::path(path)), cause, hint: hint.into() }
-}
-
-impl Location {
-    /// Returns an error at this location, about this key.
-    pub fn error(&self, key: &str, cause: String) -> Error {
-        let key = if key.is_empty() { String::new() } else { format!(": {}", text::clean(key)) };
-        let action = format!("{}:{}{key}", text::path(&self.path), self.line);
-        Error { kind: ErrorKind::Misconfigured, action, cause, hint: String::new() }
-    }
 }
 
 impl Source {

@@ -3,25 +3,9 @@
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-use super::file::{Entry, Location};
+use super::file::Entry;
 use super::keys::{Scope, id};
-
-/// A setting that differs from its built-in default, or that `check` always shows.
-pub struct Setting {
-    pub name: String,
-    /// None if it is unset or secret.
-    pub value: Option<String>,
-    pub origin: Origin,
-}
-
-#[derive(Clone)]
-pub enum Origin {
-    Flag,
-    /// The variable's name.
-    Environment(String),
-    File(Location),
-    Default,
-}
+use crate::report::{Origin, Setting};
 
 /// The settings in force.
 #[derive(Default)]

@@ -2,10 +2,9 @@
 
 use anstyle::Style;
 
-use crate::cli::config::{Origin, Setting};
 use crate::log::{BAD, DOUBTFUL, FAINT};
 use crate::output::table::aligned;
-use crate::report::{Checked, CheckedServer};
+use crate::report::{Checked, CheckedServer, Origin, Setting};
 use crate::store::{Finding, Verdict};
 use crate::text::{self, clean};
 
