@@ -4,6 +4,8 @@
 
 /// Every order in which the messages of two clients that vote can arrive, searched exhaustively.
 mod ballots;
+/// The work of one script: no more than in proportion to what the keys hold.
+mod bounds;
 /// Every order of events that a few clients can go through, searched exhaustively in the model.
 mod explore;
 /// Scenes with an impaired server or waiter.

@@ -114,6 +114,8 @@ pub struct Model {
     pub shares: Shares,
     /// How many dead waiters one call drops; `None` for the scripts' limit of 1000, which is out of reach here.
     pub drops: Option<usize>,
+    /// How many this call has dropped.
+    pub dropped: usize,
     /// The tokens whose channel has a subscriber.
     pub listening: BTreeSet<Token>,
     /// The messages sent, and received, since a caller last took them from here.
@@ -131,7 +133,7 @@ pub enum Front {
 
 impl Model {
     pub fn acquire(&mut self, ask: &Ask) -> Acquired {
-        self.expire();
+        self.begin();
         let token = ask.token;
         let mut value = self.value();
         if value == Some(token) {
@@ -167,7 +169,7 @@ impl Model {
     }
 
     pub fn release(&mut self, token: Token) -> Released {
-        self.expire();
+        self.begin();
         let was_first = self.queue.is.first().is_some_and(|&(_, t)| t == token);
         self.dequeue(token);
         let value = self.value();
@@ -197,7 +199,7 @@ impl Model {
 
     /// Renews the lock. With `prolong`, another process keeps the lock, and relies on its expiry.
     pub fn renew(&mut self, token: Token, ttl: u64, prolong: bool) -> Renewed {
-        self.expire();
+        self.begin();
         let kept = self.now() + FENCE_MS.max(10 * ttl);
         if let Some(fence) = &mut self.fence {
             fence.until = fence.until.max(Some(kept));
@@ -230,6 +232,12 @@ impl Model {
             reserved: seen.reserved.is_some() && seen.reserved == seen.value(),
             queue: leased().filter(|(_, t)| alive(t)).map(|&(ticket, t)| (t, ticket)).collect(),
         }
+    }
+
+    /// Begins a call.
+    pub fn begin(&mut self) {
+        self.dropped = 0;
+        self.expire();
     }
 
     /// Deletes expired and empty keys, as a server does between any two commands.
@@ -298,9 +306,9 @@ impl Model {
 
     /// Returns the first live waiter, and whether dead ones were dropped before it.
     pub fn front(&mut self, caller: Option<Token>, word: Option<Word>) -> (Front, bool) {
-        let mut dropped = 0;
-        while self.drops.is_none_or(|most| dropped < most) {
-            let Some(&(_, first)) = self.queue.is.first() else { return (Front::Nobody, dropped > 0) };
+        let mut dropped = false;
+        loop {
+            let Some(&(_, first)) = self.queue.is.first() else { return (Front::Nobody, dropped) };
             let alive = Some(first) == caller
                 || match (self.leased(first).map(|r| r.channel), word) {
                     (None, _) => false,
@@ -309,12 +317,17 @@ impl Model {
                     (Some(true), None) => self.listening.contains(&first),
                 };
             if alive {
-                return (Front::Lives(first), dropped > 0);
+                return (Front::Lives(first), dropped);
             }
-            self.dequeue(first);
-            dropped += 1;
+            if self.drops != Some(self.dropped) {
+                self.dequeue(first);
+                self.dropped += 1;
+                dropped = true;
+            }
+            if self.drops == Some(self.dropped) {
+                return (Front::TooManyDead, dropped);
+            }
         }
-        (Front::TooManyDead, true)
     }
 
     pub fn reserve(&mut self, next: Token, caller: Option<Token>) {

@@ -85,7 +85,7 @@ struct Visit<'a> {
 
 impl Model {
     pub fn acquire_share(&mut self, ask: &Ask) -> Acquired {
-        self.expire();
+        self.begin();
         let (token, ttl) = (ask.token, ask.ttl);
         let mut visit = Visit::of(self, token);
         let queued = visit.model.queue.is.len();
@@ -153,7 +153,7 @@ impl Model {
     }
 
     pub fn release_share(&mut self, token: Token) -> Released {
-        self.expire();
+        self.begin();
         let was_first = self.queue.is.first().is_some_and(|&(_, t)| t == token);
         self.dequeue(token);
         let value = self.value();
@@ -216,7 +216,7 @@ impl Model {
     }
 
     pub fn renew_share(&mut self, token: Token, ttl: u64, prolong: bool) -> Renewed {
-        self.expire();
+        self.begin();
         let (now, until) = (self.now(), Some(self.now() + FENCE_MS.max(10 * ttl)));
         if let Some(fence) = &mut self.fence {
             fence.until = fence.until.max(until);

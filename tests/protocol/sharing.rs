@@ -482,9 +482,12 @@ const FAULTS: [(&str, Fault); 17] = [
     ),
     (
         "a slot that is free again is not known to be",
-        (".. '0' .. string.sub(map, slot + 2), '0+$', '')", ".. '2' .. string.sub(map, slot + 2), '0+$', '')"),
+        (".. '0' .. string.sub(map, slot + 2)", ".. '2' .. string.sub(map, slot + 2)"),
     ),
-    ("the least limit is not counted anew", ("if many == 0 then recount() end", "if many == 0 then least = 0 end")),
+    (
+        "the least limit is not counted anew",
+        ("if least == 0 or many > 0 then return end", "if many == 0 then least = 0 end do return end"),
+    ),
     ("the fence of a slot does not rise", ("if count > 0 then fence = bump(FENCE_MS) end", "")),
     (
         "a new generation has the fence of the last",

@@ -405,6 +405,25 @@ fn a_reservation_dismisses_nobody_until_it_is_claimed() {
     scene.ends().unwrap();
 }
 
+#[test]
+fn a_slot_whose_lease_is_over_is_free_though_a_dismissed_waiter_found_it_first() {
+    let server = Server::start();
+    let mut scene = Scene::new(&server, None);
+    let ask = |scene: &mut Scene<'_>, random: &str, terms: &str, mode: &str, ticket: &str| {
+        let token = format!("nx1:{random}:u@h:1:1:why{terms}");
+        scene.eval(Script::Acquire(form(&token)), &[&token, "60000", mode, "60000", "60000", "", ticket, ""])
+    };
+    for holder in ["first", "second"] {
+        assert_eq!(ask(&mut scene, holder, ":2", "once", "0")[0], "1");
+    }
+    let older = ask(&mut scene, "older", ":2:newest", "queue", "0");
+    let newer = ask(&mut scene, "newer", ":2:newest", "queue", "0");
+    scene.ask::<()>(&["ZADD", SHARES, "1000", "nx1:first:u@h:1:1:why:2"]);
+    assert_eq!(ask(&mut scene, "older", ":2:newest", "queue", &older[5])[0], "2");
+    let granted = ask(&mut scene, "newer", ":2:newest", "queue", &newer[5]);
+    assert_eq!((&granted[0][..], &granted[2][..]), ("1", "0"), "the slot of the first: {granted:?}");
+}
+
 /// Faults in the scripts, and what each does.
 const FAULTS: [(&str, Fault); 12] = [
     ("who was dismissed is let in again", ("return damage(by, S) or by", "return nil")),

@@ -16,6 +16,8 @@
 --           value, pttl, ticket, fence, now_us are strings, the rest integers
 --         {2, by, length, value, pttl, fence, now_us}     dismissed by the newer waiter with the token `by`
 --
+-- Work: a constant number of commands, and the dead waiters that queue.lua drops.
+--
 -- Keeps: the lock changes hands here only from nobody to the first live waiter (except for `plain`), so a call by any
 -- client repairs a lost wake-up. A free lock is reserved for a live waiter ahead of the caller exactly as by RELEASE: a
 -- frozen one costs its grace, a killed one nothing (or, if the slot has moved since its last heartbeat, its grace).

@@ -9,6 +9,9 @@
 --             that is a bare number, the record that says who waits
 --   all strings but reserved
 --
+-- Work: a command for each of the first 500 waiters, one for every 100 channels, and, in a cluster, one for each waiter
+-- whose channel has no subscriber.
+--
 -- Keeps: everything unchanged. Omits a waiter if its lease is over, or if its channel has no subscriber; unless no
 -- channel has one, as on a replica, where nobody subscribes, or the waiter subscribed at another node of the cluster.
 

@@ -1,6 +1,8 @@
 -- Removes a caller from the queue, whatever the lock holds. Follows queue.lua and superseding.lua, precedes release.lua
 -- and sharing_release.lua.
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: a queue or waiters key of another type does not prevent a release; `sound` is false then, and nobody is served.
 
 local sound = true

@@ -4,6 +4,8 @@
 -- RETURNS {1, had}                   ours: had is 1 if it was ours already, 0 if it was free
 --         {0, value, pttl, '0', us}  another token has it; all strings, '0' for the fence
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: the fence unchanged. A grant counts only once RAISE of one key has raised it.
 
 local K, token, ttl = KEYS[1], ARGV[1], ARGV[2]

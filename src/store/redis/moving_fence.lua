@@ -3,6 +3,8 @@
 -- KEYS fence     ARGV ttl_ms
 -- RETURNS {fence}, a string
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: a fence never falls. It outlives the lock.
 
 local F, time = KEYS[1], redis.call('TIME')

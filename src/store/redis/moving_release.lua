@@ -5,6 +5,8 @@
 -- RETURNS {1}                        it was ours
 --         {0, value, pttl, '0', us}  it was not: as found, value '' if it was free; all strings, '0' for the fence
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: deletes only what contains our token. Wakes no waiter, and reserves the lock for none.
 
 local K, token = KEYS[1], ARGV[1]

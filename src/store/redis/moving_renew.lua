@@ -5,6 +5,8 @@
 --         {1, pttl}                  it is ours, and expires later than that: unchanged
 --         {0, value, pttl, '0', us}  it is not: value, '' if it is free; all strings, '0' for the fence
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: never creates the lock. A replica does not answer: the cluster redirects.
 
 local K, ttl = KEYS[1], tonumber(ARGV[2])

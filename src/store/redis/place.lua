@@ -2,6 +2,8 @@
 -- acquire.lua and sharing_acquire.lua, and does nothing by itself.
 --
 -- ARGV as ACQUIRE
+--
+-- Work: a constant number of commands; the records of a queue that was lost are deleted at once.
 
 local ttl, mode, lease = tonumber(ARGV[2]), ARGV[3], math.min(tonumber(ARGV[4]), LEASE_MAX)
 -- A claim must never shorten the expiry by which the next waiter has set its timer.

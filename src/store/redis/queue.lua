@@ -12,13 +12,16 @@
 -- Messages on a channel: g "the lock is yours, claim it", n "ask again", e and a time in ms "ask again soon, and at the
 -- latest then: a reservation ends" (server clock), t a test (ignore it), s (superseding.lua).
 --
+-- Work: `front` takes 6 commands, and 6 more for each dead waiter that it drops; one script drops at most DEAD_MAX,
+-- however often it looks. Nothing else depends on how many wait.
+--
 -- Keeps: a token leaves the queue together with its record. Dead waiters are dropped only where they block the queue,
 -- so the work does not grow with it. A waiter with a reservation leaves queue and hash at once: all that a reservation
 -- never claimed can leave behind is the one field `reserved`, which the next overwrites. Fences rise with every change
 -- of owner, even after data was lost: TIME is their floor.
 
 local K, Q, W, F, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
-local FENCE_MS, LEASE_MAX = 86400000, 120000
+local FENCE_MS, LEASE_MAX, DEAD_MAX = 86400000, 120000, 1000
 
 local clock
 -- Returns the server's time in microseconds, read once per script.
@@ -77,9 +80,10 @@ local function elsewhere(w) return w.node ~= '' and w.node ~= this_node() end
 -- Returns the first live waiter, after sending it `word` if one is given; drops the dead ones before it. The caller is
 -- alive: it is asking. nil: nobody waits. false: too many dead for one script. `heads` are the first two of the queue,
 -- if they are known.
+local dead = 0
 local function front(word, heads)
   local dropped = false
-  for _ = 1, 1000 do
+  while true do
     heads = heads or redis.call('ZRANGE', Q, 0, 1)
     local h, second = heads[1], heads[2]
     heads = nil
@@ -95,11 +99,13 @@ local function front(word, heads)
       -- A failed request must not cost a waiter its place.
       if away or (heard or told or 1) > 0 then return h, w, dropped end
     end
-    redis.call('ZREM', Q, h)
-    redis.call('HDEL', W, h)
-    dropped = true
+    if dead < DEAD_MAX then
+      redis.call('ZREM', Q, h)
+      redis.call('HDEL', W, h)
+      dead, dropped = dead + 1, true
+    end
+    if dead == DEAD_MAX then return false, nil, dropped end
   end
-  return false, nil, dropped
 end
 
 -- A fence key of another type must not prevent a release.

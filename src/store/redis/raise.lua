@@ -4,6 +4,8 @@
 -- RETURNS {1}          the lock holds our token, and the fence is at least what was asked for
 --         {0}          it does not
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: a fence never falls, and lasts as long as after a grant. The next grant of the lock here gets a higher one,
 -- since our vote ends only after this.
 

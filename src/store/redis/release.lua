@@ -7,6 +7,8 @@
 --         {0, value, pttl, fence, now_us}   it was not ours: as found, value '' if it was free.
 --                                           value, pttl, fence, now_us are strings
 --
+-- Work: a constant number of commands, and the dead waiters that queue.lua drops.
+--
 -- Keeps: changes only a lock that holds our token. Removes all that is ours from the queue, whatever the lock holds. A
 -- reservation that reached us while we gave up passes on to the next. Skips dead waiters at once (nobody receives their
 -- message). Works on a full server. A replica can't answer: "not yours" always comes from a server that could have

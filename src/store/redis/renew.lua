@@ -8,6 +8,8 @@
 --         {1, pttl}                         it is ours, and expires later than that: unchanged
 --         {0, value, pttl, fence, now_us}   it is not: value, '' if it is free; all strings
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: never creates the lock, so it can't resurrect one and works on a full server. The fence outlives its lock. A
 -- replica can't answer: it refuses PEXPIRE before the script returns anything, because "not yours" stops a command, and
 -- must not come from a server that merely lags behind. Takes no key that may be missing: a slot that is moving to

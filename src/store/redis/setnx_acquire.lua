@@ -4,6 +4,8 @@
 -- ARGV as ACQUIRE, margin_ms, record
 -- RETURNS as ACQUIRE; {1, fence, stale} if it was taken over: the time at which it had ended, as written
 --
+-- Work: as ACQUIRE, and a constant number of commands.
+--
 -- Keeps: a lock that it takes over had ended by the server's clock more than the margin ago, and was no lock of ours
 -- that somebody overwrote. It is compared and replaced in one step, by the rules of ACQUIRE: waiters are served in
 -- their order.

@@ -3,6 +3,8 @@
 -- KEYS lock, fence, holder     ARGV as RENEW, record
 -- RETURNS as RENEW; with a third element if it is ours: 1 if our value had to be put back, else 0
 --
+-- Work: as RENEW, and a constant number of commands.
+--
 -- Keeps: puts the value back only while the lease is valid by the server's clock, and only over such a time: a deleted
 -- key stays deleted, and the lock is lost. Works on a full server: PEXPIRE comes first.
 

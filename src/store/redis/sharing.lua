@@ -12,6 +12,10 @@
 -- included; 0 is any number. Any other token is exclusive, that is 1.
 -- A generation is the time from the first share to the last: shares that overlap.
 --
+-- Work: at most BATCH shares end, and at most BATCH enter, in one script. Each takes a constant number of commands, and
+-- copies the map: a byte for each slot. The holders are counted at most once a script, and only if the last share with
+-- the least limit has ended while others stay.
+--
 -- Keeps: no more hold the lock than the least of their limits. A share is valid only while the lock's value is the
 -- generation that it joined, and only as long as its lease: whoever deletes or replaces the lock's key ends all shares.
 -- Nobody passes the first live waiter. Leftovers of an earlier generation have no effect. If only one of both keys is
@@ -35,8 +39,10 @@ local count, least, many, map = 0, 0, 0, ''
 -- What the keys hold, perhaps of an earlier generation, or the errors.
 local found, state = redis.pcall('ZCARD', H), redis.pcall('HGET', T, 'state')
 
+-- Finds the least limit, if all shares that had it have ended.
 local function recount()
-  least, many = 0, 0
+  if least == 0 or many > 0 then return end
+  least = 0
   for _, t in ipairs(redis.call('ZRANGE', H, 0, -1)) do
     local n = limit_of(t) or 0
     if n > 0 and (least == 0 or n < least) then least, many = n, 0 end
@@ -50,13 +56,8 @@ local function drop(t)
   redis.call('ZREM', H, t)
   redis.pcall('HDEL', T, t)
   count, changed = count - 1, true
-  if slot then
-    map = string.gsub(string.sub(map, 1, slot) .. '0' .. string.sub(map, slot + 2), '0+$', '')
-  end
-  if whole and least > 0 and limit_of(t) == least then
-    many = many - 1
-    if many == 0 then recount() end
-  end
+  if slot then map = string.sub(map, 1, slot) .. '0' .. string.sub(map, slot + 2) end
+  if whole and least > 0 and limit_of(t) == least then many = many - 1 end
 end
 
 -- Drops shares whose leases are over.
@@ -82,12 +83,14 @@ end
 
 -- Returns whether one more with this limit may come in.
 local function fits(n)
+  recount()
   local most = (least == 0 or (n > 0 and n < least)) and n or least
   return most == 0 or count < most
 end
 
 -- Adds a share: claimed for `ms`, or reserved for so long.
 local function enter(t, ms, reserved)
+  recount()
   local n, slot, fence = limit_of(t), '-', generation
   if n > 0 then
     slot = (string.find(map, '0', 1, true) or #map + 1) - 1
@@ -110,7 +113,7 @@ local function clear()
     redis.call('DEL', H, T)
     found, state = 0, false
   end
-  count, least, many, map, whole = 0, 0, 0, '', false
+  count, least, many, map, whole, changed = 0, 0, 0, '', false, false
 end
 
 -- Lets the first waiters in as long as they fit; returns the caller's share if it was among them. `ms` is the caller's
@@ -154,7 +157,12 @@ end
 -- little longer. Returns how long that is, if it has changed.
 local function settle()
   if not changed then return nil end
-  if whole then redis.call('HSET', T, 'state', table.concat({ least, many, map }, '|')) end
+  if whole then
+    recount()
+    -- Free slots at the end are not written. An anchored pattern tries each length once.
+    map = string.match(map, '^(.*1)') or ''
+    redis.call('HSET', T, 'state', table.concat({ least, many, map }, '|'))
+  end
   local ms = tonumber(redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')[2]) - now()
   redis.call('PEXPIRE', K, digits(ms))
   outlast(ms, H, type(state) ~= 'table' and T)

@@ -10,6 +10,8 @@
 --           least  the least limit of all shares, 0 if none has one;  look_ms is a string
 --         {2, by, length, value, pttl, fence, now_us}     as ACQUIRE
 --
+-- Work: as ACQUIRE, and as sharing.lua.
+--
 -- Keeps: as sharing.lua, and as ACQUIRE: a call by any client repairs a lost wake-up.
 
 local limit = limit_of(token)
@@ -70,19 +72,25 @@ if mine then
   is_granted(ticket)
   return { 1, fence, slot, count }
 end
-local by = dismissed_by()
-if by then return dismissal(by, value) end
 -- The last lease is over: nobody holds the lock, whatever its key says.
 if shared and count == 0 then
   clear()
   redis.call('DEL', K)
   value = false
 end
+local by = dismissed_by()
+if by then
+  settle()
+  return dismissal(by, value)
+end
 
 if not value and (mode == 'plain' or queued == 0) then return begin() end
 -- Enqueues before serving anybody: a waiter that comes back with its old ticket may be the first.
 if mode == 'queue' then by = enqueue() else ticket = S and next_ticket() or 0 end
-if by then return dismissal(by, value) end
+if by then
+  settle()
+  return dismissal(by, value)
+end
 if not value then
   local h, w = front('g')
   if h == nil or h == token then return begin() end

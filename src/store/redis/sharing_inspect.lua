@@ -7,25 +7,29 @@
 --           run, and that of the id; empty if the lock is not shared;  terms  '' if they are lost
 --   count   how many hold the lock, an integer
 --   least   the least limit of all shares, '0' if none has one, or if it is lost
+--
+-- Work: as INSPECT, and 1 command for each of 500 shares; with an id, and for shares whose leases are over, in
+-- proportion to the holders.
 
 local H, T, id = KEYS[5], KEYS[6], ARGV[1]
 local answer, shares, count = ask(), {}, 0
 if answer[1] ~= 'string' or string.sub(answer[2], 1, 11) ~= 'nx1:shared:' then return { answer, shares, 0, '0' } end
-local all = redis.pcall('ZRANGE', H, 0, -1, 'WITHSCORES')
-local damaged = damage(all, H)
+local ended = redis.pcall('ZRANGE', H, '-inf', digits(now()), 'BYSCORE')
+local damaged = damage(ended, H)
 if damaged then return damaged end
+count = redis.call('ZCARD', H) - #ended
+-- An id is no score: to find its share takes all of them.
+local last = id == '' and #ended + 499 or -1
+local all = redis.call('ZRANGE', H, #ended, last, 'WITHSCORES')
 local function term(field)
   local text = redis.pcall('HGET', T, field)
   return type(text) == 'string' and text or ''
 end
 for i = 1, #all, 2 do
-  if tonumber(all[i + 1]) > now() then
-    count = count + 1
-    if count <= 500 or (id ~= '' and string.sub(all[i], 5, 4 + #id) == id) then
-      shares[#shares + 1] = all[i]
-      shares[#shares + 1] = digits(tonumber(all[i + 1]))
-      shares[#shares + 1] = term(all[i])
-    end
+  if i < 1000 or string.sub(all[i], 5, 4 + #id) == id then
+    shares[#shares + 1] = all[i]
+    shares[#shares + 1] = digits(tonumber(all[i + 1]))
+    shares[#shares + 1] = term(all[i])
   end
 end
 return { answer, shares, count, string.match(term('state'), '^%d+') or '0' }

@@ -4,6 +4,8 @@
 -- KEYS lock, queue, waiters, fence, shares, terms, and superseded if the token is one of superseding.lua     ARGV token
 -- RETURNS as RELEASE: {1} also if others still hold the lock; {2, next_token} only if the share was the last
 --
+-- Work: as RELEASE, and as sharing.lua.
+--
 -- Keeps: changes only the token's own share. As RELEASE: removes all that is ours from the queue, passes on a
 -- reservation, works on a full server, and a replica can't answer.
 

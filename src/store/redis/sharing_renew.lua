@@ -3,6 +3,8 @@
 -- KEYS lock, fence, shares, terms     ARGV token, ttl_ms, how
 -- RETURNS as RENEW, of the share; {1, '-1'} if its end has moved nearer: NUDGE must follow
 --
+-- Work: a constant number of commands.
+--
 -- Keeps: as RENEW. The lock's key expires with the last share, later than before or sooner.
 
 local K, F, H, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

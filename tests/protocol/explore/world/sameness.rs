@@ -32,6 +32,7 @@ impl World {
         m.shares.ends.is.values_mut().for_each(|end| *end = back(*end, START));
         m.waiters.is.values_mut().for_each(|r| r.lease = back(r.lease, START - 1));
         m.now_us = START * 1000;
+        m.dropped = 0;
         self.rebase_fences();
 
         let m = &mut self.model;

@@ -1,0 +1,204 @@
+//! The work of one script: whatever the keys hold, it is at most in proportion to that, and a crowd is served in batches.
+//! A script that runs for long keeps everybody else from the server.
+//!
+//! Compares the server's own counts at two sizes. A time is the least of several, and what it is compared with lies far
+//! from both: work in proportion to the size, and work in proportion to its square.
+
+use std::iter::once;
+
+use redis::{Connection, Pipeline, cmd, pipe};
+
+use crate::scripts::{Base, Form, Script};
+use crate::server::{KEYS, Server, eval_with};
+
+const SHARES: &str = "{lock:x}:shares";
+const TERMS: &str = "{lock:x}:terms";
+const REPETITIONS: usize = 12;
+/// The larger size is so many times the smaller one.
+const TIMES: usize = 16;
+const LATER: &str = "4000000000000";
+
+const SHARE: Form = Form { base: Base::Share, newest: false, recorded: false };
+
+/// What a script cost the server.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    /// Commands within the script.
+    calls: u64,
+    micros: u64,
+}
+
+struct Scene {
+    _server: Server,
+    connection: Connection,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let server = Server::start();
+        let connection = server.connect();
+        Scene { _server: server, connection }
+    }
+
+    fn eval(&mut self, script: Script, args: &[&str]) -> Vec<String> {
+        eval_with(&mut self.connection, script, None, args)
+    }
+
+    fn ask<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
+        cmd(words[0]).arg(&words[1..]).query(&mut self.connection).unwrap()
+    }
+
+    /// Returns the least work of a script on these keys.
+    fn work(&mut self, keys: &Pipeline, script: Script, args: &[&str]) -> Work {
+        let once = |scene: &mut Scene| {
+            scene.ask::<()>(&["FLUSHALL"]);
+            keys.query::<()>(&mut scene.connection).unwrap();
+            scene.ask::<()>(&["CONFIG", "RESETSTAT"]);
+            scene.eval(script, args);
+            let stats: String = scene.ask(&["INFO", "commandstats"]);
+            let number = |line: &str, what: &str| {
+                let (_, rest) = line.split_once(what).unwrap();
+                rest.split(',').next().unwrap().parse::<u64>().unwrap()
+            };
+            let lines = || stats.lines().filter(|line| line.starts_with("cmdstat_"));
+            let eval = lines().find(|line| line.starts_with("cmdstat_eval")).expect("a script has run");
+            let within = lines().filter(|line| !line.starts_with("cmdstat_eval") && !line.contains("config|"));
+            Work { calls: within.map(|line| number(line, "calls=")).sum(), micros: number(eval, "usec=") }
+        };
+        let all: Vec<Work> = (0..REPETITIONS).map(|_| once(self)).collect();
+        *all.iter().min_by_key(|work| work.micros).unwrap()
+    }
+}
+
+fn token(who: usize, terms: &str) -> String {
+    format!("nx1:{who:026}:u@h:1:1:why{terms}")
+}
+
+fn ask_of(token: &str) -> [&str; 8] {
+    [token, "60000", "once", "60000", "60000", "", "0", ""]
+}
+
+/// One of several holders.
+struct Holder {
+    token: String,
+    slot: Option<usize>,
+    is_lapsed: bool,
+}
+
+/// Returns the keys of a shared lock, as the scripts leave them.
+fn shared(holders: &[Holder], least: usize, many: usize) -> Pipeline {
+    let mut keys = pipe();
+    keys.cmd("SET").arg(KEYS[0]).arg("nx1:shared:1").arg("PX").arg(1_000_000).ignore();
+    let size = holders.iter().filter_map(|holder| holder.slot).max().map_or(0, |slot| slot + 1);
+    let mut map = vec![b'0'; size];
+    let (zadd, mut terms) = (keys.cmd("ZADD").arg(SHARES), Vec::<(String, String)>::new());
+    for Holder { token, slot, is_lapsed } in holders {
+        zadd.arg(if *is_lapsed { "1000" } else { LATER }).arg(token);
+        let shown = slot.map_or("-".to_owned(), |slot| slot.to_string());
+        terms.push((token.clone(), format!("{shown}|1|1|")));
+        if let Some(slot) = slot {
+            map[*slot] = b'1';
+        }
+    }
+    zadd.ignore();
+    terms.push(("state".into(), format!("{least}|{many}|{}", String::from_utf8(map).unwrap())));
+    keys.cmd("HSET").arg(TERMS).arg(terms).ignore();
+    keys
+}
+
+/// Asserts that work grows at most in proportion to what is `TIMES` as large: its square lies as far above the bound as
+/// the proportion below it.
+fn is_linear(what: &str, small: Work, large: Work) {
+    let most = small.micros.max(50) * (TIMES * TIMES / 4) as u64;
+    assert!(large.micros < most, "{what}: {small:?}, and {TIMES} times as large {large:?}");
+}
+
+/// Asserts that work does not depend on what is `TIMES` as large.
+fn is_the_same(what: &str, small: Work, large: Work) {
+    assert_eq!(small.calls, large.calls, "{what}: commands");
+    let most = small.micros.max(50) * (TIMES / 4) as u64;
+    assert!(large.micros < most, "{what}: {small:?}, and {TIMES} times as large {large:?}");
+}
+
+#[test]
+fn a_slot_is_given_back_by_work_in_proportion_to_the_slots() {
+    let mut scene = Scene::new();
+    let work = [625, 625 * TIMES].map(|slots| {
+        let terms = format!(":{slots}");
+        let holder = |who: usize, slot| Holder { token: token(who, &terms), slot: Some(slot), is_lapsed: false };
+        let keys = shared(&[holder(1, 0), holder(2, slots - 1)], slots, 2);
+        scene.work(&keys, Script::Release(SHARE), &[&token(1, &terms)])
+    });
+    assert_eq!(work[0].calls, work[1].calls);
+    is_linear("a slot is given back", work[0], work[1]);
+}
+
+#[test]
+fn slots_whose_leases_are_over_are_dropped_by_work_in_proportion_to_the_slots() {
+    let mut scene = Scene::new();
+    let work = [625, 625 * TIMES].map(|slots| {
+        let terms = format!(":{slots}");
+        let lapsed = (0..32).map(|n| Holder { token: token(n, &terms), slot: Some(n), is_lapsed: true });
+        let last = Holder { token: token(99, &terms), slot: Some(slots - 1), is_lapsed: false };
+        let keys = shared(&lapsed.chain(once(last)).collect::<Vec<_>>(), slots, 33);
+        scene.work(&keys, Script::Acquire(SHARE), &ask_of(&token(100, &terms)))
+    });
+    assert_eq!(work[0].calls, work[1].calls);
+    is_linear("32 slots whose leases are over", work[0], work[1]);
+}
+
+#[test]
+fn the_holders_are_counted_once_however_many_limits_leave_with_their_shares() {
+    let mut scene = Scene::new();
+    let readers = || (0..8000).map(|n| Holder { token: token(n, ":0"), slot: None, is_lapsed: false });
+    let work = [2, 2 * TIMES].map(|leaving| {
+        let limits = (0..leaving).map(|n| Holder {
+            token: token(9000 + n, &format!(":{}", 9000 + n)),
+            slot: Some(n),
+            is_lapsed: true,
+        });
+        let keys = shared(&readers().chain(limits).collect::<Vec<_>>(), 9000, 1);
+        scene.work(&keys, Script::Acquire(SHARE), &ask_of(&token(9999, ":0")))
+    });
+    let most = work[0].micros * (TIMES / 4) as u64;
+    assert!(work[1].micros < most, "2 limits leave: {:?}, {} leave: {:?}", work[0], 2 * TIMES, work[1]);
+}
+
+#[test]
+fn one_script_drops_a_thousand_dead_waiters_at_most_wherever_they_are_in_the_queue() {
+    let mut scene = Scene::new();
+    for script in [Script::Acquire(SHARE), Script::Release(SHARE)] {
+        let holders = [0, 1].map(|n| Holder { token: token(n, ":0"), slot: None, is_lapsed: false });
+        let mut keys = shared(&holders, 0, 0);
+        // 40 live readers, and 500 dead ones before each of them.
+        let (mut queue, mut records) = (Vec::new(), Vec::new());
+        for waiter in 0..40 * 501 {
+            let name = token(100_000 + waiter, ":0");
+            queue.push((waiter.to_string(), name.clone()));
+            let is_alive = waiter % 501 == 500;
+            records.push((name, if is_alive { "1|LEASE|10000|".to_owned() } else { "1|1|10000|".to_owned() }));
+        }
+        let (seconds, _): (u64, u64) = scene.ask(&["TIME"]);
+        let lease = (seconds * 1000 + 100_000).to_string();
+        records.iter_mut().for_each(|(_, record)| *record = record.replace("LEASE", &lease));
+        keys.cmd("ZADD").arg(KEYS[1]).arg(&queue).ignore();
+        keys.cmd("HSET").arg(KEYS[2]).arg(&records).ignore();
+        let work =
+            scene.work(&keys, script, &ask_of(&token(0, ":0"))[..if script == Script::Release(SHARE) { 1 } else { 8 }]);
+        let left: usize = scene.ask(&["ZCARD", KEYS[1]]);
+        assert!(left >= 40 * 501 - 1000 - 32, "{left} are left of {}: {work:?}", 40 * 501);
+        assert!(left <= 40 * 501 - 1000, "{left} are left");
+        assert!(work.calls < 1000 * 6 + 32 * 12 + 100, "{work:?}");
+    }
+}
+
+#[test]
+fn a_shared_lock_is_shown_by_the_same_work_however_many_hold_it() {
+    let mut scene = Scene::new();
+    let work = [600, 600 * TIMES].map(|holders| {
+        let holders = (0..holders).map(|n| Holder { token: token(n, ":0"), slot: None, is_lapsed: false });
+        let keys = shared(&holders.collect::<Vec<_>>(), 0, 0);
+        scene.work(&keys, Script::InspectShares, &[""])
+    });
+    is_the_same("INSPECT of a shared lock", work[0], work[1]);
+}
