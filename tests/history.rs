@@ -78,9 +78,10 @@ fn a_key_of_another_type_is_named_and_keeps_no_lock_from_its_release() {
 fn what_is_no_record_is_passed_over() {
     let redis = Redis::start();
     runs(&redis, &["--record"], true);
-    let lines: String = redis.ask(&["HGET", RUNS, "ended"]);
-    let others = "no record\n1|2|3\n|||||||\n\u{1b}[2J|0|0|0|done|0||nx1:x";
-    redis.ask::<i64>(&["HSET", RUNS, "ended", &format!("{others}\n{lines}"), "run:who", "what", "more", "x"]);
+    let others = ["no record", "1|2|3", "|||||||", "\u{1b}[2J|0|0|0|done|0||nx1:x"];
+    for (number, line) in others.into_iter().enumerate() {
+        redis.ask::<i64>(&["HSET", RUNS, &format!("line:{}", 100 + number), line, "run:who", "what", "more", "x"]);
+    }
     assert_eq!(outcomes(&redis), ["done"]);
     runs(&redis, &["--record"], true);
     assert_eq!(outcomes(&redis), ["done", "done"]);

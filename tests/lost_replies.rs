@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -110,6 +110,35 @@ fn a_lost_reply_to_the_release_of_a_run_leaves_its_status() {
     let proxy = Proxy::to(&redis, nth(2, Fate::Cut));
     proxy.nxlock(["run", "job", "-c", "exit 3"]).run().exits(3).says_nothing();
     assert_eq!(proxy.requests(), 3);
+}
+
+#[test]
+fn a_run_whose_release_is_sent_again_is_recorded_once_though_its_line_has_gone_meanwhile() {
+    let redis = Redis::start();
+    let (go, waits) = mpsc::channel();
+    let waits = Mutex::new(waits);
+    let proxy = Proxy::to(&redis, move |number| match number {
+        2 => Fate::Cut,
+        3 => {
+            waits.lock().unwrap().recv().unwrap();
+            Fate::Delivered
+        }
+        _ => Fate::Delivered,
+    });
+    let outcomes = || {
+        let history = redis.nxlock(["status", "--history", "--json", "job"]).run().json();
+        let runs = history[0]["history"].as_array().unwrap().clone();
+        runs.iter().map(|run| run["outcome"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let options = ["run", "job", "--record=1", "--server-timeout", "30s", "-c", "exit 3"];
+    let first = proxy.nxlock(options).start();
+    eventually("the first is recorded", || outcomes() == ["failed"]);
+    redis.nxlock(["run", "job", "--record=1", "--", "true"]).run().exits(0);
+    assert_eq!(outcomes(), ["done"]);
+    go.send(()).unwrap();
+    first.finish().exits(3);
+    assert!(proxy.requests() >= 3, "{:#?}", proxy.commands());
+    assert_eq!(outcomes(), ["done"]);
 }
 
 #[test]

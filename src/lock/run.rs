@@ -24,6 +24,8 @@ pub struct Recording {
     pub asked: Moment,
     /// When nxlock had the lock.
     pub granted: Option<Moment>,
+    /// The same as the server noted it, in µs of its clock. A store that keeps its own clock does without.
+    pub noted: Option<u64>,
     pub fence: Option<Fence>,
     /// How the run ended, to be recorded with the release; none if nothing ran.
     pub end: Option<RunEnd>,
@@ -101,7 +103,7 @@ impl Recording {
     /// Returns a recording of a run that nxlock begins to ask for now.
     pub fn new(who: &str, kept: RunCount, unless_done: Option<Duration>) -> Recording {
         let who = who.to_owned();
-        Recording { who, kept, unless_done, asked: Moment::now(), granted: None, fence: None, end: None }
+        Recording { who, kept, unless_done, asked: Moment::now(), granted: None, noted: None, fence: None, end: None }
     }
 
     /// Returns how long a record has to stay.
@@ -127,7 +129,8 @@ impl fmt::Display for Recording {
         let (asked, granted) = (nanos(self.asked), nanos(self.granted.unwrap_or(self.asked)));
         let (fence, unless_done) =
             (self.fence.map_or(0, |fence| fence.0), self.unless_done.unwrap_or_default().as_millis());
-        write!(f, "{} {} {unless_done} {asked} {granted} {fence}", self.who, self.kept.0)?;
+        let noted = self.noted.unwrap_or_default();
+        write!(f, "{} {} {unless_done} {asked} {granted} {noted} {fence}", self.who, self.kept.0)?;
         self.end.map_or(Ok(()), |end| write!(f, " {end}"))
     }
 }
@@ -143,9 +146,10 @@ impl FromStr for Recording {
         let unless_done = Some(Duration::from_millis(number()?)).filter(|done| !done.is_zero());
         let asked = Moment::after_boot(Duration::from_nanos(number()?));
         let granted = Some(Moment::after_boot(Duration::from_nanos(number()?)));
+        let noted = Some(number()?).filter(|noted| *noted > 0);
         let fence = Some(number()?).filter(|fence| *fence > 0).map(Fence);
         let end = words.next().map(str::parse).transpose()?;
-        Ok(Recording { who, kept, unless_done, asked, granted, fence, end })
+        Ok(Recording { who, kept, unless_done, asked, granted, noted, fence, end })
     }
 }
 
@@ -291,7 +295,8 @@ mod tests {
     #[test]
     fn a_recording_is_handed_over_whole() {
         let begun = Recording::new(token().as_str(), "7".parse().unwrap(), Some(Duration::from_secs(72_000)));
-        let granted = Recording { granted: Some(Moment::now()), fence: Some(Fence(u64::MAX)), ..begun };
+        let granted = Some(Moment::now());
+        let granted = Recording { granted, noted: Some(u64::MAX), fence: Some(Fence(u64::MAX)), ..begun };
         for end in [None, Some(RunEnd::exited(0)), Some(RunEnd::killed(9))] {
             let recording = Recording { end, ..granted.clone() };
             let read: Recording = recording.to_string().parse().unwrap();

@@ -79,6 +79,8 @@ pub struct Server {
     /// The last reply about a lock came from a node that is only importing its slot.
     is_imported: bool,
     asker: AskerRead,
+    /// When the server granted the lock to a run that is recorded, in µs of its clock, if the last reply says so.
+    noted: Option<u64>,
 }
 
 impl Server {
@@ -99,6 +101,7 @@ impl Server {
             unfenced: None,
             is_imported: false,
             asker: AskerRead::default(),
+            noted: None,
         }
     }
 
@@ -469,7 +472,12 @@ impl Store for Server {
             }
         }?;
         match &acquired {
-            Acquired::Granted(_) => self.replicated(&operation, claim, ttl, limit)?,
+            Acquired::Granted(_) => {
+                if let Some(recording) = &mut claim.recording {
+                    recording.noted = self.noted;
+                }
+                self.replicated(&operation, claim, ttl, limit)?;
+            }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
             // The first two are of several servers only.
             Acquired::Undecided(..) | Acquired::TooLate | Acquired::Superseded(..) | Acquired::Done(..) => {}

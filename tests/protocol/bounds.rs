@@ -13,12 +13,16 @@ use crate::server::{KEYS, Server, eval_with};
 
 const SHARES: &str = "{lock:x}:shares";
 const TERMS: &str = "{lock:x}:terms";
+const RUNS: &str = "{lock:x}:runs";
 const REPETITIONS: usize = 12;
 /// The larger size is so many times the smaller one.
 const TIMES: usize = 16;
 const LATER: &str = "4000000000000";
+const MONTH_MS: &str = "2592000000";
 
 const SHARE: Form = Form { base: Base::Share, newest: false, recorded: false };
+const RECORDED: Form = Form { base: Base::Exclusive, newest: false, recorded: true };
+const SHARE_RECORDED: Form = Form { base: Base::Share, newest: false, recorded: true };
 
 /// What a script cost the server.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +72,18 @@ impl Scene {
         let all: Vec<Work> = (0..REPETITIONS).map(|_| once(self)).collect();
         *all.iter().min_by_key(|work| work.micros).unwrap()
     }
+
+    /// Returns the keys as they are, to be written again.
+    fn saved(&mut self, keys: &[&str]) -> Pipeline {
+        let mut saved = pipe();
+        for key in keys {
+            let dump: Option<Vec<u8>> = cmd("DUMP").arg(key).query(&mut self.connection).unwrap();
+            if let Some(dump) = dump {
+                saved.cmd("RESTORE").arg(key).arg(1_000_000).arg(dump).ignore();
+            }
+        }
+        saved
+    }
 }
 
 fn token(who: usize, terms: &str) -> String {
@@ -76,6 +92,10 @@ fn token(who: usize, terms: &str) -> String {
 
 fn ask_of(token: &str) -> [&str; 8] {
     [token, "60000", "once", "60000", "60000", "", "0", ""]
+}
+
+fn recorded_ask(token: &str) -> Vec<&str> {
+    ask_of(token).into_iter().chain([token, MONTH_MS, "1000", "7", ""]).collect()
 }
 
 /// One of several holders.
@@ -201,4 +221,54 @@ fn a_shared_lock_is_shown_by_the_same_work_however_many_hold_it() {
         scene.work(&keys, Script::InspectShares, &[""])
     });
     is_the_same("INSPECT of a shared lock", work[0], work[1]);
+}
+
+/// Returns the keys after so many runs that have ended, and so many that vanished.
+fn recorded(scene: &mut Scene, ended: usize, vanished: usize) -> Pipeline {
+    scene.ask::<()>(&["FLUSHALL"]);
+    for n in 0..ended {
+        let run = token(n, "");
+        let granted = scene.eval(Script::Acquire(RECORDED), &recorded_ask(&run));
+        let granted = granted.last().unwrap().clone();
+        scene.eval(Script::Release(RECORDED), &[&run, &run, MONTH_MS, "1000", "7", &granted, "1", "done|0|"]);
+    }
+    for n in 0..vanished {
+        scene.eval(Script::Acquire(SHARE_RECORDED), &recorded_ask(&token(10_000 + n, ":0")));
+    }
+    scene.saved(&[RUNS])
+}
+
+#[test]
+fn runs_that_vanished_are_listed_by_work_in_proportion_to_them_and_to_the_lines() {
+    let mut scene = Scene::new();
+    let both = [1, TIMES].map(|times| {
+        let keys = recorded(&mut scene, 62 * times, 32 * times);
+        let grant = token(20_000, "");
+        let swept = scene.work(&keys, Script::Acquire(RECORDED), &recorded_ask(&grant));
+        let shown = scene.work(&keys, Script::History, &[]);
+        assert!(swept.calls < 1000, "{swept:?}");
+        (swept, shown)
+    });
+    is_linear("a grant after killed runs", both[0].0, both[1].0);
+    is_linear("their history", both[0].1, both[1].1);
+}
+
+#[test]
+fn a_run_is_recorded_by_the_same_work_however_many_are_kept() {
+    let mut scene = Scene::new();
+    let both = [62, 62 * TIMES].map(|kept| {
+        let keys = recorded(&mut scene, kept, 0);
+        let run = token(20_000, "");
+        let granted = scene.work(&keys, Script::Acquire(RECORDED), &recorded_ask(&run));
+        let mut keys = keys.clone();
+        scene.ask::<()>(&["FLUSHALL"]);
+        keys.query::<()>(&mut scene.connection).unwrap();
+        let begun = scene.eval(Script::Acquire(RECORDED), &recorded_ask(&run));
+        keys = scene.saved(&[KEYS[0], RUNS]);
+        let begun = begun.last().unwrap();
+        let args = [&run[..], &run, MONTH_MS, "1000", "7", begun, "1", "done|0|"];
+        (granted, scene.work(&keys, Script::Release(RECORDED), &args))
+    });
+    is_the_same("a grant", both[0].0, both[1].0);
+    is_the_same("a release", both[0].1, both[1].1);
 }

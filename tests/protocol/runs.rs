@@ -13,6 +13,7 @@ use crate::server::{KEYS, Server, eval_with};
 const RUNS: &str = "{lock:x}:runs";
 const SHARES: &str = "{lock:x}:shares";
 const HOSTS: usize = 5;
+const RECORDED: Form = Form { base: Base::Exclusive, newest: false, recorded: true };
 /// Within this, a run that succeeded is not repeated: 20 hours.
 const UNLESS: &str = "72000000000";
 const DAY: i64 = 86_400_000_000;
@@ -40,6 +41,8 @@ enum Event {
 #[derive(Clone)]
 struct Run {
     token: String,
+    /// When it was granted the lock, by the server's clock.
+    granted: String,
     holds: bool,
     /// The server knows that it began.
     is_noted: bool,
@@ -89,9 +92,9 @@ impl World {
         )
     }
 
-    fn release(&mut self, token: &str, how: &str) -> Vec<String> {
+    fn release(&mut self, token: &str, granted: &str, how: &str) -> Vec<String> {
         let script = Script::Release(self.form());
-        self.eval(script, &[token, token, MONTH_MS, "1000", "7", "1000", "1", how])
+        self.eval(script, &[token, token, MONTH_MS, "1000", "7", granted, "1", how])
     }
 
     fn asks(&mut self, host: Host) -> Result<(), String> {
@@ -104,6 +107,7 @@ impl World {
             let reply = self.acquire(&token);
             self.runs[host].as_mut().unwrap().is_of_today |= !is_noted;
             self.runs[host].as_mut().unwrap().is_noted = true;
+            self.runs[host].as_mut().unwrap().granted.clone_from(reply.last().unwrap());
             return if reply[0] == "1" {
                 Ok(())
             } else {
@@ -131,7 +135,8 @@ impl World {
                 return Err(format!("it was done by {:?}, and not as {reply:?}", self.done));
             }
             "1" => {
-                self.runs[host] = Some(Run { token, holds: true, is_noted: true, is_of_today: true });
+                let granted = reply.last().unwrap().clone();
+                self.runs[host] = Some(Run { token, granted, holds: true, is_noted: true, is_of_today: true });
                 // A grant forgets the notes of runs that have vanished.
                 let fields: Vec<String> = cmd("HKEYS").arg(RUNS).query(&mut self.connection).unwrap();
                 let notes = fields.iter().filter(|field| field.starts_with("run:")).count();
@@ -147,15 +152,15 @@ impl World {
     fn ends(&mut self, host: Host, how: &'static str, again: bool) -> Result<(), String> {
         let Some(run) = self.runs[host].take() else { return Ok(()) };
         let answer = if run.holds { ["1", "2"] } else { ["0", "0"] };
-        let reply = self.release(&run.token, how);
+        let reply = self.release(&run.token, &run.granted, how);
         if !answer.contains(&reply[0].as_str()) || reply.last().unwrap() != "" {
             return Err(format!("the reply to {run} is {reply:?}", run = run.token));
         }
         if again {
-            self.release(&run.token, how);
+            self.release(&run.token, &run.granted, how);
         }
         let outcome = if run.holds { how.split('|').next().unwrap_or_default() } else { "lost" };
-        if outcome == "done" && (run.is_of_today || !run.is_noted) {
+        if outcome == "done" && run.is_of_today {
             self.done.push(run.token.clone());
         }
         self.known.insert(run.token, outcome);
@@ -188,14 +193,19 @@ impl World {
     fn tomorrow(&mut self) {
         self.done.clear();
         self.runs.iter_mut().flatten().for_each(|run| run.is_of_today = false);
+        let yesterday = |instant: &str| (instant.parse::<i64>().unwrap() - DAY).to_string();
+        self.runs.iter_mut().flatten().for_each(|run| run.granted = yesterday(&run.granted));
         let all: BTreeMap<String, String> = cmd("HGETALL").arg(RUNS).query(&mut self.connection).unwrap();
-        for (field, lines) in all {
-            let yesterday = |line: &str| {
-                let (granted, rest) = line.split_once('|').unwrap();
-                format!("{}|{rest}", granted.parse::<i64>().unwrap() - DAY)
+        for (field, value) in all {
+            let earlier = match field.split(':').next().unwrap() {
+                "run" | "line" | "done" => {
+                    let (granted, rest) = value.split_once('|').unwrap();
+                    format!("{}|{rest}", yesterday(granted))
+                }
+                "since" => yesterday(&value),
+                _ => continue,
             };
-            let lines: Vec<String> = lines.lines().map(yesterday).collect();
-            cmd("HSET").arg(RUNS).arg(field).arg(lines.join("\n")).query::<i64>(&mut self.connection).unwrap();
+            cmd("HSET").arg(RUNS).arg(field).arg(earlier).query::<i64>(&mut self.connection).unwrap();
         }
     }
 
@@ -275,7 +285,7 @@ const FAULTS: [(&str, Fault); 10] = [
     ("a run under way is refused", ("if not note and unless then", "if unless then")),
     (
         "nobody notes that a run begins",
-        ("redis.call('HSET', R, 'run:' .. who, digits(us)", "redis.call('HGET', R, digits(us)"),
+        ("redis.call('HSET', R, 'run:' .. who, digits(us)", "redis.call('HSET', R, 'ran:' .. who, digits(us)"),
     ),
     ("nobody sweeps", ("if type(fields) == 'number' then", "if false then")),
     ("a run is swept that goes on", ("if whose and not (ends and ends > us / 1000) then", "if whose then")),
@@ -290,6 +300,58 @@ fn each_fault_in_a_script_is_noticed() {
     let form = Form { recorded: true, ..Form::default() };
     let scripts = [Script::Acquire(form), Script::Release(form), Script::History];
     all_are_noticed(&FAULTS, &scripts, |fault| search(Some(fault), 500));
+}
+
+/// Has runs end one after the other, with any number of them kept, and sends some releases again later.
+fn releases_come_again(fault: Option<Fault>) -> Result<(), String> {
+    let server = Server::start();
+    let mut world = World::new(&server, fault, Base::Exclusive);
+    let mut random = 88_172_645_463_325_252_u64;
+    let mut below = |n: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random % n as u64).unwrap()
+    };
+    let mut all: Vec<[String; 3]> = Vec::new();
+    let mut kept: Vec<usize> = Vec::new();
+    for number in 0..100 {
+        let token = format!("nx1:{number:026}:u@h:1:1:why");
+        let granted = world.acquire(&token).last().unwrap().clone();
+        all.push([token, granted, format!("failed|{}|", number % 200)]);
+        let most = 1 + below(3);
+        kept.push(number);
+        kept.drain(..kept.len().saturating_sub(most));
+        for again in [number, number, below(number + 1), below(number + 1)] {
+            let [token, granted, how] = &all[again];
+            let args = [token, token, MONTH_MS, &most.to_string(), "7", granted, "1", how];
+            world.eval(Script::Release(world.form()), &args);
+        }
+        let history = world.eval(Script::History, &[]);
+        let shown: Vec<[&str; 2]> = history[0].lines().rev().map(|line| line_of(line)).collect();
+        let expected: Vec<[&str; 2]> = kept.iter().map(|run| [&all[*run][2][..], &all[*run][0]]).collect();
+        if shown != expected {
+            return Err(format!("after run {number} it shows {shown:?}, and not {expected:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns how a run ended, and the token.
+fn line_of(line: &str) -> [&str; 2] {
+    let (rest, token) = line.rsplit_once('|').unwrap();
+    let at = rest.match_indices('|').nth(3).unwrap().0 + 1;
+    [&rest[at..], token]
+}
+
+#[test]
+fn a_release_that_comes_again_changes_no_record_however_late() {
+    releases_come_again(None).unwrap();
+    let faults = [
+        ("a release that comes again is recorded anew", ("or was_listed then", "then")),
+        ("more lines are kept than asked for", ("while count > most and", "while count > most + 1 and")),
+    ];
+    all_are_noticed(&faults, &[Script::Release(RECORDED)], |fault| releases_come_again(Some(fault)));
 }
 
 /// The fate of a host in one night.
@@ -343,17 +405,18 @@ fn in_a_thousand_nights_the_job_is_done_once_whenever_a_host_could() {
             if successes > 0 {
                 continue;
             }
+            let granted = reply.last().unwrap();
             match fate {
                 Fate::Succeeds => {
-                    assert_eq!(world.release(&token, "done|0|")[0], "1");
+                    assert_eq!(world.release(&token, granted, "done|0|")[0], "1");
                     successes += 1;
                 }
-                Fate::Fails => assert_eq!(world.release(&token, "failed|1|")[0], "1"),
+                Fate::Fails => assert_eq!(world.release(&token, granted, "failed|1|")[0], "1"),
                 Fate::IsKilled => _ = cmd("DEL").arg(KEYS[0]).query::<i64>(&mut world.connection).unwrap(),
                 Fate::IsCutOff => {
                     cmd("DEL").arg(KEYS[0]).query::<i64>(&mut world.connection).unwrap();
                     // It has lost its lock by then: what it did does not count.
-                    assert_eq!(world.release(&token, "done|0|")[0], "0");
+                    assert_eq!(world.release(&token, granted, "done|0|")[0], "0");
                 }
                 Fate::Down => {}
             }

@@ -54,6 +54,10 @@ impl Server {
                 true => Some(self.script(operation, script, &args, limit)?),
                 false => self.script_unless_moving(operation, script, &args, limit)?,
             };
+            let answer = match answer {
+                Some(answer) if claim.recording.is_some() => Some(self.noted(operation, answer)?),
+                answer => answer,
+            };
             let Some(answer) = answer.filter(|answer| !is_grant(answer) || !self.may_be_unfenced(&claim.token)) else {
                 return self.acquire_moving(operation, claim, ttl, limit);
             };

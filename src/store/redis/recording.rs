@@ -78,6 +78,15 @@ impl Server {
         self.recorded(operation, &claim, answer).map(drop)
     }
 
+    /// Takes the time of the grant out of the reply of an ACQUIRE whose run is recorded, and returns the rest.
+    pub(super) fn noted(&mut self, operation: &Operation<'_>, answer: Vec<Value>) -> Result<Vec<Value>, Error> {
+        let Ok([Value::Array(rest), noted]) = <[Value; 2]>::try_from(answer) else {
+            return Err(self.senseless(operation));
+        };
+        self.noted = reply::integer(&noted).and_then(|micros| u64::try_from(micros).ok());
+        Ok(rest)
+    }
+
     /// Takes the record out of the reply of a script that records, and returns the rest. Warns if there is no record:
     /// that is no reason to keep a lock.
     pub(super) fn recorded(
@@ -159,7 +168,7 @@ pub(super) fn release_args(claim: &Claim) -> Vec<String> {
             recording.kept_for().as_millis().to_string(),
             recording.kept.get().to_string(),
             recording.waited().as_millis().to_string(),
-            recording.held().as_micros().to_string(),
+            recording.noted.map(|micros| micros.to_string()).unwrap_or_default(),
             recording.fence.map(|fence| fence.0.to_string()).unwrap_or_default(),
             recording.end.map(|end| end.to_string()).unwrap_or_default(),
         ]);

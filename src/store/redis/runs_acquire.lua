@@ -2,14 +2,19 @@
 --
 -- KEYS as ACQUIRE, runs
 -- ARGV as ACQUIRE, who, kept_ms, most, waited_ms, unless_us ('' = whatever was done)
--- RETURNS as ACQUIRE
---         {3, line, others, value, pttl, fence, now_us}   the last run that succeeded, which began less than unless_us
---                                                         ago: nothing is granted.  others  how many others wait
+-- RETURNS {the answer of ACQUIRE, granted_us}   granted_us  when the run was granted the lock, '' if it was not
+--   in place of that answer {3, line, others, value, pttl, fence, now_us}: the last run that succeeded, which began less
+--   than unless_us ago: nothing is granted.  others  how many others wait
+--
+-- Work: as ACQUIRE, and a constant number of commands. After runs that vanished: one command for each note of a run, of
+-- which there are as many as holders and vanished runs, and 6 for each of at most BATCH that have vanished.
 --
 -- Keeps: a caller that has the lock keeps it, whatever has been done: its run may be under way.
 
 local who, kept, most = ARGV[#ARGV - 4], tonumber(ARGV[#ARGV - 3]), tonumber(ARGV[#ARGV - 2])
 local waited, unless = ARGV[#ARGV - 1], tonumber(ARGV[#ARGV])
+-- At most so many runs that have vanished are listed in one script.
+local BATCH = 100
 
 local note = redis.pcall('HGET', R, 'run:' .. who)
 local damaged = damage(note)
@@ -31,30 +36,34 @@ if not note and unless then
     redis.call('HDEL', R, '')
     local value, fence = redis.call('GET', KEYS[1]), redis.pcall('GET', KEYS[4])
     local others = redis.call('ZCARD', KEYS[2]) - (redis.call('ZSCORE', KEYS[2], ARGV[1]) and 1 or 0)
-    return { 3, done, others, value or '', digits(redis.call('PTTL', KEYS[1])), type(fence) == 'string' and fence or '0',
-      digits(us) }
+    return { { 3, done, others, value or '', digits(redis.call('PTTL', KEYS[1])),
+      type(fence) == 'string' and fence or '0', digits(us) }, '' }
   end
 end
 
 local answer = ask()
-if answer[1] ~= 1 or note then return answer end
+if answer.err then return answer end
+if answer[1] ~= 1 then return { answer, '' } end
+if note then return { answer, string.match(note, '^%d*') } end
 
 -- Moves the runs that have vanished to those that have ended, if the server permits the caller to see them. The notes
 -- stay until the lines are written: a node that is handing over the slot creates no keys any more.
 local function sweep(shares)
-  local all, lines, gone = redis.pcall('HGETALL', R), ended(), {}
+  local all, lines, gone = redis.pcall('HGETALL', R), {}, {}
   for i = 1, #all, 2 do
     local whose = string.match(all[i], '^run:(.*)$')
     local ends = whose and shares and tonumber(redis.call('ZSCORE', shares, whose))
     if whose and not (ends and ends > us / 1000) then
-      local _, own = ended(whose)
       -- If it has ended, it has asked once more since.
-      if not own then table.insert(lines, 1, all[i + 1] .. '||vanished|||' .. whose) end
+      if not redis.call('HGET', R, 'of:' .. whose) then
+        lines[#lines + 1] = { all[i + 1] .. '||vanished|||' .. whose, whose }
+      end
       gone[#gone + 1] = all[i]
+      if #gone == BATCH then break end
     end
   end
   if not gone[1] then return end
-  write(lines, most)
+  add(lines, most)
   for _, field in ipairs(gone) do redis.call('HDEL', R, field) end
 end
 
@@ -62,11 +71,14 @@ end
 local shares = string.sub(redis.call('GET', KEYS[1]), 1, 11) == 'nx1:shared:' and KEYS[5]
 local fields = redis.pcall('HLEN', R)
 if type(fields) == 'number' then
-  for _, other in ipairs({ 'done', 'ended' }) do
+  local _, _, count = numbers()
+  fields = fields - 2 * count
+  for _, other in ipairs({ 'kept', 'done', 'since' }) do
     if redis.call('HGET', R, other) then fields = fields - 1 end
   end
   if fields >= (shares and redis.call('ZCARD', shares) or 1) then sweep(shares) end
 end
-redis.call('HSET', R, 'run:' .. who, digits(us) .. '|' .. waited .. '|' .. (answer[2] or ''))
+local since = math.min(us, tonumber(redis.call('HGET', R, 'since') or us))
+redis.call('HSET', R, 'run:' .. who, digits(us) .. '|' .. waited .. '|' .. (answer[2] or ''), 'since', digits(since))
 keep(kept)
-return answer
+return { answer, digits(us) }
