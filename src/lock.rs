@@ -150,6 +150,11 @@ pub const SHARED_VALUE: &str = "nx1:shared:";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence(pub u64);
 
+impl Fence {
+    /// The highest: the scripts of a server count no further, and any JSON parser reads it as it is.
+    pub const MAX: Fence = Fence((1 << 53) - 1);
+}
+
 /// All that a renewal or a release needs: a name, and the token that proves the claim to it.
 #[derive(Clone, Debug)]
 pub struct Claim {

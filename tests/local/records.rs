@@ -213,3 +213,20 @@ fn all_locks_are_listed_whatever_else_lies_there() {
     drop(listener);
     held.goes_back();
 }
+
+#[test]
+fn each_grant_has_a_fence_of_its_own_though_the_record_has_the_last_one() {
+    for spoilt in ["18446744073709551615", "9007199254740991", "9007199254740993"] {
+        let local = Local::start();
+        release(&local, &acquire(&local, "1m"));
+        let path = local.file("lock");
+        let record = fs::read(&path).unwrap();
+        fs::write(&path, with(&record, &[("fence", spoilt)])).unwrap();
+        let fence = || {
+            let done = local.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0);
+            done.text().trim_end().parse::<u64>().unwrap()
+        };
+        let (first, second) = (fence(), fence());
+        assert!(first < second && second < 1 << 53, "{spoilt}: {first}, {second}");
+    }
+}

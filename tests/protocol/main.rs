@@ -10,6 +10,8 @@ mod bounds;
 mod explore;
 /// Scenes with an impaired server or waiter.
 mod faults;
+/// Fences: one of its own for each grant, which outlives the lease.
+mod fences;
 /// Random histories, executed on the model and on a server that runs the scripts: both must agree.
 mod histories;
 /// The server's work for one lock, as a pure value.

@@ -348,9 +348,16 @@ impl<'a> Visit<'a> {
             } else if n == self.state.least {
                 self.state.many += 1;
             }
-            if self.count > 0 {
-                self.model.bump(FENCE_MS);
+        }
+        if self.count > 0 {
+            let kept = self.model.now() + FENCE_MS.max(10 * ms);
+            let until = self.model.fence.as_ref().and_then(|fence| fence.until).max(Some(kept));
+            if n > 0 {
+                self.model.bump(0);
                 fence = self.model.fence();
+            }
+            if let Some(fence) = &mut self.model.fence {
+                fence.until = until;
             }
         }
         self.model.shares.ends.is.insert(token, self.model.now() + ms);

@@ -488,7 +488,10 @@ const FAULTS: [(&str, Fault); 17] = [
         "the least limit is not counted anew",
         ("if least == 0 or many > 0 then return end", "if many == 0 then least = 0 end do return end"),
     ),
-    ("the fence of a slot does not rise", ("if count > 0 then fence = bump(FENCE_MS) end", "")),
+    (
+        "the fence of a slot does not rise",
+        ("if n > 0 then fence = bump(math.max(lasts, redis.call('PTTL', F)))", "if n > 0 then"),
+    ),
     (
         "a new generation has the fence of the last",
         ("generation = bump(fence_ms)", "generation = last_fence() or bump(fence_ms)"),

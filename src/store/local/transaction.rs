@@ -566,9 +566,10 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns the next fence. It rises with every change of holder; the wall clock is its lower bound, in case the
-    /// record is lost.
+    /// record is lost, or another program has written a number into it after which there is none.
     pub(super) fn next_fence(&self) -> u64 {
-        self.record.fence.saturating_add(1).max(micros_of_wall())
+        let last = Some(self.record.fence).filter(|last| *last < Fence::MAX.0);
+        micros_of_wall().max(last.unwrap_or(0) + 1)
     }
 
     pub(super) fn change_hands(&mut self, fence: u64, state: State) -> Result<(), LocalError> {

@@ -1,5 +1,5 @@
--- The queue of one lock: finds the first live waiter, and hands the lock over to it. Precedes acquire.lua, release.lua,
--- nudge.lua and inspect.lua, and does nothing by itself.
+-- The queue of one lock: finds the first live waiter, and hands the lock over to it. Follows fence.lua, precedes
+-- acquire.lua, release.lua, nudge.lua and inspect.lua, and does nothing by itself.
 --
 -- KEYS lock, queue, waiters, fence     ARGV[1] token
 --   lock     string  the holder's token; nothing else decides who holds
@@ -110,12 +110,12 @@ end
 
 -- A fence key of another type must not prevent a release.
 local function last_fence()
-  local fence = redis.pcall('GET', F)
-  return type(fence) == 'string' and fence
+  local fence = fence_in(redis.pcall('GET', F))
+  return fence and digits(fence)
 end
 
 local function bump(ms)
-  local fence = digits(math.max((tonumber(last_fence() or 0) or 0) + 1, us()))
+  local fence = digits(math.max((fence_in(redis.pcall('GET', F)) or 0) + 1, us()))
   redis.call('SET', F, fence, 'PX', digits(ms))
   return fence
 end

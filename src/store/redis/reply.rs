@@ -265,9 +265,12 @@ pub fn integer(value: &Value) -> Option<i64> {
     }
 }
 
-/// Parses a fence as scripts return it; 0 if there is none.
+/// Parses a fence as scripts return it; 0 if there is none. Another program may have written what no fence is.
 pub fn fence(value: &Value) -> Option<Fence> {
-    integer(value).and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).map(Fence)
+    integer(value)
+        .and_then(|n| u64::try_from(n).ok())
+        .map(Fence)
+        .filter(|fence| (Fence(1)..=Fence::MAX).contains(fence))
 }
 
 /// Parses `value, pttl, fence, server us`, the state of a lock as every script returns it.

@@ -49,10 +49,15 @@ impl From<Base> for Form {
     }
 }
 
+macro_rules! queue {
+    () => {
+        concat!(include_str!("fence.lua"), include_str!("queue.lua"))
+    };
+}
 macro_rules! acquire {
     () => {
         concat!(
-            include_str!("queue.lua"),
+            queue!(),
             include_str!("companions.lua"),
             include_str!("superseding.lua"),
             include_str!("place.lua"),
@@ -63,7 +68,7 @@ macro_rules! acquire {
 macro_rules! release {
     () => {
         concat!(
-            include_str!("queue.lua"),
+            queue!(),
             include_str!("companions.lua"),
             include_str!("superseding.lua"),
             include_str!("leaving.lua"),
@@ -74,7 +79,7 @@ macro_rules! release {
 macro_rules! acquire_share {
     () => {
         concat!(
-            include_str!("queue.lua"),
+            queue!(),
             include_str!("companions.lua"),
             include_str!("superseding.lua"),
             include_str!("sharing.lua"),
@@ -86,7 +91,7 @@ macro_rules! acquire_share {
 macro_rules! release_share {
     () => {
         concat!(
-            include_str!("queue.lua"),
+            queue!(),
             include_str!("companions.lua"),
             include_str!("superseding.lua"),
             include_str!("sharing.lua"),
@@ -98,7 +103,7 @@ macro_rules! release_share {
 macro_rules! acquire_beside_setnx {
     () => {
         concat!(
-            include_str!("queue.lua"),
+            queue!(),
             include_str!("companions.lua"),
             include_str!("superseding.lua"),
             "local function ask()\n",
@@ -113,7 +118,7 @@ macro_rules! acquire_beside_setnx {
 macro_rules! release_beside_setnx {
     () => {
         concat!(
-            include_str!("queue.lua"),
+            queue!(),
             include_str!("companions.lua"),
             include_str!("superseding.lua"),
             "local function ask()\n",
@@ -161,21 +166,21 @@ const RECORD: &str = concat!(
 );
 const HISTORY: &str =
     concat!(include_str!("runs.lua"), include_str!("runs_holding.lua"), include_str!("runs_history.lua"));
-const INSPECT: &str = concat!(include_str!("queue.lua"), include_str!("inspect.lua"));
+const INSPECT: &str = concat!(queue!(), include_str!("inspect.lua"));
 const INSPECT_SHARES: &str = concat!(
-    include_str!("queue.lua"),
+    queue!(),
     include_str!("companions.lua"),
     "local function ask()\n",
     include_str!("inspect.lua"),
     "end\n",
     include_str!("sharing_inspect.lua")
 );
-const NUDGE: &str = concat!(include_str!("queue.lua"), include_str!("nudge.lua"));
-const RAISE: &str = include_str!("raise.lua");
+const NUDGE: &str = concat!(queue!(), include_str!("nudge.lua"));
+const RAISE: &str = concat!(include_str!("fence.lua"), include_str!("raise.lua"));
 const ACQUIRE_MOVING: &str = include_str!("moving_acquire.lua");
 const RENEW_MOVING: &str = include_str!("moving_renew.lua");
 const RELEASE_MOVING: &str = include_str!("moving_release.lua");
-const FENCE_MOVING: &str = include_str!("moving_fence.lua");
+const FENCE_MOVING: &str = concat!(include_str!("fence.lua"), include_str!("moving_fence.lua"));
 const RECORD_MOVING: &str =
     concat!(include_str!("runs.lua"), "local function ask() return {} end\n", include_str!("runs_release.lua"));
 

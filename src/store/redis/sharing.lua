@@ -96,8 +96,11 @@ local function enter(t, ms, reserved)
     slot = (string.find(map, '0', 1, true) or #map + 1) - 1
     map = string.sub(map, 1, slot) .. '1' .. string.sub(map, slot + 2)
     if least == 0 or n < least then least, many = n, 1 elseif n == least then many = many + 1 end
-    -- Newer than whoever had the slot before.
-    if count > 0 then fence = bump(FENCE_MS) end
+  end
+  -- The fence outlives the leases of all, as after `begin`. That of a slot is newer than whoever had the slot before.
+  if count > 0 then
+    local lasts = math.max(FENCE_MS, 10 * ms)
+    if n > 0 then fence = bump(math.max(lasts, redis.call('PTTL', F))) else lengthen(F, lasts) end
   end
   redis.call('ZADD', H, digits(now() + ms), t)
   redis.call('HSET', T, t, table.concat({ slot, fence, digits(us()), reserved and 'r' or '' }, '|'))
