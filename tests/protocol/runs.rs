@@ -328,7 +328,7 @@ fn releases_come_again(fault: Option<Fault>) -> Result<(), String> {
             world.eval(Script::Release(world.form()), &args);
         }
         let history = world.eval(Script::History, &[]);
-        let shown: Vec<[&str; 2]> = history[0].lines().rev().map(|line| line_of(line)).collect();
+        let shown: Vec<[&str; 2]> = history[0].lines().rev().map(line_of).collect();
         let expected: Vec<[&str; 2]> = kept.iter().map(|run| [&all[*run][2][..], &all[*run][0]]).collect();
         if shown != expected {
             return Err(format!("after run {number} it shows {shown:?}, and not {expected:?}"));

@@ -34,8 +34,7 @@ end
 -- Returns the ticket of a newcomer: behind all others.
 local function next_ticket()
   local last = queued > 0 and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-  return math.max(us(), (tonumber(last or 0) or 0) + 1, (S and newest('newest') or 0) + 1,
-    (S and newest('granted') or 0) + 1)
+  return math.max(us(), (tonumber(last or 0) or 0) + 1, (S and latest() or 0) + 1)
 end
 
 -- Returns nothing, or the token of a newer waiter that dismisses the caller: then it has not joined.
