@@ -8,8 +8,8 @@
 --   count   how many hold the lock, an integer
 --   least   the least limit of all shares, '0' if none has one, or if it is lost
 --
--- Work: as INSPECT, and 1 command for each of 500 shares; with an id, without permission for ZCARD, and for
--- shares whose leases are over, in proportion to the holders.
+-- Work: as INSPECT, a command for each of 500 shares, and some 30 to count them; with an id, and for shares whose leases
+-- are over, in proportion to the holders.
 
 local H, T, id = KEYS[5], KEYS[6], ARGV[1]
 local answer, shares, count = ask(), {}, 0
@@ -17,12 +17,18 @@ if answer[1] ~= 'string' or string.sub(answer[2], 1, 11) ~= 'nx1:shared:' then r
 local ended = redis.pcall('ZRANGE', H, '-inf', digits(now()), 'BYSCORE')
 local damaged = damage(ended, H)
 if damaged then return damaged end
--- A user who may only look may lack ZCARD.
-local all = redis.pcall('ZCARD', H)
-count = (type(all) == 'number' and all or #redis.call('ZRANGE', H, 0, -1)) - #ended
+-- Counts them by halves: a user who may only look may lack ZCARD.
+local function has(n) return redis.call('ZRANGE', H, n - 1, n - 1)[1] end
+local held, beyond = #ended, #ended + 1
+while has(beyond) do held, beyond = beyond, beyond * 2 end
+while beyond - held > 1 do
+  local middle = math.floor((held + beyond) / 2)
+  if has(middle) then held = middle else beyond = middle end
+end
+count = held - #ended
 -- An id is no score: to find its share takes all of them.
 local last = id == '' and #ended + 499 or -1
-all = redis.call('ZRANGE', H, #ended, last, 'WITHSCORES')
+local all = redis.call('ZRANGE', H, #ended, last, 'WITHSCORES')
 local function term(field)
   local text = redis.pcall('HGET', T, field)
   return type(text) == 'string' and text or ''
