@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::{Bystander, LONG, Script};
-use crate::support::turns::{Turn, is_free, lock_status};
+use crate::support::turns::{Turn, is_free, lock_status, queue};
 use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive, state_of};
 
 fn is_free_at_once_when_the_script_is_killed(authority: &impl Authority) {
@@ -36,6 +36,18 @@ fn a_keeper_that_is_told_to_end_tells_the_script_and_gives_the_lock_back() {
         script.keeper_ends();
         assert!(is_free(&redis));
     }
+}
+
+#[test]
+fn a_keeper_that_is_killed_before_it_reports_a_grant_may_have_had_one() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let pid = std::process::id().to_string();
+    let waits = redis.nxlock(["acquire", "job", "--while-pid", &pid, "--ttl", "1h"]).start();
+    eventually("its keeper is in the queue", || queue(&redis).len() == 1);
+    kill(Pid::from_raw(queue(&redis)[0]), Signal::SIGKILL).unwrap();
+    waits.finish().exits(70).prints("").says("killed by SIGKILL").says("ends by itself within 1h");
+    holder.leaves();
 }
 
 /// Without the keeper nobody can report a loss to the script: the lock stays held while the script may rely on it.

@@ -12,8 +12,10 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::clock::Moment;
+use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::keeper::{Grant, KeeperEnd, Watched};
+use crate::lock::Ttl;
 use crate::report::{Ending, Named, Report};
 use crate::signals::{Notice, Signals, Source};
 use crate::wait::{Limit, Woken};
@@ -33,7 +35,7 @@ pub fn wait(
     lock: &Named,
     watched: &Watched,
     mut keeper: KeeperEnd,
-    server_timeout: Duration,
+    (server_timeout, ttl): (Duration, Ttl),
 ) -> anyhow::Result<KeeperAnswer> {
     let mut signals = Signals::listen()?;
     let mut pass_on: Option<(Signal, Moment)> = None;
@@ -77,7 +79,7 @@ pub fn wait(
             keeper.withdraw(server_timeout);
             Ok(KeeperAnswer::Ended(Box::new(Report::Interrupted(signal))))
         }
-        (None, _) => ended(lock, keeper.pid()).map(|report| KeeperAnswer::Ended(Box::new(report))),
+        (None, _) => ended(lock, keeper.pid(), ttl).map(|report| KeeperAnswer::Ended(Box::new(report))),
     }
 }
 
@@ -90,7 +92,7 @@ fn pass(pass_on: &mut Option<(Signal, Moment)>, keeper: Pid) {
 }
 
 /// Reaps the keeper, which has reported why it ended.
-fn ended(lock: &Named, keeper: Pid) -> anyhow::Result<Report> {
+fn ended(lock: &Named, keeper: Pid, ttl: Ttl) -> anyhow::Result<Report> {
     let status = loop {
         match waitpid(keeper, None) {
             Err(Errno::EINTR) => {}
@@ -109,6 +111,8 @@ fn ended(lock: &Named, keeper: Pid) -> anyhow::Result<Report> {
                 WaitStatus::Signaled(_, signal, _) => format!("the keeper was killed by {signal}"),
                 _ => "the keeper ended without a word".to_owned(),
             };
+            let ends = span(ttl.get());
+            let cause = format!("{cause}; if it had been granted the lock, that ends by itself within {ends}");
             Report::Failed(Error::internal(&format!("cannot acquire \"{}\"", lock.name), &cause))
         }
     })

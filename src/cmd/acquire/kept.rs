@@ -32,7 +32,8 @@ pub fn acquire(
     match keeper::fork().with_context(started)? {
         Half::Front(keeper) => {
             drop(keepers);
-            let front = front::wait(&lock, &watched, KeeperEnd::new(keeper, ours), global.server_timeout)?;
+            let front =
+                front::wait(&lock, &watched, KeeperEnd::new(keeper, ours), (global.server_timeout, asked.ttl()))?;
             Ok(match front {
                 front::KeeperAnswer::Granted(grant, keeper) => {
                     log::trace(format_args!("\"{}\" is kept by process {}", lock.name, keeper.pid()));
