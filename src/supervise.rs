@@ -25,7 +25,7 @@ use nix::libc::{self, c_int};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getsid};
 
-pub use guard::{Guard, GuardTask};
+pub use guard::{Guard, GuardTask, Orphaned};
 pub use spawn::{Program, SpawnError, Terminal};
 
 use crate::clock::Moment;

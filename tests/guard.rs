@@ -143,7 +143,7 @@ fn a_kill_of_its_group_at_a_terminal_leaves_nothing() {
 #[test]
 fn the_guard_leads_a_session_of_its_own_and_hears_no_signal() {
     let local = Local::start();
-    let tree = Tree::start(&local, &["-t", "1h"]);
+    let mut tree = Tree::start(&local, &["-t", "1h"]);
     let guard = tree.guard();
     assert_eq!(name_of(guard), "nx-guard");
     assert_eq!(parent_of(guard), tree.running.pid());
@@ -156,6 +156,10 @@ fn the_guard_leads_a_session_of_its_own_and_hears_no_signal() {
     let open = fs::read_dir(format!("/proc/{guard}/fd")).unwrap().flatten();
     let open: Vec<_> = open.map(|fd| fs::read_link(fd.path()).unwrap_or_default()).collect();
     assert!(open.len() <= 7, "{open:?}");
+    // If both were killed, as when this test ends, what is left of the tree would keep the lock.
+    tree.running.signal(Signal::SIGKILL);
+    the_next_starts_after(&local, &tree);
+    eventually("it is dead", || tree.running.has_ended());
 }
 
 #[test]
@@ -468,6 +472,57 @@ fn no_process_of_a_run_but_nxlock_has_its_name() {
     running.signal(Signal::SIGKILL);
     Turn::had(&local, &[]).leaves();
     assert!(!is_alive(command));
+}
+
+/// Starts a run that leaves a process behind, and kills nxlock while it gives the lock back: `hold` keeps that from being
+/// done. Returns the process.
+#[track_caller]
+fn killed_while_it_gives_back<T>(authority: &impl Authority, options: &[&str], hold: impl Fn() -> T) -> i32 {
+    let script = "setsid sleep 300 >/dev/null 2>&1 & echo left $!; read x";
+    let words = [&["-v", "run", "job", "-t", "1h"], options, &["-c", script]].concat();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut running = authority.nxlock(words).stdin_from(reader).start();
+    let left: i32 = running.line("left ").parse().unwrap();
+    let held = hold();
+    drop(writer);
+    running.says("the command has ended");
+    running.signal(Signal::SIGKILL);
+    eventually("it is dead", || running.has_ended());
+    drop(held);
+    left
+}
+
+fn the_guard_gives_back_what_nxlock_was_giving_back<T>(authority: &impl Authority, hold: impl Fn() -> T) {
+    let left = killed_while_it_gives_back(authority, &[], &hold);
+    eventually("it is free", || is_free(authority));
+    assert!(is_alive(left), "it was to be left alone");
+    is_sent(left, Signal::SIGKILL);
+    let left = killed_while_it_gives_back(authority, &["--at-least", "1m"], &hold);
+    eventually("the rest of the minute is left", || lease_left(authority).as_secs() <= 60);
+    assert!(!is_free(authority) && is_alive(left));
+    is_sent(left, Signal::SIGKILL);
+    break_it(authority);
+}
+
+#[test]
+fn an_nxlock_that_is_killed_while_it_gives_the_lock_back_leaves_that_to_its_guard() {
+    struct Hanging<'a>(&'a Redis);
+    impl Drop for Hanging<'_> {
+        fn drop(&mut self) {
+            self.0.resume();
+        }
+    }
+    let redis = Redis::start();
+    the_guard_gives_back_what_nxlock_was_giving_back(&redis, || {
+        redis.hang();
+        Hanging(&redis)
+    });
+    let local = Local::start();
+    the_guard_gives_back_what_nxlock_was_giving_back(&local, || {
+        let record = fs::File::open(local.file("lock")).unwrap();
+        record.lock().unwrap();
+        record
+    });
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::renewer::{GivenBack, Renewer};
 use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
 use crate::supervise::{
-    Descendants, Guard, GuardTask, NoEnding, Outcome, Program, Rules, SpawnError, Supervisor, Terminal,
+    Descendants, Guard, GuardTask, NoEnding, Orphaned, Outcome, Program, Rules, SpawnError, Supervisor, Terminal,
 };
 use crate::wait::Alarm;
 use crate::{log, notify, proc, supervise};
@@ -78,15 +78,16 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         kill_at: rules.kill_at(lease.until),
         keep_open: claim_fd,
         for_the_command: command_fd.as_ref().map(AsRawFd::as_raw_fd),
-        give_back: &|status, time_limit| {
+        give_back: &|orphaned: &Orphaned| {
             let end = match asked.descendants {
                 // The guard has killed those that the run waited for.
-                Descendants::Wait => RunEnd::killed(libc::SIGKILL),
-                Descendants::Leave | Descendants::Stop => supervise::ending(status, None).end(),
+                Descendants::Wait if !orphaned.was_over => RunEnd::killed(libc::SIGKILL),
+                _ => supervise::ending(orphaned.status, None).end(),
             };
             let mut claim = claim.clone();
-            claim.ended(Some(if time_limit { end.at_the_time_limit() } else { end }));
-            orphaned::give_back(global, &lock, &claim, signals.inherited(), until_at_least, claim_fd);
+            claim.ended(Some(if orphaned.time_limit { end.at_the_time_limit() } else { end }));
+            let mask = signals.inherited();
+            orphaned::give_back(global, &lock, &claim, mask, until_at_least, claim_fd, orphaned.was_over);
         },
     };
     let program = Program::new(&words, &environment(&lock, &claim, lease, asked.ttl), signals.inherited());
@@ -105,11 +106,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let supervisor = Supervisor::new((&mut guard, terminal), lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, asked_by, until } =
         supervisor.run().context("cannot watch the command")?;
-    // From here on only nxlock gives the lock back, not the guard; unless nxlock is killed before it has recorded the end.
-    match is_recorded {
-        true => guard.kill_at(Moment::NEVER),
-        false => guard.dismiss(),
-    }
+    // From here on only nxlock gives the lock back; if it is killed before it has, the guard does.
+    guard.is_over();
     if let Ok(ending) = &ending {
         notify::ended(ending, time_limit);
     }

@@ -75,6 +75,8 @@ enum Instruction {
     Reap,
     /// nxlock stops the command for its time limit.
     TimeLimit,
+    /// The run is over, and nxlock gives the lock back.
+    Over,
 }
 
 /// What the guard must know about the lock.
@@ -88,9 +90,18 @@ pub struct GuardTask<'a> {
     pub keep_open: Option<RawFd>,
     /// A descriptor that the command inherits, and the guard does not keep.
     pub for_the_command: Option<RawFd>,
-    /// Releases the lock after nxlock has died, given how the command ended, and whether for its time limit. The
-    /// process does nothing else any more: this may replace it.
-    pub give_back: &'a dyn Fn(ExitStatus, bool),
+    /// Releases the lock after nxlock has died. The process does nothing else any more: this may replace it.
+    pub give_back: &'a dyn Fn(&Orphaned),
+}
+
+/// What the guard knows of a run whose nxlock has died.
+pub struct Orphaned {
+    /// How the command ended.
+    pub status: ExitStatus,
+    /// nxlock had told the command to stop, for its time limit.
+    pub time_limit: bool,
+    /// nxlock was giving the lock back: the guard has killed nothing.
+    pub was_over: bool,
 }
 
 impl Guard {
@@ -156,12 +167,19 @@ impl Guard {
         self.tell(Instruction::TimeLimit);
     }
 
+    /// Tells the guard that the run is over, and what is left of the tree is left alone: if nxlock dies before it has
+    /// given the lock back, the guard only does that. Call once the command has ended.
+    pub fn is_over(&self) {
+        self.tell(Instruction::Over);
+    }
+
     /// Sends an instruction, and continues a stopped guard: nothing else would.
     fn tell(&self, instruction: Instruction) {
         let message: Message = match instruction {
             Instruction::KillAt(moment) => [KILL_AT, moment.since_boot().map_or(u64::MAX, nanos)],
             Instruction::Reap => [REAP, 0],
             Instruction::TimeLimit => [TIME_LIMIT, 0],
+            Instruction::Over => [OVER, 0],
         };
         transmit(&self.socket, message);
         self.wake();
@@ -210,6 +228,7 @@ const KILL_AT: u64 = 5;
 const REAP: u64 = 6;
 const OVERDUE: u64 = 7;
 const TIME_LIMIT: u64 = 8;
+const OVER: u64 = 9;
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
@@ -231,6 +250,8 @@ struct Guarding {
     /// nxlock has told the command to stop, for its time limit.
     time_limit: bool,
     may_reap: bool,
+    /// nxlock gives the lock back.
+    is_over: bool,
 }
 
 /// Whether the guard has reported how the command ended.
@@ -291,6 +312,7 @@ impl Guarding {
             ended: None,
             time_limit: false,
             may_reap: false,
+            is_over: false,
         })
     }
 
@@ -300,6 +322,9 @@ impl Guarding {
             self.take_instructions();
             self.pass_on();
             let orphaned = self.is_orphaned();
+            if orphaned && self.is_over {
+                break;
+            }
             if self.killing.is_none() && (orphaned || self.kill_at.passed()) {
                 // nxlock may have renewed the lease meanwhile, and would take the end of the command for its own.
                 transmit(&self.socket, [OVERDUE, 0]);
@@ -322,8 +347,10 @@ impl Guarding {
         if self.is_orphaned() {
             // Pending signals are not for the nxlock that this process becomes.
             while let Ok(Some(_)) = self.signals.read_signal() {}
-            // The tree is gone, the command with it: what the guard did not see end, it has killed.
-            (task.give_back)(self.ended.unwrap_or(ExitStatus::from_raw(libc::SIGKILL)), self.time_limit);
+            // The command is gone, and the tree with it unless the run was over: what the guard did not see end, it has
+            // killed.
+            let status = self.ended.unwrap_or(ExitStatus::from_raw(libc::SIGKILL));
+            (task.give_back)(&Orphaned { status, time_limit: self.time_limit, was_over: self.is_over });
         }
         0
     }
@@ -345,6 +372,7 @@ impl Guarding {
                 KILL_AT if number == u64::MAX => self.kill_at = Moment::NEVER,
                 KILL_AT => self.kill_at = Moment::after_boot(Duration::from_nanos(number)),
                 TIME_LIMIT => self.time_limit = true,
+                OVER => (self.is_over, self.kill_at) = (true, Moment::NEVER),
                 _ => self.may_reap = true,
             }
         }

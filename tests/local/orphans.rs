@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::{pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::turns::{Turn, break_it, is_free, lock_status};
-use crate::support::{Authority, Local, Running, eventually, is_alive, now, parent_of, state_of};
+use crate::support::{Authority, Local, Running, eventually, is_alive, name_of, now, parent_of, state_of};
 
 /// A command with a child in a session of its own, which neither reads stdin nor holds stdout for nxlock.
 const LEAVES: &str = "( setsid sh -c 'echo left $$; exec sleep 300' & ); echo pid $$; exec sleep 300";
@@ -197,7 +197,7 @@ fn the_command_inherits_one_high_descriptor_that_nobody_else_uses() {
                 let script = format!("{before} {separator} {nxlock} sh -c 'echo pid $$; exec sleep 300'");
                 let mut running = local.sh(&script, &[]).start();
                 let pid: i32 = running.line("pid ").parse().unwrap();
-                let is_sleep = || crate::support::name_of(pid) == "sleep";
+                let is_sleep = || name_of(pid) == "sleep" && state_of(pid) == Some('S');
                 eventually("it has become sleep", is_sleep);
                 let all = descriptors(pid);
                 pid_is_killed(pid);

@@ -27,8 +27,8 @@ use crate::wait::is_ready;
 const SELF: &str = "/proc/self/exe";
 
 /// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
-/// expires. `claim_fd` is the descriptor with which the claim lives, if there is one. Must be called in a process that
-/// does nothing else any more.
+/// expires. `claim_fd` is the descriptor with which the claim lives, if there is one; `was_over` says that the command
+/// had ended, and nxlock was giving the lock back. Must be called in a process that does nothing else any more.
 pub fn give_back(
     global: &GlobalArgs,
     lock: &Named,
@@ -36,9 +36,10 @@ pub fn give_back(
     mask: SigSet,
     at_least: Option<Moment>,
     claim_fd: Option<RawFd>,
+    was_over: bool,
 ) {
     let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
-    tell(lock);
+    tell(lock, was_over);
     // stdout belongs to the command.
     let _ = keeper::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
     let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
@@ -49,8 +50,8 @@ pub fn give_back(
             // The claim lives with this descriptor until the renewal is done.
             claim_fd.into_iter().for_each(keep_open);
         }
-        // The claim ends with this process.
-        (None, Some(_)) if claim.recording.is_none() => return,
+        // The claim ends with this process; but processes that the command has left would keep it.
+        (None, Some(_)) if claim.recording.is_none() && !was_over => return,
         (None, _) => {
             words.push("release".into());
             claim_fd.into_iter().for_each(keep_open);
@@ -93,13 +94,16 @@ fn keep_open(fd: RawFd) {
 }
 
 /// Reports on stderr what happened, if stderr accepts it at once.
-fn tell(lock: &Named) {
+fn tell(lock: &Named, was_over: bool) {
     let stderr = io::stderr();
     if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {
-        let said = format!(
-            "nxlock: nxlock was killed, and so were the command under \"{}\" and everything it had started\n",
-            lock.name
-        );
+        let name = &lock.name;
+        let said = match was_over {
+            true => format!("nxlock: nxlock was killed when the command under \"{name}\" had ended\n"),
+            false => format!(
+                "nxlock: nxlock was killed, and so were the command under \"{name}\" and everything it had started\n"
+            ),
+        };
         let _ = write(stderr.as_fd(), said.as_bytes());
     }
 }
