@@ -32,6 +32,8 @@ mod faults;
 mod guard;
 /// Recorded runs under faults, what they leave behind, and a nightly job on ten hosts.
 mod history;
+/// Servers that send what no server sends.
+mod hostile;
 /// A lock that a keeper in the background holds while a process runs: `acquire --while-pid`.
 mod keeper;
 /// The keys in a Redis server: the lock and its token, the fence, and keys of other programs.

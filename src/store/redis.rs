@@ -12,6 +12,7 @@ pub mod connection;
 pub mod credentials;
 mod dial;
 pub mod distinct;
+mod elements;
 pub mod endpoint;
 mod fault;
 mod info;

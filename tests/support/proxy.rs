@@ -30,6 +30,8 @@ pub enum Fate {
     Last,
     /// It never reaches the server; the proxy sends this reply instead.
     Answered(&'static str),
+    /// It never reaches the server; the proxy sends the first of these, and then the second without end.
+    Endless(&'static str, &'static str),
 }
 
 pub struct Proxy {
@@ -158,6 +160,13 @@ impl Line {
                     client.write_all(reply.as_bytes()).ok()?;
                     continue;
                 }
+                Fate::Endless(begin, rest) => {
+                    client.write_all(begin.as_bytes()).ok()?;
+                    let much = rest.repeat(16 * 1024);
+                    loop {
+                        client.write_all(much.as_bytes()).ok()?;
+                    }
+                }
                 Fate::Held => self.gate.wait(),
                 _ => {}
             }
@@ -177,7 +186,7 @@ impl Line {
                 Fate::Cut => return None,
                 // Its client may be gone, after sending more requests.
                 Fate::Held => drop(client.write_all(&heard.bytes)),
-                Fate::ReplySwallowed | Fate::Blackholed | Fate::Answered(_) => {}
+                Fate::ReplySwallowed | Fate::Blackholed | Fate::Answered(_) | Fate::Endless(..) => {}
             }
         }
     }

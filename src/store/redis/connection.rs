@@ -15,6 +15,7 @@ use redis::{Cmd, Parser, Value, cmd};
 
 use super::credentials::Login;
 use super::dial::{self, ready};
+use super::elements::Elements;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
 use super::reply;
@@ -31,6 +32,7 @@ pub struct Connection {
     pub is_introduced: bool,
     stream: Stream,
     parser: Parser,
+    elements: Elements,
 }
 
 enum Stream {
@@ -39,8 +41,8 @@ enum Stream {
     Tls(Box<TlsStream>),
 }
 
-/// More bytes than any reply has: a queue of a hundred thousand would take half of it.
-const LONGEST: usize = 64 << 20;
+/// More bytes than any reply has.
+const LONGEST: usize = 16 << 20;
 /// Bytes of a reply read without checking the deadline. A server that always has more to send would never let the
 /// connection check it, and the parser parses a long line anew with every piece.
 const UNTIMED: usize = 1 << 20;
@@ -57,7 +59,13 @@ impl Connection {
                 Stream::Tls(Box::new(TlsStream::begin(socket, host.raw(), trust, limit)?))
             }
         };
-        let mut connection = Connection { peer: endpoint.clone(), is_introduced: false, stream, parser: Parser::new() };
+        let mut connection = Connection {
+            peer: endpoint.clone(),
+            is_introduced: false,
+            stream,
+            parser: Parser::new(),
+            elements: Elements::new(),
+        };
         let greetings = greetings(endpoint);
         // A fault here affects no request: none was sent yet.
         for reply in connection.converse(&greetings, limit)? {
@@ -141,7 +149,9 @@ impl Connection {
     /// Waits for one reply. After a fault the connection may still be written to, but its replies cannot be told apart
     /// any more.
     pub fn receive(&mut self, limit: Limit<'_>) -> Result<Value, Fault> {
-        let mut source = Source { stream: &mut self.stream, limit, room: LONGEST, fault: None };
+        self.elements.begin();
+        let Connection { stream, elements, .. } = self;
+        let mut source = Source { stream, elements, limit, room: LONGEST, fault: None };
         match self.parser.parse_value(&mut source) {
             Ok(value) => Ok(value),
             Err(error) => Err(source.fault.take().unwrap_or_else(|| match error.is_io_error() {
@@ -192,6 +202,7 @@ pub fn auth(login: &Login) -> Cmd {
 /// A reader with a limit. The parser knows only I/O errors, so the fault is kept here.
 struct Source<'a> {
     stream: &'a mut Stream,
+    elements: &'a mut Elements,
     limit: Limit<'a>,
     /// Bytes that may still come, so that an endless reply does not fill all memory.
     room: usize,
@@ -225,6 +236,10 @@ impl Read for Source<'_> {
                 }
                 Ok(n) => {
                     self.room = self.room.saturating_sub(n);
+                    if let Err(cause) = self.elements.follow(&buffer[..n]) {
+                        self.fault = Some(Fault::Garbled(cause.into()));
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
                     return Ok(n);
                 }
             }
@@ -282,8 +297,13 @@ mod tests {
             begun.and_then(|()| (0..).try_for_each(|_| theirs.write_all(&[b'x'; 1 << 16])))
         });
         let peer = Endpoint { address: Address::Unix("s".into()), session: Session::default() };
-        let mut connection =
-            Connection { peer, is_introduced: false, stream: Stream::Unix(ours), parser: Parser::new() };
+        let mut connection = Connection {
+            peer,
+            is_introduced: false,
+            stream: Stream::Unix(ours),
+            parser: Parser::new(),
+            elements: Elements::new(),
+        };
         let fault = connection.receive(Limit::until(Moment::now() + limit)).unwrap_err();
         drop(connection);
         assert!(talker.join().unwrap().is_err());

@@ -1,0 +1,91 @@
+//! Servers that send what no server sends: nxlock gives up, soon and with little memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::{Done, Fate, Nxlock, Proxy, Redis, Running, eventually, text_of};
+
+/// The memory that nxlock may take for a reply, in kilobytes: twice what it needs for the longest, and less than a slow
+/// machine has filled within the server timeout.
+const MOST: u64 = 110_000;
+
+/// Beginnings of replies, and what follows without end.
+const ENDLESS: [(&str, &str); 6] = [
+    ("*20000000\r\n", "*0\r\n"),
+    ("%10000000\r\n", "_\r\n"),
+    ("~20000000\r\n", "+\r\n"),
+    (">20000000\r\n+message\r\n", ":1\r\n"),
+    ("*4000\r\n", "*4000\r\n"),
+    ("*20000000\r\n", "-A\r\n"),
+];
+
+/// Returns the highest memory that a process has taken, in kilobytes, proc_pid_status(5); 0 if it is gone.
+fn most_taken(pid: i32) -> u64 {
+    let status = text_of(format!("/proc/{pid}/status").as_ref());
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kilobytes| kilobytes.parse().ok()).unwrap_or(0)
+}
+
+/// Waits for the end of a call that must not take much memory.
+#[track_caller]
+fn ends_small(mut running: Running, bound: u64) -> Done {
+    let mut most = 0;
+    eventually("it ends", || {
+        most = most.max(most_taken(running.pid()));
+        running.has_ended()
+    });
+    let done = running.finish();
+    assert!(most > 0 && most < bound, "it took {most} kB:\n{}", done.both());
+    done
+}
+
+/// Returns a proxy that replies to each script without end.
+fn endless(redis: &Redis, begin: &'static str, rest: &'static str) -> Proxy {
+    Proxy::by_command(redis, move |_, words| match words.starts_with("EVAL") {
+        true => Fate::Endless(begin, rest),
+        false => Fate::Delivered,
+    })
+}
+
+#[test]
+fn a_reply_of_elements_without_end_takes_little_memory() {
+    let redis = Redis::start();
+    for (begin, rest) in ENDLESS {
+        let proxy = endless(&redis, begin, rest);
+        let call = proxy.nxlock(["status", "job", "--server-timeout", "6s"]).start();
+        ends_small(call, MOST).exits(69).prints("");
+    }
+}
+
+#[test]
+fn three_servers_that_reply_without_end_take_little_memory_together() {
+    let three = [(); 3].map(|()| Redis::start());
+    for (begin, rest) in &ENDLESS[1..2] {
+        let proxies = three.each_ref().map(|redis| endless(redis, begin, rest));
+        let servers = proxies.each_ref().map(Proxy::url).join(" ");
+        let call = Nxlock::new(["status", "job", "--server-timeout", "10s"]).env("NXLOCK_SERVER", servers).start();
+        ends_small(call, 2 * MOST).exits(69).prints("");
+    }
+}
+
+#[test]
+fn a_holder_whose_renewals_are_answered_without_end_takes_little_memory() {
+    let redis = Redis::start();
+    let scripts = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&scripts);
+    let proxy = Proxy::by_command(&redis, move |_, words| {
+        let is_renewal = words.starts_with("EVAL") && seen.fetch_add(1, Ordering::SeqCst) > 0;
+        if is_renewal { Fate::Endless("*20000000\r\n", "-A\r\n") } else { Fate::Delivered }
+    });
+    // A renewal has a sixth of the ttl.
+    let holder = proxy.nxlock(["run", "job", "-t", "24s", "--", "sleep", "300"]).start();
+    let mut most = 0;
+    eventually("it has renewed the lock twice", || {
+        most = most.max(most_taken(holder.pid()));
+        scripts.load(Ordering::SeqCst) > 2
+    });
+    assert!(most > 0 && most < MOST, "it took {most} kB");
+    drop(holder);
+    // Nobody could release it.
+    redis.leave_as_it_is();
+}
