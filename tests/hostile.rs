@@ -89,3 +89,18 @@ fn a_holder_whose_renewals_are_answered_without_end_takes_little_memory() {
     // Nobody could release it.
     redis.leave_as_it_is();
 }
+
+#[test]
+fn a_reply_of_another_shape_is_not_our_own_failure() {
+    let redis = Redis::start();
+    for reply in ["+OK\r\n", "$-1\r\n", ":7\r\n", "*1\r\n*1\r\n$1\r\nx\r\n", "*0\r\n"] {
+        let proxy = Proxy::by_command(&redis, move |_, words| match words.starts_with("EVAL") {
+            true => Fate::Answered(reply),
+            false => Fate::Delivered,
+        });
+        for verb in [&["run", "job", "-n", "--", "echo", "ran"][..], &["status", "job"], &["release", "job", "nx1:x"]] {
+            let done = proxy.nxlock(verb.iter().copied()).run().exits(69).prints("");
+            done.says("unexpected reply").says("check that it is a Redis server");
+        }
+    }
+}

@@ -58,3 +58,16 @@ fn a_holder_whose_majority_goes_away_is_stopped_in_time() {
     }
     holder.finish().exits(76).says("could not be renewed in time").says("2 of 5 servers answered");
 }
+
+#[test]
+fn too_few_descriptors_are_a_failure_of_our_own() {
+    let five = Five::start();
+    for descriptors in 8..=32 {
+        let limited = format!("ulimit -n {descriptors}; exec \"$0\" \"$@\"");
+        let call = five.nxlock(["run", "job", "-n", "--", "true"]).under(["sh", "-c", &limited]);
+        let done = call.run();
+        // Too few may be left for the command alone.
+        assert!(matches!(done.status.code(), Some(0 | 70 | 126)), "{descriptors}: {:?}\n{}", done.status, done.both());
+        nothing_is_left(&five);
+    }
+}

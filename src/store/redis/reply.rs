@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
+use nix::libc;
 use redis::{ServerError, Value};
 
 use super::credentials::Login;
@@ -71,6 +72,10 @@ pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str)
             "check whether the server hangs (redis-cli ping), or raise --server-timeout",
         ),
         Fault::Cancelled => ("interrupted".to_owned(), ""),
+        // Not a failure of the server, and none that passes.
+        Fault::Ended(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+            return (ErrorKind::Internal, text::plain(&error), "see how many files this process may open (ulimit -n)");
+        }
         Fault::Ended(error) => (text::plain(&error), hint(&error)),
         Fault::Garbled(cause) => (cause, "check that this is a plaintext Redis port; use rediss:// for TLS"),
     };
@@ -93,13 +98,13 @@ fn understood(unexpected: Unexpected, login: Option<&Login>) -> (ErrorKind, Stri
             };
             (kind, format!("{clue}the server says \"{}\"", without_password(text.raw(), login)), hint)
         }
-        Unexpected::Shape => (ErrorKind::Internal, "unexpected reply".to_owned(), "check that it is a Redis server"),
+        Unexpected::Shape => (ErrorKind::Untrusted, "unexpected reply".to_owned(), "check that it is a Redis server"),
     }
 }
 
 /// Returns what a server said, without the password that it was sent. Interpret the text before that: the password may
 /// be any of its words.
-fn without_password(said: &str, login: Option<&Login>) -> Tainted {
+pub fn without_password(said: &str, login: Option<&Login>) -> Tainted {
     Tainted::from(login.map_or_else(|| said.to_owned(), |login| login.password.blotted_out_of(said)))
 }
 
