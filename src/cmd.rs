@@ -167,7 +167,7 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
     let target = Target::choose(servers, redis_url.as_deref(), &credentials)?;
     let senseless = |option: &str, cause: &str, hint: &str| Error {
         kind: ErrorKind::Usage,
-        action: format!("cannot use {option} with {target}"),
+        action: format!("cannot use {target} with {option}"),
         cause: cause.into(),
         hint: hint.into(),
     };

@@ -125,7 +125,7 @@ fn local(seconds: u64) -> Option<String> {
 
 /// Text that a server sent. It formats itself as [`clean`] makes it. `raw` returns it unchanged, and is not for
 /// messages: only to compare, to parse, to connect to, or for a document that is escaped as a whole.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Tainted<T = String>(T);
 
 impl<T: AsRef<str>> Tainted<T> {

@@ -66,7 +66,12 @@ fn who_may_not_wait_for_replicas_is_told_what_permits_it() {
 #[test]
 fn where_there_is_no_one_master_it_makes_no_sense() {
     let (local, five) = (Local::start(), Five::start());
-    local.nxlock(wanting("1", &["--", "echo", "ran"])).run().exits(64).prints("").says("--min-replicas");
+    local
+        .nxlock(wanting("1", &["--", "echo", "ran"]))
+        .run()
+        .exits(64)
+        .prints("")
+        .says("with --min-replicas: there is no");
     five.nxlock(wanting("1", &["--", "echo", "ran"])).run().exits(64).prints("").says("--min-replicas");
     local.nxlock(wanting("0", &["--", "echo", "ran"])).run().exits(0);
 }

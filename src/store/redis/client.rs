@@ -13,7 +13,7 @@ use super::credentials::Login;
 use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
-use super::reply::Peer;
+use super::reply::{self, Peer};
 use super::topology::{Redirect, Topology};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
@@ -160,6 +160,15 @@ impl Client {
                     return Ok(replies);
                 }
                 Redirect::Moved => {}
+                Redirect::Nowhere(details) => {
+                    let details = reply::without_password(&details, self.login());
+                    return Err(Fault::Known {
+                        kind: ErrorKind::Misconfigured,
+                        cause: format!("it redirects to \"{details}\", where no server can be"),
+                        hint: "see cluster-announce-ip and cluster-announce-port there",
+                    }
+                    .into());
+                }
                 Redirect::Ask(node) => there = Some(node),
             }
         }

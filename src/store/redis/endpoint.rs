@@ -27,7 +27,7 @@ pub struct Session {
     pub trust: Option<Arc<Trust>>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     Tcp { host: Tainted, port: u16 },
     Unix(PathBuf),

@@ -41,6 +41,8 @@ pub enum Redirect {
     Moved,
     /// Nothing was done: another server is the right one for this request.
     Ask(Endpoint),
+    /// Nothing was done: another server is the right one, and this is no address of one.
+    Nowhere(String),
 }
 
 impl From<Endpoint> for Topology {
