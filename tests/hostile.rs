@@ -91,6 +91,25 @@ fn a_holder_whose_renewals_are_answered_without_end_takes_little_memory() {
 }
 
 #[test]
+fn a_scan_that_does_not_come_to_an_end_is_given_up() {
+    let redis = Redis::start();
+    for answers in [
+        ["*2\r\n$1\r\n7\r\n*0\r\n"; 3],
+        ["*2\r\n$1\r\n7\r\n*1\r\n$8\r\nlock:job\r\n", "*2\r\n$1\r\n8\r\n*0\r\n", "*2\r\n$1\r\n9\r\n*0\r\n"],
+    ] {
+        let scans = AtomicUsize::new(0);
+        let proxy = Proxy::by_command(&redis, move |_, words| match words.starts_with("SCAN") {
+            true => Fate::Answered(answers[scans.fetch_add(1, Ordering::SeqCst) % answers.len()]),
+            false => Fate::Delivered,
+        });
+        for verb in [&["status"][..], &["status", "--history"]] {
+            let done = proxy.nxlock(verb.iter().copied()).run().exits(69).prints("");
+            done.says("its SCAN does not come to an end: after");
+        }
+    }
+}
+
+#[test]
 fn a_reply_of_another_shape_is_not_our_own_failure() {
     let redis = Redis::start();
     for reply in ["+OK\r\n", "$-1\r\n", ":7\r\n", "*1\r\n*1\r\n$1\r\nx\r\n", "*0\r\n"] {

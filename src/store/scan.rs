@@ -19,4 +19,62 @@ pub struct ScanCursor {
     pub(super) shards: Vec<Option<Endpoint>>,
     /// SCAN cursor in the current shard; `None` at its end.
     pub(super) cursor: Option<String>,
+    pub(super) pages: Pages,
+}
+
+/// Watches that the cursors of one scan come to an end: a server that returns one again would return them for ever.
+#[derive(Default)]
+pub(super) struct Pages {
+    seen: u64,
+    /// One of the cursors, and up to which page it is kept: it meets any circle of cursors after twice as many pages at
+    /// the latest (Brent's algorithm).
+    kept: String,
+    keep_until: u64,
+}
+
+/// More pages than any server has.
+const MOST_PAGES: u64 = 1 << 24;
+
+impl Pages {
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Notes the next cursor. Returns whether the scan can still come to an end.
+    pub(super) fn go_on(&mut self, cursor: &str) -> bool {
+        self.seen += 1;
+        if self.seen > MOST_PAGES || self.kept == cursor {
+            return false;
+        }
+        if self.seen > self.keep_until {
+            self.kept = cursor.to_owned();
+            self.keep_until = self.seen * 2;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns after how many pages a scan with these cursors is given up, if it is.
+    fn given_up(cursors: impl Iterator<Item = u64>) -> Option<usize> {
+        let mut pages = Pages::default();
+        cursors.map(|cursor| cursor.to_string()).position(|cursor| !pages.go_on(&cursor))
+    }
+
+    #[test]
+    fn a_scan_that_goes_in_a_circle_is_given_up() {
+        for (before, around) in [(0, 1), (0, 2), (5, 3), (1000, 1), (1, 1000), (777, 777)] {
+            let circle = (1..=before).chain((1..=around).map(|place| before + place).cycle());
+            let after = given_up(circle).expect("it ends");
+            assert!(after <= usize::try_from(4 * (before + around) + 4).unwrap(), "{before}, {around}: {after}");
+        }
+    }
+
+    #[test]
+    fn a_scan_of_many_pages_goes_on() {
+        assert_eq!(given_up(1..=100_000), None);
+    }
 }

@@ -8,10 +8,11 @@ use super::recording::RUNS;
 use super::reply::{self, Operation};
 use super::scripts::Script;
 use super::{Server, shares};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::lock::{LockName, StateKind, companion_key};
 use crate::store::LockStatus;
-use crate::store::scan::{Page, ScanCursor};
+use crate::store::scan::{Page, Pages, ScanCursor};
+use crate::text;
 use crate::wait::Limit;
 
 const LIST: Operation<'_> = Operation { verb: "list the locks", name: None };
@@ -115,6 +116,7 @@ impl Server {
         let Some(cursor) = &scan.cursor else {
             scan.shards.pop();
             scan.cursor = Some("0".into());
+            scan.pages = Pages::default();
             return Ok(());
         };
         let mut request = cmd("SCAN");
@@ -124,6 +126,18 @@ impl Server {
         let page = reply::array(reply).map_err(|unexpected| LIST.misunderstood(&self.client, unexpected))?;
         let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&LIST)) };
         let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.raw().to_owned();
+        if next != "0" && !scan.pages.go_on(&next) {
+            return Err(Error {
+                kind: ErrorKind::Untrusted,
+                action: LIST.action(&self.client),
+                cause: format!(
+                    "its SCAN does not come to an end: after {} pages it returned the cursor {}",
+                    scan.pages.seen(),
+                    text::clean(&next)
+                ),
+                hint: "check that it is a Redis server".into(),
+            });
+        }
         let prefix = self.prefix.as_str();
         scan.names.extend(keys.iter().filter_map(reply::text).filter_map(|key| what.name(prefix, key.into_raw())));
         scan.cursor = Some(next).filter(|next| next != "0");
