@@ -169,9 +169,13 @@ fn opened(path: &Path) -> io::Result<File> {
 
 /// Takes over a descriptor of the caller, which the command does not inherit.
 fn inherited(number: RawFd) -> Result<OwnedFd, &'static str> {
-    // SAFETY: nothing closes the descriptor during this function, and fcntl(2) fails if there is none.
+    // SAFETY: F_GETFD reads a flag of a descriptor, or fails if there is none.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if flags == -1 {
+        return Err("it is not open");
+    }
+    // SAFETY: the descriptor is open, and nothing closes it during this function.
     let status = unsafe { BorrowedFd::borrow_raw(number) };
-    let flags = fcntl(status, FcntlArg::F_GETFD).map_err(|_| "it is not open")?;
     // A close-on-exec descriptor is nxlock's own: it cannot have been inherited.
     if flags & FdFlag::FD_CLOEXEC.bits() != 0 {
         return Err("it is not open");
