@@ -156,6 +156,15 @@ fn redis_url() -> Option<String> {
 }
 
 fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Store>, Error> {
+    open_with_credentials(global, prefix, wants).map(|(store, _)| store)
+}
+
+/// Does the same, and returns the credentials too.
+fn open_with_credentials(
+    global: &GlobalArgs,
+    prefix: Prefix,
+    wants: Wants,
+) -> Result<(Box<dyn Store>, Credentials), Error> {
     let redis_url = redis_url();
     let servers: Vec<&str> = global.servers().collect();
     let asked = servers.iter().copied().chain(redis_url.as_deref().filter(|_| servers.is_empty()));
@@ -163,7 +172,7 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
     let password_file = given(global.password_file.as_ref()).filter(|_| wants_login);
     let file = |file: &Option<PathBuf>| given(file.as_ref()).cloned();
     let tls = TlsFiles { ca: file(&global.tls_ca), cert: file(&global.tls_cert), key: file(&global.tls_key) };
-    let credentials = Credentials::gather(password_file.map(PathBuf::as_path), tls)?;
+    let credentials = Credentials::gather(password_file.map(PathBuf::as_path), &tls)?;
     let target = Target::choose(servers, redis_url.as_deref(), &credentials)?;
     let senseless = |option: &str, cause: &str, hint: &str| Error {
         kind: ErrorKind::Usage,
@@ -196,7 +205,7 @@ fn open(global: &GlobalArgs, prefix: Prefix, wants: Wants) -> Result<Box<dyn Sto
         let cause = "several servers have no place for a record of runs";
         return Err(senseless(option, cause, "leave it out, or name one server"));
     }
-    Ok(store::open(target, prefix, global.server_timeout, wants.min_replicas))
+    Ok((store::open(target, prefix, global.server_timeout, wants.min_replicas), credentials))
 }
 
 /// The variable with which the guard of a killed `run` says how that ended, to be recorded.

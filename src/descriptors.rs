@@ -1,13 +1,14 @@
-//! The numbers of descriptors: closes those that a process inherited and was not started to use, and finds one for a
-//! descriptor that the command is to inherit.
+//! Descriptors across processes: closes those that a process inherited and was not started to use, keeps nxlock's from
+//! the command, and finds a number for one that the command is to inherit.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::dup2_stdin;
 
 /// The highest number for a descriptor that the command inherits. bash(1) keeps its script at 255, and a higher number
 /// would make the kernel copy a larger table at each fork(2) of the command.
@@ -39,6 +40,25 @@ pub fn close_all_but(kept: &[RawFd]) {
         first = fd.saturating_add(1);
     }
     close_from_to(first, u32::MAX);
+}
+
+/// Opens a file that takes the place of the standard streams.
+///
+/// # Errors
+/// As open(2).
+pub fn nowhere() -> io::Result<File> {
+    // A directory can be neither read nor written, and exists even in a bare chroot(2).
+    File::options().read(true).write(true).open("/dev/null").or_else(|_| File::open("/"))
+}
+
+/// Keeps a descriptor of the caller from the processes that this one starts; in place of stdin they get an empty one.
+pub fn keep_from_the_command(fd: RawFd) {
+    match fd {
+        libc::STDIN_FILENO => _ = nowhere().map(|nowhere| dup2_stdin(nowhere.as_fd())),
+        libc::STDOUT_FILENO | libc::STDERR_FILENO => {}
+        // SAFETY: F_SETFD only changes a flag of a descriptor, and fails if there is none.
+        _ => _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) },
+    }
 }
 
 fn close_from_to(first: u32, last: u32) {

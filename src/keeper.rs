@@ -18,11 +18,12 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 pub use control::ask_to_leave;
-pub use daemon::{Half, fork, nowhere};
+pub use daemon::{Half, fork};
 pub use handshake::{FrontEnd, Grant, KeeperEnd, socket_pair};
 pub use watched::Watched;
 
 use crate::clock::Moment;
+use crate::descriptors;
 use crate::error::Error;
 use crate::lock::{Claim, Lease, Lost, Token, Told, Ttl};
 use crate::mailbox::Arrived;
@@ -51,7 +52,7 @@ impl Resources {
     /// # Errors
     /// Those of the system calls: there may be too few descriptors.
     pub fn gather() -> io::Result<Resources> {
-        Ok(Resources { alarm: Alarm::new()?, nowhere: daemon::nowhere()? })
+        Ok(Resources { alarm: Alarm::new()?, nowhere: descriptors::nowhere()? })
     }
 
     /// Goes into the background with a lock that was just granted, and sends the grant to the front.

@@ -47,6 +47,7 @@ mod error;
 mod exit;
 #[cfg(fuzzing)]
 pub mod fuzzed;
+mod handover;
 mod heap;
 mod inherited;
 mod keeper;

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -52,7 +52,7 @@ const HERE: &str = ".";
 /// # Errors
 /// As `open_found`.
 pub fn open(path: &Path) -> Result<File, Unfit> {
-    if is_inherited(path) {
+    if descriptor(path).is_some() {
         return Ok(File::open(path)?);
     }
     open_found(path)
@@ -106,21 +106,15 @@ pub fn open_found(path: &Path) -> Result<File, Unfit> {
     Err(Errno::EISDIR.into())
 }
 
-/// Returns the bytes of a file, opened as by `open`.
-///
-/// # Errors
-/// As `open`, and read(2).
-pub fn read(path: &Path) -> Result<Vec<u8>, Unfit> {
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Returns whether a path is exactly that of a descriptor of this process, proc_pid_fd(5).
-fn is_inherited(path: &Path) -> bool {
+/// Returns the number of the descriptor of this process that a path is exactly, proc_pid_fd(5).
+pub fn descriptor(path: &Path) -> Option<RawFd> {
     let path = path.as_os_str().as_bytes();
-    let number = path.strip_prefix(b"/dev/fd/").or_else(|| path.strip_prefix(b"/proc/self/fd/"));
-    path == b"/dev/stdin" || number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+    if path == b"/dev/stdin" {
+        return Some(0);
+    }
+    let number = path.strip_prefix(b"/dev/fd/").or_else(|| path.strip_prefix(b"/proc/self/fd/"))?;
+    let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+    is_number.then(|| std::str::from_utf8(number).ok()?.parse().ok()).flatten()
 }
 
 /// Returns the names to look up, in order.
@@ -351,7 +345,7 @@ mod tests {
     #[test]
     fn a_descriptor_is_named_by_its_number_and_by_nothing_else() {
         for path in ["/dev/stdin", "/dev/fd/0", "/dev/fd/63", "/proc/self/fd/7"] {
-            assert!(is_inherited(Path::new(path)), "{path}");
+            assert!(descriptor(Path::new(path)).is_some(), "{path}");
         }
         for path in [
             "/dev/fd",
@@ -367,7 +361,7 @@ mod tests {
             "/proc/1/fd/0",
             "dev/fd/0",
         ] {
-            assert!(!is_inherited(Path::new(path)), "{path}");
+            assert_eq!(descriptor(Path::new(path)), None, "{path}");
         }
     }
 

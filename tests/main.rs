@@ -30,6 +30,8 @@ mod events;
 mod faults;
 /// The guard between nxlock and its command: after any kill, stop or keystroke, no process outlives the lock.
 mod guard;
+/// Files that nxlock has read and its guard cannot read again.
+mod handover;
 /// Recorded runs under faults, what they leave behind, and a nightly job on ten hosts.
 mod history;
 /// Servers that send what no server sends.
@@ -66,6 +68,8 @@ mod recipes;
 mod refusals;
 /// `--min-replicas`: a grant counts only once replicas have it.
 mod replicas;
+/// Passwords and certificates that change while nxlock runs.
+mod rotation;
 /// A command cannot tell that it runs under nxlock.
 mod run;
 /// Masters that sentinels name: asking the sentinels, and following a failover.

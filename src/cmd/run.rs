@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 
-use super::{Wants, enclosing, give_back, give_up_if_asked, meant, new_claim, open, wait_for};
+use super::{Wants, enclosing, give_back, give_up_if_asked, meant, new_claim, open_with_credentials, wait_for};
 use crate::cli::{GlobalArgs, Run};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -23,7 +23,7 @@ use crate::supervise::{
     Descendants, Guard, GuardTask, NoEnding, Orphaned, Outcome, Program, Rules, SpawnError, Supervisor, Terminal,
 };
 use crate::wait::Alarm;
-use crate::{log, notify, proc, supervise};
+use crate::{descriptors, handover, log, notify, proc, supervise, trusted};
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let (lock, prefix) = meant(global, &asked.lock)?;
@@ -34,7 +34,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     claim.recording = asked.recording.recording(&claim);
     let is_recorded = claim.recording.is_some();
     let wants = Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx);
-    let mut store = open(global, prefix, Wants { records: asked.recording.option(), ..wants })?;
+    let wants = Wants { records: asked.recording.option(), ..wants };
+    let (mut store, credentials) = open_with_credentials(global, prefix, wants)?;
     let timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
     let lease = match wait_for(
@@ -72,6 +73,9 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let terminal = Terminal::find();
     let until_at_least = asked.at_least.map(|least| lease.granted + least);
     let claim_fd = store.claim_fd();
+    keep_files_from_the_command(global);
+    // Before the fork: the guard does as little as possible.
+    let files = handover::packed(&credentials.handed());
     let task = GuardTask {
         terminal,
         start_by: rules.stop_at(lease.until),
@@ -87,7 +91,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             let mut claim = claim.clone();
             claim.ended(Some(if orphaned.time_limit { end.at_the_time_limit() } else { end }));
             let mask = signals.inherited();
-            orphaned::give_back(global, &lock, &claim, mask, until_at_least, claim_fd, orphaned.was_over);
+            let was_over = orphaned.was_over;
+            orphaned::give_back((global, &files), &lock, &claim, mask, until_at_least, claim_fd, was_over);
         },
     };
     let program = Program::new(&words, &environment(&lock, &claim, lease, asked.ttl), signals.inherited());
@@ -130,6 +135,14 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
         Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => Ok(not_run(lock, words, errno, unreleased.is_none())),
         Err(NoEnding::GuardKilled(pid)) => Err(without_a_guard(&lock.name, pid).into()),
+    }
+}
+
+/// Keeps the descriptors that the caller opened for files of nxlock from the command: it could read a password there.
+fn keep_files_from_the_command(global: &GlobalArgs) {
+    let files = [&global.config, &global.password_file, &global.tls_ca, &global.tls_cert, &global.tls_key];
+    for number in files.into_iter().flatten().filter_map(|file| trusted::descriptor(file)) {
+        descriptors::keep_from_the_command(number);
     }
 }
 

@@ -42,15 +42,6 @@ pub fn fork() -> io::Result<Half> {
     }
 }
 
-/// Opens a file that takes the place of the standard streams.
-///
-/// # Errors
-/// As open(2).
-pub fn nowhere() -> io::Result<File> {
-    // A directory can be neither read nor written, and exists even in a bare chroot(2).
-    File::options().read(true).write(true).open("/dev/null").or_else(|_| File::open("/"))
-}
-
 /// Detaches this process: it gets its own session, leaves the caller's directory and streams, and no longer ends with
 /// the front.
 ///

@@ -95,7 +95,7 @@ impl Target {
     /// elsewhere.
     pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>, has_password: bool) -> Option<Vec<String>> {
         let fallback = Secret::of("any".into()).filter(|_| has_password);
-        let credentials = Credentials { fallback, ..Credentials::default() };
+        let credentials = Credentials::of_fallback(fallback);
         let shown = |url| Target::parse(url, &credentials).map(|target| target.to_string()).ok();
         urls.into_iter().flat_map(parted).map(shown).collect()
     }

@@ -74,6 +74,10 @@ fn a_password_file_is_one_line_that_nobody_else_reads() {
     let closed = home.file("closed", "s3 cret\n");
     fs::set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
     status(&closed).minding_permissions().run().exits(78).says("permission denied").says(closed.to_str().unwrap());
+    let long = home.file("long", "x".repeat(64 * 1024 + 1));
+    status(&long).run().exits(78).says("longer than 64 KiB").says(long.to_str().unwrap());
+    let tilde = status(Path::new("~/password")).in_directory(home.path()).run();
+    tilde.exits(78).says("no such file").says("`~` is not expanded");
     status(Path::new("/no/such/file")).run().exits(78).says("/no/such/file").says("no such file");
     // A local lock needs no password.
     home.call(["-s", "local:/tmp", "status", "--password-file", "/no/such/file"]).run().exits(0);

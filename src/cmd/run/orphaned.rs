@@ -17,20 +17,21 @@ use crate::cli::{GlobalArgs, given};
 use crate::clock::Moment;
 use crate::cmd::RECORDING;
 use crate::cmd::renew::LAST_RENEWAL;
-use crate::keeper;
 use crate::lock::{Claim, Ttl};
 use crate::report::Named;
 use crate::supervise::Program;
 use crate::wait::is_ready;
+use crate::{descriptors, handover};
 
 /// This program, even if its file was replaced or deleted, proc_pid_exe(5).
 const SELF: &str = "/proc/self/exe";
 
 /// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
-/// expires. `claim_fd` is the descriptor with which the claim lives, if there is one; `was_over` says that the command
-/// had ended, and nxlock was giving the lock back. Must be called in a process that does nothing else any more.
+/// expires. `files` are those that nxlock has read, packed. `claim_fd` is the descriptor with which the claim lives, if
+/// there is one; `was_over` says that the command had ended, and nxlock was giving the lock back. Must be called in a
+/// process that does nothing else any more.
 pub fn give_back(
-    global: &GlobalArgs,
+    (global, files): (&GlobalArgs, &[u8]),
     lock: &Named,
     claim: &Claim,
     mask: SigSet,
@@ -41,8 +42,9 @@ pub fn give_back(
     let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
     tell(lock, was_over);
     // stdout belongs to the command.
-    let _ = keeper::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
+    let _ = descriptors::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
     let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
+    words.extend(global.json.then(|| "--json".into()));
     match (rest, claim_fd) {
         (Some(rest), _) => {
             let rest = Ttl::at_least(rest).millis();
@@ -62,14 +64,17 @@ pub fn give_back(
     } else {
         words.extend(["--".into(), lock.name.as_str().into()]);
     }
-    if let Ok(program) = Program::new(&words, &environment(global, claim), mask) {
+    // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
+    let handover = handover::send(files).ok();
+    if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask) {
         program.exec();
     }
 }
 
-/// Returns the settings of the command line and the configuration files as variables: a password must not be visible in
-/// argv.
-fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsString>); 11] {
+/// Returns all settings that are handed on, as variables: a password must not be visible in argv. They are those of the
+/// command line and of the configuration files, which are not read again. What nxlock has read from other files is behind
+/// the descriptor.
+fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> [(&'static str, Option<OsString>); 12] {
     let file = |file: &Option<PathBuf>| given(file.as_ref()).map(|path| path.as_os_str().to_owned());
     let servers: Vec<&str> = global.servers().collect();
     [
@@ -82,6 +87,7 @@ fn environment(global: &GlobalArgs, claim: &Claim) -> [(&'static str, Option<OsS
         ("NXLOCK_TLS_KEY", file(&global.tls_key)),
         ("NXLOCK_SERVER_TIMEOUT", Some(format!("{}ms", global.server_timeout.as_millis().max(1)).into())),
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
+        (handover::VARIABLE, handover.map(|number| number.to_string().into())),
         (LAST_RENEWAL, Some("1".into())),
         (RECORDING, claim.recording.as_ref().map(|recording| recording.to_string().into())),
     ]

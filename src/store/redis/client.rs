@@ -37,6 +37,8 @@ pub struct Client {
     /// Former spent connections, with when something was sent behind their requests, the latest first. They stay open
     /// for the replies: a proxy that cannot deliver one may end both sides, and drop what came behind.
     undone: Vec<(Moment, Connection)>,
+    /// A server has replied before.
+    has_met: bool,
     /// The identities of all servers, if this is one of several.
     distinct: Option<Distinct>,
 }
@@ -62,6 +64,7 @@ impl Client {
             idle: Vec::new(),
             spent: Vec::new(),
             undone: Vec::new(),
+            has_met: false,
             distinct: None,
         }
     }
@@ -103,7 +106,8 @@ impl Client {
     pub fn shards(&mut self, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
         self.began = Moment::now();
         let limit = self.within(limit);
-        self.topology.shards(&mut self.idle, limit)
+        let shards = self.topology.shards(&mut self.idle, limit);
+        shards.map_err(|fault| self.judged(fault))
     }
 
     /// Connects to the server of the next request, as far as it is known in advance, and returns it.
@@ -205,7 +209,8 @@ impl Client {
     /// Sends requests to a server that is importing the key's slot, with ASKING before each (Redis command ASKING).
     pub fn ask_there(&mut self, there: &Endpoint, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         let within = self.within(limit);
-        let connection = self.topology.link_there(there, &mut self.idle, within)?;
+        let connection = self.topology.link_there(there, &mut self.idle, within);
+        let connection = connection.map_err(|fault| self.judged(fault))?;
         self.with = Some(connection.peer.address.clone());
         let requests: Vec<Cmd> = requests.iter().flat_map(|request| [cmd("ASKING"), request.clone()]).collect();
         let replies = self.converse(connection, &requests, limit)?;
@@ -215,11 +220,18 @@ impl Client {
     fn connection(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
         let limit = self.within(limit);
         self.undone.retain(|(since, _)| since.elapsed() < UNDONE_FOR);
-        let connection = self.topology.connection(&mut self.idle, limit)?;
+        let connection = self.topology.connection(&mut self.idle, limit);
+        let connection = connection.map_err(|fault| self.judged(fault))?;
         if self.topology.may_turn() {
             self.with = Some(connection.peer.address.clone());
         }
         Ok(connection)
+    }
+
+    /// Returns a fault of the first contact as it is: what is wrong with the login or a certificate stays wrong. Later it
+    /// may be about to change, since a server and the files of its clients do not change at the same moment.
+    fn judged(&self, fault: Fault) -> Fault {
+        if self.has_met { fault.that_may_pass() } else { fault }
     }
 
     fn converse(
@@ -237,11 +249,16 @@ impl Client {
                     self.idle.clear();
                     return Err(NoReply { fault, sent: true });
                 }
+                self.has_met = true;
                 self.idle.push(connection);
                 Ok(replies)
             }
-            Err(no_reply) => {
+            Err(mut no_reply) => {
                 self.topology.lost(&connection.peer);
+                // With TLS 1.3, a server refuses the certificate of a client after the handshake.
+                if let Fault::Known { kind: ErrorKind::Untrusted, .. } = no_reply.fault {
+                    no_reply.fault = self.judged(no_reply.fault);
+                }
                 if no_reply.sent && matches!(no_reply.fault, Fault::TimeUp | Fault::Cancelled) {
                     // Drops the one that was given up the longest ago.
                     self.spent.truncate(MOST_SPENT - 1);

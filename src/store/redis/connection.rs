@@ -66,7 +66,7 @@ impl Connection {
             parser: Parser::new(),
             elements: Elements::new(),
         };
-        let greetings = greetings(endpoint);
+        let greetings = greetings(endpoint)?;
         // A fault here affects no request: none was sent yet.
         for reply in connection.converse(&greetings, limit)? {
             if let Value::ServerError(_) = reply {
@@ -180,23 +180,27 @@ pub fn packed(requests: &[Cmd]) -> Vec<u8> {
     packed
 }
 
-fn greetings(endpoint: &Endpoint) -> Vec<Cmd> {
+fn greetings(endpoint: &Endpoint) -> Result<Vec<Cmd>, Fault> {
     let session = &endpoint.session;
     let mut greetings = Vec::new();
-    greetings.extend(session.login.as_ref().map(auth));
+    greetings.extend(session.login.as_ref().map(auth).transpose()?);
     if session.db != 0 {
         let mut select = cmd("SELECT");
         select.arg(session.db);
         greetings.push(select);
     }
-    greetings
+    Ok(greetings)
 }
 
-/// Returns the Redis command AUTH.
-pub fn auth(login: &Login) -> Cmd {
+/// Returns the Redis command AUTH, with the password as it is now.
+///
+/// # Errors
+/// If the password cannot be read.
+pub fn auth(login: &Login) -> Result<Cmd, Fault> {
+    let password = login.password()?;
     let mut auth = cmd("AUTH");
-    auth.arg(&login.user).arg(login.password.reveal());
-    auth
+    auth.arg(&login.user).arg(password.reveal());
+    Ok(auth)
 }
 
 /// A reader with a limit. The parser knows only I/O errors, so the fault is kept here.

@@ -1,12 +1,13 @@
 //! Passwords, the login for a server, and where they come from. Knows no server.
 
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::credential_file::{Contents, CredentialFile};
+use super::fault::Fault;
 use super::tls::{TlsFiles, Trust};
 use crate::error::{Error, ErrorKind};
+use crate::handover::Handed;
 use crate::trusted::{self, Unfit};
 use crate::{log, text};
 
@@ -25,107 +26,220 @@ impl Secret {
         &self.0
     }
 
-    /// Replaces every occurrence in a text. Leaves a part of the secret as it is: it cannot be recognised.
-    pub fn blotted_out_of(&self, text: &str) -> String {
+    fn blotted_out_of(&self, text: &str) -> String {
         text.replace(&self.0, "***")
     }
 }
 
-/// The arguments of AUTH (Redis command AUTH).
+/// How to log in: the user, and where the password comes from. Each connection asks for the password.
 #[derive(Clone)]
 pub struct Login {
     pub user: Option<String>,
-    pub password: Secret,
+    password: Password,
+}
+
+/// Where a password comes from.
+#[derive(Clone)]
+enum Password {
+    /// A URL, or a variable.
+    Given(Secret),
+    File(Arc<PasswordFile>),
+}
+
+/// A file whose first line is the password.
+struct PasswordFile {
+    file: Arc<CredentialFile>,
+    /// The passwords that servers may have been sent, the last one first.
+    sent: Mutex<Vec<Secret>>,
 }
 
 /// Passwords, and the files for TLS.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// Takes precedence over the password in a URL.
-    pub password: Option<Secret>,
+    password: Option<Password>,
     /// Used for a URL without a password.
-    pub fallback: Option<Secret>,
-    pub tls: TlsFiles,
+    fallback: Option<Secret>,
+    trust: Arc<Trust>,
 }
 
-/// Maximum bytes read: more than any password has.
+/// Maximum bytes of a password file: more than any password has.
 const LONGEST: u64 = 64 * 1024;
+/// Maximum bytes of a file for TLS: more than all authorities of the world have.
+const LONGEST_PEM: u64 = 16 << 20;
+/// Number of passwords to recognise in what a server says: it may repeat one that was replaced since.
+const RECOGNISED: usize = 8;
 
 impl Credentials {
-    /// Reads the password file, if one is named, and the environment.
+    /// Reads the password file, if one is named, and the environment. The files for TLS are read by the first connection
+    /// that needs them.
     ///
     /// # Errors
     /// If a password file is named, and no password can be read from it.
-    pub fn gather(password_file: Option<&Path>, tls: TlsFiles) -> Result<Credentials, Error> {
-        let password = password_file.map(read).transpose()?;
+    pub fn gather(password_file: Option<&Path>, tls: &TlsFiles) -> Result<Credentials, Error> {
+        // Two options may name the same pipe.
+        let mut files: Vec<Arc<CredentialFile>> = Vec::new();
+        let mut file = |path: &Path, longest| {
+            let known = files.iter().find(|file| file.path() == path).cloned();
+            known.unwrap_or_else(|| {
+                files.push(Arc::new(CredentialFile::new(path, longest)));
+                Arc::clone(&files[files.len() - 1])
+            })
+        };
+        let password = password_file.map(|path| file(path, LONGEST));
+        let mut pem = |path: &Option<PathBuf>| path.as_ref().map(|path| file(path, LONGEST_PEM));
+        let trust = Arc::new(Trust::new(pem(&tls.ca), pem(&tls.cert), pem(&tls.key)));
+        // A descriptor is not the caller's any more once the command has started.
+        for file in files.iter().filter(|file| trusted::descriptor(file.path()).is_some()) {
+            // The connection that needs it reports the error.
+            let _ = file.read();
+        }
+        let password = password.map(PasswordFile::read_first).transpose()?.map(Arc::new).map(Password::File);
         // A password that is not UTF-8 could not be sent as intended.
         let fallback = std::env::var("REDISCLI_AUTH").ok().and_then(Secret::of);
-        Ok(Credentials { password, fallback, tls })
+        Ok(Credentials { password, fallback, trust })
+    }
+
+    /// Returns credentials of this password alone, for a URL without one.
+    pub fn of_fallback(fallback: Option<Secret>) -> Credentials {
+        Credentials { fallback, ..Credentials::default() }
     }
 
     /// Returns the login for a server whose URL has this user and this password.
     pub fn login(&self, user: Option<&str>, password: Option<&str>) -> Option<Login> {
-        Some(Login { user: user.map(str::to_owned), password: self.password_beside(password)? })
+        let of_url = || password.map(str::to_owned).and_then(Secret::of);
+        let given = || of_url().or_else(|| self.fallback.clone()).map(Password::Given);
+        let password = self.password.clone().or_else(given)?;
+        Some(Login { user: user.map(str::to_owned), password })
     }
 
     /// Returns the trust settings for a server with TLS.
     pub fn trust(&self) -> Arc<Trust> {
-        Arc::new(Trust::new(self.tls.clone()))
+        Arc::clone(&self.trust)
     }
 
-    /// Returns the password for a server whose URL has this one.
-    fn password_beside(&self, of_url: Option<&str>) -> Option<Secret> {
-        let of_url = || of_url.map(str::to_owned).and_then(Secret::of);
-        self.password.clone().or_else(of_url).or_else(|| self.fallback.clone())
+    /// Returns what was read from files, for a process that takes the place of this one.
+    pub fn handed(&self) -> Vec<Handed> {
+        let password = match &self.password {
+            Some(Password::File(password)) => password.file.handed(),
+            Some(Password::Given(_)) | None => None,
+        };
+        password.into_iter().chain(self.trust.handed()).collect()
     }
 }
 
-fn read(path: &Path) -> Result<Secret, Error> {
-    let shown = text::path(path);
-    let wrong = |cause: String, hint: &str| Error {
-        kind: ErrorKind::Misconfigured,
-        action: format!("cannot take the password from {shown}"),
-        cause,
-        hint: hint.into(),
-    };
-    let (text, mode) = contents(path).map_err(|unfit| match unfit {
-        Unfit::Unreadable(error) => wrong(text::plain(&error), "see --password-file, NXLOCK_PASSWORD_FILE"),
-        Unfit::Untrusted { cause, hint } => wrong(cause, hint),
-    })?;
-    if mode & 0o077 != 0 {
-        let quoted = shlex::try_quote(&shown).unwrap_or_default();
-        log::warn(format_args!("others may read the password in {shown}: chmod 600 {quoted}"));
+impl Login {
+    /// Returns the password as it is now.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn password(&self) -> Result<Secret, Fault> {
+        match &self.password {
+            Password::Given(password) => Ok(password.clone()),
+            Password::File(file) => file.password().map_err(|(cause, hint)| Fault::Known {
+                kind: ErrorKind::Misconfigured,
+                cause: format!("cannot take the password from {}: {cause}", text::path(file.file.path())),
+                hint,
+            }),
+        }
     }
-    let entry = text.lines().next().unwrap_or_default();
-    let entry = entry.strip_suffix('\r').unwrap_or(entry);
-    Secret::of(entry.to_owned()).ok_or_else(|| wrong("its first line is empty".into(), "write the password there"))
+
+    /// Replaces every occurrence of a password that the server was sent. Leaves a part of one as it is: it cannot be
+    /// recognised.
+    pub fn blotted_out_of(&self, text: &str) -> String {
+        match &self.password {
+            Password::Given(password) => password.blotted_out_of(text),
+            Password::File(file) => {
+                file.sent().iter().fold(text.to_owned(), |text, password| password.blotted_out_of(&text))
+            }
+        }
+    }
 }
 
-/// Returns the contents of a file and, if it is a regular file, its mode.
-fn contents(path: &Path) -> Result<(String, u32), Unfit> {
-    let file = trusted::open(path)?;
-    let found = file.metadata()?;
-    let mode = if found.is_file() { found.permissions().mode() } else { 0 };
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
-    Ok((text, mode))
+impl PasswordFile {
+    /// Reads the file for the first time.
+    fn read_first(file: Arc<CredentialFile>) -> Result<PasswordFile, Error> {
+        let password = PasswordFile { file, sent: Mutex::default() };
+        let shown = text::path(password.file.path());
+        password.password().map_err(|(cause, hint)| Error {
+            kind: ErrorKind::Misconfigured,
+            action: format!("cannot take the password from {shown}"),
+            cause,
+            hint: hint.into(),
+        })?;
+        Ok(password)
+    }
+
+    /// Returns the password as it is now.
+    ///
+    /// # Errors
+    /// The cause, and a hint.
+    fn password(&self) -> Result<Secret, (String, &'static str)> {
+        let Contents { bytes, mode } = self.file.read().map_err(|unfit| match unfit {
+            Unfit::Unreadable(error) => (text::plain(&error), self.hint()),
+            Unfit::Untrusted { cause, hint } => (cause, hint),
+        })?;
+        let mut sent = self.sent();
+        if mode.is_some_and(|mode| mode & 0o077 != 0) && sent.is_empty() {
+            let shown = text::path(self.file.path());
+            let quoted = shlex::try_quote(&shown).unwrap_or_default();
+            log::warn(format_args!("others may read the password in {shown}: chmod 600 {quoted}"));
+        }
+        let write = "write the password there";
+        let whole = std::str::from_utf8(&bytes).map_err(|_| ("it is not UTF-8".to_owned(), write))?;
+        let line = whole.lines().next().unwrap_or_default();
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        let password = Secret::of(line.to_owned()).ok_or(("its first line is empty".to_owned(), write))?;
+        sent.retain(|other| other.0 != password.0);
+        sent.insert(0, password.clone());
+        sent.truncate(RECOGNISED);
+        Ok(password)
+    }
+
+    fn hint(&self) -> &'static str {
+        match self.file.path().iter().any(|name| name.as_encoded_bytes().starts_with(b"~")) {
+            true => "`~` is not expanded: write the path in full (--password-file, NXLOCK_PASSWORD_FILE)",
+            false => "see --password-file, NXLOCK_PASSWORD_FILE",
+        }
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Vec<Secret>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn secret(text: &str) -> Option<Secret> {
+        Secret::of(text.into())
+    }
+
     #[test]
     fn the_file_goes_before_the_url_and_that_before_the_variable() {
-        let secret = |text: &str| Secret::of(text.into());
         let order = |password, fallback, of_url| {
-            let credentials = Credentials { password, fallback, tls: TlsFiles::default() };
-            credentials.password_beside(of_url).map(|secret| secret.reveal().to_owned())
+            let credentials = Credentials { password, fallback, ..Credentials::default() };
+            let login = credentials.login(None, of_url);
+            login.map(|login| login.password().map(|secret| secret.reveal().to_owned()).unwrap())
         };
-        assert_eq!(order(secret("file"), secret("variable"), Some("url")).as_deref(), Some("file"));
+        let file = || secret("file").map(Password::Given);
+        assert_eq!(order(file(), secret("variable"), Some("url")).as_deref(), Some("file"));
         assert_eq!(order(None, secret("variable"), Some("url")).as_deref(), Some("url"));
         assert_eq!(order(None, secret("variable"), None).as_deref(), Some("variable"));
         assert_eq!(order(None, secret("variable"), Some("")).as_deref(), Some("variable"));
         assert_eq!(order(None, None, None), None);
+    }
+
+    #[test]
+    fn a_password_that_was_replaced_is_blotted_out_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        std::fs::write(&path, "0ld\n").unwrap();
+        let credentials = Credentials::gather(Some(&path), &TlsFiles::default()).unwrap();
+        let login = credentials.login(None, None).unwrap();
+        std::fs::write(&path, "n3w\n").unwrap();
+        assert_eq!(login.password().unwrap().reveal(), "n3w");
+        assert_eq!(login.blotted_out_of("0ld or n3w"), "*** or ***");
     }
 }

@@ -155,7 +155,7 @@ mod tests {
 
     fn login(url: &str, credentials: &Credentials) -> Option<(Option<String>, String)> {
         let endpoint = Endpoint::parse(Scheme::Tcp, url, PORT, credentials).unwrap();
-        endpoint.session.login.map(|login| (login.user, login.password.reveal().to_owned()))
+        endpoint.session.login.map(|login| (login.user.clone(), login.password().unwrap().reveal().to_owned()))
     }
 
     #[test]
@@ -166,11 +166,14 @@ mod tests {
 
     #[test]
     fn a_user_in_the_url_and_a_password_from_elsewhere_are_one_login() {
-        let credentials = Credentials { fallback: Secret::of("pw".into()), ..Credentials::default() };
+        let credentials = Credentials::of_fallback(Secret::of("pw".into()));
         for (scheme, rest) in [(Scheme::Tcp, "bob@h"), (Scheme::Unix, "/s?user=bob")] {
             let login =
                 Endpoint::parse(scheme, rest, PORT, &credentials).ok().and_then(|endpoint| endpoint.session.login);
-            assert_eq!(login.as_ref().map(|login| login.password.reveal()), Some("pw"));
+            assert_eq!(
+                login.as_ref().map(|login| login.password().unwrap().reveal().to_owned()).as_deref(),
+                Some("pw")
+            );
             assert_eq!(login.and_then(|login| login.user).as_deref(), Some("bob"));
             assert!(
                 Endpoint::parse(scheme, rest, PORT, &Credentials::default()).is_err_and(|cause| !cause.contains("bob"))

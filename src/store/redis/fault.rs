@@ -24,6 +24,20 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    /// Returns the same fault, as one after which a later attempt may help.
+    pub fn that_may_pass(self) -> Fault {
+        match self {
+            Fault::Known {
+                kind: ErrorKind::Refused | ErrorKind::Misconfigured | ErrorKind::Untrusted,
+                cause,
+                hint,
+            } => Fault::Known { kind: ErrorKind::Unavailable, cause, hint },
+            other => other,
+        }
+    }
+}
+
 /// The failure of a request that has no reply.
 #[derive(Debug)]
 pub struct NoReply {

@@ -105,7 +105,7 @@ fn understood(unexpected: Unexpected, login: Option<&Login>) -> (ErrorKind, Stri
 /// Returns what a server said, without the password that it was sent. Interpret the text before that: the password may
 /// be any of its words.
 pub fn without_password(said: &str, login: Option<&Login>) -> Tainted {
-    Tainted::from(login.map_or_else(|| said.to_owned(), |login| login.password.blotted_out_of(said)))
+    Tainted::from(login.map_or_else(|| said.to_owned(), |login| login.blotted_out_of(said)))
 }
 
 /// Does the same for an error, without its code.
@@ -353,7 +353,7 @@ pub fn instant_of_millis(ms: u64) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::credentials::Secret;
+    use crate::store::redis::credentials::{Credentials, Secret};
 
     /// A server that was sent a password, if any.
     struct Told(Option<Login>);
@@ -372,7 +372,7 @@ mod tests {
 
     fn misunderstood(password: &str, error: &str) -> Error {
         let operation = Operation { verb: "look", name: None };
-        let login = Secret::of(password.into()).map(|password| Login { user: None, password });
+        let login = Credentials::of_fallback(Secret::of(password.into())).login(None, None);
         operation.misunderstood(&Told(login), unexpected(&redis::parse_redis_value(error.as_bytes()).unwrap()))
     }
 

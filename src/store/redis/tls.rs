@@ -6,18 +6,20 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::poll::PollFlags;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
+use super::credential_file::CredentialFile;
 use super::dial::ready;
 use super::fault::Fault;
 use crate::error::ErrorKind;
-use crate::text::Tainted;
-use crate::trusted::{self, Unfit};
+use crate::handover::Handed;
+use crate::text::{self, Tainted};
+use crate::trusted::Unfit;
 use crate::wait::Limit;
 
 /// Files in PEM (RFC 7468) for TLS.
@@ -30,10 +32,34 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
 }
 
-/// Trusted authorities and the client certificate. The first connection that needs the files reads them.
+/// Trusted authorities and the client certificate, as the files have them when a connection is made.
+#[derive(Default)]
 pub struct Trust {
-    files: TlsFiles,
-    settled: OnceLock<Arc<ClientConfig>>,
+    ca: Option<Arc<CredentialFile>>,
+    cert: Option<Arc<CredentialFile>>,
+    key: Option<Arc<CredentialFile>>,
+    made: Mutex<Option<Made>>,
+}
+
+/// The contents of all files.
+#[derive(PartialEq)]
+struct Material {
+    /// Those of a file, or the system's.
+    authorities: Authorities,
+    cert: Option<Arc<[u8]>>,
+    key: Option<Arc<[u8]>>,
+}
+
+#[derive(PartialEq)]
+enum Authorities {
+    File(Arc<[u8]>),
+    System(Vec<CertificateDer<'static>>),
+}
+
+/// Settings, and what they were made of.
+struct Made {
+    of: Material,
+    settings: Arc<ClientConfig>,
 }
 
 /// A connection that nobody else can read or change.
@@ -43,53 +69,104 @@ pub struct TlsStream {
 }
 
 impl Trust {
-    pub fn new(files: TlsFiles) -> Trust {
-        Trust { files, settled: OnceLock::new() }
+    pub fn new(
+        ca: Option<Arc<CredentialFile>>,
+        cert: Option<Arc<CredentialFile>>,
+        key: Option<Arc<CredentialFile>>,
+    ) -> Trust {
+        Trust { ca, cert, key, made: Mutex::default() }
     }
 
+    /// Returns what was read from files, for a process that takes the place of this one.
+    pub fn handed(&self) -> impl Iterator<Item = Handed> {
+        [&self.ca, &self.cert, &self.key].into_iter().flatten().filter_map(|file| file.handed())
+    }
+
+    /// Returns the settings for a connection.
     fn settings(&self) -> Result<Arc<ClientConfig>, Fault> {
-        if let Some(settled) = self.settled.get() {
-            return Ok(Arc::clone(settled));
+        let material = self.material()?;
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = made.as_ref().filter(|made| made.of == material) {
+            return Ok(Arc::clone(&made.settings));
         }
+        let settings = self.settings_of(&material)?;
+        *made = Some(Made { of: material, settings: Arc::clone(&settings) });
+        Ok(settings)
+    }
+
+    fn settings_of(&self, material: &Material) -> Result<Arc<ClientConfig>, Fault> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| said(&error))?.with_root_certificates(self.roots()?);
-        let settings = match (&self.files.cert, &self.files.key) {
-            (Some(certificate), Some(key)) => {
-                let unusable = |error: rustls::Error| misconfigured(certificate, "--tls-cert", &error);
-                builder.with_client_auth_cert(chain(certificate, "--tls-cert")?, private(key)?).map_err(unusable)?
+        let builder = builder.map_err(|error| said(&error))?.with_root_certificates(self.roots(&material.authorities)?);
+        let client = self.cert.as_ref().zip(material.cert.as_ref()).zip(self.key.as_ref().zip(material.key.as_ref()));
+        let settings = match client {
+            Some(((file, certificate), (key_file, key))) => {
+                let unusable = |error: rustls::Error| misconfigured(file.path(), "--tls-cert", &error);
+                let chain = chain(file.path(), "--tls-cert", certificate)?;
+                builder.with_client_auth_cert(chain, private(key_file.path(), key)?).map_err(unusable)?
             }
-            _ => builder.with_no_client_auth(),
+            None => builder.with_no_client_auth(),
         };
-        Ok(Arc::clone(self.settled.get_or_init(|| Arc::new(settings))))
+        Ok(Arc::new(settings))
     }
 
-    fn roots(&self) -> Result<RootCertStore, Fault> {
+    /// Reads the files.
+    fn material(&self) -> Result<Material, Fault> {
+        let contents = |file: &Option<Arc<CredentialFile>>, option| {
+            let read = file.as_ref().map(|file| file.read().map_err(|unfit| unreadable(file.path(), option, unfit)));
+            read.transpose().map(|contents| contents.map(|contents| contents.bytes))
+        };
+        let authorities = match contents(&self.ca, "--tls-ca")? {
+            Some(bytes) => Authorities::File(bytes),
+            None => Authorities::System(system()?),
+        };
+        let (cert, key) = match (&self.cert, &self.key) {
+            (Some(_), Some(_)) => (contents(&self.cert, "--tls-cert")?, contents(&self.key, "--tls-key")?),
+            _ => (None, None),
+        };
+        Ok(Material { authorities, cert, key })
+    }
+
+    fn roots(&self, authorities: &Authorities) -> Result<RootCertStore, Fault> {
         let mut roots = RootCertStore::empty();
-        if let Some(file) = &self.files.ca {
-            for certificate in chain(file, "--tls-ca")? {
-                roots.add(certificate).map_err(|error| misconfigured(file, "--tls-ca", &error))?;
+        match (authorities, &self.ca) {
+            (Authorities::File(bytes), Some(file)) => {
+                for certificate in chain(file.path(), "--tls-ca", bytes)? {
+                    roots.add(certificate).map_err(|error| misconfigured(file.path(), "--tls-ca", &error))?;
+                }
             }
-            return Ok(roots);
+            (Authorities::System(certificates), _) => {
+                roots.add_parsable_certificates(certificates.iter().cloned());
+            }
+            (Authorities::File(_), None) => {}
         }
-        let found = rustls_native_certs::load_native_certs();
-        let (added, _) = roots.add_parsable_certificates(found.certs);
-        if added == 0 {
-            let why =
-                found.errors.first().map(|error| format!(": {}", Tainted::from(error.to_string()))).unwrap_or_default();
-            return Err(Fault::Known {
-                kind: ErrorKind::Misconfigured,
-                cause: format!("this system has no trusted CA certificates{why}"),
-                hint: "install them (the package ca-certificates), or name a file: --tls-ca FILE",
-            });
+        if roots.is_empty() {
+            return Err(without_authorities(""));
         }
         Ok(roots)
     }
 }
 
-fn chain(file: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    let text = trusted::read(file).map_err(|unfit| unreadable(file, option, unfit))?;
-    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+/// Returns the authorities of the system.
+fn system() -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        let why = found.errors.first().map(|error| format!(": {}", Tainted::from(error.to_string())));
+        return Err(without_authorities(&why.unwrap_or_default()));
+    }
+    Ok(found.certs)
+}
+
+fn without_authorities(why: &str) -> Fault {
+    Fault::Known {
+        kind: ErrorKind::Misconfigured,
+        cause: format!("this system has no trusted CA certificates{why}"),
+        hint: "install them (the package ca-certificates), or name a file: --tls-ca FILE",
+    }
+}
+
+fn chain(file: &Path, option: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| misconfigured(file, option, &error))?;
     if certificates.is_empty() {
         return Err(misconfigured(file, option, &"it holds no certificate in PEM"));
@@ -97,9 +174,8 @@ fn chain(file: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Faul
     Ok(certificates)
 }
 
-fn private(file: &Path) -> Result<PrivateKeyDer<'static>, Fault> {
-    let text = trusted::read(file).map_err(|unfit| unreadable(file, "--tls-key", unfit))?;
-    PrivateKeyDer::from_pem_slice(&text)
+fn private(file: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Fault> {
+    PrivateKeyDer::from_pem_slice(pem)
         .map_err(|_| misconfigured(file, "--tls-key", &"it holds no private key in PEM without a passphrase"))
 }
 
@@ -110,7 +186,7 @@ fn named(file: &Path, option: &str, cause: &dyn fmt::Display) -> String {
 
 fn unreadable(file: &Path, option: &str, unfit: Unfit) -> Fault {
     match unfit {
-        Unfit::Unreadable(error) => misconfigured(file, option, &error),
+        Unfit::Unreadable(error) => misconfigured(file, option, &text::plain(&error)),
         Unfit::Untrusted { cause, hint } => {
             Fault::Known { kind: ErrorKind::Misconfigured, cause: named(file, option, &cause), hint }
         }

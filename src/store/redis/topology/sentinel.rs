@@ -297,7 +297,7 @@ impl Sentinel {
         if let (Value::ServerError(error), Some(login)) = (&said, login)
             && error.code() == "NOAUTH"
         {
-            said = match one(&mut connection, &auth(login), limit)? {
+            said = match one(&mut connection, &auth(login)?, limit)? {
                 Value::Okay => one(&mut connection, question, limit)?,
                 refusal => refusal,
             };

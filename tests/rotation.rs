@@ -1,0 +1,330 @@
+//! Passwords and certificates that change while nxlock runs: each connection uses what the files have then.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::support::certificates::{Certificate, certificates};
+use crate::support::turns::{Turn, is_free, is_queued, is_renewed, turn};
+use crate::support::{Authority, Cluster, Five, Nxlock, Redis, Secure, Sentinels, eventually, is_alive};
+
+/// Servers where nxlock logs in as bob, and the file of bob's password.
+struct Login<'a> {
+    servers: Vec<&'a Redis>,
+    url: String,
+    home: TempDir,
+}
+
+impl<'a> Login<'a> {
+    fn at(servers: impl IntoIterator<Item = &'a Redis>, url: String) -> Login<'a> {
+        let login = Login { servers: servers.into_iter().collect(), url, home: tempfile::tempdir().unwrap() };
+        login.servers_want("f1rst");
+        login.file_has("f1rst");
+        login
+    }
+
+    fn of_one(redis: &'a Redis) -> Login<'a> {
+        Login::at([redis], format!("{}?user=bob", redis.url()))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.home.path().join("password")
+    }
+
+    fn file_has(&self, password: &str) {
+        write(&self.file(), password);
+    }
+
+    /// Changes the password of bob, and ends bob's connections.
+    fn servers_want(&self, password: &str) {
+        for server in &self.servers {
+            let password = format!(">{password}");
+            server.ask::<()>(&["ACL", "SETUSER", "bob", "on", "resetpass", &password, "~*", "&*", "+@all"]);
+        }
+        self.connections_end();
+    }
+
+    fn connections_end(&self) {
+        for server in &self.servers {
+            server.ask::<i64>(&["CLIENT", "KILL", "USER", "bob"]);
+        }
+    }
+}
+
+impl Authority for Login<'_> {
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.home.path().to_owned()
+    }
+
+    fn lead(&self, call: Nxlock) -> Nxlock {
+        call.env("NXLOCK_SERVER", &self.url).env("NXLOCK_PASSWORD_FILE", self.file())
+    }
+}
+
+/// Replaces a file in one step.
+fn write(path: &Path, text: impl AsRef<[u8]>) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::set_permissions(&new, Permissions::from_mode(0o600)).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// The password changes under a holder and a waiter: in the file first, then at the server first.
+fn a_new_password_is_used_by_those_who_hold_and_those_who_wait(login: &Login<'_>) {
+    let mut holder = Turn::had(login, &["-t", "9s"]);
+    let mut waiter = Turn::of(login.nxlock(turn(&["-v"])));
+    is_queued(login, waiter.pid());
+    login.file_has("s3cond");
+    login.servers_want("s3cond");
+    is_renewed(login);
+    login.servers_want("th1rd");
+    holder.running.says("WRONGPASS");
+    waiter.running.says("WRONGPASS");
+    login.file_has("th1rd");
+    is_renewed(login);
+    is_queued(login, waiter.pid());
+    assert!(!holder.running.stderr().contains("lost"), "{}", holder.running.stderr());
+    holder.leaves();
+    waiter.up();
+    for password in ["f1rst", "s3cond", "th1rd"] {
+        assert!(!waiter.running.stderr().contains(password));
+    }
+    waiter.leaves();
+    assert!(is_free(login));
+}
+
+#[test]
+fn at_one_server_a_new_password_is_used() {
+    let redis = Redis::start();
+    a_new_password_is_used_by_those_who_hold_and_those_who_wait(&Login::of_one(&redis));
+}
+
+#[test]
+fn at_a_master_that_sentinels_name_a_new_password_is_used() {
+    let group = Sentinels::of_one();
+    let url = group.url().replacen("://", "://bob@", 1);
+    a_new_password_is_used_by_those_who_hold_and_those_who_wait(&Login::at(&group.servers, url));
+}
+
+#[test]
+fn at_the_nodes_of_a_cluster_a_new_password_is_used() {
+    let cluster = Cluster::of_masters();
+    let url = cluster.url().replacen("://", "://bob@", 1);
+    a_new_password_is_used_by_those_who_hold_and_those_who_wait(&Login::at(&cluster.nodes, url));
+}
+
+#[test]
+fn at_several_servers_a_new_password_is_used() {
+    let five = Five::start();
+    let urls: Vec<String> = five.each().iter().map(|redis| format!("{}?user=bob", redis.url())).collect();
+    let login = Login::at(five.each(), urls.join(" "));
+    let holder = Turn::had(&login, &["-t", "9s"]);
+    let mut waiter = Turn::waiting(&login, &[]);
+    login.file_has("s3cond");
+    login.servers_want("s3cond");
+    is_renewed(&login);
+    login.servers_want("th1rd");
+    login.connections_end();
+    login.file_has("th1rd");
+    is_renewed(&login);
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+    assert!(is_free(&login));
+}
+
+#[test]
+fn a_wrong_password_at_the_first_contact_is_refused_at_once() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    login.file_has("wr0ng");
+    login.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).run().exits(77).prints("").says("WRONGPASS");
+    fs::remove_file(login.file()).unwrap();
+    login.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).run().exits(78).prints("").says("no such file");
+    login.file_has("f1rst");
+    login.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_wait_ends_as_for_a_server_that_is_away_if_the_password_stays_wrong() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let holder = Turn::had(&login, &["-t", "10m"]);
+    let waiter = Turn::of(login.nxlock(turn(&["-w", "2s"])));
+    is_queued(&login, waiter.pid());
+    login.servers_want("s3cond");
+    waiter.finish().exits(69).says("WRONGPASS");
+    login.file_has("s3cond");
+    holder.leaves();
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_tried_again_and_one_that_has_gone_is_as_it_was() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let mut holder = Turn::had(&login, &["-t", "9s"]);
+    let mut waiter = Turn::of(login.nxlock(turn(&["-v"])));
+    is_queued(&login, waiter.pid());
+    // Half of a rotation.
+    login.file_has("");
+    login.connections_end();
+    holder.running.says("its first line is empty");
+    waiter.running.says("its first line is empty");
+    login.file_has("f1rst");
+    is_renewed(&login);
+    is_queued(&login, waiter.pid());
+    fs::remove_file(login.file()).unwrap();
+    login.connections_end();
+    holder.running.says("has gone: using what was last read from it");
+    waiter.running.says("has gone: using what was last read from it");
+    login.file_has("f1rst");
+    is_renewed(&login);
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+    assert!(is_free(&login));
+}
+
+#[test]
+fn a_lock_is_given_back_with_a_new_password() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let holder = Turn::had(&login, &["-t", "10m"]);
+    login.file_has("s3cond");
+    // It does not learn of it before its end.
+    holder.freeze();
+    login.servers_want("s3cond");
+    let pid = holder.pid();
+    let mut holder = holder;
+    holder.is_told();
+    holder.goes_on();
+    holder.running.finish().exits(0);
+    assert!(!is_alive(pid) && is_free(&login));
+}
+
+#[test]
+fn a_guard_gives_a_lock_back_with_a_new_password() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let holder = Turn::had(&login, &["-t", "10m"]);
+    login.file_has("s3cond");
+    login.servers_want("s3cond");
+    holder.running.signal(Signal::SIGKILL);
+    eventually("the guard gives it back", || is_free(&login));
+    drop(holder);
+}
+
+#[test]
+fn a_keeper_uses_a_new_password_though_it_has_left_the_directory_of_a_relative_path() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let script = r#"cd "$1"; nxlock acquire job --while-pid $$ --ttl 9s --password-file password > token || exit
+        echo up; read x; nxlock release job "$(cat token)""#;
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = login.sh(script, &[login.home.path().to_str().unwrap()]).stdin_from(reader);
+    let mut running = call.start();
+    running.line("up");
+    login.file_has("s3cond");
+    login.servers_want("s3cond");
+    is_renewed(&login);
+    drop(writer);
+    running.finish().exits(0);
+    assert!(is_free(&login));
+}
+
+#[test]
+fn a_password_from_a_pipe_is_kept() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let script = r#"printf f1rst | nxlock run job -t 3s --password-file /dev/stdin -- sh -c "$1""#;
+    let up = login.home.path().join("up");
+    let command = format!("echo up > {0}; while [ -e {0} ]; do sleep 0.05; done", up.display());
+    let running = login.sh(script, &[&command]).env("NXLOCK_PASSWORD_FILE", "").start();
+    eventually("it runs", || up.exists());
+    login.connections_end();
+    is_renewed(&login);
+    is_renewed(&login);
+    fs::remove_file(up).unwrap();
+    running.finish().exits(0);
+    assert!(is_free(&login));
+}
+
+/// Copies of a certificate's files, which a test replaces.
+struct Copies(TempDir);
+
+impl Copies {
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn are(&self, authority: &Path, Certificate { chain, key }: &Certificate) {
+        for (name, from) in [("ca", authority), ("cert", chain), ("key", key)] {
+            write(&self.path(name), fs::read(from).unwrap());
+        }
+    }
+}
+
+/// A server that requires a certificate of its clients, whose files are copies.
+struct Renewed {
+    server: Secure,
+    copies: Copies,
+}
+
+impl Renewed {
+    /// Gives the server another certificate, of an authority that it trusts for its clients as well, and ends all
+    /// connections.
+    fn server_has(&self, certificate: &Certificate, authority: &Path) {
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        let (chain, key, authority) = (path(&certificate.chain), path(&certificate.key), path(authority));
+        let words = ["CONFIG", "SET", "tls-cert-file", &chain, "tls-key-file", &key, "tls-ca-cert-file", &authority];
+        self.server.redis.ask::<()>(&words);
+        for kind in ["normal", "pubsub"] {
+            self.server.redis.ask::<()>(&["CLIENT", "KILL", "TYPE", kind]);
+        }
+    }
+}
+
+impl Authority for Renewed {
+    fn url(&self) -> String {
+        self.server.url()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.copies.0.path().to_owned()
+    }
+
+    fn lead(&self, call: Nxlock) -> Nxlock {
+        let call = call.env("NXLOCK_SERVER", self.url()).env("NXLOCK_TLS_CA", self.copies.path("ca"));
+        call.env("NXLOCK_TLS_CERT", self.copies.path("cert")).env("NXLOCK_TLS_KEY", self.copies.path("key"))
+    }
+}
+
+#[test]
+fn certificates_and_authorities_are_read_anew() {
+    let ours = certificates();
+    let tls = Renewed { server: Secure::mutual(), copies: Copies(tempfile::tempdir().unwrap()) };
+    tls.copies.are(&ours.authority(), &ours.client());
+    let mut holder = Turn::had(&tls, &["-t", "9s"]);
+    let mut waiter = Turn::of(tls.nxlock(turn(&["-v"])));
+    is_queued(&tls, waiter.pid());
+    tls.server_has(&ours.server_of_another_authority(), &ours.another_authority());
+    holder.running.says("signed by an untrusted authority");
+    waiter.running.says("signed by an untrusted authority");
+    // Half of it: the server does not trust this client.
+    write(&tls.copies.path("ca"), fs::read(ours.another_authority()).unwrap());
+    waiter.running.says("the server does not trust the client certificate");
+    tls.copies.are(&ours.another_authority(), &ours.client_of_another_authority());
+    is_renewed(&tls);
+    is_queued(&tls, waiter.pid());
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+    assert!(is_free(&tls));
+}
