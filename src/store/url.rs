@@ -97,6 +97,10 @@ impl Target {
         let fallback = Secret::of("any".into()).filter(|_| has_password);
         let credentials = Credentials::of_fallback(fallback);
         let shown = |url| Target::parse(url, &credentials).map(|target| target.to_string()).ok();
+        let urls: Vec<&str> = urls.into_iter().collect();
+        if urls.iter().any(|text| may_hide_a_password(text)) {
+            return None;
+        }
         urls.into_iter().flat_map(parted).map(shown).collect()
     }
 
@@ -228,8 +232,19 @@ fn parted(text: &str) -> Vec<&str> {
             begin = at + c.len_utf8();
         }
     }
-    parts.push(&text[begin..]);
+    let last = &text[begin..];
+    // A directory may have such a name.
+    parts.push(if here(last).is_some() { last } else { last.trim_end_matches(is_between) });
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+/// Returns whether a comma after a password parts what looks like servers: what follows may be the rest of the password.
+fn may_hide_a_password(text: &str) -> bool {
+    let parameter = text.find("pass=").map(|at| &text[at..]);
+    parameter.is_some_and(|rest| {
+        rest.match_indices(',')
+            .any(|(at, _)| begins_a_server(&rest[at + 1..]) && !rest[..at].contains(char::is_whitespace))
+    })
 }
 
 fn begins_a_server(text: &str) -> bool {
@@ -287,6 +302,8 @@ mod tests {
             ("redis://h", "redis://h:6379"),
             ("REDIS://h:7000/3", "redis://h:7000/3"),
             ("valkey://h", "redis://h:6379"),
+            ("redis://LocalHost", "redis://localhost:6379"),
+            ("redis+cluster://A,b", "redis+cluster://a:6379,b:6379"),
             ("redis://:s3cret@h", "redis://h:6379"),
             ("redis://bob:s3cret@h/1", "redis://bob@h:6379/1"),
             ("redis://[::1]:6380", "redis://[::1]:6380"),
@@ -328,6 +345,15 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_of_a_password_with_a_comma_is_not_shown_as_a_server() {
+        for url in ["unix:///s?pass=a,redis://s3cret", "unix:///s?user=bob&pass=a,local:s3cret"] {
+            assert_eq!(Target::shown([url], false), None, "{url}");
+        }
+        let two = "unix:///s?pass=a unix:///t?pass=b";
+        assert_eq!(Target::shown([two], false).unwrap(), ["unix:///s", "unix:///t"]);
+    }
+
+    #[test]
     fn a_long_directory_is_shown_whole_since_it_is_typed_again() {
         let url = format!("local:/{}", "d".repeat(1000));
         assert_eq!(shown(&url), url);
@@ -345,6 +371,10 @@ mod tests {
             ":s3cret@h://",
             "redis://h/s3cret",
             "redis://h/-1",
+            "redis://b\u{fc}cher.example",
+            "unix:///s?db=1&db=2",
+            "unix:///s?pass=s3cret&pass=other",
+            "redis://a,b,c",
             "redis://a redis://b",
             "redis://a,redis://b",
             "redis://:s3cret@a:1,b:2",
@@ -385,6 +415,8 @@ mod tests {
             ("redis://a redis://b\tvalkey://c", &["redis://a", "redis://b", "valkey://c"]),
             ("redis://a,redis://b, unix:///c d", &["redis://a", "redis://b", "unix:///c d"]),
             (" redis://a ,, redis://b\n", &["redis://a", "redis://b"]),
+            ("redis://a,redis://b,redis://c,", &["redis://a", "redis://b", "redis://c"]),
+            ("local:/a,", &["local:/a,"]),
             ("redis://:p,q@a,redis://b", &["redis://:p,q@a", "redis://b"]),
             ("redis+sentinel://a,b,c/main", &["redis+sentinel://a,b,c/main"]),
             ("local:/var/lib/my locks", &["local:/var/lib/my locks"]),

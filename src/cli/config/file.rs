@@ -100,6 +100,9 @@ fn unreadable(path: &Path, unfit: &Unfit) -> Error {
         Unfit::Unreadable(error) if error.raw_os_error() == Some(libc::EMFILE) => {
             (ErrorKind::Internal, text::plain(error), "see how many files this process may open (ulimit -n)")
         }
+        Unfit::Unreadable(error) if error.kind() == io::ErrorKind::InvalidData => {
+            (ErrorKind::Misconfigured, "it is not UTF-8".to_owned(), "write it in UTF-8, as TOML requires")
+        }
         Unfit::Unreadable(error) => {
             let hint = "make it readable for this user, or name another: --config FILE";
             (ErrorKind::Misconfigured, text::plain(error), hint)

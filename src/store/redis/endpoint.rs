@@ -58,7 +58,9 @@ impl Endpoint {
         // White space and commas separate servers in a variable; in a user or a password, a comma is itself.
         let behind_login = rest.rsplit('@').next().unwrap_or(rest);
         if rest.contains(|c: char| c.is_whitespace() || c.is_control()) || behind_login.contains(',') {
-            return Err("it names several servers, and only one can be used".into());
+            return Err("it has several hosts: for several servers, write a URL for each, as in redis://a redis://b \
+                        redis://c; for the nodes of a cluster, redis+cluster://a,b,c"
+                .into());
         }
         let (word, known): (_, &[&str]) = match scheme {
             Scheme::Tcp | Scheme::Tls => ("redis", &[]),
@@ -69,6 +71,10 @@ impl Endpoint {
         if url.query_pairs().any(|(key, _)| !known.contains(&key.as_ref())) {
             return Err("unknown parameter after `?`: write %3F in a password".into());
         }
+        let keys: Vec<_> = url.query_pairs().map(|(key, _)| key).collect();
+        if keys.iter().enumerate().any(|(at, key)| keys[..at].contains(key)) {
+            return Err("a parameter after `?` is given twice".into());
+        }
         if url.fragment().is_some() {
             return Err("there is a `#` in it: write %23 in a password".into());
         }
@@ -76,7 +82,12 @@ impl Endpoint {
         let info = url.into_connection_info().map_err(|e| reason(&e))?;
         let address = match info.addr() {
             ConnectionAddr::Tcp(host, _) => {
-                let host = Tainted::from(host.trim_matches(['[', ']']));
+                // The crate has escaped what is not ASCII.
+                if host.contains('%') {
+                    return Err("the host name is not ASCII: write it in the form that begins with xn--".into());
+                }
+                // DNS ignores case; the files of this machine may not.
+                let host = Tainted::from(host.trim_matches(['[', ']']).to_ascii_lowercase());
                 Address::Tcp { host, port: named_port.unwrap_or(port) }
             }
             ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
