@@ -139,6 +139,7 @@ every_kind! {
             a_refusal_says_how_to_ask_for_the_lock
             asking_is_a_document
             one_of_several_holders_is_asked
+            who_asks_for_a_share_that_is_gone_has_lost_nothing
             a_newer_run_asks_an_older_one_of_its_kind
             a_newer_run_leaves_a_holder_of_another_kind_alone
             a_newer_run_that_gives_up_leaves_the_holder_alone

@@ -132,20 +132,25 @@ pub fn describe(state: &LockState) -> String {
     }
 }
 
-/// Returns who holds it now, after the caller's claim turned out to be lost.
+/// Returns who holds it now, after a claim turned out to be another's, or to have ended.
 pub fn now_whose(state: &LockState) -> String {
     match state.kind {
         StateKind::Free => "it had expired or was deleted".to_owned(),
-        StateKind::Shared => format!("it is now {}, without us", held_by(state)),
         _ => format!("it is now {}", held_by(state)),
     }
+}
+
+/// Returns who holds it now, after the caller's own claim turned out to be lost.
+pub fn lost_to(state: &LockState) -> String {
+    let now = now_whose(state);
+    if state.kind == StateKind::Shared { format!("{now}, without us") } else { now }
 }
 
 /// Formats how the lock was lost.
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Lost::Taken(state) => f.write_str(&now_whose(state)),
+            Lost::Taken(state) => f.write_str(&lost_to(state)),
             Lost::Unconfirmed(None) => f.write_str("it could not be renewed in time"),
             Lost::Unconfirmed(Some(error)) => write!(f, "it could not be renewed in time: {error}"),
         }

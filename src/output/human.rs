@@ -175,7 +175,7 @@ fn rebuff(not_yours: &NotYours) -> String {
         (Wanted::Renew, _) => "cannot renew",
         (Wanted::Release, _) => "cannot release",
     };
-    format!("{then} \"{name}\" with this token: {}", words::now_whose(state))
+    format!("{then} \"{name}\" with this token: {}", words::lost_to(state))
 }
 
 fn unstartable(not_run: &NotRun) -> String {

@@ -122,6 +122,18 @@ pub fn one_of_several_holders_is_asked(authority: &impl Authority) {
     next.leaves();
 }
 
+pub fn who_asks_for_a_share_that_is_gone_has_lost_nothing(authority: &impl Authority) {
+    let holder = Turn::had(authority, &["--slots", "2"]);
+    let gone = ask(authority, "aaaaaaaa", &[]).exits(76).says("nobody to ask for \"job\": the holder has changed");
+    gone.says("it is now shared: 1 of 2 slots is taken").never_says("without us");
+    let broken = authority.nxlock(["release", "job", "--break", "aaaaaaaa"]).run().exits(76);
+    broken.says("it is now shared: 1 of 2 slots is taken").never_says("without us");
+    // The token's own claim is lost, if it ever was one.
+    let token = "nx1:aaaaaaaaaaaaaaaaaaaaaaaaaa:u@h:1:1::2";
+    authority.nxlock(["release", "job", token]).run().exits(76).says("it is now shared").says("without us");
+    holder.leaves();
+}
+
 pub fn a_newer_run_asks_an_older_one_of_its_kind(authority: &impl Authority) {
     let older = Turn::had(authority, &NEWEST);
     let mut newest = Turn::of(authority.nxlock(turn(&NEWEST)));
