@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::{KEY, beside, had, is_ours, lock_status, queued, turn};
-use crate::support::turns::Turn;
+use crate::support::turns::{Turn, process};
 use crate::support::{Local, Nxlock, Redis, eventually, is_alive, text_of};
 
 #[test]
@@ -80,6 +80,22 @@ fn an_enclosed_run_carries_the_tokens_of_both_kinds() {
     let redis = Redis::start();
     let script = "nxlock run other -c 'nxlock run --key lock.foo -n -- echo ran'";
     redis.nxlock(beside("run", &["-c", script])).run().exits(75).prints("").says("already held by this script");
+}
+
+#[test]
+fn a_share_is_told_whose_the_lock_is() {
+    let redis = Redis::start();
+    let holder = had(&redis, &["--reason", "release 4.3"]);
+    let id = lock_status(&redis)["holder"]["id"].as_str().unwrap().to_owned();
+    for options in [&["--slots", "2"][..], &["--shared"]] {
+        let call = redis.nxlock([&["run", "--key", KEY, "-n"], options, &["--", "echo", "ran"]].concat());
+        let refused = call.run().exits(75).prints("").says(&format!("pid {}", holder.pid())).says("release 4.3");
+        refused.says(&format!("--break {id}")).never_says("another program").never_says("redis-cli");
+    }
+    let mut waiter = redis.nxlock(["run", "--key", KEY, "--slots", "2", "--", "echo", "ran"]).start();
+    waiter.says(&format!("held by {}", process(holder.pid())));
+    holder.leaves();
+    waiter.finish().exits(0).prints("ran\n");
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Server {
             return Ok(Acquired::Done(run, state, place));
         }
         if claim.token.is_share() {
-            return self.share_acquired(operation, claim, &answer, (ttl, grace, asked));
+            return self.share_acquired(operation, claim, &answer, (ttl, grace, asked), limit);
         }
         match answer.as_slice() {
             [Value::Int(1), fence, stale @ ..] => {
@@ -116,10 +116,11 @@ impl Server {
                 let slot = shares::slot(slot, claim.token.sharing()).ok_or_else(|| self.senseless(operation))?;
                 let lease = self.granted(reply::fence(fence), ttl, asked);
                 Ok(Acquired::Granted(Lease { slot, ..lease }))
+        limit: Limit<'_>,
             }
             [Value::Int(0), value, pttl, queued @ .., fence, now, look, taken, least] => {
                 let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
-                let state = reply::state(&seen).and_then(|state| shares::with_count(state, taken, least));
+                let state = shares::with_count(self.state(operation, &seen, limit)?, taken, least);
                 let (Some(state), Some(queued)) = (state, reply::queued(queued)) else {
                     return Err(self.senseless(operation));
                 };
