@@ -15,7 +15,7 @@ use crate::output::progress::Waiting;
 use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
 use crate::signals::Signals;
-use crate::store::{AcquireMode, Acquired, LockStatus, QueuePlace, Store};
+use crate::store::{AcquireMode, Acquired, QueuePlace, Store};
 use crate::wait::{Limit, Woken};
 use crate::{log, notify};
 
@@ -332,8 +332,8 @@ impl Attempt<'_> {
             return state;
         }
         let limit = Limit::until(Moment::now() + self.parting());
-        match self.store.inspect(&self.claim.name, limit) {
-            Ok(LockStatus { state: seen, .. }) if seen.kind == StateKind::Shared => seen,
+        match self.store.holders(&self.claim.name, limit) {
+            Ok(seen) if seen.kind == StateKind::Shared => seen,
             _ => state,
         }
     }

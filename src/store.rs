@@ -81,6 +81,11 @@ pub trait Store: Send {
     }
 
     /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
+    /// Returns the state of a lock with its holders, for people to read.
+    fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
+        Ok(self.inspect(name, limit)?.state)
+    }
+
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error>;
 
     /// Returns warnings about the statuses that the store has returned: that a replica shows them, or that something of

@@ -384,6 +384,45 @@ fn forty_shares_that_expire_at_once_make_room_for_a_writer() {
     eventually("nothing else is left", || redis.ask::<Vec<String>>(&["KEYS", "*"]) == ["{lock:job}:fence"]);
 }
 
+/// Puts waiters into the queue of the lock, each with this limit and this channel.
+fn wait_in_line(redis: &Redis, waiters: usize, limit: &str, channel: &str) {
+    let script = "local time = redis.call('TIME') \
+                  for i = 1, tonumber(ARGV[1]) do \
+                    local random = string.gsub(string.format('%026d', i), '%d', function(d) return string.char(97 + d) end) \
+                    local token = 'nx1:' .. random .. ':u@h:1:1:' .. ARGV[2] \
+                    redis.call('ZADD', KEYS[1], i, token) \
+                    redis.call('HSET', KEYS[2], token, '1|' .. (time[1] + 100) .. '000|1000|' .. ARGV[3]) \
+                  end \
+                  return 1";
+    let keys = ["{lock:job}:queue", "{lock:job}:waiters"];
+    redis.ask::<()>(&["EVAL", script, "2", keys[0], keys[1], &waiters.to_string(), limit, channel]);
+    keys.iter().for_each(|key| redis.ask(&["PEXPIRE", key, "100000"]));
+}
+
+/// Returns how many commands the server has executed.
+fn commands(redis: &Redis) -> u64 {
+    let info: String = redis.ask(&["INFO", "commandstats"]);
+    let calls = info.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
+    calls.sum()
+}
+
+#[test]
+fn a_refused_share_names_the_holders_whatever_the_number_of_waiters() {
+    let redis = Redis::start();
+    let holders = [Turn::had(&redis, &PAIR), Turn::had(&redis, &PAIR)];
+    // They poll: nobody can say that they are dead.
+    wait_in_line(&redis, 1000, ":2", "");
+    let (scripts, before) = (redis.scripts_run(), commands(&redis));
+    let refused = redis.nxlock(["run", "job", "-n", "--slots", "2", "--", "true"]).run().exits(75);
+    holders.iter().for_each(|turn| assert!(refused.stderr.contains(&turn.pid().to_string()), "{}", refused.stderr));
+    assert_eq!(redis.scripts_run() - scripts, 2, "one answers, one names the holders");
+    assert!(commands(&redis) - before < 60, "{} commands", commands(&redis) - before);
+    refused.says("1000 others wait");
+    ["{lock:job}:queue", "{lock:job}:waiters"].iter().for_each(|key| redis.delete(key));
+    all_leave(holders);
+    redis.has_only_a_fence();
+}
+
 #[test]
 fn forty_readers_behind_a_writer_all_come_in_at_its_end() {
     let redis = Redis::start();

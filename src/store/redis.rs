@@ -599,6 +599,10 @@ impl Store for Server {
 
     fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
         self.next_names(Listed::Histories, cursor, limit)
+    fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
+        self.look_at_holders(&Operation::to("inspect", name), limit)
+    }
+
     }
 
     fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {

@@ -1,25 +1,30 @@
 -- INSPECT: returns the holder and the waiters. Only reads: EVAL_RO, a replica and read permission suffice.
 -- Follows queue.lua.
 --
--- KEYS lock, queue, waiters, fence     no ARGV
+-- KEYS lock, queue, waiters, fence     ARGV[2] how many waiters to look at, at most (none = 500)
 -- RETURNS {type, value, pttl, fence, now_us, reserved, queue}
 --   type      as TYPE says, 'none' if it is free;  value  '' if it is free or not a string
 --   reserved  1 while the lock is reserved for a waiter that has not claimed it yet, else 0
---   queue     {token, ticket, token, ticket ...}, in order, the live ones of the first 500; for a token
---             that is a bare number, the record that says who waits
+--   queue     {token, ticket, token, ticket ...}, in order, the live ones of the first; for a token that
+--             is a bare number, the record that says who waits
 --   all strings but reserved
 --
--- Work: a command for each of the first 500 waiters, one for every 100 channels, and, in a cluster, one for each waiter
+-- Work: a command for each waiter that it looks at, one for every 100 channels, and, in a cluster, one for each waiter
 -- whose channel has no subscriber.
 --
 -- Keeps: everything unchanged. Omits a waiter if its lease is over, or if its channel has no subscriber; unless no
 -- channel has one, as on a replica, where nobody subscribes, or the waiter subscribed at another node of the cluster.
 
-local kind = redis.call('TYPE', K)
-kind = kind.ok or kind
-local value = kind == 'string' and redis.call('GET', K) or ''
+local value, most = redis.pcall('GET', K), tonumber(ARGV[2] or 500)
+local kind = value and 'string' or 'none'
+if type(value) == 'table' then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+  kind, value = redis.call('TYPE', K), ''
+  kind = kind.ok or kind
+end
+value = value or ''
 local leased, channels = {}, {}
-local queue = redis.call('ZRANGE', Q, 0, 499, 'WITHSCORES')
+local queue = most > 0 and redis.call('ZRANGE', Q, 0, digits(most - 1), 'WITHSCORES') or {}
 for i = 1, #queue, 2 do
   local w = waiter(queue[i])
   if w then

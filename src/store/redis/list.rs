@@ -172,7 +172,7 @@ impl Server {
         if shared.is_empty() {
             return Ok(());
         }
-        let asked = shared.iter().map(|(name, _)| self.call(Script::InspectShares, Some(name), &[]));
+        let asked = shared.iter().map(|(name, _)| self.call(Script::InspectShares, Some(name), &["", shares::WAITERS]));
         let asked: Vec<Cmd> = asked.collect();
         let replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
         for ((_, status), reply) in shared.into_iter().zip(replies) {

@@ -19,6 +19,9 @@ pub struct SharedLock {
     pub tokens: Vec<Token>,
 }
 
+/// How many waiters INSPECT looks at, at most, unless fewer are of use.
+pub const WAITERS: &str = "500";
+
 impl Server {
     /// Adds the holders of a shared lock to its status, `among` them this one if there are too many. They stay unknown
     /// while the cluster is moving the lock, and if their key is damaged.
@@ -30,13 +33,22 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<SharedLock, Error> {
         let id = among.map_or("", HolderId::as_str);
-        match self.script_unless_moving(operation, Script::InspectShares, &[id], limit) {
+        match self.script_unless_moving(operation, Script::InspectShares, &[id, WAITERS], limit) {
             Ok(None) => {}
             Ok(Some(answer)) => return shared(&answer).ok_or_else(|| self.senseless(operation)),
             Err(error) if error.kind == ErrorKind::Damaged => seen.state.kind = StateKind::Damaged,
             Err(error) => return Err(error),
         }
         Ok(SharedLock { status: seen, tokens: Vec::new() })
+    }
+
+    /// Returns the state of a lock with those who share it, by one script that looks at no waiter. They stay unknown while
+    /// the cluster is moving the lock.
+    pub(super) fn look_at_holders(&mut self, operation: &Operation<'_>, limit: Limit<'_>) -> Result<LockState, Error> {
+        match self.script_unless_moving(operation, Script::InspectShares, &["", "0"], limit)? {
+            Some(answer) => shared(&answer).map(|lock| lock.status.state).ok_or_else(|| self.senseless(operation)),
+            None => Ok(self.look_moving(operation, limit)?.0.state),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 -- INSPECT of a shared lock: returns who holds it together, and the waiters. Only reads. Follows queue.lua,
 -- companions.lua and inspect.lua, whose body is `ask()` here.
 --
--- KEYS lock, queue, waiters, fence, shares, terms     ARGV the id of a holder that is to be among the shares ('' = none)
+-- KEYS lock, queue, waiters, fence, shares, terms     ARGV id of a holder that is to be among the shares ('' = none),
+--      how many waiters to look at, at most
 -- RETURNS {the answer of INSPECT, shares, count, least}
 --   shares  {token, end_ms, terms, token, end_ms, terms ...} in the order of their ends, of at most 500 whose leases
 --           run, and that of the id; empty if the lock is not shared;  terms  '' if they are lost
@@ -13,6 +14,7 @@
 
 local H, T, id = KEYS[5], KEYS[6], ARGV[1]
 local answer, shares, count = ask(), {}, 0
+if answer.err then return answer end
 if answer[1] ~= 'string' or string.sub(answer[2], 1, 11) ~= 'nx1:shared:' then return { answer, shares, 0, '0' } end
 local ended = redis.pcall('ZRANGE', H, '-inf', digits(now()), 'BYSCORE')
 local damaged = damage(ended, H)
