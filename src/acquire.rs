@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Supersedes, Token, Told, Ttl, words};
+use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Supersedes, Told, Ttl, words};
 use crate::output::progress::Waiting;
 use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
@@ -83,7 +83,6 @@ struct Attempt<'a> {
 }
 
 /// Requests a lock from `store` until there is an outcome. On a grant, `claim` has the token that was granted.
-/// `enclosing` are the tokens of the runs that nxlock is part of.
 ///
 /// # Errors
 /// If nxlock could not determine in time who has the lock, or never can.
@@ -92,7 +91,6 @@ pub fn for_grant(
     claim: &mut Claim,
     ttl: Ttl,
     options: WaitOptions,
-    enclosing: &[Token],
     signals: &mut Signals,
     waiting: &mut Waiting,
 ) -> Result<Waited, Error> {
@@ -120,13 +118,14 @@ pub fn for_grant(
                 }
             }
             Ok(Acquired::Held(state, place)) => {
-                if let Some(waited) = attempt.wait(state, place, Refusal::Held, enclosing, signals, waiting) {
+                if let Some(waited) = attempt.wait(state, place, Refusal::Held, signals, waiting) {
                     return Ok(waited);
                 }
             }
+            Ok(Acquired::Nested(state, place)) => return Ok(attempt.refused(state, place, Refusal::Nested)),
             Ok(Acquired::Undecided(state, error)) => {
                 let (place, why) = (QueuePlace::default(), Refusal::Undecided(error));
-                if let Some(waited) = attempt.wait(state, place, why, enclosing, signals, waiting) {
+                if let Some(waited) = attempt.wait(state, place, why, signals, waiting) {
                     return Ok(waited);
                 }
             }
@@ -173,7 +172,6 @@ impl Attempt<'_> {
         state: LockState,
         place: QueuePlace,
         why: Refusal,
-        enclosing: &[Token],
         signals: &mut Signals,
         waiting: &mut Waiting,
     ) -> Option<Waited> {
@@ -185,10 +183,6 @@ impl Attempt<'_> {
             return self.rest(signals, waiting).map(|signal| self.interrupted(signal, signals));
         }
         self.met();
-        let state = if enclosing.is_empty() { state } else { self.with_shares(state) };
-        if enclosing.iter().any(|token| state.is_held_with(token)) {
-            return Some(self.refused(state, place, Refusal::Nested));
-        }
         if self.out_of_patience() {
             return Some(self.refused(state, place, why));
         }
@@ -324,9 +318,9 @@ impl Attempt<'_> {
         }
     }
 
-    /// Adds the holders of a shared lock, of which a refusal tells only the number. They stay unknown if the store does
-    /// not answer soon.
-    fn with_shares(&mut self, state: LockState) -> LockState {
+    /// Adds the holders of a shared lock, for people: a refusal tells only how many there are. They stay unknown if the
+    /// store does not answer soon.
+    fn with_holders(&mut self, state: LockState) -> LockState {
         let are_known = state.shares.as_ref().is_some_and(|shares| !shares.held.is_empty());
         if are_known || state.kind != StateKind::Shared {
             return state;
@@ -339,7 +333,7 @@ impl Attempt<'_> {
     }
 
     fn refused(&mut self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
-        let state = self.with_shares(state);
+        let state = self.with_holders(state);
         if self.mode == AcquireMode::Queue || self.in_doubt || self.slow_since.is_some() {
             self.give_up(&[]);
         }

@@ -285,14 +285,15 @@ fn new_claim(
     let supersedes = asked.supersede.unwrap_or_default();
     let terms = Terms { upkeep, sharing: sharing.sharing(), supersedes, no_ask };
     agree(terms)?;
+    let enclosing = enclosing()?;
     if !setnx.setnx_compat {
         let token = Token::mint_for(terms, &owner, reason, now)?;
-        return Ok(Claim { owner_pid, ..Claim::of(name, token) });
+        return Ok(Claim { owner_pid, enclosing, ..Claim::of(name, token) });
     }
     let token = Token::mint_number()?;
     let record = token.record(terms, &owner, reason, now);
     let beside_setnx = Some(BesideSetnx { margin: setnx.setnx_margin, record });
-    Ok(Claim { owner_pid, beside_setnx, ..Claim::of(name, token) })
+    Ok(Claim { owner_pid, beside_setnx, enclosing, ..Claim::of(name, token) })
 }
 
 /// Refuses terms that contradict each other.
@@ -333,8 +334,7 @@ fn wait_for(
     signals: &mut Signals,
 ) -> anyhow::Result<Result<Lease, Report>> {
     let mut waiting = Waiting::new(&lock.name, sharing.sharing());
-    let waited =
-        crate::acquire::for_grant(store, claim, ttl, wait_options(asked, global), &enclosing(), signals, &mut waiting);
+    let waited = crate::acquire::for_grant(store, claim, ttl, wait_options(asked, global), signals, &mut waiting);
     let granted = matches!(waited, Ok(Waited::Granted(_)));
     waiting.end(granted);
     // From here on a lease runs.
@@ -363,10 +363,25 @@ fn wait_for(
     })
 }
 
-/// Returns the claims of the enclosing runs, innermost last.
-fn enclosing() -> Vec<Token> {
-    let held = std::env::var(HELD).unwrap_or_default();
-    held.split(' ').filter_map(|token| token.parse().ok()).collect()
+/// Maximum number of enclosing runs: a server looks for each of them among the holders of a lock.
+const MAX_ENCLOSING: usize = 256;
+
+/// Returns the tokens of the enclosing runs, innermost last.
+///
+/// # Errors
+/// If there are too many.
+fn enclosing() -> Result<Vec<Token>, Error> {
+    let held = std::env::var_os(HELD).unwrap_or_default();
+    let tokens: Vec<Token> = held.to_string_lossy().split(' ').filter_map(|token| token.parse().ok()).collect();
+    if tokens.len() > MAX_ENCLOSING {
+        return Err(Error {
+            kind: ErrorKind::Usage,
+            action: format!("cannot tell whether {HELD} has the lock"),
+            cause: format!("it has {} tokens, and {MAX_ENCLOSING} at most are looked for", tokens.len()),
+            hint: "leave out those of runs that have ended".into(),
+        });
+    }
+    Ok(tokens)
 }
 
 /// Reads a token: given as a word, or `-` for stdin.

@@ -166,12 +166,14 @@ pub struct Claim {
     pub beside_setnx: Option<BesideSetnx>,
     /// Set if the run under this claim is recorded.
     pub recording: Option<Recording>,
+    /// The tokens of the runs that the claimant is part of: if one of them holds the lock, it waits for itself.
+    pub enclosing: Vec<Token>,
 }
 
 impl Claim {
     /// Returns a claim by its token, of a process that does not keep it.
     pub fn of(name: LockName, token: Token) -> Claim {
-        Claim { name, token, owner_pid: None, beside_setnx: None, recording: None }
+        Claim { name, token, owner_pid: None, beside_setnx: None, recording: None, enclosing: Vec::new() }
     }
 
     /// Returns the text that tells who has the claim: the token, or the record beside a bare number.
@@ -189,6 +191,11 @@ impl Claim {
     /// Returns whether its holder may be asked to give up, as its token says or the record beside that.
     pub fn may_be_asked(&self) -> bool {
         Token::read(self.record().as_bytes()).is_some_and(|told| told.terms.may_be_asked())
+    }
+
+    /// Returns whether a run that the claimant is part of has this token.
+    pub fn is_enclosed_by(&self, token: &[u8]) -> bool {
+        self.enclosing.iter().any(|enclosing| enclosing.as_str().as_bytes() == token)
     }
 
     /// Returns whether a renewal may move the expiry nearer: not if another process renews the lock, and relies on it.

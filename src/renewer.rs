@@ -42,7 +42,7 @@ pub struct Renewer(Mode);
 enum Mode {
     /// No renewal has been due yet, or no thread could be started.
     Inline {
-        lock: Lock,
+        lock: Box<Lock>,
         next: Moment,
         alarm: Alarm,
         /// The last renewal was reported; who asks for the lock is the next report.
@@ -101,7 +101,7 @@ impl Renewer {
     ) -> Renewer {
         let next = lease.asked + apart(&*store, &claim, ttl);
         let (until, calm_until) = (lease.until, lease.asked);
-        let lock = Lock { store, claim, ttl, until, server_timeout, put_back: 0, calm_until };
+        let lock = Box::new(Lock { store, claim, ttl, until, server_timeout, put_back: 0, calm_until });
         Renewer(Mode::Inline { lock, next, alarm, asker: None })
     }
 
@@ -149,7 +149,7 @@ impl Renewer {
         let (messages, sender) = Mailbox::open()?;
         // The supervisor needs one descriptor to search /proc for processes to signal.
         let _spare = Alarm::new()?;
-        let (give, given) = channel::<Lock>();
+        let (give, given) = channel::<Box<Lock>>();
         let keep = move || given.recv().map_or((), |lock| lock.keep(mailbox, &sender));
         thread::spawn("renewer", keep)?;
         // The lock moves only once the thread exists.

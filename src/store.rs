@@ -33,7 +33,8 @@ pub use url::{Target, here};
 /// A lock store: a server, a quorum of servers or a directory. One thread uses it at a time.
 pub trait Store: Send {
     /// Requests a lock. Repeating a request with the same token is idempotent: the store grants the lock again to the
-    /// token that holds it. A quorum uses a new token for each request and stores it in `claim`.
+    /// token that holds it. A quorum uses a new token for each request and stores it in `claim`. The answer that grants
+    /// nothing says whether the claimant would wait for itself: where that is not known, it is an error.
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error>;
 
     /// After an `acquire` that was not granted, waits until it is worth retrying.
@@ -80,12 +81,12 @@ pub trait Store: Send {
         self.inspect(name, limit)
     }
 
-    /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
     /// Returns the state of a lock with its holders, for people to read.
     fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
         Ok(self.inspect(name, limit)?.state)
     }
 
+    /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error>;
 
     /// Returns warnings about the statuses that the store has returned: that a replica shows them, or that something of
@@ -164,6 +165,9 @@ pub enum Acquired {
     /// Granted, but the lease had ended before all was done that belongs to a grant: nothing is held.
     TooLate,
     Held(LockState, QueuePlace),
+    /// The lock is not granted, and a run that the claimant is part of holds it, alone or with others
+    /// ([`Claim::enclosing`]): the claimant would wait for itself. It may be in the queue all the same.
+    Nested(LockState, QueuePlace),
     /// Too few of several servers answer: those that do not could still grant it. The state shows the votes that are
     /// known, the error the servers that are silent.
     Undecided(LockState, Error),

@@ -48,6 +48,7 @@ mod local;
 mod loss;
 /// Replies that are lost after the server has carried out the request.
 mod lost_replies;
+mod nested;
 /// Output: documents, tables, quoting, hostile text, usage.
 mod output;
 /// Users with restricted permissions: no channels, no scripts.

@@ -98,6 +98,61 @@ fn what_the_manual_lists_is_enough_for_everything() {
     }
 }
 
+/// Returns the rules that the manual lists for run, acquire and release.
+fn listed_for_run() -> String {
+    let manual = include_str!("../man/nxlock.1.in");
+    let (_, rules) = manual.split_once("\\fBrun, acquire, release\\fR\n\\fB").expect("the manual lists them");
+    rules.split_once("\\fR").expect("it ends").0.replace('\n', " ")
+}
+
+const WAITS_FOR_ITSELF: &str = "\"job\" is already held by this script";
+
+#[test]
+fn what_the_manual_lists_for_run_is_enough_to_find_its_own_share_and_to_name_the_others() {
+    let redis = Redis::start();
+    let rules = listed_for_run();
+    assert!(rules.starts_with("~lock:* ") && rules.ends_with("+subscribe") && !rules.contains("+type"), "{rules}");
+    let user = User::who_may(&redis, "doc", &rules);
+    for options in ["--shared", "--slots 2"] {
+        for alone in ["run job -- echo ran", "run job -w 1h -- echo ran", "acquire job --ttl 1m -w 1h"] {
+            let script = format!("nxlock {alone}");
+            let words = ["run", "job"].into_iter().chain(options.split(' ')).chain(["-c", &script]);
+            user.nxlock(words.collect::<Vec<_>>()).run().exits(75).prints("").says(WAITS_FOR_ITSELF);
+        }
+    }
+    let full = ["run", "job", "-j2", "-c", "nxlock run job -j2 -c 'nxlock run job -j2 -- echo ran'"];
+    user.nxlock(full).run().exits(75).prints("").says(WAITS_FOR_ITSELF);
+    let both = [user.had(&["-j2"]), user.had(&["-j2"])];
+    let refused = user.nxlock(["run", "job", "-n", "-j2", "--", "true"]).run().exits(75);
+    both.iter().for_each(|turn| assert!(refused.stderr.contains(&turn.pid().to_string()), "{}", refused.stderr));
+    both.into_iter().for_each(Turn::leaves);
+    user.was_denied_nothing();
+}
+
+#[test]
+fn without_scripts_a_run_does_not_wait_for_its_own_script() {
+    let redis = Redis::start();
+    let user = User::who_may(&redis, "scriptless", NO_SCRIPTS);
+    let within = |outer: &[&str], inner: &str| {
+        let script = format!("NXLOCK_SERVER='{}' nxlock {inner}", user.url());
+        redis.nxlock([&["run"], outer, &["-c", &script]].concat()).run().prints("")
+    };
+    within(&["job"], "run job -- echo ran").exits(75).says(WAITS_FOR_ITSELF);
+    within(&["job", "--setnx-compat"], "run job -- echo ran").exits(75).says(WAITS_FOR_ITSELF);
+    for options in [&["--shared"][..], &["-j2"]] {
+        let unknown = within(&[&["job"], options].concat(), "run job -w 1h -- echo ran");
+        unknown.exits(78).says("perhaps with this very script").never_says("waiting for");
+    }
+    // A lock that another has alone is another's.
+    let holder = Turn::had(&redis, &[]);
+    within(&["other", "--shared"], "run job -n -- echo ran").exits(75).says("held by somebody else");
+    holder.leaves();
+    // No exclusive lock is a share.
+    let reader = Turn::had(&redis, &["--shared"]);
+    within(&["other"], "run job -n -- echo ran").exits(75).says("shared by others");
+    reader.leaves();
+}
+
 #[test]
 fn without_channels_one_is_served_in_order_by_asking() {
     let redis = Redis::start();

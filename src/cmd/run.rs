@@ -11,11 +11,11 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 
-use super::{Wants, enclosing, give_back, give_up_if_asked, meant, new_claim, open_with_credentials, wait_for};
+use super::{Wants, give_back, give_up_if_asked, meant, new_claim, open_with_credentials, wait_for};
 use crate::cli::{GlobalArgs, Run};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, Ttl};
+use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, Token, Ttl};
 use crate::renewer::{GivenBack, Renewer};
 use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
@@ -219,7 +219,7 @@ fn words(asked: &Run) -> Vec<OsString> {
 }
 
 fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'static str, Option<OsString>); 8] {
-    let held = enclosing().into_iter().chain([claim.token.clone()]);
+    let held = claim.enclosing.iter().chain([&claim.token]);
     [
         ("NXLOCK_NAME", Some(lock.name.as_str().into())),
         ("NXLOCK_KEY", Some(lock.key.clone().into())),
@@ -228,7 +228,7 @@ fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'stati
         ("NXLOCK_SLOT", lease.slot.map(|slot| slot.number.to_string().into())),
         ("NXLOCK_SLOTS", lease.slot.map(|slot| slot.of.get().to_string().into())),
         ("NXLOCK_TTL_MS", Some(ttl.millis().to_string().into())),
-        (HELD, Some(held.map(|token| token.as_str().to_owned()).collect::<Vec<_>>().join(" ").into())),
+        (HELD, Some(held.map(Token::as_str).collect::<Vec<_>>().join(" ").into())),
     ]
 }
 

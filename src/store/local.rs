@@ -320,7 +320,13 @@ impl Store for Local {
                     let (granted, until) = (Moment::now(), ttl.believed_until(asked));
                     Acquired::Granted(Lease { fence: Some(fence), asked, granted, until, taken_over: None, slot })
                 }
-                Response::Held => Acquired::Held(transaction.state(), transaction.place_of(&claim.token)),
+                Response::Held => {
+                    let (state, place) = (transaction.state(), transaction.place_of(&claim.token));
+                    match claim.enclosing.iter().any(|token| transaction.held_with(token)) {
+                        true => Acquired::Nested(state, place),
+                        false => Acquired::Held(state, place),
+                    }
+                }
                 Response::Superseded(by) => {
                     let by =
                         by.told().ok_or_else(|| LocalError::new(ErrorKind::Internal, "superseded by no token", ""))?;
@@ -339,7 +345,11 @@ impl Store for Local {
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
             // The first two are of several servers only.
-            Acquired::Undecided(..) | Acquired::TooLate | Acquired::Superseded(..) | Acquired::Done(..) => {}
+            Acquired::Undecided(..)
+            | Acquired::TooLate
+            | Acquired::Nested(..)
+            | Acquired::Superseded(..)
+            | Acquired::Done(..) => {}
         }
         Ok(acquired)
     }

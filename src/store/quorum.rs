@@ -247,6 +247,8 @@ impl Quorum {
     fn refused(&self, claim: &Claim, votes: &Votes) -> Result<Acquired, Error> {
         let state = tally::verdict(votes);
         match state.kind {
+            _ if tally::is_nested(votes) == Some(true) => Ok(Acquired::Nested(state, QueuePlace::default())),
+            _ if tally::is_nested(votes).is_none() => Err(self.outvoted(claim, votes)),
             StateKind::Free => Err(self.outvoted(claim, votes)),
             // The servers that do not answer could have granted it: that they have not is not known.
             StateKind::Unknown if !votes.rules_out_the_rest(tally::is_taken) => {
@@ -268,9 +270,12 @@ impl Quorum {
         Error { kind: if is_met { ErrorKind::Unavailable } else { error.kind }, ..error }
     }
 
-    /// Gives back what a lost ballot may have been granted. A server that replied `Held` granted us nothing.
+    /// Gives back what a lost ballot may have been granted. A server that replied that another token holds it granted us
+    /// nothing.
     fn undo(&mut self, claim: &Claim, votes: &Votes) {
-        self.give_up(claim, |node| !matches!(votes.of(node), Some(Answer::Held(_) | Answer::Spared)));
+        self.give_up(claim, |node| {
+            !matches!(votes.of(node), Some(Answer::Held(_) | Answer::Nested(_) | Answer::Spared))
+        });
         if let Some(ballot) = &mut self.ballot {
             ballot.stands = false;
         }

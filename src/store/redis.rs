@@ -426,13 +426,18 @@ impl Base {
 impl Form {
     fn of(claim: &Claim) -> Form {
         let Claim { token, recording, .. } = claim;
-        Form { base: Base::of(token), newest: token.supersedes(), recorded: recording.is_some() }
+        Form { base: Base::of(token), newest: token.supersedes(), recorded: recording.is_some(), enclosed: false }
     }
 }
 
 /// Returns whether a script changes nothing.
 fn only_reads(script: Script) -> bool {
     matches!(script, Script::Inspect | Script::InspectShares | Script::History)
+}
+
+/// Returns whether a run that the claimant is part of may hold a share of a lock.
+fn may_share(claim: &Claim) -> bool {
+    claim.enclosing.iter().any(Token::is_share)
 }
 
 /// Returns whether nothing but scripts can grant a lock to this claim.
@@ -480,9 +485,18 @@ impl Store for Server {
                 }
                 self.replicated(&operation, claim, ttl, limit)?;
             }
+            // Commands show the lock's own key, which does not tell who shares it.
+            Acquired::Held(state, _) if self.denies_scripts && state.kind == StateKind::Shared && may_share(claim) => {
+                let needs = "it is shared, perhaps with this very script: only they can tell";
+                return Err(self.without_scripts(&operation, (needs, "--shared and --slots around it")));
+            }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
             // The first two are of several servers only.
-            Acquired::Undecided(..) | Acquired::TooLate | Acquired::Superseded(..) | Acquired::Done(..) => {}
+            Acquired::Undecided(..)
+            | Acquired::TooLate
+            | Acquired::Nested(..)
+            | Acquired::Superseded(..)
+            | Acquired::Done(..) => {}
         }
         Ok(acquired)
     }
@@ -589,6 +603,10 @@ impl Store for Server {
         Ok(self.doubtful_origin(limit)?.into_iter().chain(no_scripts).collect())
     }
 
+    fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
+        self.look_at_holders(&Operation::to("inspect", name), limit)
+    }
+
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
         self.recorded_runs(name, limit)
     }
@@ -599,10 +617,6 @@ impl Store for Server {
 
     fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
         self.next_names(Listed::Histories, cursor, limit)
-    fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
-        self.look_at_holders(&Operation::to("inspect", name), limit)
-    }
-
     }
 
     fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {

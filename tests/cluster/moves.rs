@@ -1,5 +1,6 @@
 //! A slot moves from one master to another while a lock in it is held and waited for.
 
+use std::io::Write;
 use std::time::Duration;
 
 use super::seeds::seed;
@@ -33,6 +34,29 @@ fn a_slot_that_moves_disturbs_neither_who_holds_nor_who_waits() {
     }
     listen_where_the_lock_is(&cluster, 3);
     are_served(&cluster, line);
+}
+
+#[test]
+fn a_run_within_a_run_whose_slot_moves_finds_itself_in_it() {
+    let cluster = MASTERS.lend();
+    let shares = "{lock:job}:shares";
+    let parts: [&[&str]; 4] = [&[], &[LOCK], &[shares], &[LOCK, shares, "{lock:job}:terms", FENCE]];
+    for options in [&[][..], &["--shared"], &["-j3"]] {
+        for part in parts {
+            let script = "echo up; read x; nxlock run job -w 1h -- echo ran; echo is $?; read x; exit 0";
+            let (stdin, mut told) = std::io::pipe().unwrap();
+            let words = [&["run", "job", "-t", "10m"], options, &["-c", script]].concat();
+            let mut outer = cluster.nxlock(words).stdin_from(stdin).start();
+            outer.line("up");
+            let slot = cluster.begins_to_move(LOCK);
+            slot.carries(part);
+            told.write_all(b"\n").unwrap();
+            outer.line("is 75");
+            slot.ends();
+            drop(told);
+            outer.finish().exits(0).says("\"job\" is already held by this script");
+        }
+    }
 }
 
 #[test]

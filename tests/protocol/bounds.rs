@@ -20,9 +20,9 @@ const TIMES: usize = 16;
 const LATER: &str = "4000000000000";
 const MONTH_MS: &str = "2592000000";
 
-const SHARE: Form = Form { base: Base::Share, newest: false, recorded: false };
-const RECORDED: Form = Form { base: Base::Exclusive, newest: false, recorded: true };
-const SHARE_RECORDED: Form = Form { base: Base::Share, newest: false, recorded: true };
+const SHARE: Form = Form { base: Base::Share, newest: false, recorded: false, enclosed: false };
+const RECORDED: Form = Form { base: Base::Exclusive, newest: false, recorded: true, enclosed: false };
+const SHARE_RECORDED: Form = Form { base: Base::Share, newest: false, recorded: true, enclosed: false };
 
 /// What a script cost the server.
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +90,8 @@ fn token(who: usize, terms: &str) -> String {
     format!("nx1:{who:026}:u@h:1:1:why{terms}")
 }
 
-fn ask_of(token: &str) -> [&str; 8] {
-    [token, "60000", "once", "60000", "60000", "", "0", ""]
+fn ask_of(token: &str) -> [&str; 9] {
+    [token, "60000", "once", "60000", "60000", "", "0", "", ""]
 }
 
 fn recorded_ask(token: &str) -> Vec<&str> {

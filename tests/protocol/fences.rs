@@ -46,7 +46,7 @@ impl Scene {
     /// Asks for the lock, and returns the reply.
     fn asks(&mut self, base: Base, token: &str, ttl_ms: i64) -> Vec<String> {
         let (ttl_ms, record) = (ttl_ms.to_string(), format!("nx1:{token}:"));
-        let mut args = vec![token, &ttl_ms, "once", "60000", "10000", "", "0", ""];
+        let mut args = vec![token, &ttl_ms, "once", "60000", "10000", "", "0", "", ""];
         if base == Base::BesideSetnx {
             args.extend(["5000", &record]);
         }

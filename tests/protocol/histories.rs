@@ -317,11 +317,11 @@ impl Both<'_> {
         let answer = match beside {
             true => {
                 let (margin, record) = ("5000".to_string(), record(ask.token));
-                let args: Vec<&str> = args.into_iter().chain(["", &margin[..], &record]).collect();
+                let args: Vec<&str> = args.into_iter().chain(["", "", &margin[..], &record]).collect();
                 server::beside_setnx(&mut self.real, Script::Acquire(Base::BesideSetnx.into()), &args)
             }
             false if limit(ask.token).is_some() => {
-                let args: Vec<&str> = args.into_iter().chain([""]).collect();
+                let args: Vec<&str> = args.into_iter().chain(["", ""]).collect();
                 server::share(&mut self.real, Script::Acquire(Base::Share.into()), &args)
             }
             false => server::acquire(&mut self.real, args),

@@ -13,7 +13,7 @@ use crate::server::{KEYS, Server, eval_with};
 const RUNS: &str = "{lock:x}:runs";
 const SHARES: &str = "{lock:x}:shares";
 const HOSTS: usize = 5;
-const RECORDED: Form = Form { base: Base::Exclusive, newest: false, recorded: true };
+const RECORDED: Form = Form { base: Base::Exclusive, newest: false, recorded: true, enclosed: false };
 /// Within this, a run that succeeded is not repeated: 20 hours.
 const UNLESS: &str = "72000000000";
 const DAY: i64 = 86_400_000_000;
@@ -88,7 +88,7 @@ impl World {
         let script = Script::Acquire(self.form());
         self.eval(
             script,
-            &[token, "60000", "once", "60000", "60000", "", "0", "", token, MONTH_MS, "1000", "7", UNLESS],
+            &[token, "60000", "once", "60000", "60000", "", "0", "", "", token, MONTH_MS, "1000", "7", UNLESS],
         )
     }
 

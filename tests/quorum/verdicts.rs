@@ -68,6 +68,34 @@ fn it_is_held_by_whom_a_majority_shows_for_as_long_as_a_majority_does() {
 }
 
 #[test]
+fn a_run_encloses_another_if_a_majority_voted_for_it_and_who_is_silent_may_decide() {
+    let five = Five::start();
+    let [one, other] = tokens(&five);
+    let ours = Some((one.as_str(), 60));
+    let within = |options: &[&str]| {
+        let words = [&["--server-timeout", "1s", "run", "job"], options, &["--", "echo", "ran"]].concat();
+        five.nxlock(words).env("NXLOCK_HELD", format!("{other} {one}")).run().prints("")
+    };
+    let held = "\"job\" is already held by this script";
+    put(&five, [ours, None, ours, ours, Some((std::str::from_utf8(OTHERS).unwrap(), 60))]);
+    within(&[]).exits(75).says(held);
+    within(&["-w", "1h"]).exits(75).says(held);
+    five.each()[1].hang();
+    within(&["-w", "1h"]).exits(75).says(held);
+    // The majority may be the script's own, or not.
+    five.each()[0].hang();
+    within(&["-n"]).exits(69).never_says("held by");
+    five.each()[1].resume();
+    within(&["-n"]).exits(69).never_says("held by");
+    five.each()[0].resume();
+    // Another holder has a majority.
+    let theirs = Some((std::str::from_utf8(OTHERS).unwrap(), 60));
+    put(&five, [ours, theirs, theirs, theirs, None]);
+    within(&["-n"]).exits(75).says("held by somebody else").never_says(held);
+    put(&five, [None; 5]);
+}
+
+#[test]
 fn it_is_free_if_a_majority_shows_nothing() {
     let five = Five::start();
     let [one, other] = tokens(&five);

@@ -31,6 +31,22 @@ fn a_run_puts_its_value_and_expiry_back_and_counts_it() {
 }
 
 #[test]
+fn a_run_within_a_run_whose_value_is_put_back_finds_itself_in_it() {
+    let redis = Redis::start();
+    for options in ["", "--slots 2", "--setnx-compat"] {
+        let script = format!("echo up; read x; nxlock run --key lock.foo {options} -w 1h -- echo ran");
+        let (stdin, told) = std::io::pipe().unwrap();
+        let call = redis.nxlock(beside("run", &["-t", "6s", "-c", &script])).stdin_from(stdin);
+        let mut outer = call.start();
+        outer.line("up");
+        loser(&redis, 10);
+        drop(told);
+        outer.finish().exits(75).prints("up\n").says("already held by this script");
+        assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "*"]), ["{lock.foo}:fence"]);
+    }
+}
+
+#[test]
 fn a_renewal_puts_it_back_once() {
     let redis = Redis::start();
     let token = acquire(&redis, "10m");

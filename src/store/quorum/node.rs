@@ -71,6 +71,8 @@ pub struct Job {
 pub enum Answer {
     Granted(Option<Fence>),
     Held(LockState),
+    /// The same: a run that the claimant is part of has the server's vote.
+    Nested(LockState),
     Raised,
     /// With the remaining time, if that is longer than requested.
     Extended(Option<Duration>),
@@ -156,6 +158,7 @@ impl Node {
         Ok(match request {
             Request::Acquire(claim, ttl) => match self.acquire(claim, *ttl, limit)? {
                 Acquired::Granted(lease) => Answer::Granted(lease.fence),
+                Acquired::Nested(state, _) => Answer::Nested(state),
                 Acquired::Held(state, _) | Acquired::Superseded(_, state, _) | Acquired::Done(_, state, _) => {
                     Answer::Held(state)
                 }

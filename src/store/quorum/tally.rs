@@ -96,6 +96,19 @@ pub fn is_taken(answer: &Answer) -> bool {
     taken(answer).is_some()
 }
 
+/// Returns whether a quorum voted for a run that the claimant is part of; nothing if the nodes that have not answered
+/// decide it.
+pub fn is_nested(votes: &Votes) -> Option<bool> {
+    let nested = votes.count(|answer| matches!(answer, Answer::Nested(_)));
+    let silent = votes.answer.len() - votes.answered();
+    match nested {
+        0 => Some(false),
+        _ if nested >= votes.quorum() => Some(true),
+        _ if nested + silent >= votes.quorum() => None,
+        _ => Some(false),
+    }
+}
+
 /// Returns the highest fence of the grants; `None` unless a quorum gave one.
 pub fn highest_fence(granted: &Votes) -> Option<Fence> {
     let fences = |answer: &Answer| match answer {
@@ -143,8 +156,8 @@ pub fn first_for_the_holder(votes: &Votes, verdict: &LockState) -> Option<usize>
 /// Returns the state of a lock that the node granted to another holder.
 fn taken(answer: &Answer) -> Option<&LockState> {
     match answer {
-        Answer::Held(seen) | Answer::NotYours(seen) | Answer::Seen(seen, _) if seen.kind != StateKind::Free => {
-            Some(seen)
+        Answer::Held(seen) | Answer::Nested(seen) | Answer::NotYours(seen) | Answer::Seen(seen, _) => {
+            Some(seen).filter(|seen| seen.kind != StateKind::Free)
         }
         _ => None,
     }
@@ -168,7 +181,7 @@ fn weigh(votes: &Votes) -> (LockState, bool) {
     let mut fence = None;
     for answer in votes.each().flatten() {
         match answer {
-            Answer::Held(seen) | Answer::NotYours(seen) | Answer::Seen(seen, _) => {
+            Answer::Held(seen) | Answer::Nested(seen) | Answer::NotYours(seen) | Answer::Seen(seen, _) => {
                 fence = fence.max(seen.fence);
                 if seen.kind == StateKind::Free { absent += 1 } else { taken.push(seen) }
             }
@@ -280,8 +293,8 @@ mod tests {
     use super::*;
     use crate::lock::Fence;
 
-    /// A holder whose token begins with this letter, with so many seconds left; `-` for no holder, `x` for another
-    /// program's value, `!` for no answer, `+` for a grant.
+    /// A holder whose token begins with this letter, with so many seconds left; `-` for no holder, `n` for a run that
+    /// encloses the claimant, `x` for another program's value, `!` for no answer, `+` for a grant.
     fn answer(vote: &str) -> Option<Answer> {
         let (who, seconds) = vote.split_at(1);
         let ttl = seconds.parse().ok().map(Duration::from_secs);
@@ -289,6 +302,7 @@ mod tests {
             "!" => return None,
             "+" => return Some(Answer::Granted(Some(Fence(7)))),
             "-" => return Some(Answer::Held(LockState::free(None))),
+            "n" => return Some(Answer::Nested(LockState::free(None))),
             "x" => "another's".to_owned(),
             who => format!("nx1:{}:u@h:1:1800000000000:", who.repeat(26)),
         };
@@ -345,6 +359,17 @@ mod tests {
         assert_eq!(verdict(&votes("a9 a8 - ! -")).expiry, Expiry::Unknown);
         // The silent server cannot give anyone three votes.
         assert_eq!(told("a9 b8 c7 - !").0, StateKind::Contested);
+    }
+
+    #[test]
+    fn a_run_encloses_the_claimant_if_a_majority_voted_for_it_and_the_silent_may_decide() {
+        let nested = |text: &str| is_nested(&votes(text));
+        assert_eq!(nested("n n n ! !"), Some(true));
+        assert_eq!(nested("n n ! a9 -"), None);
+        assert_eq!(nested("n ! ! - -"), None);
+        assert_eq!(nested("n n a9 a9 a9"), Some(false));
+        assert_eq!(nested("n a9 a9 a9 !"), Some(false));
+        assert_eq!(nested("! ! ! - -"), Some(false), "no server has its vote");
     }
 
     #[test]

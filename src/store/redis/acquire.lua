@@ -1,9 +1,11 @@
 -- ACQUIRE: grants the lock to the token if it may have it. May be repeated at any time. Follows queue.lua,
 -- companions.lua, superseding.lua and place.lua.
 --
--- KEYS lock, queue, waiters, fence, and superseded if the token is one of superseding.lua
--- ARGV token, ttl_ms, mode, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind
+-- KEYS lock, queue, waiters, fence, shares if `enclosing` is not empty, and superseded if the token is one of
+--      superseding.lua
+-- ARGV token, ttl_ms, mode, lease_ms, grace_ms, channel ('' = none), ticket ('0' = none yet), kind, enclosing
 --   kind    cluster if the server is a node of a cluster: a lock's slot may move to another
+--   enclosing  the tokens of the runs that the caller is part of, with spaces between them; '' = none
 --   mode    queue  join the queue if it is not granted (first call, heartbeat, poll and claim alike)
 --           once   do not join the queue; yields to all waiters
 --           plain  as SET NX: granted whenever the lock is free, regardless of the queue
@@ -14,9 +16,11 @@
 --           ticket        to send back with every further call, '0' if not queued and not one of superseding.lua
 --           channel_used  1: wake-ups will reach the caller.  0: poll
 --           value, pttl, ticket, fence, now_us are strings, the rest integers
+--         {4, ...}                        as {0, ...}, and one of `enclosing` holds the lock
 --         {2, by, length, value, pttl, fence, now_us}     dismissed by the newer waiter with the token `by`
 --
--- Work: a constant number of commands, and the dead waiters that queue.lua drops.
+-- Work: a constant number of commands, and the dead waiters that queue.lua drops; for a lock that is shared, a command
+-- for each of `enclosing`, of which nxlock sends at most 256.
 --
 -- Keeps: the lock changes hands here only from nobody to the first live waiter (except for `plain`), so a call by any
 -- client repairs a lost wake-up. A free lock is reserved for a live waiter ahead of the caller exactly as by RELEASE: a
@@ -79,5 +83,5 @@ if mode ~= 'queue' or queued > 0 then
   position = ticket > 0 and (redis.call('ZRANK', Q, token) or -1) + 1 or 0
   length = redis.call('ZCARD', Q)
 end
-return { 0, value or '', digits(redis.call('PTTL', K)), position, length,
+return { refusal(value), value or '', digits(redis.call('PTTL', K)), position, length,
   digits(ticket), used, last_fence() or '0', digits(us()) }

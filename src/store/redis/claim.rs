@@ -11,7 +11,7 @@ use super::scripts::{Form, Script};
 use super::{AcquireMode, Acquired, Server, needs_scripts, shares};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, Lease, Prefix, Token, Ttl};
+use crate::lock::{Claim, Fence, Lease, LockState, Prefix, Token, Ttl};
 use crate::store::QueuePlace;
 use crate::wait::Limit;
 
@@ -32,6 +32,7 @@ impl Server {
         let (ttl_ms, lease_ms, grace_ms) = (millis(ttl.get()), millis(queue::LEASE), millis(grace));
         let shared = claim.beside_setnx.as_ref().map(|beside| (millis(beside.margin), &beside.record));
         let kind = if self.client.is_of_a_cluster() { "cluster" } else { "" };
+        let enclosing = claim.enclosing.iter().map(Token::as_str).collect::<Vec<_>>().join(" ");
         let mut redirects = 0;
         let (asked, answer) = loop {
             let (word, channel, ticket) = match mode {
@@ -42,13 +43,14 @@ impl Server {
                     ("queue", channel, ticket)
                 }
             };
-            let mut args = vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket, kind];
+            let mut args =
+                vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket, kind, &enclosing];
             args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
             let recording = recording::acquire_args(claim);
             args.extend(recording.iter().map(String::as_str));
             // Taken before the request is sent: the server starts to count later than nxlock.
             let asked = Moment::now();
-            let script = Script::Acquire(Form::of(claim));
+            let script = Script::Acquire(Form { enclosed: !claim.enclosing.is_empty(), ..Form::of(claim) });
             // One script changes all keys of such a lock, or nothing does.
             let answer = match needs_scripts(claim) {
                 true => Some(self.script(operation, script, &args, limit)?),
@@ -89,7 +91,7 @@ impl Server {
                 let lease = self.granted(reply::fence(fence), ttl, asked);
                 Ok(Acquired::Granted(Lease { taken_over: stale.first().and_then(reply::stale), ..lease }))
             }
-            [Value::Int(0), value, pttl, queued @ .., fence, now] => {
+            [Value::Int(refusal), value, pttl, queued @ .., fence, now] => {
                 let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
                 let state = self.state(operation, &seen, limit)?;
                 let queued = reply::queued(queued).ok_or_else(|| self.senseless(operation))?;
@@ -97,7 +99,7 @@ impl Server {
                 if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
                     entry.stands(&queued, &state, (state.expiry.left(), clock(asked, now)), grace);
                 }
-                Ok(Acquired::Held(state, queued.place))
+                refused(*refusal, state, queued.place).ok_or_else(|| self.senseless(operation))
             }
             _ => Err(self.senseless(operation)),
         }
@@ -110,15 +112,15 @@ impl Server {
         claim: &Claim,
         answer: &[Value],
         (ttl, grace, asked): (Ttl, Duration, Moment),
+        limit: Limit<'_>,
     ) -> Result<Acquired, Error> {
         match answer {
             [Value::Int(1), fence, slot, _count] => {
                 let slot = shares::slot(slot, claim.token.sharing()).ok_or_else(|| self.senseless(operation))?;
                 let lease = self.granted(reply::fence(fence), ttl, asked);
                 Ok(Acquired::Granted(Lease { slot, ..lease }))
-        limit: Limit<'_>,
             }
-            [Value::Int(0), value, pttl, queued @ .., fence, now, look, taken, least] => {
+            [Value::Int(refusal), value, pttl, queued @ .., fence, now, look, taken, least] => {
                 let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
                 let state = shares::with_count(self.state(operation, &seen, limit)?, taken, least);
                 let (Some(state), Some(queued)) = (state, reply::queued(queued)) else {
@@ -130,7 +132,7 @@ impl Server {
                 if let Some(entry) = &mut self.entry {
                     entry.stands(&queued, &state, (look, clock(asked, now)), grace);
                 }
-                Ok(Acquired::Held(state, queued.place))
+                refused(*refusal, state, queued.place).ok_or_else(|| self.senseless(operation))
             }
             _ => Err(self.senseless(operation)),
         }
@@ -187,6 +189,15 @@ impl Server {
 /// Reads the server's clock from a reply, in microseconds, to a request that nxlock sent at `asked`.
 fn clock(asked: Moment, now: &Value) -> Option<ServerClock> {
     Some(ServerClock { asked, told: reply::instant(now)? })
+}
+
+/// Returns the result of an ACQUIRE that granted nothing, by the first word of its reply.
+fn refused(word: i64, state: LockState, place: QueuePlace) -> Option<Acquired> {
+    match word {
+        0 => Some(Acquired::Held(state, place)),
+        4 => Some(Acquired::Nested(state, place)),
+        _ => None,
+    }
 }
 
 fn is_grant(answer: &[Value]) -> bool {

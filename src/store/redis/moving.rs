@@ -9,11 +9,12 @@ use redis::{Cmd, Value, cmd};
 
 use super::endpoint::Endpoint;
 use super::reply::{self, Operation};
+use super::scriptless::ScriptlessError;
 use super::scripts::Script;
 use super::{Acquired, LockStatus, Renewed, Server, call, how, scriptless};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Fence, LockState, StateKind, Token, Ttl, companion_key};
+use crate::lock::{Claim, Fence, LockState, SHARED_VALUE, StateKind, Token, Ttl, companion_key};
 use crate::log;
 use crate::store::QueuePlace;
 use crate::wait::Limit;
@@ -92,11 +93,14 @@ impl Server {
                         let release = call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]);
                         let _ = self.client.ask_there(&node, &[release], limit);
                     }
-                    let state = self.state(operation, seen, limit)?;
+                    let (state, place) = (self.state(operation, seen, limit)?, QueuePlace { position: 0, length: 0 });
+                    if self.is_nested_moving(operation, claim, seen, limit)? {
+                        return Ok(Acquired::Nested(state, place));
+                    }
                     if let Some(entry) = &mut self.entry {
                         entry.polls(&state);
                     }
-                    return Ok(Acquired::Held(state, QueuePlace { position: 0, length: 0 }));
+                    return Ok(Acquired::Held(state, place));
                 }
                 _ => return Err(self.senseless(operation)),
             }
@@ -107,6 +111,43 @@ impl Server {
             cause: "it was granted, and each time its lease had ended before it had a fence".into(),
             hint: "try again soon".into(),
         })
+    }
+
+    /// Returns whether a run that the claimant is part of holds the lock, whose value, expiry and fence an ACQUIRE of one
+    /// key has seen, and the server's time. Asks for each share by itself.
+    fn is_nested_moving(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        seen: &[Value],
+        limit: Limit<'_>,
+    ) -> Result<bool, Error> {
+        let [value, _, _, now] = seen else { return Err(self.senseless(operation)) };
+        let (Some(value), Some(now)) = (reply::bytes(value), reply::instant(now)) else {
+            return Err(self.senseless(operation));
+        };
+        if claim.is_enclosed_by(value) {
+            return Ok(true);
+        }
+        if !value.starts_with(SHARED_VALUE.as_bytes()) {
+            return Ok(false);
+        }
+        let shares = companion_key(&self.key(operation), "shares");
+        for token in claim.enclosing.iter().filter(|token| token.is_share()) {
+            let ends = self.client.ask(cmd("ZSCORE").arg(&shares).arg(token.as_str()), limit);
+            match ends.map_err(|no_reply| self.unanswered(operation, no_reply).of_read())? {
+                Value::Nil => {}
+                ends => {
+                    let unexpected =
+                        || self.obstructed(operation, ScriptlessError::Unexpected(reply::unexpected(&ends)));
+                    let ms = reply::integer(&ends).and_then(|ms| u64::try_from(ms).ok()).ok_or_else(unexpected)?;
+                    if reply::instant_of_millis(ms).is_some_and(|ends| ends > now) {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
     }
 
     pub(super) fn renew_moving(

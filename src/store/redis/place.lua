@@ -1,7 +1,7 @@
 -- The place of a caller in the queue: how it joins, and how it leaves. Follows queue.lua and superseding.lua, precedes
 -- acquire.lua and sharing_acquire.lua, and does nothing by itself.
 --
--- ARGV as ACQUIRE
+-- KEYS[5] shares, if any runs enclose the caller     ARGV as ACQUIRE
 --
 -- Work: a constant number of commands; the records of a queue that was lost are deleted at once.
 
@@ -16,6 +16,17 @@ local used = 0
 local value, queued
 -- The caller has dismissed the first of the queue: the next has to hear that it is the first.
 local dismissed_first
+
+-- Returns the first word of a refusal: 4 if a run that encloses the caller holds the lock with this value, alone or
+-- with others, so that the caller would wait for itself; else 0.
+local function refusal(value)
+  for t in string.gmatch(ARGV[9] or '', '[^ ]+') do
+    if t == value then return 4 end
+    local ends = value and string.sub(value, 1, 11) == 'nx1:shared:' and redis.call('ZSCORE', KEYS[5], t)
+    if ends and tonumber(ends) > now() then return 4 end
+  end
+  return 0
+end
 
 local function leave()
   redis.call('ZREM', Q, token)

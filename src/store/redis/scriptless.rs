@@ -73,7 +73,11 @@ pub fn acquire(
     if is(&value, claim) && matches!(transact(client, key, claim, Change::Renew(ttl), limit)?, Done::Ours) {
         return Ok(granted());
     }
-    Ok(Acquired::Held(seen(&value, &refuse_error(pttl)?), QueuePlace { position: 0, length: 0 }))
+    let (state, place) = (seen(&value, &refuse_error(pttl)?), QueuePlace { position: 0, length: 0 });
+    Ok(match reply::bytes(&value).is_some_and(|value| claim.is_enclosed_by(value)) {
+        true => Acquired::Nested(state, place),
+        false => Acquired::Held(state, place),
+    })
 }
 
 /// Sets the expiry to a full ttl from now, if the token holds the lock.

@@ -41,6 +41,8 @@ pub struct Form {
     pub newest: bool,
     /// The run under the claim is recorded.
     pub recorded: bool,
+    /// Runs enclose the claimant: ACQUIRE looks for them among the holders. The text is the same.
+    pub enclosed: bool,
 }
 
 impl From<Base> for Form {
@@ -232,6 +234,12 @@ impl Script {
     /// Returns the companion keys that the script receives, in order. A script of one key receives none.
     pub fn companions(self) -> Vec<&'static str> {
         let of_base: &[&str] = match self {
+            Script::Acquire(Form { enclosed: true, base: Base::Exclusive, .. }) => {
+                &["queue", "waiters", "fence", "shares"]
+            }
+            Script::Acquire(Form { enclosed: true, base: Base::BesideSetnx, .. }) => {
+                &["queue", "waiters", "fence", "shares", "holder"]
+            }
             Script::Acquire(form) | Script::Release(form) => match form.base {
                 Base::Exclusive => &["queue", "waiters", "fence"],
                 Base::Share => &["queue", "waiters", "fence", "shares", "terms"],
@@ -292,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_script_is_sent_without_its_comments_and_with_all_the_rest() {
-        let of = |base, recorded| Form { base, recorded, newest: false };
+        let of = |base, recorded| Form { base, recorded, ..Form::default() };
         for (script, source) in [
             (Script::Acquire(Form::default()), ACQUIRE),
             (Script::Renew(Base::Exclusive), RENEW),

@@ -9,6 +9,7 @@
 --           as ACQUIRE;  look_ms  when to ask again without a message, if near the front; -1 if nothing ends by itself
 --           least  the least limit of all shares, 0 if none has one;  look_ms is a string
 --         {2, by, length, value, pttl, fence, now_us}     as ACQUIRE
+--         {4, ...}                          as {0, ...}, and one of `enclosing` holds a share, or the lock
 --
 -- Work: as ACQUIRE, and as sharing.lua.
 --
@@ -138,5 +139,5 @@ if whole then
   -- That may be over, if there were too many for one script.
   look = fits(limit) and 500 or math.max(0, tonumber(redis.call('ZRANGE', H, 0, 0, 'WITHSCORES')[2]) - now())
 end
-return { 0, value or '', digits(pttl), position, redis.call('ZCARD', Q), digits(ticket), used, last_fence() or '0',
-  digits(us()), digits(look), count, least }
+return { refusal(value), value or '', digits(pttl), position, redis.call('ZCARD', Q), digits(ticket), used,
+  last_fence() or '0', digits(us()), digits(look), count, least }
