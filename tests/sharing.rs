@@ -399,6 +399,35 @@ fn wait_in_line(redis: &Redis, waiters: usize, limit: &str, channel: &str) {
     keys.iter().for_each(|key| redis.ask(&["PEXPIRE", key, "100000"]));
 }
 
+#[test]
+fn thousands_who_died_in_line_keep_nobody_out_of_a_free_slot() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &PAIR);
+    // Nobody subscribes to the channel: they are dead.
+    for limit in [":2", ":0", ""] {
+        wait_in_line(&redis, 4_500, limit, "lock:job:wake:dead");
+        redis.nxlock(["run", "job", "-n", "--slots", "2", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    }
+    holder.leaves();
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn shares_that_all_ended_at_once_keep_nobody_out() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["--shared", "-t", "1h"]);
+    for reader in 0..100 {
+        let random: String = format!("{reader:026}").bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+        redis.ask::<()>(&["ZADD", SHARES, "1", &format!("nx1:{random}:u@h:1:1::0")]);
+    }
+    for options in [&["-n"][..], &["--no-queue", "-n"]] {
+        let call = [&["run", "job"], options, &["--slots", "2", "--", "echo", "ran"]].concat();
+        redis.nxlock(call).run().exits(0).prints("ran\n");
+    }
+    holder.leaves();
+    redis.has_only_a_fence();
+}
+
 /// Returns how many commands the server has executed.
 fn commands(redis: &Redis) -> u64 {
     let info: String = redis.ask(&["INFO", "commandstats"]);

@@ -63,6 +63,10 @@ impl Server {
             let Some(answer) = answer.filter(|answer| !is_grant(answer) || !self.may_be_unfenced(&claim.token)) else {
                 return self.acquire_moving(operation, claim, ttl, limit);
             };
+            // Each attempt drops more of the dead, so this comes to an end. A waiter in the queue rests between them.
+            if mode != AcquireMode::Queue && claim.token.is_share() && is_unfinished(&answer) && !limit.until.passed() {
+                continue;
+            }
             redirects += 1;
             // Another server replied than the one with the subscription: it could not wake this waiter.
             if mode != AcquireMode::Queue || self.is_within_earshot() || is_grant(&answer) || redirects == MAX_REDIRECTS
@@ -198,6 +202,11 @@ fn refused(word: i64, state: LockState, place: QueuePlace) -> Option<Acquired> {
         4 => Some(Acquired::Nested(state, place)),
         _ => None,
     }
+}
+
+/// Returns whether an ACQUIRE for a share had more of the dead to drop than one script does.
+fn is_unfinished(answer: &[Value]) -> bool {
+    matches!(answer, [Value::Int(0 | 4), .., look, _count, _least] if reply::integer(look) == Some(0))
 }
 
 fn is_grant(answer: &[Value]) -> bool {

@@ -36,6 +36,8 @@ end
 -- `whole`: the terms are known. `changed`: `settle` has something to write.
 local generation, whole, changed = nil, false, false
 local count, least, many, map = 0, 0, 0, ''
+-- More dead waiters are in the way than one script drops: the caller may come in if it asks again at once.
+local unfinished = false
 -- What the keys hold, perhaps of an earlier generation, or the errors.
 local found, state = redis.pcall('ZCARD', H), redis.pcall('HGET', T, 'state')
 
@@ -132,6 +134,7 @@ local function serve(ms)
       -- A dead waiter must not block those behind it. The waiter that gets the message below finds out.
       if moved then break end
       local ok, first, _, dropped = pcall(front, nil, heads)
+      unfinished = unfinished or (ok and first == false)
       if not ok or not first or first == h then break end
       moved = dropped
     elseif h == token then
@@ -140,6 +143,7 @@ local function serve(ms)
       redis.call('HDEL', W, h)
     else
       local ok, first, w = pcall(front, 'g', heads)
+      unfinished = unfinished or (ok and first == false)
       if not ok then break end
       moved = true
       if not first then break end

@@ -6,7 +6,9 @@
 -- RETURNS {1, fence, slot, count}   granted, or already ours, or our reservation claimed.
 --                                   slot '-' if it has no limit; count: how many hold it now, the caller included
 --         {0, value, pttl, position, length, ticket, channel_used, fence, now_us, look_ms, count, least}
---           as ACQUIRE;  look_ms  when to ask again without a message, if near the front; -1 if nothing ends by itself
+--           as ACQUIRE;  look_ms  when to ask again without a message, if near the front; -1 if nothing ends by itself;
+--                                 0 for anybody: there were more dead waiters, or leases that are over, than one script
+--                                 drops
 --           least  the least limit of all shares, 0 if none has one;  look_ms is a string
 --         {2, by, length, value, pttl, fence, now_us}     as ACQUIRE
 --         {4, ...}                          as {0, ...}, and one of `enclosing` holds a share, or the lock
@@ -138,6 +140,7 @@ if whole then
   -- If only a waiter ahead is in the way, nobody tells if that one dies; else the first share to end counts.
   -- That may be over, if there were too many for one script.
   look = fits(limit) and 500 or math.max(0, tonumber(redis.call('ZRANGE', H, 0, 0, 'WITHSCORES')[2]) - now())
+  if unfinished then look = 0 end
 end
 return { refusal(value), value or '', digits(pttl), position, redis.call('ZCARD', Q), digits(ticket), used,
   last_fence() or '0', digits(us()), digits(look), count, least }
