@@ -235,7 +235,7 @@ pub enum Lost {
     Unconfirmed(Option<Error>),
 }
 
-/// Who holds a lock, for people to read: no decision depends on it.
+/// Who holds a lock, for people to read: no decision depends on it, but that of [`LockState::held_since_grant`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub id: HolderId,
@@ -377,6 +377,12 @@ impl LockState {
             }
             Some(_) => None,
         }
+    }
+
+    /// Returns how long the holder of an exclusive lock has had it, by the server's clock; nothing if the server does not
+    /// tell when it granted the lock.
+    pub fn held_since_grant(&self) -> Option<Duration> {
+        self.fence.and(self.holder.as_ref()).filter(|_| self.kind == StateKind::Held).map(|holder| holder.held)
     }
 
     /// Returns the state that a key's value and ttl show; none if it has no expiry. `now` is the server's clock.

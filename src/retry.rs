@@ -28,12 +28,22 @@ pub fn release(
     held_until: Moment,
     ask: impl FnMut(Limit<'_>) -> Result<Released, Error>,
 ) -> Result<ReleaseAnswer, Error> {
+    let began = Moment::now();
     let (answer, in_doubt) = ask_again(within, ask);
     Ok(match answer? {
         Released::Done => ReleaseAnswer::Done,
-        Released::NotYours(_) if in_doubt && !held_until.passed() => ReleaseAnswer::InDoubt,
+        Released::NotYours(state) if in_doubt && !held_until.passed() && !was_granted_before(&state, began) => {
+            ReleaseAnswer::InDoubt
+        }
         Released::NotYours(state) => ReleaseAnswer::NotYours(state),
     })
+}
+
+/// Returns whether the lock was granted to somebody else before a moment, for certain: only then was it lost, and not
+/// released by a request of after that moment. Both clocks may differ by one percent.
+fn was_granted_before(state: &LockState, moment: Moment) -> bool {
+    let elapsed = moment.elapsed();
+    state.held_since_grant().is_some_and(|held| held > elapsed + elapsed / 100 + Duration::from_millis(2))
 }
 
 /// Asks once, and again after errors that may pass, for no longer than `within`.
@@ -84,7 +94,40 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
+    use crate::lock::{Fence, Owner, Token};
+
+    /// The state of a lock that somebody else was granted this long ago.
+    fn held_for(held: Duration) -> LockState {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let granted = now.duration_since(SystemTime::UNIX_EPOCH).unwrap() - held;
+        let fence = Fence(u64::try_from(granted.as_micros()).unwrap());
+        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+        let token = Token::mint(&owner, None, now).unwrap();
+        LockState::of_value(token.as_str().as_bytes(), Some(Duration::from_secs(9)), Some(fence), now)
+    }
+
+    fn release_of_which_a_reply_was_lost(state: &LockState) -> ReleaseAnswer {
+        let mut asked = 0;
+        let within = Duration::from_secs(60);
+        let ask = |_: Limit<'_>| {
+            asked += 1;
+            let lost = Error { kind: ErrorKind::Unanswered, ..Error::internal("release", &"lost") };
+            if asked == 1 { Err(lost) } else { Ok(Released::NotYours(state.clone())) }
+        };
+        release(within, Moment::now() + within, ask).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn a_lock_that_somebody_had_before_it_was_released_was_lost_and_else_nobody_knows() {
+        let before = release_of_which_a_reply_was_lost(&held_for(Duration::from_secs(50)));
+        assert!(matches!(before, ReleaseAnswer::NotYours(_)));
+        for state in [held_for(Duration::ZERO), LockState::free(None)] {
+            assert!(matches!(release_of_which_a_reply_was_lost(&state), ReleaseAnswer::InDoubt));
+        }
+    }
 
     #[test]
     fn pauses_grow_to_a_second_and_are_jittered_by_half() {

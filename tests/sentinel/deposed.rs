@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Connection, cmd};
 
 use crate::support::turns::{Turn, holder_id, is_free, is_renewed, lock_status, queue_is, turn};
-use crate::support::{Authority, Job, MASTER, Sentinels, eventually, wall};
+use crate::support::{Authority, Job, MASTER, Redis, Sentinels, eventually, wall};
 
 /// Waits until nobody renews the lock at the old master any more.
 fn is_left_alone(old: &mut Connection) {
@@ -68,6 +68,76 @@ fn its_grant_to_a_waiter_is_not_believed() {
     holder.leaves();
     waiter.up();
     waiter.leaves();
+}
+
+#[test]
+fn its_grant_to_a_newcomer_that_was_sent_there_before_is_not_believed() {
+    let group = Sentinels::of_three();
+    let old = group.named_master().unwrap();
+    group.lose_patience();
+    group.servers[old].hang();
+    let mut newcomer = Turn::of(group.nxlock(turn(&["-v", "--server-timeout", "60s"])));
+    newcomer.running.says("the sentinels name the master");
+    group.have_another_than(old);
+    group.agree_on_another_than(old);
+    let holder = Turn::had(&group, &["-t", "20s"]);
+    group.servers[old].resume();
+    queue_is(&group, &[newcomer.pid()]);
+    assert!(!newcomer.is_up(), "two at once");
+    holder.leaves();
+    newcomer.up();
+    newcomer.leaves();
+}
+
+#[test]
+fn a_lock_that_somebody_else_has_at_the_new_master_is_not_released_but_lost() {
+    let group = Sentinels::of_three();
+    let mut holder = Turn::had(&group, &["-t", "60s"]);
+    group.master().has_told(2);
+    holder.freeze();
+    let _old = group.depose();
+    // As if it had not been replicated.
+    group.buries("lock:job");
+    let next = Turn::had(&group, &[]);
+    holder.is_told();
+    eventually("the next one has held it for a while", || {
+        lock_status(&group)["holder"]["held_ms"].as_u64() > Some(100)
+    });
+    holder.goes_on();
+    holder.finish().exits(76).says("lost");
+    next.leaves();
+}
+
+#[test]
+fn sentinels_that_hang_stop_nobody_and_are_heard_as_soon_as_they_go_on() {
+    let group = Sentinels::of_three();
+    let short = Turn::had(&group, &["-t", "500ms", "--server-timeout", "30s"]);
+    group.sentinels.iter().for_each(Redis::hang);
+    let old = &group.servers[0];
+    for _ in 0..5 {
+        let mut before = old.pttl("lock:job");
+        eventually("it is renewed", || {
+            let left = old.pttl("lock:job");
+            std::mem::replace(&mut before, left) < left
+        });
+    }
+    short.leaves();
+    group.sentinels.iter().for_each(Redis::resume);
+    let holder = Turn::had(&group, &["-t", "3s"]);
+    group.master().has_told(2);
+    group.sentinels.iter().for_each(Redis::hang);
+    let mut before = old.pttl("lock:job");
+    eventually("it is renewed", || {
+        let left = old.pttl("lock:job");
+        std::mem::replace(&mut before, left) < left
+    });
+    group.sentinels.iter().for_each(Redis::resume);
+    group.promote_another();
+    for _ in 0..3 {
+        is_renewed(&group);
+    }
+    holder.leaves();
+    assert!(is_free(&group));
 }
 
 #[test]
@@ -144,7 +214,7 @@ fn a_holder_that_is_asked_or_broken_at_the_new_master_hears_of_it() {
 fn where_no_sentinel_answers_the_server_that_answers_is_believed() {
     let group = Sentinels::of_three();
     let mut holder = Turn::had(&group, &["-t", "9s"]);
-    group.sentinels.iter().for_each(crate::support::Redis::hang);
+    group.sentinels.iter().for_each(Redis::hang);
     for _ in 0..2 {
         let mut before = group.servers[0].pttl("lock:job");
         eventually("it is renewed", || {
@@ -154,7 +224,7 @@ fn where_no_sentinel_answers_the_server_that_answers_is_believed() {
     }
     holder.is_told();
     holder.finish().exits(0).says_nothing();
-    group.sentinels.iter().for_each(crate::support::Redis::resume);
+    group.sentinels.iter().for_each(Redis::resume);
 }
 
 #[test]

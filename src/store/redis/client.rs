@@ -242,10 +242,7 @@ impl Client {
     ) -> Result<Vec<Value>, NoReply> {
         match self.exchange(&mut connection, requests, self.within(limit)) {
             Ok(replies) => {
-                // A reply may come when the time is up, and is not to be lost for that.
-                let soon = limit.until.max(Moment::now() + self.timeout / 8);
-                let limit = self.within(Limit { until: soon, ..limit });
-                if let Err(fault) = self.topology.confirm(&connection.peer, self.began, limit) {
+                if let Err(fault) = self.topology.confirm(&connection.peer, self.within(limit)) {
                     self.idle.clear();
                     return Err(NoReply { fault, sent: true });
                 }

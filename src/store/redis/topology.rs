@@ -98,14 +98,13 @@ impl Topology {
         }
     }
 
-    /// Asks whether the server that has replied is still the right one, if others know. `since` is when the exchange
-    /// began.
+    /// Asks whether the server that has replied is the right one, if others know.
     ///
     /// # Errors
     /// If it is not: the reply is of no value.
-    pub fn confirm(&mut self, peer: &Endpoint, since: Moment, limit: Limit<'_>) -> Result<(), Fault> {
+    pub fn confirm(&mut self, peer: &Endpoint, limit: Limit<'_>) -> Result<(), Fault> {
         match self {
-            Topology::Sentinel(sentinels) => sentinels.confirm(peer, since, limit),
+            Topology::Sentinel(sentinels) => sentinels.confirm(&peer.address, limit),
             Topology::Single(_) | Topology::Cluster(_) => Ok(()),
         }
     }

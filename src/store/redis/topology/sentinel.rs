@@ -1,31 +1,38 @@
 //! Finds the master that Sentinel names (Redis documentation, "Guidelines for Redis clients with support for Redis
 //! Sentinel"), and does not believe a server that the sentinels have deposed.
 //!
-//! nxlock asks for every new connection, and uses the server only if that reports the role of a master. A connection to
-//! a deposed master may stay open, and that server may go on granting locks to those who reach it; so nxlock asks again
-//! after each reply on a connection that it had already, and believes the reply only if the server is still the master.
-//! Where no sentinel can be asked, nobody can know, and nxlock goes on with the server that it has.
+//! nxlock asks for every new connection, and uses the server only if that reports the role of a master. But a deposed
+//! master may go on granting locks to those who reach it. So nxlock asks again after each reply, and believes the reply
+//! only if the server is the master then. The number of the failover, the epoch, says which of two answers is the later
+//! one. nxlock does not wait for a sentinel that still owes the answer to an earlier question, but reads that answer when
+//! it comes. Where too few answer, nobody can know, and nxlock goes on with the server that it has.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use nix::poll::PollFlags;
 use redis::{Cmd, Value, cmd};
 
 use super::{Silence, befell, share};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
-use crate::store::redis::connection::{Connection, auth};
+use crate::store::redis::connection::{Connection, auth, packed};
 use crate::store::redis::credentials::Login;
 use crate::store::redis::endpoint::{Address, Endpoint, Session, escaped};
 use crate::store::redis::fault::Fault;
 use crate::store::redis::reply;
-use crate::wait::Limit;
+use crate::wait::{Limit, Woken};
 use crate::{log, text};
 
 /// Default port of a sentinel.
 pub const PORT: u16 = 26379;
 
-/// How long nxlock does not wait again for a sentinel that has not answered, while it has a master.
+/// How long a reply of the master may wait for the sentinels, and a sentinel that has answered for the others.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a majority has to answer before further sentinels are asked.
+const HEDGE: Duration = Duration::from_millis(50);
+/// How long nxlock does not connect again to a sentinel that let the time for that run out, while it has a master.
 const SPARED: Duration = Duration::from_secs(10);
 
 /// The sentinels that monitor one master.
@@ -35,50 +42,44 @@ pub struct Sentinels {
     sentinels: Vec<Sentinel>,
     master: String,
     session: Session,
-    /// When nxlock last began to ask for a master to connect to.
-    named_at: Option<Moment>,
+    /// The epoch of the master, if the sentinels that named it told that.
+    epoch: Option<u64>,
 }
 
 struct Sentinel {
     address: Address,
-    /// Without an outstanding request.
     connection: Option<Connection>,
-    /// When it last let the time run out.
-    silent_since: Option<Moment>,
+    /// What is asked on the connection, and not answered yet.
+    question: Option<Question>,
+    /// When it last let the time for a connect run out.
+    out_of_reach_since: Option<Moment>,
+}
+
+struct Question {
+    asked: Moment,
+    /// The login is sent ahead of it.
+    with_login: bool,
+    /// The replies that have come.
+    replies: Vec<Value>,
 }
 
 /// The name of a master by one sentinel.
+#[derive(Clone)]
 struct Vote {
     /// The index of the sentinel.
     by: usize,
-    address: Address,
-    /// The number of the failover that made this server the master; unknown until the sentinels disagree, and if the
-    /// sentinel does not tell.
-    epoch: u64,
-}
-
-/// What the sentinels say together.
-enum Named {
-    Master(Address),
-    /// Of the failovers that they know of, none is the latest, and of the servers, none has a majority.
-    Disputed(Vec<Address>),
-    /// Those that answered know no master of this name.
-    Unknown,
-    Silent(Silence),
-}
-
-/// Which sentinels to ask.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Whom {
-    All,
-    /// Those that were not silent just now.
-    Responsive,
+    /// Nothing if it knows none.
+    address: Option<Address>,
+    /// The number of the failover that made this server the master, if the sentinel tells that.
+    epoch: Option<u64>,
+    /// When the sentinel was asked.
+    asked: Moment,
 }
 
 impl Sentinels {
     pub fn new(addresses: Vec<Address>, master: String, session: Session) -> Sentinels {
         let sentinels = addresses.into_iter().map(Sentinel::new).collect();
-        Sentinels { sentinels, master, session, named_at: None }
+        Sentinels { sentinels, master, session, epoch: None }
     }
 
     pub fn session(&self) -> &Session {
@@ -109,150 +110,166 @@ impl Sentinels {
         }
     }
 
-    /// Asks whether the server that has replied is still the master. The sentinels that named it after `since`, when
-    /// the exchange began, are not asked again.
+    /// Asks whether the server that has replied is the master now. The limit is cut to [`PATIENCE`].
     ///
     /// # Errors
-    /// If they name another server: the reply is of no value. The request was carried out, but perhaps by that server
-    /// alone.
-    pub fn confirm(&mut self, peer: &Endpoint, since: Moment, limit: Limit<'_>) -> Result<(), Fault> {
-        if self.named_at.is_some_and(|named_at| named_at >= since) {
-            return Ok(());
-        }
-        let names = match self.ask(Whom::Responsive, limit)? {
-            Named::Master(address) => vec![address],
-            Named::Disputed(addresses) => addresses,
-            Named::Unknown | Named::Silent(_) => {
-                log::trace(format_args!("no sentinel tells whether {} is still the master", peer.address));
-                return Ok(());
+    /// If it is not: the reply is of no value. The request was carried out, but perhaps by that server alone.
+    pub fn confirm(&mut self, peer: &Address, limit: Limit<'_>) -> Result<(), Fault> {
+        let began = Moment::now();
+        let (majority, epoch) = (self.majority(), self.epoch);
+        let verdict = |votes: &[Vote]| verdict(votes, peer, epoch, majority, began);
+        let limit = limit.no_later_than(began + PATIENCE);
+        let votes = self.ask(began, limit, |votes| verdict(votes).is_some(), &mut Silence::default())?;
+        match verdict(&votes) {
+            Some(Verdict::Confirmed) => {}
+            Some(Verdict::Deposed(master)) => {
+                return Err(Fault::Known {
+                    kind: ErrorKind::Unanswered,
+                    cause: format!("{peer} is not the master any more: the sentinels name {master}"),
+                    hint: "there was a failover: try again",
+                });
             }
-        };
-        if names.contains(&peer.address) {
-            return Ok(());
+            None => log::trace(format_args!("too few sentinels tell whether {peer} is still the master")),
         }
-        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-        Err(Fault::Known {
-            kind: ErrorKind::Unanswered,
-            cause: format!("{} is not the master any more: the sentinels name {}", peer.address, names.join(" or ")),
-            hint: "there was a failover: try again",
-        })
+        // A server may be made the master once more.
+        let ours = votes.iter().filter(|vote| vote.address.as_ref() == Some(peer));
+        self.epoch = ours.filter_map(|vote| vote.epoch).chain(self.epoch).max();
+        Ok(())
     }
 
     /// Returns the address of the master.
     fn find(&mut self, limit: Limit<'_>) -> Result<Address, Fault> {
-        let asked = Moment::now();
-        let (kind, cause, hint) = match self.ask(Whom::All, limit)? {
-            Named::Master(address) => {
+        let majority = self.majority();
+        // What one owes from an earlier question may be the answer of before the failover.
+        self.sentinels.iter_mut().filter(|sentinel| sentinel.question.is_some()).for_each(Sentinel::hang_up);
+        let mut silence = Silence::default();
+        let is_settled = |votes: &[Vote]| matches!(elected(votes).as_slice(), [(_, count)] if *count >= majority);
+        // The other half is for the master.
+        let votes = self.ask(Moment::NEVER, share(limit, 1), is_settled, &mut silence)?;
+        // The next connection asks those that answered first.
+        let answered: Vec<&Address> = votes.iter().map(|vote| &self.sentinels[vote.by].address).collect();
+        let order: Vec<Address> = answered.into_iter().cloned().collect();
+        let place = |sentinel: &Sentinel| order.iter().position(|address| *address == sentinel.address);
+        let (kind, cause, hint) = match elected(&votes).as_slice() {
+            [(address, _)] => {
+                let address = (*address).clone();
                 log::trace(format_args!("the sentinels name the master {address}"));
-                self.named_at = Some(asked);
+                let named = votes.iter().filter(|vote| vote.address.as_ref() == Some(&address));
+                self.epoch = named.filter_map(|vote| vote.epoch).max();
+                self.sentinels.sort_by_key(|sentinel| place(sentinel).unwrap_or(usize::MAX));
                 return Ok(address);
             }
-            Named::Disputed(addresses) => {
-                let names: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            [] if silence.said.is_empty() => (
+                ErrorKind::Misconfigured,
+                format!("none of the sentinels knows a master \"{}\"", text::clean(&self.master)),
+                "see its name in `redis-cli -p 26379 SENTINEL MASTERS`",
+            ),
+            [] => (
+                silence.kind,
+                format!("no sentinel named the master: {}", silence.said.join("; ")),
+                "check that the servers run and the addresses are right",
+            ),
+            several => {
+                let names: Vec<_> = several.iter().map(|(address, _)| address.to_string()).collect();
                 (
                     ErrorKind::Unavailable,
                     format!("the sentinels disagree about the master: {}", names.join(", ")),
                     "see SENTINEL MASTERS at each: they do not monitor the same servers",
                 )
             }
-            Named::Unknown => (
-                ErrorKind::Misconfigured,
-                format!("none of the sentinels knows a master \"{}\"", text::clean(&self.master)),
-                "see its name in `redis-cli -p 26379 SENTINEL MASTERS`",
-            ),
-            Named::Silent(silence) => (
-                silence.kind,
-                format!("no sentinel named the master: {}", silence.said.join("; ")),
-                "check that the servers run and the addresses are right",
-            ),
         };
         Err(Fault::Known { kind, cause, hint })
     }
 
-    /// Asks for the master until a majority of all sentinels agree, or all have been asked. If they disagree, the
-    /// latest failover counts; if they know of none that is the latest, the majority of those that answered.
+    fn majority(&self) -> usize {
+        self.sentinels.len() / 2 + 1
+    }
+
+    /// Asks for the master, and collects votes until they are `enough`, all sentinels have answered or failed, or the
+    /// limit is reached: none has longer than [`PATIENCE`] once another has answered. Begins with a majority, and brings in another sentinel for one that fails, or is slow. Reads
+    /// the answers to earlier questions too, but does not wait for those asked before `began`, nor for sentinels that
+    /// were out of reach lately; with [`Moment::NEVER`], waits for all.
     ///
     /// # Errors
     /// If the wait is cancelled.
-    fn ask(&mut self, whom: Whom, limit: Limit<'_>) -> Result<Named, Fault> {
-        let majority = self.sentinels.len() / 2 + 1;
-        self.sentinels.sort_by_key(Sentinel::is_silent);
-        let responsive = self.sentinels.iter().filter(|sentinel| !sentinel.is_silent()).count();
-        let all: Vec<usize> = match whom {
-            Whom::All => (0..self.sentinels.len()).collect(),
-            Whom::Responsive => (0..responsive).collect(),
-        };
-        let (first, others) = all.split_at(majority.min(all.len()));
-        let mut silence = Silence::default();
-        let mut votes = self.votes(first, limit, &mut silence)?;
-        if votes.len() < majority || !agree(&votes) {
-            votes.extend(self.votes(others, limit, &mut silence)?);
-        }
-        if !agree(&votes) {
-            let mut epochs = Vec::new();
-            for vote in votes {
-                epochs.extend(self.vote_with_epoch(vote, limit)?);
+    fn ask(
+        &mut self,
+        began: Moment,
+        mut limit: Limit<'_>,
+        enough: impl Fn(&[Vote]) -> bool,
+        silence: &mut Silence,
+    ) -> Result<Vec<Vote>, Fault> {
+        let questions = [self.question("GET-MASTER-ADDR-BY-NAME"), self.question("MASTER")];
+        let (awaits_all, since) = (began == Moment::NEVER, Moment::now());
+        let mut votes: Vec<Vote> = Vec::new();
+        self.read(&questions, limit, &mut votes, silence);
+        for sentinel in &mut self.sentinels {
+            if sentinel.is_free()
+                && let Err(fault) = sentinel.put(&questions, None, limit)
+            {
+                silence.add(&sentinel.address, fault, Moment::now());
             }
-            votes = epochs;
         }
-        // The next connection asks the one that answered first.
-        if let Some(vote) = votes.first() {
-            let at = vote.by;
-            self.sentinels.rotate_left(at);
-        }
-        Ok(match elected(&votes).as_slice() {
-            [] if silence.said.is_empty() && !all.is_empty() => Named::Unknown,
-            [] => Named::Silent(silence),
-            [address] => Named::Master((*address).clone()),
-            several => Named::Disputed(several.iter().map(|address| (*address).clone()).collect()),
-        })
-    }
-
-    /// Asks some sentinels at once, and returns the votes of those that know the master. Each gets a share of the time,
-    /// so that one that hangs leaves enough for the others and for what comes after.
-    fn votes(&mut self, whom: &[usize], limit: Limit<'_>, silence: &mut Silence) -> Result<Vec<Vote>, Fault> {
-        let question = self.question("GET-MASTER-ADDR-BY-NAME");
-        let mut asked = Vec::new();
-        for (nth, at) in whom.iter().enumerate() {
-            let share = share(limit, whom.len() - nth);
-            let begun = self.sentinels[*at].begin(&question, &self.session, share);
-            asked.push((*at, Moment::now(), begun));
-        }
-        let mut votes = Vec::new();
-        for (nth, (at, since, begun)) in asked.into_iter().enumerate() {
-            let share = share(limit, whom.len() - nth);
-            let login = self.session.login.clone();
-            let sentinel = &mut self.sentinels[at];
-            let answer = begun.and_then(|connection| sentinel.hear(connection, &question, login.as_ref(), share));
-            match answer {
-                Ok(Some(address)) => votes.push(Vote { by: at, address, epoch: 0 }),
-                Ok(None) => {}
-                Err(Fault::Cancelled) => return Err(Fault::Cancelled),
-                Err(fault) => {
-                    if matches!(fault, Fault::TimeUp) {
-                        sentinel.silent_since = Some(Moment::now());
-                    }
-                    silence.add(&sentinel.address, fault, since);
-                }
+        let unconnected =
+            |sentinel: &Sentinel| sentinel.connection.is_none() && (awaits_all || !sentinel.is_out_of_reach());
+        let all = 0..self.sentinels.len();
+        let mut others: Vec<usize> = all.filter(|at| unconnected(&self.sentinels[*at])).collect();
+        others.sort_by_key(|at| self.sentinels[*at].is_out_of_reach());
+        let mut others = others.into_iter();
+        let mut hedge = Moment::now() + HEDGE;
+        while !enough(&votes) {
+            let is_awaited = |sentinel: &Sentinel| {
+                sentinel.question.as_ref().is_some_and(|question| awaits_all || question.asked >= began)
+            };
+            let awaited = self.sentinels.iter().filter(|sentinel| is_awaited(sentinel)).count();
+            if limit.until.passed() {
+                break;
             }
+            if (awaited == 0 || awaited + votes.len() < self.majority() || hedge.passed())
+                && let Some(at) = others.next()
+            {
+                self.sentinels[at].open(&questions, &self.session, share(limit, others.len() + 1), silence)?;
+                hedge = Moment::now() + HEDGE;
+                continue;
+            }
+            if awaited == 0 {
+                break;
+            }
+            let until = if others.len() > 0 { limit.no_later_than(hedge) } else { limit };
+            let asked: Vec<_> = self.sentinels.iter().filter_map(Sentinel::awaited_fd).collect();
+            if let Woken::Cancelled = until.wait_for(&asked)? {
+                return Err(Fault::Cancelled);
+            }
+            self.read(&questions, limit, &mut votes, silence);
+            if !votes.is_empty() {
+                limit = limit.no_later_than(Moment::now() + PATIENCE);
+            }
+        }
+        if awaits_all {
+            let asked = self.sentinels.iter().filter(|sentinel| sentinel.question.is_some());
+            let silent = asked.chain(others.map(|at| &self.sentinels[at]));
+            silent.for_each(|sentinel| silence.add(&sentinel.address, Fault::TimeUp, since));
         }
         Ok(votes)
     }
 
-    /// Asks the sentinel of a vote again, and for the number of the failover with it.
-    fn vote_with_epoch(&mut self, vote: Vote, limit: Limit<'_>) -> Result<Option<Vote>, Fault> {
-        let questions = [self.question("GET-MASTER-ADDR-BY-NAME"), self.question("MASTER")];
-        let sentinel = &mut self.sentinels[vote.by];
-        let Some(mut connection) = sentinel.connection.take() else { return Ok(Some(vote)) };
-        let replies = match connection.converse(&questions, share(limit, 2)).map_err(Fault::from) {
-            Err(Fault::Cancelled) => return Err(Fault::Cancelled),
-            // What it said before stays its vote.
-            Err(_) => return Ok(Some(vote)),
-            Ok(replies) => replies,
-        };
-        sentinel.connection = Some(connection);
-        let [name, told] = replies.as_slice() else { return Ok(Some(vote)) };
-        Ok(address(name).ok().flatten().map(|address| Vote { address, epoch: epoch(told).unwrap_or(0), ..vote }))
+    /// Reads the answers that have come.
+    fn read(&mut self, questions: &[Cmd], limit: Limit<'_>, votes: &mut Vec<Vote>, silence: &mut Silence) {
+        let login = self.session.login.as_ref();
+        for (by, sentinel) in self.sentinels.iter_mut().enumerate() {
+            let asked = sentinel.asked();
+            match sentinel.read(questions, login, limit) {
+                Ok(None) => {}
+                Ok(Some((address, epoch))) => {
+                    votes.retain(|vote| vote.by != by);
+                    votes.push(Vote { by, address, epoch, asked });
+                }
+                Err(fault) => {
+                    sentinel.hang_up();
+                    silence.add(&sentinel.address, fault, asked);
+                }
+            }
+        }
     }
 
     fn question(&self, subcommand: &str) -> Cmd {
@@ -264,52 +281,115 @@ impl Sentinels {
 
 impl Sentinel {
     fn new(address: Address) -> Sentinel {
-        Sentinel { address, connection: None, silent_since: None }
+        Sentinel { address, connection: None, question: None, out_of_reach_since: None }
     }
 
-    fn is_silent(&self) -> bool {
-        self.silent_since.is_some_and(|since| since.elapsed() < SPARED)
+    fn is_out_of_reach(&self) -> bool {
+        self.out_of_reach_since.is_some_and(|since| since.elapsed() < SPARED)
     }
 
-    /// Sends a question, and returns the connection to hear the answer on.
-    fn begin(&mut self, question: &Cmd, session: &Session, limit: Limit<'_>) -> Result<Connection, Fault> {
-        let mut connection = match self.connection.take().filter(Connection::is_quiet) {
-            Some(connection) => connection,
-            None => {
-                let nameless = Session { login: None, db: 0, trust: session.trust.clone() };
-                Connection::open(&Endpoint { address: self.address.clone(), session: nameless }, limit)?
-            }
-        };
-        connection.send(&question.get_packed_command(), limit)?;
-        Ok(connection)
+    /// When the outstanding question was asked.
+    fn asked(&self) -> Moment {
+        self.question.as_ref().map_or_else(Moment::now, |question| question.asked)
     }
 
-    /// Receives the answer. Sends the login only if the sentinel requires one: many have no password, and must not
-    /// learn the master's.
-    fn hear(
+    /// Returns whether there is a connection to ask on. One that the sentinel has closed meanwhile is none.
+    fn is_free(&mut self) -> bool {
+        if self.question.is_none() && self.connection.as_ref().is_some_and(|connection| !connection.is_quiet()) {
+            self.hang_up();
+        }
+        self.question.is_none() && self.connection.is_some()
+    }
+
+    fn hang_up(&mut self) {
+        (self.connection, self.question) = (None, None);
+    }
+
+    /// Returns a descriptor that is readable when something of the answer has come.
+    fn awaited_fd(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        self.question.as_ref()?;
+        Some((self.connection.as_ref()?.fd(), PollFlags::POLLIN))
+    }
+
+    /// Connects, and asks.
+    ///
+    /// # Errors
+    /// If the wait is cancelled.
+    fn open(
         &mut self,
-        mut connection: Connection,
-        question: &Cmd,
+        questions: &[Cmd],
+        session: &Session,
+        limit: Limit<'_>,
+        silence: &mut Silence,
+    ) -> Result<(), Fault> {
+        let began = Moment::now();
+        let nameless = Session { login: None, db: 0, trust: session.trust.clone() };
+        let opened = Connection::open(&Endpoint { address: self.address.clone(), session: nameless }, limit);
+        self.out_of_reach_since = matches!(opened, Err(Fault::TimeUp)).then_some(began);
+        let asked = opened.and_then(|connection| {
+            self.connection = Some(connection);
+            self.put(questions, None, limit)
+        });
+        match asked {
+            Err(Fault::Cancelled) => return Err(Fault::Cancelled),
+            Err(fault) => silence.add(&self.address, fault, began),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    /// Sends the questions, behind the login if there is one.
+    fn put(&mut self, questions: &[Cmd], login: Option<&Login>, limit: Limit<'_>) -> Result<(), Fault> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let requests: Vec<Cmd> = login.map(auth).transpose()?.into_iter().chain(questions.iter().cloned()).collect();
+        let asked = Moment::now();
+        match connection.send(&packed(&requests), limit) {
+            Ok(()) => {
+                self.question = Some(Question { asked, with_login: login.is_some(), replies: Vec::new() });
+                Ok(())
+            }
+            Err(no_reply) => {
+                self.hang_up();
+                Err(no_reply.fault)
+            }
+        }
+    }
+
+    /// Returns the answer to the outstanding question, if all of it has come: the master, and its epoch. Sends the login
+    /// only to a sentinel that requires one: many have no password, and must not learn the master's.
+    fn read(
+        &mut self,
+        questions: &[Cmd],
         login: Option<&Login>,
         limit: Limit<'_>,
-    ) -> Result<Option<Address>, Fault> {
-        let mut said = connection.receive(limit)?;
-        if let (Value::ServerError(error), Some(login)) = (&said, login)
-            && error.code() == "NOAUTH"
-        {
-            said = match one(&mut connection, &auth(login)?, limit)? {
-                Value::Okay => one(&mut connection, question, limit)?,
-                refusal => refusal,
-            };
-        }
-        let named = match &said {
-            Value::ServerError(error) if !error.details().is_some_and(|said| said.contains("unknown command")) => {
-                return Err(reply::refusal(&said, login));
+    ) -> Result<Option<(Option<Address>, Option<u64>)>, Fault> {
+        let (Some(connection), Some(question)) = (&mut self.connection, &mut self.question) else { return Ok(None) };
+        let expected = questions.len() + usize::from(question.with_login);
+        while question.replies.len() < expected {
+            match connection.receive(Limit::until(Moment::now())) {
+                Ok(reply) => question.replies.push(reply),
+                Err(Fault::TimeUp) => return Ok(None),
+                Err(fault) => return Err(fault),
             }
-            said => address(said)?,
-        };
-        (self.connection, self.silent_since) = (Some(connection), None);
-        Ok(named)
+        }
+        let with_login = question.with_login;
+        let mut replies = std::mem::take(&mut question.replies).into_iter();
+        self.question = None;
+        let refusal = |reply: &Value| reply::refusal(reply, login);
+        if with_login && let Some(reply @ Value::ServerError(_)) = replies.next() {
+            return Err(refusal(&reply));
+        }
+        let (named, told) = (replies.next().unwrap_or(Value::Nil), replies.next().unwrap_or(Value::Nil));
+        match &named {
+            Value::ServerError(error) if error.code() == "NOAUTH" && login.is_some() && !with_login => {
+                self.put(questions, login, limit)?;
+                Ok(None)
+            }
+            Value::ServerError(error) if !error.details().is_some_and(|said| said.contains("unknown command")) => {
+                Err(refusal(&named))
+            }
+            named => Ok(Some((address(named)?, epoch(&told)))),
+        }
     }
 }
 
@@ -342,26 +422,52 @@ fn epoch(said: &Value) -> Option<u64> {
     reply::text(pair.get(1)?)?.raw().parse().ok()
 }
 
-fn agree(votes: &[Vote]) -> bool {
-    votes.windows(2).all(|two| two[0].address == two[1].address)
+/// What votes say of a server.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Confirmed,
+    /// This server is the master.
+    Deposed(Address),
 }
 
-/// Returns the servers that the votes of the latest failover name most often: one, unless there is a draw.
-fn elected(votes: &[Vote]) -> Vec<&Address> {
-    let latest = votes.iter().map(|vote| vote.epoch).max();
+/// Returns whether a server that has replied at `replied` was the master then, as far as votes tell; it was named with
+/// this epoch. Whoever knows of a later failover is right, even alone; otherwise a majority of all sentinels decides, by
+/// what they were asked since.
+fn verdict(votes: &[Vote], peer: &Address, epoch: Option<u64>, majority: usize, replied: Moment) -> Option<Verdict> {
+    let others =
+        || votes.iter().filter_map(|vote| vote.address.as_ref().filter(|named| *named != peer).zip(Some(vote)));
+    let latest = others().filter(|(_, vote)| vote.epoch.is_some() && vote.epoch > epoch && epoch.is_some());
+    let latest = latest.max_by_key(|(_, vote)| vote.epoch);
+    // It may have been made the master once more since.
+    let ours = votes.iter().filter(|vote| vote.address.as_ref() == Some(peer));
+    let latest = latest.filter(|(_, vote)| ours.clone().all(|ours| ours.epoch < vote.epoch));
+    if let Some((master, _)) = latest {
+        return Some(Verdict::Deposed(master.clone()));
+    }
+    let is_outvoted = |(named, _): &(&Address, &Vote)| others().filter(|(other, _)| other == named).count() >= majority;
+    if let Some((master, _)) = others().find(is_outvoted) {
+        return Some(Verdict::Deposed(master.clone()));
+    }
+    (ours.filter(|vote| vote.asked >= replied).count() >= majority).then_some(Verdict::Confirmed)
+}
+
+/// Returns the servers that most votes name, each with their number: one, unless there is a draw. If all votes tell
+/// their epoch, those of the latest count.
+fn elected(votes: &[Vote]) -> Vec<(&Address, usize)> {
+    let votes: Vec<(&Address, Option<u64>)> =
+        votes.iter().filter_map(|vote| vote.address.as_ref().map(|address| (address, vote.epoch))).collect();
+    let are_known = votes.iter().all(|(_, epoch)| epoch.is_some());
+    let latest = votes.iter().map(|(_, epoch)| *epoch).max().flatten();
     let mut counts: Vec<(&Address, usize)> = Vec::new();
-    for vote in votes.iter().filter(|vote| Some(vote.epoch) == latest) {
-        match counts.iter_mut().find(|(address, _)| *address == &vote.address) {
+    for (address, _) in votes.iter().filter(|(_, epoch)| !are_known || *epoch == latest) {
+        match counts.iter_mut().find(|(known, _)| known == address) {
             Some((_, count)) => *count += 1,
-            None => counts.push((&vote.address, 1)),
+            None => counts.push((*address, 1)),
         }
     }
     let most = counts.iter().map(|(_, count)| *count).max();
-    counts.into_iter().filter(|(_, count)| Some(*count) == most).map(|(address, _)| address).collect()
-}
-
-fn one(connection: &mut Connection, request: &Cmd, limit: Limit<'_>) -> Result<Value, Fault> {
-    Ok(connection.converse(std::slice::from_ref(request), limit)?.pop().unwrap_or(Value::Nil))
+    counts.retain(|(_, count)| Some(*count) == most);
+    counts
 }
 
 /// Without the password.
@@ -384,19 +490,62 @@ mod tests {
         Address::Tcp { host: "redis".into(), port }
     }
 
-    fn elect(votes: &[(u16, u64)]) -> Vec<Address> {
-        let vote = |&(port, epoch): &(u16, u64)| Vote { by: 0, address: server(port), epoch };
-        let votes: Vec<Vote> = votes.iter().map(vote).collect();
-        elected(&votes).into_iter().cloned().collect()
+    fn votes(votes: &[(u16, Option<u64>, bool)]) -> Vec<Vote> {
+        let vote = |(by, &(port, epoch, is_fresh)): (usize, &(u16, Option<u64>, bool))| Vote {
+            by,
+            address: Some(server(port)),
+            epoch,
+            asked: if is_fresh { Moment::after_boot(REPLIED) } else { Moment::after_boot(Duration::ZERO) },
+        };
+        votes.iter().enumerate().map(vote).collect()
+    }
+
+    const REPLIED: Duration = Duration::from_secs(7);
+
+    fn elect(named: &[(u16, Option<u64>)]) -> Vec<Address> {
+        let votes = votes(&named.iter().map(|&(port, epoch)| (port, epoch, true)).collect::<Vec<_>>());
+        elected(&votes).into_iter().map(|(address, _)| address.clone()).collect()
     }
 
     #[test]
     fn the_latest_failover_counts_then_the_majority_and_a_draw_elects_nobody() {
-        assert_eq!(elect(&[(1, 4), (1, 4), (2, 5)]), [server(2)]);
-        assert_eq!(elect(&[(1, 0), (2, 0), (1, 0)]), [server(1)]);
-        assert_eq!(elect(&[(2, 7), (1, 7), (3, 6), (3, 6), (3, 6)]), [server(2), server(1)]);
-        assert_eq!(elect(&[(3, 0)]), [server(3)]);
+        assert_eq!(elect(&[(1, Some(4)), (1, Some(4)), (2, Some(5))]), [server(2)]);
+        assert_eq!(elect(&[(1, Some(0)), (2, Some(0)), (1, Some(0))]), [server(1)]);
+        assert_eq!(elect(&[(2, Some(7)), (1, Some(7)), (3, Some(6)), (3, Some(6))]), [server(2), server(1)]);
+        assert_eq!(elect(&[(3, None)]), [server(3)]);
         assert_eq!(elect(&[]), []);
+    }
+
+    #[test]
+    fn an_epoch_that_is_not_told_of_all_outvotes_nobody() {
+        assert_eq!(elect(&[(2, None), (1, Some(5)), (2, None)]), [server(2)]);
+        assert_eq!(elect(&[(2, None), (1, Some(5))]), [server(2), server(1)]);
+    }
+
+    /// The verdict on server 1, of epoch 5, by three sentinels.
+    fn of_three(named: &[(u16, Option<u64>, bool)]) -> Option<Verdict> {
+        verdict(&votes(named), &server(1), Some(5), 2, Moment::after_boot(REPLIED))
+    }
+
+    #[test]
+    fn one_that_knows_of_a_later_failover_deposes_and_others_only_together() {
+        let deposed = |port| Some(Verdict::Deposed(server(port)));
+        assert_eq!(of_three(&[(2, Some(6), true)]), deposed(2));
+        assert_eq!(of_three(&[(1, Some(5), true), (1, Some(5), true), (2, Some(6), false)]), deposed(2));
+        assert_eq!(of_three(&[(2, Some(4), true)]), None);
+        assert_eq!(of_three(&[(2, None, true)]), None);
+        assert_eq!(of_three(&[(2, None, true), (2, Some(4), true)]), deposed(2));
+        assert_eq!(of_three(&[(2, Some(6), false), (1, Some(7), true)]), None, "it is the master once more");
+        let unknown = |named: &[_]| verdict(&votes(named), &server(1), None, 2, Moment::after_boot(REPLIED));
+        assert_eq!(unknown(&[(2, Some(6), true)]), None);
+        assert_eq!(unknown(&[(2, Some(6), true), (2, Some(6), true)]), deposed(2));
+    }
+
+    #[test]
+    fn a_majority_that_was_asked_since_the_reply_confirms_it() {
+        assert_eq!(of_three(&[(1, Some(5), true), (1, None, true)]), Some(Verdict::Confirmed));
+        assert_eq!(of_three(&[(1, Some(5), true), (1, Some(5), false)]), None);
+        assert_eq!(of_three(&[]), None);
     }
 
     #[test]
