@@ -258,11 +258,11 @@ impl Sentinels {
         let login = self.session.login.as_ref();
         for (by, sentinel) in self.sentinels.iter_mut().enumerate() {
             let asked = sentinel.asked();
-            match sentinel.read(questions, login, limit) {
+            match sentinel.read(by, questions, login, limit) {
                 Ok(None) => {}
-                Ok(Some((address, epoch))) => {
+                Ok(Some(vote)) => {
                     votes.retain(|vote| vote.by != by);
-                    votes.push(Vote { by, address, epoch, asked });
+                    votes.push(vote);
                 }
                 Err(fault) => {
                     sentinel.hang_up();
@@ -355,14 +355,15 @@ impl Sentinel {
         }
     }
 
-    /// Returns the answer to the outstanding question, if all of it has come: the master, and its epoch. Sends the login
-    /// only to a sentinel that requires one: many have no password, and must not learn the master's.
+    /// Returns the answer to the outstanding question, if all of it has come. Sends the login only to a sentinel that
+    /// requires one: many have no password, and must not learn the master's.
     fn read(
         &mut self,
+        by: usize,
         questions: &[Cmd],
         login: Option<&Login>,
         limit: Limit<'_>,
-    ) -> Result<Option<(Option<Address>, Option<u64>)>, Fault> {
+    ) -> Result<Option<Vote>, Fault> {
         let (Some(connection), Some(question)) = (&mut self.connection, &mut self.question) else { return Ok(None) };
         let expected = questions.len() + usize::from(question.with_login);
         while question.replies.len() < expected {
@@ -372,7 +373,7 @@ impl Sentinel {
                 Err(fault) => return Err(fault),
             }
         }
-        let with_login = question.with_login;
+        let (asked, with_login) = (question.asked, question.with_login);
         let mut replies = std::mem::take(&mut question.replies).into_iter();
         self.question = None;
         let refusal = |reply: &Value| reply::refusal(reply, login);
@@ -388,7 +389,7 @@ impl Sentinel {
             Value::ServerError(error) if !error.details().is_some_and(|said| said.contains("unknown command")) => {
                 Err(refusal(&named))
             }
-            named => Ok(Some((address(named)?, epoch(&told)))),
+            named => Ok(Some(Vote { by, address: address(named)?, epoch: epoch(&told), asked })),
         }
     }
 }
