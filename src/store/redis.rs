@@ -393,7 +393,15 @@ impl Server {
     pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_in_doubt = self.client.is_in_doubt();
         if is_in_doubt {
-            let mut undo = vec![self.release_request(claim)];
+            let mut undo = Vec::new();
+            // A server that hangs reads some 16 KB at once when it goes on, and no more from a Unix socket at whose other
+            // end there is nobody to take the reply. So much has room for a request and for this one, but not for the
+            // next one, which serves the waiters. An end that is to be recorded goes with the release.
+            if !recording::has_ended(claim) {
+                let key = self.prefix.key(&claim.name);
+                undo.push(moving::call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]));
+            }
+            undo.push(self.release_request(claim));
             if self.client.is_of_a_cluster() {
                 undo.extend(self.release_moving_there(claim));
             }

@@ -148,7 +148,7 @@ impl Server {
     }
 }
 
-fn has_ended(claim: &Claim) -> bool {
+pub(super) fn has_ended(claim: &Claim) -> bool {
     claim.recording.as_ref().is_some_and(|recording| recording.end.is_some())
 }
 

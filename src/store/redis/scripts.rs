@@ -299,6 +299,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_request_for_a_lock_and_its_undo_are_read_at_once() {
+        // PROTO_IOBUF_LEN in Redis, and room for names, tokens and a question ahead.
+        let texts = [Script::Acquire(Form::default()), Script::ReleaseMoving].map(|script| script.text().len());
+        assert!(texts.iter().sum::<usize>() + 3000 < 16 * 1024, "{texts:?}");
+    }
+
+    #[test]
     fn a_script_is_sent_without_its_comments_and_with_all_the_rest() {
         let of = |base, recorded| Form { base, recorded, ..Form::default() };
         for (script, source) in [
