@@ -80,7 +80,7 @@ fn a_password_file_is_one_line_that_nobody_else_reads() {
     tilde.exits(78).says("no such file").says("`~` is not expanded");
     status(Path::new("/no/such/file")).run().exits(78).says("/no/such/file").says("no such file");
     // A local lock needs no password.
-    home.call(["-s", "local:/tmp", "status", "--password-file", "/no/such/file"]).run().exits(0);
+    home.call(["-s", "local:/tmp", "check", "--password-file", "/no/such/file"]).run().exits(0);
 }
 
 fn redis_status(redis: &Redis, file: &Path) -> Nxlock {

@@ -47,7 +47,7 @@ impl Proxy {
         Proxy::by_command(redis, move |number, _| fate(number))
     }
 
-    /// As `to`, but `fate` is also passed the beginning of the request.
+    /// As `to`, but `fate` is also passed the command and its first argument.
     pub fn by_command(redis: &Redis, fate: impl Fn(usize, &str) -> Fate + Send + Sync + 'static) -> Proxy {
         let directory = tempfile::Builder::new().prefix("nxp").tempdir().expect("a directory for the proxy");
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
@@ -118,7 +118,7 @@ struct Line {
     fate: Arc<Decide>,
 }
 
-/// Decides the fate of a request, by its number and its beginning.
+/// Decides the fate of a request, by its number, its command and its first argument.
 type Decide = dyn Fn(usize, &str) -> Fate + Send + Sync;
 
 /// Initially closed.
@@ -151,9 +151,9 @@ impl Line {
             let request = requests.parse_value(&mut heard).ok()?;
             let request_bytes = heard.bytes;
             let number = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
-            let beginning = beginning(&request);
-            self.seen.lock().ok()?.push(beginning.clone());
-            let fate = (self.fate)(number, &beginning);
+            let words = first_words(&request);
+            self.seen.lock().ok()?.push(words.lines().next().unwrap_or_default().to_owned());
+            let fate = (self.fate)(number, &words);
             match fate {
                 Fate::Blackholed => continue,
                 Fate::Answered(reply) => {
@@ -196,10 +196,11 @@ fn connect(server: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(server)
 }
 
-fn beginning(request: &redis::Value) -> String {
+/// Returns the command and its first argument: of a script, its text.
+fn first_words(request: &redis::Value) -> String {
     let redis::Value::Array(words) = request else { return String::new() };
     let texts = words.iter().take(2).filter_map(|word| match word {
-        redis::Value::BulkString(word) => std::str::from_utf8(word).ok()?.lines().next(),
+        redis::Value::BulkString(word) => std::str::from_utf8(word).ok(),
         _ => None,
     });
     texts.collect::<Vec<_>>().join(" ")
