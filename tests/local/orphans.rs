@@ -212,3 +212,26 @@ fn the_command_inherits_one_high_descriptor_that_nobody_else_uses() {
     }
     assert!(is_free(&local));
 }
+
+#[test]
+fn what_a_command_leaves_behind_can_neither_write_to_the_lock_nor_read_a_token_nor_keep_others_out() {
+    for options in [&[][..], &["--shared"], &["-j", "3"]] {
+        let local = Local::start();
+        let script = r#"
+            fd=$(ls -l /proc/$$/fd | sed -n 's|.* \([0-9]*\) -> .*/lock:job.*|\1|p')
+            flock -n $fd || exit
+            sed -n 's/^flags:/flags /p' /proc/$$/fdinfo/$fd
+            cat /proc/$$/fd/$fd
+            setsid sleep 300 < /dev/null > /dev/null 2>&1 &
+            exit 0"#;
+        let words = [&["run", "job"], options, &["-c", script]].concat();
+        let printed = local.nxlock(words).run().exits(0).text();
+        // O_RDONLY is 0, and the last digit tells; there is nothing to read.
+        let flags: Vec<&str> = printed.split_whitespace().collect();
+        assert!(matches!(flags.as_slice(), ["flags", flags] if flags.ends_with('0')), "{options:?}: {printed}");
+        for more in [options, &[]] {
+            let words = [&["run", "job", "-n"], more, &["--", "echo", "ran"]].concat();
+            local.nxlock(words).run().exits(0).prints("ran\n");
+        }
+    }
+}

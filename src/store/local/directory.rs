@@ -53,11 +53,14 @@ pub enum Part {
     Askers,
     /// The runs that are recorded.
     Runs,
+    /// Empty: the processes of a command lock a byte here.
+    Commands,
 }
 
 impl Part {
     /// All parts, the record last: without it, the others are never read.
-    pub const ALL: [Part; 6] = [Part::Waiters, Part::Shares, Part::Superseded, Part::Askers, Part::Runs, Part::Record];
+    pub const ALL: [Part; 7] =
+        [Part::Waiters, Part::Shares, Part::Superseded, Part::Askers, Part::Runs, Part::Commands, Part::Record];
 }
 
 /// Prefix of a file that is being created. No lock's file name begins with it.
@@ -144,6 +147,7 @@ impl OpenDirectory {
             Part::Superseded => "superseded",
             Part::Askers => "askers",
             Part::Runs => "runs",
+            Part::Commands => "commands",
         };
         self.path.join(format!("{}.{extension}", file_name(key)))
     }

@@ -1,11 +1,10 @@
 //! Locks on numbers: on the byte with that offset in a file, by an open file description, fcntl_locking(2).
 //!
 //! A waiter locks its ticket in the waiters file while it waits, and a holder its fence in the record file while it
-//! holds, or the number of its share in the shares file; the processes of its command keep a byte beside that. The
-//! kernel thus knows who is alive: a lock ends when the last
-//! process has closed the file, however that process ends and in whichever namespace it is. The kernel then wakes the
-//! processes that wait for the lock. The byte need not exist. Other fcntl(2) locks would end as soon as any descriptor
-//! of the file is closed.
+//! holds, or the number of its share in the shares file; the processes of its command keep a byte of a file of their
+//! own. The kernel thus knows who is alive: a lock ends when the last process has closed the file, however that process
+//! ends and in whichever namespace it is. The kernel then wakes the processes that wait for the lock. The byte need not
+//! exist. Other fcntl(2) locks would end as soon as any descriptor of the file is closed.
 
 use std::fs::File;
 use std::io;
@@ -16,15 +15,6 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use super::background::Background;
-
-/// Numbers from here on are those of [`of_tree`].
-const TREES: u64 = 1 << 62;
-
-/// Returns the number that the processes of a command keep beside that of their claim. The numbers of claims are times in
-/// microseconds, far below it.
-pub fn of_tree(number: u64) -> u64 {
-    TREES + number % (TREES - 1)
-}
 
 /// Describes a lock on the byte of a number.
 fn byte(number: u64, kind: libc::c_int) -> libc::flock {
@@ -71,10 +61,20 @@ fn is_locked(file: &File, mut asked: libc::flock) -> io::Result<bool> {
 
 /// Starts to wait until the number is not locked any more.
 pub fn wait_for_end(file: &Arc<File>, number: u64) -> io::Result<Background> {
+    // All waiters get a shared lock, and none needs it for itself.
+    wait_to_lock(file, number, libc::F_RDLCK)
+}
+
+/// Starts to wait until nobody keeps the number any more.
+pub fn wait_until_unkept(file: &Arc<File>, number: u64) -> io::Result<Background> {
+    wait_to_lock(file, number, libc::F_WRLCK)
+}
+
+/// Starts to wait for a lock, which is released at once.
+fn wait_to_lock(file: &Arc<File>, number: u64, kind: libc::c_int) -> io::Result<Background> {
     let file = Arc::clone(file);
     Background::begin(move || {
-        // A shared lock, released at once: all waiters get it, and none needs it for itself.
-        while fcntl(&*file, FcntlArg::F_OFD_SETLKW(&byte(number, libc::F_RDLCK))) == Err(Errno::EINTR) {}
+        while fcntl(&*file, FcntlArg::F_OFD_SETLKW(&byte(number, kind))) == Err(Errno::EINTR) {}
         give_back(&file, number);
     })
 }

@@ -40,14 +40,19 @@ impl Shares {
         (0..u16::MAX).find(|slot| !taken.contains(slot)).unwrap_or(u16::MAX)
     }
 
-    /// Returns a number that no share has, nor a process that had one, and not below `now`.
+    /// Returns a number that no share has, nor a process that had one, and not below `now`. `is_in_use` tells whether
+    /// processes of the command of a share keep its number.
     ///
     /// # Errors
     /// If a process keeps all numbers that are tried: whoever may read the file can lock any number of bytes.
-    pub fn free_number(&self, now: u64) -> Result<u64, LocalError> {
+    pub fn free_number(
+        &self,
+        now: u64,
+        is_in_use: impl Fn(u64) -> Result<bool, LocalError>,
+    ) -> Result<u64, LocalError> {
         let first = self.all().map(|share| share.number.saturating_add(1)).max().unwrap_or(0).max(now);
         for number in first..first.saturating_add(TRIED) {
-            if !self.is_kept(number)? && !self.is_kept(ofd_lock::of_tree(number))? {
+            if !self.is_kept(number)? && !is_in_use(number)? {
                 return Ok(number);
             }
         }
@@ -59,12 +64,6 @@ impl Shares {
     pub fn is_kept(&self, number: u64) -> Result<bool, LocalError> {
         let kept = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_kept(file, number));
         kept.map_err(|error| LocalError::unlockable(&self.path, &error))
-    }
-
-    /// Returns whether a process of the command of the share with this number has the share open.
-    pub fn is_in_use(&self, number: u64) -> Result<bool, LocalError> {
-        let taken = self.file.as_ref().map_or(Ok(false), |file| ofd_lock::is_taken(file, ofd_lock::of_tree(number)));
-        taken.map_err(|error| LocalError::unlockable(&self.path, &error))
     }
 
     /// Opens the file for one share, and locks its number.

@@ -8,6 +8,7 @@
 //!
 //! A shared record without living shares is that of a free lock.
 
+use super::commands;
 use super::directory::Part;
 use super::fault::LocalError;
 use super::record::{Grant, Life, Share, State};
@@ -15,8 +16,7 @@ use super::shares::Shares;
 use super::transaction::{End, Granted, HolderFile, Request, Transaction};
 use crate::lock::{Fence, Shares as Occupancy, Sharing, Slot, Token};
 
-/// Maximum number of watched processes, and of commands whose nxlock is gone, that a waiter waits for; beyond that, it
-/// polls.
+/// Maximum number of watched processes that a waiter waits for; beyond that, it polls.
 const WATCHED: usize = 64;
 
 impl Transaction<'_> {
@@ -30,7 +30,11 @@ impl Transaction<'_> {
                 over.push(token.clone());
                 continue;
             }
-            match self.end(&share.grant, || shares.is_kept(share.number), || shares.is_in_use(share.number))? {
+            match self.end(
+                &share.grant,
+                || shares.is_kept(share.number),
+                || self.is_in_use(commands::byte_of_share(share.number)),
+            )? {
                 End::Come => {
                     if share.grant.reserved.is_some() && share.grant.until <= self.now {
                         self.late.push(token.clone());
@@ -38,7 +42,7 @@ impl Transaction<'_> {
                     over.push(token.clone());
                 }
                 End::Awaited(process) => self.awaited.extend(process.filter(|_| self.awaited.len() < WATCHED)),
-                End::Orphaned => self.orphaned.extend(Some(share.number).filter(|_| self.orphaned.len() < WATCHED)),
+                End::Orphaned => self.orphaned.push(commands::byte_of_share(share.number)),
             }
         }
         shares.forget(|share| over.contains(&share.grant.token));
@@ -161,7 +165,9 @@ impl Transaction<'_> {
             Sharing::Slots(_) => Some(shares.free_slot()),
             Sharing::Shared | Sharing::Exclusive => None,
         };
-        Ok(Share { generation, number: shares.free_number(now)?, fence, slot, grant })
+        let Some(shares) = &self.shares else { return Err(LocalError::unread()) };
+        let number = shares.free_number(now, |number| self.is_in_use(commands::byte_of_share(number)))?;
+        Ok(Share { generation, number, fence, slot, grant })
     }
 
     fn put_share(&mut self, share: Share) -> Result<(), LocalError> {
@@ -178,7 +184,9 @@ impl Transaction<'_> {
             return Ok(());
         }
         let Some(shares) = &self.shares else { return Err(LocalError::unread()) };
-        *ask.held = Some(HolderFile { file: shares.keep(self.directory, number)?, byte: number });
+        let (commands, command_byte) = (self.file_of(Part::Commands), commands::byte_of_share(number));
+        let file = shares.keep(self.directory, number)?;
+        *ask.held = Some(HolderFile { file, byte: number, commands, command_byte });
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::commands;
 use super::directory::{OpenDirectory, Part};
 use super::flock::Locked;
 use super::ofd_lock;
@@ -50,11 +51,13 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     let other_boot = machine.boot.is_other_than(record.boot.as_deref());
     let is_taken = |byte| ofd_lock::is_taken(&file.0, byte).unwrap_or(true);
     // What a run has left behind keeps its byte, but not a lock that was released.
-    let kept = is_taken(record.fence) || record.grant().is_some() && is_taken(ofd_lock::of_tree(record.fence));
+    let commands = directory.open_file(&part(Part::Commands)).ok()?;
+    let is_in_use = |byte| commands::is_kept(commands.as_ref(), &part(Part::Commands), byte).unwrap_or(true);
+    let kept = is_taken(record.fence) || record.grant().is_some() && is_in_use(commands::byte_of_fence(record.fence));
     let runs = |grant: &Grant| !other_boot && grant.until > machine.boot.micros(Moment::now());
     let held = record.grant().is_some_and(runs);
     let is_kept = |shares: &Shares, share: &Share| {
-        shares.is_kept(share.number).unwrap_or(true) || shares.is_in_use(share.number).unwrap_or(true)
+        shares.is_kept(share.number).unwrap_or(true) || is_in_use(commands::byte_of_share(share.number))
     };
     let counts = |share: &Share| record.state == State::Shared(share.generation) && runs(&share.grant);
     let has = |shares: &Shares| shares.all().any(|share| counts(share) || is_kept(shares, share));

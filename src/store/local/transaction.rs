@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::commands;
 use super::directory::{OpenDirectory, Part};
 use super::fault::{Flaw, LocalError};
 use super::flock::Locked;
@@ -25,7 +26,6 @@ use super::shares::Shares;
 use super::waiter::{Next, WaiterFile};
 use super::waiters::Waiters;
 use crate::clock::{Boot, Moment, wall};
-use crate::descriptors::moved_up;
 use crate::error::ErrorKind;
 use crate::lock::{Fence, Sharing, Slot, Token};
 use crate::store::AcquireMode;
@@ -53,6 +53,9 @@ impl Machine {
 pub struct HolderFile {
     pub(super) file: File,
     pub(super) byte: u64,
+    /// The file whose byte the processes of the command keep.
+    pub(super) commands: PathBuf,
+    pub(super) command_byte: u64,
 }
 
 impl HolderFile {
@@ -61,13 +64,10 @@ impl HolderFile {
         self.file.as_raw_fd()
     }
 
-    /// Opens the file once more, for the command to inherit: processes that have it open keep the claim even if nxlock
-    /// and its guard are killed at once. nxlock and the guard must close it: if they are stopped, their lease ends.
-    pub fn for_the_command(&self) -> io::Result<OwnedFd> {
-        // By the descriptor: the file may have been removed.
-        let file = File::options().read(true).write(true).open(format!("/proc/self/fd/{}", self.fd()))?;
-        ofd_lock::take(&file, ofd_lock::of_tree(self.byte))?;
-        moved_up(file)
+    /// Opens a file for the command to inherit, by which its processes keep the claim even if nxlock and its guard are
+    /// killed at once.
+    pub fn for_the_command(&self, directory: &OpenDirectory) -> Result<OwnedFd, LocalError> {
+        commands::inheritable(directory, &self.commands, self.command_byte)
     }
 
     /// Unlocks the byte for all processes that have the descriptor open.
@@ -94,7 +94,7 @@ pub struct Transaction<'a> {
     pub(super) now: u64,
     /// Pidfds of the watched processes of claims that no process has open any more.
     pub(super) awaited: Vec<OwnedFd>,
-    /// Numbers of the claims that only processes of their commands keep.
+    /// The bytes of the claims that only processes of their commands keep.
     pub(super) orphaned: Vec<u64>,
     /// The lease of the record's claim has ended, and processes of its command keep the claim.
     outlasted: bool,
@@ -342,7 +342,7 @@ impl<'a> Transaction<'a> {
         match self.end_of(grant)? {
             End::Come => self.record.state = State::Free,
             End::Awaited(process) => self.awaited = process.into_iter().collect(),
-            End::Orphaned => self.orphaned = vec![self.record.fence],
+            End::Orphaned => self.orphaned = vec![commands::byte_of_fence(self.record.fence)],
         }
         Ok(())
     }
@@ -352,7 +352,7 @@ impl<'a> Transaction<'a> {
         let is_taken =
             |byte| ofd_lock::is_taken(&self.file.0, byte).map_err(|error| LocalError::unlockable(&self.path, &error));
         let fence = self.record.fence;
-        self.end(grant, || is_taken(fence), || is_taken(ofd_lock::of_tree(fence)))
+        self.end(grant, || is_taken(fence), || self.is_in_use(commands::byte_of_fence(fence)))
     }
 
     /// Returns whether a claim has ended. `is_held_open` tells whether nxlock or its guard has it open, and `is_in_use`
@@ -473,10 +473,9 @@ impl<'a> Transaction<'a> {
                     _ => None,
                 },
                 processes,
-                orphaned: match (orphaned.is_empty(), grant, &self.shares) {
-                    (true, ..) => None,
-                    (false, None, Some(shares)) => Some((shares.opened_anew(self.directory)?, orphaned)),
-                    (false, ..) => Some((self.opened_anew()?, orphaned)),
+                orphaned: match self.directory.open_file(&self.file_of(Part::Commands)) {
+                    Ok(Some(file)) if !orphaned.is_empty() => Some((file, orphaned)),
+                    _ => None,
                 },
                 until: until.map_or(Moment::NEVER, |until| self.machine.boot.moment(until)),
             }),
@@ -521,8 +520,19 @@ impl<'a> Transaction<'a> {
         }
         let file = self.opened_anew()?;
         ofd_lock::take(&file, fence).map_err(|error| LocalError::unlockable(&self.path, &error))?;
-        *ask.held = Some(HolderFile { file, byte: fence });
+        let (commands, command_byte) = (self.file_of(Part::Commands), commands::byte_of_fence(fence));
+        *ask.held = Some(HolderFile { file, byte: fence, commands, command_byte });
         Ok(())
+    }
+
+    pub(super) fn file_of(&self, part: Part) -> PathBuf {
+        self.directory.file(&self.record.key, part)
+    }
+
+    /// Returns whether a process of a command keeps this byte.
+    pub(super) fn is_in_use(&self, byte: u64) -> Result<bool, LocalError> {
+        let path = self.file_of(Part::Commands);
+        commands::is_kept(self.directory.open_file(&path)?.as_ref(), &path, byte)
     }
 
     /// Opens the record file once more: locks through it are independent of the record's flock.

@@ -29,6 +29,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const FURTHER_BACK: usize = 4;
 /// Poll interval where the kernel cannot wake the waiter, as when inotify(7) has reached max_user_instances.
 const POLL: Duration = Duration::from_millis(50);
+/// Maximum number of commands whose nxlock is gone that a waiter waits for; beyond that, it polls too.
+const ORPHANED: usize = 64;
 /// Pauses before a look at the shares after a holder's file was closed, or may have been while nobody watched: the
 /// kernel reports that it closes a file right before it unlocks it, and on a busy machine a waiter may look in between.
 const CLOSING: [Duration; 5] = [
@@ -75,7 +77,8 @@ pub struct Next<'a> {
     pub holder: Option<(File, u64)>,
     /// Pidfds of the watched processes of claims that no process has open any more.
     pub processes: Vec<OwnedFd>,
-    /// The file of the claims that only processes of their commands keep, opened for this alone, and their numbers.
+    /// The file whose bytes processes of commands keep, opened for this alone, and those of the claims that nobody else
+    /// keeps.
     pub orphaned: Option<(File, Vec<u64>)>,
     /// When the claim expires, or enough of the shares may have.
     pub until: Moment,
@@ -172,16 +175,17 @@ impl WaiterFile {
 
     /// Starts to wait for the processes that keep these claims; returns whether all are awaited.
     fn await_orphaned(&mut self, orphaned: Option<(File, Vec<u64>)>) -> bool {
-        let Some((file, numbers)) = orphaned else {
+        let Some((file, mut numbers)) = orphaned else {
             self.orphaned.clear();
             return true;
         };
+        let mut are_awaited = numbers.len() <= ORPHANED;
+        numbers.truncate(ORPHANED);
         self.orphaned.retain(|(number, gone)| numbers.contains(number) && !gone.has_ended());
         let file = Arc::new(file);
-        let mut are_awaited = true;
         for number in numbers {
             if self.orphaned.iter().all(|(other, _)| *other != number) {
-                match ofd_lock::wait_for_end(&file, ofd_lock::of_tree(number)) {
+                match ofd_lock::wait_until_unkept(&file, number) {
                     Ok(gone) => self.orphaned.push((number, gone)),
                     Err(_) => are_awaited = false,
                 }
