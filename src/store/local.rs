@@ -4,6 +4,7 @@
 mod asking;
 mod background;
 mod check;
+mod commands;
 mod directory;
 mod fault;
 mod filesystem;
@@ -449,8 +450,8 @@ impl Store for Local {
     }
 
     fn command_fd(&self) -> Result<Option<OwnedFd>, Error> {
-        let opened = self.held.as_ref().map(HolderFile::for_the_command).transpose();
-        opened.map_err(|error| self.error("keep a lock", None, LocalError::of(&self.directory.path(), &error)))
+        let opened = self.held.as_ref().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
+        opened.transpose().map_err(|fault| self.error("keep a lock", None, fault))
     }
 
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {

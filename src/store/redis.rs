@@ -67,6 +67,8 @@ pub struct Server {
     may_only_read: bool,
     /// The place in the queue, while nxlock waits for a lock.
     entry: Option<QueueEntry>,
+    /// A request was to join the queue.
+    has_queued: bool,
     /// The ticket that the last reply gave.
     first_ticket: String,
     /// When to ask again without a place in the queue.
@@ -95,6 +97,7 @@ impl Server {
             runs_scripts: false,
             may_only_read: false,
             entry: None,
+            has_queued: false,
             first_ticket: String::new(),
             look_at: Moment::now(),
             round_trip: Duration::ZERO,
@@ -396,8 +399,8 @@ impl Server {
             let mut undo = Vec::new();
             // A server that hangs reads some 16 KB at once when it goes on, and no more from a Unix socket at whose other
             // end there is nobody to take the reply. So much has room for a request and for this one, but not for the
-            // next one, which serves the waiters. An end that is to be recorded goes with the release.
-            if !recording::has_ended(claim) {
+            // next one, which takes a waiter out of the queue. An end that is to be recorded goes with the release.
+            if !self.has_queued && !recording::has_ended(claim) {
                 let key = self.prefix.key(&claim.name);
                 undo.push(moving::call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]));
             }

@@ -39,6 +39,7 @@ impl Server {
                 AcquireMode::Once => ("once", String::new(), String::new()),
                 AcquireMode::Plain => ("plain", String::new(), String::new()),
                 AcquireMode::Queue => {
+                    self.has_queued = true;
                     let (channel, ticket) = self.listen(operation, claim, limit)?;
                     ("queue", channel, ticket)
                 }

@@ -139,13 +139,14 @@ impl Sentinels {
 
     /// Returns the address of the master.
     fn find(&mut self, limit: Limit<'_>) -> Result<Address, Fault> {
-        let majority = self.majority();
+        let number = self.sentinels.len();
         // What one owes from an earlier question may be the answer of before the failover.
         self.sentinels.iter_mut().filter(|sentinel| sentinel.question.is_some()).for_each(Sentinel::hang_up);
         let mut silence = Silence::default();
-        let is_settled = |votes: &[Vote]| matches!(elected(votes).as_slice(), [(_, count)] if *count >= majority);
+        // One that was not asked yet may be the first to know of a failover.
+        let all = |votes: &[Vote]| votes.len() == number;
         // The other half is for the master.
-        let votes = self.ask(Moment::NEVER, share(limit, 1), is_settled, &mut silence)?;
+        let votes = self.ask(Moment::NEVER, share(limit, 1), all, &mut silence)?;
         // The next connection asks those that answered first.
         let answered: Vec<&Address> = votes.iter().map(|vote| &self.sentinels[vote.by].address).collect();
         let order: Vec<Address> = answered.into_iter().cloned().collect();
@@ -186,9 +187,10 @@ impl Sentinels {
     }
 
     /// Asks for the master, and collects votes until they are `enough`, all sentinels have answered or failed, or the
-    /// limit is reached: none has longer than [`PATIENCE`] once another has answered. Begins with a majority, and brings in another sentinel for one that fails, or is slow. Reads
-    /// the answers to earlier questions too, but does not wait for those asked before `began`, nor for sentinels that
-    /// were out of reach lately; with [`Moment::NEVER`], waits for all.
+    /// limit is reached: none has longer than [`PATIENCE`] once another has answered, or [`HEDGE`] once a majority has
+    /// agreed. Begins with a majority, and brings in another sentinel for one that fails, or is slow. Reads the answers
+    /// to earlier questions too, but does not wait for those asked before `began`, nor for sentinels that were out of
+    /// reach lately; with [`Moment::NEVER`], asks and waits for all.
     ///
     /// # Errors
     /// If the wait is cancelled.
@@ -225,10 +227,12 @@ impl Sentinels {
             if limit.until.passed() {
                 break;
             }
-            if (awaited == 0 || awaited + votes.len() < self.majority() || hedge.passed())
+            let asked = awaited + votes.len();
+            if (awaits_all || awaited == 0 || asked < self.majority() || hedge.passed())
                 && let Some(at) = others.next()
             {
-                self.sentinels[at].open(&questions, &self.session, share(limit, others.len() + 1), silence)?;
+                let within = if asked < self.majority() { limit } else { limit.no_later_than(Moment::now() + HEDGE) };
+                self.sentinels[at].open(&questions, &self.session, share(within, others.len() + 1), silence)?;
                 hedge = Moment::now() + HEDGE;
                 continue;
             }
@@ -243,6 +247,9 @@ impl Sentinels {
             self.read(&questions, limit, &mut votes, silence);
             if !votes.is_empty() {
                 limit = limit.no_later_than(Moment::now() + PATIENCE);
+            }
+            if is_settled(&votes, self.majority()) {
+                limit = limit.no_later_than(Moment::now() + HEDGE);
             }
         }
         if awaits_all {
@@ -450,6 +457,11 @@ fn verdict(votes: &[Vote], peer: &Address, epoch: Option<u64>, majority: usize, 
         return Some(Verdict::Deposed(master.clone()));
     }
     (ours.filter(|vote| vote.asked >= replied).count() >= majority).then_some(Verdict::Confirmed)
+}
+
+/// Returns whether a majority of all sentinels agree, and none knows of a later failover.
+fn is_settled(votes: &[Vote], majority: usize) -> bool {
+    matches!(elected(votes).as_slice(), [(_, count)] if *count >= majority)
 }
 
 /// Returns the servers that most votes name, each with their number: one, unless there is a draw. If all votes tell
