@@ -280,3 +280,26 @@ fn who_gives_up_at_a_unix_socket_does_not_leave_before_the_undo_will_be_read() {
     eventually("that is undone", || !late.exists("lock:job"));
     others.iter().for_each(|redis| redis.delete("lock:job"));
 }
+
+#[test]
+fn who_is_not_answered_is_told_that_it_may_have_been_done() {
+    let redis = Redis::start();
+    // Only the script RELEASE answers so.
+    let is_lost = |words: &str| words.contains("{ 2, h }");
+    let proxy = Proxy::by_command(&redis, move |_, words| match is_lost(words) {
+        true => Fate::ReplySwallowed,
+        false => Fate::Delivered,
+    });
+    let timeout = ["--server-timeout", "300ms"];
+    let run = proxy.nxlock([&timeout[..], &["run", "job", "--record", "-c", "exit 3"]].concat()).run().exits(3);
+    run.says("may have been given back").says("may not be recorded").never_says("is not recorded");
+    eventually("it was released", || !redis.exists("lock:job"));
+    let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    let released = proxy.nxlock([&timeout[..], &["release", "job", &token]].concat()).run().exits(69);
+    released.says("it may have been released all the same");
+    let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    let id = token[4..12].to_owned();
+    let broken = proxy.nxlock([&timeout[..], &["release", "job", "--break", &id]].concat()).run().exits(69);
+    broken.says("it may have been broken all the same");
+    eventually("it was broken", || !redis.exists("lock:job"));
+}

@@ -36,6 +36,14 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
         (None, None) => return Err(no_token().into()),
     };
     let broken = wanted == Wanted::Break;
+    let given_back = given_back.map_err(|error| match error.kind {
+        ErrorKind::Unanswered => {
+            let done = if broken { "broken" } else { "released" };
+            let cause = format!("{}; it may have been {done} all the same", error.cause);
+            Error { cause, ..error }
+        }
+        _ => error,
+    });
     Ok(match given_back? {
         ReleaseAnswer::Done => Report::Released(Released { lock, broken }),
         ReleaseAnswer::InDoubt => {

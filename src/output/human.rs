@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use super::history::{self, Clock};
 use super::status::{Table, block, detail, quoted};
 use crate::duration::span;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::lock::{StateKind, words};
 use crate::log::{self, FAINT};
 use crate::report::{
@@ -193,8 +193,13 @@ fn aftermath(ran: &Ran) {
     }
     if let Some(unreleased) = &ran.unreleased {
         let ends_in = span(unreleased.ends_in);
-        let record = if unreleased.is_unrecorded { ", and the end of the run is not recorded" } else { "" };
-        log::warn(format_args!("{}; the lock ends by itself within {ends_in}{record}", unreleased.error));
+        let (lock, is) = match unreleased.error.kind {
+            ErrorKind::Unanswered => ("may have been given back, and otherwise ends", "may not be"),
+            _ => ("ends", "is not"),
+        };
+        let record =
+            if unreleased.is_unrecorded { format!(", and the end of the run {is} recorded") } else { String::new() };
+        log::warn(format_args!("{}; the lock {lock} by itself within {ends_in}{record}", unreleased.error));
     }
 }
 
