@@ -11,6 +11,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use crate::support::turns::Turn;
 use crate::support::{Fate, Nxlock, Proxy, Redis, eventually};
 
 /// Loses the reply to request `n` in this way; delivers all others.
@@ -302,4 +303,16 @@ fn who_is_not_answered_is_told_that_it_may_have_been_done() {
     let broken = proxy.nxlock([&timeout[..], &["release", "job", "--break", &id]].concat()).run().exits(69);
     broken.says("it may have been broken all the same");
     eventually("it was broken", || !redis.exists("lock:job"));
+}
+
+#[test]
+fn over_a_slow_line_each_reply_has_the_server_timeout_also_for_a_share() {
+    let redis = Redis::start();
+    let reader = Turn::had(&redis, &["--shared", "-t", "1m"]);
+    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(700)));
+    let timeout = ["--server-timeout", "1s"];
+    let seen = proxy.nxlock([&timeout[..], &["--json", "status", "job"]].concat()).run().exits(0).json();
+    let id = seen[0]["holders"][0]["id"].as_str().expect("it is seen").to_owned();
+    proxy.nxlock([&timeout[..], &["release", "job", "--break", &id]].concat()).run().exits(0);
+    reader.finish().exits(76);
 }

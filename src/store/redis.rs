@@ -251,11 +251,17 @@ impl Server {
     ) -> Result<(LockStatus, Vec<Token>), Error> {
         let (seen, value) = self.look_at_key(operation, limit)?;
         if seen.state.kind == StateKind::Shared && !self.denies_scripts {
+            let limit = self.for_another_reply(limit);
             let SharedLock { status, tokens } = self.look_at_shares(operation, seen, among, limit)?;
             return Ok((status, tokens));
         }
         let is_held = seen.state.holder.is_some();
         Ok((seen, value.filter(|_| is_held).and_then(|value| value.parse().ok()).into_iter().collect()))
+    }
+
+    /// Returns the limit for the second request of an operation: each reply has the server's time-out.
+    fn for_another_reply<'a>(&self, limit: Limit<'a>) -> Limit<'a> {
+        Limit { until: limit.until.max(Moment::now() + self.client.timeout), ..limit }
     }
 
     /// Returns the status of a lock without its shares, and the key's value if that is text.
@@ -579,6 +585,7 @@ impl Store for Server {
             return Ok(Released::NotYours(state));
         };
         // The release compares the whole value again, so the holder that was seen is the one that loses the lock.
+        let limit = self.for_another_reply(limit);
         self.release_as(&operation, &Claim::of(name.clone(), token), limit)
     }
 
