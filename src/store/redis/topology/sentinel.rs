@@ -148,8 +148,7 @@ impl Sentinels {
         // The other half is for the master.
         let votes = self.ask(Moment::NEVER, share(limit, 1), all, &mut silence)?;
         // The next connection asks those that answered first.
-        let answered: Vec<&Address> = votes.iter().map(|vote| &self.sentinels[vote.by].address).collect();
-        let order: Vec<Address> = answered.into_iter().cloned().collect();
+        let order: Vec<Address> = votes.iter().map(|vote| self.sentinels[vote.by].address.clone()).collect();
         let place = |sentinel: &Sentinel| order.iter().position(|address| *address == sentinel.address);
         let (kind, cause, hint) = match elected(&votes).as_slice() {
             [(address, _)] => {
