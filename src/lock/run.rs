@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use super::machine::Ending;
 use super::{Fence, Token, Told};
 use crate::clock::Moment;
 
@@ -32,7 +33,7 @@ pub struct Recording {
 }
 
 /// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunEnd {
     pub outcome: RunOutcome,
     /// The command's exit status, if it exited.
@@ -41,7 +42,7 @@ pub struct RunEnd {
     pub signal: Option<i32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RunOutcome {
     /// The command exited with 0.
     Done,
@@ -150,6 +151,18 @@ impl FromStr for Recording {
         let fence = Some(number()?).filter(|fence| *fence > 0).map(Fence);
         let end = words.next().map(str::parse).transpose()?;
         Ok(Recording { who, kept, unless_done, asked, granted, noted, fence, end })
+    }
+}
+
+impl Ending for RunEnd {
+    const VANISHED: RunEnd = RunEnd::VANISHED;
+
+    fn is_success(&self) -> bool {
+        self.outcome == RunOutcome::Done
+    }
+
+    fn without_the_lock(self) -> RunEnd {
+        RunEnd::without_the_lock(self)
     }
 }
 
