@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 
 use super::history::{self, Clock};
 use super::status::{Table, block, detail, quoted};
+use crate::descriptors;
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{StateKind, words};
@@ -72,8 +73,7 @@ fn standings(status: &StatusRows) -> String {
 /// Returns the usable width of stdout if it is a terminal. The last column is left empty: writing it may wrap the line.
 pub fn columns() -> Option<usize> {
     let stdout = std::io::stdout();
-    let width = || terminal_size::terminal_size_of(&stdout).map_or(80, |(width, _)| usize::from(width.0));
-    stdout.is_terminal().then(|| width().saturating_sub(1))
+    stdout.is_terminal().then(|| descriptors::window(&stdout).0.saturating_sub(1))
 }
 
 fn token(acquired: &Acquired) -> String {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::clock::Moment;
+use crate::descriptors;
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::words::{held_by_after, process};
@@ -173,7 +174,7 @@ impl Waiting {
             self.drawn = false;
             return;
         }
-        let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
+        let (columns, _) = descriptors::window(std::io::stderr());
         // Leave the last column empty: writing it may wrap the line.
         let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
         // Bypass anstream, which strips escapes where colours are unwanted.
