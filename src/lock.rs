@@ -9,6 +9,7 @@ mod token;
 pub mod words;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +22,7 @@ pub use token::{HELD, HolderId, Owner, Supersedes, Terms, Token, Told, Upkeep};
 use crate::clock::Moment;
 use crate::duration;
 use crate::error::Error;
-use crate::text::Tainted;
+use crate::text::{self, Tainted};
 
 /// A lock's name, on which its users agree.
 ///
@@ -245,6 +246,20 @@ pub struct Holder {
     pub held: Duration,
     pub reason: Option<Tainted>,
     pub terms: Terms,
+    /// Set if its nxlock and guard are gone, and only processes of its command keep the lock: the file that these have
+    /// open.
+    pub orphaned: Option<PathBuf>,
+}
+
+impl Holder {
+    pub fn of(Told { id, owner, reason, terms, .. }: Told, since: SystemTime, held: Duration) -> Holder {
+        Holder { id, owner, since, held, reason, terms, orphaned: None }
+    }
+
+    /// Returns whether a process renews its lock, and may be asked to give it up.
+    pub fn may_be_asked(&self) -> bool {
+        self.terms.may_be_asked() && self.orphaned.is_none()
+    }
 }
 
 /// What nxlock finds under a key.
@@ -279,6 +294,8 @@ pub enum StateKind {
 pub enum Expiry {
     /// In so long.
     In(Duration),
+    /// With the last process of its command, which the kernel reports: its lease has ended, or nobody is left to renew it.
+    WithCommand,
     /// Never by itself: its key has no expiry.
     Never,
     /// Nobody has said, or there is no lock that could end.
@@ -295,7 +312,7 @@ impl Expiry {
     pub fn left(self) -> Option<Duration> {
         match self {
             Expiry::In(left) => Some(left),
-            Expiry::Never | Expiry::Unknown => None,
+            Expiry::WithCommand | Expiry::Never | Expiry::Unknown => None,
         }
     }
 }
@@ -327,9 +344,15 @@ impl LockState {
 
     /// Returns the holder known as `id`, and the rest of its lease.
     pub fn held_by(&self, id: &HolderId) -> Option<(&Holder, Duration)> {
-        let alone = self.holder.iter().map(|holder| (holder, self.expiry.left().unwrap_or_default()));
-        let shares = self.shares.iter().flat_map(|shares| &shares.held).map(|share| (&share.holder, share.ttl));
-        alone.chain(shares).find(|(holder, _)| holder.id == *id)
+        let alone = self.holder.iter().map(|holder| (holder, self.expiry));
+        let shares = self.shares.iter().flat_map(|shares| &shares.held).map(|share| (&share.holder, share.expiry));
+        let found = alone.chain(shares).find(|(holder, _)| holder.id == *id);
+        found.map(|(holder, expiry)| (holder, expiry.left().unwrap_or_default()))
+    }
+
+    /// Returns the file that processes of a command have open which keep the lock, if its nxlock and guard are gone.
+    pub fn orphaned(&self) -> Option<&Path> {
+        self.holders().find_map(|holder| holder.orphaned.as_deref())
     }
 
     /// Returns whether all who hold the lock are known, as far as their list goes.
@@ -353,7 +376,19 @@ impl LockState {
     }
 
     /// Returns what an administrator of these locks should know.
-    pub fn warning(&self) -> Option<&'static str> {
+    pub fn warning(&self) -> Option<String> {
+        let orphaned = self.orphaned().map(|file| {
+            let whose = if self.kind == StateKind::Shared { "a" } else { "the" };
+            let file = text::path(file);
+            format!(
+                "{whose} holder's nxlock is gone, and processes of its command keep the lock until they end, among \
+                 those that have {file} open"
+            )
+        });
+        orphaned.or_else(|| self.warning_of_kind().map(str::to_owned))
+    }
+
+    fn warning_of_kind(&self) -> Option<&'static str> {
         match self.kind {
             StateKind::NoExpiry | StateKind::Legacy => Some("it has no expiry: it does not end by itself"),
             StateKind::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
@@ -393,7 +428,7 @@ impl LockState {
             let granted = fence.map(|Fence(us)| SystemTime::UNIX_EPOCH + Duration::from_micros(us));
             let since = granted.unwrap_or(told.born).min(now);
             let held = now.duration_since(since).unwrap_or_default();
-            Holder { id: told.id, owner: told.owner, since, held, reason: told.reason, terms: told.terms }
+            Holder::of(told, since, held)
         });
         let legacy = Legacy::read(value, now).filter(|_| holder.is_none() && ttl.is_none());
         let is_shared = value.starts_with(SHARED_VALUE.as_bytes());

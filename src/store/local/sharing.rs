@@ -13,7 +13,7 @@ use super::directory::Part;
 use super::fault::LocalError;
 use super::record::{Grant, Life, Share, State};
 use super::shares::Shares;
-use super::transaction::{End, Granted, HolderFile, Request, Transaction};
+use super::transaction::{End, Granted, HolderFile, InUse, Request, Transaction};
 use crate::lock::{Fence, Shares as Occupancy, Sharing, Slot, Token};
 
 /// Maximum number of watched processes that a waiter waits for; beyond that, it polls.
@@ -42,7 +42,9 @@ impl Transaction<'_> {
                     over.push(token.clone());
                 }
                 End::Awaited(process) => self.awaited.extend(process.filter(|_| self.awaited.len() < WATCHED)),
-                End::Orphaned => self.orphaned.push(commands::byte_of_share(share.number)),
+                End::InUse { is_orphaned } => {
+                    self.in_use.push(InUse { byte: commands::byte_of_share(share.number), is_orphaned });
+                }
             }
         }
         shares.forget(|share| over.contains(&share.grant.token));
