@@ -163,6 +163,8 @@ pub struct Claim {
     pub token: Token,
     /// The process with which the claim ends, where the store can see it end.
     pub owner_pid: Option<u32>,
+    /// How long after the grant the lock is kept, even if that process and its guard are killed, where the store can.
+    pub at_least: Option<Duration>,
     /// Set if the key is shared with old `SETNX` clients.
     pub beside_setnx: Option<BesideSetnx>,
     /// Set if the run under this claim is recorded.
@@ -174,7 +176,8 @@ pub struct Claim {
 impl Claim {
     /// Returns a claim by its token, of a process that does not keep it.
     pub fn of(name: LockName, token: Token) -> Claim {
-        Claim { name, token, owner_pid: None, beside_setnx: None, recording: None, enclosing: Vec::new() }
+        let (owner_pid, at_least) = (None, None);
+        Claim { name, token, owner_pid, at_least, beside_setnx: None, recording: None, enclosing: Vec::new() }
     }
 
     /// Returns the text that tells who has the claim: the token, or the record beside a bare number.

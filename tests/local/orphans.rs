@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 
 use super::{pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::turns::{Turn, break_it, is_free, lock_status, process};
-use crate::support::{Authority, Local, Running, eventually, is_alive, name_of, now, parent_of, state_of, text_of};
+use crate::support::{
+    Authority, Local, Running, eventually, is_alive, name_of, now, parent_of, state_of, text_of, wall,
+};
 
 /// A command with a child in a session of its own, which neither reads stdin nor holds stdout for nxlock.
 const LEAVES: &str = "( setsid sh -c 'echo left $$; exec sleep 300' & ); echo pid $$; exec sleep 300";
@@ -298,6 +300,49 @@ fn of_several_holders_only_the_orphaned_one_cannot_be_asked() {
         eventually("one is left", || holders(&local, running.pid()).is_empty());
         assert!(lock_status(&local)["ttl_ms"].is_u64());
         other.leaves();
+    }
+}
+
+#[test]
+fn a_name_stays_locked_for_a_while_though_both_were_killed_and_all_processes_have_ended() {
+    for options in [&[][..], &["--shared"], &["--slots", "2"]] {
+        let local = Local::start();
+        let (running, left) = orphaned(&local, &[options, &["--ttl", "1s", "--at-least", "7d"]].concat());
+        a_lease_has_ended(&local);
+        pid_is_killed(left);
+        // Nobody has written to its files for two days, and then the files of another lock are created.
+        let record = fs::File::options().write(true).open(local.file("lock")).unwrap();
+        record.set_modified(wall() - Duration::from_hours(48)).unwrap();
+        local.nxlock(["run", "other", "--", "true"]).run().exits(0);
+        let mut waiter = Turn::queued(&local, &[]);
+        let [holder] = <[Value; 1]>::try_from(holders(&local, running.pid())).unwrap();
+        let left: u64 = holder["ttl_ms"].as_u64().unwrap_or_else(|| panic!("{holder}"));
+        assert!((604_700_000..=604_800_000).contains(&left), "{holder}");
+        local.nxlock(refused_to_run(&["-n", "--no-queue"])).run().exits(75).prints("").says("lease");
+        assert!(!waiter.is_up());
+        let id = holder["id"].as_str().unwrap();
+        local.nxlock(["release", "job", "--break", id]).run().exits(0);
+        waiter.up();
+        waiter.leaves();
+    }
+}
+
+#[test]
+fn a_waiter_has_the_lock_when_the_while_is_over_for_which_nobody_is_left_to_keep_it() {
+    for options in [&[][..], &["--shared"], &["--slots", "2"]] {
+        let local = Local::start();
+        let words = ["run", "job", "--ttl", "1h", "--at-least", "2s"].iter().chain(options).chain(&["-c", LEAVES]);
+        let mut running = local.nxlock(words.copied()).start();
+        let command: i32 = running.line("pid ").parse().unwrap();
+        let left: i32 = running.line("left ").parse().unwrap();
+        let first = lock_status(&local)["fence"].as_u64().unwrap();
+        let mut waiter = Turn::queued(&local, &[]);
+        both_are_killed(running.pid(), parent_of(command));
+        pid_is_killed(left);
+        // A fence is the time of the grant, by a clock that may be slewed.
+        let next: u64 = waiter.up().parse().unwrap();
+        assert!(next - first >= 1_900_000, "{options:?}: {next} after {first}");
+        waiter.leaves();
     }
 }
 

@@ -23,7 +23,7 @@ impl Transaction<'_> {
     /// Reads the shares, and forgets those that have ended, without writing.
     pub(super) fn read_shares(&mut self) -> Result<(), LocalError> {
         let mut shares = Shares::read(self.directory, self.directory.file(&self.record.key, Part::Shares))?;
-        let mut over: Vec<Token> = Vec::new();
+        let (mut over, mut lasting): (Vec<Token>, Vec<(Token, u64)>) = Default::default();
         for share in shares.all() {
             let token = &share.grant.token;
             if self.record.state != State::Shared(share.generation) {
@@ -41,6 +41,7 @@ impl Transaction<'_> {
                     }
                     over.push(token.clone());
                 }
+                End::Lasts(until) => lasting.push((token.clone(), until)),
                 End::Awaited(process) => self.awaited.extend(process.filter(|_| self.awaited.len() < WATCHED)),
                 End::InUse { is_orphaned } => {
                     self.in_use.push(InUse { byte: commands::byte_of_share(share.number), is_orphaned });
@@ -48,6 +49,11 @@ impl Transaction<'_> {
             }
         }
         shares.forget(|share| over.contains(&share.grant.token));
+        for share in shares.lines.iter_mut().flatten() {
+            if let Some((_, until)) = lasting.iter().find(|(token, _)| *token == share.grant.token) {
+                share.grant.becomes_lease(*until);
+            }
+        }
         if shares.is_empty() && matches!(self.record.state, State::Shared(_)) {
             self.record.state = State::Free;
         }

@@ -96,7 +96,7 @@ pub struct Transaction<'a> {
     pub(super) awaited: Vec<OwnedFd>,
     /// The claims that only processes of their commands keep.
     pub(super) in_use: Vec<InUse>,
-    /// The lease of the record's claim has ended, and processes of its command keep the claim.
+    /// The lease of the record's claim has ended, and processes of its command, or its `not_before`, keep the claim.
     outlasted: bool,
 }
 
@@ -104,6 +104,7 @@ pub struct Transaction<'a> {
 pub struct Request<'a> {
     pub token: &'a Token,
     pub ttl: Duration,
+    pub at_least: Option<Duration>,
     pub mode: AcquireMode,
     pub life: Life,
     /// The claim that the requester holds already.
@@ -132,6 +133,8 @@ pub(super) enum End {
     Come,
     /// With the pidfd of the watched process, if no process has the claim open any more.
     Awaited(Option<OwnedFd>),
+    /// Nobody keeps it any more, but it is to last until then.
+    Lasts(u64),
     /// Processes of its command keep it: its lease has ended, or its nxlock and guard are gone (`is_orphaned`).
     InUse {
         is_orphaned: bool,
@@ -178,7 +181,7 @@ impl<'a> Transaction<'a> {
             outlasted: false,
         };
         if let Some(grant) = transaction.record.grant().filter(|grant| grant.until <= now) {
-            transaction.outlasted = matches!(transaction.end_of(grant)?, End::InUse { .. });
+            transaction.outlasted = matches!(transaction.end_of(grant)?, End::InUse { .. } | End::Lasts(_));
         }
         if matches!(transaction.record.state, State::Shared(_)) {
             transaction.read_shares()?;
@@ -352,6 +355,11 @@ impl<'a> Transaction<'a> {
         match self.end_of(grant)? {
             End::Come => self.record.state = State::Free,
             End::Awaited(process) => self.awaited = process.into_iter().collect(),
+            End::Lasts(until) => {
+                if let State::Held(grant) = &mut self.record.state {
+                    grant.becomes_lease(until);
+                }
+            }
             End::InUse { is_orphaned } => {
                 self.in_use = vec![InUse { byte: commands::byte_of_fence(self.record.fence), is_orphaned }];
             }
@@ -381,6 +389,12 @@ impl<'a> Transaction<'a> {
                 let is_kept = is_held_open && grant.until > self.now;
                 if !is_kept && is_in_use()? {
                     return Ok(End::InUse { is_orphaned: !is_held_open });
+                }
+                // One that has it open still, and is stopped, has lost it.
+                let is_of_now = grant.granted <= self.now && !self.is_of_another_boot();
+                let not_before = grant.not_before.filter(|until| *until > self.now && is_of_now && !is_held_open);
+                if let Some(until) = not_before {
+                    return Ok(End::Lasts(until));
                 }
                 !is_kept
             }
@@ -526,6 +540,7 @@ impl<'a> Transaction<'a> {
             since: micros_of_wall() / 1000,
             reserved: None,
             life: ask.life,
+            not_before: ask.at_least.map(|least| self.in_future(least)),
         }
     }
 
@@ -569,6 +584,7 @@ impl<'a> Transaction<'a> {
             since: micros_of_wall() / 1000,
             reserved: Some(waiter.ticket),
             life: Life::Lease,
+            not_before: None,
         };
         match self.record.state {
             State::Shared(generation) => self.add_share(generation, grant, |_, _| Ok(())).map(drop),
