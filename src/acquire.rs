@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Supersedes, Told, Ttl, words};
+use crate::lock::{Asker, Claim, HolderId, Lease, LockState, StateKind, Supersedes, Told, Ttl, words};
 use crate::output::progress::Waiting;
 use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
@@ -54,7 +54,7 @@ pub enum Queueing {
 
 pub enum Waited {
     Granted(Lease),
-    Busy(Refused),
+    Busy(Box<Refused>),
     Interrupted(Signal),
 }
 
@@ -78,6 +78,8 @@ struct Attempt<'a> {
     held: Option<(LockState, QueuePlace, Refusal)>,
     /// The request to a holder to give up, and whether it is known to have arrived.
     asked: Option<(Asker, bool)>,
+    /// The holder of which was reported that nobody is left to hear a request.
+    orphaned: Option<HolderId>,
     /// The error of the last attempt.
     before: Option<Error>,
 }
@@ -162,6 +164,7 @@ impl Attempt<'_> {
             in_doubt: false,
             held: None,
             asked: None,
+            orphaned: None,
             before: None,
         }
     }
@@ -289,6 +292,17 @@ impl Attempt<'_> {
     fn ask_to_give_up(&mut self, state: &LockState) {
         let is_newer = self.claim.token.told().is_some_and(|told| told.terms.supersedes == Supersedes::Running);
         let Some(holder) = state.holder.as_ref().filter(|holder| is_newer && holder.terms.gives_way()) else { return };
+        if holder.orphaned.is_some() {
+            if self.orphaned.replace(holder.id.clone()).as_ref() != Some(&holder.id) {
+                log::note(format_args!(
+                    "{}, cannot be asked to give up \"{}\": {}",
+                    words::who(holder),
+                    self.claim.name,
+                    words::ORPHANED
+                ));
+            }
+            return;
+        }
         let asked = self.asked.take().filter(|(asker, _)| asker.of == holder.id);
         // Not the claim's own token, which proves the claim.
         let new = || self.claim.token.alias().map(|by| (Asker { of: holder.id.clone(), by }, false));
@@ -348,7 +362,7 @@ impl Attempt<'_> {
 
     fn busy(&self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
         let (waited, sharing) = (self.began.elapsed(), self.claim.token.sharing());
-        Waited::Busy(Refused { state, place, waited, sharing, why })
+        Waited::Busy(Box::new(Refused { state, place, waited, sharing, why }))
     }
 
     /// If this fails, a second Ctrl-C has to wait for the clean-up, which is short.

@@ -13,7 +13,7 @@ pub enum Outcome {
     Yes(Holder),
     /// An answer was lost: the holder is asked or not.
     InDoubt(Holder, Error),
-    /// The holder cannot be asked.
+    /// The holder cannot be asked, or nobody is left to hear it.
     Refuses(Holder),
     /// Nobody of that ID holds the lock.
     NotTheHolder(LockState),
@@ -26,7 +26,7 @@ pub enum Outcome {
 pub fn ask(store: &mut dyn Store, name: &LockName, asker: &Asker, within: Duration) -> Result<Outcome, Error> {
     let LockStatus { state, .. } = retry::insist(within, |limit| store.inspect_holder(name, &asker.of, limit))?;
     let Some((holder, rest)) = state.held_by(&asker.of) else { return Ok(Outcome::NotTheHolder(state)) };
-    if !holder.terms.may_be_asked() {
+    if !holder.may_be_asked() {
         return Ok(Outcome::Refuses(holder.clone()));
     }
     match retry::insist(within, |limit| store.ask_to_give_up(name, asker, rest, limit)) {

@@ -356,7 +356,7 @@ fn wait_for(
         Waited::Interrupted(signal) => Err(Report::Interrupted(signal)),
         Waited::Busy(refused) => Err(Report::Busy(Busy {
             lock: lock.clone(),
-            refused,
+            refused: *refused,
             options: options(global, lock),
             conflict_exit_code: asked.conflict_exit_code,
         })),

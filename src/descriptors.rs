@@ -1,5 +1,5 @@
 //! Descriptors across processes: closes those that a process inherited and was not started to use, keeps nxlock's from
-//! the command, and finds a number for one that the command is to inherit.
+//! the command, finds a number for one that the command is to inherit, and asks a terminal for its size.
 
 use std::fs::File;
 use std::io;
@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::dup2_stdin;
+use rustix::termios::tcgetwinsize;
 
 /// The highest number for a descriptor that the command inherits. bash(1) keeps its script at 255, and a higher number
 /// would make the kernel copy a larger table at each fork(2) of the command.
@@ -59,6 +60,12 @@ pub fn keep_from_the_command(fd: RawFd) {
         // SAFETY: F_SETFD only changes a flag of a descriptor, and fails if there is none.
         _ => _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) },
     }
+}
+
+/// Returns the columns and rows of a terminal: 80 by 24 if it does not know them.
+pub fn window(terminal: impl AsFd) -> (usize, usize) {
+    let known = tcgetwinsize(terminal).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    known.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()))
 }
 
 fn close_from_to(first: u32, last: u32) {

@@ -11,6 +11,7 @@ mod token;
 pub mod words;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +24,7 @@ pub use token::{HELD, HolderId, Owner, Supersedes, Terms, Token, Told, Upkeep};
 use crate::clock::Moment;
 use crate::duration;
 use crate::error::Error;
-use crate::text::Tainted;
+use crate::text::{self, Tainted};
 
 /// A lock's name, on which its users agree.
 ///
@@ -164,6 +165,8 @@ pub struct Claim {
     pub token: Token,
     /// The process with which the claim ends, where the store can see it end.
     pub owner_pid: Option<u32>,
+    /// How long after the grant the lock is kept, even if that process and its guard are killed, where the store can.
+    pub at_least: Option<Duration>,
     /// Set if the key is shared with old `SETNX` clients.
     pub beside_setnx: Option<BesideSetnx>,
     /// Set if the run under this claim is recorded.
@@ -175,7 +178,8 @@ pub struct Claim {
 impl Claim {
     /// Returns a claim by its token, of a process that does not keep it.
     pub fn of(name: LockName, token: Token) -> Claim {
-        Claim { name, token, owner_pid: None, beside_setnx: None, recording: None, enclosing: Vec::new() }
+        let (owner_pid, at_least) = (None, None);
+        Claim { name, token, owner_pid, at_least, beside_setnx: None, recording: None, enclosing: Vec::new() }
     }
 
     /// Returns the text that tells who has the claim: the token, or the record beside a bare number.
@@ -247,6 +251,20 @@ pub struct Holder {
     pub held: Duration,
     pub reason: Option<Tainted>,
     pub terms: Terms,
+    /// Set if its nxlock and guard are gone, and only processes of its command keep the lock: the file that these have
+    /// open.
+    pub orphaned: Option<PathBuf>,
+}
+
+impl Holder {
+    pub fn of(Told { id, owner, reason, terms, .. }: Told, since: SystemTime, held: Duration) -> Holder {
+        Holder { id, owner, since, held, reason, terms, orphaned: None }
+    }
+
+    /// Returns whether a process renews its lock, and may be asked to give it up.
+    pub fn may_be_asked(&self) -> bool {
+        self.terms.may_be_asked() && self.orphaned.is_none()
+    }
 }
 
 /// What nxlock finds under a key.
@@ -281,6 +299,8 @@ pub enum StateKind {
 pub enum Expiry {
     /// In so long.
     In(Duration),
+    /// With the last process of its command, which the kernel reports: its lease has ended, or nobody is left to renew it.
+    WithCommand,
     /// Never by itself: its key has no expiry.
     Never,
     /// Nobody has said, or there is no lock that could end.
@@ -297,7 +317,7 @@ impl Expiry {
     pub fn left(self) -> Option<Duration> {
         match self {
             Expiry::In(left) => Some(left),
-            Expiry::Never | Expiry::Unknown => None,
+            Expiry::WithCommand | Expiry::Never | Expiry::Unknown => None,
         }
     }
 }
@@ -329,9 +349,15 @@ impl LockState {
 
     /// Returns the holder known as `id`, and the rest of its lease.
     pub fn held_by(&self, id: &HolderId) -> Option<(&Holder, Duration)> {
-        let alone = self.holder.iter().map(|holder| (holder, self.expiry.left().unwrap_or_default()));
-        let shares = self.shares.iter().flat_map(|shares| &shares.held).map(|share| (&share.holder, share.ttl));
-        alone.chain(shares).find(|(holder, _)| holder.id == *id)
+        let alone = self.holder.iter().map(|holder| (holder, self.expiry));
+        let shares = self.shares.iter().flat_map(|shares| &shares.held).map(|share| (&share.holder, share.expiry));
+        let found = alone.chain(shares).find(|(holder, _)| holder.id == *id);
+        found.map(|(holder, expiry)| (holder, expiry.left().unwrap_or_default()))
+    }
+
+    /// Returns the file that processes of a command have open which keep the lock, if its nxlock and guard are gone.
+    pub fn orphaned(&self) -> Option<&Path> {
+        self.holders().find_map(|holder| holder.orphaned.as_deref())
     }
 
     /// Returns whether all who hold the lock are known, as far as their list goes.
@@ -355,7 +381,19 @@ impl LockState {
     }
 
     /// Returns what an administrator of these locks should know.
-    pub fn warning(&self) -> Option<&'static str> {
+    pub fn warning(&self) -> Option<String> {
+        let orphaned = self.orphaned().map(|file| {
+            let whose = if self.kind == StateKind::Shared { "a" } else { "the" };
+            let file = text::path(file);
+            format!(
+                "{whose} holder's nxlock is gone, and processes of its command keep the lock until they end, among \
+                 those that have {file} open"
+            )
+        });
+        orphaned.or_else(|| self.warning_of_kind().map(str::to_owned))
+    }
+
+    fn warning_of_kind(&self) -> Option<&'static str> {
         match self.kind {
             StateKind::NoExpiry | StateKind::Legacy => Some("it has no expiry: it does not end by itself"),
             StateKind::WrongType(_) => Some("the key is of another type: it cannot be a lock"),
@@ -395,7 +433,7 @@ impl LockState {
             let granted = fence.map(|Fence(us)| SystemTime::UNIX_EPOCH + Duration::from_micros(us));
             let since = granted.unwrap_or(told.born).min(now);
             let held = now.duration_since(since).unwrap_or_default();
-            Holder { id: told.id, owner: told.owner, since, held, reason: told.reason, terms: told.terms }
+            Holder::of(told, since, held)
         });
         let legacy = Legacy::read(value, now).filter(|_| holder.is_none() && ttl.is_none());
         let is_shared = value.starts_with(SHARED_VALUE.as_bytes());

@@ -54,23 +54,27 @@ pub fn insist<T>(within: Duration, ask: impl FnMut(Limit<'_>) -> Result<T, Error
     ask_again(within, ask).0
 }
 
-/// Does the same, and returns whether a request before the last one may have been carried out.
+/// Does the same, and returns whether a request before the last one may have been carried out. If any may have been,
+/// the error is that of an unanswered request, whatever the last attempt met.
 fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Error>) -> (Result<T, Error>, bool) {
     let give_up = Limit::until(Moment::now() + within);
     let mut backoff = Backoff::new();
     let mut before: Option<Error> = None;
     let mut in_doubt = false;
     loop {
-        match ask(give_up) {
-            Err(error) if error.is_retryable() && !give_up.until.passed() => {
-                log::trace(format_args!("{error}"));
-                in_doubt |= error.kind == ErrorKind::Unanswered;
-                before = Some(error);
-            }
+        let error = match ask(give_up) {
+            Ok(answer) => return (Ok(answer), in_doubt),
+            Err(error) => error,
+        };
+        in_doubt |= error.kind == ErrorKind::Unanswered;
+        if !error.is_retryable() || give_up.until.passed() {
             // A last attempt that timed out tells less than the error before it.
-            Err(error) if error.is_retryable() => return (Err(before.unwrap_or(error)), in_doubt),
-            answer => return (answer, in_doubt),
+            let error = if error.is_retryable() { before.unwrap_or(error) } else { error };
+            let kind = if in_doubt { ErrorKind::Unanswered } else { error.kind };
+            return (Err(Error { kind, ..error }), in_doubt);
         }
+        log::trace(format_args!("{error}"));
+        before = Some(error);
         // This only sleeps; if poll(2) fails, the retry comes early.
         let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);
     }
@@ -126,6 +130,41 @@ mod tests {
         assert!(matches!(before, ReleaseAnswer::NotYours(_)));
         for state in [held_for(Duration::ZERO), LockState::free(None)] {
             assert!(matches!(release_of_which_a_reply_was_lost(&state), ReleaseAnswer::InDoubt));
+        }
+    }
+
+    fn error(kind: ErrorKind) -> Error {
+        Error { kind, ..Error::internal("release", &"no") }
+    }
+
+    #[test]
+    fn an_error_after_a_request_that_may_have_been_carried_out_leaves_that_open() {
+        let mut errors = [ErrorKind::Unanswered, ErrorKind::Unreachable, ErrorKind::Refused].into_iter();
+        let ask = |_: Limit<'_>| -> Result<(), Error> { Err(error(errors.next().unwrap())) };
+        assert_eq!(insist(Duration::from_secs(60), ask).unwrap_err().kind, ErrorKind::Unanswered);
+        let mut errors = [ErrorKind::Unreachable, ErrorKind::Refused].into_iter();
+        let ask = |_: Limit<'_>| -> Result<(), Error> { Err(error(errors.next().unwrap())) };
+        assert_eq!(insist(Duration::from_secs(60), ask).unwrap_err().kind, ErrorKind::Refused);
+    }
+
+    #[test]
+    fn a_last_attempt_that_may_have_been_carried_out_leaves_that_open() {
+        // On a busy machine the time may be up with the first attempt: then there was no other.
+        loop {
+            let mut asked = 0;
+            let ask = |limit: Limit<'_>| -> Result<(), Error> {
+                asked += 1;
+                if asked == 1 {
+                    return Err(error(ErrorKind::Unreachable));
+                }
+                limit.wait_for(&[]).unwrap();
+                Err(error(ErrorKind::Unanswered))
+            };
+            let failed = insist(Duration::from_millis(200), ask).unwrap_err();
+            if asked > 1 {
+                assert_eq!(failed.kind, ErrorKind::Unanswered);
+                return;
+            }
         }
     }
 

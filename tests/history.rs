@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::clock::Clock;
 use crate::support::turns::{Turn, acquire, is_free, lock_status, release};
 use crate::support::{
-    Authority, Cluster, Fate, Five, Local, Nxlock, Proxy, Redis, Sentinels, Terminal, eventually, record, wall,
+    Authority, Cluster, Done, Fate, Five, Local, Nxlock, Proxy, Redis, Sentinels, Terminal, eventually, record, wall,
 };
 
 const RUNS: &str = "{lock:job}:runs";
@@ -309,15 +309,28 @@ fn a_lock_whose_key_became_another_was_lost() {
     assert_eq!(outcomes(&redis), ["lost"]);
 }
 
-#[test]
-fn who_cannot_reach_the_server_at_the_end_is_told_what_is_not_recorded() {
-    let redis = Redis::start();
-    let mut holder = Turn::had(&redis, &["--record", "--server-timeout", "300ms", "-t", "1h"]);
-    redis.hang();
+/// Holds the lock until the server no longer answers, and returns how that ends.
+fn run_that_ends_without(redis: &mut Redis, goes: impl FnOnce(&mut Redis)) -> Done {
+    let mut holder = Turn::had(redis, &["--record", "--server-timeout", "2s", "-t", "1h"]);
+    goes(redis);
     holder.is_told();
-    holder.finish().exits(0).says("and the end of the run is not recorded");
+    holder.finish().exits(0)
+}
+
+#[test]
+fn a_run_whose_release_cannot_leave_says_that_its_end_is_not_recorded() {
+    let mut redis = Redis::start();
+    // Nobody listens any more, so no byte of the release leaves nxlock.
+    run_that_ends_without(&mut redis, Redis::kill).says("and the end of the run is not recorded");
+}
+
+#[test]
+fn a_run_whose_release_is_not_answered_says_that_its_end_may_not_be_recorded() {
+    let mut redis = Redis::start();
+    // The kernel takes the release, and a connection too, for a server that does not read it.
+    let done = run_that_ends_without(&mut redis, |redis| redis.hang());
+    done.says("and the end of the run may not be recorded").never_says("is not recorded");
     redis.resume();
-    // The request may have arrived after all.
     redis.ask::<i64>(&["DEL", "lock:job", "{lock:job}:queue", "{lock:job}:waiters"]);
 }
 

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use crate::support::{Done, Nxlock, Redis, eventually, unused_port};
+use crate::support::{Done, Nxlock, Redis, answered, eventually, unused_port};
 
 /// Requests the lock without waiting; the command must not run.
 fn attempt(redis: &Redis) -> Done {
-    refused(redis.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]))
+    is_refused(answered(|| redis.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"])))
 }
 
 fn refused(call: Nxlock) -> Done {
-    call.run().never_says("ran\n").never_says("held by").never_says("panicked")
+    is_refused(call.run())
+}
+
+fn is_refused(done: Done) -> Done {
+    done.never_says("ran\n").never_says("held by").never_says("panicked")
 }
 
 #[test]
@@ -72,15 +76,16 @@ fn a_replica_is_no_place_to_lock_even_if_it_shows_the_lock_as_held() {
     // A replica whose master is away; it serves the data that it has.
     redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
     attempt(&redis).exits(69).says("READONLY").says("name the master");
-    redis.nxlock(["renew", "job", &token, "--ttl", "1m", "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
-    redis.nxlock(["release", "job", &token, "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
-    redis.nxlock(["release", "job", "x", "--server-timeout", "500ms"]).run().exits(69).says("READONLY");
-    redis.nxlock(["acquire", "free", "--ttl", "1m", "-n", "--server-timeout", "500ms"]).run().exits(69);
+    let soon = |words: &[&str]| answered(|| redis.nxlock(["--server-timeout", "500ms"].iter().chain(words).copied()));
+    soon(&["renew", "job", &token, "--ttl", "1m"]).exits(69).says("READONLY");
+    soon(&["release", "job", &token]).exits(69).says("READONLY");
+    soon(&["release", "job", "x"]).exits(69).says("READONLY");
+    soon(&["acquire", "free", "--ttl", "1m", "-n"]).exits(69);
     // A replica may show a state of any age.
-    redis.nxlock(["status", "job", "--server-timeout", "500ms"]).run().exits(69).says("does not hear from it");
+    soon(&["status", "job"]).exits(69).says("does not hear from it");
     redis.ask::<()>(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     attempt(&redis).exits(69).says("MASTERDOWN");
-    redis.nxlock(["status", "job", "--server-timeout", "500ms"]).run().exits(69).says("MASTERDOWN");
+    soon(&["status", "job"]).exits(69).says("MASTERDOWN");
     redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
     redis.nxlock(["release", "job", &token]).run().exits(0);
 }
@@ -106,10 +111,10 @@ fn a_server_that_is_still_loading_is_not_busy() {
     // A tenth of a second per key: 20 s, more than this test takes.
     redis.restart_with(&["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]);
     redis.leave_as_it_is();
-    let call = |verb: &[&'static str]| redis.nxlock(verb.iter().chain(&["--server-timeout", "1s"]).copied());
-    refused(call(&["acquire", "job", "--ttl", "1m", "-n"])).exits(69).says("LOADING").says("try again soon");
-    call(&["status", "job"]).run().exits(69).says("LOADING");
-    call(&["release", "job", "x"]).run().exits(69).says("LOADING");
+    let call = |verb: &[&str]| answered(|| redis.nxlock(verb.iter().chain(&["--server-timeout", "1s"]).copied()));
+    is_refused(call(&["acquire", "job", "--ttl", "1m", "-n"])).exits(69).says("LOADING").says("try again soon");
+    call(&["status", "job"]).exits(69).says("LOADING");
+    call(&["release", "job", "x"]).exits(69).says("LOADING");
 }
 
 #[test]
@@ -122,8 +127,8 @@ fn a_server_without_memory_grants_nothing_and_keeps_what_it_granted() {
     let mut running = running.start();
     running.line("on");
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    let other = redis.nxlock(["run", "other", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
-    refused(other).exits(69).says("OOM").says("maxmemory");
+    let other = answered(|| redis.nxlock(["run", "other", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]));
+    is_refused(other).exits(69).says("OOM").says("maxmemory");
     for _ in 0..3 {
         eventually("the lease runs down", || redis.pttl("lock:long") < 4500);
         eventually("the lease is renewed", || redis.pttl("lock:long") > 5000);
@@ -192,8 +197,8 @@ fn a_port_that_nobody_listens_on_is_not_found_to_be_busy() {
         &["renew", "job", "x", "--ttl", "1m"],
         &["status", "job"],
     ] {
-        let call = Nxlock::new(verb.to_vec()).env("NXLOCK_SERVER", &url).env("NXLOCK_SERVER_TIMEOUT", "300ms");
-        refused(call).exits(69).says("refused").says(&url).within(Duration::from_millis(600));
+        let call = || Nxlock::new(verb.to_vec()).env("NXLOCK_SERVER", &url).env("NXLOCK_SERVER_TIMEOUT", "300ms");
+        is_refused(answered(call)).exits(69).says("refused").says(&url).within(Duration::from_millis(600));
     }
 }
 
@@ -251,8 +256,8 @@ fn something_that_is_no_redis_is_said_to_be_that() {
             let _ = std::io::Write::write_all(&mut client, b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    let call = Nxlock::new(["status", "job", "-s", &url, "--server-timeout", "300ms"]);
-    refused(call).exits(69).says("does not speak the Redis protocol");
+    let call = || Nxlock::new(["status", "job", "-s", &url, "--server-timeout", "300ms"]);
+    is_refused(answered(call)).exits(69).says("does not speak the Redis protocol");
 }
 
 #[test]
@@ -260,7 +265,6 @@ fn too_many_clients_are_weather() {
     let redis = Redis::start();
     let mut kept = redis.connection().unwrap();
     redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).exec(&mut kept).unwrap();
-    let call = redis.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
-    refused(call).exits(69).says("max number of clients");
+    attempt(&redis).exits(69).says("max number of clients");
     redis::cmd("CONFIG").arg(&["SET", "maxclients", "100"]).exec(&mut kept).unwrap();
 }

@@ -31,7 +31,7 @@ pub use cluster::Cluster;
 pub use job::Job;
 pub use lasting::Pool;
 pub use network::{Condition, Network, Way};
-pub use nxlock::{Done, Nxlock, Running, hear_signals, program};
+pub use nxlock::{Done, Nxlock, Running, answered, hear_signals, program};
 pub use proxy::{Fate, Proxy};
 pub use pty::Terminal;
 pub use redis::{Redis, unused_port};

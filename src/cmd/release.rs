@@ -7,7 +7,7 @@ use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, Owner, Token, words};
+use crate::lock::{Asker, Claim, Holder, HolderId, LockState, Owner, Token, words};
 use crate::report::{Answer, Asked, NotYours, Released, Report, Wanted};
 use crate::retry::{self, Backoff, ReleaseAnswer};
 use crate::store::LockStatus;
@@ -83,10 +83,10 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
             return Err(Error { cause, ..error }.into());
         }
     };
-    let report = |answer| {
+    let report = |holder: &Holder, answer| {
         Ok(Report::Asked(Asked { lock: lock.clone(), holder: holder.clone(), answer, waited: began.elapsed() }))
     };
-    let Some(wait) = asked.wait.filter(|_| answer == Answer::Asked) else { return report(answer) };
+    let Some(wait) = asked.wait.filter(|_| answer == Answer::Asked) else { return report(&holder, answer) };
     log::trace(format_args!("asked {}, to give up \"{}\": waiting", words::who(&holder), lock.name));
     let until = began + wait;
     let mut backoff = Backoff::new();
@@ -96,14 +96,17 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
         let _ = Limit::until(until.min(Moment::now() + backoff.next())).wait_for(&[]);
         let seen = retry::insist(timeout, |limit| store.inspect_holder(&lock.name, id, limit));
         match seen {
-            Ok(LockStatus { state, .. }) if state.held_by(id).is_none() && state.tells_holders() => {
+            Ok(LockStatus { state, .. }) if is_over(&state, id) => {
                 // The holder has done so, unless it ended before it was to renew the lock.
                 if let Err(error) = store.ask_no_more(&lock.name, &asker, Limit::until(Moment::now() + timeout)) {
                     log::trace(format_args!("{error}"));
                 }
-                return report(Answer::NoLongerHolds);
+                return match state.held_by(id) {
+                    Some((orphaned, _)) => report(orphaned, Answer::Refuses),
+                    None => report(&holder, Answer::NoLongerHolds),
+                };
             }
-            Ok(_) if until.passed() => return report(Answer::StillHeld),
+            Ok(_) if until.passed() => return report(&holder, Answer::StillHeld),
             Ok(LockStatus { state, .. }) if repeat_at.passed() => {
                 repeat_at = Moment::now() + REPEATED;
                 let rest = state.held_by(id).map(|(_, rest)| rest).unwrap_or_default();
@@ -116,6 +119,15 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
             Err(error) if until.passed() || !error.is_retryable() => return Err(error.into()),
             Ok(_) | Err(_) => {}
         }
+    }
+}
+
+/// Returns whether it is known that the holder with this ID holds the lock no more, or that nobody is left to hear a
+/// request to it.
+fn is_over(state: &LockState, id: &HolderId) -> bool {
+    match state.held_by(id) {
+        Some((holder, _)) => holder.orphaned.is_some(),
+        None => state.tells_holders(),
     }
 }
 

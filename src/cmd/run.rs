@@ -32,6 +32,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
     see_processes(&lock)?;
     claim.recording = asked.recording.recording(&claim);
+    claim.at_least = asked.at_least;
     let is_recorded = claim.recording.is_some();
     let wants = Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx);
     let wants = Wants { records: asked.recording.option(), ..wants };

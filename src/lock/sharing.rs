@@ -1,9 +1,8 @@
 //! How many may hold a lock at a time, and who holds one together with others.
 
 use std::str::FromStr;
-use std::time::Duration;
 
-use super::{Fence, Holder};
+use super::{Expiry, Fence, Holder};
 
 /// How many may hold a lock while a holder does, itself included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,8 +31,7 @@ pub struct Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub holder: Holder,
-    /// Rest of its lease.
-    pub ttl: Duration,
+    pub expiry: Expiry,
     pub fence: Option<Fence>,
     pub slot: Option<u16>,
     /// False while the share is reserved for a waiter that has not claimed it yet.

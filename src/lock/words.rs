@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Holder, Legacy, LockState, Lost, Owner, RunEnd, RunOutcome, Shares, Sharing, StateKind, Told};
+use super::{Expiry, Holder, Legacy, LockState, Lost, Owner, RunEnd, RunOutcome, Shares, Sharing, StateKind, Told};
 use crate::duration::span;
 use crate::text::instant;
 
@@ -70,6 +70,23 @@ pub fn held_by_after(state: &LockState, since: Duration) -> String {
         (None, StateKind::Contested) => "contested: no holder has a majority of the servers".to_owned(),
         (None, StateKind::Unknown) => "unknown, since too few servers answer".to_owned(),
         (None, _) => "held by another program".to_owned(),
+    }
+}
+
+/// Why a holder cannot be asked whose nxlock and guard are gone.
+pub const ORPHANED: &str = "its nxlock is gone, and processes of its command keep the lock until they end";
+
+/// Returns how a lock ends that is not free, as the end of a sentence, `since` after the state was read; nothing if that
+/// is not known.
+pub fn ends_after(state: &LockState, since: Duration) -> String {
+    match state.expiry {
+        Expiry::In(left) => format!(", lease {}", span(left.saturating_sub(since))),
+        Expiry::WithCommand if state.orphaned().is_some() => {
+            ", kept by processes of a command whose nxlock is gone".to_owned()
+        }
+        Expiry::WithCommand => ", kept by processes of its command after its lease".to_owned(),
+        Expiry::Never => ", lease without end".to_owned(),
+        Expiry::Unknown => String::new(),
     }
 }
 

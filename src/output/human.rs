@@ -5,7 +5,8 @@ mod check;
 use std::io::IsTerminal;
 
 use super::history::{self, Clock};
-use super::status::{Table, block, detail, quoted};
+use super::status::{Table, block, detail, processes_of, quoted};
+use crate::descriptors;
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{StateKind, words};
@@ -72,8 +73,7 @@ fn standings(status: &StatusRows) -> String {
 /// Returns the usable width of stdout if it is a terminal. The last column is left empty: writing it may wrap the line.
 pub fn columns() -> Option<usize> {
     let stdout = std::io::stdout();
-    let width = || terminal_size::terminal_size_of(&stdout).map_or(80, |(width, _)| usize::from(width.0));
-    stdout.is_terminal().then(|| width().saturating_sub(1))
+    stdout.is_terminal().then(|| descriptors::window(&stdout).0.saturating_sub(1))
 }
 
 fn token(acquired: &Acquired) -> String {
@@ -151,12 +151,14 @@ fn ask(Asked { lock, holder, answer, waited }: &Asked) {
         Answer::StillHeld => {
             log::error(format_args!("{who}, was asked, and still holds \"{name}\" after {}", span(*waited)));
         }
-        Answer::Refuses if holder.terms.no_ask => log::error(format_args!(
-            "{who}, cannot be asked to give up \"{name}\": it refuses (--no-ask, or --lost-signal none)"
-        )),
-        Answer::Refuses => log::error(format_args!(
-            "{who}, cannot be asked to give up \"{name}\": no process renews that lock, which ends with its lease"
-        )),
+        Answer::Refuses => {
+            let why = match &holder.orphaned {
+                Some(file) => format!("{}; see which ones: {}", words::ORPHANED, processes_of(file)),
+                None if holder.terms.no_ask => "it refuses (--no-ask, or --lost-signal none)".to_owned(),
+                None => "no process renews that lock, which ends with its lease".to_owned(),
+            };
+            log::error(format_args!("{who}, cannot be asked to give up \"{name}\": {why}"));
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    Fence, Holder, Legacy, LockState, Lost, Run, Share, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told,
-    words,
+    Expiry, Fence, Holder, Legacy, LockState, Lost, Run, Share, Sharing, Slot, SlotCount, StateKind, Supersedes, Token,
+    Told, words,
 };
 use crate::log;
 use crate::report::{
@@ -180,7 +180,7 @@ fn state(state: &LockState) -> [(&'static str, Value); 7] {
         ("holders", holders),
         ("taken", json!(taken)),
         ("slots", json!(slots)),
-        ("ttl_ms", state.expiry.left().map_or(Value::Null, millis)),
+        ("ttl_ms", ttl(state.expiry)),
         ("fence", fence(state.fence)),
     ]
 }
@@ -194,13 +194,13 @@ pub fn holder(holder: &Holder) -> Value {
         "since": text::instant(holder.since),
         "held_ms": millis(holder.held),
         "reason": holder.reason.as_ref().map(Tainted::raw),
-        "may_be_asked": holder.terms.may_be_asked(),
+        "may_be_asked": holder.may_be_asked(),
     })
 }
 
 fn share(share: &Share) -> Value {
     let mut value = holder(&share.holder);
-    value["ttl_ms"] = millis(share.ttl);
+    value["ttl_ms"] = ttl(share.expiry);
     value["fence"] = fence(share.fence);
     value["slot"] = json!(share.slot);
     value["slots"] = json!(share.sharing().slots().map(SlotCount::get));
@@ -211,7 +211,7 @@ fn share(share: &Share) -> Value {
 /// Returns the holder of an exclusive lock as one of its holders.
 fn sole_holder(state: &LockState, by: &Holder) -> Value {
     let mut value = holder(by);
-    value["ttl_ms"] = state.expiry.left().map_or(Value::Null, millis);
+    value["ttl_ms"] = ttl(state.expiry);
     value["fence"] = fence(state.fence);
     value["slot"] = Value::Null;
     value["slots"] = json!(1);
@@ -240,7 +240,7 @@ fn row(row: &Row, doubts: &[String]) -> Value {
     let rest = [
         ("queue", row.status.queue.iter().map(waiter).collect()),
         ("legacy", seen.legacy.map_or(Value::Null, legacy)),
-        ("warnings", seen.warning().map(str::to_owned).into_iter().chain(doubts.iter().cloned()).collect()),
+        ("warnings", seen.warning().into_iter().chain(doubts.iter().cloned()).collect()),
     ];
     object(name.into_iter().chain(state(seen)).chain(rest))
 }
@@ -338,6 +338,10 @@ pub fn kind(error: &Error) -> &'static str {
 
 pub fn fence(fence: Option<Fence>) -> Value {
     fence.map_or(Value::Null, |fence| json!(fence.0))
+}
+
+fn ttl(expiry: Expiry) -> Value {
+    expiry.left().map_or(Value::Null, millis)
 }
 
 pub fn millis(duration: Duration) -> Value {

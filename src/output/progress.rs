@@ -6,9 +6,10 @@ use std::time::Duration;
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::clock::Moment;
+use crate::descriptors;
 use crate::duration::span;
 use crate::error::Error;
-use crate::lock::words::{held_by_after, process};
+use crate::lock::words::{ends_after, held_by_after, process};
 use crate::lock::{Expiry, LockName, LockState, Sharing, StateKind};
 use crate::log::{self, Level, Text, line, offer};
 use crate::store::QueuePlace;
@@ -74,7 +75,7 @@ impl Waiting {
     pub fn held(&mut self, state: &LockState, place: QueuePlace) {
         self.warn_of_other_numbers(state);
         self.news = Some(News::Held { state: state.clone(), place, seen: Moment::now() });
-        self.tell("held");
+        self.tell(if state.orphaned().is_some() { "orphaned" } else { "held" });
     }
 
     /// Reports once that others asked for another number of slots.
@@ -122,7 +123,7 @@ impl Waiting {
             Some(News::Held { state, place, seen }) => {
                 let held = held_by_after(state, seen.elapsed());
                 let place = ahead(*place).map_or(String::new(), |ahead| format!(", {ahead}"));
-                format!("{held}{}{place}", lease(state, *seen))
+                format!("{held}{}{place}", ends_after(state, seen.elapsed()))
             }
         };
         format!("waiting for \"{}\": {what}; waited {}", self.name, self.waited())
@@ -136,7 +137,10 @@ impl Waiting {
             Some(News::Held { state, seen, .. }) => match &state.holder {
                 Some(holder) if !matches!(state.kind, StateKind::Contested | StateKind::Unknown) => {
                     let held = span(whole(holder.held + seen.elapsed()));
-                    format!("; held {held} by {}{}", process(&holder.owner), lease(state, *seen))
+                    format!("; held {held} by {}{}", process(&holder.owner), ends_after(state, seen.elapsed()))
+                }
+                _ if state.expiry == Expiry::WithCommand => {
+                    format!("; {}{}", held_by_after(state, seen.elapsed()), ends_after(state, seen.elapsed()))
                 }
                 _ => format!("; {}", held_by_after(state, seen.elapsed())),
             },
@@ -173,7 +177,7 @@ impl Waiting {
             self.drawn = false;
             return;
         }
-        let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
+        let (columns, _) = descriptors::window(std::io::stderr());
         // Leave the last column empty: writing it may wrap the line.
         let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
         // Bypass anstream, which strips escapes where colours are unwanted.
@@ -206,15 +210,6 @@ fn ahead(place: QueuePlace) -> Option<String> {
         0 => None,
         1 => Some("we are next".to_owned()),
         n => Some(format!("{} ahead of us", n - 1)),
-    }
-}
-
-/// Returns how long the lease still runs, as the end of a sentence; nothing if that is not known.
-fn lease(state: &LockState, seen: Moment) -> String {
-    match state.expiry {
-        Expiry::In(left) => format!(", lease {}", span(left.saturating_sub(seen.elapsed()))),
-        Expiry::Never => ", lease without end".to_owned(),
-        Expiry::Unknown => String::new(),
     }
 }
 

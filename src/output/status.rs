@@ -1,5 +1,7 @@
 //! Lock status for people: a table of locks, and the details of one.
 
+use std::path::Path;
+
 use anstyle::{AnsiColor, Style};
 
 use super::history::{self, Clock};
@@ -108,6 +110,11 @@ fn dash() -> Cell {
     Cell { text: "-".to_owned(), style: FAINT }
 }
 
+/// Returns the rest of a lease.
+fn lease(expiry: Expiry) -> String {
+    expiry.left().map_or_else(|| "no end".to_owned(), span)
+}
+
 fn lock(row: &Row) -> Line {
     let LockStatus { state, queue } = &row.status;
     let mut holders = state.holders();
@@ -126,9 +133,8 @@ fn lock(row: &Row) -> Line {
         holder.map_or_else(dash, |holder| holder.id.to_string().into()),
         holder.map(|holder| holder.held).or(held).map_or_else(dash, |held| span(held).into()),
         match state.expiry {
-            Expiry::In(left) => span(left).into(),
-            Expiry::Never => "no end".into(),
             Expiry::Unknown => dash(),
+            expiry => lease(expiry).into(),
         },
         if queue.is_empty() { dash() } else { count(queue).into() },
         match &state.legacy {
@@ -160,7 +166,7 @@ fn share(share: &Share) -> Line {
         words::process(&holder.owner).into(),
         holder.id.to_string().into(),
         span(holder.held).into(),
-        span(share.ttl).into(),
+        lease(share.expiry).into(),
         dash(),
         holder.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
@@ -255,9 +261,14 @@ fn sharer(share: &Share) -> String {
     let holder = &share.holder;
     let slot = share.slot.map(|slot| format!(", slot {slot}")).unwrap_or_default();
     let time = if share.is_claimed { format!("for {}", span(holder.held)) } else { "reserved".to_owned() };
+    let lease = match share.expiry {
+        _ if holder.orphaned.is_some() => "its nxlock is gone".to_owned(),
+        Expiry::WithCommand => "its lease has ended".to_owned(),
+        expiry => format!("lease {}", lease(expiry)),
+    };
     let no_ask = if holder.terms.no_ask { ", cannot be asked" } else { "" };
     let reason = holder.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("{}, id {}{slot}, {time}, lease {}{no_ask}{reason}", words::who(holder), holder.id, span(share.ttl))
+    format!("{}, id {}{slot}, {time}, {lease}{no_ask}{reason}", words::who(holder), holder.id)
 }
 
 /// Returns who holds a lock, since when, the rest of its lease, the reason, and the commands that ask for it and break
@@ -281,6 +292,13 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
             line("lease", format!("the last ends in {} unless it is renewed", span(left)));
         }
         Expiry::In(left) => line("lease", format!("{} left unless it is renewed", span(left))),
+        Expiry::WithCommand if state.kind == StateKind::Shared => {
+            line("lease", "none: a holder's share is kept by the processes of its command until they end".into());
+        }
+        Expiry::WithCommand if state.orphaned().is_some() => line("lease", format!("none: {}", words::ORPHANED)),
+        Expiry::WithCommand => {
+            line("lease", "ended: processes of its command keep the lock until they end".into());
+        }
         Expiry::Never => line("lease", "none: it does not end by itself".into()),
         Expiry::Unknown => {}
     }
@@ -289,6 +307,9 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
     }
     if let Some(reason) = state.holder.as_ref().and_then(|holder| holder.reason.as_ref()) {
         line("reason", reason.to_string());
+    }
+    if let Some(file) = state.orphaned() {
+        line("see", processes_of(file));
     }
     match options.and_then(|options| asks(lock, state, options)) {
         Some(asks) => line("ask", asks),
@@ -303,9 +324,14 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
     text
 }
 
+/// Returns the command that shows the processes which have this file open.
+pub fn processes_of(file: &Path) -> String {
+    format!("fuser {}", quoted(&file.to_string_lossy()))
+}
+
 /// Returns the command that asks a holder to give up, if one may be asked.
 fn asks(lock: &Named, state: &LockState, options: &str) -> Option<String> {
-    let id = id_of(state, |holder| holder.terms.may_be_asked())?;
+    let id = id_of(state, Holder::may_be_asked)?;
     Some(releases(lock, &format!("--ask {id}"), options))
 }
 

@@ -308,7 +308,8 @@ impl Store for Local {
                 transaction.settle()?;
                 return Ok(Acquired::Done(Box::new(run), transaction.state(), place));
             }
-            let mut ask = Request { token: &claim.token, ttl: ttl.get(), mode, life, held, waiting };
+            let (token, at_least) = (&claim.token, claim.at_least);
+            let mut ask = Request { token, ttl: ttl.get(), at_least, mode, life, held, waiting };
             Ok(match transaction.acquire(&mut ask)? {
                 Response::Granted(Granted { fence, slot }) => {
                     if let Some(recording) = &claim.recording

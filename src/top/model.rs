@@ -153,7 +153,8 @@ impl Model {
         self.notice = Some(match answer {
             Ok(Outcome::Yes(holder)) => format!("asked {}, to give up \"{}\"", words::who(&holder), lock.name),
             Ok(Outcome::Refuses(holder)) => {
-                format!("not asked: {}, cannot be asked to give up \"{}\"", words::who(&holder), lock.name)
+                let why = if holder.orphaned.is_some() { format!(": {}", words::ORPHANED) } else { String::new() };
+                format!("not asked: {}, cannot be asked to give up \"{}\"{why}", words::who(&holder), lock.name)
             }
             Ok(Outcome::NotTheHolder(state)) => {
                 format!("not asked: \"{}\" has changed hands, {}", lock.name, words::now_whose(&state))
@@ -320,12 +321,15 @@ impl Model {
 fn steady(row: &mut Row) {
     let whole = |time: &mut Duration| *time = Duration::from_secs(time.as_secs());
     row.status.state.holder.iter_mut().for_each(|holder| whole(&mut holder.held));
-    if let Expiry::In(left) = &mut row.status.state.expiry {
-        whole(left);
-    }
+    let lease = |expiry: &mut Expiry| {
+        if let Expiry::In(left) = expiry {
+            whole(left);
+        }
+    };
+    lease(&mut row.status.state.expiry);
     for share in row.status.state.shares.iter_mut().flat_map(|shares| &mut shares.held) {
         whole(&mut share.holder.held);
-        whole(&mut share.ttl);
+        lease(&mut share.expiry);
     }
     row.status.queue.iter_mut().for_each(|waiter| whole(&mut waiter.waiting));
 }

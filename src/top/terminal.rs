@@ -16,6 +16,7 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::clock::Moment;
+use crate::descriptors;
 use crate::wait::{Limit, Woken};
 
 pub struct Terminal {
@@ -78,8 +79,7 @@ impl Terminal {
 
     /// Returns columns and rows.
     pub fn size(&self) -> (usize, usize) {
-        let size = terminal_size::terminal_size_of(&self.terminal);
-        size.map_or((80, 24), |(columns, rows)| (usize::from(columns.0), usize::from(rows.0)))
+        descriptors::window(&self.terminal)
     }
 
     /// Shows these lines and nothing else. Stops early when a descriptor in `urgent` becomes readable.

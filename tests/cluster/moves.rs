@@ -8,7 +8,7 @@ use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::turns::{
     Turn, acquire, break_it, counted, fences_rise, grants, is_free, is_renewed, lock_status, next_holder, release, turn,
 };
-use crate::support::{Authority, Cluster, Nxlock, Running, eventually};
+use crate::support::{Authority, Cluster, Nxlock, Running, answered, eventually};
 
 const LOCK: &str = "lock:job";
 const QUEUE: &str = "{lock:job}:queue";
@@ -450,8 +450,8 @@ fn a_grant_without_a_fence_is_none_and_gets_one_of_its_own_when_the_slot_has_arr
     let slot = cluster.begins_to_move(LOCK);
     // The migrating node still has the fence, but cannot raise it.
     slot.from().ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    let call = cluster.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
-    call.run().exits(69).prints("").says("OOM");
+    let call = || cluster.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
+    answered(call).exits(69).prints("").says("OOM");
     assert_eq!(slot.ask::<Option<String>>(&["GET", LOCK]), None, "what is given up is given back");
     let mut second = Turn::of(cluster.nxlock(turn(&[])));
     eventually("it has the lock", || slot.ask::<Option<String>>(&["GET", LOCK]).is_some());

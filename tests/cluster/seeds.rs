@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::certificates::certificates;
 use crate::support::turns::{Turn, turn};
-use crate::support::{Authority, Cluster, Nxlock, Redis, eventually, unused_port};
+use crate::support::{Authority, Cluster, Nxlock, Redis, answered, eventually, unused_port};
 
 pub fn seed(node: &Redis) -> String {
     format!("redis+cluster://127.0.0.1:{}", node.port())
@@ -100,8 +100,8 @@ fn without_any_seed_nobody_knows() {
         [&["status"][..], &["run", "job", "--", "echo", "ran"], &["run", "job", "-w", "1m", "--", "echo", "ran"]]
     {
         let call =
-            cluster.nxlock(verb.iter().copied()).env("NXLOCK_SERVER", &url).env("NXLOCK_SERVER_TIMEOUT", "500ms");
-        call.run().exits(69).prints("").says("refused").within(Duration::from_secs(1));
+            || cluster.nxlock(verb.iter().copied()).env("NXLOCK_SERVER", &url).env("NXLOCK_SERVER_TIMEOUT", "500ms");
+        answered(call).exits(69).prints("").says("refused").within(Duration::from_secs(1));
     }
 }
 

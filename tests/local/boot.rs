@@ -77,6 +77,8 @@ fn neither_a_process_nor_a_promise_of_another_boot_is_found_again() {
         left_by_another_boot(&local, &[("life", life), ("until_us", "18000000000000000000")]);
         assert!(is_free(&local), "{life}");
     }
+    left_by_another_boot(&local, &[("life", "holder"), ("not_before_us", "18000000000000000000")]);
+    assert!(is_free(&local));
     // Reserved for a waiter of that boot.
     left_by_another_boot(&local, &[("reserved_for", "1")]);
     assert_eq!(lock_status(&local)["state"], "free");

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::quorum::nothing_is_left;
 use crate::support::turns::{Turn, acquire, lock_status, release};
-use crate::support::{Authority, Five};
+use crate::support::{Authority, Five, answered};
 
 #[test]
 fn whichever_minority_is_down_the_lock_works() {
@@ -32,7 +32,7 @@ fn with_a_majority_down_nothing_can_be_said_and_nothing_is_left() {
         five.each_mut()[at].kill();
     }
     let within = ["--server-timeout", "500ms"];
-    let call = |args: &[&str]| five.nxlock(within.iter().chain(args).copied()).run();
+    let call = |args: &[&str]| answered(|| five.nxlock(within.iter().chain(args).copied()));
     for refusal in [&["-n"][..], &["-w", "300ms"], &[]] {
         let done = call(&[&["run", "job"], refusal, &["--", "echo", "ran"]].concat()).exits(69).prints("");
         let done = done.says("cannot acquire \"job\": 2 of 5 servers answered");

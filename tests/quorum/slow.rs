@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Condition, Fate, Network, Nxlock, Proxy, Redis, Way, eventually};
+use crate::support::{Condition, Fate, Network, Nxlock, Proxy, Redis, Way, answered, eventually};
 
 /// How long each reply takes.
 const LATE: Duration = Duration::from_millis(1200);
@@ -68,8 +68,11 @@ fn a_grant_whose_fence_too_few_servers_take_is_given_back_and_asked_for_again() 
         eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
     }
     let (_proxies, servers) = cutting(&three, usize::MAX);
-    let call = Nxlock::new(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
-    call.env("NXLOCK_SERVER", &servers).run().exits(69).prints("").says("too few of them took the fence");
+    let words = ["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"];
+    answered(|| Nxlock::new(words).env("NXLOCK_SERVER", &servers))
+        .exits(69)
+        .prints("")
+        .says("too few of them took the fence");
     eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
 }
 

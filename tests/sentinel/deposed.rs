@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Connection, cmd};
 
 use crate::support::turns::{Turn, holder_id, is_free, is_renewed, lock_status, queue_is, turn};
-use crate::support::{Authority, Job, MASTER, Redis, Sentinels, eventually, wall};
+use crate::support::{Authority, Job, MASTER, Redis, Sentinels, answered, eventually, wall};
 
 /// Waits until nobody renews the lock at the old master any more.
 fn is_left_alone(old: &mut Connection) {
@@ -244,12 +244,8 @@ fn sentinels_that_disagree_without_a_failover_name_no_master() {
     let (one, other) = (Sentinels::of_one(), Sentinels::of_one());
     for hosts in [[one.hosts(), other.hosts()], [other.hosts(), one.hosts()]] {
         let url = format!("redis+sentinel://{}/{MASTER}", hosts.join(","));
-        let call = one.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
-        call.env("NXLOCK_SERVER", url)
-            .run()
-            .exits(69)
-            .prints("")
-            .says("disagree")
-            .says(&one.servers[0].port().to_string());
+        let words = ["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"];
+        let done = answered(|| one.nxlock(words).env("NXLOCK_SERVER", &url)).exits(69).prints("");
+        done.says("disagree").says(&one.servers[0].port().to_string());
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::support::turns::{Turn, is_renewed};
-use crate::support::{Authority, Done, MASTER, Nxlock, Redis, Sentinels, eventually, unused_port};
+use crate::support::{Authority, Done, MASTER, Nxlock, Redis, Sentinels, answered, eventually, unused_port};
 
 /// Runs a command through this URL, without waiting.
 fn attempt(group: &Sentinels, url: &str, timeout: &str) -> Done {
     let args = ["run", "job", "-n", "--server-timeout", timeout, "--", "echo", "ran"];
-    group.nxlock(args).env("NXLOCK_SERVER", url).run().never_says("held by").never_says("panicked")
+    answered(|| group.nxlock(args).env("NXLOCK_SERVER", url)).never_says("held by").never_says("panicked")
 }
 
 fn url(hosts: &str) -> String {
@@ -93,8 +93,8 @@ fn a_master_that_they_do_not_know_is_a_mistake_in_the_url() {
 fn a_server_that_is_no_sentinel_is_said_to_be_that() {
     let redis = Redis::on_tcp(&[]);
     let url = url(&format!("127.0.0.1:{}", redis.port()));
-    let call = Nxlock::new(["status", "--server-timeout", "500ms"]).env("NXLOCK_SERVER", url);
-    call.run().exits(69).prints("").says("it is not a sentinel");
+    let call = || Nxlock::new(["status", "--server-timeout", "500ms"]).env("NXLOCK_SERVER", &url);
+    answered(call).exits(69).prints("").says("it is not a sentinel");
 }
 
 #[test]

@@ -119,6 +119,15 @@ impl Nxlock {
     }
 }
 
+/// Returns the result of a call that gets an answer within its `--server-timeout`: on a busy machine, a short one may end
+/// before the server has answered, and nxlock then says that. The call is made again until it has its answer.
+#[track_caller]
+pub fn answered(call: impl Fn() -> Nxlock) -> Done {
+    eventually_some("the server answers in time", || {
+        Some(call().run()).filter(|done| !done.both().contains("no answer within"))
+    })
+}
+
 /// A mark on everything that a call starts: processes inherit the environment.
 const MARK: &str = "CALLED_BY_TEST";
 

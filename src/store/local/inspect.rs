@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::time::{Duration, SystemTime};
 
+use super::commands;
+use super::directory::Part;
 use super::fault::LocalError;
 use super::record::{self, Grant, State};
-use super::transaction::Transaction;
+use super::transaction::{InUse, Transaction};
 use crate::lock::{Expiry, Fence, Holder, HolderId, LockState, Share, Shares, StateKind, Token};
 use crate::store::{LockStatus, QueuePlace, Waiter};
 
@@ -56,20 +58,22 @@ impl Transaction<'_> {
             State::Held(grant) => grant,
             State::Shared(_) => return self.shared(fence),
         };
-        let holder = self.by(grant);
+        let byte = commands::byte_of_fence(self.record.fence);
+        let holder = self.by(grant, byte);
         let state = match (grant.reserved, &holder) {
             (Some(_), _) => StateKind::Reserved,
             (None, Some(_)) => StateKind::Held,
             (None, None) => StateKind::Foreign,
         };
-        LockState { kind: state, holder, expiry: runs(self.left(grant)), fence, legacy: None, shares: None }
+        LockState { kind: state, holder, expiry: self.expiry(grant, byte), fence, legacy: None, shares: None }
     }
 
     fn shared(&self, fence: Option<Fence>) -> LockState {
         let share = |share: &record::Share| {
+            let byte = commands::byte_of_share(share.number);
             Some(Share {
-                holder: self.by(&share.grant)?,
-                ttl: self.left(&share.grant),
+                holder: self.by(&share.grant, byte)?,
+                expiry: self.expiry(&share.grant, byte),
                 fence: Some(Fence(share.fence)),
                 slot: share.slot,
                 is_claimed: share.grant.reserved.is_none(),
@@ -78,21 +82,34 @@ impl Transaction<'_> {
         let mut held: Vec<Share> = self.shares().filter_map(share).collect();
         held.sort_by_key(|share| (share.slot, Reverse(share.holder.held)));
         let shares = Shares { held, ..self.occupancy() };
-        let last = self.shares().map(|share| self.left(&share.grant)).max();
-        let expiry = last.map_or(Expiry::Unknown, runs);
+        let is_in_use = |share: &record::Share| self.in_use(commands::byte_of_share(share.number)).is_some();
+        let expiry = match self.shares().map(|share| self.left(&share.grant)).max() {
+            Some(_) if self.shares().any(is_in_use) => Expiry::WithCommand,
+            Some(last) => Expiry::In(last),
+            None => Expiry::Unknown,
+        };
         LockState { kind: StateKind::Shared, holder: None, expiry, fence, legacy: None, shares: Some(shares) }
     }
 
-    /// Returns who has a claim.
-    fn by(&self, grant: &Grant) -> Option<Holder> {
-        grant.token.told().map(|told| Holder {
-            id: told.id,
-            owner: told.owner,
-            since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(grant.since)).unwrap_or(told.born),
-            held: Duration::from_micros(self.now.saturating_sub(grant.granted)),
-            reason: told.reason,
-            terms: told.terms,
+    /// Returns who has a claim. `byte` is the one that processes of its command keep.
+    fn by(&self, grant: &Grant, byte: u64) -> Option<Holder> {
+        let is_orphaned = self.in_use(byte).is_some_and(|claim| claim.is_orphaned);
+        grant.token.told().map(|told| {
+            let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(grant.since)).unwrap_or(told.born);
+            let held = Duration::from_micros(self.now.saturating_sub(grant.granted));
+            let orphaned = is_orphaned.then(|| self.file_of(Part::Commands));
+            Holder { orphaned, ..Holder::of(told, since, held) }
         })
+    }
+
+    /// Returns the claim with this byte, if only processes of its command keep it.
+    fn in_use(&self, byte: u64) -> Option<&InUse> {
+        self.in_use.iter().find(|claim| claim.byte == byte)
+    }
+
+    /// Returns when a claim ends.
+    fn expiry(&self, grant: &Grant, byte: u64) -> Expiry {
+        self.in_use(byte).map_or_else(|| Expiry::In(self.left(grant)), |_| Expiry::WithCommand)
     }
 
     fn left(&self, grant: &Grant) -> Duration {
@@ -110,9 +127,4 @@ impl Transaction<'_> {
         let grants = self.record.grant().into_iter().chain(self.shares().map(|share| &share.grant));
         grants.map(|grant| &grant.token).find(|token| token.id().as_ref() == Some(id)).cloned()
     }
-}
-
-/// Returns when a claim ends: not by itself, if its lease has ended and processes of its command keep it.
-fn runs(left: Duration) -> Expiry {
-    if left.is_zero() { Expiry::Never } else { Expiry::In(left) }
 }

@@ -60,6 +60,8 @@ pub struct Grant {
     /// Ticket of the waiter that the lock is reserved for, until that waiter claims it.
     pub reserved: Option<u64>,
     pub life: Life,
+    /// When a claim may end that the kernel ends; its holder may release it before.
+    pub not_before: Option<u64>,
 }
 
 /// What ends a claim before its lease expires.
@@ -195,16 +197,27 @@ impl Grant {
         if self.reserved.take().is_some() {
             (self.granted, self.since) = (claimed.granted, claimed.since);
         }
-        (self.until, self.life) = (claimed.until, claimed.life);
+        (self.until, self.life, self.not_before) = (claimed.until, claimed.life, claimed.not_before);
     }
 
-    fn fields(&self) -> [(&'static str, String); 6] {
+    /// Returns when it ends if nobody renews it, at the earliest.
+    pub fn lasts_until(&self) -> u64 {
+        self.until.max(self.not_before.unwrap_or(0))
+    }
+
+    /// Turns it into a lease that nobody renews.
+    pub fn becomes_lease(&mut self, until: u64) {
+        (self.until, self.life, self.not_before) = (until, Life::Lease, None);
+    }
+
+    fn fields(&self) -> [(&'static str, String); 7] {
         [
             ("reserved_for", or_dash(self.reserved.as_ref())),
             ("granted_us", self.granted.to_string()),
             ("until_us", self.until.to_string()),
             ("since_ms", self.since.to_string()),
             ("life", self.life.to_string()),
+            ("not_before_us", or_dash(self.not_before.as_ref())),
             ("token", self.token.as_str().to_owned()),
         ]
     }
@@ -218,6 +231,8 @@ impl Grant {
             reserved: entry.optional("reserved_for")?,
             // Version 1 describes processes differently; its claims end with their leases.
             life: entry.text("life").map_or(Ok(Life::Lease), |_| entry.parsed("life"))?,
+            // Not every record of version 2 has it.
+            not_before: entry.text("not_before_us").map_or(Ok(None), |_| entry.optional("not_before_us"))?,
         })
     }
 }
@@ -367,7 +382,8 @@ mod tests {
     }
 
     fn grant(reserved: Option<u64>, life: Life) -> Grant {
-        Grant { token: longest_token(), granted: u64::MAX, until: u64::MAX, since: u64::MAX, reserved, life }
+        let (token, granted, until, since) = (longest_token(), u64::MAX, u64::MAX, u64::MAX);
+        Grant { token, granted, until, since, reserved, life, not_before: reserved.or(Some(u64::MAX)) }
     }
 
     fn longest_process() -> Process {

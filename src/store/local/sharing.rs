@@ -13,7 +13,7 @@ use super::directory::Part;
 use super::fault::LocalError;
 use super::record::{Grant, Life, Share, State};
 use super::shares::Shares;
-use super::transaction::{End, Granted, HolderFile, Request, Transaction};
+use super::transaction::{End, Granted, HolderFile, InUse, Request, Transaction};
 use crate::lock::{Fence, Shares as Occupancy, Sharing, Slot, Token};
 
 /// Maximum number of watched processes that a waiter waits for; beyond that, it polls.
@@ -23,7 +23,7 @@ impl Transaction<'_> {
     /// Reads the shares, and forgets those that have ended, without writing.
     pub(super) fn read_shares(&mut self) -> Result<(), LocalError> {
         let mut shares = Shares::read(self.directory, self.directory.file(&self.record.key, Part::Shares))?;
-        let mut over: Vec<Token> = Vec::new();
+        let (mut over, mut lasting): (Vec<Token>, Vec<(Token, u64)>) = Default::default();
         for share in shares.all() {
             let token = &share.grant.token;
             if self.record.state != State::Shared(share.generation) {
@@ -41,11 +41,19 @@ impl Transaction<'_> {
                     }
                     over.push(token.clone());
                 }
+                End::Lasts(until) => lasting.push((token.clone(), until)),
                 End::Awaited(process) => self.awaited.extend(process.filter(|_| self.awaited.len() < WATCHED)),
-                End::Orphaned => self.orphaned.push(commands::byte_of_share(share.number)),
+                End::InUse { is_orphaned } => {
+                    self.in_use.push(InUse { byte: commands::byte_of_share(share.number), is_orphaned });
+                }
             }
         }
         shares.forget(|share| over.contains(&share.grant.token));
+        for share in shares.lines.iter_mut().flatten() {
+            if let Some((_, until)) = lasting.iter().find(|(token, _)| *token == share.grant.token) {
+                share.grant.becomes_lease(*until);
+            }
+        }
         if shares.is_empty() && matches!(self.record.state, State::Shared(_)) {
             self.record.state = State::Free;
         }

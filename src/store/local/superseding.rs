@@ -15,6 +15,8 @@ pub type Superseders = Lines<Superseder>;
 impl Transaction<'_> {
     /// Forgets a waiter that learns of its dismissal.
     pub(super) fn knows_of_its_dismissal(&mut self, ask: &mut Request<'_>, by: Token) -> Result<Response, LocalError> {
+        // Before anything is forgotten: it is told who has the lock, and asks again after an error.
+        self.settle()?;
         self.no_longer_waits(ask.token)?;
         *ask.waiting = None;
         Ok(Response::Superseded(by))

@@ -54,7 +54,7 @@ fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<(
     let commands = directory.open_file(&part(Part::Commands)).ok()?;
     let is_in_use = |byte| commands::is_kept(commands.as_ref(), &part(Part::Commands), byte).unwrap_or(true);
     let kept = is_taken(record.fence) || record.grant().is_some() && is_in_use(commands::byte_of_fence(record.fence));
-    let runs = |grant: &Grant| !other_boot && grant.until > machine.boot.micros(Moment::now());
+    let runs = |grant: &Grant| !other_boot && grant.lasts_until() > machine.boot.micros(Moment::now());
     let held = record.grant().is_some_and(runs);
     let is_kept = |shares: &Shares, share: &Share| {
         shares.is_kept(share.number).unwrap_or(true) || is_in_use(commands::byte_of_share(share.number))

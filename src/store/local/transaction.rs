@@ -94,9 +94,9 @@ pub struct Transaction<'a> {
     pub(super) now: u64,
     /// Pidfds of the watched processes of claims that no process has open any more.
     pub(super) awaited: Vec<OwnedFd>,
-    /// The bytes of the claims that only processes of their commands keep.
-    pub(super) orphaned: Vec<u64>,
-    /// The lease of the record's claim has ended, and processes of its command keep the claim.
+    /// The claims that only processes of their commands keep.
+    pub(super) in_use: Vec<InUse>,
+    /// The lease of the record's claim has ended, and processes of its command, or its `not_before`, keep the claim.
     outlasted: bool,
 }
 
@@ -104,6 +104,7 @@ pub struct Transaction<'a> {
 pub struct Request<'a> {
     pub token: &'a Token,
     pub ttl: Duration,
+    pub at_least: Option<Duration>,
     pub mode: AcquireMode,
     pub life: Life,
     /// The claim that the requester holds already.
@@ -132,8 +133,20 @@ pub(super) enum End {
     Come,
     /// With the pidfd of the watched process, if no process has the claim open any more.
     Awaited(Option<OwnedFd>),
-    /// No nxlock keeps it any more, or its lease has ended, but processes of its command run.
-    Orphaned,
+    /// Nobody keeps it any more, but it is to last until then.
+    Lasts(u64),
+    /// Processes of its command keep it: its lease has ended, or its nxlock and guard are gone (`is_orphaned`).
+    InUse {
+        is_orphaned: bool,
+    },
+}
+
+/// A claim that only processes of its command keep.
+pub(super) struct InUse {
+    /// The byte that they keep.
+    pub byte: u64,
+    /// Neither nxlock nor the guard has the claim open any more.
+    pub is_orphaned: bool,
 }
 
 impl<'a> Transaction<'a> {
@@ -164,11 +177,11 @@ impl<'a> Transaction<'a> {
             late: Vec::new(),
             now,
             awaited: Vec::new(),
-            orphaned: Vec::new(),
+            in_use: Vec::new(),
             outlasted: false,
         };
         if let Some(grant) = transaction.record.grant().filter(|grant| grant.until <= now) {
-            transaction.outlasted = matches!(transaction.end_of(grant)?, End::Orphaned);
+            transaction.outlasted = matches!(transaction.end_of(grant)?, End::InUse { .. } | End::Lasts(_));
         }
         if matches!(transaction.record.state, State::Shared(_)) {
             transaction.read_shares()?;
@@ -342,7 +355,14 @@ impl<'a> Transaction<'a> {
         match self.end_of(grant)? {
             End::Come => self.record.state = State::Free,
             End::Awaited(process) => self.awaited = process.into_iter().collect(),
-            End::Orphaned => self.orphaned = vec![commands::byte_of_fence(self.record.fence)],
+            End::Lasts(until) => {
+                if let State::Held(grant) = &mut self.record.state {
+                    grant.becomes_lease(until);
+                }
+            }
+            End::InUse { is_orphaned } => {
+                self.in_use = vec![InUse { byte: commands::byte_of_fence(self.record.fence), is_orphaned }];
+            }
         }
         Ok(())
     }
@@ -364,9 +384,20 @@ impl<'a> Transaction<'a> {
         is_in_use: impl Fn() -> Result<bool, LocalError>,
     ) -> Result<End, LocalError> {
         let is_over = match (grant.reserved, grant.life) {
-            (None, Life::Holder) if grant.until > self.now && is_held_open()? => false,
-            (None, Life::Holder) if is_in_use()? => return Ok(End::Orphaned),
-            (None, Life::Holder) => true,
+            (None, Life::Holder) => {
+                let is_held_open = is_held_open()?;
+                let is_kept = is_held_open && grant.until > self.now;
+                if !is_kept && is_in_use()? {
+                    return Ok(End::InUse { is_orphaned: !is_held_open });
+                }
+                // One that has it open still, and is stopped, has lost it.
+                let is_of_now = grant.granted <= self.now && !self.is_of_another_boot();
+                let not_before = grant.not_before.filter(|until| *until > self.now && is_of_now && !is_held_open);
+                if let Some(until) = not_before {
+                    return Ok(End::Lasts(until));
+                }
+                !is_kept
+            }
             _ if grant.until <= self.now => true,
             (Some(ticket), _) => !self.waiters.lives(ticket)?,
             // A grant in the future was made by the clock of another boot.
@@ -453,7 +484,7 @@ impl<'a> Transaction<'a> {
             self.waiters.remove(&waiter.token)?;
         }
         let processes = std::mem::take(&mut self.awaited);
-        let orphaned = std::mem::take(&mut self.orphaned);
+        let in_use: Vec<u64> = self.in_use.iter().map(|claim| claim.byte).collect();
         let grant = self.record.grant();
         let until = match grant {
             Some(grant) => Some(grant.until).filter(|until| *until > self.now),
@@ -466,7 +497,7 @@ impl<'a> Transaction<'a> {
                 shares: self.shares.as_ref().filter(|shares| !shares.is_empty()).and_then(Shares::opened),
                 holder: match grant {
                     Some(Grant { reserved: None, life: Life::Holder | Life::HolderAnd(_), .. })
-                        if orphaned.is_empty() =>
+                        if in_use.is_empty() =>
                     {
                         Some((self.opened_anew()?, self.record.fence))
                     }
@@ -474,7 +505,7 @@ impl<'a> Transaction<'a> {
                 },
                 processes,
                 orphaned: match self.directory.open_file(&self.file_of(Part::Commands)) {
-                    Ok(Some(file)) if !orphaned.is_empty() => Some((file, orphaned)),
+                    Ok(Some(file)) if !in_use.is_empty() => Some((file, in_use)),
                     _ => None,
                 },
                 until: until.map_or(Moment::NEVER, |until| self.machine.boot.moment(until)),
@@ -509,6 +540,7 @@ impl<'a> Transaction<'a> {
             since: micros_of_wall() / 1000,
             reserved: None,
             life: ask.life,
+            not_before: ask.at_least.map(|least| self.in_future(least)),
         }
     }
 
@@ -552,6 +584,7 @@ impl<'a> Transaction<'a> {
             since: micros_of_wall() / 1000,
             reserved: Some(waiter.ticket),
             life: Life::Lease,
+            not_before: None,
         };
         match self.record.state {
             State::Shared(generation) => self.add_share(generation, grant, |_, _| Ok(())).map(drop),

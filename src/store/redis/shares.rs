@@ -8,7 +8,9 @@ use super::reply::{self, Operation};
 use super::scripts::Script;
 use super::{Server, status};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, Holder, HolderId, LockState, Share, Shares, Sharing, Slot, SlotCount, StateKind, Token};
+use crate::lock::{
+    Expiry, Fence, Holder, HolderId, LockState, Share, Shares, Sharing, Slot, SlotCount, StateKind, Token,
+};
 use crate::store::LockStatus;
 use crate::text::Tainted;
 use crate::wait::Limit;
@@ -83,8 +85,8 @@ fn one(share: &[Value], now: SystemTime) -> Option<(Share, Token)> {
     let since = since.map_or(told.born, |us| SystemTime::UNIX_EPOCH + Duration::from_micros(us)).min(now);
     let held = now.duration_since(since).unwrap_or_default();
     let share = Share {
-        holder: Holder { id: told.id, owner: told.owner, since, held, reason: told.reason, terms: told.terms },
-        ttl: end.duration_since(now).unwrap_or_default(),
+        holder: Holder::of(told, since, held),
+        expiry: Expiry::In(end.duration_since(now).unwrap_or_default()),
         fence: fence.map(Fence),
         slot: slot.and_then(|slot| u16::try_from(slot).ok()),
         is_claimed: terms.next() != Some("r"),
