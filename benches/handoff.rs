@@ -150,7 +150,7 @@ fn idle(server: &Server, waiters: usize, time: Duration) {
     println!("\nidle: {waiters} waiting on a held lock for {time:?}, each a second");
     println!(
         "  {:.2} EVAL, {:.2} commands, those within the scripts included",
-        each(stats.of("eval")),
+        each(stats.scripts()),
         each(stats.all())
     );
 }

@@ -34,7 +34,7 @@ pub fn measure() {
             taken.add(now() - began);
         }
         let stats = server.stats();
-        let requests = (stats.of("eval") + stats.of("scan")) / count;
+        let requests = (stats.scripts() + stats.of("scan")) / count;
         let mut cells: Vec<String> = [10, 50, 90].map(|p| format!("{:.0}", taken.percentile(p))).to_vec();
         cells.push(format!("{:.1}", peak() as f64 / 1024.0));
         cells.push(requests.to_string());

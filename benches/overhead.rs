@@ -120,8 +120,8 @@ fn traffic(server: &Server, count: u64) {
         if number.is_multiple_of(count) { (number / count).to_string() } else { format!("{number}/{count}") }
     };
     println!("at the server, for one run: {} connection", part(stats.connections));
-    println!("  {} EVAL, and within them:", part(stats.of("eval")));
-    let within = stats.calls.iter().filter(|(name, _)| *name != "eval");
+    println!("  {} EVAL, and within them:", part(stats.scripts()));
+    let within = stats.calls.iter().filter(|(name, _)| !name.starts_with("eval"));
     let within: Vec<String> = within.map(|(name, &calls)| format!("{} {name}", part(calls))).collect();
     println!("  {}", within.join(", "));
 }

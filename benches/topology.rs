@@ -110,7 +110,8 @@ fn times(kinds: &[Kind<'_>], count: usize) {
 
 /// Prints the requests of clients to each kind of server, without the commands within scripts.
 fn requests(kinds: &[Kind<'_>], count: u64) {
-    const ASKED: [&str; 6] = ["auth", "role", "eval", "sentinel|get-master-addr-by-name", "cluster|slots", "select"];
+    const ASKED: [&str; 7] =
+        ["auth", "role", "eval", "evalsha", "sentinel|get-master-addr-by-name", "cluster|slots", "select"];
     println!("at the servers, for one run:");
     for kind in kinds {
         // A sentinel cannot reset its statistics.

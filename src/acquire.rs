@@ -15,7 +15,7 @@ use crate::output::progress::Waiting;
 use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
 use crate::signals::Signals;
-use crate::store::{AcquireMode, Acquired, QueuePlace, Store};
+use crate::store::{AcquireMode, Acquired, Asking, QueuePlace, Store};
 use crate::wait::{Limit, Woken};
 use crate::{log, notify};
 
@@ -311,9 +311,8 @@ impl Attempt<'_> {
             Err(error) => return log::trace(format_args!("{error:#}")),
         };
         let limit = Limit::until(Moment::now() + self.options.server_timeout.min(ASKING));
-        let rest = state.expiry.left().unwrap_or_default();
         // Again with each heartbeat: the server may have lost the request.
-        match self.store.ask_to_give_up(&self.claim.name, &asker, rest, limit) {
+        match self.store.ask(&self.claim.name, &asker, Asking::ToGiveUp, limit) {
             Ok(()) if !std::mem::replace(&mut has_arrived, true) => {
                 log::note(format_args!("asked {}, to give up \"{}\"", words::who(holder), self.claim.name));
             }
@@ -326,7 +325,7 @@ impl Attempt<'_> {
     /// Takes back the request to a holder, if it has not been found yet.
     fn ask_no_more(&mut self, limit: Limit<'_>) {
         if let Some((asker, _)) = self.asked.take()
-            && let Err(error) = self.store.ask_no_more(&self.claim.name, &asker, limit)
+            && let Err(error) = self.store.ask(&self.claim.name, &asker, Asking::NoMore, limit)
         {
             log::trace(format_args!("{error}"));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Holder, LockName, LockState};
 use crate::retry;
-use crate::store::{LockStatus, Store};
+use crate::store::{Asking, LockStatus, Store};
 
 /// The outcome of a request.
 pub enum Outcome {
@@ -25,11 +25,11 @@ pub enum Outcome {
 /// The error of the last attempt.
 pub fn ask(store: &mut dyn Store, name: &LockName, asker: &Asker, within: Duration) -> Result<Outcome, Error> {
     let LockStatus { state, .. } = retry::insist(within, |limit| store.inspect_holder(name, &asker.of, limit))?;
-    let Some((holder, rest)) = state.held_by(&asker.of) else { return Ok(Outcome::NotTheHolder(state)) };
+    let Some((holder, _)) = state.held_by(&asker.of) else { return Ok(Outcome::NotTheHolder(state)) };
     if !holder.may_be_asked() {
         return Ok(Outcome::Refuses(holder.clone()));
     }
-    match retry::insist(within, |limit| store.ask_to_give_up(name, asker, rest, limit)) {
+    match retry::insist(within, |limit| store.ask(name, asker, Asking::ToGiveUp, limit)) {
         Ok(()) => Ok(Outcome::Yes(holder.clone())),
         Err(error) if error.kind == ErrorKind::Unanswered => Ok(Outcome::InDoubt(holder.clone(), error)),
         Err(error) => Err(error),

@@ -14,7 +14,7 @@ use crate::duration::jittered;
 use crate::error::Error;
 use crate::lock::{Claim, Lease, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
-use crate::store::{Renewed, Store};
+use crate::store::{Kept, Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
 use crate::{log, notify, retry, text, thread};
 
@@ -101,7 +101,7 @@ impl Renewer {
     ) -> Renewer {
         let next = lease.asked + apart(&*store, &claim, ttl);
         let (until, calm_until) = (lease.until, lease.asked);
-        let lock = Box::new(Lock { store, claim, ttl, until, server_timeout, put_back: 0, calm_until });
+        let lock = Box::new(Lock { store, claim, ttl, until, server_timeout, put_back: 0, asked_by: None, calm_until });
         Renewer(Mode::Inline { lock, next, alarm, asker: None })
     }
 
@@ -128,10 +128,7 @@ impl Renewer {
             // A late reaction to a signal is better than a lost lock.
             Mode::Inline { lock, next, asker, .. } => {
                 let renewal;
-                (renewal, *next) = lock.renew(limit.until);
-                if matches!(renewal, Renewal::Until(_)) {
-                    *asker = lock.asker();
-                }
+                (renewal, *next, *asker) = lock.renew(limit.until);
                 Ok(Arrived::Message(renewal))
             }
             Mode::Threaded { messages, .. } => Ok(match messages.next(limit)? {
@@ -199,6 +196,8 @@ struct Lock {
     server_timeout: Duration,
     /// Number of times a `SETNX` client had overwritten the lock.
     put_back: u32,
+    /// The one that asks to give the lock up, once it has been reported.
+    asked_by: Option<Box<Told>>,
     /// Before this moment a closed connection causes no renewal: a proxy may close each one after one reply.
     calm_until: Moment,
 }
@@ -213,12 +212,10 @@ impl Lock {
                 Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
                 Ok(Arrived::Readable | Arrived::Time) | Err(_) => {}
             }
-            let renewal;
-            (renewal, next) = self.renew(Moment::NEVER);
-            let is_renewed = matches!(renewal, Renewal::Until(_));
+            let (renewal, asker);
+            (renewal, next, asker) = self.renew(Moment::NEVER);
             messages.send(Message::Renewal(renewal));
-            // Not before that: the report must not come late.
-            if is_renewed && let Some(asker) = self.asker() {
+            if let Some(asker) = asker {
                 messages.send(Message::Renewal(Renewal::Asked(asker)));
             }
         }
@@ -239,40 +236,35 @@ impl Lock {
         (self.ttl.get() / 20).min(Duration::from_secs(1))
     }
 
-    /// Renews once, trying no longer than `until`; returns the result, and when to renew again.
-    fn renew(&mut self, until: Moment) -> (Renewal, Moment) {
+    /// Renews once, trying no longer than `until`; returns the result, when to renew again, and who asks to give the lock up,
+    /// if that is news.
+    fn renew(&mut self, until: Moment) -> (Renewal, Moment, Option<Box<Told>>) {
         let asked = Moment::now();
         self.calm_until = asked + self.soon();
         match self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
-            Ok(renewed @ (Renewed::Until(until) | Renewed::PutBack(until))) => {
+            Ok(Renewed::Kept(Kept { until, put_back, asked_by })) => {
                 notify::renewed(self.ttl, until);
-                if let Renewed::PutBack(_) = renewed {
+                if put_back {
                     self.put_back += 1;
                     notify::put_back(&self.claim.name, self.put_back);
                 }
                 self.until = until;
-                (Renewal::Until(until), asked + apart(&*self.store, &self.claim, self.ttl))
+                let news = asked_by.clone().filter(|_| asked_by != self.asked_by);
+                self.asked_by = asked_by;
+                (Renewal::Until(until), asked + apart(&*self.store, &self.claim, self.ttl), news)
             }
             // Never for the holder's own claim; if it were, the lease would be unchanged.
-            Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), asked + apart(&*self.store, &self.claim, self.ttl)),
-            Ok(Renewed::NotYours(state)) => (Renewal::Lost(state), Moment::NEVER),
+            Ok(Renewed::Longer(_)) => {
+                (Renewal::Until(self.until), asked + apart(&*self.store, &self.claim, self.ttl), None)
+            }
+            Ok(Renewed::NotYours(state)) => (Renewal::Lost(state), Moment::NEVER, None),
             // Retry even after a refusal: a password or a permission may be about to change.
             Err(error) => {
                 notify::error(&error);
                 let soon = jittered(self.soon());
-                (Renewal::Uncertain(error), Moment::now() + soon)
+                (Renewal::Uncertain(error), Moment::now() + soon, None)
             }
         }
-    }
-
-    /// Returns who asks to give the lock up. That nobody can find out is no reason to do so.
-    fn asker(&mut self) -> Option<Box<Told>> {
-        if !self.claim.may_be_asked() {
-            return None;
-        }
-        let limit = Limit::until(Moment::now() + self.attempt());
-        let asker = self.store.asker(&self.claim, limit).inspect_err(|error| log::trace(format_args!("{error}")));
-        asker.ok().flatten().map(Box::new)
     }
 
     /// Returns the time-out of one renewal: at most a sixth of the ttl, with time left for another.
@@ -296,7 +288,7 @@ impl Lock {
             // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
             Finish::LetEnd(rest, _) => {
                 retry::insist(within, |limit| store.let_end(claim, *rest, limit)).map(|renewed| match renewed {
-                    Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => GivenBack::Done,
+                    Renewed::Kept(_) | Renewed::Longer(_) => GivenBack::Done,
                     Renewed::NotYours(state) => GivenBack::NotYours(state),
                 })
             }

@@ -61,17 +61,9 @@ pub trait Store: Send {
     /// Releases a lock that the holder known as `id` has, if it is still the holder.
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error>;
 
-    /// Asks a holder to give a lock up: it finds the asker's token when it renews the lock. `rest` is the rest of its lease:
-    /// if it has not renewed the lock by then, the lock is not its own any more. The request may be forgotten after a
-    /// minute; to repeat it renews it.
-    fn ask_to_give_up(&mut self, name: &LockName, asker: &Asker, rest: Duration, limit: Limit<'_>)
-    -> Result<(), Error>;
-
-    /// Takes a request back, if the holder has not found it.
-    fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error>;
-
-    /// Returns who has asked the holder of a claim to give it up, if somebody has since the last call.
-    fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error>;
+    /// Asks a holder to give a lock up, or takes that back if the holder has not found it: it finds the asker's token when it
+    /// renews the lock. The request may be forgotten after a minute; to repeat it renews it.
+    fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error>;
 
     /// Returns the holder and the waiters of a lock.
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error>;
@@ -187,13 +179,35 @@ pub struct QueuePlace {
     pub length: usize,
 }
 
+/// What is asked of a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asking {
+    ToGiveUp,
+    /// Not to give up, if it has not been told yet.
+    NoMore,
+}
+
 pub enum Renewed {
-    Until(Moment),
-    /// The same, after an old `SETNX` client had overwritten the key.
-    PutBack(Moment),
+    Kept(Kept),
     /// The remaining time, longer than requested: the store left it unchanged.
     Longer(Duration),
     NotYours(LockState),
+}
+
+/// A lease that was renewed.
+pub struct Kept {
+    pub until: Moment,
+    /// An old `SETNX` client had overwritten the key.
+    pub put_back: bool,
+    /// The one that asks the holder to give up, the same each time.
+    pub asked_by: Option<Box<Told>>,
+}
+
+impl Kept {
+    /// Returns a lease until then, of which nothing else is to be said.
+    pub fn until(until: Moment) -> Kept {
+        Kept { until, put_back: false, asked_by: None }
+    }
 }
 
 pub enum Released {

@@ -10,9 +10,13 @@ use crate::support::{Authority, Fate, Five, Local, Nxlock, Proxy, Redis, eventua
 
 const SHORT: [&str; 2] = ["-t", "3s"];
 
-/// The key of the request to a holder.
-fn asker(id: &str) -> String {
-    format!("{{lock:job}}:asker:{id}")
+/// The key with the request to a holder that has the lock alone.
+const WAITERS: &str = "{lock:job}:waiters";
+
+/// Returns who asks the holder to give up.
+fn asker(redis: &Redis, id: &str) -> Option<String> {
+    let asked: Option<String> = redis.ask(&["HGET", WAITERS, "asked"]);
+    Some(asked?.strip_prefix(id)?.strip_prefix(' ')?.to_owned())
 }
 
 #[test]
@@ -23,12 +27,12 @@ fn a_request_that_nobody_finds_expires_with_the_lease() {
     // It renews nothing meanwhile.
     holder.freeze();
     redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
-    let left = redis.pttl(&asker(&id));
+    let left = redis.pttl(WAITERS);
     assert!((40_000..=60_000).contains(&left), "{left} ms");
     // The last one counts.
     redis.nxlock(["release", "job", "--ask", &id, "--reason", "again"]).run().exits(0);
-    assert!(redis.value(&asker(&id)).unwrap().ends_with(":again"));
-    redis.delete(&asker(&id));
+    assert!(asker(&redis, &id).unwrap().ends_with(":again"));
+    redis.delete(WAITERS);
     holder.goes_on();
     holder.leaves();
     redis.has_only_a_fence();
@@ -55,22 +59,25 @@ fn a_request_to_a_holder_of_the_past_does_not_concern_the_next() {
         is_renewed(&redis);
     }
     next.leaves();
-    redis.delete(&asker(&id));
+    redis.has_only_a_fence();
 }
 
 #[test]
 fn a_request_that_cannot_be_read_costs_nobody_the_lock() {
     let redis = Redis::start();
-    let mut holder = Turn::had(&redis, &["-v", "-t", "3s"]);
+    let holder = Turn::had(&redis, &["-v", "-t", "3s"]);
     let id = holder_id(&redis);
-    redis.ask::<i64>(&["LPUSH", &asker(&id), "another's"]);
-    holder.running.says("WRONGTYPE");
+    redis.ask::<i64>(&["LPUSH", WAITERS, "another's"]);
     is_renewed(&redis);
-    redis.delete(&asker(&id));
-    redis.put(&asker(&id), b"another's", Some(60_000));
-    eventually("it is read, and deleted", || !redis.exists(&asker(&id)));
     is_renewed(&redis);
+    redis.delete(WAITERS);
+    for asked in ["another's", &id, &format!("{id} another's"), &format!("{id} ")] {
+        redis.ask::<()>(&["HSET", WAITERS, "asked", asked]);
+        is_renewed(&redis);
+        is_renewed(&redis);
+    }
     holder.leaves();
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -154,16 +161,16 @@ fn a_waiter_that_leaves_takes_its_request_back() {
     older.freeze();
     let mut newest = Turn::queued(&redis, &["--supersede=running"]);
     newest.running.says("to give up");
-    assert!(redis.exists(&asker(&id)));
+    assert!(asker(&redis, &id).is_some());
     newest.running.signal(Signal::SIGTERM);
     newest.finish().dies_of(Signal::SIGTERM);
-    assert!(!redis.exists(&asker(&id)));
+    assert!(asker(&redis, &id).is_none());
     // So does one that is dismissed by another which leaves the holder alone.
     let mut newest = Turn::queued(&redis, &["--supersede=running"]);
     newest.running.says("to give up");
     let mut last = Turn::of(redis.nxlock(turn(&["--supersede"])));
     newest.finish().exits(75);
-    assert!(!redis.exists(&asker(&id)));
+    assert!(asker(&redis, &id).is_none());
     older.goes_on();
     older.leaves();
     last.up();
@@ -173,7 +180,7 @@ fn a_waiter_that_leaves_takes_its_request_back() {
 
 /// Returns whether a request is one to a holder to give up, by its beginning.
 fn asks(words: &str) -> bool {
-    words.starts_with("SET ") && words.contains(":asker:")
+    words.contains(" ask ") && !words.contains(" back")
 }
 
 /// A newer run asks the holder over this line, and gives up: nothing of its request stays.
@@ -189,7 +196,7 @@ fn a_newer_run_that_gives_up_leaves_the_holder_alone(
     older.freeze();
     newest(&turn(&["--supersede=running", "-w", "1s"])).run().exits(75).prints("");
     then();
-    eventually("the request is taken back", || !redis.exists(&asker(&id)));
+    eventually("the request is taken back", || asker(redis, &id).is_none());
     older.goes_on();
     older.leaves();
     redis.has_only_a_fence();
@@ -227,7 +234,7 @@ fn a_request_whose_reply_is_lost_is_taken_back() {
 fn a_request_that_arrives_after_its_asker_has_left_is_taken_back() {
     let redis = Redis::start();
     let proxy = Proxy::by_command(&redis, |_, words| if asks(words) { Fate::Held } else { Fate::Delivered });
-    let arrived = || redis.ask::<String>(&["INFO", "commandstats"]).contains("cmdstat_set:");
+    let arrived = || redis.ask::<String>(&["INFO", "commandstats"]).contains("cmdstat_hset:");
     a_newer_run_that_gives_up_leaves_the_holder_alone(
         &redis,
         |words| proxy.nxlock(words.to_vec()),
@@ -263,8 +270,8 @@ fn to_take_a_request_back_leaves_that_of_another_alone() {
     redis.nxlock(["release", "job", "--ask", &id, "--reason", "another"]).run().exits(0);
     newest.running.signal(Signal::SIGTERM);
     newest.finish().dies_of(Signal::SIGTERM);
-    assert!(redis.value(&asker(&id)).unwrap().ends_with(":another"));
-    redis.delete(&asker(&id));
+    assert!(asker(&redis, &id).unwrap().ends_with(":another"));
+    redis.ask::<i64>(&["HDEL", WAITERS, "asked"]);
     older.goes_on();
     older.leaves();
     redis.has_only_a_fence();
@@ -273,10 +280,12 @@ fn to_take_a_request_back_leaves_that_of_another_alone() {
 #[test]
 fn a_server_that_does_not_say_who_asks_costs_nobody_the_lock() {
     let redis = Redis::start();
-    let proxy = Proxy::by_command(&redis, |_, words| match words.contains("asker") {
+    let proxy = Proxy::by_command(&redis, |_, words| match words.starts_with("HGET") {
         true => Fate::Held,
         false => Fate::Delivered,
     });
+    // A renewal by script says who asks.
+    redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
     let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "3s"])));
     holder.up();
     for _ in 0..3 {
@@ -292,7 +301,7 @@ fn a_lock_that_outlives_its_command_has_nobody_to_ask() {
     let id = holder_id(&redis);
     redis.nxlock(["release", "job", "--ask", &id, "--wait", "300ms"]).run().exits(75).says("still holds");
     redis.nxlock(["release", "job", "--break", &id]).run().exits(0);
-    redis.delete(&asker(&id));
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -333,13 +342,13 @@ fn a_waiter_asks_each_holder_of_its_kind_once() {
     older.freeze();
     let mut newest = Turn::queued(&redis, &["--supersede=running"]);
     newest.running.says(&format!("pid {}, to give up \"job\"", older.pid()));
-    assert!(redis.exists(&asker(&id)));
-    redis.delete(&asker(&id));
+    assert!(asker(&redis, &id).is_some());
+    redis.ask::<i64>(&["HDEL", WAITERS, "asked"]);
     // Another joins the queue, and asks the same holder: the one before is dismissed.
     let mut last = Turn::queued(&redis, &["--supersede=running"]);
     queue_is(&redis, &[last.pid()]);
     newest.finish().exits(75).says("superseded by");
-    eventually("it asks too", || redis.exists(&asker(&id)));
+    eventually("it asks too", || asker(&redis, &id).is_some());
     older.goes_on();
     older.finish().exits(143).says(&format!("pid {}", last.pid()));
     last.up();

@@ -46,10 +46,11 @@ fn ten_thousand_locks_are_asked_for_in_many_short_questions() {
     let text = redis.nxlock(["status", "--server-timeout", "20s"]).run().exits(0).says_nothing().text();
     assert_eq!(text.lines().count(), MANY + 1);
     let asked = calls(&redis);
-    assert_eq!(asked["eval"], MANY);
+    // A server that does not have the script yet is asked once more for the first page.
+    assert!((MANY..=MANY + 100).contains(&asked["evalsha"]), "{asked:?}");
     // There are twice as many keys as locks, and SCAN may return a few more than its COUNT.
     assert!((2 * MANY / 1000..=2 * MANY / 100).contains(&asked["scan"]), "{asked:?}");
-    // Each script reads the value, its type, its ttl, the time, the fence and the queue.
+    // Each script reads the value, its ttl, the time, the fence, the queue, and who owns and reserves it.
     for (command, count) in &asked {
         assert!(*count <= 2 * MANY, "{command}: {asked:?}");
     }

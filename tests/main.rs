@@ -73,6 +73,8 @@ mod replicas;
 mod rotation;
 /// A command cannot tell that it runs under nxlock.
 mod run;
+/// How a server is told what to run: by the hash of the script, and by its text.
+mod scripts;
 /// Masters that sentinels name: asking the sentinels, and following a failover.
 mod sentinel;
 /// Naming a server, logging in, and keeping the password secret.

@@ -149,6 +149,7 @@ fn every_token_of_the_variable_is_looked_for_or_none() {
 #[test]
 fn it_is_refused_by_one_script_for_the_answer_and_one_for_the_names() {
     let redis = Redis::start();
+    redis.knows_the_script();
     let before = redis.scripts_run();
     redis.nxlock(["run", "job", "--", "nxlock", "run", "job", "--", "true"]).run().exits(75).says(HELD);
     // Granted, refused, released.

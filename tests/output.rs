@@ -205,8 +205,8 @@ fn what_a_request_to_give_up_says_reaches_no_terminal_raw() {
         let redis = Redis::start();
         let running = redis.nxlock([&["run", "job", "-t", "3s"], options, &["--", "sleep", "600"]].concat()).start();
         eventually("it has the lock", || lock_status(&redis)["holder"]["pid"] == running.pid());
-        let key = format!("{{lock:job}}:asker:{}", holder_id(&redis));
-        redis.put(&key, token.as_bytes(), Some(60_000));
+        redis.ask::<()>(&["HSET", "{lock:job}:waiters", "asked", &format!("{} {token}", holder_id(&redis))]);
+        redis.ask::<()>(&["PEXPIRE", "{lock:job}:waiters", "60000"]);
         let done = running.finish().exits(143);
         assert!(done.stderr.contains("owned"), "{}", done.stderr);
         is_harmless(done.stderr.as_bytes());

@@ -7,15 +7,15 @@ use serde_json::Value;
 use crate::support::turns::{Turn, holder_id, is_renewed, lock_status, next_holder, queue, queue_is, turn};
 use crate::support::{Nxlock, Redis, eventually, now};
 
-const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +subscribe +unsubscribe +get +set +del +pexpire +pttl +time \
-                      +zadd +zrem +zrange +zscore +zrank +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +type \
-                      +scan +info";
+const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +evalsha +subscribe +unsubscribe +get +set +del \
+                      +pexpire +pttl +time +zadd +zrem +zrange +zscore +zrank +zcard +zcount +hget +hmget +hset +hdel \
+                      +hgetall +hlen +publish +pubsub|numsub +type +scan +info";
 /// What the manual lists for a user without scripts.
 const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
 
 /// The rules that the manual lists for a user who only looks.
-const READS: &str = "%R~lock:* %R~{lock:*}:* resetchannels &lock:* +eval_ro +get +time +pttl +type +zrange +hget \
-                     +pubsub|numsub +scan +hgetall +zscore +info";
+const READS: &str = "%R~lock:* %R~{lock:*}:* resetchannels &lock:* +eval_ro +evalsha_ro +get +time +pttl +type \
+                     +zrange +zcount +hget +pubsub|numsub +scan +hgetall +zscore +info";
 
 /// A user of the server with restricted permissions.
 struct User<'a> {
@@ -59,8 +59,9 @@ impl<'a> User<'a> {
 #[test]
 fn what_the_manual_lists_is_enough_for_everything() {
     let redis = Redis::start();
-    let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
-                  +zrank +zscore +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +subscribe +info";
+    let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire +type \
+                  +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hgetall +hlen \
+                  +publish +pubsub|numsub +subscribe +info";
     for (name, rules) in [("enough", ENOUGH), ("listed", listed)] {
         let user = User::who_may(&redis, name, rules);
         let token = user.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
@@ -215,10 +216,10 @@ fn a_holder_that_may_not_run_scripts_for_a_moment_goes_on_with_them() {
     let redis = Redis::start();
     let user = User::who_may(&redis, "user", ENOUGH);
     let mut holder = user.had(&["-v", "-t", "9s"]);
-    redis.ask::<()>(&["ACL", "SETUSER", "user", "-eval"]);
+    redis.ask::<()>(&["ACL", "SETUSER", "user", "-eval", "-evalsha"]);
     // The user lacks WATCH too, which nxlock needs without scripts.
     holder.running.says("'watch' command");
-    redis.ask::<()>(&["ACL", "SETUSER", "user", "+eval"]);
+    redis.ask::<()>(&["ACL", "SETUSER", "user", "+eval", "+evalsha"]);
     is_renewed(&redis);
     let mut next = Turn::queued(&redis, &[]);
     let fence: u64 = redis.value("{lock:job}:fence").unwrap().parse().unwrap();

@@ -30,7 +30,7 @@ fn work(redis: &Redis) -> Work {
         match name {
             "info" | "hello" => continue,
             _ if name.starts_with("client") => continue,
-            "eval" => work.scripts += calls,
+            "eval" | "evalsha" => work.scripts += calls,
             "publish" => work.published += calls,
             _ => {}
         }

@@ -21,6 +21,8 @@ use crate::support::turns::Turn;
 use crate::support::{Redis, eventually};
 
 const KEY: &str = "lock.foo";
+/// Has the record of the holder.
+const WAITERS: &str = "{lock.foo}:waiters";
 
 /// Returns the arguments of a verb that shares the key with old clients.
 fn beside<'a>(verb: &'a str, options: &[&'a str]) -> Vec<&'a str> {

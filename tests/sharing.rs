@@ -303,29 +303,6 @@ fn after_a_restart_with_memory_shares_and_queue_are_as_they_were() {
 }
 
 #[test]
-fn an_earlier_version_hands_the_lock_to_a_reader_in_its_way() {
-    let redis = Redis::start();
-    let writer = Turn::had(&redis, &[]);
-    let mut readers = [Turn::queued(&redis, &["--shared"]), Turn::queued(&redis, &["--shared"])];
-    // As its RELEASE does: whatever the first waiter wants, the lock becomes its token.
-    let tokens: Vec<String> = redis.ask(&["ZRANGE", "{lock:job}:queue", "0", "0"]);
-    let token = &tokens[0];
-    let record: String = redis.ask(&["HGET", "{lock:job}:waiters", token]);
-    redis.ask::<()>(&["HSET", "{lock:job}:waiters", "reserved", token]);
-    redis.ask::<()>(&["ZREM", "{lock:job}:queue", token]);
-    redis.ask::<()>(&["HDEL", "{lock:job}:waiters", token]);
-    redis.ask::<()>(&["SET", KEY, token, "PX", "1000"]);
-    redis.ask::<()>(&["PUBLISH", record.rsplit('|').next().unwrap(), "g"]);
-    for reader in &mut readers {
-        reader.up();
-    }
-    assert_eq!(lock_status(&redis)["taken"], 2);
-    all_leave(readers);
-    drop(writer);
-    eventually("the writer has given up", || redis.ask::<Vec<String>>(&["KEYS", "*"]).len() == 1);
-}
-
-#[test]
 fn a_lost_reply_is_answered_again_with_the_same_slot() {
     let redis = Redis::start();
     let other = Turn::had(&redis, &PAIR);
@@ -536,8 +513,8 @@ fn a_guard_gives_back_the_share_of_a_killed_run() {
 #[test]
 fn without_channels_waiters_poll_for_their_shares() {
     let redis = Redis::start();
-    let rules = "~lock:* ~{lock:* resetchannels +eval +get +set +del +pexpire +pttl +time +zadd +zrem +zrange +zscore +zrank +zcard \
-                 +hget +hset +hdel +type +scan";
+    let rules = "~lock:* ~{lock:* resetchannels +eval +evalsha +get +set +del +pexpire +pttl +time +zadd +zrem \
+                 +zrange +zscore +zrank +zcard +zcount +hget +hmget +hset +hdel +hlen +type +scan";
     let words = ["ACL", "SETUSER", "deaf", "on", ">pw"].into_iter().chain(rules.split_whitespace());
     redis.ask::<()>(&words.collect::<Vec<_>>());
     let call = |options: &[&str]| {
@@ -578,17 +555,19 @@ fn what_the_manual_lists_is_enough_for_shares() {
     };
     let all = user(
         "all",
-        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +zadd +zrem +zrange +zrank +zscore \
-         +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe +type",
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire +zadd +zrem \
+         +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hlen +publish +pubsub|numsub +subscribe \
+         +type",
     );
     let renews = user(
         "renews",
-        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +time +pttl +pexpire +zrange +zrem +hget +hdel +publish \
-         +pubsub|numsub +zscore +zadd",
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +time +pttl +pexpire +zrange +zrem +hget \
+         +hmget +hset +hdel +publish +pubsub|numsub +zscore +zadd +zcard",
     );
     let looks = user(
         "looks",
-        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +time +pttl +type +zrange +hget +pubsub|numsub +scan +info",
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +time +pttl +type +zrange +zcount +hget \
+         +pubsub|numsub +scan +info",
     );
     let token = all(&["acquire", "job", "--slots", "2", "--ttl", "1m"]).run().exits(0).token();
     let mut first = Turn::of(all(&turn(&PAIR)));

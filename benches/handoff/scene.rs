@@ -86,7 +86,7 @@ pub fn scene(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> 
     Seen {
         latencies: served.windows(2).map(|pair| pair[1].0 - pair[0].1).collect(),
         inversions: (0..order.len()).map(overtaken).sum(),
-        asked: stats.of("eval"),
+        asked: stats.scripts(),
         commands: stats.all(),
     }
 }

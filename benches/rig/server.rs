@@ -33,6 +33,11 @@ impl Stats {
         self.calls.values().sum()
     }
 
+    /// Returns how often scripts were run.
+    pub fn scripts(&self) -> u64 {
+        self.of("eval") + self.of("evalsha")
+    }
+
     pub fn of(&self, command: &str) -> u64 {
         self.calls.get(command).copied().unwrap_or(0)
     }

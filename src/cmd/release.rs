@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, Holder, HolderId, LockState, Owner, Token, words};
 use crate::report::{Answer, Asked, NotYours, Released, Report, Wanted};
 use crate::retry::{self, Backoff, ReleaseAnswer};
-use crate::store::LockStatus;
+use crate::store::{Asking, LockStatus};
 use crate::wait::Limit;
 use crate::{asking, keeper, log};
 
@@ -98,7 +98,8 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
         match seen {
             Ok(LockStatus { state, .. }) if is_over(&state, id) => {
                 // The holder has done so, unless it ended before it was to renew the lock.
-                if let Err(error) = store.ask_no_more(&lock.name, &asker, Limit::until(Moment::now() + timeout)) {
+                if let Err(error) = store.ask(&lock.name, &asker, Asking::NoMore, Limit::until(Moment::now() + timeout))
+                {
                     log::trace(format_args!("{error}"));
                 }
                 return match state.held_by(id) {
@@ -107,12 +108,10 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
                 };
             }
             Ok(_) if until.passed() => return report(&holder, Answer::StillHeld),
-            Ok(LockStatus { state, .. }) if repeat_at.passed() => {
+            Ok(_) if repeat_at.passed() => {
                 repeat_at = Moment::now() + REPEATED;
-                let rest = state.held_by(id).map(|(_, rest)| rest).unwrap_or_default();
-                if let Err(error) =
-                    store.ask_to_give_up(&lock.name, &asker, rest, Limit::until(Moment::now() + timeout))
-                {
+                let limit = Limit::until(Moment::now() + timeout);
+                if let Err(error) = store.ask(&lock.name, &asker, Asking::ToGiveUp, limit) {
                     log::trace(format_args!("{error}"));
                 }
             }

@@ -22,9 +22,10 @@ pub fn renew(global: &GlobalArgs, asked: &Renew) -> anyhow::Result<Report> {
         false => store.renew(&claim, asked.ttl, limit),
     })?;
     Ok(match answer {
-        Answer::Until(_) => Report::Renewed(Renewed { lock, ttl: asked.ttl }),
-        Answer::PutBack(_) => {
-            notify::put_back(&lock.name, 1);
+        Answer::Kept(kept) => {
+            if kept.put_back {
+                notify::put_back(&lock.name, 1);
+            }
             Report::Renewed(Renewed { lock, ttl: asked.ttl })
         }
         Answer::Longer(left) => {

@@ -44,10 +44,12 @@ pub mod files {
     pub use super::record::{Record, RecordedRun, Share, Superseder, Waiter};
 }
 
-use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
+use super::{
+    AcquireMode, Acquired, Asking, Kept, LockStatus, Probed, Released, Renewed, ScanCursor, Store, poll_pause,
+};
 use crate::clock::{Boot, Moment};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Run, Told, Ttl};
+use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Run, Ttl};
 use crate::wait::{Limit, Woken};
 use crate::{log, text};
 use directory::{OpenDirectory, Part};
@@ -192,7 +194,17 @@ impl Local {
                 record_end(transaction, claim);
             }
             let ours = transaction.renew(&claim.token, ttl.get(), unbound)?;
-            Ok(if ours { Renewed::Until(ttl.believed_until(asked)) } else { Renewed::NotYours(transaction.state()) })
+            if !ours {
+                return Ok(Renewed::NotYours(transaction.state()));
+            }
+            // That nobody can find out who asks is no reason to give up.
+            let hears = !unbound && claim.owner_pid.is_some() && claim.may_be_asked();
+            let asked_by = claim.token.id().filter(|_| hears).and_then(|id| {
+                let asker =
+                    transaction.take_asker(&id).inspect_err(|fault| log::trace(format_args!("{}", fault.cause)));
+                asker.ok().flatten().map(Box::new)
+            });
+            Ok(Renewed::Kept(Kept { asked_by, ..Kept::until(ttl.believed_until(asked)) }))
         });
         let renewed = renewed.map_err(|fault| self.error("renew", Some(&claim.name), fault))?;
         if unbound {
@@ -387,24 +399,14 @@ impl Store for Local {
         Ok(taken.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
 
-    fn ask_to_give_up(&mut self, name: &LockName, asker: &Asker, _: Duration, limit: Limit<'_>) -> Result<(), Error> {
+    fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error> {
         let key = self.prefix.key(name);
         // Without files, there is no holder either.
-        let asked = self.transaction(&key, false, limit, |transaction, _, _| transaction.put_asker(asker));
+        let asked = self.transaction(&key, false, limit, |transaction, _, _| match asking {
+            Asking::ToGiveUp => transaction.put_asker(asker),
+            Asking::NoMore => transaction.remove_asker(&asker.by),
+        });
         asked.map(drop).map_err(|fault| self.error("ask for", Some(name), fault))
-    }
-
-    fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
-        let key = self.prefix.key(name);
-        let taken = self.transaction(&key, false, limit, |transaction, _, _| transaction.remove_asker(&asker.by));
-        taken.map(drop).map_err(|fault| self.error("ask no more for", Some(name), fault))
-    }
-
-    fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {
-        let Some(id) = claim.token.id() else { return Ok(None) };
-        let key = self.prefix.key(&claim.name);
-        let asker = self.transaction(&key, false, limit, |transaction, _, _| transaction.take_asker(&id));
-        asker.map(Option::flatten).map_err(|fault| self.error("see who asks for", Some(&claim.name), fault))
     }
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {

@@ -138,7 +138,7 @@ fn go_through<S: Store>(
     let Acquired::Granted(lease) = first.acquire(ours, ttl, AcquireMode::Once, limit())? else {
         return Err(wrong("a name that is nobody's is held by somebody"));
     };
-    let Renewed::Until(_) = first.renew(ours, ttl, limit())? else { return Err(wrong("it was lost at once")) };
+    let Renewed::Kept(_) = first.renew(ours, ttl, limit())? else { return Err(wrong("it was lost at once")) };
     if seen.look && !first.inspect(&name, limit())?.state.is_held_with(&ours.token) {
         return Err(wrong("it was lost at once"));
     }

@@ -20,12 +20,12 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::redis::endpoint::Endpoint;
-use super::{AcquireMode, Acquired, LockStatus, Probed, QueuePlace, Released, Renewed, ScanCursor, Store};
+use super::{
+    AcquireMode, Acquired, Asking, Kept, LockStatus, Probed, QueuePlace, Released, Renewed, ScanCursor, Store,
+};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{
-    Asker, Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, Run, StateKind, Token, Told, Ttl,
-};
+use crate::lock::{Asker, Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, Run, StateKind, Token, Ttl};
 use crate::wait::{Limit, Woken};
 use contention::Contention;
 use fanout::{Fanout, Stragglers};
@@ -231,7 +231,7 @@ impl Quorum {
             }
             return Ok(match tally::longer_than_asked(&votes) {
                 Some(left) => Renewed::Longer(left),
-                None => Renewed::Until(ttl.believed_until(asked)),
+                None => Renewed::Kept(Kept::until(ttl.believed_until(asked))),
             });
         }
         if votes.rules_out_the_rest(is_not_yours) {
@@ -371,16 +371,8 @@ impl Store for Quorum {
         Err(self.too_few("release", Some(&claim.name), &votes))
     }
 
-    fn ask_to_give_up(&mut self, name: &LockName, _: &Asker, _: Duration, _: Limit<'_>) -> Result<(), Error> {
+    fn ask(&mut self, name: &LockName, _: &Asker, _: Asking, _: Limit<'_>) -> Result<(), Error> {
         Err(Error::internal(&format!("cannot ask for \"{name}\""), &"several servers have no place for that"))
-    }
-
-    fn ask_no_more(&mut self, _: &LockName, _: &Asker, _: Limit<'_>) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn asker(&mut self, _: &Claim, _: Limit<'_>) -> Result<Option<Told>, Error> {
-        Ok(None)
     }
 
     fn history(&mut self, _: &LockName, _: Limit<'_>) -> Result<Vec<Run>, Error> {

@@ -23,10 +23,9 @@ mod queue;
 mod recording;
 mod replicas;
 pub mod reply;
+mod request;
 mod scriptless;
 mod scripts;
-mod setnx;
-mod shares;
 pub mod tls;
 pub mod topology;
 mod voting;
@@ -36,24 +35,21 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::{AcquireMode, Acquired, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
+use super::{
+    AcquireMode, Acquired, Asking, Kept, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause,
+};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{
-    Asker, Claim, HolderId, LockName, LockState, Prefix, Run, StateKind, Token, Told, Ttl, companion_key,
-};
+use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Run, StateKind, Token, Ttl, Upkeep};
 use crate::log;
 use crate::wait::{Limit, Woken};
-use asking::AskerRead;
 use client::Client;
 use fault::NoReply;
 use list::Listed;
 use queue::QueueEntry;
-use reply::{Operation, Unexpected};
+use reply::{Answer, Operation, Unexpected};
+use request::{Request, Verb};
 use scriptless::ScriptlessError;
-use scripts::{Base, Form, Script};
-use setnx::LastRecord;
-use shares::SharedLock;
 use topology::Topology;
 
 pub struct Server {
@@ -63,12 +59,12 @@ pub struct Server {
     denies_scripts: bool,
     /// It has run a script before: then a refusal may be temporary.
     runs_scripts: bool,
-    /// The user may run scripts that only read, and no others (Redis command EVAL_RO).
-    may_only_read: bool,
+    /// The server does not know scripts by their hashes, or not for this user.
+    by_text: bool,
+    /// How scripts that only read are run, if not as all the others: the user may run no others (EVAL_RO).
+    reads: Option<Verb>,
     /// The place in the queue, while nxlock waits for a lock.
     entry: Option<QueueEntry>,
-    /// A request was to join the queue.
-    has_queued: bool,
     /// The ticket that the last reply gave.
     first_ticket: String,
     /// When to ask again without a place in the queue.
@@ -77,12 +73,10 @@ pub struct Server {
     round_trip: Duration,
     /// Number of replicas that must have a grant.
     min_replicas: u32,
-    told: LastRecord,
     /// The token whose grant may have no fence yet.
     unfenced: Option<Token>,
     /// The last reply about a lock came from a node that is only importing its slot.
     is_imported: bool,
-    asker: AskerRead,
     /// When the server granted the lock to a run that is recorded, in µs of its clock, if the last reply says so.
     noted: Option<u64>,
 }
@@ -95,79 +89,126 @@ impl Server {
             prefix,
             denies_scripts: false,
             runs_scripts: false,
-            may_only_read: false,
+            by_text: false,
+            reads: None,
             entry: None,
-            has_queued: false,
             first_ticket: String::new(),
             look_at: Moment::now(),
             round_trip: Duration::ZERO,
             min_replicas,
-            told: LastRecord::default(),
             unfenced: None,
             is_imported: false,
-            asker: AskerRead::default(),
             noted: None,
         }
     }
 
-    /// Runs a script and returns its reply. Always sends the whole text: one round trip even if the server's cache has
-    /// lost the script, and no permission needed to load scripts.
-    fn script(
-        &mut self,
-        operation: &Operation<'_>,
-        script: Script,
-        args: &[&str],
-        limit: Limit<'_>,
-    ) -> Result<Vec<Value>, Error> {
-        let answer = self.answer(operation, script, args, limit)?;
+    /// Has the server carry out a request by script, and returns its answer.
+    fn script(&mut self, operation: &Operation<'_>, request: &Request<'_>, limit: Limit<'_>) -> Result<Answer, Error> {
+        let answer = self.answer(operation, request, limit)?;
         answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
     }
 
-    /// Returns a script's reply, or the server's error instead. A script that only reads, but that the user may not run
-    /// by EVAL, which asks for the right to write its keys, is run by EVAL_RO (since Redis 7).
+    /// Returns the answer to a request, or the server's error instead. Finds out how the server lets this user run
+    /// scripts: by hash (EVALSHA), which a server that does not have the script refuses before anything is done; by text
+    /// (EVAL); and requests that only read also with the right to read alone (EVALSHA_RO and EVAL_RO, since Redis 7).
     fn answer(
         &mut self,
         operation: &Operation<'_>,
-        script: Script,
-        args: &[&str],
-        limit: Limit<'_>,
-    ) -> Result<Result<Vec<Value>, Unexpected>, Error> {
-        let answer = self.answer_to(operation, script, &self.call(script, operation.name, args), limit)?;
-        if self.may_only_read || !only_reads(script) || !answer.as_ref().is_err_and(reply::denies) {
-            return Ok(answer);
-        }
-        let denies_scripts = self.denies_scripts;
-        self.may_only_read = true;
-        let read = self.answer_to(operation, script, &self.call(script, operation.name, args), limit)?;
-        self.may_only_read = !read.as_ref().is_err_and(reply::denies);
-        self.denies_scripts = denies_scripts && !self.may_only_read;
-        Ok(if self.may_only_read { read } else { answer })
+        request: &Request<'_>,
+        mut limit: Limit<'_>,
+    ) -> Result<Result<Answer, Unexpected>, Error> {
+        let key = self.key(operation);
+        let mut verb = if request.only_reads() { self.verb_of_reads() } else { self.verb() };
+        let (mut has_loaded, mut refusal) = (false, None);
+        let unexpected = loop {
+            let unexpected =
+                match self.answer_to(operation, request.only_reads(), &request.command(&key, verb), limit)? {
+                    Ok(answer) if verb.reads => {
+                        self.reads = Some(verb);
+                        return Ok(Ok(answer));
+                    }
+                    Ok(answer) => {
+                        self.by_text = verb.by_text;
+                        return Ok(Ok(answer));
+                    }
+                    Err(unexpected) => unexpected,
+                };
+            if reply::lacks_script(&unexpected) && !has_loaded {
+                // Nothing to undo if there is no reply; the request itself is short, so that a server reads what undoes
+                // it together with it.
+                if let Err(unexpected) = self.load(operation, verb, limit)? {
+                    break refusal.filter(|_| reply::denies(&unexpected)).unwrap_or(unexpected);
+                }
+                has_loaded = true;
+                if !request.is_renewal() {
+                    limit = self.for_another_reply(limit);
+                }
+            } else if !verb.by_text && reply::denies_command(&unexpected, verb.name()) {
+                verb.by_text = true;
+            } else if request.only_reads() && !verb.reads && reply::denies(&unexpected) {
+                verb = Verb { by_text: false, reads: true };
+                refusal = Some(unexpected);
+            } else if reply::denies(&unexpected) {
+                break refusal.unwrap_or(unexpected);
+            } else {
+                break unexpected;
+            }
+        };
+        self.judge(&unexpected);
+        Ok(Err(unexpected))
     }
 
-    /// Sends a script, and returns its reply or the server's error.
+    fn verb(&self) -> Verb {
+        Verb { by_text: self.by_text, reads: false }
+    }
+
+    fn verb_of_reads(&self) -> Verb {
+        self.reads.unwrap_or(self.verb())
+    }
+
+    /// Loads the script at the server that replied last.
+    fn load(
+        &mut self,
+        operation: &Operation<'_>,
+        verb: Verb,
+        limit: Limit<'_>,
+    ) -> Result<Result<(), Unexpected>, Error> {
+        let load = [request::load(verb)];
+        let replies = match self.client.sent_there().cloned() {
+            Some(there) => self.client.ask_there(&there, &load, limit),
+            None => self.client.ask_all(&load, limit),
+        };
+        let replies = replies.map_err(|no_reply| self.unanswered(operation, no_reply).of_read())?;
+        Ok(match replies.first() {
+            Some(refused @ Value::ServerError(_)) => Err(reply::unexpected(refused)),
+            _ => Ok(()),
+        })
+    }
+
+    /// Remembers a refusal to run scripts.
+    fn judge(&mut self, unexpected: &Unexpected) {
+        if reply::denies_command(unexpected, Verb::TEXT.name()) {
+            log::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.client));
+            self.denies_scripts = true;
+        }
+    }
+
+    /// Sends a script, and returns its answer or the server's error.
     fn answer_to(
         &mut self,
         operation: &Operation<'_>,
-        script: Script,
+        only_reads: bool,
         command: &Cmd,
         limit: Limit<'_>,
-    ) -> Result<Result<Vec<Value>, Unexpected>, Error> {
+    ) -> Result<Result<Answer, Unexpected>, Error> {
         self.turn_to(operation);
-        let reply = match self.asker.beside(script) {
-            None => self.client.ask(command, limit),
-            Some(read) => self.asker.read_with(&mut self.client, command, read, limit),
-        };
-        let reply = reply.map_err(|no_reply| match only_reads(script) {
+        let reply = self.client.ask(command, limit).map_err(|no_reply| match only_reads {
             true => self.unanswered(operation, no_reply).of_read(),
             false => self.unanswered(operation, no_reply),
         })?;
         self.is_imported = self.client.sent_there().is_some();
-        let answer = reply::array(reply);
+        let answer = Answer::of(reply);
         self.runs_scripts |= answer.is_ok();
-        if answer.as_ref().is_err_and(reply::denies_scripts) {
-            log::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.client));
-            self.denies_scripts = true;
-        }
         Ok(answer)
     }
 
@@ -187,7 +228,7 @@ impl Server {
             }
         }
         self.turn_to(operation);
-        let key = operation.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+        let key = self.key(operation);
         let answer = by_commands(&mut self.client, &key);
         self.is_imported = self.client.sent_there().is_some();
         answer.map_err(|failed| {
@@ -230,33 +271,43 @@ impl Server {
         operation.unanswered(&self.client, self.client.began.elapsed().min(self.client.timeout), no_reply.into())
     }
 
-    fn call(&self, script: Script, name: Option<&LockName>, args: &[&str]) -> Cmd {
-        let lock = name.map(|name| self.prefix.key(name)).unwrap_or_default();
-        let command = if self.may_only_read && only_reads(script) { "EVAL_RO" } else { "EVAL" };
-        let companions = script.companions().into_iter().map(|companion| companion_key(&lock, companion));
-        let keys: Vec<String> = [lock.clone()].into_iter().chain(companions).collect();
-        call(command, script, &keys, args)
+    fn key(&self, operation: &Operation<'_>) -> String {
+        operation.name.map(|name| self.prefix.key(name)).unwrap_or_default()
+    }
+
+    /// Returns the state in an answer.
+    fn state(&self, operation: &Operation<'_>, answer: &Answer) -> Result<LockState, Error> {
+        answer.state().ok_or_else(|| self.senseless(operation))
     }
 
     fn senseless(&self, operation: &Operation<'_>) -> Error {
         operation.misunderstood(&self.client, Unexpected::Shape)
     }
 
-    /// Returns the status of a lock, and the tokens of its holders, `among` them this one if there are too many.
+    /// Returns the status of a lock with at most so many waiters, and the tokens of its holders, `among` them this one if
+    /// there are too many.
     fn look(
         &mut self,
         operation: &Operation<'_>,
         among: Option<&HolderId>,
+        waiters: usize,
         limit: Limit<'_>,
     ) -> Result<(LockStatus, Vec<Token>), Error> {
-        let (seen, value) = self.look_at_key(operation, limit)?;
-        if seen.state.kind == StateKind::Shared && !self.denies_scripts {
-            let limit = self.for_another_reply(limit);
-            let SharedLock { status, tokens } = self.look_at_shares(operation, seen, among, limit)?;
-            return Ok((status, tokens));
+        let seen = self.either(
+            operation,
+            |server| match server.script_unless_moving(operation, &Request::inspect(among, waiters), limit)? {
+                Some(answer) => answer.status().ok_or_else(|| server.senseless(operation)),
+                None => server.look_moving(operation, limit),
+            },
+            |client, key| scriptless::look(client, key, limit).map(with_tokens),
+        );
+        match seen {
+            Err(error) if matches!(error.kind, ErrorKind::WrongType | ErrorKind::Damaged) => {
+                let limit = self.for_another_reply(limit);
+                self.look_at_damaged(operation, limit)
+            }
+            seen => seen,
         }
-        let is_held = seen.state.holder.is_some();
-        Ok((seen, value.filter(|_| is_held).and_then(|value| value.parse().ok()).into_iter().collect()))
     }
 
     /// Returns the limit for the second request of an operation: each reply has the server's time-out.
@@ -264,40 +315,20 @@ impl Server {
         Limit { until: limit.until.max(Moment::now() + self.client.timeout), ..limit }
     }
 
-    /// Returns the status of a lock without its shares, and the key's value if that is text.
-    fn look_at_key(
-        &mut self,
-        operation: &Operation<'_>,
-        limit: Limit<'_>,
-    ) -> Result<(LockStatus, Option<String>), Error> {
-        let seen = self.either(
-            operation,
-            |server| match server.script_unless_moving(operation, Script::Inspect, &[], limit)? {
-                Some(answer) => server.understood(operation, answer, limit),
-                None => server.look_moving(operation, limit),
-            },
-            |client, key| scriptless::look(client, key, limit),
-        );
-        match seen {
-            Err(error) if error.kind == ErrorKind::WrongType => self.look_at_damaged(operation, limit),
-            seen => seen,
-        }
-    }
-
     /// Does the same for a lock with a companion key of another type, from the lock's own key alone.
     fn look_at_damaged(
         &mut self,
         operation: &Operation<'_>,
         limit: Limit<'_>,
-    ) -> Result<(LockStatus, Option<String>), Error> {
-        let key = operation.name.map(|name| self.prefix.key(name)).unwrap_or_default();
+    ) -> Result<(LockStatus, Vec<Token>), Error> {
+        let key = self.key(operation);
         self.turn_to(operation);
-        let (mut status, value) =
-            scriptless::look(&mut self.client, &key, limit).map_err(|failed| self.obstructed(operation, failed))?;
+        let seen = scriptless::look(&mut self.client, &key, limit);
+        let (mut status, value) = seen.map_err(|failed| self.obstructed(operation, failed))?;
         if !matches!(status.state.kind, StateKind::WrongType(_)) {
             status.state.kind = StateKind::Damaged;
         }
-        Ok((status, value))
+        Ok(with_tokens((status, value)))
     }
 
     fn obstructed(&self, operation: &Operation<'_>, failed: ScriptlessError) -> Error {
@@ -314,28 +345,12 @@ impl Server {
         }
     }
 
-    /// Interprets a reply of INSPECT.
-    fn understood(
-        &mut self,
-        operation: &Operation<'_>,
-        mut answer: Vec<Value>,
-        limit: Limit<'_>,
-    ) -> Result<(LockStatus, Option<String>), Error> {
-        let value = answer.get(1).cloned().unwrap_or(Value::Nil);
-        if let Some(shown) = answer.get_mut(1) {
-            *shown = self.told(operation, &value, limit);
-        }
-        let status = status(&answer).ok_or_else(|| self.senseless(operation))?;
-        Ok((status, reply::text(&value).map(|value| value.raw().to_owned())))
-    }
-
     /// Runs RELEASE. Returns nothing if the token held the lock, and else the lock's state.
     fn ours(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Option<LockState>, Error> {
-        let (script, args) = (Script::Release(Form::of(claim)), recording::release_args(claim));
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let mut answer = match claim.token.is_share() {
-            true => self.script(operation, script, &args, limit)?,
-            false => match self.script_unless_moving(operation, script, &args, limit)? {
+        let request = Request::release(claim);
+        let answer = match claim.token.is_share() {
+            true => self.script(operation, &request, limit)?,
+            false => match self.script_unless_moving(operation, &request, limit)? {
                 Some(answer) => answer,
                 None => {
                     // Before somebody else can ask whether it was done.
@@ -344,40 +359,59 @@ impl Server {
                 }
             },
         };
-        if claim.recording.is_some() {
-            answer = self.recorded(operation, claim, answer)?;
-        }
-        match answer.split_first().map(|(done, rest)| (reply::integer(done), rest)) {
-            // 2: reserved for the next waiter.
-            Some((Some(1 | 2), _)) => Ok(None),
-            Some((Some(0), rest)) => self.state(operation, rest, limit).map(Some),
+        self.recorded(claim, &answer);
+        match answer.verdict() {
+            "released" => Ok(None),
+            "not_yours" => self.state(operation, &answer).map(Some),
             _ => Err(self.senseless(operation)),
         }
     }
 
-    /// Interprets a reply of RENEW.
-    fn renewed(
+    /// Runs RENEW.
+    fn renew_by_script(
         &mut self,
         operation: &Operation<'_>,
-        answer: &[Value],
-        until: Moment,
+        claim: &Claim,
+        ttl: Ttl,
         limit: Limit<'_>,
     ) -> Result<Renewed, Error> {
-        if let [Value::Int(1), moved, ..] = answer
-            && reply::integer(moved) == Some(-1)
-        {
-            // The first waiter has set its timer by the earlier expiry. If the nudge does not reach it, it notices by
-            // itself.
-            let _ = self.script(operation, Script::Nudge, &[""], limit);
+        let mut may_shorten = claim.may_shorten();
+        loop {
+            let asked = Moment::now();
+            let request = Request::renew(claim, ttl, may_shorten);
+            let answer = match self.script_unless_moving(operation, &request, limit)? {
+                Some(answer) => answer,
+                None if claim.token.is_share() => self.script(operation, &request.of_holders(), limit)?,
+                None => return self.renew_moving(operation, claim, ttl, may_shorten, limit),
+            };
+            // A bare number does not say whether a process renews the lock, but its record does.
+            let owner = answer.told("owner");
+            if !may_shorten && owner.is_some_and(|owner| owner.terms.upkeep == Upkeep::LeaseOnly) {
+                may_shorten = true;
+                continue;
+            }
+            return self.renewed(operation, claim, &answer, ttl.believed_until(asked));
         }
-        match answer {
-            [Value::Int(1), ..] if matches!(answer.get(2), Some(Value::Int(1))) => Ok(Renewed::PutBack(until)),
-            [Value::Int(1), left, ..] => match (reply::integer(left), reply::integer(left).map(u64::try_from)) {
-                (Some(-1 | 0), _) => Ok(Renewed::Until(until)),
-                (_, Some(Ok(left))) => Ok(Renewed::Longer(Duration::from_millis(left))),
-                _ => Err(self.senseless(operation)),
-            },
-            [Value::Int(0), seen @ ..] => Ok(Renewed::NotYours(self.state(operation, seen, limit)?)),
+    }
+
+    /// Interprets an answer of RENEW.
+    fn renewed(
+        &self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        answer: &Answer,
+        until: Moment,
+    ) -> Result<Renewed, Error> {
+        match answer.verdict() {
+            "kept" => {
+                let asked_by = answer.told("asked_by").filter(|_| self.hears_askers(claim)).map(Box::new);
+                Ok(Renewed::Kept(Kept { until, put_back: answer.says("put_back"), asked_by }))
+            }
+            "longer" => {
+                let left = answer.number("left").map(Duration::from_millis);
+                left.map(Renewed::Longer).ok_or_else(|| self.senseless(operation))
+            }
+            "not_yours" => self.state(operation, answer).map(Renewed::NotYours),
             _ => Err(self.senseless(operation)),
         }
     }
@@ -398,19 +432,14 @@ impl Server {
     }
 
     /// Sends a release behind each request that was given up: if the server executes that only now, it executes the
-    /// release after it. Returns whether there was such a request.
+    /// release after it. Returns whether there was such a request. A server that hangs reads some 16 KB at once when it
+    /// goes on, and no more from a Unix socket at whose other end there is nobody to take the reply: so much has room for a
+    /// request and for this one, unless the server wants whole scripts.
     pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_in_doubt = self.client.is_in_doubt();
         if is_in_doubt {
-            let mut undo = Vec::new();
-            // A server that hangs reads some 16 KB at once when it goes on, and no more from a Unix socket at whose other
-            // end there is nobody to take the reply. So much has room for a request and for this one, but not for the
-            // next one, which takes a waiter out of the queue. An end that is to be recorded goes with the release.
-            if !self.has_queued && !recording::has_ended(claim) {
-                let key = self.prefix.key(&claim.name);
-                undo.push(moving::call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]));
-            }
-            undo.push(self.release_request(claim));
+            let key = self.prefix.key(&claim.name);
+            let mut undo = vec![Request::release(claim).command(&key, self.verb())];
             if self.client.is_of_a_cluster() {
                 undo.extend(self.release_moving_there(claim));
             }
@@ -420,36 +449,13 @@ impl Server {
     }
 }
 
-/// Returns the request that has a server run a script: EVAL or EVAL_RO.
-fn call(command: &str, script: Script, keys: &[String], args: &[&str]) -> Cmd {
-    let (text, number) = (script.text(), keys.len().to_string());
-    let data = keys.iter().map(String::len).chain(args.iter().map(|arg| arg.len())).sum::<usize>();
-    // With room for everything, nothing moves while it grows.
-    let mut call = Cmd::with_capacity(3 + keys.len() + args.len(), command.len() + text.len() + number.len() + data);
-    call.arg(command).arg(text).arg(number).arg(keys).arg(args);
-    call
-}
+/// How many waiters are looked at, at most, unless fewer are of use.
+const WAITERS: usize = 500;
 
-impl Base {
-    fn of(token: &Token) -> Base {
-        match () {
-            () if token.is_beside_setnx() => Base::BesideSetnx,
-            () if token.is_share() => Base::Share,
-            () => Base::Exclusive,
-        }
-    }
-}
-
-impl Form {
-    fn of(claim: &Claim) -> Form {
-        let Claim { token, recording, .. } = claim;
-        Form { base: Base::of(token), newest: token.supersedes(), recorded: recording.is_some(), enclosed: false }
-    }
-}
-
-/// Returns whether a script changes nothing.
-fn only_reads(script: Script) -> bool {
-    matches!(script, Script::Inspect | Script::InspectShares | Script::History)
+/// Adds the token in the value of a lock that is held alone.
+fn with_tokens((status, value): (LockStatus, Option<String>)) -> (LockStatus, Vec<Token>) {
+    let is_held = status.state.holder.is_some();
+    (status, value.filter(|_| is_held).and_then(|value| value.parse().ok()).into_iter().collect())
 }
 
 /// Returns whether a run that the claimant is part of may hold a share of a lock.
@@ -459,22 +465,18 @@ fn may_share(claim: &Claim) -> bool {
 
 /// Returns whether nothing but scripts can grant a lock to this claim.
 fn needs_scripts(claim: &Claim) -> bool {
-    Form::of(claim) != Form::default()
+    let Claim { token, recording, .. } = claim;
+    token.is_beside_setnx() || token.is_share() || token.supersedes() || recording.is_some()
 }
 
 /// Returns what of such a claim needs scripts, and the options that asked for it.
 fn needs(claim: &Claim) -> (&'static str, &'static str) {
-    match Form::of(claim) {
-        Form { base: Base::BesideSetnx, .. } => ("beside SETNX clients nothing else is safe", "--setnx-compat"),
-        Form { base: Base::Share, .. } => ("sharing needs them", "--shared and --slots"),
-        Form { newest: true, .. } => ("the queue needs them", "--supersede"),
-        Form { base: Base::Exclusive, .. } => ("a record of runs needs them", "--record and --unless-done"),
+    match &claim.token {
+        token if token.is_beside_setnx() => ("beside SETNX clients nothing else is safe", "--setnx-compat"),
+        token if token.is_share() => ("sharing needs them", "--shared and --slots"),
+        token if token.supersedes() => ("the queue needs them", "--supersede"),
+        _ => ("a record of runs needs them", "--record and --unless-done"),
     }
-}
-
-/// Returns the argument of RENEW that says how it may move the expiry.
-fn how(may_shorten: bool) -> &'static str {
-    if may_shorten { "set" } else { "prolong" }
 }
 
 /// Turns a WRONGTYPE error into a state: a key of another type is nobody's lock.
@@ -527,25 +529,8 @@ impl Store for Server {
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         let operation = Operation::to("renew", &claim.name);
-        self.begin_to_read_asker(claim);
-        if claim.token.is_beside_setnx() {
-            return self.renew_beside_setnx(&operation, claim, ttl, limit);
-        }
-        let ttl_ms = ttl.millis().to_string();
-        let args = [claim.token.as_str(), &ttl_ms, how(claim.may_shorten())];
-        let by_script = |server: &mut Server| {
-            let asked = Moment::now();
-            let script = Script::Renew(Base::of(&claim.token));
-            let answer = match claim.token.is_share() {
-                true => Some(server.script(&operation, script, &args, limit)?),
-                false => server.script_unless_moving(&operation, script, &args, limit)?,
-            };
-            match answer {
-                Some(answer) => server.renewed(&operation, &answer, ttl.believed_until(asked), limit),
-                None => server.renew_moving(&operation, &claim.token, ttl, how(claim.may_shorten()), limit),
-            }
-        };
-        let renewed = match claim.token.is_share() {
+        let by_script = |server: &mut Server| server.renew_by_script(&operation, claim, ttl, limit);
+        let renewed = match claim.token.is_share() || claim.token.is_beside_setnx() {
             true => self.only_by_script(&operation, claim, by_script),
             false => {
                 self.either(&operation, by_script, |client, key| scriptless::renew(client, key, claim, ttl, limit))
@@ -554,6 +539,9 @@ impl Store for Server {
         match renewed {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 Ok(Renewed::NotYours(reply::wrong_type("another type")))
+            }
+            Ok(Renewed::Kept(kept)) if self.denies_scripts => {
+                Ok(Renewed::Kept(Kept { asked_by: self.asker_by_command(claim, limit), ..kept }))
             }
             renewed => renewed,
         }
@@ -580,7 +568,7 @@ impl Store for Server {
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
         let operation = Operation::to("break", name);
-        let (LockStatus { state, .. }, tokens) = self.look(&operation, Some(id), limit)?;
+        let (LockStatus { state, .. }, tokens) = self.look(&operation, Some(id), 0, limit)?;
         let Some(token) = tokens.into_iter().find(|token| token.id().as_ref() == Some(id)) else {
             return Ok(Released::NotYours(state));
         };
@@ -589,30 +577,19 @@ impl Store for Server {
         self.release_as(&operation, &Claim::of(name.clone(), token), limit)
     }
 
-    fn ask_to_give_up(
-        &mut self,
-        name: &LockName,
-        asker: &Asker,
-        rest: Duration,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
-        self.put_asker(name, asker, rest, limit)
-    }
-
-    fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
-        self.take_asker_back(name, asker, limit)
-    }
-
-    fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {
-        self.take_asker(claim, limit)
+    fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error> {
+        match asking {
+            Asking::ToGiveUp => self.ask_to_give_up(name, asker, limit),
+            Asking::NoMore => self.ask_no_more(name, asker, limit),
+        }
     }
 
     fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        Ok(self.look(&Operation::to("inspect", name), None, limit)?.0)
+        Ok(self.look(&Operation::to("inspect", name), None, WAITERS, limit)?.0)
     }
 
     fn inspect_holder(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        Ok(self.look(&Operation::to("inspect", name), Some(id), limit)?.0)
+        Ok(self.look(&Operation::to("inspect", name), Some(id), WAITERS, limit)?.0)
     }
 
     fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
@@ -622,7 +599,7 @@ impl Store for Server {
     }
 
     fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
-        self.look_at_holders(&Operation::to("inspect", name), limit)
+        Ok(self.look(&Operation::to("inspect", name), None, 0, limit)?.0.state)
     }
 
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
@@ -652,20 +629,4 @@ impl Store for Server {
     fn may_be_called_off(&self) -> bool {
         self.is_imported
     }
-}
-
-/// Parses a reply of INSPECT.
-fn status(answer: &[Value]) -> Option<LockStatus> {
-    let [kind, seen @ .., reserved, Value::Array(queue)] = answer else { return None };
-    let kind = reply::text(kind)?;
-    let mut state = match kind.raw() {
-        "string" | "none" => reply::state(seen)?,
-        other => reply::wrong_type(other),
-    };
-    // A bare number has no record beside it before it is claimed.
-    if reply::integer(reserved)? == 1 && matches!(state.kind, StateKind::Held | StateKind::Foreign) {
-        state.kind = StateKind::Reserved;
-    }
-    let queue = reply::waiters(queue, seen.last()?)?;
-    Some(LockStatus { state, queue })
 }

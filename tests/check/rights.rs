@@ -5,9 +5,9 @@ use serde_json::Value;
 use super::{SAFE, check, finding, finds, keys};
 use crate::support::{Done, Nxlock, Redis};
 
-const ENOUGH: &str = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem \
-                      +zrange +zrank +zscore +zcard +hget +hset +hdel +hgetall +hlen +publish +pubsub|numsub +subscribe +info \
-                      +config|get +ping";
+const ENOUGH: &str = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire \
+                      +type +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hgetall \
+                      +hlen +publish +pubsub|numsub +subscribe +info +config|get +ping";
 
 fn user(redis: &Redis, rules: &str) -> Done {
     let words = ["ACL", "SETUSER", "bob", "reset", "on", ">pw"].into_iter().chain(rules.split_whitespace());
@@ -28,7 +28,7 @@ fn what_a_user_needs_and_nothing_more_is_enough() {
 #[test]
 fn each_permission_that_is_missing_is_named_with_the_line_that_mends_it() {
     let redis = Redis::with(&SAFE);
-    let vital = "get set del time pttl pexpire zadd zrem zrange zrank zscore zcard hget hset hdel";
+    let vital = "get set del time pttl pexpire zadd zrem zrange zrank zscore zcard zcount hget hmget hlen hset hdel";
     for command in vital.split(' ') {
         let done = user(&redis, &format!("{ENOUGH} -{command}")).exits(77);
         finds(
@@ -44,7 +44,7 @@ fn each_permission_that_is_missing_is_named_with_the_line_that_mends_it() {
     finds(&done, "permissions", "obstacle", "missing: ~{lock:*}:* +time", "ACL SETUSER bob ~{lock:*}:* +time");
     let done = user(&redis, &ENOUGH.replace("~lock:* ", "")).exits(77);
     finds(&done, "permissions", "obstacle", "missing: ~lock:*", "ACL SETUSER bob ~lock:*");
-    for command in ["type", "scan", "hgetall", "hlen"] {
+    for command in ["type", "scan", "hgetall"] {
         let done = user(&redis, &format!("{ENOUGH} -{command}")).exits(1);
         finds(&done, "permissions", "warning", &format!("+{command}"), &format!("ACL SETUSER bob +{command}"));
         finds(&done, "locks", "fine", "handed over", "");
@@ -97,6 +97,14 @@ fn without_scripts_there_is_neither_queue_nor_fence_which_is_a_warning() {
     }
     let renamed = Redis::with(&["--appendonly", "yes", "--rename-command", "EVAL", ""]);
     finds(&check(&renamed).exits(1), "scripts", "warning", "no queue and no fence", "");
+}
+
+#[test]
+fn without_hashes_scripts_are_sent_whole_which_is_a_warning() {
+    let redis = Redis::with(&SAFE);
+    let done = user(&redis, &format!("{ENOUGH} -evalsha")).exits(1);
+    finds(&done, "scripts", "warning", "sent whole", "ACL SETUSER bob +evalsha");
+    finds(&done, "locks", "fine", "handed over", "");
 }
 
 #[test]

@@ -165,7 +165,7 @@ pub fn of_a_crowd_exactly_the_newest_alive_follows(authority: &impl Authority) {
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.starts_with("newest "), "{text}");
     assert!(is_free(authority), "{}", lock_status(authority));
-    authority.buries("{lock:job}:superseded");
+    authority.buries("{lock:job}:newest");
 }
 
 pub fn a_dismissed_one_leaves_at_once(authority: &impl Authority) {

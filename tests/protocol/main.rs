@@ -19,7 +19,7 @@ mod model;
 /// Random histories of recorded runs, and a thousand nights of a job that ten hosts try.
 mod runs;
 /// The scripts as nxlock sends them, not a copy.
-#[path = "../../src/store/redis/scripts.rs"]
+#[path = "old/scripts.rs"]
 mod scripts;
 /// A search for a random history that breaks a rule, with or without a fault in the scripts.
 mod search;

@@ -1,6 +1,6 @@
 //! What a loser's `GETSET` does to a lock of nxlock, and what nxlock undoes of it.
 
-use super::{KEY, beside, had, is_ours, is_put_back, lock_status, queued, stamp};
+use super::{KEY, WAITERS, beside, had, is_ours, is_put_back, lock_status, queued, stamp};
 use crate::support::{Redis, eventually};
 
 /// Overwrites the key like a client that saw an expired time before; returns the time that it wrote.
@@ -54,10 +54,10 @@ fn a_renewal_puts_it_back_once() {
     let call = || redis.nxlock(["renew", "--key", KEY, "--ttl", "20m"]).env("NXLOCK_TOKEN", &token).run().exits(0);
     call().says("put back");
     assert_eq!(redis.value(KEY).as_deref(), Some(token.as_str()));
-    assert!(redis.pttl(KEY) > 600_000 && redis.pttl("{lock.foo}:holder") > 600_000);
+    assert!(redis.pttl(KEY) > 600_000 && redis.pttl(WAITERS) > 600_000);
     call().says_nothing();
     redis.nxlock(["release", "--key", KEY, &token]).run().exits(0);
-    assert!(!redis.exists("{lock.foo}:holder"));
+    assert!(!redis.exists(WAITERS));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn after_the_lease_has_ended_it_is_a_loss_like_any_other() {
     let redis = Redis::start();
     let token = acquire(&redis, "2s");
     let time = loser(&redis, 100);
-    eventually("the lease has ended", || !redis.exists("{lock.foo}:holder"));
+    eventually("the lease has ended", || !redis.exists(WAITERS));
     redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "10m"]).run().exits(76).says("old SETNX client");
     assert_eq!((redis.value(KEY), redis.pttl(KEY)), (Some(time), -1));
     redis.delete(KEY);
@@ -89,7 +89,7 @@ fn what_is_deleted_or_is_no_time_is_a_loss_at_the_next_renewal() {
     redis.delete(KEY);
     turn.running.says("\"lock.foo\" is lost: it had expired or was deleted");
     turn.running.finish().exits(76);
-    assert!(!redis.exists("{lock.foo}:holder"));
+    assert!(!redis.exists(WAITERS));
     let mut turn = had(&redis, &["-t", "30s"]);
     redis.put(KEY, b"another program", Some(60_000));
     turn.running.says("\"lock.foo\" is lost");
@@ -105,7 +105,7 @@ fn giving_back_compares_as_ever() {
     let time = loser(&redis, 100);
     redis.nxlock(["release", "--key", KEY, &token]).run().exits(76);
     assert_eq!(redis.value(KEY), Some(time));
-    assert!(!redis.exists("{lock.foo}:holder"), "who left says so");
+    assert!(!redis.exists(WAITERS), "who left says so");
     redis.delete(KEY);
 }
 

@@ -1,7 +1,7 @@
 //! A token that is a bare number, wherever a token can be used.
 
 use super::client::Client;
-use super::{KEY, beside, had, is_ours, lock_status, queued, turn};
+use super::{KEY, WAITERS, beside, had, is_ours, lock_status, queued, turn};
 use crate::support::turns::{Turn, process};
 use crate::support::{Local, Nxlock, Redis, eventually, is_alive, text_of};
 
@@ -38,7 +38,7 @@ fn it_renews_and_releases_and_says_who_holds_it() {
     let hint = format!("release --key=lock.foo --break {}", &token[..8]);
     refused.says("why: 50 %").says(&hint).never_says(&token);
     redis.nxlock(["renew", "--key", KEY, "--ttl", "10m"]).env("NXLOCK_TOKEN", &token).run().exits(0);
-    assert!(redis.pttl(KEY) > 60_000 && redis.pttl("{lock.foo}:holder") > 60_000);
+    assert!(redis.pttl(KEY) > 60_000 && redis.pttl(WAITERS) > 60_000);
     assert_eq!(lock_status(&redis)["holder"]["reason"], "why: 50 %");
     redis.nxlock(["release", "--key", KEY, "-"]).stdin(token.as_bytes()).run().exits(0);
     redis.nxlock(["release", "--key", KEY, &token]).run().exits(76).says("it had expired or was deleted");
@@ -62,7 +62,7 @@ fn it_is_broken_by_the_id_that_status_shows() {
     let token = redis.nxlock(beside("acquire", &["--ttl", "1m"])).run().exits(0).text();
     redis.nxlock(["release", "--key", KEY, "--break", "41414141"]).run().exits(76);
     redis.nxlock(["release", "--key", KEY, "--break", &token[..8]]).run().exits(0).says("broke");
-    assert!(!redis.exists(KEY) && !redis.exists("{lock.foo}:holder"));
+    assert!(!redis.exists(KEY) && !redis.exists(WAITERS));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn waiters_of_both_kinds_stand_in_one_line() {
     }
     next.leaves();
     assert!(fences.is_sorted_by(|before, after| before < after), "{fences:?}");
-    assert!(!redis.exists("{lock.foo}:holder"));
+    assert!(!redis.exists(WAITERS));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn without_the_queue_it_is_one_of_the_plain_clients() {
 #[test]
 fn where_scripts_are_not_run_it_is_refused_with_the_reason() {
     let redis = Redis::start();
-    redis.ask::<()>(&["ACL", "SETUSER", "plain", "on", ">pw", "~*", "+@all", "-eval"]);
+    redis.ask::<()>(&["ACL", "SETUSER", "plain", "on", ">pw", "~*", "+@all", "-eval", "-evalsha"]);
     let url = format!("{}?user=plain&pass=pw", redis.url());
     let log = redis.directory().join("log");
     for value in [None, Some("1000000000")] {
@@ -180,7 +180,7 @@ fn where_scripts_are_not_run_it_is_refused_with_the_reason() {
     let call = |words: &[&str]| Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &url);
     call(&["renew", "--key", KEY, token.trim(), "--ttl", "1m"]).run().exits(78);
     call(&["release", "--key", KEY, token.trim()]).run().exits(0);
-    redis.ask::<i64>(&["DEL", "{lock.foo}:holder"]);
+    redis.ask::<i64>(&["DEL", WAITERS]);
     assert_eq!(text_of(&log), "");
     let without = Redis::with(&["--rename-command", "EVAL", ""]);
     without.nxlock(beside("acquire", &["--ttl", "1m"])).run().exits(78).says("does not run scripts");
@@ -199,8 +199,9 @@ fn a_directory_has_nothing_old_to_share() {
 #[test]
 fn what_the_manual_lists_of_permissions_is_enough() {
     let redis = Redis::start();
-    let rules = "~lock.* ~{lock.*}:* resetchannels &lock.* +eval +get +set +del +time +pttl +pexpire +type +scan +zadd +zrem +zrange \
-                 +zrank +zscore +zcard +hget +hset +hdel +publish +pubsub|numsub +subscribe +info";
+    let rules = "~lock.* ~{lock.*}:* resetchannels &lock.* +eval +evalsha +get +set +del +time +pttl +pexpire +type \
+                 +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hlen +publish \
+                 +pubsub|numsub +subscribe +info";
     let words = ["ACL", "SETUSER", "listed", "on", ">pw"].into_iter().chain(rules.split_whitespace());
     redis.ask::<()>(&words.collect::<Vec<_>>());
     let url = format!("{}?user=listed&pass=pw", redis.url());

@@ -64,6 +64,8 @@ impl Connection {
 
 impl Network {
     pub fn to(redis: &Redis) -> Network {
+        // No request of nxlock is one more for that.
+        redis.knows_the_script();
         Network::to_socket(&redis.socket())
     }
 

@@ -47,8 +47,9 @@ impl Proxy {
         Proxy::by_command(redis, move |number, _| fate(number))
     }
 
-    /// As `to`, but `fate` is also passed the command and its first argument.
+    /// As `to`, but `fate` is also passed the command and its first argument; of a script, the operation and its fields.
     pub fn by_command(redis: &Redis, fate: impl Fn(usize, &str) -> Fate + Send + Sync + 'static) -> Proxy {
+        redis.knows_the_script();
         let directory = tempfile::Builder::new().prefix("nxp").tempdir().expect("a directory for the proxy");
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
         let proxy = Proxy {
@@ -196,14 +197,19 @@ fn connect(server: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(server)
 }
 
-/// Returns the command and its first argument: of a script, its text.
+/// Returns the command and its first argument: of a script, the operation and its fields.
 fn first_words(request: &redis::Value) -> String {
     let redis::Value::Array(words) = request else { return String::new() };
-    let texts = words.iter().take(2).filter_map(|word| match word {
-        redis::Value::BulkString(word) => std::str::from_utf8(word).ok(),
-        _ => None,
-    });
-    texts.collect::<Vec<_>>().join(" ")
+    let word = |at: usize| match words.get(at) {
+        Some(redis::Value::BulkString(word)) => std::str::from_utf8(word).unwrap_or_default(),
+        _ => "",
+    };
+    let keys: usize = word(2).parse().unwrap_or(0);
+    let shown = match word(0).starts_with("EVAL") {
+        true => [word(0), word(3 + keys)].into_iter().chain((4 + keys..words.len()).step_by(2).map(word)).collect(),
+        false => vec![word(0), word(1)],
+    };
+    shown.join(" ")
 }
 
 /// Records the bytes that were read. It reads one byte at a time, to take nothing of the next message.

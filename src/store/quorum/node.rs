@@ -189,8 +189,8 @@ impl Node {
             },
             Request::Release(claim, whose) => self.release(claim, *whose, limit)?,
             Request::Look(name) => {
-                let (status, value) = self.server.inspect_value(name, limit)?;
-                Answer::Seen(status.state, value.and_then(|value| value.parse().ok()))
+                let (status, token) = self.server.inspect_holding(name, limit)?;
+                Answer::Seen(status.state, token)
             }
             Request::Names => Answer::Names(self.server.names(limit)?),
             Request::Doubts => Answer::Doubts(self.server.doubts(limit)?),
@@ -211,7 +211,7 @@ impl Node {
         self.is_absent = false;
         self.server.connect(&Operation::to("renew", &claim.name), limit)?;
         Ok(match self.server.renew(claim, ttl, limit)? {
-            Renewed::Until(_) | Renewed::PutBack(_) => Answer::Extended(None),
+            Renewed::Kept(_) => Answer::Extended(None),
             Renewed::Longer(left) => Answer::Extended(Some(left)),
             Renewed::NotYours(state) => {
                 self.is_absent = state.kind == StateKind::Free;

@@ -9,6 +9,7 @@ use super::connection::{self, Connection};
 use super::fault::Fault;
 use super::list::glob_escaped;
 use super::reply::{self, Unexpected};
+use super::scripts::LOCK;
 use crate::lock::{LockName, Prefix, companion_key};
 use crate::wait::Limit;
 
@@ -23,12 +24,16 @@ pub struct Rights {
     pub look: Vec<String>,
     /// Needed for scripts, if those are not permitted: nxlock then locks without them, and other rules are vital.
     pub scripts: Vec<String>,
+    /// Needed so that scripts are not sent whole with each request.
+    pub hashes: Vec<String>,
 }
 
 /// What a rule is needed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Scripts,
+    /// Scripts by their hashes.
+    Hashes,
     /// Within scripts.
     Script,
     /// With scripts and without.
@@ -110,6 +115,7 @@ impl Rights {
                 Need::Script => &mut rights.vital,
                 Need::Calls => &mut rights.calls,
                 Need::History => &mut rights.look,
+                Need::Hashes => &mut rights.hashes,
                 Need::Scripts => continue,
             };
             if !rules.contains(&rule) {
@@ -128,6 +134,7 @@ fn probes(keys: &Keys) -> Vec<Probe> {
         probes.push(Probe { need, rule, pattern: pattern.to_owned(), request: request(name, args) });
     };
     probe(Need::Scripts, "+eval", "", &["EVAL", "return 1", "0"]);
+    probe(Need::Hashes, "+evalsha", "", &["EVALSHA", LOCK.sha, "0"]);
     probe(Need::Both, "+get", all_keys, &["GET", key]);
     // Only if the key exists, which it does not.
     probe(Need::Both, "+set", all_keys, &["SET", key, "check", "XX", "PX", "1"]);
@@ -144,12 +151,14 @@ fn probes(keys: &Keys) -> Vec<Probe> {
     probe(Need::Script, "+zrank", all_companions, &["ZRANK", companion, "check"]);
     probe(Need::Script, "+zscore", all_companions, &["ZSCORE", companion, "check"]);
     probe(Need::Script, "+zcard", all_companions, &["ZCARD", companion]);
+    probe(Need::Script, "+zcount", all_companions, &["ZCOUNT", companion, "0", "0"]);
     probe(Need::Script, "+hget", all_companions, &["HGET", companion, "check"]);
+    probe(Need::Script, "+hmget", all_companions, &["HMGET", companion, "check"]);
+    probe(Need::Script, "+hlen", all_companions, &["HLEN", companion]);
     probe(Need::Script, "+hdel", all_companions, &["HDEL", companion, "check"]);
     probe(Need::Calls, "+publish", all_channels, &["PUBLISH", channel, "t"]);
     probe(Need::Calls, "+pubsub|numsub", "", &["PUBSUB", "NUMSUB", channel]);
     probe(Need::History, "+hgetall", all_companions, &["HGETALL", companion]);
-    probe(Need::History, "+hlen", all_companions, &["HLEN", companion]);
     probe(Need::Look, "+scan", "", &["SCAN", "0", "COUNT", "1"]);
     probes
 }

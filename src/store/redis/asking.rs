@@ -1,7 +1,8 @@
-//! How a holder is asked to give up: the key `{K}:asker:ID` has the token of the one that asks the holder known as ID.
+//! How a holder is asked to give up: a field of the waiters' key, or of the terms of a share, names its ID and the asker. Its
+//! renewals return it. The field decides nothing.
 //!
-//! The key decides nothing. It is read and written by itself, so that it may be on another server than the lock while a
-//! cluster moves both; and where the server runs no scripts, by plain commands.
+//! Where the server runs no scripts, or the lock's keys are moving from one server to another, the field of the waiters'
+//! key is read and written by plain commands: that of an exclusive holder.
 
 use std::time::Duration;
 
@@ -9,124 +10,63 @@ use redis::{Cmd, Value, cmd};
 
 use super::Server;
 use super::client::Client;
-use super::fault::{Fault, NoReply};
-use super::moving::call_of_one;
+use super::moving;
 use super::reply::{self, Operation};
-use super::scriptless;
-use super::scripts::Script;
+use super::request::{Request, WAITERS};
+use super::scriptless::{self, ScriptlessError};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Asker, Claim, HolderId, LockName, Token, Told, companion_key};
+use crate::lock::{Asker, Claim, LockName, StateKind, Token, Told, companion_key};
+use crate::log;
+use crate::store::Asking;
 use crate::wait::Limit;
 
-/// How much longer than the lease the key lives: a waiter may be about to claim the lock, and renews it 10 s later.
-const LONGER: Duration = Duration::from_secs(20);
+/// How long a request lives, at most, that a script did not make: a holder that is not found by then is asked again, if
+/// anybody waits.
+const LIVES: Duration = Duration::from_secs(80);
 /// How long to wait for the reply when a request is taken back: the server has what was sent.
 const REPLY: Duration = Duration::from_millis(250);
-/// How much of a longer lease counts: a holder that is not found by then is asked again, if anybody waits.
-const AT_MOST: Duration = Duration::from_secs(60);
-
-/// The read of a holder's key, sent together with the renewal: it costs no round trip, and on a slow connection no
-/// time-out of its own, after which the next renewal would need another connection.
-#[derive(Default)]
-pub enum AskerRead {
-    #[default]
-    No,
-    /// To be sent with the next renewal.
-    Wanted(Cmd),
-    /// The reply.
-    Done(Value),
-    /// The renewal sent with it was not answered: the next one is sent without it.
-    Failed,
-}
-
-impl AskerRead {
-    /// Returns the request to send with this script, if there is one.
-    pub fn beside(&mut self, script: Script) -> Option<Cmd> {
-        let renews = matches!(script, Script::Renew(_));
-        match std::mem::take(self) {
-            AskerRead::Wanted(read) if renews => Some(read),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-
-    /// Sends both, and returns the reply to the first.
-    pub fn read_with(
-        &mut self,
-        client: &mut Client,
-        command: &Cmd,
-        read: Cmd,
-        limit: Limit<'_>,
-    ) -> Result<Value, NoReply> {
-        *self = AskerRead::Failed;
-        let mut replies = client.ask_all(&[command.clone(), read], limit)?;
-        *self = replies.pop().map_or(AskerRead::No, AskerRead::Done);
-        replies.pop().ok_or_else(|| Fault::Garbled("it does not reply".into()).into())
-    }
-}
+/// The field of the waiters' key.
+const ASKED: &str = "asked";
 
 impl Server {
-    /// Has the next renewal of a claim read who asks for it, if that is of use.
-    pub(super) fn begin_to_read_asker(&mut self, claim: &Claim) {
-        let is_asked = claim.owner_pid.is_some() && claim.may_be_asked() && !self.client.is_one_of_several();
-        self.asker = match (std::mem::take(&mut self.asker), claim.token.id()) {
-            (AskerRead::Failed, _) => AskerRead::Done(Value::Nil),
-            (_, Some(id)) if is_asked => {
-                let mut read = cmd("GET");
-                read.arg(self.asker_key(&claim.name, &id));
-                AskerRead::Wanted(read)
-            }
-            _ => AskerRead::No,
-        };
+    /// Returns whether a renewal of this claim is to say who asks its holder to give up.
+    pub(super) fn hears_askers(&self, claim: &Claim) -> bool {
+        claim.owner_pid.is_some() && claim.may_be_asked() && !self.client.is_one_of_several()
     }
 
-    pub(super) fn put_asker(
-        &mut self,
-        name: &LockName,
-        asker: &Asker,
-        rest: Duration,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
-        let lives = (rest.min(AT_MOST) + LONGER).as_millis().to_string();
-        let mut set = cmd("SET");
-        set.arg(self.asker_key(name, &asker.of)).arg(asker.by.as_str()).arg("PX").arg(lives);
-        self.done(&Operation::to("ask for", name), &set, limit).map(drop)
+    pub(super) fn ask_to_give_up(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
+        let operation = Operation::to("ask for", name);
+        let request = Request::ask(asker, Asking::ToGiveUp);
+        self.either(
+            &operation,
+            |server| match server.script_unless_moving(&operation, &request, limit)? {
+                Some(_) => Ok(()),
+                None => server.ask_moving(&operation, asker, limit),
+            },
+            |client, key| ask(client, key, asker, limit),
+        )
     }
 
-    pub(super) fn take_asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Option<Told>, Error> {
-        let Some(id) = claim.token.id() else { return Ok(None) };
-        let operation = Operation::to("see who asks for", &claim.name);
-        let key = self.asker_key(&claim.name, &id);
-        let asker = match std::mem::take(&mut self.asker) {
-            AskerRead::Done(asker) => self.accepted(&operation, asker)?,
-            AskerRead::Failed => {
-                self.asker = AskerRead::Failed;
-                return Ok(None);
-            }
-            // The lock was not renewed by a script.
-            AskerRead::No | AskerRead::Wanted(_) => self.done(&operation, cmd("GET").arg(&key), limit)?,
-        };
-        if matches!(asker, Value::Nil) {
-            return Ok(None);
+    /// Asks a holder of a lock whose keys are moving, if it holds the lock alone.
+    fn ask_moving(&mut self, operation: &Operation<'_>, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
+        if self.look_moving(operation, limit)?.0.state.kind == StateKind::Shared {
+            return Err(self.on_its_way(operation));
         }
-        // If this fails, the key expires.
-        let _ = self.done(&operation, cmd("DEL").arg(&key), limit);
-        Ok(reply::bytes(&asker).and_then(Token::read))
+        let key = self.key(operation);
+        ask(&mut self.client, &key, asker, limit).map_err(|failed| self.obstructed(operation, failed))
     }
 
     /// Takes a request back in one step: a later one, of another asker, is not its own. What is sent is executed whether
     /// or not the line brings the reply in time; and behind each request that was given up, since that may be the one to
     /// take back, and be executed only then.
-    pub(super) fn take_asker_back(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
+    pub(super) fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
         let operation = Operation::to("ask no more for", name);
-        let (key, by) = (self.asker_key(name, &asker.of), [asker.by.as_str()]);
+        let (key, request) = (self.key(&operation), Request::ask(asker, Asking::NoMore));
         if self.client.is_in_doubt() {
-            let mut requests = vec![call_of_one(Script::ReleaseMoving, &key, &by)];
+            let mut requests = vec![request.command(&key, self.verb())];
             if self.client.is_of_a_cluster() {
-                requests.extend([cmd("ASKING"), call_of_one(Script::ReleaseMoving, &key, &by)]);
+                requests.extend([cmd("ASKING"), withdrawal(&key, asker)]);
             }
             self.client.follow(&requests, limit, limit.until);
         }
@@ -136,29 +76,56 @@ impl Server {
         let soon = limit.no_later_than(Moment::now() + REPLY);
         self.either(
             &operation,
-            |server| server.script_of_one(&operation, Script::ReleaseMoving, &key, &by, soon).map(drop),
-            |client, _| scriptless::release(client, &key, &Claim::of(name.clone(), asker.by.clone()), limit).map(drop),
+            |server| match server.script_unless_moving(&operation, &request, soon)? {
+                Some(_) => Ok(()),
+                None => server.script_of_one(&operation, &withdrawal(&key, asker), soon).map(drop),
+            },
+            |client, key| {
+                let waiters = companion_key(key, WAITERS);
+                scriptless::withdraw(client, &waiters, ASKED, &asked(asker), limit)
+            },
         )
     }
 
-    fn asker_key(&self, name: &LockName, id: &HolderId) -> String {
-        companion_key(&self.prefix.key(name), &format!("asker:{id}"))
-    }
-
-    /// Sends one command; returns its reply unless that is an error.
-    fn done(&mut self, operation: &Operation<'_>, command: &Cmd, limit: Limit<'_>) -> Result<Value, Error> {
-        self.turn_to(operation);
-        match self.client.ask(command, limit) {
-            Ok(reply) => self.accepted(operation, reply),
-            Err(no_reply) => Err(self.unanswered(operation, no_reply)),
+    /// Returns who asks the holder of a claim to give up, where no script says so with the renewal. That nobody can find out
+    /// is no reason to give up, nor to report the renewal late.
+    pub(super) fn asker_by_command(&mut self, claim: &Claim, limit: Limit<'_>) -> Option<Box<Told>> {
+        if !self.hears_askers(claim) {
+            return None;
         }
+        let operation = Operation::to("see who asks for", &claim.name);
+        let waiters = companion_key(&self.key(&operation), WAITERS);
+        let soon = limit.no_later_than(Moment::now() + REPLY);
+        let error = match self.client.ask(cmd("HGET").arg(waiters).arg(ASKED), soon) {
+            Ok(refusal @ Value::ServerError(_)) => operation.misunderstood(&self.client, reply::unexpected(&refusal)),
+            Ok(reply) => {
+                let asked = reply::text(&reply)?.into_raw();
+                let (id, by) = asked.split_once(' ')?;
+                let is_ours = claim.token.id().is_some_and(|own| own.as_str() == id);
+                return Token::read(by.as_bytes()).filter(|_| is_ours).map(Box::new);
+            }
+            Err(no_reply) => self.unanswered(&operation, no_reply),
+        };
+        log::trace(format_args!("{error}"));
+        None
     }
+}
 
-    /// Returns a reply unless it is an error.
-    fn accepted(&self, operation: &Operation<'_>, reply: Value) -> Result<Value, Error> {
-        match reply {
-            Value::ServerError(_) => Err(operation.misunderstood(&self.client, reply::unexpected(&reply))),
-            reply => Ok(reply),
-        }
-    }
+/// Returns what the field says.
+fn asked(asker: &Asker) -> String {
+    format!("{} {}", asker.of, asker.by.as_str())
+}
+
+fn ask(client: &mut Client, key: &str, asker: &Asker, limit: Limit<'_>) -> Result<(), ScriptlessError> {
+    let waiters = companion_key(key, WAITERS);
+    let (mut set, mut expire) = (cmd("HSET"), cmd("PEXPIRE"));
+    set.arg(&waiters).arg(ASKED).arg(asked(asker));
+    expire.arg(&waiters).arg(u64::try_from(LIVES.as_millis()).unwrap_or(u64::MAX));
+    let replies = client.ask_all(&[set, expire], limit)?;
+    replies.into_iter().try_for_each(|reply| scriptless::refuse_error(reply).map(drop))
+}
+
+/// Returns the request that takes a request back at one key.
+fn withdrawal(key: &str, asker: &Asker) -> Cmd {
+    moving::call_of_one("withdraw", &companion_key(key, WAITERS), &[("field", ASKED), ("value", &asked(asker))])
 }

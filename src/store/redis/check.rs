@@ -209,9 +209,14 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
         let found = "scripts are not run for us (EVAL): no queue and no fence, every waiter polls";
         findings.push(Finding::warning("scripts", found, acl(server, &rights.scripts)));
     }
+    if !rights.hashes.is_empty() {
+        let found = "scripts are sent whole with each request (EVALSHA)";
+        findings.push(Finding::warning("scripts", found, acl(server, &rights.hashes)));
+    }
     if !rights.vital.is_empty() {
         let found = format!("missing: {}", rights.vital.join(" "));
-        let all: Vec<_> = [&rights.vital, &rights.calls, &rights.look].into_iter().flatten().cloned().collect();
+        let all: Vec<_> =
+            [&rights.vital, &rights.hashes, &rights.calls, &rights.look].into_iter().flatten().cloned().collect();
         findings.push(Finding::obstacle("permissions", ErrorKind::Refused, found, acl(server, &all)));
     } else if !rights.look.is_empty() {
         let found = format!("missing for `status`, `release --break` and `run --record`: {}", rights.look.join(" "));

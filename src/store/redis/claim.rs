@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use redis::Value;
-
-use super::queue::{self, QueueEntry, ServerClock};
-use super::recording;
-use super::reply::{self, Operation};
-use super::scripts::{Form, Script};
-use super::{AcquireMode, Acquired, Server, needs_scripts, shares};
+use super::queue::{QueueEntry, ServerClock};
+use super::reply::{Answer, Operation};
+use super::request::{Attempt, Request};
+use super::{AcquireMode, Acquired, Server, needs_scripts};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, Lease, LockState, Prefix, Token, Ttl};
+use crate::lock::{Claim, Fence, Lease, Prefix, Ttl};
 use crate::store::QueuePlace;
 use crate::wait::Limit;
 
@@ -28,44 +25,28 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Acquired, Error> {
         let grace = self.grace(ttl);
-        let millis = |duration: Duration| duration.as_millis().to_string();
-        let (ttl_ms, lease_ms, grace_ms) = (millis(ttl.get()), millis(queue::LEASE), millis(grace));
-        let shared = claim.beside_setnx.as_ref().map(|beside| (millis(beside.margin), &beside.record));
-        let kind = if self.client.is_of_a_cluster() { "cluster" } else { "" };
-        let enclosing = claim.enclosing.iter().map(Token::as_str).collect::<Vec<_>>().join(" ");
+        let in_cluster = self.client.is_of_a_cluster();
         let mut redirects = 0;
         let (asked, answer) = loop {
-            let (word, channel, ticket) = match mode {
-                AcquireMode::Once => ("once", String::new(), String::new()),
-                AcquireMode::Plain => ("plain", String::new(), String::new()),
-                AcquireMode::Queue => {
-                    self.has_queued = true;
-                    let (channel, ticket) = self.listen(operation, claim, limit)?;
-                    ("queue", channel, ticket)
-                }
+            let (channel, ticket) = match mode {
+                AcquireMode::Once | AcquireMode::Plain => (String::new(), String::new()),
+                AcquireMode::Queue => self.listen(operation, claim, limit)?,
             };
-            let mut args =
-                vec![claim.token.as_str(), &ttl_ms, word, &lease_ms, &grace_ms, &channel, &ticket, kind, &enclosing];
-            args.extend(shared.iter().flat_map(|(margin_ms, record)| [margin_ms.as_str(), record.as_str()]));
-            let recording = recording::acquire_args(claim);
-            args.extend(recording.iter().map(String::as_str));
+            let attempt = Attempt { ttl, mode, grace, channel: &channel, ticket: &ticket, in_cluster };
+            let request = Request::acquire(claim, &attempt);
             // Taken before the request is sent: the server starts to count later than nxlock.
             let asked = Moment::now();
-            let script = Script::Acquire(Form { enclosed: !claim.enclosing.is_empty(), ..Form::of(claim) });
             // One script changes all keys of such a lock, or nothing does.
             let answer = match needs_scripts(claim) {
-                true => Some(self.script(operation, script, &args, limit)?),
-                false => self.script_unless_moving(operation, script, &args, limit)?,
-            };
-            let answer = match answer {
-                Some(answer) if claim.recording.is_some() => Some(self.noted(operation, answer)?),
-                answer => answer,
+                true => Some(self.script(operation, &request, limit)?),
+                false => self.script_unless_moving(operation, &request, limit)?,
             };
             let Some(answer) = answer.filter(|answer| !is_grant(answer) || !self.may_be_unfenced(&claim.token)) else {
                 return self.acquire_moving(operation, claim, ttl, limit);
             };
-            // Each attempt drops more of the dead, so this comes to an end. A waiter in the queue rests between them.
-            if mode != AcquireMode::Queue && claim.token.is_share() && is_unfinished(&answer) && !limit.until.passed() {
+            // There were more of the dead to drop than one script does. Each attempt drops more, so this comes to an end. A
+            // waiter in the queue rests between them.
+            if mode != AcquireMode::Queue && answer.says("again") && !limit.until.passed() {
                 continue;
             }
             redirects += 1;
@@ -76,76 +57,59 @@ impl Server {
             }
         };
         self.round_trip = asked.elapsed();
-        if let [Value::Int(2), by, length, seen @ ..] = answer.as_slice() {
-            let by = reply::bytes(by).and_then(Token::read);
-            let length = reply::integer(length).and_then(|length| usize::try_from(length).ok());
-            let (Some(by), Some(length)) = (by, length) else { return Err(self.senseless(operation)) };
-            let place = QueuePlace { position: 0, length };
-            self.knows_of_its_dismissal(operation, claim, limit);
-            return Ok(Acquired::Superseded(Box::new(by), self.state(operation, seen, limit)?, place));
-        }
-        if let [Value::Int(3), line, length, seen @ ..] = answer.as_slice() {
-            let (run, state, place) = self.already_done(operation, (line, length, seen), limit)?;
-            return Ok(Acquired::Done(run, state, place));
-        }
-        if claim.token.is_share() {
-            return self.share_acquired(operation, claim, &answer, (ttl, grace, asked), limit);
-        }
-        match answer.as_slice() {
-            [Value::Int(1), fence, stale @ ..] => {
-                let lease = self.granted(reply::fence(fence), ttl, asked);
-                Ok(Acquired::Granted(Lease { taken_over: stale.first().and_then(reply::stale), ..lease }))
+        match self.acquired(claim, &answer, (ttl, mode, grace), asked) {
+            Some(acquired @ Acquired::Superseded(..)) => {
+                self.forget_dismissal(operation, claim, limit);
+                Ok(acquired)
             }
-            [Value::Int(refusal), value, pttl, queued @ .., fence, now] => {
-                let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
-                let state = self.state(operation, &seen, limit)?;
-                let queued = reply::queued(queued).ok_or_else(|| self.senseless(operation))?;
-                self.first_ticket.clone_from(&queued.ticket);
-                if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
-                    entry.stands(&queued, &state, (state.expiry.left(), clock(asked, now)), grace);
-                }
-                refused(*refusal, state, queued.place).ok_or_else(|| self.senseless(operation))
-            }
-            _ => Err(self.senseless(operation)),
+            Some(acquired) => Ok(acquired),
+            None if answer.verdict() == "done" && answer.run().is_none() => Err(self.unreadable(operation)),
+            None => Err(self.senseless(operation)),
         }
     }
 
-    /// Interprets a reply of ACQUIRE for a share.
-    fn share_acquired(
+    /// Interprets an answer of ACQUIRE.
+    fn acquired(
         &mut self,
-        operation: &Operation<'_>,
         claim: &Claim,
-        answer: &[Value],
-        (ttl, grace, asked): (Ttl, Duration, Moment),
-        limit: Limit<'_>,
-    ) -> Result<Acquired, Error> {
-        match answer {
-            [Value::Int(1), fence, slot, _count] => {
-                let slot = shares::slot(slot, claim.token.sharing()).ok_or_else(|| self.senseless(operation))?;
-                let lease = self.granted(reply::fence(fence), ttl, asked);
-                Ok(Acquired::Granted(Lease { slot, ..lease }))
+        answer: &Answer,
+        (ttl, mode, grace): (Ttl, AcquireMode, Duration),
+        asked: Moment,
+    ) -> Option<Acquired> {
+        let unqueued = || Some(QueuePlace { position: 0, length: answer.number("length")? });
+        match answer.verdict() {
+            "granted" => {
+                self.noted = answer.number("noted");
+                let slot = answer.slot(claim.token.sharing())?;
+                let lease = self.granted(answer.fence(), ttl, asked);
+                Some(Acquired::Granted(Lease { slot, taken_over: answer.stale(), ..lease }))
             }
-            [Value::Int(refusal), value, pttl, queued @ .., fence, now, look, taken, least] => {
-                let seen = [value.clone(), pttl.clone(), fence.clone(), now.clone()];
-                let state = shares::with_count(self.state(operation, &seen, limit)?, taken, least);
-                let (Some(state), Some(queued)) = (state, reply::queued(queued)) else {
-                    return Err(self.senseless(operation));
-                };
+            "waiting" => {
+                let state = if claim.token.is_share() { answer.state_of_shares() } else { answer.state() }?;
+                let queued = answer.queued()?;
                 self.first_ticket.clone_from(&queued.ticket);
-                // Negative if nothing ends by itself.
-                let look = reply::integer(look).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-                if let Some(entry) = &mut self.entry {
-                    entry.stands(&queued, &state, (look, clock(asked, now)), grace);
+                if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
+                    let clock = answer.now().map(|told| ServerClock { asked, told });
+                    let look = if answer.says("again") { Some(Duration::ZERO) } else { answer.look_in() };
+                    entry.stands(&queued, &state, (look, clock), grace);
                 }
-                refused(*refusal, state, queued.place).ok_or_else(|| self.senseless(operation))
+                Some(match answer.text("nested") {
+                    "" => Acquired::Held(state, queued.place),
+                    _ => Acquired::Nested(state, queued.place),
+                })
             }
-            _ => Err(self.senseless(operation)),
+            "superseded" => Some(Acquired::Superseded(Box::new(answer.told("by")?), answer.state()?, unqueued()?)),
+            "done" => {
+                let place = QueuePlace { position: 0, length: answer.number("others")? };
+                Some(Acquired::Done(Box::new(answer.run()?), answer.state()?, place))
+            }
+            _ => None,
         }
     }
 
     /// Lets the server forget that this waiter was dismissed. If an earlier request is outstanding, only behind that: it
     /// would join the queue again.
-    fn knows_of_its_dismissal(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) {
+    fn forget_dismissal(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) {
         self.entry = None;
         if !self.undo_outstanding(claim, limit) {
             // If this fails, the server forgets it in a day.
@@ -191,27 +155,8 @@ impl Server {
     }
 }
 
-/// Reads the server's clock from a reply, in microseconds, to a request that nxlock sent at `asked`.
-fn clock(asked: Moment, now: &Value) -> Option<ServerClock> {
-    Some(ServerClock { asked, told: reply::instant(now)? })
-}
-
-/// Returns the result of an ACQUIRE that granted nothing, by the first word of its reply.
-fn refused(word: i64, state: LockState, place: QueuePlace) -> Option<Acquired> {
-    match word {
-        0 => Some(Acquired::Held(state, place)),
-        4 => Some(Acquired::Nested(state, place)),
-        _ => None,
-    }
-}
-
-/// Returns whether an ACQUIRE for a share had more of the dead to drop than one script does.
-fn is_unfinished(answer: &[Value]) -> bool {
-    matches!(answer, [Value::Int(0 | 4), .., look, _count, _least] if reply::integer(look) == Some(0))
-}
-
-fn is_grant(answer: &[Value]) -> bool {
-    matches!(answer.first(), Some(Value::Int(1)))
+fn is_grant(answer: &Answer) -> bool {
+    answer.verdict() == "granted"
 }
 
 /// Returns the channel that wakes a waiter: no other client subscribes to it.

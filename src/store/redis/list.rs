@@ -4,13 +4,11 @@
 use redis::{Cmd, Value, cmd};
 
 use super::endpoint::Endpoint;
-use super::recording::RUNS;
-use super::reply::{self, Operation};
-use super::scripts::Script;
-use super::{Server, shares};
+use super::reply::{self, Answer, Operation};
+use super::request::{self, RUNS, Request};
+use super::{Server, WAITERS};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{LockName, StateKind, companion_key};
-use crate::store::LockStatus;
+use crate::lock::{LockName, companion_key};
 use crate::store::scan::{Page, Pages, ScanCursor};
 use crate::text;
 use crate::wait::Limit;
@@ -90,7 +88,7 @@ impl Server {
             scan.strays.append(&mut scan.names);
         }
         if let Some(name) = scan.strays.last() {
-            let status = self.look(&Operation::to("inspect", name), None, limit)?.0;
+            let status = self.look(&Operation::to("inspect", name), None, WAITERS, limit)?.0;
             return Ok(Some(scan.strays.pop().map(|name| (name, status)).into_iter().collect()));
         }
         if !scan.names.is_empty() {
@@ -146,42 +144,28 @@ impl Server {
 
     fn look_at_several(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Page, Error> {
         let first = scan.names.len().saturating_sub(TOGETHER);
-        let asked = scan.names[first..].iter().map(|name| self.call(Script::Inspect, Some(name), &[]));
+        let (verb, request) = (self.verb_of_reads(), Request::inspect(None, WAITERS));
+        let asked = scan.names[first..].iter().map(|name| request.command(&self.prefix.key(name), verb));
         let asked: Vec<Cmd> = asked.collect();
         self.turn_to_shard(scan.shards.last());
-        let replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
-        let mut page = Page::with_capacity(asked.len());
+        let mut replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
+        if replies.iter().any(|reply| reply::lacks_script(&reply::unexpected(reply))) {
+            // If it is refused, single requests will tell.
+            let again: Vec<Cmd> = [request::load(verb)].into_iter().chain(asked).collect();
+            let limit = self.for_another_reply(limit);
+            replies = self.client.ask_here(&again, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
+            replies.remove(0);
+        }
+        let mut page = Page::with_capacity(replies.len());
         for (name, reply) in scan.names.split_off(first).into_iter().zip(replies) {
-            match reply {
-                Value::Array(answer) => {
-                    let status = self.understood(&Operation::to("inspect", &name), answer, limit)?.0;
-                    page.push((name, status));
-                }
+            match Answer::of(reply).ok().map(|answer| answer.status()) {
+                Some(Some((status, _))) => page.push((name, status)),
+                Some(None) => return Err(self.senseless(&Operation::to("inspect", &name))),
                 // Another server has it by now, or this one refused: a single request will tell.
-                _ => scan.strays.push(name),
+                None => scan.strays.push(name),
             }
         }
-        self.add_shares(&mut page, limit)?;
         Ok(page)
-    }
-
-    /// Adds the holders of the shared locks on a page, asked for together.
-    fn add_shares(&mut self, page: &mut Page, limit: Limit<'_>) -> Result<(), Error> {
-        let shared: Vec<&mut (LockName, LockStatus)> =
-            page.iter_mut().filter(|(_, status)| status.state.kind == StateKind::Shared).collect();
-        if shared.is_empty() {
-            return Ok(());
-        }
-        let asked = shared.iter().map(|(name, _)| self.call(Script::InspectShares, Some(name), &["", shares::WAITERS]));
-        let asked: Vec<Cmd> = asked.collect();
-        let replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
-        for ((_, status), reply) in shared.into_iter().zip(replies) {
-            // If the server refuses, the holders stay unknown.
-            if let Some(shared) = reply::array(reply).ok().and_then(|answer| shares::shared(&answer)) {
-                *status = shared.status;
-            }
-        }
-        Ok(())
     }
 
     fn turn_to_shard(&mut self, shard: Option<&Option<Endpoint>>) {

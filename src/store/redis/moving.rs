@@ -8,15 +8,17 @@
 use redis::{Cmd, Value, cmd};
 
 use super::endpoint::Endpoint;
-use super::reply::{self, Operation};
-use super::scriptless::ScriptlessError;
-use super::scripts::Script;
-use super::{Acquired, LockStatus, Renewed, Server, call, how, scriptless};
+use super::reply::{self, Answer, Operation};
+use super::request::{self, QUEUE, Request, Verb, WAITERS, how};
+use super::scriptless::{self, ScriptlessError};
+use super::scripts::MOVING;
+use super::{Acquired, LockStatus, Renewed, Server, with_tokens};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Fence, LockState, SHARED_VALUE, StateKind, Token, Ttl, companion_key};
 use crate::log;
-use crate::store::QueuePlace;
+use crate::store::{Kept, QueuePlace};
+use crate::text::Tainted;
 use crate::wait::Limit;
 
 /// Maximum attempts at a grant with a fence that belongs to it.
@@ -28,14 +30,12 @@ impl Server {
     pub(super) fn script_unless_moving(
         &mut self,
         operation: &Operation<'_>,
-        script: Script,
-        args: &[&str],
+        request: &Request<'_>,
         limit: Limit<'_>,
-    ) -> Result<Option<Vec<Value>>, Error> {
-        match self.answer(operation, script, args, limit)? {
+    ) -> Result<Option<Answer>, Error> {
+        match self.answer(operation, request, limit)? {
             Err(unexpected)
-                if reply::is_parted(&unexpected)
-                    || (matches!(script, Script::Acquire(_) | Script::Inspect) && reply::is_cut_short(&unexpected)) =>
+                if reply::is_parted(&unexpected) || (request.is_repeatable() && reply::is_cut_short(&unexpected)) =>
             {
                 log::trace(format_args!("{} is moving the lock: asking for one key at a time", self.client));
                 Ok(None)
@@ -68,33 +68,34 @@ impl Server {
             self.unfenced = Some(claim.token.clone());
             let asked = Moment::now();
             let key = self.key(operation);
-            let args = [claim.token.as_str(), &ttl_ms];
-            let answer = self.script_of_one(operation, Script::AcquireMoving, &key, &args, limit)?;
+            let request = call_of_one("acquire", &key, &[("token", claim.token.as_str()), ("ttl", &ttl_ms)]);
+            let answer = self.script_of_one(operation, &request, limit)?;
             self.round_trip = asked.elapsed();
-            match answer.as_slice() {
-                [Value::Int(1), had] => match fenced {
-                    Some((fence, until)) if reply::integer(had) == Some(1) && !until.passed() => {
+            match answer.verdict() {
+                "granted" => match fenced {
+                    Some((fence, until)) if answer.says("had") && !until.passed() => {
                         self.unfenced = None;
                         return Ok(Acquired::Granted(self.granted(Some(fence), ttl, asked)));
                     }
                     _ => {
                         granted_there = self.client.sent_there().cloned();
-                        let fence = companion_key(&key, "fence");
-                        let answer = self.script_of_one(operation, Script::FenceMoving, &fence, &[&ttl_ms], limit)?;
-                        let fence = answer.first().and_then(reply::fence).ok_or_else(|| self.senseless(operation))?;
+                        let request = call_of_one("fence", &companion_key(&key, "fence"), &[("ttl", &ttl_ms)]);
+                        let answer = self.script_of_one(operation, &request, limit)?;
+                        let fence = answer.fence().ok_or_else(|| self.senseless(operation))?;
                         fenced = Some((fence, ttl.believed_until(asked)));
                         self.leave_moving_queue(&key, &claim.token, limit);
                     }
                 },
-                [Value::Int(0), seen @ ..] => {
+                "not_yours" => {
                     self.unfenced = None;
                     // The cluster cancelled the move before the new node granted the lock: the key there is no lock.
                     if let Some(node) = granted_there {
-                        let release = call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()]);
+                        let release = release_of_one(&key, &claim.token);
                         let _ = self.client.ask_there(&node, &[release], limit);
                     }
-                    let (state, place) = (self.state(operation, seen, limit)?, QueuePlace { position: 0, length: 0 });
-                    if self.is_nested_moving(operation, claim, seen, limit)? {
+                    let (state, place) =
+                        (self.state_moving(operation, &answer, limit)?, QueuePlace { position: 0, length: 0 });
+                    if self.is_nested_moving(operation, claim, &answer, limit)? {
                         return Ok(Acquired::Nested(state, place));
                     }
                     if let Some(entry) = &mut self.entry {
@@ -113,19 +114,44 @@ impl Server {
         })
     }
 
-    /// Returns whether a run that the claimant is part of holds the lock, whose value, expiry and fence an ACQUIRE of one
-    /// key has seen, and the server's time. Asks for each share by itself.
+    /// Returns the state that a request for one key has seen; if the value is a bare number, with the record beside it.
+    fn state_moving(
+        &mut self,
+        operation: &Operation<'_>,
+        answer: &Answer,
+        limit: Limit<'_>,
+    ) -> Result<LockState, Error> {
+        let state = self.state(operation, answer)?;
+        Ok(self.with_owner(operation, state, answer.text("value"), limit))
+    }
+
+    /// Returns a state with the holder that the record beside a bare number names, if there is one. Without a reply the
+    /// holder is unknown, as without a record.
+    fn with_owner(&mut self, operation: &Operation<'_>, state: LockState, value: &str, limit: Limit<'_>) -> LockState {
+        if !Token::is_number(value.as_bytes()) {
+            return state;
+        }
+        let waiters = companion_key(&self.key(operation), WAITERS);
+        let reply = self.client.ask(cmd("HGET").arg(waiters).arg("owner"), limit).unwrap_or(Value::Nil);
+        let owner = reply::text(&reply).map(Tainted::into_raw).unwrap_or_default();
+        match owner.splitn(3, '|').collect::<Vec<_>>()[..] {
+            [_, number, record] if number == value && Token::read(record.as_bytes()).is_some() => {
+                LockState::of_value(record.as_bytes(), state.expiry.left(), None, wall())
+            }
+            _ => state,
+        }
+    }
+
+    /// Returns whether a run that the claimant is part of holds the lock that a request for one key has seen. Asks for each share by itself.
     fn is_nested_moving(
         &mut self,
         operation: &Operation<'_>,
         claim: &Claim,
-        seen: &[Value],
+        answer: &Answer,
         limit: Limit<'_>,
     ) -> Result<bool, Error> {
-        let [value, _, _, now] = seen else { return Err(self.senseless(operation)) };
-        let (Some(value), Some(now)) = (reply::bytes(value), reply::instant(now)) else {
-            return Err(self.senseless(operation));
-        };
+        let (value, now) = (answer.text("value").as_bytes(), answer.now());
+        let now = now.ok_or_else(|| self.senseless(operation))?;
         if claim.is_enclosed_by(value) {
             return Ok(true);
         }
@@ -150,54 +176,46 @@ impl Server {
         Ok(false)
     }
 
+    /// Renews the lock. What an old `SETNX` client has written over it is put back only when the slot has arrived: until then
+    /// the renewal is in doubt.
     pub(super) fn renew_moving(
         &mut self,
         operation: &Operation<'_>,
-        token: &Token,
-        ttl: Ttl,
-        how: &str,
-        limit: Limit<'_>,
-    ) -> Result<Renewed, Error> {
-        let key = self.key(operation);
-        let asked = Moment::now();
-        let args = [token.as_str(), &ttl.millis().to_string(), how];
-        let answer = self.script_of_one(operation, Script::RenewMoving, &key, &args, limit)?;
-        let renewed = self.renewed(operation, &answer, ttl.believed_until(asked), limit)?;
-        if let Renewed::Until(_) = renewed {
-            // The grant made the fence last a day, so one attempt that fails does no harm.
-            let lasts = ttl.millis().saturating_mul(10).max(86_400_000);
-            let _ = self.client.ask(cmd("PEXPIRE").arg(companion_key(&key, "fence")).arg(lasts), limit);
-        }
-        Ok(renewed)
-    }
-
-    /// Does the same for a key shared with old `SETNX` clients. What one of them has written over it is put back only
-    /// when the slot has arrived: until then the renewal is in doubt.
-    pub(super) fn renew_moving_beside_setnx(
-        &mut self,
-        operation: &Operation<'_>,
-        token: &Token,
+        claim: &Claim,
         ttl: Ttl,
         may_shorten: bool,
         limit: Limit<'_>,
     ) -> Result<Renewed, Error> {
-        match self.renew_moving(operation, token, ttl, how(may_shorten), limit)? {
-            Renewed::NotYours(LockState { kind: StateKind::Legacy, .. }) => Err(Error {
+        let (key, token, ttl_ms) = (self.key(operation), claim.token.as_str(), ttl.millis().to_string());
+        let asked = Moment::now();
+        let fields = [("token", token), ("ttl", &ttl_ms[..]), ("how", how(may_shorten))];
+        let answer = self.script_of_one(operation, &call_of_one("renew", &key, &fields), limit)?;
+        if claim.token.is_beside_setnx()
+            && answer.verdict() == "not_yours"
+            && answer.state().is_some_and(|state| state.kind == StateKind::Legacy)
+        {
+            return Err(Error {
                 kind: ErrorKind::Unavailable,
                 action: operation.action(&self.client),
                 cause: "an old client has written over it while the cluster is moving it".into(),
                 hint: "try again soon".into(),
-            }),
-            renewed @ Renewed::Until(_) => {
-                // The record expires a little before the lock, never after it.
-                let lasts = ttl.millis().saturating_sub(2).max(1);
-                let _ = self
-                    .client
-                    .ask(cmd("PEXPIRE").arg(companion_key(&self.key(operation), "holder")).arg(lasts), limit);
-                Ok(renewed)
-            }
-            renewed => Ok(renewed),
+            });
         }
+        let renewed = match self.renewed(operation, claim, &answer, ttl.believed_until(asked))? {
+            Renewed::NotYours(state) => {
+                Renewed::NotYours(self.with_owner(operation, state, answer.text("value"), limit))
+            }
+            renewed => renewed,
+        };
+        let Renewed::Kept(kept) = renewed else { return Ok(renewed) };
+        // The grant made the fence last a day, so one attempt that fails does no harm.
+        let lasts = ttl.millis().saturating_mul(10).max(86_400_000);
+        let _ = self.client.ask(cmd("PEXPIRE").arg(companion_key(&key, "fence")).arg(lasts), limit);
+        if claim.token.is_beside_setnx() {
+            let own = call_of_one("own", &companion_key(&key, WAITERS), &[("token", token), ("ttl", &ttl_ms)]);
+            let _ = self.script_of_one(operation, &own, limit);
+        }
+        Ok(Renewed::Kept(Kept { asked_by: self.asker_by_command(claim, limit), ..kept }))
     }
 
     /// Releases the lock. Returns its state if the token did not hold it.
@@ -208,15 +226,15 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Option<LockState>, Error> {
         let key = self.key(operation);
-        let answer = self.script_of_one(operation, Script::ReleaseMoving, &key, &[token.as_str()], limit)?;
-        let whose = match answer.as_slice() {
-            [Value::Int(1)] => None,
-            [Value::Int(0), seen @ ..] => Some(self.state(operation, seen, limit)?),
+        let answer = self.script_of_one(operation, &release_of_one(&key, token), limit)?;
+        let whose = match answer.verdict() {
+            "released" => None,
+            "not_yours" => Some(self.state_moving(operation, &answer, limit)?),
             _ => return Err(self.senseless(operation)),
         };
         if token.is_beside_setnx() {
-            let record = companion_key(&key, "holder");
-            let _ = self.script_of_one(operation, Script::ReleaseMoving, &record, &[token.as_str()], limit);
+            let fields = [("token", token.as_str()), ("ttl", "0")];
+            let _ = self.script_of_one(operation, &call_of_one("own", &companion_key(&key, WAITERS), &fields), limit);
         }
         self.leave_moving_queue(&key, token, limit);
         Ok(whose)
@@ -225,54 +243,66 @@ impl Server {
     /// Removes a token from the queue, and the mark of a reservation. If that fails, what is left expires, and delays
     /// the next waiter a moment until then.
     fn leave_moving_queue(&mut self, key: &str, token: &Token, limit: Limit<'_>) {
-        let _ = self.client.ask(cmd("ZREM").arg(companion_key(key, "queue")).arg(token.as_str()), limit);
+        let _ = self.client.ask(cmd("ZREM").arg(companion_key(key, QUEUE)).arg(token.as_str()), limit);
         let _ =
-            self.client.ask(cmd("HDEL").arg(companion_key(key, "waiters")).arg(token.as_str()).arg("reserved"), limit);
+            self.client.ask(cmd("HDEL").arg(companion_key(key, WAITERS)).arg(token.as_str()).arg("reserved"), limit);
     }
 
     /// Returns the requests that undo a grant at a node that is importing the slot, for a caller that does not wait for
     /// the replies.
     pub(super) fn release_moving_there(&self, claim: &Claim) -> [Cmd; 2] {
         let key = self.prefix.key(&claim.name);
-        [cmd("ASKING"), call_of_one(Script::ReleaseMoving, &key, &[claim.token.as_str()])]
+        [cmd("ASKING"), release_of_one(&key, &claim.token)]
     }
 
-    /// Returns the state of the lock, and its value if that is text; its waiters and its fence are unknown meanwhile.
+    /// Returns the state of the lock, and its holder's token; its waiters, its fence and those who share it are unknown
+    /// meanwhile.
     pub(super) fn look_moving(
         &mut self,
         operation: &Operation<'_>,
         limit: Limit<'_>,
-    ) -> Result<(LockStatus, Option<String>), Error> {
+    ) -> Result<(LockStatus, Vec<Token>), Error> {
         let key = self.key(operation);
         self.turn_to(operation);
         let seen = scriptless::look(&mut self.client, &key, limit);
         let (mut status, value) = seen.map_err(|failed| self.obstructed(operation, failed))?;
-        if let Some(number) = value.as_ref().filter(|value| Token::is_number(value.as_bytes())) {
-            let told = self.told(operation, &Value::BulkString(number.as_bytes().to_vec()), limit);
-            if let Some(told) = reply::bytes(&told) {
-                status.state = LockState::of_value(told, status.state.expiry.left(), None, wall());
-            }
+        if let Some(value) = &value {
+            status.state = self.with_owner(operation, status.state, value, limit);
         }
-        Ok((status, value))
+        Ok(with_tokens((status, value)))
     }
 
-    fn key(&self, operation: &Operation<'_>) -> String {
-        operation.name.map(|name| self.prefix.key(name)).unwrap_or_default()
+    /// Returns the error for an operation that needs all keys of the lock together.
+    pub(super) fn on_its_way(&self, operation: &Operation<'_>) -> Error {
+        Error {
+            kind: ErrorKind::Unavailable,
+            action: operation.action(&self.client),
+            cause: "the cluster is moving it".into(),
+            hint: "try again soon".into(),
+        }
     }
 
+    /// Runs a script of one key.
     pub(super) fn script_of_one(
         &mut self,
         operation: &Operation<'_>,
-        script: Script,
-        key: &str,
-        args: &[&str],
+        request: &Cmd,
         limit: Limit<'_>,
-    ) -> Result<Vec<Value>, Error> {
-        let answer = self.answer_to(operation, script, &call_of_one(script, key, args), limit)?;
-        answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
+    ) -> Result<Answer, Error> {
+        let answer = self.answer_to(operation, false, request, limit)?;
+        answer.map_err(|unexpected| {
+            self.judge(&unexpected);
+            operation.misunderstood(&self.client, unexpected)
+        })
     }
 }
 
-pub(super) fn call_of_one(script: Script, key: &str, args: &[&str]) -> Cmd {
-    call("EVAL", script, &[key.to_owned()], args)
+/// Returns the request that has a server run an operation on one key. With the text: it is short, and seldom used.
+pub(super) fn call_of_one(operation: &str, key: &str, fields: &[(&'static str, &str)]) -> Cmd {
+    let fields: Vec<_> = fields.iter().map(|&(field, value)| (field, value.into())).collect();
+    request::call(Verb::TEXT, &MOVING, &[key.to_owned()], operation, &fields)
+}
+
+fn release_of_one(key: &str, token: &Token) -> Cmd {
+    call_of_one("release", key, &[("token", token.as_str())])
 }

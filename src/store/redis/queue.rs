@@ -157,7 +157,7 @@ impl QueueEntry {
     ) {
         self.clock = clock;
         self.ticket.clone_from(&queued.ticket);
-        if !queued.channel_used && self.hears() {
+        if !queued.heard && self.hears() {
             self.close("published messages do not arrive: polling");
         }
         let position = queued.place.position;
@@ -239,7 +239,7 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
     }
 }
 
-/// A message of a script to a waiter, queue.lua.
+/// A message of a script to a waiter, lock.lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     /// To ask again: for every word but those below, which later versions may add to.

@@ -12,8 +12,11 @@ use super::credentials::Login;
 use super::fault::{Fault, NoReply};
 use crate::duration;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Expiry, Fence, Legacy, LockName, LockState, StateKind, Token, Told};
-use crate::store::{QueuePlace, Waiter};
+use crate::lock::{
+    Expiry, Fence, Holder, Legacy, LockName, LockState, Run, Share, Shares, Sharing, Slot, SlotCount, StateKind, Token,
+    Told,
+};
+use crate::store::{LockStatus, QueuePlace, Waiter};
 use crate::text::{self, Tainted};
 
 /// A reply that is not the expected result.
@@ -197,11 +200,17 @@ pub fn redirects(unexpected: &Unexpected) -> bool {
     matches!(unexpected, Unexpected::Error { code, .. } if matches!(code.raw(), "ASK" | "MOVED"))
 }
 
-/// Returns whether an error says that the server runs no scripts, or none for this user.
-pub fn denies_scripts(unexpected: &Unexpected) -> bool {
+/// Returns whether an error says that the server does not have the script with a hash: nothing was done.
+pub fn lacks_script(unexpected: &Unexpected) -> bool {
+    matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "NOSCRIPT")
+}
+
+/// Returns whether an error says that the server does not know this command, or not for this user.
+pub fn denies_command(unexpected: &Unexpected, command: &str) -> bool {
     let Unexpected::Error { code, text } = unexpected else { return false };
-    let text = text.raw().to_lowercase();
-    (code.raw() == "NOPERM" && text.contains("'eval'")) || (text.contains("unknown command") && text.contains("eval"))
+    let (text, command) = (text.raw().to_lowercase(), command.to_lowercase());
+    (code.raw() == "NOPERM" && text.contains(&format!("'{command}'")))
+        || (text.contains("unknown command") && text.contains(&command))
 }
 
 const READ_URL: &str = "check the user and password: in the URL, --password-file or REDISCLI_AUTH";
@@ -278,24 +287,6 @@ pub fn fence(value: &Value) -> Option<Fence> {
         .filter(|fence| (Fence(1)..=Fence::MAX).contains(fence))
 }
 
-/// Parses `value, pttl, fence, server us`, the state of a lock as every script returns it.
-pub fn state(fields: &[Value]) -> Option<LockState> {
-    let [value, pttl, fence_seen, now] = fields else { return None };
-    let fence = fence(fence_seen);
-    let pttl = integer(pttl)?;
-    if pttl == -2 {
-        return Some(LockState::free(fence));
-    }
-    let now = instant(now)?;
-    let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
-    Some(LockState::of_value(bytes(value)?, ttl, fence, now))
-}
-
-/// Parses the time in the value of an old lock that was taken over.
-pub fn stale(value: &Value) -> Option<Legacy> {
-    Legacy::read(bytes(value)?, SystemTime::UNIX_EPOCH).map(|legacy| Legacy { stale: true, ..legacy })
-}
-
 /// Returns the state of a key that cannot be a lock.
 pub fn wrong_type(kind: &str) -> LockState {
     LockState {
@@ -308,36 +299,209 @@ pub fn wrong_type(kind: &str) -> LockState {
     }
 }
 
-/// What ACQUIRE returns about the queue: `position, length, ticket, channel used`.
+/// An answer of a script: fields and their values.
+#[derive(Debug)]
+pub struct Answer(Vec<Value>);
+
+/// What an answer says of a waiter's place.
 pub struct Queued {
     pub place: QueuePlace,
+    /// To be sent with every further request.
     pub ticket: String,
-    pub channel_used: bool,
+    /// Wake-ups reach the waiter.
+    pub heard: bool,
 }
 
-pub fn queued(fields: &[Value]) -> Option<Queued> {
-    let [position, length, ticket, used] = fields else { return None };
-    let count = |value| integer(value).and_then(|n| usize::try_from(n).ok());
-    let place = QueuePlace { position: count(position)?, length: count(length)? };
-    // No position is behind the end of a queue.
-    if place.position > place.length {
-        return None;
+impl Answer {
+    pub fn of(reply: Value) -> Result<Answer, Unexpected> {
+        array(reply).map(Answer)
     }
-    Some(Queued { place, ticket: text(ticket)?.raw().to_owned(), channel_used: integer(used)? == 1 })
+
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        self.0.chunks_exact(2).find(|pair| bytes(&pair[0]) == Some(field.as_bytes())).map(|pair| &pair[1])
+    }
+
+    /// Returns a text; empty if there is none.
+    pub fn text(&self, field: &str) -> &str {
+        self.get(field).and_then(text).map(Tainted::into_raw).unwrap_or_default()
+    }
+
+    pub fn number<T: TryFrom<i64>>(&self, field: &str) -> Option<T> {
+        self.get(field).and_then(integer)?.try_into().ok()
+    }
+
+    pub fn says(&self, field: &str) -> bool {
+        self.number(field) == Some(1)
+    }
+
+    pub fn list(&self, field: &str) -> Option<&[Value]> {
+        match self.get(field)? {
+            Value::Array(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    pub fn verdict(&self) -> &str {
+        self.text("verdict")
+    }
+
+    pub fn fence(&self) -> Option<Fence> {
+        self.get("fence").and_then(fence)
+    }
+
+    /// Returns the run that has done what was to be done.
+    pub fn run(&self) -> Option<Run> {
+        self.get("run").and_then(bytes).and_then(Run::read)
+    }
+
+    /// Returns the server's time.
+    pub fn now(&self) -> Option<SystemTime> {
+        self.get("now").and_then(instant)
+    }
+
+    /// Returns a token or a record as it is shown.
+    pub fn told(&self, field: &str) -> Option<Told> {
+        self.get(field).and_then(bytes).and_then(Token::read)
+    }
+
+    /// Returns the state of the lock. Beside a value that is a bare number of nxlock's, the record says who holds it.
+    pub fn state(&self) -> Option<LockState> {
+        let fence = self.fence();
+        let pttl: i64 = self.number("pttl")?;
+        if pttl == -2 {
+            return Some(LockState::free(fence));
+        }
+        let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
+        let value = bytes(self.get("value")?)?;
+        let owner = self.get("owner").and_then(bytes).filter(|owner| is_record(owner, value));
+        Some(LockState::of_value(owner.unwrap_or(value), ttl, fence, self.now()?))
+    }
+
+    /// Returns the same, with how many share the lock.
+    pub fn state_of_shares(&self) -> Option<LockState> {
+        let (state, slots) = (self.state()?, self.least()?);
+        let taken = self.number("count")?;
+        let shares = (state.kind == StateKind::Shared).then(|| Shares { held: Vec::new(), taken, slots });
+        Some(LockState { shares, ..state })
+    }
+
+    /// Returns the least limit of those who hold the lock: 0 is none.
+    #[expect(clippy::option_option, reason = "no limit is not the same as no number")]
+    pub fn least(&self) -> Option<Option<SlotCount>> {
+        match self.number("least")? {
+            0u16 => Some(None),
+            count => SlotCount::of(count).map(Some),
+        }
+    }
+
+    /// Returns the slot of a grant. A token without a limit has none.
+    #[expect(clippy::option_option, reason = "no slot is not the same as no answer")]
+    pub fn slot(&self, sharing: Sharing) -> Option<Option<Slot>> {
+        match sharing {
+            Sharing::Slots(of) if of.get() > 1 => {
+                let number = self.number("slot").filter(|number| *number < of.get());
+                number.map(|number| Some(Slot { number, of }))
+            }
+            Sharing::Slots(_) | Sharing::Shared | Sharing::Exclusive => Some(None),
+        }
+    }
+
+    /// Returns the time in the value of an old lock that was taken over.
+    pub fn stale(&self) -> Option<Legacy> {
+        let legacy = Legacy::read(bytes(self.get("stale")?)?, SystemTime::UNIX_EPOCH);
+        legacy.map(|legacy| Legacy { stale: true, ..legacy })
+    }
+
+    /// Returns when something of the lock ends; none if nothing does by itself.
+    pub fn look_in(&self) -> Option<Duration> {
+        self.number("look_in").map(Duration::from_millis)
+    }
+
+    pub fn queued(&self) -> Option<Queued> {
+        let place = QueuePlace { position: self.number("place")?, length: self.number("length")? };
+        // No position is behind the end of a queue.
+        if place.position > place.length {
+            return None;
+        }
+        Some(Queued { place, ticket: self.text("ticket").to_owned(), heard: self.says("heard") })
+    }
+
+    /// Returns the status of a lock that was inspected, and the tokens of its holders as far as they are known.
+    pub fn status(&self) -> Option<(LockStatus, Vec<Token>)> {
+        let mut state = match self.text("type") {
+            "string" | "none" => self.state()?,
+            "" => return None,
+            other => wrong_type(other),
+        };
+        // A bare number has no record beside it before it is claimed.
+        if self.says("reserved") && matches!(state.kind, StateKind::Held | StateKind::Foreign) {
+            state.kind = StateKind::Reserved;
+        }
+        let mut tokens: Vec<Token> = Vec::new();
+        if state.kind == StateKind::Shared {
+            let (shares, their_tokens) = self.shares()?;
+            state.shares = Some(shares);
+            tokens = their_tokens;
+        } else if state.holder.is_some() {
+            tokens.extend(self.text("value").parse());
+        }
+        Some((LockStatus { state, queue: self.waiters()? }, tokens))
+    }
+
+    /// Parses `token, ticket, token, ticket ...`: a ticket is the server's microsecond at which the waiter joined the
+    /// queue.
+    fn waiters(&self) -> Option<Vec<Waiter>> {
+        let now = self.now()?;
+        let waiter = |(place, pair): (usize, &[Value])| {
+            let [token, ticket] = pair else { return None };
+            let told = Token::read(bytes(token)?)?;
+            let waiting = now.duration_since(instant(ticket)?).unwrap_or_default();
+            let Told { id, owner, reason, terms, .. } = told;
+            Some(Waiter { position: place + 1, id, owner, waiting, reason, terms })
+        };
+        Some(self.list("queue")?.chunks(2).enumerate().filter_map(waiter).collect())
+    }
+
+    /// Parses those who share the lock: `token, end, terms, token, end, terms ...`.
+    fn shares(&self) -> Option<(Shares, Vec<Token>)> {
+        let now = self.now()?;
+        let shares = self.list("shares")?.chunks_exact(3).filter_map(|share| share_of(share, now));
+        let mut all: Vec<(Share, Token)> = shares.collect();
+        all.sort_by_key(|(share, _)| (share.slot, share.holder.since));
+        let (held, tokens): (Vec<Share>, _) = all.into_iter().unzip();
+        let taken = self.number("count")?;
+        // Where the server has lost the least limit, the tokens tell.
+        let told = || held.iter().filter_map(|share| share.sharing().slots()).min();
+        let slots = self.least()?.or_else(told);
+        Some((Shares { held, taken, slots }, tokens))
+    }
 }
 
-/// Parses `token, ticket, token, ticket ...`: a ticket is the server's microsecond at which the waiter joined the
-/// queue.
-pub fn waiters(queue: &[Value], now: &Value) -> Option<Vec<Waiter>> {
-    let now = instant(now)?;
-    let waiter = |(place, pair): (usize, &[Value])| {
-        let [token, ticket] = pair else { return None };
-        let told = Token::read(bytes(token)?)?;
-        let waiting = now.duration_since(instant(ticket)?).unwrap_or_default();
-        let Told { id, owner, reason, terms, .. } = told;
-        Some(Waiter { position: place + 1, id, owner, waiting, reason, terms })
+/// Returns whether a record is that of the bare number.
+fn is_record(record: &[u8], number: &[u8]) -> bool {
+    let token = std::str::from_utf8(number).ok().and_then(|number| number.parse::<Token>().ok());
+    token.is_some_and(|token| record.starts_with(token.record_begin().as_bytes())) && Token::read(record).is_some()
+}
+
+/// Parses a share; none if the token is not nxlock's.
+fn share_of(share: &[Value], now: SystemTime) -> Option<(Share, Token)> {
+    let [token, end, terms] = share else { return None };
+    let token = text(token)?.into_raw();
+    let told = Token::read(token.as_bytes())?;
+    let end = instant_of_millis(u64::try_from(integer(end)?).ok()?)?;
+    let mut terms = text(terms).map(Tainted::into_raw).unwrap_or_default().split('|');
+    let mut number = || terms.next().and_then(|field| field.parse::<u64>().ok());
+    let (slot, fence, since) = (number(), number(), number());
+    let since = since.map_or(told.born, |us| SystemTime::UNIX_EPOCH + Duration::from_micros(us)).min(now);
+    let held = now.duration_since(since).unwrap_or_default();
+    let share = Share {
+        holder: Holder::of(told, since, held),
+        expiry: Expiry::In(end.duration_since(now).unwrap_or_default()),
+        fence: fence.map(Fence),
+        slot: slot.and_then(|slot| u16::try_from(slot).ok()),
+        is_claimed: terms.next() != Some("r"),
     };
-    Some(queue.chunks(2).enumerate().filter_map(waiter).collect())
+    Some((share, token.parse().ok()?))
 }
 
 /// Parses microseconds since 1970, by the server's clock.
@@ -409,13 +573,14 @@ mod tests {
 
     #[test]
     fn a_place_behind_the_end_of_a_queue_makes_no_sense() {
-        let place = |position, length| {
-            let ticket = Value::BulkString(b"1".to_vec());
-            queued(&[Value::Int(position), Value::Int(length), ticket, Value::Int(1)]).map(|queued| queued.place)
+        let place = |position: &str, length: &str| {
+            let words = ["place", position, "length", length, "ticket", "1", "heard", "1"];
+            let answer = Answer(words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec())).collect());
+            answer.queued().map(|queued| queued.place)
         };
-        assert_eq!(place(2, 3), Some(QueuePlace { position: 2, length: 3 }));
-        assert_eq!(place(0, 0), Some(QueuePlace { position: 0, length: 0 }));
-        assert_eq!(place(1, 0), None);
-        assert_eq!(place(1, -1), None);
+        assert_eq!(place("2", "3"), Some(QueuePlace { position: 2, length: 3 }));
+        assert_eq!(place("0", "0"), Some(QueuePlace { position: 0, length: 0 }));
+        assert_eq!(place("1", "0"), None);
+        assert_eq!(place("1", "-1"), None);
     }
 }

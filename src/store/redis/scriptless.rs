@@ -13,7 +13,7 @@ use super::fault::{Fault, NoReply};
 use super::reply::{self, Unexpected};
 use crate::clock::{Moment, wall};
 use crate::lock::{Claim, Lease, LockState, Ttl};
-use crate::store::{Acquired, LockStatus, QueuePlace, Renewed};
+use crate::store::{Acquired, Kept, LockStatus, QueuePlace, Renewed};
 use crate::wait::Limit;
 
 /// The reason for a missing result.
@@ -91,7 +91,7 @@ pub fn renew(
     let asked = Moment::now();
     let change = if claim.may_shorten() { Change::Renew(ttl) } else { Change::Prolong(ttl) };
     Ok(match transact(client, key, claim, change, limit)? {
-        Done::Ours => Renewed::Until(ttl.believed_until(asked)),
+        Done::Ours => Renewed::Kept(Kept::until(ttl.believed_until(asked))),
         Done::Longer(left) => Renewed::Longer(left),
         Done::NotOurs(state) => Renewed::NotYours(state),
     })
@@ -189,8 +189,41 @@ fn transact(
             _ => return Err(ScriptlessError::Unexpected(Unexpected::Shape)),
         }
     }
+    Err(busy())
+}
+
+fn busy() -> ScriptlessError {
     let busy = "the key was changed again and again while it was compared";
-    Err(ScriptlessError::NoReply(Fault::Ended(io::Error::other(busy)).into()))
+    ScriptlessError::NoReply(Fault::Ended(io::Error::other(busy)).into())
+}
+
+/// Deletes a field of a hash if it has this value: EXEC does nothing if another client touched the key since WATCH.
+pub fn withdraw(
+    client: &mut Client,
+    key: &str,
+    field: &str,
+    value: &str,
+    limit: Limit<'_>,
+) -> Result<(), ScriptlessError> {
+    for _ in 0..ROUNDS {
+        let (mut watch, mut get, mut delete) = (cmd("WATCH"), cmd("HGET"), cmd("HDEL"));
+        watch.arg(key);
+        get.arg(key).arg(field);
+        delete.arg(key).arg(field);
+        let mut replies = client.ask_all(&[watch, get], limit)?.into_iter();
+        refuse_error(replies.next().unwrap_or(Value::Nil))?;
+        let found = refuse_error(replies.next().unwrap_or(Value::Nil))?;
+        if reply::bytes(&found) != Some(value.as_bytes()) {
+            return Ok(());
+        }
+        let [begun, queued, done] = three(client.exec_on(&[delete], limit)?)?;
+        refuse_error(begun)?;
+        refuse_error(queued)?;
+        if let Value::Array(_) = refuse_error(done)? {
+            return Ok(());
+        }
+    }
+    Err(busy())
 }
 
 fn get(key: &str) -> Cmd {
@@ -219,7 +252,7 @@ fn three(replies: Vec<Value>) -> Result<[Value; 3], ScriptlessError> {
     replies.try_into().map_err(|_| ScriptlessError::Unexpected(Unexpected::Shape))
 }
 
-fn refuse_error(reply: Value) -> Result<Value, ScriptlessError> {
+pub fn refuse_error(reply: Value) -> Result<Value, ScriptlessError> {
     match reply {
         Value::ServerError(_) => Err(ScriptlessError::Unexpected(reply::unexpected(&reply))),
         other => Ok(other),

@@ -1,273 +1,28 @@
-//! The texts of the scripts, as nxlock sends them.
+//! The scripts as nxlock sends them, and the hashes by which a server knows them (Redis command EVALSHA).
 
-/// The operations that a server carries out in one step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Script {
-    Acquire(Form),
-    Renew(Base),
-    Release(Form),
-    Nudge,
-    Inspect,
-    InspectShares,
-    Raise,
-    /// Records the end of a run, without a release.
-    Record,
-    History,
-    /// The operations on one key each, while the keys of a lock are moving from one server to another.
-    AcquireMoving,
-    RenewMoving,
-    ReleaseMoving,
-    FenceMoving,
-    RecordMoving,
+/// A script: always the same text, so that a server's cache holds one of each.
+pub struct Script {
+    pub text: &'static [u8],
+    /// The SHA1 of the text, in hexadecimal digits.
+    pub sha: &'static str,
 }
 
-/// The kind of claim that a script is for: each text has only what its claims need.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub enum Base {
-    #[default]
-    Exclusive,
-    /// Of a holder that lets others hold the lock too.
-    Share,
-    /// On a key shared with old `SETNX` clients.
-    BesideSetnx,
-}
-
-/// The kind of claim, and what ACQUIRE and RELEASE are to do for it beyond that, each with a key more. That is no key of
-/// other claims: a node that is handing over a slot runs a script only if it has all its keys.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Form {
-    pub base: Base,
-    /// Of the waiters of this kind, only the newest waits. The text is the same.
-    pub newest: bool,
-    /// The run under the claim is recorded.
-    pub recorded: bool,
-    /// Runs enclose the claimant: ACQUIRE looks for them among the holders. The text is the same.
-    pub enclosed: bool,
-}
-
-impl From<Base> for Form {
-    fn from(base: Base) -> Form {
-        Form { base, ..Form::default() }
-    }
-}
-
-macro_rules! queue {
-    () => {
-        concat!(include_str!("fence.lua"), include_str!("queue.lua"))
-    };
-}
-macro_rules! acquire {
-    () => {
-        concat!(
-            queue!(),
-            include_str!("companions.lua"),
-            include_str!("superseding.lua"),
-            include_str!("place.lua"),
-            include_str!("acquire.lua")
-        )
-    };
-}
-macro_rules! release {
-    () => {
-        concat!(
-            queue!(),
-            include_str!("companions.lua"),
-            include_str!("superseding.lua"),
-            include_str!("leaving.lua"),
-            include_str!("release.lua")
-        )
-    };
-}
-macro_rules! acquire_share {
-    () => {
-        concat!(
-            queue!(),
-            include_str!("companions.lua"),
-            include_str!("superseding.lua"),
-            include_str!("sharing.lua"),
-            include_str!("place.lua"),
-            include_str!("sharing_acquire.lua")
-        )
-    };
-}
-macro_rules! release_share {
-    () => {
-        concat!(
-            queue!(),
-            include_str!("companions.lua"),
-            include_str!("superseding.lua"),
-            include_str!("sharing.lua"),
-            include_str!("leaving.lua"),
-            include_str!("sharing_release.lua")
-        )
-    };
-}
-macro_rules! acquire_beside_setnx {
-    () => {
-        concat!(
-            queue!(),
-            include_str!("companions.lua"),
-            include_str!("superseding.lua"),
-            "local function ask()\n",
-            include_str!("place.lua"),
-            include_str!("acquire.lua"),
-            "end\n",
-            include_str!("setnx.lua"),
-            include_str!("setnx_acquire.lua")
-        )
-    };
-}
-macro_rules! release_beside_setnx {
-    () => {
-        concat!(
-            queue!(),
-            include_str!("companions.lua"),
-            include_str!("superseding.lua"),
-            "local function ask()\n",
-            include_str!("leaving.lua"),
-            include_str!("release.lua"),
-            "end\n",
-            include_str!("setnx.lua"),
-            include_str!("setnx_release.lua")
-        )
-    };
-}
-/// The text for a claim whose run is recorded.
-macro_rules! recorded {
-    ($ask:expr, $around:literal) => {
-        concat!(include_str!("runs.lua"), "local function ask()\n", $ask, "end\n", include_str!($around))
-    };
-}
-
-const ACQUIRE: &str = acquire!();
-const RELEASE: &str = release!();
-const RENEW: &str = include_str!("renew.lua");
-const ACQUIRE_SHARE: &str = acquire_share!();
-const RELEASE_SHARE: &str = release_share!();
-const RENEW_SHARE: &str = concat!(include_str!("companions.lua"), include_str!("sharing_renew.lua"));
-const ACQUIRE_BESIDE_SETNX: &str = acquire_beside_setnx!();
-const RELEASE_BESIDE_SETNX: &str = release_beside_setnx!();
-const RENEW_BESIDE_SETNX: &str = concat!(
-    "local function ask()\n",
-    include_str!("renew.lua"),
-    "end\n",
-    include_str!("setnx.lua"),
-    include_str!("setnx_renew.lua")
-);
-const ACQUIRE_RECORDED: &str = recorded!(acquire!(), "runs_acquire.lua");
-const RELEASE_RECORDED: &str = recorded!(release!(), "runs_release.lua");
-const ACQUIRE_SHARE_RECORDED: &str = recorded!(acquire_share!(), "runs_acquire.lua");
-const RELEASE_SHARE_RECORDED: &str = recorded!(release_share!(), "runs_release.lua");
-const ACQUIRE_BESIDE_SETNX_RECORDED: &str = recorded!(acquire_beside_setnx!(), "runs_acquire.lua");
-const RELEASE_BESIDE_SETNX_RECORDED: &str = recorded!(release_beside_setnx!(), "runs_release.lua");
-const RECORD: &str = concat!(
-    include_str!("runs.lua"),
-    include_str!("runs_holding.lua"),
-    "local function ask() return { holds(ARGV[#ARGV - 6]) and 1 or 0 } end\n",
-    include_str!("runs_release.lua")
-);
-const HISTORY: &str =
-    concat!(include_str!("runs.lua"), include_str!("runs_holding.lua"), include_str!("runs_history.lua"));
-const INSPECT: &str = concat!(queue!(), include_str!("inspect.lua"));
-const INSPECT_SHARES: &str = concat!(
-    queue!(),
-    include_str!("companions.lua"),
-    "local function ask()\n",
-    include_str!("inspect.lua"),
-    "end\n",
-    include_str!("sharing_inspect.lua")
-);
-const NUDGE: &str = concat!(queue!(), include_str!("nudge.lua"));
-const RAISE: &str = concat!(include_str!("fence.lua"), include_str!("raise.lua"));
-const ACQUIRE_MOVING: &str = include_str!("moving_acquire.lua");
-const RENEW_MOVING: &str = include_str!("moving_renew.lua");
-const RELEASE_MOVING: &str = include_str!("moving_release.lua");
-const FENCE_MOVING: &str = concat!(include_str!("fence.lua"), include_str!("moving_fence.lua"));
-const RECORD_MOVING: &str =
-    concat!(include_str!("runs.lua"), "local function ask() return {} end\n", include_str!("runs_release.lua"));
-
-/// Returns a text as it is sent.
-macro_rules! sent {
-    ($source:expr) => {{
-        static SENT: [u8; sent::<0>($source).1] = sent($source).0;
-        &SENT
+/// Returns a text as it is sent, hashed by the compiler: at run time that would take a tenth of a start.
+macro_rules! script {
+    ($file:literal) => {{
+        const SOURCE: &str = include_str!($file);
+        const TEXT: [u8; sent::<0>(SOURCE).1] = sent(SOURCE).0;
+        const SHA: [u8; 40] = sha1(&TEXT);
+        Script { text: &TEXT, sha: digits(&SHA) }
     }};
 }
 
-impl Script {
-    /// Returns the text, always the same, so that the server's cache holds one of each.
-    pub fn text(self) -> &'static [u8] {
-        match self {
-            Script::Acquire(form) => match (form.base, form.recorded) {
-                (Base::Exclusive, false) => sent!(ACQUIRE),
-                (Base::Exclusive, true) => sent!(ACQUIRE_RECORDED),
-                (Base::Share, false) => sent!(ACQUIRE_SHARE),
-                (Base::Share, true) => sent!(ACQUIRE_SHARE_RECORDED),
-                (Base::BesideSetnx, false) => sent!(ACQUIRE_BESIDE_SETNX),
-                (Base::BesideSetnx, true) => sent!(ACQUIRE_BESIDE_SETNX_RECORDED),
-            },
-            Script::Release(form) => match (form.base, form.recorded) {
-                (Base::Exclusive, false) => sent!(RELEASE),
-                (Base::Exclusive, true) => sent!(RELEASE_RECORDED),
-                (Base::Share, false) => sent!(RELEASE_SHARE),
-                (Base::Share, true) => sent!(RELEASE_SHARE_RECORDED),
-                (Base::BesideSetnx, false) => sent!(RELEASE_BESIDE_SETNX),
-                (Base::BesideSetnx, true) => sent!(RELEASE_BESIDE_SETNX_RECORDED),
-            },
-            Script::Renew(Base::Exclusive) => sent!(RENEW),
-            Script::Renew(Base::Share) => sent!(RENEW_SHARE),
-            Script::Renew(Base::BesideSetnx) => sent!(RENEW_BESIDE_SETNX),
-            Script::Nudge => sent!(NUDGE),
-            Script::Inspect => sent!(INSPECT),
-            Script::InspectShares => sent!(INSPECT_SHARES),
-            Script::Raise => sent!(RAISE),
-            Script::Record => sent!(RECORD),
-            Script::History => sent!(HISTORY),
-            Script::AcquireMoving => sent!(ACQUIRE_MOVING),
-            Script::RenewMoving => sent!(RENEW_MOVING),
-            Script::ReleaseMoving => sent!(RELEASE_MOVING),
-            Script::FenceMoving => sent!(FENCE_MOVING),
-            Script::RecordMoving => sent!(RECORD_MOVING),
-        }
-    }
+/// The rules of a lock.
+pub static LOCK: Script = script!("lock.lua");
+/// The operations on one key each, while the keys of a lock are moving from one server to another.
+pub static MOVING: Script = script!("moving.lua");
 
-    /// Returns the companion keys that the script receives, in order. A script of one key receives none.
-    pub fn companions(self) -> Vec<&'static str> {
-        let of_base: &[&str] = match self {
-            Script::Acquire(Form { enclosed: true, base: Base::Exclusive, .. }) => {
-                &["queue", "waiters", "fence", "shares"]
-            }
-            Script::Acquire(Form { enclosed: true, base: Base::BesideSetnx, .. }) => {
-                &["queue", "waiters", "fence", "shares", "holder"]
-            }
-            Script::Acquire(form) | Script::Release(form) => match form.base {
-                Base::Exclusive => &["queue", "waiters", "fence"],
-                Base::Share => &["queue", "waiters", "fence", "shares", "terms"],
-                Base::BesideSetnx => &["queue", "waiters", "fence", "holder"],
-            },
-            Script::Renew(Base::Exclusive) | Script::Raise => &["fence"],
-            Script::Renew(Base::Share) => &["fence", "shares", "terms"],
-            Script::Renew(Base::BesideSetnx) => &["fence", "holder"],
-            Script::Nudge | Script::Inspect => &["queue", "waiters", "fence"],
-            Script::InspectShares => &["queue", "waiters", "fence", "shares", "terms"],
-            Script::Record | Script::History => &["holder", "shares", "runs"],
-            Script::AcquireMoving
-            | Script::RenewMoving
-            | Script::ReleaseMoving
-            | Script::FenceMoving
-            | Script::RecordMoving => &[],
-        };
-        let form = match self {
-            Script::Acquire(form) | Script::Release(form) => form,
-            _ => Form::default(),
-        };
-        let more = [(form.newest, "superseded"), (form.recorded, "runs")];
-        of_base.iter().copied().chain(more.into_iter().filter(|(needed, _)| *needed).map(|(_, key)| key)).collect()
-    }
-}
-
-/// Returns a script without comment lines and indentation, as far as it fits into `N` bytes, and its length: the server
-/// hashes every byte of it, every time.
+/// Returns a script without comment lines and indentation, as far as it fits into `N` bytes, and its length.
 const fn sent<const N: usize>(source: &str) -> ([u8; N], usize) {
     let source = source.as_bytes();
     let (mut kept, mut length) = ([0; N], 0);
@@ -294,51 +49,91 @@ const fn sent<const N: usize>(source: &str) -> ([u8; N], usize) {
     (kept, length)
 }
 
+/// Returns the SHA1 of a text (FIPS 180-4), in hexadecimal digits.
+const fn sha1(text: &[u8]) -> [u8; 40] {
+    let mut state: [u32; 5] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
+    let blocks = (text.len() + 8) / 64 + 1;
+    let bits = (text.len() as u64 * 8).to_be_bytes();
+    let mut block = 0;
+    while block < blocks {
+        let mut words = [0u32; 80];
+        let mut i = 0;
+        while i < 64 {
+            let at = block * 64 + i;
+            let byte = match () {
+                () if at < text.len() => text[at],
+                () if at == text.len() => 0x80,
+                () if block + 1 == blocks && i >= 56 => bits[i - 56],
+                () => 0,
+            };
+            words[i / 4] = words[i / 4] << 8 | byte as u32;
+            i += 1;
+        }
+        let mut i = 16;
+        while i < 80 {
+            words[i] = (words[i - 3] ^ words[i - 8] ^ words[i - 14] ^ words[i - 16]).rotate_left(1);
+            i += 1;
+        }
+        let [mut a, mut b, mut c, mut d, mut e] = state;
+        let mut i = 0;
+        while i < 80 {
+            let (f, k) = match i / 20 {
+                0 => (b & c | !b & d, 0x5a82_7999),
+                1 => (b ^ c ^ d, 0x6ed9_eba1),
+                2 => (b & c | b & d | c & d, 0x8f1b_bcdc),
+                _ => (b ^ c ^ d, 0xca62_c1d6u32),
+            };
+            let next = a.rotate_left(5).wrapping_add(f).wrapping_add(e).wrapping_add(k).wrapping_add(words[i]);
+            (a, b, c, d, e) = (next, a, b.rotate_left(30), c, d);
+            i += 1;
+        }
+        let more = [a, b, c, d, e];
+        let mut i = 0;
+        while i < 5 {
+            state[i] = state[i].wrapping_add(more[i]);
+            i += 1;
+        }
+        block += 1;
+    }
+    let mut hex = [0; 40];
+    let mut i = 0;
+    while i < 40 {
+        hex[i] = b"0123456789abcdef"[(state[i / 8] >> (28 - i % 8 * 4) & 15) as usize];
+        i += 1;
+    }
+    hex
+}
+
+const fn digits(bytes: &[u8; 40]) -> &str {
+    match std::str::from_utf8(bytes) {
+        Ok(digits) => digits,
+        Err(_) => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_request_for_a_lock_and_its_undo_are_read_at_once() {
-        // PROTO_IOBUF_LEN in Redis, and room for names, tokens and a question ahead.
-        let texts = [Script::Acquire(Form::default()), Script::ReleaseMoving].map(|script| script.text().len());
-        assert!(texts.iter().sum::<usize>() + 3000 < 16 * 1024, "{texts:?}");
+    fn a_script_is_sent_without_its_comments_and_with_all_the_rest() {
+        for (script, source) in [(&LOCK, include_str!("lock.lua")), (&MOVING, include_str!("moving.lua"))] {
+            let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
+            let expected: String = lines.flat_map(|line| [line, "\n"]).collect();
+            assert_eq!(std::str::from_utf8(script.text).unwrap(), expected);
+        }
     }
 
     #[test]
-    fn a_script_is_sent_without_its_comments_and_with_all_the_rest() {
-        let of = |base, recorded| Form { base, recorded, ..Form::default() };
-        for (script, source) in [
-            (Script::Acquire(Form::default()), ACQUIRE),
-            (Script::Renew(Base::Exclusive), RENEW),
-            (Script::Release(Form::default()), RELEASE),
-            (Script::Nudge, NUDGE),
-            (Script::Inspect, INSPECT),
-            (Script::Raise, RAISE),
-            (Script::Acquire(of(Base::BesideSetnx, false)), ACQUIRE_BESIDE_SETNX),
-            (Script::Renew(Base::BesideSetnx), RENEW_BESIDE_SETNX),
-            (Script::Release(of(Base::BesideSetnx, false)), RELEASE_BESIDE_SETNX),
-            (Script::Acquire(of(Base::Share, false)), ACQUIRE_SHARE),
-            (Script::Renew(Base::Share), RENEW_SHARE),
-            (Script::Release(of(Base::Share, false)), RELEASE_SHARE),
-            (Script::InspectShares, INSPECT_SHARES),
-            (Script::Acquire(of(Base::Exclusive, true)), ACQUIRE_RECORDED),
-            (Script::Release(of(Base::Exclusive, true)), RELEASE_RECORDED),
-            (Script::Acquire(of(Base::Share, true)), ACQUIRE_SHARE_RECORDED),
-            (Script::Release(of(Base::Share, true)), RELEASE_SHARE_RECORDED),
-            (Script::Acquire(of(Base::BesideSetnx, true)), ACQUIRE_BESIDE_SETNX_RECORDED),
-            (Script::Release(of(Base::BesideSetnx, true)), RELEASE_BESIDE_SETNX_RECORDED),
-            (Script::Record, RECORD),
-            (Script::History, HISTORY),
-            (Script::AcquireMoving, ACQUIRE_MOVING),
-            (Script::RenewMoving, RENEW_MOVING),
-            (Script::ReleaseMoving, RELEASE_MOVING),
-            (Script::FenceMoving, FENCE_MOVING),
-            (Script::RecordMoving, RECORD_MOVING),
+    fn a_hash_is_that_of_the_standard() {
+        for (text, sha) in [
+            ("", "da39a3ee5e6b4b0d3255bfef95601890afd80709"),
+            ("abc", "a9993e364706816aba3e25717850c26c9cd0d89d"),
+            (&"a".repeat(55), "c1c8bbdc22796e28c0e15163d20899b65621d65a"),
+            (&"a".repeat(56), "c2db330f6083854c99d4b5bfb6e8f29f201be699"),
+            (&"a".repeat(64), "0098ba824b5c16427bd7a1122a5a442a25ec644d"),
         ] {
-            let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--"));
-            let expected: String = lines.flat_map(|line| [line, "\n"]).collect();
-            assert_eq!(std::str::from_utf8(script.text()).unwrap(), expected);
+            assert_eq!(digits(&sha1(text.as_bytes())), sha, "{} bytes", text.len());
         }
     }
 }

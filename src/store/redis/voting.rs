@@ -1,9 +1,10 @@
 //! What a quorum requests from each of its servers beyond the `Store` trait.
 
 use super::distinct::Distinct;
-use super::{Claim, Limit, LockName, LockStatus, Operation, Script, Server, reply};
+use super::request::Request;
+use super::{Claim, Limit, LockName, LockStatus, Operation, Server};
 use crate::error::Error;
-use crate::lock::{Fence, Ttl};
+use crate::lock::{Fence, Token, Ttl};
 
 impl Server {
     /// Requires this server to be another than the others of the quorum.
@@ -21,16 +22,17 @@ impl Server {
     /// is.
     pub fn raise(&mut self, claim: &Claim, fence: Fence, ttl: Ttl, limit: Limit<'_>) -> Result<bool, Error> {
         let operation = Operation::to("acquire", &claim.name);
-        let args = [fence.0.to_string(), ttl.millis().to_string()];
-        let answer = self.script(&operation, Script::Raise, &[claim.token.as_str(), &args[0], &args[1]], limit)?;
-        match answer.first().and_then(reply::integer) {
-            Some(raised @ (0 | 1)) => Ok(raised == 1),
+        let answer = self.script(&operation, &Request::raise(&claim.token, fence, ttl), limit)?;
+        match answer.verdict() {
+            "raised" => Ok(true),
+            "not_yours" => Ok(false),
             _ => Err(self.senseless(&operation)),
         }
     }
 
-    /// Returns the status of a lock, and the key's value if that is text.
-    pub fn inspect_value(&mut self, name: &LockName, limit: Limit<'_>) -> Result<(LockStatus, Option<String>), Error> {
-        self.look_at_key(&Operation::to("inspect", name), limit)
+    /// Returns the status of a lock without its waiters, and the token of its holder if it has one.
+    pub fn inspect_holding(&mut self, name: &LockName, limit: Limit<'_>) -> Result<(LockStatus, Option<Token>), Error> {
+        let (status, tokens) = self.look(&Operation::to("inspect", name), None, 0, limit)?;
+        Ok((status, tokens.into_iter().next()))
     }
 }

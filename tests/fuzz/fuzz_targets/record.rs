@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Asker, Line, Process, Record, RecordedRun, Share, Superseder, Waiter, sum};
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Busy, Claim, Credentials, Error, History, Limit, LockName, Moment, Named, NotYours, Owner,
+    AcquireMode, Acquired, Asking, Busy, Claim, Credentials, Error, History, Limit, LockName, Moment, Named, NotYours, Owner,
     Prefix, QueuePlace, Recording, Refusal, Refused, Released, Renewed, Report, Row, RunEnd, Sharing, StatusRows,
     Store, Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
 };
@@ -153,7 +153,7 @@ fn visited() {
     let not_yours = |wanted, state| Report::NotYours(NotYours { lock: lock(), wanted, state });
     match store.renew(&claim, ttl, limit()) {
         Ok(Renewed::NotYours(state)) => reports.push(not_yours(Wanted::Renew, state)),
-        Ok(Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_)) => {}
+        Ok(Renewed::Kept(_) | Renewed::Longer(_)) => {}
         Err(error) => reports.push(Report::Failed(error)),
     }
     reports.push(match store.history(&claim.name, limit()) {
@@ -180,9 +180,8 @@ fn visited() {
     }
     let asker = Asker { of: claim.token.id().expect("an id"), by: claim.token.clone() };
     for asked in [
-        store.asker(&claim, limit()).map(drop),
-        store.ask_to_give_up(&claim.name, &asker, Duration::ZERO, limit()),
-        store.ask_no_more(&claim.name, &asker, limit()),
+        store.ask(&claim.name, &asker, Asking::ToGiveUp, limit()),
+        store.ask(&claim.name, &asker, Asking::NoMore, limit()),
     ] {
         reports.extend(asked.err().map(Report::Failed));
     }

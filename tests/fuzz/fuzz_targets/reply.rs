@@ -97,7 +97,7 @@ fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
         b'q' => acquire(store, claim, AcquireMode::Queue),
         b'p' => acquire(store, claim, AcquireMode::Plain),
         b'w' => store.renew(claim, ttl, limit()).map(|renewed| match renewed {
-            Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => None,
+            Renewed::Kept(_) | Renewed::Longer(_) => None,
             Renewed::NotYours(state) => Some(not_yours(claim, Wanted::Renew, state)),
         }),
         b'r' => store.release(claim, limit()).map(|released| rebuff(claim, Wanted::Release, released)),
