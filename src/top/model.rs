@@ -142,7 +142,7 @@ impl Model {
     pub fn broken(&mut self, lock: &Named, answer: Result<Released, Error>) {
         self.notice = Some(match answer {
             Ok(Released::Done) => format!("broke \"{}\"", lock.name),
-            Ok(Released::NotYours(state)) => {
+            Ok(Released::NotYours(state) | Released::Lost(state)) => {
                 format!("not broken: \"{}\" has changed hands, {}", lock.name, words::now_whose(&state))
             }
             Err(error) => format!("{error}"),

@@ -90,17 +90,18 @@ impl Server {
     /// Takes the record out of the reply of a script that records, and returns the rest. Warns if there is no record:
     /// that is no reason to keep a lock.
     pub(super) fn recorded(
-        &self,
+        &mut self,
         operation: &Operation<'_>,
         claim: &Claim,
         answer: Vec<Value>,
     ) -> Result<Vec<Value>, Error> {
-        let Ok([Value::Array(rest), why]) = <[Value; 2]>::try_from(answer) else {
+        let Ok([Value::Array(rest), lost, why]) = <[Value; 3]>::try_from(answer) else {
             return Err(self.senseless(operation));
         };
+        self.was_lost = reply::integer(&lost) == Some(1);
         let why = reply::text(&why).ok_or_else(|| self.senseless(operation))?;
         if !why.raw().is_empty() {
-            unrecorded(claim, &format_args!("{} says \"{why}\"", self.client));
+            not_recorded(claim, &format_args!("{} says \"{why}\"", self.client));
         }
         Ok(rest)
     }
@@ -152,10 +153,22 @@ pub(super) fn has_ended(claim: &Claim) -> bool {
     claim.recording.as_ref().is_some_and(|recording| recording.end.is_some())
 }
 
+/// Warns that the end of a run is not recorded, or may not be, if there is one to record.
+pub(super) fn unrecorded(claim: &Claim, error: &Error) {
+    match error.kind {
+        ErrorKind::Unanswered => warn(claim, "may not be", error),
+        _ => not_recorded(claim, error),
+    }
+}
+
 /// Warns that the end of a run is not recorded, if there is one to record.
-pub(super) fn unrecorded(claim: &Claim, why: &dyn fmt::Display) {
+pub(super) fn not_recorded(claim: &Claim, why: &dyn fmt::Display) {
+    warn(claim, "is not", why);
+}
+
+fn warn(claim: &Claim, is: &str, why: &dyn fmt::Display) {
     if has_ended(claim) {
-        log::warn(format_args!("the end of the run under \"{}\" is not recorded: {why}", claim.name));
+        log::warn(format_args!("the end of the run under \"{}\" {is} recorded: {why}", claim.name));
     }
 }
 
