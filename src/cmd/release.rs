@@ -68,12 +68,17 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
     let began = Moment::now();
     let by = Token::mint(&Owner::this_process(), asked.reason.as_deref(), wall())?;
     let asker = Asker { of: id.clone(), by };
+    // A request that may not have arrived is repeated at once.
+    let mut repeat_at = Moment::now();
     let (holder, answer) = match asking::ask(&mut *store, &lock.name, &asker, timeout)? {
         Outcome::NotTheHolder(state) => {
             return Ok(Report::NotYours(NotYours { lock, wanted: Wanted::Ask, state }));
         }
         Outcome::Refuses(holder) => (holder, Answer::Refuses),
-        Outcome::Yes(holder) => (holder, Answer::Asked),
+        Outcome::Yes(holder) => {
+            repeat_at = Moment::now() + REPEATED;
+            (holder, Answer::Asked)
+        }
         Outcome::InDoubt(holder, error) if asked.wait.is_some() => {
             log::warn(format_args!("{error}: the holder may have been asked or not"));
             (holder, Answer::Asked)
@@ -90,7 +95,6 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
     log::trace(format_args!("asked {}, to give up \"{}\": waiting", words::who(&holder), lock.name));
     let until = began + wait;
     let mut backoff = Backoff::new();
-    let mut repeat_at = Moment::now() + REPEATED;
     loop {
         // Only waits: nobody tells when the holder has given up.
         let _ = Limit::until(until.min(Moment::now() + backoff.next())).wait_for(&[]);
@@ -108,12 +112,10 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
             }
             Ok(_) if until.passed() => return report(&holder, Answer::StillHeld),
             Ok(LockStatus { state, .. }) if repeat_at.passed() => {
-                repeat_at = Moment::now() + REPEATED;
                 let rest = state.held_by(id).map(|(_, rest)| rest).unwrap_or_default();
-                if let Err(error) =
-                    store.ask_to_give_up(&lock.name, &asker, rest, Limit::until(Moment::now() + timeout))
-                {
-                    log::trace(format_args!("{error}"));
+                match store.ask_to_give_up(&lock.name, &asker, rest, Limit::until(Moment::now() + timeout)) {
+                    Ok(()) => repeat_at = Moment::now() + REPEATED,
+                    Err(error) => log::trace(format_args!("{error}")),
                 }
             }
             Err(error) if until.passed() || !error.is_retryable() => return Err(error.into()),
