@@ -199,6 +199,8 @@ pub enum Renewed {
 pub enum Released {
     Done,
     NotYours(LockState),
+    /// The same, and no earlier request of the claim has released it.
+    Lost(LockState),
 }
 
 /// The status of a lock: its state and its queue.
