@@ -193,6 +193,7 @@ impl Attempt<'_> {
         // The first request only asks: a lock that is free at once needs no queue and no report.
         if self.mode == AcquireMode::Once {
             self.mode = AcquireMode::Queue;
+            self.held = Some((state, place, why));
             return None;
         }
         self.ask_to_give_up(&state);

@@ -184,7 +184,7 @@ fn a_newer_run_that_gives_up_leaves_the_holder_alone(redis: &Redis, proxy: &Prox
     let id = holder_id(redis);
     // It renews nothing meanwhile.
     older.freeze();
-    proxy.nxlock(turn(&["--supersede=running", "-w", "1s"])).run().exits(75).prints("");
+    proxy.nxlock(turn(&["--supersede=running", "-w", "3s"])).run().exits(75).prints("");
     assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
     then();
     eventually("the request is taken back", || !redis.exists(&asker(&id)));
