@@ -29,7 +29,7 @@ pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
             }
         }
     };
-    Report::Checked(Checked { settings: told(settings.list, global, &shown), servers })
+    Report::Checked(Checked { settings: shown_settings(settings.list, global, &shown), servers })
 }
 
 /// Returns the only finding of a server that could not be probed.
@@ -38,12 +38,12 @@ fn failed(url: Option<String>, error: &Error) -> CheckedServer {
 }
 
 /// Returns the settings to show: without secrets, and with the server in REDIS_URL.
-fn told(list: Vec<Setting>, global: &GlobalArgs, shown: &dyn Fn(&str) -> String) -> Vec<Setting> {
+fn shown_settings(list: Vec<Setting>, global: &GlobalArgs, shown: &dyn Fn(&str) -> String) -> Vec<Setting> {
     let password = password(&list, global);
-    let mut told: Vec<Setting> = Vec::with_capacity(list.len() + 1);
+    let mut all: Vec<Setting> = Vec::with_capacity(list.len() + 1);
     for setting in list {
         if setting.name != "server" {
-            told.push(setting);
+            all.push(setting);
             continue;
         }
         let given = setting.value.filter(|url| !url.trim().is_empty());
@@ -52,14 +52,14 @@ fn told(list: Vec<Setting>, global: &GlobalArgs, shown: &dyn Fn(&str) -> String)
             (None, Some(_)) => Origin::Environment("REDIS_URL".into()),
             (None, None) => Origin::Default,
         };
-        told.push(Setting { name: setting.name, value: server_named(global).as_deref().map(shown), origin });
-        told.extend(password.iter().map(|origin| Setting {
+        all.push(Setting { name: setting.name, value: server_named(global).as_deref().map(shown), origin });
+        all.extend(password.iter().map(|origin| Setting {
             name: "password".into(),
             value: None,
             origin: origin.clone(),
         }));
     }
-    told
+    all
 }
 
 /// Returns where the server's password comes from.

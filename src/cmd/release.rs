@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Wants, left_recording, meant, open, token};
+use super::{Wants, left_recording, named, open, token};
 use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
@@ -18,7 +18,7 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
     if let Some(id) = &asked.ask {
         return ask(global, asked, id);
     }
-    let (lock, prefix) = meant(global, &asked.lock)?;
+    let (lock, prefix) = named(global, &asked.lock)?;
     let mut store = open(global, prefix, Wants::default())?;
     let timeout = global.server_timeout;
     let never = Moment::NEVER;
@@ -62,7 +62,7 @@ const REPEATED: Duration = Duration::from_secs(20);
 
 /// Asks a holder to give up and, if the user wants to wait, waits until it has.
 fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Report> {
-    let (lock, prefix) = meant(global, &asked.lock)?;
+    let (lock, prefix) = named(global, &asked.lock)?;
     let mut store = open(global, prefix, Wants { asks: true, ..Wants::default() })?;
     let timeout = global.server_timeout;
     let began = Moment::now();

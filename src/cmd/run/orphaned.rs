@@ -26,48 +26,55 @@ use crate::{descriptors, handover};
 /// This program, even if its file was replaced or deleted, proc_pid_exe(5).
 const SELF: &str = "/proc/self/exe";
 
-/// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
-/// expires. `files` are those that nxlock has read, packed. `claim_fd` is the descriptor with which the claim lives, if
-/// there is one; `was_over` says that the command had ended, and nxlock was giving the lock back. Must be called in a
-/// process that does nothing else any more.
-pub fn give_back(
-    (global, files): (&GlobalArgs, &[u8]),
-    lock: &Named,
-    claim: &Claim,
-    mask: SigSet,
-    at_least: Option<Moment>,
-    claim_fd: Option<RawFd>,
-    was_over: bool,
-) {
-    let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
-    tell(lock, was_over);
-    // stdout belongs to the command.
-    let _ = descriptors::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
-    let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
-    words.extend(global.json.then(|| "--json".into()));
-    match (rest, claim_fd) {
-        (Some(rest), _) => {
-            let rest = Ttl::at_least(rest).millis();
-            words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
-            // The claim lives with this descriptor until the renewal is done.
-            claim_fd.into_iter().for_each(keep_open);
+/// What a guard needs to take the place of its nxlock.
+pub struct Orphan<'a> {
+    pub global: &'a GlobalArgs,
+    /// The files that nxlock has read, packed.
+    pub files: &'a [u8],
+    pub lock: &'a Named,
+    pub mask: SigSet,
+    /// The lock stays locked until then.
+    pub at_least: Option<Moment>,
+    /// The descriptor with which the claim lives, if there is one.
+    pub claim_fd: Option<RawFd>,
+}
+
+impl Orphan<'_> {
+    /// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
+    /// expires. `was_over` says that the command had ended, and nxlock was giving the lock back. Must be called in a
+    /// process that does nothing else any more.
+    pub fn give_back(&self, claim: &Claim, was_over: bool) {
+        let Orphan { global, files, lock, mask, at_least, claim_fd } = *self;
+        let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
+        report(lock, was_over);
+        // stdout belongs to the command.
+        let _ = descriptors::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
+        let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
+        words.extend(global.json.then(|| "--json".into()));
+        match (rest, claim_fd) {
+            (Some(rest), _) => {
+                let rest = Ttl::at_least(rest).millis();
+                words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
+                // The claim lives with this descriptor until the renewal is done.
+                claim_fd.into_iter().for_each(keep_open);
+            }
+            // The claim ends with this process; but processes that the command has left would keep it.
+            (None, Some(_)) if claim.recording.is_none() && !was_over => return,
+            (None, _) => {
+                words.push("release".into());
+                claim_fd.into_iter().for_each(keep_open);
+            }
         }
-        // The claim ends with this process; but processes that the command has left would keep it.
-        (None, Some(_)) if claim.recording.is_none() && !was_over => return,
-        (None, _) => {
-            words.push("release".into());
-            claim_fd.into_iter().for_each(keep_open);
+        if lock.by_key {
+            words.extend(["--key".into(), lock.key.clone().into()]);
+        } else {
+            words.extend(["--".into(), lock.name.as_str().into()]);
         }
-    }
-    if lock.by_key {
-        words.extend(["--key".into(), lock.key.clone().into()]);
-    } else {
-        words.extend(["--".into(), lock.name.as_str().into()]);
-    }
-    // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
-    let handover = handover::send(files).ok();
-    if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask) {
-        program.exec();
+        // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
+        let handover = handover::send(files).ok();
+        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask) {
+            program.exec();
+        }
     }
 }
 
@@ -100,7 +107,7 @@ fn keep_open(fd: RawFd) {
 }
 
 /// Reports on stderr what happened, if stderr accepts it at once.
-fn tell(lock: &Named, was_over: bool) {
+fn report(lock: &Named, was_over: bool) {
     let stderr = io::stderr();
     if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {
         let name = &lock.name;
