@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_written_at_once_whatever_is_to_be_told() {
+    fn a_line_is_written_at_once_however_long_it_is() {
         let fields = |message: usize, key: usize| {
             let fields =
                 [("event", json!("x")), ("message", json!("\u{1}".repeat(message))), ("key", json!("k".repeat(key)))];

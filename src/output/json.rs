@@ -124,13 +124,13 @@ fn refusal(refused: &Refused) -> impl Iterator<Item = (&'static str, Value)> {
 }
 
 /// Returns the process that a token is of.
-pub fn claimant(told: &Told) -> Value {
+pub fn claimant(by: &Told) -> Value {
     json!({
-        "id": told.id.as_str(),
-        "host": told.owner.host.raw(),
-        "user": told.owner.user.raw(),
-        "pid": told.owner.pid,
-        "reason": told.reason.as_ref().map(Tainted::raw),
+        "id": by.id.as_str(),
+        "host": by.owner.host.raw(),
+        "user": by.owner.user.raw(),
+        "pid": by.owner.pid,
+        "reason": by.reason.as_ref().map(Tainted::raw),
     })
 }
 

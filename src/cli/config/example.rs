@@ -17,7 +17,7 @@ const ABOUT: &str = "\
 # The command line goes before the environment, that before the user's file, and that before the machine's.
 # `nxlock check` shows what is in force. CONFIGURATION in nxlock(1) has the rules.
 #
-# Every key that there is stands here, with its default, or with an example where it has none.
+# Every key is listed, with its default, or with an example where it has none.
 ";
 
 const GROUPS: [(Scope, &str); 3] =

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_has_no_place_is_told_from_one_that_is_misspelt() {
+    fn a_key_that_has_no_place_is_distinguished_from_one_that_is_misspelt() {
         let command = Cli::command();
         assert!(misplaced(&command, "break").contains("command line"));
         assert!(misplaced(&command, "server_timeout").contains("`server-timeout`"));
