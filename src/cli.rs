@@ -29,7 +29,7 @@ use crate::lock::{HolderId, Key, LockName, Supersedes, Ttl};
 use crate::supervise::{Descendants, OnLost};
 
 pub use event_args::EventArgs;
-pub use global::{DEFAULT_PREFIX, GlobalArgs, given};
+pub use global::{DEFAULT_PREFIX, GlobalArgs, SETTINGS, given};
 pub use lost::LostSignal;
 pub use parse::LockArg;
 pub use recording::RecordingArgs;

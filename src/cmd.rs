@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::cli::config::Settings;
-use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, Verb, given};
+use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SETTINGS, Verb, given};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, Token};
@@ -223,31 +223,21 @@ pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyh
 /// Returns the options from the command line, but not from the environment, that say where the locks are. Without a
 /// password.
 fn options(global: &GlobalArgs, lock: &Named) -> String {
-    let said = |value: Option<String>, variable: &str| {
-        value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))
-    };
     let mut options = String::new();
-    // The variable is one value, though it may name several servers.
-    let by_variable = global.server.len() == 1 && said(global.server.first().cloned(), "NXLOCK_SERVER").is_none();
-    // They were understood, or there would be no store.
-    for server in Target::shown(global.servers(), true).filter(|_| !by_variable).into_iter().flatten() {
-        options += &format!(" -s {}", shlex::try_quote(&server).unwrap_or_default());
-    }
-    let prefix = global.prefix.as_str().to_owned();
-    if let Some(prefix) = said(Some(prefix), "NXLOCK_PREFIX").filter(|prefix| prefix != DEFAULT_PREFIX && !lock.by_key)
-    {
-        options += &format!(" --prefix {}", shlex::try_quote(&prefix).unwrap_or_default());
-    }
-    let files = [
-        ("password-file", "NXLOCK_PASSWORD_FILE", &global.password_file),
-        ("tls-ca", "NXLOCK_TLS_CA", &global.tls_ca),
-        ("tls-cert", "NXLOCK_TLS_CERT", &global.tls_cert),
-        ("tls-key", "NXLOCK_TLS_KEY", &global.tls_key),
-    ];
-    for (option, variable, file) in files {
-        let file = given(file.as_ref()).map(|file| file.to_string_lossy().into_owned());
-        if let Some(file) = said(file, variable) {
-            options += &format!(" --{option} {}", shlex::try_quote(&text::clean(&file)).unwrap_or_default());
+    for setting in SETTINGS.iter().filter(|setting| setting.locates) {
+        let Some(value) = (setting.value)(global) else { continue };
+        let is_variable = std::env::var_os(setting.variable).is_some_and(|variable| variable == value);
+        let values = match setting.name {
+            _ if is_variable => Vec::new(),
+            // They were understood, or there would be no store.
+            "server" => Target::shown(global.servers(), true).unwrap_or_default(),
+            "prefix" if lock.by_key || value == DEFAULT_PREFIX => Vec::new(),
+            _ if setting.is_file => vec![text::clean(&value.to_string_lossy())],
+            _ => vec![value.to_string_lossy().into_owned()],
+        };
+        let option = if setting.name == "server" { "-s".to_owned() } else { format!("--{}", setting.name) };
+        for value in values {
+            options += &format!(" {option} {}", shlex::try_quote(&value).unwrap_or_default());
         }
     }
     options

@@ -16,7 +16,7 @@ use clap::builder::Resettable;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use super::{Cli, GlobalArgs, Verb, given, hints};
+use super::{Cli, GlobalArgs, SETTINGS, Verb, given, hints};
 use crate::error::Error;
 use crate::handover;
 use file::Entry;
@@ -117,13 +117,11 @@ fn was_given(key: &str, matches: &ArgMatches) -> bool {
     match of(matches).or_else(|| matches.subcommand().and_then(|(_, matches)| of(matches))) {
         Some(ValueSource::CommandLine) => true,
         // An empty prefix is valid.
-        Some(ValueSource::EnvVariable) => key == "prefix" || !is_blank(&variable_of(key)),
+        Some(ValueSource::EnvVariable) => {
+            SETTINGS.iter().any(|setting| setting.name == key && (key == "prefix" || !is_blank(setting.variable)))
+        }
         _ => false,
     }
-}
-
-fn variable_of(key: &str) -> String {
-    format!("NXLOCK_{}", keys::id(key).to_uppercase())
 }
 
 fn is_blank(variable: &str) -> bool {

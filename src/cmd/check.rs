@@ -78,8 +78,7 @@ fn password(list: &[Setting], global: &GlobalArgs) -> Option<Origin> {
 }
 
 fn server_named(global: &GlobalArgs) -> Option<String> {
-    let servers = global.servers().collect::<Vec<_>>().join(" ");
-    Some(servers).filter(|servers| !servers.is_empty()).or_else(redis_url)
+    global.server_text().or_else(redis_url)
 }
 
 /// Returns whether there is a password for a URL that has none. A file that cannot be read has none.

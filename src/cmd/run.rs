@@ -4,6 +4,7 @@ mod orphaned;
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,7 +14,7 @@ use nix::unistd::Pid;
 
 use super::request::{Answer, Request};
 use super::{give_back, give_up_if_asked};
-use crate::cli::{GlobalArgs, Run};
+use crate::cli::{GlobalArgs, Run, SETTINGS};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, Token, Ttl};
@@ -131,8 +132,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
 
 /// Keeps the descriptors that the caller opened for files of nxlock from the command: it could read a password there.
 fn keep_files_from_the_command(global: &GlobalArgs) {
-    let files = [&global.config, &global.password_file, &global.tls_ca, &global.tls_cert, &global.tls_key];
-    for number in files.into_iter().flatten().filter_map(|file| trusted::descriptor(file)) {
+    let files = SETTINGS.iter().filter(|setting| setting.is_file).filter_map(|setting| (setting.value)(global));
+    for number in files.filter_map(|file| trusted::descriptor(Path::new(&file))) {
         descriptors::keep_from_the_command(number);
     }
 }

@@ -6,14 +6,13 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
-use std::path::PathBuf;
 
 use nix::libc;
 use nix::poll::PollFlags;
 use nix::sys::signal::SigSet;
 use nix::unistd::{dup2_stdout, write};
 
-use crate::cli::{GlobalArgs, given};
+use crate::cli::{GlobalArgs, SETTINGS};
 use crate::clock::Moment;
 use crate::cmd::RECORDING;
 use crate::cmd::renew::LAST_RENEWAL;
@@ -81,23 +80,14 @@ impl Orphan<'_> {
 /// Returns all settings that are handed on, as variables: a password must not be visible in argv. They are those of the
 /// command line and of the configuration files, which are not read again. What nxlock has read from other files is behind
 /// the descriptor.
-fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> [(&'static str, Option<OsString>); 12] {
-    let file = |file: &Option<PathBuf>| given(file.as_ref()).map(|path| path.as_os_str().to_owned());
-    let servers: Vec<&str> = global.servers().collect();
-    [
-        ("NXLOCK_SERVER", Some(servers.join(" ").into()).filter(|_| !servers.is_empty())),
-        ("NXLOCK_PREFIX", Some(global.prefix.as_str().into())),
-        ("NXLOCK_CONFIG", file(&global.config)),
-        ("NXLOCK_PASSWORD_FILE", file(&global.password_file)),
-        ("NXLOCK_TLS_CA", file(&global.tls_ca)),
-        ("NXLOCK_TLS_CERT", file(&global.tls_cert)),
-        ("NXLOCK_TLS_KEY", file(&global.tls_key)),
-        ("NXLOCK_SERVER_TIMEOUT", Some(format!("{}ms", global.server_timeout.as_millis().max(1)).into())),
+fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> Vec<(&'static str, Option<OsString>)> {
+    let of_this_run = [
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
         (handover::VARIABLE, handover.map(|number| number.to_string().into())),
         (LAST_RENEWAL, Some("1".into())),
         (RECORDING, claim.recording.as_ref().map(|recording| recording.to_string().into())),
-    ]
+    ];
+    SETTINGS.iter().map(|setting| (setting.variable, (setting.value)(global))).chain(of_this_run).collect()
 }
 
 /// Leaves a descriptor open across execve(2).
