@@ -128,7 +128,7 @@ fn is_blank(variable: &str) -> bool {
     std::env::var_os(variable).is_none_or(|value| value.to_string_lossy().trim().is_empty())
 }
 
-/// Returns a definition, of all verbs or of one alone, with the files' values as defaults.
+/// Returns a definition with the files' values as defaults.
 fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
     entries.iter().fold(definition, |command, entry| {
         let id = keys::id(entry.key);
@@ -137,13 +137,11 @@ fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
             let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
             option.default_value(entry.value.clone())
         };
-        let of_verb = |verbs: &[&str], verb: Command| match verbs.contains(&verb.get_name()) {
-            true => verb.mut_arg(&id, set),
-            false => verb,
-        };
-        let of = |verbs: &[&str], command: Command| match command.has_subcommands() {
-            true => command.mut_subcommands(|verb| of_verb(verbs, verb)),
-            false => of_verb(verbs, command),
+        let of = |verbs: &[&str], command: Command| {
+            command.mut_subcommands(|verb| match verbs.contains(&verb.get_name()) {
+                true => verb.mut_arg(&id, set),
+                false => verb,
+            })
         };
         match entry.scope {
             Scope::GlobalArgs => command.mut_arg(&id, set),
