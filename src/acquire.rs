@@ -41,7 +41,7 @@ pub struct WaitOptions {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Not,
-    Until(Moment),
+    AtMost(Duration),
     ForEver,
 }
 
@@ -115,7 +115,7 @@ pub fn for_grant(
             Ok(Acquired::Held(state, place)) if state.kind == StateKind::Free && attempt.clears(place) => {}
             Ok(Acquired::Held(state, _)) if state.kind == StateKind::Free => {
                 let error = attempt.not_granted();
-                if let Some(waited) = attempt.endure(error, signals, waiting)? {
+                if let Some(waited) = attempt.pause_before_retry(error, signals, waiting)? {
                     return Ok(waited);
                 }
             }
@@ -136,7 +136,7 @@ pub fn for_grant(
             Err(error) => {
                 attempt.in_doubt |= error.kind == ErrorKind::Unanswered;
                 attempt.slow_since = None;
-                if let Some(waited) = attempt.endure(error, signals, waiting)? {
+                if let Some(waited) = attempt.pause_before_retry(error, signals, waiting)? {
                     return Ok(waited);
                 }
             }
@@ -193,6 +193,7 @@ impl Attempt<'_> {
         // The first request only asks: a lock that is free at once needs no queue and no report.
         if self.mode == AcquireMode::Once {
             self.mode = AcquireMode::Queue;
+            self.held = Some((state, place, why));
             return None;
         }
         self.ask_to_give_up(&state);
@@ -225,7 +226,12 @@ impl Attempt<'_> {
     }
 
     /// Pauses before a retry; returns the outcome if the wait is over.
-    fn endure(&mut self, error: Error, signals: &mut Signals, waiting: &mut Waiting) -> Result<Option<Waited>, Error> {
+    fn pause_before_retry(
+        &mut self,
+        error: Error,
+        signals: &mut Signals,
+        waiting: &mut Waiting,
+    ) -> Result<Option<Waited>, Error> {
         if let Some(signal) = signals.stop_requested() {
             return Ok(Some(self.interrupted(signal, signals)));
         }
@@ -238,7 +244,7 @@ impl Attempt<'_> {
             return Ok(Some(self.refused(state, place, why)));
         }
         self.held = None;
-        let pause = match self.bear(error, waiting) {
+        let pause = match self.retry_in(error, waiting) {
             Ok(pause) => pause,
             Err(error) => return self.fail(error).map(Some),
         };
@@ -270,13 +276,13 @@ impl Attempt<'_> {
     }
 
     /// Returns how long to pause before a retry, or the error to fail with.
-    fn bear(&mut self, error: Error, waiting: &mut Waiting) -> Result<Duration, Error> {
+    fn retry_in(&mut self, error: Error, waiting: &mut Waiting) -> Result<Duration, Error> {
         if !error.is_retryable() {
             return Err(error);
         }
         // A "not now" is a reply too: the server is there.
         self.met |= error.kind == ErrorKind::Unavailable && self.options.wait != Wait::Not;
-        let until = self.put_up_with(&error);
+        let until = self.retries_until(&error);
         if until.passed() {
             // A last attempt that timed out tells less than the error before it.
             return Err(self.before.take().unwrap_or(error));
@@ -290,7 +296,7 @@ impl Attempt<'_> {
 
     /// Asks a holder to give up that gives way to a newer claim such as this one.
     fn ask_to_give_up(&mut self, state: &LockState) {
-        let is_newer = self.claim.token.told().is_some_and(|told| told.terms.supersedes == Supersedes::Running);
+        let is_newer = self.claim.token.told().is_some_and(|by| by.terms.supersedes == Supersedes::Running);
         let Some(holder) = state.holder.as_ref().filter(|holder| is_newer && holder.terms.gives_way()) else { return };
         if holder.orphaned.is_some() {
             if self.orphaned.replace(holder.id.clone()).as_ref() != Some(&holder.id) {
@@ -375,7 +381,7 @@ impl Attempt<'_> {
     fn wait_ends(&self) -> Moment {
         match self.options.wait {
             Wait::Not | Wait::ForEver => Moment::NEVER,
-            Wait::Until(moment) => moment,
+            Wait::AtMost(wait) => self.began + wait,
         }
     }
 
@@ -403,11 +409,11 @@ impl Attempt<'_> {
     }
 
     /// Returns until when to retry after this kind of error.
-    fn put_up_with(&self, error: &Error) -> Moment {
+    fn retries_until(&self, error: &Error) -> Moment {
         match (error.kind, self.options.wait) {
             (_, Wait::Not) => self.began + self.options.server_timeout,
             (ErrorKind::Unreachable | ErrorKind::Unanswered, _) if !self.met => self.first_contact(),
-            (_, Wait::Until(_) | Wait::ForEver) => self.wait_ends(),
+            (_, Wait::AtMost(_) | Wait::ForEver) => self.wait_ends(),
         }
     }
 

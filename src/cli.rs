@@ -22,14 +22,14 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, Command, Parser, Subcommand, ValueHint};
 
 use crate::duration::{self, positive};
 use crate::lock::{HolderId, Key, LockName, Supersedes, Ttl};
 use crate::supervise::{Descendants, OnLost};
 
 pub use event_args::EventArgs;
-pub use global::{DEFAULT_PREFIX, GlobalArgs, given};
+pub use global::{DEFAULT_PREFIX, GlobalArgs, SETTINGS, given};
 pub use lost::LostSignal;
 pub use parse::LockArg;
 pub use recording::RecordingArgs;
@@ -67,42 +67,16 @@ pub enum Verb {
     Check(Check),
 }
 
-/// A verb, apart from the others.
-struct Definition {
-    name: &'static str,
-    /// Adds the verb's arguments to a command.
-    define: fn(Command) -> Command,
-    /// Takes them from what clap has parsed.
-    take: fn(&mut ArgMatches) -> Result<Verb, clap::Error>,
-}
+/// A verb's name, and the function that adds its arguments to a command.
+type Definition = (&'static str, fn(Command) -> Command);
 
 const VERBS: [Definition; 6] = [
-    Definition { name: "run", define: Run::augment_args, take: |line| Run::from_arg_matches_mut(line).map(Verb::Run) },
-    Definition {
-        name: "acquire",
-        define: Acquire::augment_args,
-        take: |line| Acquire::from_arg_matches_mut(line).map(Verb::Acquire),
-    },
-    Definition {
-        name: "renew",
-        define: Renew::augment_args,
-        take: |line| Renew::from_arg_matches_mut(line).map(Verb::Renew),
-    },
-    Definition {
-        name: "release",
-        define: Release::augment_args,
-        take: |line| Release::from_arg_matches_mut(line).map(Verb::Release),
-    },
-    Definition {
-        name: "status",
-        define: Status::augment_args,
-        take: |line| Status::from_arg_matches_mut(line).map(Verb::Status),
-    },
-    Definition {
-        name: "check",
-        define: Check::augment_args,
-        take: |line| Check::from_arg_matches_mut(line).map(Verb::Check),
-    },
+    ("run", Run::augment_args),
+    ("acquire", Acquire::augment_args),
+    ("renew", Renew::augment_args),
+    ("release", Release::augment_args),
+    ("status", Status::augment_args),
+    ("check", Check::augment_args),
 ];
 
 /// Hold a lock around a command.

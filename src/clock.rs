@@ -95,7 +95,7 @@ impl Boot {
     }
 
     /// Returns whether this process counts from the machine's boot itself. Times in /proc are by the reader's clock.
-    pub fn is_told_by_our_clock(&self) -> bool {
+    pub fn is_by_our_clock(&self) -> bool {
         self.ahead == 0
     }
 

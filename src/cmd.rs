@@ -4,6 +4,7 @@ mod acquire;
 mod check;
 mod release;
 mod renew;
+mod request;
 mod run;
 mod status;
 
@@ -13,17 +14,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::acquire::{Queueing, Wait, WaitOptions, Waited};
 use crate::cli::config::Settings;
-use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SetnxArgs, SharingArgs, Verb, WaitArgs, given};
-use crate::clock::{Moment, wall};
+use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SETTINGS, Verb, given};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{
-    BesideSetnx, Claim, HELD, HolderId, Lease, LockName, Lost, Owner, Prefix, Recording, Sharing, Slot, Supersedes,
-    Terms, Token, Ttl, Upkeep, words,
-};
-use crate::output::progress::Waiting;
-use crate::report::{Busy, Named, Report};
+use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, Token};
+use crate::report::{Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
 use crate::store::{self, Credentials, Store, Target, TlsFiles};
@@ -110,7 +106,7 @@ fn explain(error: anyhow::Error) -> Error {
 }
 
 /// Returns the lock asked for, and its prefix.
-fn meant(global: &GlobalArgs, lock: &LockArg) -> Result<(Named, Prefix), Error> {
+fn named(global: &GlobalArgs, lock: &LockArg) -> Result<(Named, Prefix), Error> {
     match (&lock.key, &lock.name) {
         (Some(key), _) => Ok((Named::by_key(key), Prefix::none())),
         (None, Some(name)) => Ok((Named::new(name, &global.prefix), global.prefix.clone())),
@@ -135,19 +131,6 @@ struct Wants {
     asks: bool,
     /// The option that asks for a record of runs, or for what was recorded.
     records: Option<&'static str>,
-}
-
-impl Wants {
-    fn of(asked: &WaitArgs, sharing: &SharingArgs, setnx: &SetnxArgs) -> Wants {
-        let sharing = sharing.sharing();
-        Wants {
-            min_replicas: asked.min_replicas,
-            beside_setnx: setnx.setnx_compat,
-            sharing,
-            supersedes: asked.supersede.is_some(),
-            ..Wants::default()
-        }
-    }
 }
 
 /// Returns REDIS_URL. Unset, empty, or not UTF-8, it names no server.
@@ -232,7 +215,7 @@ pub fn names(global: &GlobalArgs, limit: Limit<'_>) -> Result<Vec<LockName>, Err
 /// # Errors
 /// If the store cannot tell.
 pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyhow::Result<Vec<HolderId>> {
-    let (lock, prefix) = meant(global, lock)?;
+    let (lock, prefix) = named(global, lock)?;
     let status = open(global, prefix, Wants::default())?.inspect(&lock.name, limit)?;
     Ok(status.state.holders().map(|holder| holder.id.clone()).collect())
 }
@@ -240,148 +223,24 @@ pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyh
 /// Returns the options from the command line, but not from the environment, that say where the locks are. Without a
 /// password.
 fn options(global: &GlobalArgs, lock: &Named) -> String {
-    let said = |value: Option<String>, variable: &str| {
-        value.filter(|value| std::env::var(variable).ok().as_ref() != Some(value))
-    };
     let mut options = String::new();
-    // The variable is one value, though it may name several servers.
-    let by_variable = global.server.len() == 1 && said(global.server.first().cloned(), "NXLOCK_SERVER").is_none();
-    // They were understood, or there would be no store.
-    for server in Target::shown(global.servers(), true).filter(|_| !by_variable).into_iter().flatten() {
-        options += &format!(" -s {}", shlex::try_quote(&server).unwrap_or_default());
-    }
-    let prefix = global.prefix.as_str().to_owned();
-    if let Some(prefix) = said(Some(prefix), "NXLOCK_PREFIX").filter(|prefix| prefix != DEFAULT_PREFIX && !lock.by_key)
-    {
-        options += &format!(" --prefix {}", shlex::try_quote(&prefix).unwrap_or_default());
-    }
-    let files = [
-        ("password-file", "NXLOCK_PASSWORD_FILE", &global.password_file),
-        ("tls-ca", "NXLOCK_TLS_CA", &global.tls_ca),
-        ("tls-cert", "NXLOCK_TLS_CERT", &global.tls_cert),
-        ("tls-key", "NXLOCK_TLS_KEY", &global.tls_key),
-    ];
-    for (option, variable, file) in files {
-        let file = given(file.as_ref()).map(|file| file.to_string_lossy().into_owned());
-        if let Some(file) = said(file, variable) {
-            options += &format!(" --{option} {}", shlex::try_quote(&text::clean(&file)).unwrap_or_default());
+    for setting in SETTINGS.iter().filter(|setting| setting.locates) {
+        let Some(value) = (setting.value)(global) else { continue };
+        let is_variable = std::env::var_os(setting.variable).is_some_and(|variable| variable == value);
+        let values = match setting.name {
+            _ if is_variable => Vec::new(),
+            // They were understood, or there would be no store.
+            "server" => Target::shown(global.servers(), true).unwrap_or_default(),
+            "prefix" if lock.by_key || value == DEFAULT_PREFIX => Vec::new(),
+            _ if setting.is_file => vec![text::clean(&value.to_string_lossy())],
+            _ => vec![value.to_string_lossy().into_owned()],
+        };
+        let option = if setting.name == "server" { "-s".to_owned() } else { format!("--{}", setting.name) };
+        for value in values {
+            options += &format!(" {option} {}", shlex::try_quote(&value).unwrap_or_default());
         }
     }
     options
-}
-
-/// Returns a new claim by this process, which may live with a process; with `no_ask`, nobody can ask for its lock.
-fn new_claim(
-    lock: &Named,
-    asked: &WaitArgs,
-    (sharing, setnx): (&SharingArgs, &SetnxArgs),
-    owner_pid: Option<u32>,
-    no_ask: bool,
-) -> anyhow::Result<Claim> {
-    let (owner, reason, now) = (Owner::this_process(), asked.reason.as_deref(), wall());
-    let name = lock.name.clone();
-    // A claim that lives with a process is renewed while the process runs.
-    let upkeep = if owner_pid.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
-    let supersedes = asked.supersede.unwrap_or_default();
-    let terms = Terms { upkeep, sharing: sharing.sharing(), supersedes, no_ask };
-    agree(terms)?;
-    let enclosing = enclosing()?;
-    if !setnx.setnx_compat {
-        let token = Token::mint_for(terms, &owner, reason, now)?;
-        return Ok(Claim { owner_pid, enclosing, ..Claim::of(name, token) });
-    }
-    let token = Token::mint_number()?;
-    let record = token.record(terms, &owner, reason, now);
-    let beside_setnx = Some(BesideSetnx { margin: setnx.setnx_margin, record });
-    Ok(Claim { owner_pid, beside_setnx, enclosing, ..Claim::of(name, token) })
-}
-
-/// Refuses terms that contradict each other.
-fn agree(terms: Terms) -> Result<(), Error> {
-    let cause = match terms.supersedes {
-        Supersedes::Running if terms.sharing != Sharing::Exclusive => {
-            "a lock that is shared has several holders, and none of them is the one to give up"
-        }
-        Supersedes::Running if terms.no_ask => "--no-ask, or --lost-signal none, keeps newer ones from asking this one",
-        Supersedes::Nobody | Supersedes::Waiting | Supersedes::Running => return Ok(()),
-    };
-    Err(Error {
-        kind: ErrorKind::Usage,
-        action: "cannot use --supersede=running here".into(),
-        cause: cause.into(),
-        hint: "use --supersede, which concerns only those who wait".into(),
-    })
-}
-
-fn wait_options(asked: &WaitArgs, global: &GlobalArgs) -> WaitOptions {
-    let wait = match asked.wait {
-        _ if asked.no_wait => Wait::Not,
-        None => Wait::ForEver,
-        Some(wait) if wait.is_zero() => Wait::Not,
-        Some(wait) => Wait::Until(Moment::now() + wait),
-    };
-    let queue = if asked.no_queue { Queueing::Not } else { Queueing::InLine };
-    WaitOptions { wait, queue, server_timeout: global.server_timeout }
-}
-
-/// Waits for a lock. Returns its lease, or the report if there is none.
-fn wait_for(
-    store: &mut dyn Store,
-    (lock, claim): (&Named, &mut Claim),
-    ttl: Ttl,
-    (asked, sharing): (&WaitArgs, &SharingArgs),
-    global: &GlobalArgs,
-    signals: &mut Signals,
-) -> anyhow::Result<Result<Lease, Report>> {
-    let mut waiting = Waiting::new(&lock.name, sharing.sharing());
-    let waited = crate::acquire::for_grant(store, claim, ttl, wait_options(asked, global), signals, &mut waiting);
-    let granted = matches!(waited, Ok(Waited::Granted(_)));
-    waiting.end(granted);
-    // From here on a lease runs.
-    log::urgent(granted);
-    Ok(match waited? {
-        Waited::Granted(mut lease) => {
-            // An exclusive lock is one slot.
-            lease.slot = lease.slot.or(sharing.slots.filter(|of| of.get() == 1).map(|of| Slot { number: 0, of }));
-            if let Some(recording) = &mut claim.recording {
-                (recording.granted, recording.fence) = (Some(lease.granted), lease.fence);
-            }
-            notify::granted(claim, &lease, ttl);
-            if let Some(stale) = &lease.taken_over {
-                let since = words::validity(stale);
-                log::note(format_args!("took over \"{}\" from an old SETNX client: {since}", lock.name));
-            }
-            Ok(lease)
-        }
-        Waited::Interrupted(signal) => Err(Report::Interrupted(signal)),
-        Waited::Busy(refused) => Err(Report::Busy(Busy {
-            lock: lock.clone(),
-            refused: *refused,
-            options: options(global, lock),
-            conflict_exit_code: asked.conflict_exit_code,
-        })),
-    })
-}
-
-/// Maximum number of enclosing runs: a server looks for each of them among the holders of a lock.
-const MAX_ENCLOSING: usize = 256;
-
-/// Returns the tokens of the enclosing runs, innermost last.
-///
-/// # Errors
-/// If there are too many.
-fn enclosing() -> Result<Vec<Token>, Error> {
-    let held = std::env::var_os(HELD).unwrap_or_default();
-    let tokens: Vec<Token> = held.to_string_lossy().split(' ').filter_map(|token| token.parse().ok()).collect();
-    if tokens.len() > MAX_ENCLOSING {
-        return Err(Error {
-            kind: ErrorKind::Usage,
-            action: format!("cannot tell whether {HELD} has the lock"),
-            cause: format!("it has {} tokens, and {MAX_ENCLOSING} at most are looked for", tokens.len()),
-            hint: "leave out those of runs that have ended".into(),
-        });
-    }
-    Ok(tokens)
 }
 
 /// Reads a token: given as a word, or `-` for stdin.

@@ -6,11 +6,11 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub struct Error {
     pub kind: ErrorKind,
-    /// What nxlock was doing, and where: `cannot acquire "deploy" at redis://cache:6379`.
+    /// The action that failed, and where: `cannot acquire "deploy" at redis://cache:6379`.
     pub action: String,
-    /// What came back.
+    /// The answer or the error that came back.
     pub cause: String,
-    /// What the user can do about it.
+    /// The remedy for the user.
     pub hint: String,
 }
 

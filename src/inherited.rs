@@ -1,4 +1,4 @@
-//! What nxlock inherits and Rust's runtime changes before `main`: the runtime ignores SIGPIPE, and opens /dev/null for
+//! The inherited state that Rust's runtime changes before `main`: the runtime ignores SIGPIPE, and opens /dev/null for
 //! a closed standard stream, for the command as well, or aborts without it. This module runs before the runtime,
 //! records the inherited state, and opens the streams itself.
 

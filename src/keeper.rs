@@ -36,7 +36,7 @@ use crate::wait::{Alarm, Limit};
 use control::{ControlSocket, TokenOwner};
 use handshake::FrontState;
 
-/// What a keeper needs, allocated before the lock is requested: after the grant nothing may be lacking.
+/// The resources of a keeper, allocated before the lock is requested: after the grant nothing may be lacking.
 pub struct Resources {
     alarm: Alarm,
     nowhere: File,
@@ -92,7 +92,8 @@ pub struct Keeper {
     until: Moment,
     /// How long before that an unrenewed lease counts as lost.
     margin: Duration,
-    is_told: bool,
+    /// The watched process was signalled, or gets no signals.
+    is_signalled: bool,
     /// When the lock is given back at the latest, because somebody has asked for it.
     gives_up: Moment,
     /// Error of the last renewal that failed.
@@ -104,7 +105,7 @@ const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
 
 /// How the keeper ends.
 enum End {
-    /// Nobody needs the lock any more, or the keeper was told to stop.
+    /// Nobody needs the lock any more, or a signal stopped the keeper.
     GiveBack,
     /// The token's owner releases the lock.
     Leave(TokenOwner),
@@ -126,7 +127,7 @@ impl Keeper {
             control: ready.control,
             until: lease.until,
             margin: margin::stop_before(ttl, Duration::ZERO),
-            is_told: false,
+            is_signalled: false,
             gives_up: Moment::NEVER,
             uncertain: None,
         }
@@ -139,7 +140,7 @@ impl Keeper {
             if let Some(end) = self.look() {
                 break end;
             }
-            let deadline = if self.is_told { self.until } else { self.until - self.margin };
+            let deadline = if self.is_signalled { self.until } else { self.until - self.margin };
             let fds = self.signals.fds().into_iter().chain(self.control.fds());
             let fds = fds.chain([Some(self.watched.as_fd()), self.front.as_ref().map(AsFd::as_fd)]);
             let until = deadline.min(self.gives_up).min(self.control.pause_ends());
@@ -150,7 +151,7 @@ impl Keeper {
                 Ok(Arrived::Message(Renewal::Uncertain(error))) => self.uncertain = Some(error),
                 Ok(Arrived::Readable | Arrived::Time) => {}
                 Err(_) => {
-                    self.tell();
+                    self.signal();
                     break End::GiveBack;
                 }
             }
@@ -186,7 +187,7 @@ impl Keeper {
         if self.until.passed() {
             return Some(self.lose(&Lost::Unconfirmed(self.uncertain.clone())));
         }
-        if !self.is_told && (self.until - self.margin).passed() {
+        if !self.is_signalled && (self.until - self.margin).passed() {
             match self.owner() {
                 Some(owner) => return Some(End::Leave(owner)),
                 // A renewal may still succeed, but is no longer to be relied on.
@@ -198,7 +199,7 @@ impl Keeper {
             return Some(End::GiveBack);
         }
         if self.signals.stop_requested().is_some() {
-            self.tell();
+            self.signal();
             return Some(End::GiveBack);
         }
         match self.front.as_mut().map(FrontEnd::state) {
@@ -225,18 +226,18 @@ impl Keeper {
         if self.gives_up == Moment::NEVER && self.is_relied_on() {
             notify::asked(asker, &self.what_follows());
             self.gives_up = Moment::now() + GIVES_UP_WITHIN;
-            // The process may have been told of a loss that did not come about.
-            self.is_told = false;
-            self.tell();
+            // The signal may have been for a loss that did not come about.
+            self.is_signalled = false;
+            self.signal();
         }
     }
 
     /// Reports that the lock is lost, or soon will be.
     fn report_loss(&mut self, how: &Lost) {
-        if !self.is_told {
+        if !self.is_signalled {
             notify::lost(how, &self.what_follows());
         }
-        self.tell();
+        self.signal();
     }
 
     /// Returns how the watched process learns of it, if it does.
@@ -258,9 +259,9 @@ impl Keeper {
     }
 
     /// Signals the watched process that the lock is lost, or soon will be.
-    fn tell(&mut self) {
+    fn signal(&mut self) {
         if self.is_relied_on()
-            && !std::mem::replace(&mut self.is_told, true)
+            && !std::mem::replace(&mut self.is_signalled, true)
             && let Some(signal) = self.lost_signal
         {
             self.watched.signal(signal);

@@ -21,12 +21,12 @@
 //! and `exit` turns into a status. `acquire --while-pid` leaves a `keeper` in the background in place of the
 //! supervisor.
 //!
-//! **Who reports what.** `report` and `output` report the result, on stdout, or through `log` where stdout belongs to a
+//! **Reports.** `report` and `output` report the result, on stdout, or through `log` where stdout belongs to a
 //! command; `notify` reports what happens to a claim meanwhile, to the log and to `--events`. Only `log` writes to
 //! stderr, except for clap's usage errors and the last words of a guard (`cmd/run/orphaned`). `top` is the live view of
 //! `status --watch`. `complete` answers the shell completions.
 //!
-//! **Who may know what.** Only `clock` reads the time, only `wait` polls, only `signals` and the guard
+//! **Layers.** Only `clock` reads the time, only `wait` polls, only `signals` and the guard
 //! read signals. `store` does not import `cli`, nor `supervise` the store; `output` takes from both only the values
 //! that it prints. `text`, `duration`, `error`, `thread` and `proc` import no other module; `log` imports only such
 //! leaves, `clock` and `wait`. No two modules import each other but a parent and its children: `tests/architecture.rs`

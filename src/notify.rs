@@ -9,14 +9,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::unistd::Pid;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Told, Ttl, words};
-use crate::output::json::{claimant, fence, holder, kind, lost as how_lost, millis, run, sharing};
-use crate::report::{Busy, Ending, Named, Refusal, Refused, Report};
+use crate::output::json::{
+    Claimant, End, Holder, Loss, Run, Shared, claimant, command_end, holder, kind, loss, millis, run, shared, value,
+};
+use crate::report::{Busy, Ending, Named, Refusal as Why, Refused, Report};
 use crate::store::QueuePlace;
 use crate::{log, text};
 use journal::LONGEST;
@@ -43,8 +46,46 @@ struct Events {
     error: Option<String>,
 }
 
-/// The fields of an event beside the common ones.
-type Fields<const N: usize> = [(&'static str, Value); N];
+/// A line of `--events`.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    name: &'a str,
+    key: &'a str,
+    id: Option<&'a str>,
+    fence: Option<u64>,
+    #[serde(flatten)]
+    event: Event<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Waiting { state: &'static str, holder: Option<Holder<'a>>, position: Option<usize> },
+    Trouble { message: &'a str },
+    Granted { waited_ms: u64, ttl_ms: u64, shared: bool, slot: Option<u16>, slots: Option<u16> },
+    Started { pid: i32 },
+    Renewed { ttl_ms: u64 },
+    Lost { how: &'static str, message: String, then: &'a str },
+    Asked { by: Claimant<'a>, supersedes: bool, then: &'a str },
+    Ended { status: Option<u8>, signal: Option<i32>, time_limit: bool, ran_ms: u64 },
+    Released { held_ms: u64, ends_in_ms: Option<u64> },
+    Unreleased { message: String, ends_in_ms: u64 },
+    Failed { kind: &'static str, message: String },
+    Refused(Refusal<'a>),
+    Interrupted { signal: i32 },
+    NotRun { message: String },
+}
+
+#[derive(Serialize)]
+struct Refusal<'a> {
+    state: &'static str,
+    holder: Option<Holder<'a>>,
+    waited_ms: u64,
+    nested: bool,
+    superseded_by: Option<Claimant<'a>>,
+    done: Option<Run<'a>>,
+}
 
 /// Starts to report the events of a claim. Must be called before nxlock opens any other descriptor, which could be
 /// mistaken for one that the caller opened.
@@ -82,9 +123,9 @@ pub fn waiting(state: &LockState, place: QueuePlace) {
     note(|events| {
         events.error = None;
         if !std::mem::replace(&mut events.waits, true) {
-            let [state, holder] = whose(state);
             let position = Some(place.position).filter(|position| *position > 0);
-            events.tell("waiting", [state, holder, ("position", json!(position))]);
+            let (state, holder) = (words::state_name(&state.kind), state.holder.as_ref().map(holder));
+            events.tell(Event::Waiting { state, holder, position });
         }
     });
 }
@@ -94,7 +135,7 @@ pub fn error(error: &Error) {
     note(|events| {
         let message = error.to_string();
         if events.error.as_ref() != Some(&message) {
-            events.tell("trouble", [("message", json!(message))]);
+            events.tell(Event::Trouble { message: &message });
             events.error = Some(message);
         }
     });
@@ -108,10 +149,9 @@ pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
         events.fence = lease.fence;
         events.granted = lease.granted;
         events.until = lease.until;
-        let waited = ("waited_ms", millis(events.began.elapsed()));
-        let [shared, slot, slots] = sharing(&claim.token, lease.slot);
-        let more = [waited, ("ttl_ms", json!(ttl.millis())), shared, slot, slots];
-        events.write("granted", more, Writer::hold_back);
+        let (waited_ms, ttl_ms) = (millis(events.began.elapsed()), ttl.millis());
+        let Shared { shared, slot, slots } = shared(&claim.token, lease.slot);
+        events.write(Event::Granted { waited_ms, ttl_ms, shared, slot, slots }, Writer::hold_back);
     });
 }
 
@@ -125,7 +165,7 @@ pub fn started(pid: Pid) {
     note(|events| {
         log::trace(format_args!("started the command, pid {pid}"));
         events.started = Moment::now();
-        events.tell("started", [("pid", json!(pid.as_raw()))]);
+        events.tell(Event::Started { pid: pid.as_raw() });
     });
 }
 
@@ -134,7 +174,7 @@ pub fn renewed(ttl: Ttl, until: Moment) {
         log::trace(format_args!("renewed for {}", span(ttl.get())));
         events.error = None;
         events.until = until;
-        events.tell("renewed", [("ttl_ms", json!(ttl.millis()))]);
+        events.tell(Event::Renewed { ttl_ms: ttl.millis() });
     });
 }
 
@@ -148,9 +188,8 @@ pub fn lost(lost: &Lost, follows: &str) {
         } else {
             log::error(format_args!("\"{}\" is lost: {lost}; {follows}", events.lock.name));
         }
-        let how = how_lost(lost);
-        events
-            .tell("lost", [("how", how["how"].clone()), ("message", how["message"].clone()), ("then", json!(follows))]);
+        let Loss { how, message } = loss(lost);
+        events.tell(Event::Lost { how, message, then: follows });
     });
 }
 
@@ -158,18 +197,18 @@ pub fn lost(lost: &Lost, follows: &str) {
 pub fn asked(by: &Told, follows: &str) {
     note(|events| {
         let is_newer = by.terms.supersedes == Supersedes::Running;
-        let (name, who, document) = (&events.lock.name, words::who_and_why(by), claimant(by));
+        let (name, who) = (&events.lock.name, words::who_and_why(by));
         if log::options().json {
-            let name = name.as_str();
+            let (name, by) = (name.as_str(), claimant(by));
             log::document(
-                &json!({ "event": "asked", "name": name, "by": document, "supersedes": is_newer, "then": follows }),
+                &json!({ "event": "asked", "name": name, "by": by, "supersedes": is_newer, "then": follows }),
             );
         } else if is_newer {
             log::note(format_args!("\"{name}\": superseded by {who}; {follows}"));
         } else {
             log::note(format_args!("asked to give up \"{name}\" by {who}; {follows}"));
         }
-        events.tell("asked", [("by", document), ("supersedes", json!(is_newer)), ("then", json!(follows))]);
+        events.tell(Event::Asked { by: claimant(by), supersedes: is_newer, then: follows });
     });
 }
 
@@ -183,12 +222,9 @@ pub fn put_back(name: &LockName, times: u32) {
 pub fn ended(ending: &Ending, time_limit: bool) {
     note(|events| {
         log::trace(format_args!("the command has ended: {ending}"));
-        let (status, signal) = match ending {
-            Ending::Status(status) => (json!(status), Value::Null),
-            Ending::Killed { signal, .. } => (Value::Null, json!(signal)),
-        };
-        let ran = ("ran_ms", millis(events.started.elapsed()));
-        events.tell("ended", [("status", status), ("signal", signal), ("time_limit", json!(time_limit)), ran]);
+        let ran_ms = millis(events.started.elapsed());
+        let End { status, signal } = command_end(ending);
+        events.tell(Event::Ended { status, signal, time_limit, ran_ms });
     });
 }
 
@@ -199,35 +235,38 @@ pub fn released(rest: Option<Duration>) {
             None => log::trace(format_args!("gave back \"{}\"", events.lock.name)),
             Some(rest) => log::trace(format_args!("\"{}\" stays locked for {}", events.lock.name, span(rest))),
         }
-        let held = ("held_ms", millis(events.granted.elapsed()));
-        events.tell("released", [held, ("ends_in_ms", rest.map_or(Value::Null, millis))]);
+        let held_ms = millis(events.granted.elapsed());
+        events.tell(Event::Released { held_ms, ends_in_ms: rest.map(millis) });
     });
 }
 
 /// Reports that the release failed: the lock stays until it expires.
 pub fn unreleased(error: &Error) {
     note(|events| {
-        let ends_in = ("ends_in_ms", millis(events.until.remaining()));
-        events.tell("unreleased", [("message", json!(error.to_string())), ends_in]);
+        let ends_in_ms = millis(events.until.remaining());
+        events.tell(Event::Unreleased { message: error.to_string(), ends_in_ms });
     });
 }
 
 /// Reports the outcome, unless an event has reported it already.
 pub fn concluded(report: &Report) {
     note(|events| match report {
-        Report::Busy(Busy { refused: Refused { why: Refusal::Undecided(error), .. }, .. }) | Report::Failed(error) => {
-            events.tell("failed", [("kind", json!(kind(error))), ("message", json!(error.to_string()))]);
+        Report::Busy(Busy { refused: Refused { why: Why::Undecided(error), .. }, .. }) | Report::Failed(error) => {
+            events.tell(Event::Failed { kind: kind(error), message: error.to_string() });
         }
         Report::Busy(busy) => {
-            let [state, holder] = whose(&busy.refused.state);
-            let waited = ("waited_ms", millis(busy.refused.waited));
-            let superseded_by = ("superseded_by", busy.refused.superseded_by().map_or(Value::Null, claimant));
-            let nested = ("nested", json!(matches!(busy.refused.why, Refusal::Nested)));
-            let done = ("done", busy.refused.done().map_or(Value::Null, run));
-            events.tell("refused", [state, holder, waited, nested, superseded_by, done]);
+            let refused = &busy.refused;
+            events.tell(Event::Refused(Refusal {
+                state: words::state_name(&refused.state.kind),
+                holder: refused.state.holder.as_ref().map(holder),
+                waited_ms: millis(refused.waited),
+                nested: matches!(refused.why, Why::Nested),
+                superseded_by: refused.superseded_by().map(claimant),
+                done: refused.done().map(run),
+            }));
         }
-        Report::Interrupted(signal) => events.tell("interrupted", [("signal", json!(*signal as i32))]),
-        Report::NotRun(not_run) => events.tell("not_run", [("message", json!(text::plain(&not_run.error)))]),
+        Report::Interrupted(signal) => events.tell(Event::Interrupted { signal: *signal as i32 }),
+        Report::NotRun(not_run) => events.tell(Event::NotRun { message: text::plain(&not_run.error) }),
         _ => events.flush(),
     });
 }
@@ -240,19 +279,15 @@ pub fn end() {
     }
 }
 
-fn whose(state: &LockState) -> Fields<2> {
-    [("state", json!(words::state_name(&state.kind))), ("holder", state.holder.as_ref().map_or(Value::Null, holder))]
-}
-
 impl Events {
-    fn tell<const N: usize>(&mut self, event: &str, more: Fields<N>) {
-        self.write(event, more, Writer::put);
+    fn tell(&mut self, event: Event<'_>) {
+        self.write(event, Writer::put);
     }
 
     /// Passes the line to the writer. Without `--events`, makes no line.
-    fn write<const N: usize>(&mut self, event: &str, more: Fields<N>, how: fn(&mut Writer, String)) {
+    fn write(&mut self, event: Event<'_>, how: fn(&mut Writer, String)) {
         if let Some(mut writer) = self.writer.take() {
-            how(&mut writer, self.line(event, more));
+            how(&mut writer, self.line(event));
             self.writer = Some(writer);
         }
     }
@@ -261,30 +296,30 @@ impl Events {
         self.writer.iter_mut().for_each(Writer::flush);
     }
 
-    fn line<const N: usize>(&self, event: &str, more: Fields<N>) -> String {
-        let all = [
-            ("time", json!(text::instant(wall()))),
-            ("event", json!(event)),
-            ("name", json!(self.lock.name.as_str())),
-            ("key", json!(self.lock.key)),
-            ("id", json!(self.id.as_ref().map(HolderId::as_str))),
-            ("fence", fence(self.fence)),
-        ];
-        let fields = all.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value));
-        short(fields.collect())
+    fn line(&self, event: Event<'_>) -> String {
+        short(value(Line {
+            time: text::instant(wall()),
+            name: self.lock.name.as_str(),
+            key: &self.lock.key,
+            id: self.id.as_ref().map(HolderId::as_str),
+            fence: self.fence.map(|fence| fence.0),
+            event,
+        }))
     }
 }
 
 /// Returns a line that fits in one write(2). Sets fields that make it too long to null.
-fn short(mut fields: Map<String, Value>) -> String {
-    let mut line = format!("{}\n", text::escaped(&Value::Object(fields.clone())));
+fn short(mut line: Value) -> String {
+    let mut text = format!("{}\n", text::escaped(&line));
     for long in ["message", "holder", "by", "done", "key"] {
-        if line.len() > LONGEST && fields.contains_key(long) {
-            fields.insert(long.to_owned(), Value::Null);
-            line = format!("{}\n", text::escaped(&Value::Object(fields.clone())));
+        if text.len() > LONGEST
+            && let Some(field) = line.get_mut(long)
+        {
+            *field = Value::Null;
+            text = format!("{}\n", text::escaped(&line));
         }
     }
-    line
+    text
 }
 
 #[cfg(test)]
@@ -292,14 +327,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_written_at_once_whatever_is_to_be_told() {
-        let fields = |message: usize, key: usize| {
-            let fields =
-                [("event", json!("x")), ("message", json!("\u{1}".repeat(message))), ("key", json!("k".repeat(key)))];
-            fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect::<Map<_, _>>()
-        };
+    fn a_line_is_written_at_once_however_long_it_is() {
+        let fields = |message: usize, key: usize| json!({ "event": "x", "message": "\u{1}".repeat(message), "key": "k".repeat(key) });
         let read = |line: String| serde_json::from_str::<Value>(line.strip_suffix('\n').unwrap()).unwrap();
-        assert_eq!(read(short(fields(10, 10))), Value::Object(fields(10, 10)));
+        assert_eq!(read(short(fields(10, 10))), fields(10, 10));
         let cut = read(short(fields(1000, 10)));
         assert!(cut["message"].is_null() && cut["key"].is_string(), "{cut}");
         assert!(short(fields(1000, 9000)).len() <= LONGEST);

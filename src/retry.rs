@@ -35,7 +35,7 @@ pub fn release(
         Released::NotYours(state) if in_doubt && !held_until.passed() && !was_granted_before(&state, began) => {
             ReleaseAnswer::InDoubt
         }
-        Released::NotYours(state) => ReleaseAnswer::NotYours(state),
+        Released::NotYours(state) | Released::Lost(state) => ReleaseAnswer::NotYours(state),
     })
 }
 

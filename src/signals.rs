@@ -174,7 +174,7 @@ impl Signals {
         notices
     }
 
-    /// Returns the first request to stop among the signals that have arrived.
+    /// Returns the first request to stop, of the signals that have arrived.
     pub fn stop_requested(&mut self) -> Option<Signal> {
         let mut numbers = self.notices().into_iter().map(|notice| notice.number);
         numbers.find(|number| STOP.contains(number)).and_then(|number| Signal::try_from(number).ok())

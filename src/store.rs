@@ -213,6 +213,8 @@ impl Kept {
 pub enum Released {
     Done,
     NotYours(LockState),
+    /// The same, and no earlier request of the claim has released it.
+    Lost(LockState),
 }
 
 /// The status of a lock: its state and its queue.

@@ -112,7 +112,7 @@ enum Phase {
     Running,
     /// The command has ended; nxlock waits for its descendants.
     Outlived,
-    /// nxlock has told the command to stop, and gives it until this moment.
+    /// nxlock has signalled the command to stop, and gives it until this moment.
     Stopping {
         grace_ends: Moment,
     },
@@ -155,7 +155,8 @@ pub struct Supervisor<'a> {
 impl<'a> Supervisor<'a> {
     /// `terminal` is the one that `guard` was started with.
     pub fn new(
-        (guard, terminal): (&'a mut Guard, Terminal),
+        guard: &'a mut Guard,
+        terminal: Terminal,
         lease: Lease,
         rules: Rules,
         signals: &'a mut Signals,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 
-/// Starts a thread with all signals blocked: a signal meant for the main thread would be lost on another.
+/// Starts a thread with all signals blocked: a signal for the main thread would be lost on another.
 ///
 /// # Errors
 /// As pthread_create(3).

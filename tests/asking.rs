@@ -1,6 +1,7 @@
 //! A holder that is asked to give up, on a Redis server and its key: what the others may do, and what the request
 //! leaves behind.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -185,16 +186,13 @@ fn asks(words: &str) -> bool {
 
 /// A newer run asks the holder over this line, and gives up: nothing of its request stays.
 #[track_caller]
-fn a_newer_run_that_gives_up_leaves_the_holder_alone(
-    redis: &Redis,
-    newest: impl FnOnce(&[&str]) -> Nxlock,
-    then: impl FnOnce(),
-) {
+fn a_newer_run_that_gives_up_leaves_the_holder_alone(redis: &Redis, proxy: &Proxy, then: impl FnOnce()) {
     let older = Turn::had(redis, &["-t", "10m", "--supersede=running"]);
     let id = holder_id(redis);
     // It renews nothing meanwhile.
     older.freeze();
-    newest(&turn(&["--supersede=running", "-w", "1s"])).run().exits(75).prints("");
+    proxy.nxlock(turn(&["--supersede=running", "-w", "3s"])).run().exits(75).prints("");
+    assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
     then();
     eventually("the request is taken back", || asker(redis, &id).is_none());
     older.goes_on();
@@ -208,26 +206,14 @@ fn over_a_slow_line_a_request_is_taken_back_all_the_same() {
     // Each answer comes later than a waiter waits for those about its request.
     let slow = |_| Fate::Slow(Duration::from_millis(300));
     let proxy = Proxy::to(&redis, slow);
-    a_newer_run_that_gives_up_leaves_the_holder_alone(
-        &redis,
-        |words| proxy.nxlock(words.to_vec()),
-        || {
-            assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
-        },
-    );
+    a_newer_run_that_gives_up_leaves_the_holder_alone(&redis, &proxy, || {});
 }
 
 #[test]
 fn a_request_whose_reply_is_lost_is_taken_back() {
     let redis = Redis::start();
     let proxy = Proxy::by_command(&redis, |_, words| if asks(words) { Fate::ReplySwallowed } else { Fate::Delivered });
-    a_newer_run_that_gives_up_leaves_the_holder_alone(
-        &redis,
-        |words| proxy.nxlock(words.to_vec()),
-        || {
-            assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
-        },
-    );
+    a_newer_run_that_gives_up_leaves_the_holder_alone(&redis, &proxy, || {});
 }
 
 #[test]
@@ -235,28 +221,34 @@ fn a_request_that_arrives_after_its_asker_has_left_is_taken_back() {
     let redis = Redis::start();
     let proxy = Proxy::by_command(&redis, |_, words| if asks(words) { Fate::Held } else { Fate::Delivered });
     let arrived = || redis.ask::<String>(&["INFO", "commandstats"]).contains("cmdstat_hset:");
-    a_newer_run_that_gives_up_leaves_the_holder_alone(
-        &redis,
-        |words| proxy.nxlock(words.to_vec()),
-        || {
-            redis.ask::<()>(&["CONFIG", "RESETSTAT"]);
-            proxy.lets_go();
-            eventually("it arrives", arrived);
-        },
-    );
+    a_newer_run_that_gives_up_leaves_the_holder_alone(&redis, &proxy, || {
+        redis.ask::<()>(&["CONFIG", "RESETSTAT"]);
+        proxy.lets_go();
+        eventually("it arrives", arrived);
+    });
 }
 
 #[test]
 fn a_request_is_taken_back_over_a_new_connection_if_the_line_was_cut() {
     let redis = Redis::start();
     let proxy = Proxy::by_command(&redis, |_, words| if asks(words) { Fate::Cut } else { Fate::Delivered });
-    a_newer_run_that_gives_up_leaves_the_holder_alone(
-        &redis,
-        |words| proxy.nxlock(words.to_vec()),
-        || {
-            assert!(proxy.commands().iter().any(|words| asks(words)), "it never asked");
-        },
-    );
+    a_newer_run_that_gives_up_leaves_the_holder_alone(&redis, &proxy, || {});
+}
+
+#[test]
+fn a_request_that_did_not_arrive_is_repeated_while_its_asker_waits() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &SHORT);
+    let id = holder_id(&redis);
+    let lost = AtomicBool::new(false);
+    let proxy = Proxy::by_command(&redis, move |_, words| match asks(words) && !lost.swap(true, Ordering::SeqCst) {
+        true => Fate::Blackholed,
+        false => Fate::Delivered,
+    });
+    let words = ["release", "job", "--ask", &id, "-w", "15s", "--server-timeout", "1s"];
+    proxy.nxlock(words).run().exits(0).says("the holder may have been asked or not");
+    holder.finish().exits(143);
+    redis.has_only_a_fence();
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -278,6 +280,70 @@ fn a_lost_reply_about_the_record_does_not_end_a_lock_that_is_to_stay() {
     proxy.nxlock(words).run().exits(0).says_nothing();
     assert!(redis.pttl("lock:job") > 3_500_000, "{} ms", redis.pttl("lock:job"));
     assert_eq!(outcomes(&redis), ["done"]);
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_slow_line_does_not_keep_the_end_of_a_run_from_its_record() {
+    let redis = Redis::start();
+    for options in [&[][..], &["--shared"], &["--slots", "2"], &["--supersede"], &["--setnx-compat"]] {
+        // Slow once the lock is granted, and three replies take longer than one may.
+        let is_granted = Arc::new(AtomicBool::new(false));
+        let slow = Arc::clone(&is_granted);
+        let proxy = Proxy::to(&redis, move |_| match slow.load(Ordering::SeqCst) {
+            true => Fate::Slow(Duration::from_millis(1500)),
+            false => Fate::Delivered,
+        });
+        let (reader, writer) = std::io::pipe().unwrap();
+        let words = [
+            &["run", "job"][..],
+            &["--server-timeout", "4s", "--record", "--at-least", "2h", "-t", "1h"],
+            options,
+            &["-c", "echo up; read x; exit 0"],
+        ]
+        .concat();
+        let mut holder = proxy.nxlock(words).stdin_from(reader).start();
+        holder.line("up");
+        is_granted.store(true, Ordering::SeqCst);
+        drop(writer);
+        holder.finish().exits(0).says_nothing();
+        assert!(redis.pttl("lock:job") > 3_700_000, "{options:?}: {} ms", redis.pttl("lock:job"));
+        assert_eq!(outcomes(&redis)[0], "done", "{options:?}");
+        redis.ask::<i64>(&[
+            "DEL",
+            "lock:job",
+            "{lock:job}:shares",
+            "{lock:job}:holder",
+            "{lock:job}:terms",
+            "{lock:job}:superseded",
+        ]);
+    }
+}
+
+#[test]
+fn an_end_that_may_be_recorded_is_not_said_to_be_lost() {
+    let redis = Redis::start();
+    // It is recorded; neither that nor the renewal is ever answered.
+    let proxy = Proxy::to(&redis, |request| if request == 1 { Fate::Delivered } else { Fate::ReplySwallowed });
+    let words = ["run", "job", "--record", "--at-least", "1h", "--server-timeout", "3s", "--", "true"];
+    proxy.nxlock(words).run().exits(0).says("may not be recorded").never_says("is not recorded");
+    assert_eq!(outcomes(&redis), ["done"]);
+    redis.delete("lock:job");
+    // Its reply comes, and no connection is accepted for the renewal.
+    let proxy = Proxy::to(&redis, |request| if request <= 2 { Fate::Last } else { Fate::Cut });
+    let words = ["run", "job", "--record", "--at-least", "1h", "--server-timeout", "3s", "--", "true"];
+    proxy.nxlock(words).run().exits(0).says("may not be recorded").never_says("is not recorded");
+    redis.delete("lock:job");
+    // The lock is renewed, and only the record is not answered.
+    let is_record = |words: &str| words.contains("local function record()");
+    let proxy = Proxy::by_command(&redis, move |_, words| match is_record(words) {
+        true => Fate::ReplySwallowed,
+        false => Fate::Delivered,
+    });
+    let words = ["run", "job", "--record", "--at-least", "2h", "--server-timeout", "3s", "--", "true"];
+    let done = proxy.nxlock(words).run().exits(0).never_says("is not recorded");
+    done.says("the end of the run under \"job\" may not be recorded");
+    assert!(redis.pttl("lock:job") > 3_700_000, "{} ms", redis.pttl("lock:job"));
     redis.delete("lock:job");
 }
 

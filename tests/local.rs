@@ -26,7 +26,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Authority, Local, Nxlock, Running, eventually, eventually_some, is_alive, name_of, text_of};
+use crate::support::{
+    Authority, Local, Nxlock, Running, built, eventually, eventually_some, is_alive, name_of, text_of,
+};
 
 /// A directory with a long timeout: hundreds of callers at once take a while on a busy machine.
 struct Patient(Local);
@@ -88,4 +90,34 @@ fn as_long_as_it_goes_on(log: &Path, mut is_over: impl FnMut() -> bool) {
         let seen = text_of(log).len();
         eventually("another one has had its turn", || is_over() || text_of(log).len() > seen);
     }
+}
+
+/// Builds a program that runs another one under these rules for its system calls, as statements of a filter of
+/// seccomp(2). What they let pass is allowed.
+fn with_rules(local: &Local, rules: &str) -> PathBuf {
+    let source = format!(
+        r#"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int c, char **v) {{
+    (void)c;
+    struct sock_filter filter[] = {{
+{rules}        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    }};
+    struct sock_fprog program = {{ sizeof filter / sizeof *filter, filter }};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {{
+        perror("seccomp");
+        return 1;
+    }}
+    return execvp(v[1], v + 1);
+}}
+"#
+    );
+    built(&local.directory(), &source)
 }

@@ -316,3 +316,15 @@ fn over_a_slow_line_each_reply_has_the_server_timeout_also_for_a_share() {
     proxy.nxlock([&timeout[..], &["release", "job", "--break", &id]].concat()).run().exits(0);
     reader.finish().exits(76);
 }
+
+#[test]
+fn one_that_has_been_refused_once_is_refused_though_the_end_of_its_wait_cuts_the_next_reply_off() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "1m"]);
+    // The first request only asks, the second one joins the queue.
+    let proxy = Proxy::to(&redis, |request| if request == 2 { Fate::Held } else { Fate::Delivered });
+    proxy.nxlock(["run", "job", "-w", "3s", "--", "true"]).run().exits(75).says("held by");
+    proxy.lets_go();
+    holder.leaves();
+    eventually("nothing of it is left", || redis.ask::<Vec<String>>(&["KEYS", "*"]) == ["{lock:job}:fence"]);
+}

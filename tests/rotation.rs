@@ -76,6 +76,15 @@ fn write(path: &Path, text: impl AsRef<[u8]>) {
     fs::rename(new, path).unwrap();
 }
 
+/// Lets the holder leave, and then the waiter.
+#[track_caller]
+fn are_served(login: &Login<'_>, holder: Turn, mut waiter: Turn) {
+    holder.leaves();
+    waiter.up();
+    waiter.leaves();
+    assert!(is_free(login));
+}
+
 /// The password changes under a holder and a waiter: in the file first, then at the server first.
 fn a_new_password_is_used_by_those_who_hold_and_those_who_wait(login: &Login<'_>) {
     let mut holder = Turn::had(login, &["-t", "9s"]);
@@ -126,7 +135,7 @@ fn at_several_servers_a_new_password_is_used() {
     let urls: Vec<String> = five.each().iter().map(|redis| format!("{}?user=bob", redis.url())).collect();
     let login = Login::at(five.each(), urls.join(" "));
     let holder = Turn::had(&login, &["-t", "9s"]);
-    let mut waiter = Turn::waiting(&login, &[]);
+    let waiter = Turn::waiting(&login, &[]);
     login.file_has("s3cond");
     login.servers_want("s3cond");
     is_renewed(&login);
@@ -134,10 +143,7 @@ fn at_several_servers_a_new_password_is_used() {
     login.connections_end();
     login.file_has("th1rd");
     is_renewed(&login);
-    holder.leaves();
-    waiter.up();
-    waiter.leaves();
-    assert!(is_free(&login));
+    are_served(&login, holder, waiter);
 }
 
 #[test]
@@ -186,10 +192,7 @@ fn a_file_that_cannot_be_read_is_tried_again_and_one_that_has_gone_is_as_it_was(
     waiter.running.says("has gone: using what was last read from it");
     login.file_has("f1rst");
     is_renewed(&login);
-    holder.leaves();
-    waiter.up();
-    waiter.leaves();
-    assert!(is_free(&login));
+    are_served(&login, holder, waiter);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use clap::builder::Resettable;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use super::{Cli, GlobalArgs, Verb, given, hints};
+use super::{Cli, GlobalArgs, SETTINGS, Verb, given, hints};
 use crate::error::Error;
 use crate::handover;
 use file::Entry;
@@ -117,20 +117,18 @@ fn was_given(key: &str, matches: &ArgMatches) -> bool {
     match of(matches).or_else(|| matches.subcommand().and_then(|(_, matches)| of(matches))) {
         Some(ValueSource::CommandLine) => true,
         // An empty prefix is valid.
-        Some(ValueSource::EnvVariable) => key == "prefix" || !is_blank(&variable_of(key)),
+        Some(ValueSource::EnvVariable) => {
+            SETTINGS.iter().any(|setting| setting.name == key && (key == "prefix" || !is_blank(setting.variable)))
+        }
         _ => false,
     }
-}
-
-fn variable_of(key: &str) -> String {
-    format!("NXLOCK_{}", keys::id(key).to_uppercase())
 }
 
 fn is_blank(variable: &str) -> bool {
     std::env::var_os(variable).is_none_or(|value| value.to_string_lossy().trim().is_empty())
 }
 
-/// Returns a definition, of all verbs or of one alone, with the files' values as defaults.
+/// Returns a definition with the files' values as defaults.
 fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
     entries.iter().fold(definition, |command, entry| {
         let id = keys::id(entry.key);
@@ -139,13 +137,11 @@ fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
             let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
             option.default_value(entry.value.clone())
         };
-        let of_verb = |verbs: &[&str], verb: Command| match verbs.contains(&verb.get_name()) {
-            true => verb.mut_arg(&id, set),
-            false => verb,
-        };
-        let of = |verbs: &[&str], command: Command| match command.has_subcommands() {
-            true => command.mut_subcommands(|verb| of_verb(verbs, verb)),
-            false => of_verb(verbs, command),
+        let of = |verbs: &[&str], command: Command| {
+            command.mut_subcommands(|verb| match verbs.contains(&verb.get_name()) {
+                true => verb.mut_arg(&id, set),
+                false => verb,
+            })
         };
         match entry.scope {
             Scope::GlobalArgs => command.mut_arg(&id, set),

@@ -1,19 +1,18 @@
 //! Generates `completions/` and `man/` from the command line. `BLESS=1 cargo test --bin nxlock` rewrites them.
 //!
 //! A manual page is written in `man/*.in`, in man(7), with markers for what the command line says: `@SYNOPSIS@`,
-//! `@DESCRIPTION@`, `@VERBS@`, `@OPTIONS@`, `@EXIT_STATUS@`, `@EXAMPLES@`, and `@VERSION@`. clap_mangen renders them.
+//! `@DESCRIPTION@`, `@VERBS@`, `@OPTIONS@`, `@EXIT_STATUS@`, `@EXAMPLES@`, and `@VERSION@`.
 
 mod completions;
 mod roff;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::Command as Process;
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
-use clap_mangen::Man;
 
 use super::{Cli, text};
 
@@ -116,7 +115,7 @@ fn filled(page: &str, markers: &[(&str, String)]) -> String {
     for (marker, value) in markers {
         let line = format!("\n@{marker}@\n");
         assert_eq!(text.matches(&line).count(), 1, "{page}.in has one line @{marker}@");
-        text = text.replace(&line, &format!("\n{}", roff::finished(value)));
+        text = text.replace(&line, &format!("\n{value}"));
     }
     text
 }
@@ -125,36 +124,23 @@ fn filled(page: &str, markers: &[(&str, String)]) -> String {
 fn markers(verb: Option<&str>, help: &str) -> Vec<(&'static str, String)> {
     let mut root = Cli::command();
     root.build();
-    let command = match verb {
-        Some(verb) => {
-            let command = root.find_subcommand(verb).unwrap().clone();
-            // nxlock(1) describes the options of every verb, once.
-            let global: Vec<_> = root.get_arguments().map(|arg| arg.get_id().clone()).collect();
-            global.into_iter().fold(command, |command, id| command.mut_arg(id, |arg| arg.hide(true)))
-        }
-        None => root.clone(),
-    };
+    let command = verb.map_or(&root, |verb| root.find_subcommand(verb).unwrap());
+    // nxlock(1) describes the options of every verb, once.
+    let is_described =
+        |arg: &&Arg| verb.is_some() && root.get_arguments().any(|global| global.get_id() == arg.get_id());
+    let options: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_described(arg)).collect();
     let (exit_status, examples) = halves(help);
-    // clap_mangen leaves out the text of an option that `-h` does not show.
-    let man = Man::new(command.mut_args(|arg| arg.hide_short_help(false)));
-    let section = |heading: &str, rendered: String| roff::body(&rendered).replacen(heading, "", 1);
     let mut markers = vec![
         ("SYNOPSIS", synopsis(&root, verb)),
-        ("DESCRIPTION", section(".SH DESCRIPTION\n", rendered(|w| man.render_description_section(w)))),
-        ("OPTIONS", roff::subsections(&section(".SH OPTIONS\n", rendered(|w| man.render_options_section(w))))),
+        ("DESCRIPTION", roff::description(command)),
+        ("OPTIONS", roff::options(&options)),
         ("EXIT_STATUS", roff::prose(&exit_status)),
         ("EXAMPLES", roff::prose(&examples)),
     ];
     if verb.is_none() {
-        markers.push(("VERBS", section(".SH Verbs\n", rendered(|w| man.render_subcommands_section(w)))));
+        markers.push(("VERBS", roff::verbs(&root)));
     }
     markers
-}
-
-fn rendered(section: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
-    let mut bytes = Vec::new();
-    section(&mut bytes).unwrap();
-    String::from_utf8(bytes).unwrap()
 }
 
 /// Returns the text of `--help` under `Exit status:` and under `Examples:`, unindented.
@@ -168,11 +154,8 @@ fn halves(help: &str) -> (String, String) {
 /// Returns the usage of a verb, or of all verbs.
 fn synopsis(root: &Command, verb: Option<&str>) -> String {
     let verbs = root.get_subcommands().filter(|command| verb.is_none_or(|verb| verb == command.get_name()));
-    let usages = verbs.flat_map(|command| {
-        let usage = command.get_overridden_usage().unwrap().to_string();
-        usage.lines().map(|line| roff::usage(line.trim())).collect::<Vec<_>>()
-    });
-    usages.collect::<Vec<_>>().join(".br\n")
+    let usages = verbs.map(|command| command.get_overridden_usage().unwrap().to_string());
+    roff::usage(&usages.collect::<Vec<_>>().join("\n"))
 }
 
 /// Checks the lists of exit statuses: each list has every number that its verb can end with, and no other.

@@ -1,5 +1,6 @@
 //! The options of every verb. `config.rs` owns their values from all sources other than the command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -112,6 +113,11 @@ impl GlobalArgs {
         self.server.iter().map(String::as_str).filter(|text| !text.trim().is_empty())
     }
 
+    /// Returns them in one text, as the variable has them.
+    pub fn server_text(&self) -> Option<String> {
+        Some(self.servers().collect::<Vec<_>>().join(" ")).filter(|servers| !servers.is_empty())
+    }
+
     pub fn log_options(&self, is_run: bool) -> log::Options {
         let level = match (self.quiet, self.verbose) {
             (true, _) => Level::Quiet,
@@ -123,6 +129,44 @@ impl GlobalArgs {
 }
 
 pub const DEFAULT_PREFIX: &str = "lock:";
+
+/// An option of every verb that has a value of its own: `--NAME`, a variable, and a key of configuration files.
+pub struct Setting {
+    pub name: &'static str,
+    pub variable: &'static str,
+    pub is_file: bool,
+    /// Another command line needs it to mean the same lock.
+    pub locates: bool,
+    /// None if it is not set.
+    pub value: fn(&GlobalArgs) -> Option<OsString>,
+}
+
+pub const SETTINGS: [Setting; 8] = [
+    Setting { is_file: false, ..setting("server", "NXLOCK_SERVER", |global| global.server_text().map(OsString::from)) },
+    Setting { is_file: false, ..setting("prefix", "NXLOCK_PREFIX", |global| Some(global.prefix.as_str().into())) },
+    // The other options say what it says.
+    Setting { locates: false, ..setting("config", "NXLOCK_CONFIG", |global| path(&global.config)) },
+    setting("password-file", "NXLOCK_PASSWORD_FILE", |global| path(&global.password_file)),
+    setting("tls-ca", "NXLOCK_TLS_CA", |global| path(&global.tls_ca)),
+    setting("tls-cert", "NXLOCK_TLS_CERT", |global| path(&global.tls_cert)),
+    setting("tls-key", "NXLOCK_TLS_KEY", |global| path(&global.tls_key)),
+    Setting {
+        is_file: false,
+        locates: false,
+        ..setting("server-timeout", "NXLOCK_SERVER_TIMEOUT", |global| {
+            Some(format!("{}ms", global.server_timeout.as_millis().max(1)).into())
+        })
+    },
+];
+
+/// Returns the setting of a file that locates.
+const fn setting(name: &'static str, variable: &'static str, value: fn(&GlobalArgs) -> Option<OsString>) -> Setting {
+    Setting { name, variable, is_file: true, locates: true, value }
+}
+
+fn path(file: &Option<PathBuf>) -> Option<OsString> {
+    given(file.as_ref()).map(|path| path.as_os_str().to_owned())
+}
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum When {
@@ -149,4 +193,22 @@ fn file() -> impl TypedValueParser<Value = PathBuf> {
 /// Returns a file name unless it is empty.
 pub fn given(file: Option<&PathBuf>) -> Option<&PathBuf> {
     file.filter(|file| !file.as_os_str().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    /// A new option is read, printed and handed to the guard by this table.
+    #[test]
+    fn the_settings_are_all_options_that_a_variable_sets() {
+        let command = GlobalArgs::augment_args(Command::new("nxlock"));
+        let options = command
+            .get_arguments()
+            .filter_map(|option| Some((option.get_long()?.to_owned(), option.get_env()?.to_str()?.to_owned())));
+        let settings = SETTINGS.iter().map(|setting| (setting.name.to_owned(), setting.variable.to_owned()));
+        assert_eq!(settings.collect::<Vec<_>>(), options.collect::<Vec<_>>());
+    }
 }

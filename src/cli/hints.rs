@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_out_of_range_is_told_with_its_option_and_the_range() {
+    fn a_number_out_of_range_is_refused_with_its_option_and_the_range() {
         for number in ["-1", "256"] {
             let said = refusal(&format!("nxlock run deploy -E {number} true"));
             assert!(said.contains("--conflict-exit-code") && said.contains("0..=255"), "{said}");

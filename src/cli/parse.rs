@@ -6,11 +6,10 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 
 use super::brief::brief;
-use super::{Cli, CommandLine, GlobalArgs, VERBS, Verb, servers};
+use super::{Cli, CommandLine, VERBS, Verb, servers};
 use crate::lock::{Key, LockName};
 
 /// The lock, by its name or by its key.
@@ -35,9 +34,6 @@ impl Cli {
     /// # Errors
     /// clap's error, or the help that the user requested.
     pub fn read(line: &[OsString], adapted: impl Fn(Command) -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
-        if let Some(read) = read_alone(line, &adapted) {
-            return Ok(read);
-        }
         read_by_either(line, &|| adapted(definition_for(line)))
             // Help and error messages name all verbs.
             .or_else(|_| read_by_either(line, &|| adapted(definition_with_help_for(line))))
@@ -55,36 +51,11 @@ impl Cli {
     }
 }
 
-/// Parses a line that begins with a verb as if this verb were the whole program: without the work that clap has with
-/// subcommands, this takes half the time, which is a good part of a short run. Returns `None` if the line does not begin
-/// so, names a lock by its key, asks for help or is wrong; or if it has an option that a variable has too, which may be
-/// wrong.
-fn read_alone(line: &[OsString], adapted: impl Fn(Command) -> Command) -> Option<(ArgMatches, Cli)> {
-    let (verb, arguments) = line.get(1..)?.split_first()?;
-    let verb = VERBS.iter().find(|known| verb == known.name)?;
-    if line.iter().any(is_key_option) {
-        return None;
-    }
-    let command = GlobalArgs::augment_args(Command::new(verb.name).no_binary_name(true).disable_help_flag(true));
-    let mut command = adapted((verb.define)(command));
-    let matches = command.try_get_matches_from_mut(arguments).ok()?;
-    let is_typed = |option: &Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let is_variable = |option: &Arg| option.get_env().is_some_and(|name| std::env::var_os(name).is_some());
-    if command.get_arguments().any(|option| option.is_global_set() && is_typed(option) && is_variable(option)) {
-        return None;
-    }
-    let mut read = matches.clone();
-    let cli = Cli { global: GlobalArgs::from_arg_matches_mut(&mut read).ok()?, verb: (verb.take)(&mut read).ok()? };
-    // The process needs their memory for nothing else, and freeing it takes time.
-    std::mem::forget((command, read));
-    Some((matches, cli))
-}
-
 /// Returns the definition of the verbs that a line may name: to define all of them takes time too.
 fn definition_for(line: &[OsString]) -> Command {
-    let named = VERBS.into_iter().filter(|verb| line.iter().any(|word| word == verb.name));
-    named.fold(CommandLine::<NoVerb>::command(), |command, verb| {
-        command.subcommand((verb.define)(Command::new(verb.name)))
+    let named = VERBS.into_iter().filter(|(name, _)| line.iter().any(|word| word == name));
+    named.fold(CommandLine::<NoVerb>::command(), |command, (name, define)| {
+        command.subcommand(define(Command::new(name)))
     })
 }
 
@@ -165,16 +136,16 @@ mod tests {
     fn every_verb_can_be_defined_alone() {
         let command = Cli::command();
         let defined: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
-        assert_eq!(VERBS.map(|verb| verb.name).as_slice(), defined);
+        assert_eq!(VERBS.map(|(name, _)| name).as_slice(), defined);
     }
 
     #[test]
-    fn a_verb_alone_is_read_as_beside_the_others() {
+    fn a_verb_is_read_as_beside_all_others() {
         for line in [
             "nxlock run deploy -- ./deploy.sh -x",
             "nxlock run -n -t 10s --server redis://a -q deploy ls -l -s x",
             "nxlock run -s a -s b --json --shared deploy -c true",
-            "nxlock run --slots=4 --supersede --prefix= gpu sh -c true",
+            "nxlock -s a run --slots=4 --supersede --prefix= gpu sh -c true",
             "nxlock acquire --while-pid 1 -w 3s job --color never",
             "nxlock acquire --ttl 1m --export -v job",
             "nxlock renew --ttl 1m job 4123",
@@ -182,31 +153,13 @@ mod tests {
             "nxlock release job --ask abcdefgh --reason why -w 1s",
             "nxlock status",
             "nxlock status --watch=2s --json a b",
+            "nxlock --json status check run",
             "nxlock check -s local:",
         ] {
             let line: Vec<_> = line.split(' ').map(OsString::from).collect();
-            let (_, alone) = read_alone(&line, std::convert::identity).unwrap_or_else(|| panic!("{line:?}"));
+            let (_, alone) = read_by_either(&line, &|| definition_for(&line)).unwrap();
             let (_, beside) = read_by_either(&line, &Cli::command).unwrap();
             assert_eq!(format!("{alone:?}"), format!("{beside:?}"), "{line:?}");
-        }
-    }
-
-    #[test]
-    fn a_verb_alone_leaves_help_and_errors_to_the_whole_definition() {
-        for line in [
-            "nxlock",
-            "nxlock -s a status",
-            "nxlock run -h",
-            "nxlock status --help",
-            "nxlock check -V",
-            "nxlock run deploy",
-            "nxlock run --key k true",
-            "nxlock status --key=k",
-            "nxlock help run",
-            "nxlock run --nope deploy true",
-        ] {
-            let line: Vec<_> = line.split(' ').map(OsString::from).collect();
-            assert!(read_alone(&line, std::convert::identity).is_none(), "{line:?}");
         }
     }
 

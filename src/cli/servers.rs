@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_on_both_sides_of_the_verb_are_all_meant() {
+    fn servers_on_both_sides_of_the_verb_are_all_used() {
         let all = Some(["a", "b", "c"].map(str::to_owned).to_vec());
         assert_eq!(servers("nxlock -s a -s b status -s c"), all);
         assert_eq!(servers("nxlock -s a run --server=b -sc name -- x -s d"), all);

@@ -6,52 +6,45 @@ mod kept;
 use std::io;
 use std::time::Duration;
 
-use super::{Outcome, Wants, give_up_if_asked, meant, new_claim, open, try_give_back, wait_for};
+use super::request::{Answer, Request};
+use super::{Outcome, give_up_if_asked, try_give_back};
 use crate::cli::{Acquire, GlobalArgs};
 use crate::duration::span;
 use crate::error::Error;
 use crate::keeper::{Grant, KeeperEnd};
 use crate::lock::Claim;
-use crate::notify;
-use crate::report::{Acquired, Named, Report, TokenForm};
+use crate::report::{Acquired, Report, TokenForm};
 use crate::signals::Signals;
 use crate::store::Store;
 
 pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> {
-    let (lock, prefix) = meant(global, &asked.lock)?;
+    let request = Request::of_acquire(global, asked)?;
     if let Some(pid) = asked.while_pid {
-        let store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
-        return kept::acquire(global, asked, lock, store, pid);
+        return kept::acquire(request, asked, pid);
     }
-    let mut claim = new_claim(&lock, &asked.wait_args, (&asked.sharing, &asked.setnx), None, false)?;
-    notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
-    let mut store = open(global, prefix, Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx))?;
+    let mut claim = request.claim()?;
+    let (mut store, _) = request.open()?;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(
-        &mut *store,
-        (&lock, &mut claim),
-        asked.ttl(),
-        (&asked.wait_args, &asked.sharing),
-        global,
-        &mut signals,
-    )? {
-        Ok(lease) => lease,
-        Err(report) => return Ok(report.into()),
+    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals)? {
+        Answer::Granted(lease) => lease,
+        Answer::Refused(report) => return Ok((*report).into()),
     };
     if let Some(interrupted) = give_up_if_asked(&mut *store, &claim, global.server_timeout, &mut signals) {
         return Ok(interrupted.into());
     }
     let token = claim.token.clone();
-    Ok(acquired(asked, lock, Grant { token, fence: lease.fence, slot: lease.slot }, Custody::Here { claim, store }))
+    let grant = Grant { token, fence: lease.fence, slot: lease.slot };
+    Ok(acquired(request, asked, grant, Custody::Here { claim, store }))
 }
 
-fn acquired(asked: &Acquire, lock: Named, Grant { token, fence, slot }: Grant, custody: Custody) -> Outcome {
+fn acquired(request: Request<'_>, asked: &Acquire, grant: Grant, custody: Custody) -> Outcome {
+    let Grant { token, fence, slot } = grant;
     let form = if asked.export { TokenForm::Export } else { TokenForm::Plain };
     let keeper = match &custody {
         Custody::Here { .. } => None,
         Custody::Keeper(keeper) => Some(keeper.pid().as_raw()),
     };
-    let acquired = Acquired { lock, token, keeper, fence, slot, ttl: asked.ttl(), form };
+    let acquired = Acquired { lock: request.lock, token, keeper, fence, slot, ttl: request.ttl, form };
     Outcome { report: Report::Acquired(acquired), custody: Some(custody) }
 }
 

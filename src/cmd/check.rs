@@ -29,7 +29,7 @@ pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
             }
         }
     };
-    Report::Checked(Checked { settings: told(settings.list, global, &shown), servers })
+    Report::Checked(Checked { settings: shown_settings(settings.list, global, &shown), servers })
 }
 
 /// Returns the only finding of a server that could not be probed.
@@ -38,12 +38,12 @@ fn failed(url: Option<String>, error: &Error) -> CheckedServer {
 }
 
 /// Returns the settings to show: without secrets, and with the server in REDIS_URL.
-fn told(list: Vec<Setting>, global: &GlobalArgs, shown: &dyn Fn(&str) -> String) -> Vec<Setting> {
+fn shown_settings(list: Vec<Setting>, global: &GlobalArgs, shown: &dyn Fn(&str) -> String) -> Vec<Setting> {
     let password = password(&list, global);
-    let mut told: Vec<Setting> = Vec::with_capacity(list.len() + 1);
+    let mut all: Vec<Setting> = Vec::with_capacity(list.len() + 1);
     for setting in list {
         if setting.name != "server" {
-            told.push(setting);
+            all.push(setting);
             continue;
         }
         let given = setting.value.filter(|url| !url.trim().is_empty());
@@ -52,14 +52,14 @@ fn told(list: Vec<Setting>, global: &GlobalArgs, shown: &dyn Fn(&str) -> String)
             (None, Some(_)) => Origin::Environment("REDIS_URL".into()),
             (None, None) => Origin::Default,
         };
-        told.push(Setting { name: setting.name, value: server_named(global).as_deref().map(shown), origin });
-        told.extend(password.iter().map(|origin| Setting {
+        all.push(Setting { name: setting.name, value: server_named(global).as_deref().map(shown), origin });
+        all.extend(password.iter().map(|origin| Setting {
             name: "password".into(),
             value: None,
             origin: origin.clone(),
         }));
     }
-    told
+    all
 }
 
 /// Returns where the server's password comes from.
@@ -78,8 +78,7 @@ fn password(list: &[Setting], global: &GlobalArgs) -> Option<Origin> {
 }
 
 fn server_named(global: &GlobalArgs) -> Option<String> {
-    let servers = global.servers().collect::<Vec<_>>().join(" ");
-    Some(servers).filter(|servers| !servers.is_empty()).or_else(redis_url)
+    global.server_text().or_else(redis_url)
 }
 
 /// Returns whether there is a password for a URL that has none. A file that cannot be read has none.

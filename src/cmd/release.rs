@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Wants, left_recording, meant, open, token};
+use super::{Wants, left_recording, named, open, token};
 use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
@@ -18,7 +18,7 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
     if let Some(id) = &asked.ask {
         return ask(global, asked, id);
     }
-    let (lock, prefix) = meant(global, &asked.lock)?;
+    let (lock, prefix) = named(global, &asked.lock)?;
     let mut store = open(global, prefix, Wants::default())?;
     let timeout = global.server_timeout;
     let never = Moment::NEVER;
@@ -62,18 +62,23 @@ const REPEATED: Duration = Duration::from_secs(20);
 
 /// Asks a holder to give up and, if the user wants to wait, waits until it has.
 fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Report> {
-    let (lock, prefix) = meant(global, &asked.lock)?;
+    let (lock, prefix) = named(global, &asked.lock)?;
     let mut store = open(global, prefix, Wants { asks: true, ..Wants::default() })?;
     let timeout = global.server_timeout;
     let began = Moment::now();
     let by = Token::mint(&Owner::this_process(), asked.reason.as_deref(), wall())?;
     let asker = Asker { of: id.clone(), by };
+    // A request that may not have arrived is repeated at once.
+    let mut repeat_at = Moment::now();
     let (holder, answer) = match asking::ask(&mut *store, &lock.name, &asker, timeout)? {
         Outcome::NotTheHolder(state) => {
             return Ok(Report::NotYours(NotYours { lock, wanted: Wanted::Ask, state }));
         }
         Outcome::Refuses(holder) => (holder, Answer::Refuses),
-        Outcome::Yes(holder) => (holder, Answer::Asked),
+        Outcome::Yes(holder) => {
+            repeat_at = Moment::now() + REPEATED;
+            (holder, Answer::Asked)
+        }
         Outcome::InDoubt(holder, error) if asked.wait.is_some() => {
             log::warn(format_args!("{error}: the holder may have been asked or not"));
             (holder, Answer::Asked)
@@ -90,7 +95,6 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
     log::trace(format_args!("asked {}, to give up \"{}\": waiting", words::who(&holder), lock.name));
     let until = began + wait;
     let mut backoff = Backoff::new();
-    let mut repeat_at = Moment::now() + REPEATED;
     loop {
         // Only waits: nobody tells when the holder has given up.
         let _ = Limit::until(until.min(Moment::now() + backoff.next())).wait_for(&[]);
@@ -109,10 +113,9 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
             }
             Ok(_) if until.passed() => return report(&holder, Answer::StillHeld),
             Ok(_) if repeat_at.passed() => {
-                repeat_at = Moment::now() + REPEATED;
-                let limit = Limit::until(Moment::now() + timeout);
-                if let Err(error) = store.ask(&lock.name, &asker, Asking::ToGiveUp, limit) {
-                    log::trace(format_args!("{error}"));
+                match store.ask(&lock.name, &asker, Asking::ToGiveUp, Limit::until(Moment::now() + timeout)) {
+                    Ok(()) => repeat_at = Moment::now() + REPEATED,
+                    Err(error) => log::trace(format_args!("{error}")),
                 }
             }
             Err(error) if until.passed() || !error.is_retryable() => return Err(error.into()),

@@ -1,6 +1,6 @@
 //! Sets a lock's expiry to a full ttl from now.
 
-use super::{Wants, left_recording, meant, open, token};
+use super::{Wants, left_recording, named, open, token};
 use crate::cli::{GlobalArgs, Renew};
 use crate::lock::{Claim, Ttl};
 use crate::report::{NotYours, Renewed, Report, Wanted};
@@ -12,7 +12,7 @@ use crate::{duration, log, notify, retry};
 pub const LAST_RENEWAL: &str = "NXLOCK_LAST_RENEWAL";
 
 pub fn renew(global: &GlobalArgs, asked: &Renew) -> anyhow::Result<Report> {
-    let (lock, prefix) = meant(global, &asked.lock)?;
+    let (lock, prefix) = named(global, &asked.lock)?;
     let mut store = open(global, prefix, Wants::default())?;
     let is_last = std::env::var_os(LAST_RENEWAL).is_some();
     let owner_pid = is_last.then(std::process::id);

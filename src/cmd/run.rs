@@ -4,6 +4,7 @@ mod orphaned;
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,8 +12,9 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 
-use super::{Wants, give_back, give_up_if_asked, meant, new_claim, open_with_credentials, wait_for};
-use crate::cli::{GlobalArgs, Run};
+use super::request::{Answer, Request};
+use super::{give_back, give_up_if_asked};
+use crate::cli::{GlobalArgs, Run, SETTINGS};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, Token, Ttl};
@@ -24,32 +26,21 @@ use crate::supervise::{
 };
 use crate::wait::Alarm;
 use crate::{descriptors, handover, log, notify, proc, supervise, trusted};
+use orphaned::Orphan;
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
-    let (lock, prefix) = meant(global, &asked.lock)?;
-    let (sharing, owner_pid) = ((&asked.sharing, &asked.setnx), Some(std::process::id()));
-    let mut claim = new_claim(&lock, &asked.wait_args, sharing, owner_pid, asked.no_ask)?;
-    notify::begin(asked.event_args.events.as_ref(), &lock, &claim)?;
-    see_processes(&lock)?;
-    claim.recording = asked.recording.recording(&claim);
-    claim.at_least = asked.at_least;
+    let request = Request::of_run(global, asked)?;
+    let mut claim = request.claim()?;
+    require_proc(&request.lock)?;
     let is_recorded = claim.recording.is_some();
-    let wants = Wants::of(&asked.wait_args, &asked.sharing, &asked.setnx);
-    let wants = Wants { records: asked.recording.option(), ..wants };
-    let (mut store, credentials) = open_with_credentials(global, prefix, wants)?;
+    let (mut store, credentials) = request.open()?;
     let timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
-    let lease = match wait_for(
-        &mut *store,
-        (&lock, &mut claim),
-        asked.ttl,
-        (&asked.wait_args, &asked.sharing),
-        global,
-        &mut signals,
-    )? {
-        Ok(lease) => lease,
-        Err(report) => return Ok(report),
+    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals)? {
+        Answer::Granted(lease) => lease,
+        Answer::Refused(report) => return Ok(*report),
     };
+    let Request { lock, ttl, .. } = request;
     log::trace(format_args!("got \"{}\"", lock.name));
     // Allocate everything fallible before spawning: nxlock must be able to keep the lock and to stop the command.
     let prepared = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
@@ -65,7 +56,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     }
     let words = words(asked);
     let rules = Rules {
-        ttl: asked.ttl,
+        ttl,
         kill_after: asked.kill_after,
         time_limit: asked.time_limit,
         on_lost: asked.on_lost,
@@ -75,8 +66,10 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let until_at_least = asked.at_least.map(|least| lease.granted + least);
     let claim_fd = store.claim_fd();
     keep_files_from_the_command(global);
+    let mask = signals.inherited();
     // Before the fork: the guard does as little as possible.
     let files = handover::packed(&credentials.handed());
+    let orphan = Orphan { global, files: &files, lock: &lock, mask, at_least: until_at_least, claim_fd };
     let task = GuardTask {
         terminal,
         start_by: rules.stop_at(lease.until),
@@ -91,12 +84,10 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             };
             let mut claim = claim.clone();
             claim.ended(Some(if orphaned.time_limit { end.at_the_time_limit() } else { end }));
-            let mask = signals.inherited();
-            let was_over = orphaned.was_over;
-            orphaned::give_back((global, &files), &lock, &claim, mask, until_at_least, claim_fd, was_over);
+            orphan.give_back(&claim, orphaned.was_over);
         },
     };
-    let program = Program::new(&words, &environment(&lock, &claim, lease, asked.ttl), signals.inherited());
+    let program = Program::new(&words, &environment(&lock, &claim, lease, ttl), mask);
     log::trace(format_args!("starting the command"));
     log::settle(before_the_command(lease));
     let mut guard = match program.and_then(|program| Guard::start(Box::leak(Box::new(program)), &task)) {
@@ -108,8 +99,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         }
     };
     drop(command_fd);
-    let mut renewer = Renewer::new(store, claim, asked.ttl, lease, timeout, alarm);
-    let supervisor = Supervisor::new((&mut guard, terminal), lease, rules, &mut signals, &mut renewer);
+    let mut renewer = Renewer::new(store, claim, ttl, lease, timeout, alarm);
+    let supervisor = Supervisor::new(&mut guard, terminal, lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, asked_by, until } =
         supervisor.run().context("cannot watch the command")?;
     // From here on only nxlock gives the lock back; if it is killed before it has, the guard does.
@@ -141,8 +132,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
 
 /// Keeps the descriptors that the caller opened for files of nxlock from the command: it could read a password there.
 fn keep_files_from_the_command(global: &GlobalArgs) {
-    let files = [&global.config, &global.password_file, &global.tls_ca, &global.tls_cert, &global.tls_key];
-    for number in files.into_iter().flatten().filter_map(|file| trusted::descriptor(file)) {
+    let files = SETTINGS.iter().filter(|setting| setting.is_file).filter_map(|setting| (setting.value)(global));
+    for number in files.filter_map(|file| trusted::descriptor(Path::new(&file))) {
         descriptors::keep_from_the_command(number);
     }
 }
@@ -179,7 +170,7 @@ fn not_begun(errno: Errno) -> RunEnd {
 }
 
 /// Fails without /proc: nxlock could not find, and so not stop, what the command starts in other sessions.
-fn see_processes(lock: &Named) -> Result<(), Error> {
+fn require_proc(lock: &Named) -> Result<(), Error> {
     if proc::own_number().is_some() {
         return Ok(());
     }

@@ -47,10 +47,10 @@ pub struct ControlSocket {
     pause: Option<Moment>,
 }
 
-/// A caller that has sent the token, and waits to hear that nothing is renewed any more.
+/// A caller that has sent the token, and waits for the confirmation that nothing is renewed any more.
 pub struct TokenOwner(UnixStream);
 
-/// What a caller has sent.
+/// The message of a caller.
 enum Received {
     Nothing,
     Token,

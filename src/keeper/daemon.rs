@@ -34,9 +34,9 @@ pub fn fork() -> io::Result<Half> {
     match unsafe { unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Half::Front(child)),
         ForkResult::Child => {
-            // A keeper that ignores TERM could not be told to leave the queue.
-            let told = if is_ignored(libc::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM };
-            end_with(front, told)?;
+            // TERM would not make a keeper that ignores it leave the queue.
+            let signal = if is_ignored(libc::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM };
+            end_with(front, signal)?;
             Ok(Half::Keeper)
         }
     }

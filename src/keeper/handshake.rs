@@ -87,7 +87,7 @@ impl AsFd for KeeperEnd {
 /// The keeper's end.
 pub struct FrontEnd(UnixStream);
 
-/// What the front has reported.
+/// The last report of the front.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FrontState {
     Nothing,

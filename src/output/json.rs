@@ -1,20 +1,260 @@
 //! Reports for programs: one document with stable names, durations as `*_ms`, instants as RFC 3339.
+//!
+//! A struct or a variant is a schema: its fields are those of the document, sorted by name.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    Expiry, Fence, Holder, Legacy, LockState, Lost, Run, Share, Sharing, Slot, SlotCount, StateKind, Supersedes, Token,
-    Told, words,
+    self, Expiry, HolderId, LockState, Lost, Owner, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told, words,
 };
 use crate::log;
-use crate::report::{
-    Answer, Checked, CheckedServer, Ending, History, Named, Origin, Ran, Refusal, Refused, Report, Row, Setting, Wanted,
-};
-use crate::store::{Finding, Verdict, Waiter};
-use crate::text::{self, Tainted};
+use crate::report::{self, Answer, Ending, Named, Origin, Ran, Refusal, Report, Wanted};
+use crate::store::{self, Verdict};
+use crate::text::{self, Tainted, instant};
+
+/// A document about a lock.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    outcome: &'static str,
+    #[serde(flatten)]
+    lock: Name<'a>,
+    #[serde(flatten)]
+    more: More<'a>,
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    name: &'a str,
+    key: &'a str,
+}
+
+/// What the document says beside the outcome and the lock.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum More<'a> {
+    Acquired(Acquired<'a>),
+    Busy(Box<Busy<'a>>),
+    Renewed { ttl_ms: u64 },
+    Released { broken: bool },
+    Asked { holder: Holder<'a>, waited_ms: u64 },
+    NotYours(NotYours<'a>),
+    Ended(Ended<'a>),
+    NotRun { command: Cow<'a, str>, message: String },
+}
+
+#[derive(Serialize)]
+struct Acquired<'a> {
+    token: &'a str,
+    fence: Option<u64>,
+    ttl_ms: u64,
+    keeper: Option<i32>,
+    #[serde(flatten)]
+    shared: Shared,
+}
+
+#[derive(Serialize)]
+struct Busy<'a> {
+    #[serde(flatten)]
+    state: State<'a>,
+    queue_length: usize,
+    waited_ms: u64,
+    nested: bool,
+    superseded_by: Option<Claimant<'a>>,
+    done: Option<Run<'a>>,
+    #[serde(flatten)]
+    undecided: Option<Reason<'a>>,
+}
+
+#[derive(Serialize)]
+struct NotYours<'a> {
+    #[serde(flatten)]
+    state: State<'a>,
+    wanted: &'static str,
+}
+
+#[derive(Serialize)]
+struct Ended<'a> {
+    #[serde(flatten)]
+    end: End,
+    time_limit: bool,
+    lost: Option<Loss>,
+    asked_by: Option<Claimant<'a>>,
+    unreleased: Option<Unreleased>,
+}
+
+/// The document of a failure, which may be about no lock.
+#[derive(Serialize)]
+struct Failed<'a> {
+    outcome: &'static str,
+    #[serde(flatten)]
+    reason: Reason<'a>,
+}
+
+#[derive(Serialize)]
+struct Reason<'a> {
+    message: String,
+    remedy: &'a str,
+}
+
+/// How a grant is shared.
+#[derive(Serialize)]
+pub struct Shared {
+    pub shared: bool,
+    pub slot: Option<u16>,
+    pub slots: Option<u16>,
+}
+
+/// The process of a claim or a request.
+#[derive(Serialize)]
+pub struct Claimant<'a> {
+    id: &'a str,
+    host: &'a str,
+    user: &'a str,
+    pid: u32,
+    reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+pub struct Holder<'a> {
+    #[serde(flatten)]
+    by: Claimant<'a>,
+    since: String,
+    held_ms: u64,
+    may_be_asked: bool,
+}
+
+/// One of the holders.
+#[derive(Serialize)]
+struct Share<'a> {
+    #[serde(flatten)]
+    holder: Holder<'a>,
+    ttl_ms: Option<u64>,
+    fence: Option<u64>,
+    slot: Option<u16>,
+    slots: Option<u16>,
+    claimed: bool,
+}
+
+#[derive(Serialize)]
+struct State<'a> {
+    state: &'static str,
+    holder: Option<Holder<'a>>,
+    /// None if they are not known.
+    holders: Option<Vec<Share<'a>>>,
+    taken: Option<usize>,
+    slots: Option<u16>,
+    ttl_ms: Option<u64>,
+    fence: Option<u64>,
+}
+
+/// A lock in the array of `status`.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    lock: Name<'a>,
+    #[serde(flatten)]
+    state: State<'a>,
+    queue: Vec<Waiter<'a>>,
+    legacy: Option<Legacy>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Waiter<'a> {
+    position: usize,
+    #[serde(flatten)]
+    by: Claimant<'a>,
+    waiting_ms: u64,
+    shared: bool,
+    slots: Option<u16>,
+    supersedes: bool,
+}
+
+#[derive(Serialize)]
+struct Legacy {
+    valid_until: String,
+    stale: bool,
+}
+
+/// A lock in the array of `status --history`.
+#[derive(Serialize)]
+struct History<'a> {
+    #[serde(flatten)]
+    lock: Name<'a>,
+    history: Vec<Run<'a>>,
+}
+
+/// A recorded run.
+#[derive(Serialize)]
+pub struct Run<'a> {
+    #[serde(flatten)]
+    by: Claimant<'a>,
+    fence: Option<u64>,
+    asked: String,
+    granted: String,
+    ended: Option<String>,
+    waited_ms: u64,
+    held_ms: Option<u64>,
+    outcome: &'static str,
+    #[serde(flatten)]
+    end: End,
+}
+
+/// How a command ended: one of the two.
+#[derive(Serialize)]
+pub struct End {
+    pub status: Option<u8>,
+    pub signal: Option<i32>,
+}
+
+#[derive(Serialize)]
+pub struct Loss {
+    pub how: &'static str,
+    pub message: String,
+}
+
+#[derive(Serialize)]
+struct Unreleased {
+    message: String,
+    ends_in_ms: u64,
+}
+
+/// The document of `check`.
+#[derive(Serialize)]
+struct Checked<'a> {
+    outcome: &'static str,
+    settings: Vec<Setting<'a>>,
+    servers: Vec<Server<'a>>,
+}
+
+#[derive(Serialize)]
+struct Setting<'a> {
+    name: &'a str,
+    value: Option<&'a str>,
+    origin: &'static str,
+    variable: Option<&'a str>,
+    file: Option<String>,
+    line: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Server<'a> {
+    url: Option<&'a str>,
+    findings: Vec<Finding<'a>>,
+}
+
+#[derive(Serialize)]
+struct Finding<'a> {
+    topic: &'static str,
+    found: &'a str,
+    verdict: &'static str,
+    remedy: Option<&'a str>,
+}
 
 /// Returns the document for stdout; none for `run`, whose stdout belongs to its command.
 pub fn stdout(report: &Report) -> Option<String> {
@@ -25,10 +265,10 @@ pub fn stdout(report: &Report) -> Option<String> {
 pub fn text(report: &Report) -> Option<String> {
     match report {
         // Row by row: one value of all rows would take several times the memory.
-        Report::Status(status) => Some(format!(
-            "[{}]",
-            status.rows.iter().map(|one| text::escaped(&row(one, &status.doubts))).collect::<Vec<_>>().join(",")
-        )),
+        Report::Status(status) => {
+            let rows = status.rows.iter().map(|one| text::escaped(&value(row(one, &status.doubts))));
+            Some(format!("[{}]", rows.collect::<Vec<_>>().join(",")))
+        }
         report => Some(text::escaped(&document(report)?)),
     }
 }
@@ -38,31 +278,34 @@ pub fn stderr(report: &Report) -> Option<Value> {
 }
 
 pub fn document(report: &Report) -> Option<Value> {
-    Some(match report {
-        Report::Acquired(acquired) => outcome(
-            "acquired",
-            &acquired.lock,
-            [
-                ("token", json!(acquired.token.as_str())),
-                ("fence", fence(acquired.fence)),
-                ("ttl_ms", json!(acquired.ttl.millis())),
-                ("keeper", json!(acquired.keeper)),
-            ]
-            .into_iter()
-            .chain(sharing(&acquired.token, acquired.slot)),
-        ),
+    let (outcome, lock, more) = match report {
+        Report::Acquired(acquired) => {
+            let report::Acquired { token, keeper, fence, slot, ttl, .. } = acquired;
+            let (token, fence, ttl_ms, keeper) = (token.as_str(), fence.map(|it| it.0), ttl.millis(), *keeper);
+            let shared = shared(&acquired.token, *slot);
+            ("acquired", &acquired.lock, More::Acquired(Acquired { token, fence, ttl_ms, keeper, shared }))
+        }
         Report::Busy(busy) => {
-            let word = match busy.refused.why {
+            let refused = &busy.refused;
+            let word = match &refused.why {
                 Refusal::Held | Refusal::Nested => "held",
-                Refusal::Undecided(ref error) => kind(error),
+                Refusal::Undecided(error) => kind(error),
                 Refusal::Superseded(_) => "superseded",
                 Refusal::Done(_) => "already_done",
             };
-            let why = busy.refused.undecided().map(reason).into_iter().flatten();
-            outcome(word, &busy.lock, refusal(&busy.refused).chain(why))
+            let more = Box::new(Busy {
+                state: state(&refused.state),
+                queue_length: refused.place.length - usize::from(refused.place.position > 0),
+                waited_ms: millis(refused.waited),
+                nested: matches!(refused.why, Refusal::Nested),
+                superseded_by: refused.superseded_by().map(claimant),
+                done: refused.done().map(run),
+                undecided: refused.undecided().map(reason),
+            });
+            (word, &busy.lock, More::Busy(more))
         }
-        Report::Renewed(renewed) => outcome("renewed", &renewed.lock, [("ttl_ms", json!(renewed.ttl.millis()))]),
-        Report::Released(released) => outcome("released", &released.lock, [("broken", json!(released.broken))]),
+        Report::Renewed(renewed) => ("renewed", &renewed.lock, More::Renewed { ttl_ms: renewed.ttl.millis() }),
+        Report::Released(released) => ("released", &released.lock, More::Released { broken: released.broken }),
         Report::Asked(asked) => {
             let word = match asked.answer {
                 Answer::Asked => "asked",
@@ -70,7 +313,7 @@ pub fn document(report: &Report) -> Option<Value> {
                 Answer::StillHeld => "still_held",
                 Answer::Refuses => "refuses",
             };
-            outcome(word, &asked.lock, [("holder", holder(&asked.holder)), ("waited_ms", millis(asked.waited))])
+            (word, &asked.lock, More::Asked { holder: holder(&asked.holder), waited_ms: millis(asked.waited) })
         }
         Report::NotYours(not_yours) => {
             let wanted = match not_yours.wanted {
@@ -79,251 +322,206 @@ pub fn document(report: &Report) -> Option<Value> {
                 Wanted::Break => "break",
                 Wanted::Ask => "ask",
             };
-            outcome(
-                "not_yours",
-                &not_yours.lock,
-                state(&not_yours.state).into_iter().chain([("wanted", json!(wanted))]),
-            )
+            ("not_yours", &not_yours.lock, More::NotYours(NotYours { state: state(&not_yours.state), wanted }))
         }
-        Report::Histories(histories) => histories.iter().map(history).collect(),
-        Report::Checked(checked) => check(checked),
-        Report::Ran(ran) => outcome("ended", &ran.lock, ended(ran)),
-        Report::NotRun(not_run) => outcome(
-            "not_run",
-            &not_run.lock,
-            [("command", json!(not_run.command.to_string_lossy())), ("message", json!(text::plain(&not_run.error)))],
-        ),
-        Report::Failed(error) => failed(error),
+        Report::Ran(ran) => ("ended", &ran.lock, More::Ended(ended(ran))),
+        Report::NotRun(not_run) => {
+            let (command, message) = (not_run.command.to_string_lossy(), text::plain(&not_run.error));
+            ("not_run", &not_run.lock, More::NotRun { command, message })
+        }
+        Report::Histories(histories) => return Some(value(histories.iter().map(history).collect::<Vec<_>>())),
+        Report::Checked(checked) => return Some(value(check(checked))),
+        Report::Failed(error) => return Some(value(Failed { outcome: kind(error), reason: reason(error) })),
         Report::Status(_) | Report::Watched | Report::Interrupted(_) | Report::Said(_) => return None,
-    })
+    };
+    Some(value(Outcome { outcome, lock: name(lock), more }))
 }
 
-/// Returns how a grant is shared.
-pub fn sharing(token: &Token, slot: Option<Slot>) -> [(&'static str, Value); 3] {
-    [
-        ("shared", json!(token.sharing() == Sharing::Shared)),
-        ("slot", json!(slot.map(|slot| slot.number))),
-        ("slots", json!(slot.map(|slot| slot.of.get()))),
-    ]
+/// Serializes a document: strings, numbers and names of fields, none of which can fail.
+pub fn value(document: impl Serialize) -> Value {
+    serde_json::to_value(document).unwrap_or_default()
 }
 
-fn outcome(outcome: &str, lock: &Named, more: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    let first = [("outcome", json!(outcome)), ("name", json!(lock.name.as_str())), ("key", json!(lock.key))];
-    object(first.into_iter().chain(more))
+fn name(lock: &Named) -> Name<'_> {
+    Name { name: lock.name.as_str(), key: &lock.key }
 }
 
-fn refusal(refused: &Refused) -> impl Iterator<Item = (&'static str, Value)> {
-    let more = [
-        ("queue_length", json!(refused.place.length - usize::from(refused.place.position > 0))),
-        ("waited_ms", millis(refused.waited)),
-        ("nested", json!(matches!(refused.why, Refusal::Nested))),
-        ("superseded_by", refused.superseded_by().map_or(Value::Null, claimant)),
-        ("done", refused.done().map_or(Value::Null, run)),
-    ];
-    state(&refused.state).into_iter().chain(more)
+pub fn shared(token: &Token, slot: Option<Slot>) -> Shared {
+    let shared = token.sharing() == Sharing::Shared;
+    Shared { shared, slot: slot.map(|slot| slot.number), slots: slot.map(|slot| slot.of.get()) }
 }
 
-/// Returns the process that a token is of.
-pub fn claimant(told: &Told) -> Value {
-    json!({
-        "id": told.id.as_str(),
-        "host": told.owner.host.raw(),
-        "user": told.owner.user.raw(),
-        "pid": told.owner.pid,
-        "reason": told.reason.as_ref().map(Tainted::raw),
-    })
+pub fn claimant(by: &Told) -> Claimant<'_> {
+    process(&by.id, &by.owner, by.reason.as_ref())
 }
 
-/// Returns a recorded run.
-pub fn run(run: &Run) -> Value {
-    let mut value = claimant(&run.by);
-    value["fence"] = fence(run.fence);
-    value["asked"] = json!(text::instant(run.asked()));
-    value["granted"] = json!(text::instant(run.granted));
-    value["ended"] = json!(run.ended.map(text::instant));
-    value["waited_ms"] = millis(run.waited);
-    value["held_ms"] = json!(run.held().map(millis));
-    value["outcome"] = json!(run.end.outcome.name());
-    value["status"] = json!(run.end.status);
-    value["signal"] = json!(run.end.signal);
-    value
+fn process<'a>(id: &'a HolderId, owner: &'a Owner, reason: Option<&'a Tainted>) -> Claimant<'a> {
+    let (host, user) = (owner.host.raw(), owner.user.raw());
+    Claimant { id: id.as_str(), host, user, pid: owner.pid, reason: reason.map(Tainted::raw) }
 }
 
-fn history(history: &History) -> Value {
-    json!({
-        "name": history.lock.name.as_str(),
-        "key": history.lock.key,
-        "history": history.runs.iter().map(run).collect::<Value>(),
-    })
+pub fn run(run: &lock::Run) -> Run<'_> {
+    Run {
+        by: claimant(&run.by),
+        fence: run.fence.map(|fence| fence.0),
+        asked: instant(run.asked()),
+        granted: instant(run.granted),
+        ended: run.ended.map(instant),
+        waited_ms: millis(run.waited),
+        held_ms: run.held().map(millis),
+        outcome: run.end.outcome.name(),
+        end: End { status: run.end.status, signal: run.end.signal },
+    }
 }
 
-fn object(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+fn history(history: &report::History) -> History<'_> {
+    History { lock: name(&history.lock), history: history.runs.iter().map(run).collect() }
 }
 
-fn state(state: &LockState) -> [(&'static str, Value); 7] {
+fn state(state: &LockState) -> State<'_> {
     let (holders, taken, slots) = match (&state.shares, &state.holder) {
         (Some(shares), _) => {
             let are_known = !shares.held.is_empty() || shares.taken == 0;
-            let holders = are_known.then(|| shares.held.iter().map(share).collect::<Vec<_>>());
-            (json!(holders), Some(shares.taken), shares.slots.map(SlotCount::get))
+            let holders = are_known.then(|| shares.held.iter().map(share).collect());
+            (holders, Some(shares.taken), shares.slots.map(SlotCount::get))
         }
-        (None, Some(holder)) if matches!(state.kind, StateKind::Held | StateKind::Reserved) => {
-            (json!([sole_holder(state, holder)]), Some(1), Some(1))
+        (None, Some(by)) if matches!(state.kind, StateKind::Held | StateKind::Reserved) => {
+            let sole = Share {
+                holder: holder(by),
+                ttl_ms: ttl(state.expiry),
+                fence: state.fence.map(|fence| fence.0),
+                slot: None,
+                slots: Some(1),
+                claimed: state.kind == StateKind::Held,
+            };
+            (Some(vec![sole]), Some(1), Some(1))
         }
-        (None, _) if state.kind == StateKind::Free => (json!([]), Some(0), None),
-        (None, _) => (Value::Null, None, None),
+        (None, _) if state.kind == StateKind::Free => (Some(Vec::new()), Some(0), None),
+        (None, _) => (None, None, None),
     };
-    [
-        ("state", json!(words::state_name(&state.kind))),
-        ("holder", state.holder.as_ref().map_or(Value::Null, holder)),
-        ("holders", holders),
-        ("taken", json!(taken)),
-        ("slots", json!(slots)),
-        ("ttl_ms", ttl(state.expiry)),
-        ("fence", fence(state.fence)),
-    ]
+    State {
+        state: words::state_name(&state.kind),
+        holder: state.holder.as_ref().map(holder),
+        holders,
+        taken,
+        slots,
+        ttl_ms: ttl(state.expiry),
+        fence: state.fence.map(|fence| fence.0),
+    }
 }
 
-pub fn holder(holder: &Holder) -> Value {
-    json!({
-        "id": holder.id.as_str(),
-        "host": holder.owner.host.raw(),
-        "user": holder.owner.user.raw(),
-        "pid": holder.owner.pid,
-        "since": text::instant(holder.since),
-        "held_ms": millis(holder.held),
-        "reason": holder.reason.as_ref().map(Tainted::raw),
-        "may_be_asked": holder.may_be_asked(),
-    })
+pub fn holder(holder: &lock::Holder) -> Holder<'_> {
+    Holder {
+        by: process(&holder.id, &holder.owner, holder.reason.as_ref()),
+        since: instant(holder.since),
+        held_ms: millis(holder.held),
+        may_be_asked: holder.may_be_asked(),
+    }
 }
 
-fn share(share: &Share) -> Value {
-    let mut value = holder(&share.holder);
-    value["ttl_ms"] = ttl(share.expiry);
-    value["fence"] = fence(share.fence);
-    value["slot"] = json!(share.slot);
-    value["slots"] = json!(share.sharing().slots().map(SlotCount::get));
-    value["claimed"] = json!(share.is_claimed);
-    value
+fn share(share: &lock::Share) -> Share<'_> {
+    Share {
+        holder: holder(&share.holder),
+        ttl_ms: ttl(share.expiry),
+        fence: share.fence.map(|fence| fence.0),
+        slot: share.slot,
+        slots: share.sharing().slots().map(SlotCount::get),
+        claimed: share.is_claimed,
+    }
 }
 
-/// Returns the holder of an exclusive lock as one of its holders.
-fn sole_holder(state: &LockState, by: &Holder) -> Value {
-    let mut value = holder(by);
-    value["ttl_ms"] = ttl(state.expiry);
-    value["fence"] = fence(state.fence);
-    value["slot"] = Value::Null;
-    value["slots"] = json!(1);
-    value["claimed"] = json!(state.kind == StateKind::Held);
-    value
+fn waiter(waiter: &store::Waiter) -> Waiter<'_> {
+    Waiter {
+        position: waiter.position,
+        by: process(&waiter.id, &waiter.owner, waiter.reason.as_ref()),
+        waiting_ms: millis(waiter.waiting),
+        shared: waiter.terms.sharing == Sharing::Shared,
+        slots: waiter.terms.sharing.slots().map(SlotCount::get),
+        supersedes: waiter.terms.supersedes != Supersedes::Nobody,
+    }
 }
 
-fn waiter(waiter: &Waiter) -> Value {
-    json!({
-        "position": waiter.position,
-        "id": waiter.id.as_str(),
-        "host": waiter.owner.host.raw(),
-        "user": waiter.owner.user.raw(),
-        "pid": waiter.owner.pid,
-        "waiting_ms": millis(waiter.waiting),
-        "reason": waiter.reason.as_ref().map(Tainted::raw),
-        "shared": waiter.terms.sharing == Sharing::Shared,
-        "slots": waiter.terms.sharing.slots().map(SlotCount::get),
-        "supersedes": waiter.terms.supersedes != Supersedes::Nobody,
-    })
-}
-
-fn row(row: &Row, doubts: &[String]) -> Value {
+fn row<'a>(row: &'a report::Row, doubts: &[String]) -> Row<'a> {
     let seen = &row.status.state;
-    let name = [("name", json!(row.lock.name.as_str())), ("key", json!(row.lock.key))];
-    let rest = [
-        ("queue", row.status.queue.iter().map(waiter).collect()),
-        ("legacy", seen.legacy.map_or(Value::Null, legacy)),
-        ("warnings", seen.warning().into_iter().chain(doubts.iter().cloned()).collect()),
-    ];
-    object(name.into_iter().chain(state(seen)).chain(rest))
+    Row {
+        lock: name(&row.lock),
+        state: state(seen),
+        queue: row.status.queue.iter().map(waiter).collect(),
+        legacy: seen.legacy.map(|it| Legacy { valid_until: instant(it.valid_until), stale: it.stale }),
+        warnings: seen.warning().into_iter().chain(doubts.iter().cloned()).collect(),
+    }
 }
 
-fn check(checked: &Checked) -> Value {
+fn check(checked: &report::Checked) -> Checked<'_> {
     let outcome = match (checked.obstacle(), checked.warnings()) {
         (Some(_), _) => "unfit",
         (None, 0) => "fit",
         (None, _) => "fit_with_warnings",
     };
-    json!({
-        "outcome": outcome,
-        "settings": checked.settings.iter().map(setting).collect::<Value>(),
-        "servers": checked.servers.iter().map(server).collect::<Value>(),
-    })
+    let (settings, servers) = (checked.settings.iter().map(setting), checked.servers.iter().map(server));
+    Checked { outcome, settings: settings.collect(), servers: servers.collect() }
 }
 
-fn setting(setting: &Setting) -> Value {
+fn setting(setting: &report::Setting) -> Setting<'_> {
     let (origin, variable, place) = match &setting.origin {
         Origin::Flag => ("flag", None, None),
-        Origin::Environment(variable) => ("environment", Some(variable), None),
+        Origin::Environment(variable) => ("environment", Some(variable.as_str()), None),
         Origin::File(place) => ("file", None, Some(place)),
         Origin::Default => ("default", None, None),
     };
-    json!({
-        "name": setting.name,
-        "value": setting.value,
-        "origin": origin,
-        "variable": variable,
-        "file": place.map(|place| text::path(&place.path)),
-        "line": place.map(|place| place.line),
-    })
+    Setting {
+        name: &setting.name,
+        value: setting.value.as_deref(),
+        origin,
+        variable,
+        file: place.map(|place| text::path(&place.path)),
+        line: place.map(|place| place.line),
+    }
 }
 
-fn server(server: &CheckedServer) -> Value {
-    json!({ "url": server.url, "findings": server.findings.iter().map(finding).collect::<Value>() })
+fn server(server: &report::CheckedServer) -> Server<'_> {
+    Server { url: server.url.as_deref(), findings: server.findings.iter().map(finding).collect() }
 }
 
-fn finding(finding: &Finding) -> Value {
-    let (verdict, hint) = match &finding.verdict {
+fn finding(finding: &store::Finding) -> Finding<'_> {
+    let (verdict, remedy) = match &finding.verdict {
         Verdict::Fine => ("fine", None),
-        Verdict::Warning(hint) => ("warning", Some(hint)),
-        Verdict::Obstacle(_, hint) => ("obstacle", Some(hint)),
+        Verdict::Warning(remedy) => ("warning", Some(remedy.as_str())),
+        Verdict::Obstacle(_, remedy) => ("obstacle", Some(remedy.as_str())),
     };
-    json!({ "topic": finding.topic, "found": finding.found, "verdict": verdict, "remedy": hint })
+    Finding { topic: finding.topic, found: &finding.found, verdict, remedy }
 }
 
-fn legacy(legacy: Legacy) -> Value {
-    json!({ "valid_until": text::instant(legacy.valid_until), "stale": legacy.stale })
+fn ended(ran: &Ran) -> Ended<'_> {
+    let unreleased =
+        |it: &report::Unreleased| Unreleased { message: it.error.to_string(), ends_in_ms: millis(it.ends_in) };
+    Ended {
+        end: command_end(&ran.ending),
+        time_limit: ran.time_limit,
+        lost: ran.lost.as_ref().map(loss),
+        asked_by: ran.asked_by.as_deref().map(claimant),
+        unreleased: ran.unreleased.as_ref().map(unreleased),
+    }
 }
 
-fn ended(ran: &Ran) -> Vec<(&'static str, Value)> {
-    let (status, signal) = match ran.ending {
-        Ending::Status(status) => (json!(status), Value::Null),
-        Ending::Killed { signal, .. } => (Value::Null, json!(signal)),
-    };
-    vec![
-        ("status", status),
-        ("signal", signal),
-        ("time_limit", json!(ran.time_limit)),
-        ("lost", ran.lost.as_ref().map_or(Value::Null, lost)),
-        ("asked_by", ran.asked_by.as_deref().map_or(Value::Null, claimant)),
-        ("unreleased", ran.unreleased.as_ref().map_or(Value::Null, |unreleased| {
-            json!({ "message": unreleased.error.to_string(), "ends_in_ms": millis(unreleased.ends_in) })
-        })),
-    ]
+pub fn command_end(ending: &Ending) -> End {
+    match *ending {
+        Ending::Status(status) => End { status: Some(status), signal: None },
+        Ending::Killed { signal, .. } => End { status: None, signal: Some(signal) },
+    }
 }
 
-pub fn lost(lost: &Lost) -> Value {
+pub fn loss(lost: &Lost) -> Loss {
     let how = match lost {
         Lost::Taken(state) if state.kind == StateKind::Free => "expired",
         Lost::Taken(_) => "taken",
         Lost::Unconfirmed(_) => "unconfirmed",
     };
-    json!({ "how": how, "message": lost.to_string() })
+    Loss { how, message: lost.to_string() }
 }
 
-fn failed(error: &Error) -> Value {
-    object([("outcome", json!(kind(error)))].into_iter().chain(reason(error)))
-}
-
-fn reason(error: &Error) -> [(&'static str, Value); 2] {
-    [("message", json!(error.to_string())), ("remedy", json!(error.hint))]
+fn reason(error: &Error) -> Reason<'_> {
+    Reason { message: error.to_string(), remedy: &error.hint }
 }
 
 pub fn kind(error: &Error) -> &'static str {
@@ -336,14 +534,10 @@ pub fn kind(error: &Error) -> &'static str {
     }
 }
 
-pub fn fence(fence: Option<Fence>) -> Value {
-    fence.map_or(Value::Null, |fence| json!(fence.0))
+fn ttl(expiry: Expiry) -> Option<u64> {
+    expiry.left().map(millis)
 }
 
-fn ttl(expiry: Expiry) -> Value {
-    expiry.left().map_or(Value::Null, millis)
-}
-
-pub fn millis(duration: Duration) -> Value {
-    json!(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -26,7 +26,7 @@ pub struct Waiting {
     form: Form,
     news: Option<News>,
     /// Kind of the news logged last.
-    told: Option<String>,
+    logged: Option<String>,
     next_log: Moment,
     redraw_at: Moment,
     drawn: bool,
@@ -63,7 +63,7 @@ impl Waiting {
             began: now,
             form,
             news: None,
-            told: None,
+            logged: None,
             next_log: now,
             redraw_at: Moment::NEVER,
             drawn: false,
@@ -105,10 +105,10 @@ impl Waiting {
             Form::Silent => {}
             Form::Live => self.redraw(),
             Form::Log => {
-                let news = self.told.as_deref() != Some(kind);
+                let news = self.logged.as_deref() != Some(kind);
                 if news || self.next_log.passed() {
                     line(format_args!("nxlock: {}", self.text()));
-                    self.told = Some(kind.to_owned());
+                    self.logged = Some(kind.to_owned());
                     self.next_log = Moment::now() + LOG_EVERY;
                 }
             }
@@ -191,7 +191,7 @@ impl Waiting {
             offer(&Text::Raw("\r\x1b[K".into()));
         }
         self.drawn = false;
-        if self.form == Form::Log && self.told.is_some() && granted {
+        if self.form == Form::Log && self.logged.is_some() && granted {
             let waited = span(whole(self.began.elapsed()));
             offer(&Text::Styled(format!("nxlock: got \"{}\" after {waited}\n", self.name)));
         }

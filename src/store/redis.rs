@@ -79,6 +79,8 @@ pub struct Server {
     is_imported: bool,
     /// When the server granted the lock to a run that is recorded, in µs of its clock, if the last reply says so.
     noted: Option<u64>,
+    /// The record of the last run that was to be recorded says that it had lost the lock.
+    was_lost: bool,
 }
 
 impl Server {
@@ -99,6 +101,7 @@ impl Server {
             unfenced: None,
             is_imported: false,
             noted: None,
+            was_lost: false,
         }
     }
 
@@ -417,16 +420,18 @@ impl Server {
     }
 
     fn release_as(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
+        self.was_lost = false;
         let by_script = |server: &mut Server| server.ours(operation, claim, limit);
         let whose = match claim.token.is_share() {
             true => self.only_by_script(operation, claim, by_script),
             false => self.either(operation, by_script, |client, key| scriptless::release(client, key, claim, limit)),
         };
         if self.denies_scripts && whose.is_ok() {
-            recording::unrecorded(claim, &"the server does not run scripts for us any more");
+            recording::not_recorded(claim, &"the server does not run scripts for us any more");
         }
         Ok(match not_a_lock(whose)? {
             None => Released::Done,
+            Some(state) if self.was_lost => Released::Lost(state),
             Some(state) => Released::NotYours(state),
         })
     }
@@ -552,8 +557,14 @@ impl Store for Server {
         let operation = Operation::to("record the run under", &claim.name);
         let soon = limit.no_later_than(Moment::now() + self.client.timeout / 4);
         let recorded = self.record(&operation, claim, soon);
-        let renewed = self.renew(claim, rest, limit)?;
-        if let Err(error) = recorded.or_else(|_| self.record(&operation, claim, limit)) {
+        let may_be_recorded = recorded.as_ref().map_or_else(|error| error.kind == ErrorKind::Unanswered, |()| true);
+        let in_doubt = |error: Error| match may_be_recorded && recording::has_ended(claim) {
+            true => Error { kind: ErrorKind::Unanswered, ..error },
+            false => error,
+        };
+        let renewed = self.renew(claim, rest, self.for_another_reply(limit)).map_err(in_doubt)?;
+        let again = |_| self.record(&operation, claim, self.for_another_reply(limit));
+        if let Err(error) = recorded.or_else(again).map_err(in_doubt) {
             recording::unrecorded(claim, &error);
         }
         Ok(renewed)

@@ -79,7 +79,7 @@ enum Instruction {
     Over,
 }
 
-/// What the guard must know about the lock.
+/// The guard's view of the lock and the command.
 pub struct GuardTask<'a> {
     pub terminal: Terminal,
     /// No command starts later than this.
@@ -94,11 +94,11 @@ pub struct GuardTask<'a> {
     pub give_back: &'a dyn Fn(&Orphaned),
 }
 
-/// What the guard knows of a run whose nxlock has died.
+/// The guard's knowledge of a run whose nxlock has died.
 pub struct Orphaned {
     /// How the command ended.
     pub status: ExitStatus,
-    /// nxlock had told the command to stop, for its time limit.
+    /// nxlock had stopped the command for its time limit.
     pub time_limit: bool,
     /// nxlock was giving the lock back: the guard has killed nothing.
     pub was_over: bool,
@@ -154,27 +154,27 @@ impl Guard {
 
     /// Tells the guard when to kill the tree.
     pub fn kill_at(&self, moment: Moment) {
-        self.tell(Instruction::KillAt(moment));
+        self.send(Instruction::KillAt(moment));
     }
 
     /// Lets the guard reap the command, wait for the rest of the tree, and exit when that is gone.
     pub fn reap(&self) {
-        self.tell(Instruction::Reap);
+        self.send(Instruction::Reap);
     }
 
     /// Tells the guard that the command is stopped for its time limit, which is how the run ends.
     pub fn time_limit(&self) {
-        self.tell(Instruction::TimeLimit);
+        self.send(Instruction::TimeLimit);
     }
 
     /// Tells the guard that the run is over, and what is left of the tree is left alone: if nxlock dies before it has
     /// given the lock back, the guard only does that. Call once the command has ended.
     pub fn is_over(&self) {
-        self.tell(Instruction::Over);
+        self.send(Instruction::Over);
     }
 
     /// Sends an instruction, and continues a stopped guard: nothing else would.
-    fn tell(&self, instruction: Instruction) {
+    fn send(&self, instruction: Instruction) {
         let message: Message = match instruction {
             Instruction::KillAt(moment) => [KILL_AT, moment.since_boot().map_or(u64::MAX, nanos)],
             Instruction::Reap => [REAP, 0],
@@ -247,7 +247,7 @@ struct Guarding {
     report: Ended,
     /// How the command ended.
     ended: Option<ExitStatus>,
-    /// nxlock has told the command to stop, for its time limit.
+    /// nxlock has begun to stop the command, for its time limit.
     time_limit: bool,
     may_reap: bool,
     /// nxlock gives the lock back.
@@ -259,8 +259,8 @@ struct Guarding {
 enum Ended {
     NotYet,
     /// The socket is full: nxlock does not read it.
-    Untold,
-    Told,
+    Unreported,
+    Reported,
 }
 
 /// The result of reaping.
@@ -362,8 +362,8 @@ impl Guarding {
 
     fn next_deadline(&self) -> Moment {
         let kill = self.killing.as_ref().map_or(self.kill_at, Killing::next);
-        let tell = if self.report == Ended::Untold { Moment::now() + TELL_AGAIN } else { Moment::NEVER };
-        kill.min(tell)
+        let report = if self.report == Ended::Unreported { Moment::now() + REPORT_AGAIN } else { Moment::NEVER };
+        kill.min(report)
     }
 
     fn take_instructions(&mut self) {
@@ -404,12 +404,12 @@ impl Guarding {
                 Child::Ended(pid, status) if self.tree.command == Some(pid) => {
                     let ended = ExitStatus::from_raw(status);
                     self.ended = Some(ended);
-                    if self.report != Ended::Told {
+                    if self.report != Ended::Reported {
                         if ended.signal().is_some() {
                             self.repeat_that_it_started(pid);
                         }
-                        let told = transmit(&self.socket, [ENDED, number(status)]);
-                        self.report = if told { Ended::Told } else { Ended::Untold };
+                        let is_sent = transmit(&self.socket, [ENDED, number(status)]);
+                        self.report = if is_sent { Ended::Reported } else { Ended::Unreported };
                     }
                     if !self.may_reap && !orphaned {
                         return Reaped::NotAll;
@@ -446,7 +446,7 @@ pub fn reap_all() -> bool {
 }
 
 /// Delay before another attempt to report to an nxlock that does not read.
-const TELL_AGAIN: Duration = Duration::from_millis(100);
+const REPORT_AGAIN: Duration = Duration::from_millis(100);
 
 /// The state of a child, as the kernel reports it.
 enum Child {

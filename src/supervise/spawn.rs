@@ -65,7 +65,7 @@ pub struct Program {
     /// without a `#!` line, once the file has taken the place of the first word.
     argv: Vec<Cell<*const c_char>>,
     envp: Vec<*const c_char>,
-    /// What `argv` and `envp` point to.
+    /// The texts that `argv` and `envp` point to.
     _owned: [Vec<CString>; 2],
     /// The signal mask of nxlock's caller.
     mask: SigSet,
@@ -250,10 +250,10 @@ mod tests {
 
     /// Returns how the process ended, and why it did not become the program.
     fn spawned(words: &[&str], start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
-        let (told, tell) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         let words: Vec<_> = words.iter().map(OsString::from).collect();
         let program = Box::leak(Box::new(Program::new(&words, &[], SigSet::empty()).unwrap()));
-        let tell: &'static OwnedFd = Box::leak(Box::new(tell));
+        let tell: &'static OwnedFd = Box::leak(Box::new(writer));
         let say = move |number: i32| _ = write(tell, &number.to_ne_bytes());
         // SAFETY: both make system calls that cannot fail.
         let pid = unsafe {
@@ -264,7 +264,7 @@ mod tests {
         let status = waitpid(pid, None).unwrap();
         let said = || {
             let mut number = [0; 4];
-            (read(&told, &mut number) == Ok(4)).then(|| i32::from_ne_bytes(number))
+            (read(&reader, &mut number) == Ok(4)).then(|| i32::from_ne_bytes(number))
         };
         assert_eq!(said(), Some(pid.as_raw()), "it begins");
         (status, said().map(|number| Errno::from_raw(number).into()))

@@ -142,7 +142,7 @@ impl Model {
     pub fn broken(&mut self, lock: &Named, answer: Result<Released, Error>) {
         self.notice = Some(match answer {
             Ok(Released::Done) => format!("broke \"{}\"", lock.name),
-            Ok(Released::NotYours(state)) => {
+            Ok(Released::NotYours(state) | Released::Lost(state)) => {
                 format!("not broken: \"{}\" has changed hands, {}", lock.name, words::now_whose(&state))
             }
             Err(error) => format!("{error}"),
@@ -169,7 +169,7 @@ impl Model {
         self.shown.iter().map(|row| &self.rows[*row]).collect()
     }
 
-    /// Returns the place of the selected lock among those shown.
+    /// Returns the place of the selected lock in the view.
     pub fn place(&self) -> Option<usize> {
         let selected = self.selected.as_ref()?;
         self.shown.iter().position(|row| self.rows[*row].lock == *selected)
@@ -334,7 +334,7 @@ fn steady(row: &mut Row) {
     row.status.queue.iter_mut().for_each(|waiter| whole(&mut waiter.waiting));
 }
 
-/// Returns the place that a key moves to, among `count` places of which `height` are visible.
+/// Returns the place that a key moves to, of `count` places of which `height` are visible.
 fn moved(key: Key, place: usize, height: usize, count: usize) -> usize {
     let to = match key {
         Key::Up | Key::Char('k') | Key::Ctrl('p') => place.saturating_sub(1),

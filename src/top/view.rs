@@ -155,7 +155,7 @@ fn fitted(line: &str, columns: usize) -> String {
 /// Returns the last line: a question, the filter, an error, the result of an action, or the keys.
 fn foot(model: &Model, columns: usize) -> String {
     match (&model.page, &model.error, &model.notice) {
-        (Page::Question(action, lock, holder, _), ..) => question(model, *action, (lock, holder), columns),
+        (Page::Question(action, lock, holder, _), ..) => question(model, *action, lock, holder, columns),
         (Page::Filter, ..) => plain(&format!("/{}", model.filter), columns),
         (_, Some(error), _) => {
             let age = model.seen.map(|seen| span(seen.elapsed())).unwrap_or_default();
@@ -168,7 +168,7 @@ fn foot(model: &Model, columns: usize) -> String {
     }
 }
 
-fn question(model: &Model, action: Action, (lock, holder): (&Named, &Holder), columns: usize) -> String {
+fn question(model: &Model, action: Action, lock: &Named, holder: &Holder, columns: usize) -> String {
     let (verb, again) = match action {
         Action::Ask => ("ask for", "a"),
         Action::Break => ("break", "b"),

@@ -15,10 +15,14 @@ pub trait Ground: Send {
     fn near(&self) -> String;
 
     /// Returns the same, over a network that can fail.
-    fn far(&self) -> Option<String>;
+    fn far(&self) -> Option<String> {
+        None
+    }
 
     /// Returns the server's socket, for plain clients and for the observer.
-    fn socket(&self) -> Option<PathBuf>;
+    fn socket(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Returns the directory of the locks, for the observer where there are no keys.
     fn files(&self) -> Option<PathBuf> {
@@ -209,10 +213,6 @@ impl Ground for Several {
         Some(urls.collect::<Vec<_>>().join(" "))
     }
 
-    fn socket(&self) -> Option<PathBuf> {
-        None
-    }
-
     fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {
         use Ailment::{Down, Hung, Refusing};
         let millis = Duration::from_millis;
@@ -281,14 +281,6 @@ impl Ground for Failovers {
         self.0.url()
     }
 
-    fn far(&self) -> Option<String> {
-        None
-    }
-
-    fn socket(&self) -> Option<PathBuf> {
-        None
-    }
-
     fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {
         let Failovers(group) = self;
         lasts(seed.millis(200, 1000));
@@ -320,14 +312,6 @@ impl OneMachine {
 impl Ground for OneMachine {
     fn near(&self) -> String {
         self.0.url()
-    }
-
-    fn far(&self) -> Option<String> {
-        None
-    }
-
-    fn socket(&self) -> Option<PathBuf> {
-        None
     }
 
     fn files(&self) -> Option<PathBuf> {
@@ -363,14 +347,6 @@ pub struct Failing(pub OneMachine, pub &'static str);
 impl Ground for Failing {
     fn near(&self) -> String {
         self.0.near()
-    }
-
-    fn far(&self) -> Option<String> {
-        None
-    }
-
-    fn socket(&self) -> Option<PathBuf> {
-        None
     }
 
     fn files(&self) -> Option<PathBuf> {

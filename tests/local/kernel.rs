@@ -3,44 +3,24 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::refused_to_run;
+use super::{refused_to_run, with_rules};
 use crate::support::turns::{Turn, is_free};
 use crate::support::{Authority, Local, built, eventually, is_alive, text_of};
 
-/// Runs a program without open file description locks: fcntl(2) refuses them as an old kernel does.
-const WITHOUT_LOCKS: &str = r#"
-#include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-int main(int c, char **v) {
-    (void)c;
-    struct sock_filter filter[] = {
+/// No open file description locks: fcntl(2) refuses them as an old kernel does.
+const WITHOUT_LOCKS: &str = r"
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fcntl, 0, 4),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 36, 0, 2),
         BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 38, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-        perror("seccomp");
-        return 1;
-    }
-    return execvp(v[1], v + 1);
-}
-"#;
+";
 
 #[test]
 fn a_file_system_that_keeps_no_locks_of_open_files_is_refused() {
     let local = Local::start();
-    let without = built(&local.directory(), WITHOUT_LOCKS);
+    let without = with_rules(&local, WITHOUT_LOCKS);
     let without = |args: &[&str]| local.nxlock(args.iter().copied()).under([without.to_str().unwrap()]).run();
     without(&refused_to_run(&["-n"])).exits(78).prints("").says("keeps no locks of open files").says("local:/path");
     // Waiting is refused there too, and a live holder is not taken for a dead one.

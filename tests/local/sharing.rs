@@ -14,10 +14,10 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{is_killed, refused_to_run, takes_less_than};
+use super::{is_killed, refused_to_run, takes_less_than, with_rules};
 use crate::support::record::{field, newer, with};
 use crate::support::turns::{Turn, is_free, lock_status, queue, queue_is, release};
-use crate::support::{Authority, Local, Running, built, eventually, is_alive, now, program, state_of, text_of, wall};
+use crate::support::{Authority, Local, Running, eventually, is_alive, now, program, state_of, text_of, wall};
 
 const LONG: [&str; 2] = ["--ttl", "1h"];
 /// The reason of a share that no process keeps.
@@ -473,39 +473,19 @@ fn one_that_is_killed_between_two_writes_leaves_a_lock_that_works() {
     }
 }
 
-/// Runs a program for which a write of 2048 bytes, which is that of a record, fails for want of room.
-const WITHOUT_ROOM: &str = r#"
-#include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-int main(int c, char **v) {
-    (void)c;
-    struct sock_filter filter[] = {
+/// A write of 2048 bytes, which is that of a record, fails for want of room.
+const WITHOUT_ROOM: &str = r"
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 2048, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-        perror("seccomp");
-        return 1;
-    }
-    return execvp(v[1], v + 1);
-}
-"#;
+";
 
 #[test]
 fn a_share_is_released_even_if_there_is_no_room_for_the_record() {
     let local = Local::start();
-    let without = built(&local.directory(), WITHOUT_ROOM);
+    let without = with_rules(&local, WITHOUT_ROOM);
     let released = |token: &str| {
         let words = ["--server-timeout", "300ms", "release", "job", token];
         local.nxlock(words).under([without.to_str().unwrap()]).run()

@@ -118,6 +118,26 @@ fn a_lock_that_somebody_else_has_at_the_new_master_is_not_released_but_lost() {
 }
 
 #[test]
+fn a_recorded_run_whose_lock_the_new_master_does_not_have_was_lost_by_its_record_and_by_its_status() {
+    for options in [&["--record"][..], &["--record", "--shared"], &["--record", "--slots", "2"]] {
+        let group = Sentinels::of_three();
+        let mut holder = Turn::had(&group, &[&["-t", "60s"], options].concat());
+        group.master().has_told(2);
+        holder.freeze();
+        let _old = group.depose();
+        // As if it had not been replicated. The old master still has it, and releases it.
+        for key in ["lock:job", "{lock:job}:shares", "{lock:job}:terms"] {
+            group.buries(key);
+        }
+        holder.is_told();
+        holder.goes_on();
+        holder.finish().exits(76).says("lost");
+        let history = group.nxlock(["--json", "status", "--history", "job"]).run().exits(0).json();
+        assert_eq!(history[0]["history"][0]["outcome"], "lost", "{options:?}: {history}");
+    }
+}
+
+#[test]
 fn sentinels_that_hang_stop_nobody_and_are_heard_as_soon_as_they_go_on() {
     let group = Sentinels::of_three();
     let short = Turn::had(&group, &["-t", "500ms", "--server-timeout", "30s"]);

@@ -62,6 +62,11 @@ fn without_any_sentinel_nobody_knows() {
         let args = ["run", "job", "--server-timeout", "500ms"].iter().chain(wait).chain(&["--", "echo", "ran"]);
         group.nxlock(args.copied()).run().exits(69).prints("").within(Duration::from_secs(1));
     }
+    // The wait that an error tells is that of all tries, of which the first takes half of the time.
+    let done = group.nxlock(["status", "--server-timeout", "2s"]).run().exits(69);
+    let (_, waited) = done.stderr.split_once("no answer within ").expect("how long it has waited");
+    let waited = waited.split([';', ',', '\n', ' ']).next().unwrap();
+    assert!(!waited.ends_with("ms"), "{}", done.both());
     group.sentinels[0].resume();
     group.sentinels[0].kill();
     let hosts = format!("{},127.0.0.1:{}", group.hosts(), unused_port());

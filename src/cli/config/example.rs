@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Arg, Command, CommandFactory};
 
 use super::file::Source;
-use super::keys::{self, KEYS, RIVALS, Scope, Shape};
+use super::keys::{self, RIVALS, Scope, Shape, keys};
 use crate::cli::{Cli, docs};
 
 const PATH: &str = "man/config.toml";
@@ -17,7 +17,7 @@ const ABOUT: &str = "\
 # The command line goes before the environment, that before the user's file, and that before the machine's.
 # `nxlock check` shows what is in force. CONFIGURATION in nxlock(1) has the rules.
 #
-# Every key that there is stands here, with its default, or with an example where it has none.
+# Every key is listed, with its default, or with an example where it has none.
 ";
 
 const GROUPS: [(Scope, &str); 3] =
@@ -28,7 +28,7 @@ fn example() -> String {
     let mut text = ABOUT.to_owned();
     for (group, heading) in GROUPS {
         text += &format!("\n# {heading}\n");
-        for (key, scope) in KEYS.into_iter().filter(|(_, scope)| *scope == group) {
+        for (key, scope) in keys().filter(|(_, scope)| *scope == group) {
             let option = option(&command, key, scope);
             let help = option.get_help().expect("every option has a help").to_string();
             text += &format!("\n{}\n#{key} = {}\n", commented(&help), value(key, option));
@@ -81,7 +81,7 @@ fn value(key: &str, option: &Arg) -> String {
 fn the_example_has_every_key_and_each_may_be_uncommented() {
     let text = example();
     docs::agrees(PATH, &text);
-    for (key, _) in KEYS {
+    for (key, _) in keys() {
         let line = format!("#{key} = ");
         assert_eq!(text.lines().filter(|text| text.starts_with(&line)).count(), 1, "{key}");
         let alone = text.replace(&line, &line[1..]);

@@ -11,7 +11,7 @@ use nix::libc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{self, KEYS, Scope, Shape};
+use super::keys::{self, Scope, Shape};
 use crate::error::{Error, ErrorKind};
 use crate::report::Location;
 use crate::text;
@@ -151,8 +151,8 @@ impl Source {
         if let DeValue::Table(_) = value {
             return Err("tables are not supported: write each key by itself, as in `ttl = \"30s\"`".into());
         }
-        let known = KEYS.iter().find(|(key, _)| *key == name);
-        let Some(&(key, scope)) = known else { return Err(keys::misplaced(command, name)) };
+        let known = keys::keys().find(|(key, _)| *key == name);
+        let Some((key, scope)) = known else { return Err(keys::misplaced(command, name)) };
         let option = keys::option(command, key, scope).ok_or("there is no such option")?;
         let shape = keys::shape(key, option);
         let mut text = text(shape, value)?;

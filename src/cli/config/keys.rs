@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 
+use crate::cli::SETTINGS;
 use crate::lock::{RunCount, Ttl};
 use crate::notify::Destination;
 
@@ -19,15 +20,14 @@ pub enum Scope {
     Run,
 }
 
-/// The long names of the options allowed in a file.
-pub const KEYS: [(&str, Scope); 30] = [
-    ("server", Scope::GlobalArgs),
-    ("prefix", Scope::GlobalArgs),
-    ("password-file", Scope::GlobalArgs),
-    ("tls-ca", Scope::GlobalArgs),
-    ("tls-cert", Scope::GlobalArgs),
-    ("tls-key", Scope::GlobalArgs),
-    ("server-timeout", Scope::GlobalArgs),
+/// Returns the long names of the options allowed in a file.
+pub fn keys() -> impl Iterator<Item = (&'static str, Scope)> {
+    // A file does not name another.
+    let settings = SETTINGS.iter().map(|setting| setting.name).filter(|name| *name != "config");
+    settings.map(|name| (name, Scope::GlobalArgs)).chain(OTHERS)
+}
+
+const OTHERS: [(&str, Scope); 23] = [
     ("json", Scope::GlobalArgs),
     ("quiet", Scope::GlobalArgs),
     ("verbose", Scope::GlobalArgs),
@@ -145,7 +145,7 @@ pub fn misplaced(command: &Command, key: &str) -> String {
     if options.any(|option| option == key) || matches!(key, "help" | "version") {
         return "this option can only be given on the command line".into();
     }
-    let known = KEYS.iter().map(|(key, _)| Arg::new(*key).long(*key));
+    let known = keys().map(|(key, _)| Arg::new(key).long(key));
     let asked = Command::new("nxlock").no_binary_name(true).args(known);
     let near = asked.try_get_matches_from([format!("--{key}")]).err();
     match near.as_ref().and_then(|error| error.get(ContextKind::SuggestedArg)) {
@@ -188,16 +188,16 @@ mod tests {
         let command = Cli::command();
         let commands = std::iter::once(&command).chain(command.get_subcommands());
         let options: BTreeSet<_> = commands.flat_map(Command::get_arguments).filter_map(Arg::get_long).collect();
-        let thought_of: BTreeSet<_> = KEYS.iter().map(|(key, _)| *key).chain(only_typed).collect();
+        let thought_of: BTreeSet<_> = keys().map(|(key, _)| key).chain(only_typed).collect();
         assert_eq!(options.difference(&thought_of).collect::<Vec<_>>(), Vec::<&&str>::new());
-        for (key, scope) in KEYS {
+        for (key, scope) in keys() {
             let option = option(&command, key, scope).unwrap_or_else(|| panic!("{key}"));
             assert_eq!(option.get_id().as_str(), id(key));
         }
     }
 
     #[test]
-    fn a_key_that_has_no_place_is_told_from_one_that_is_misspelt() {
+    fn a_key_that_has_no_place_is_distinguished_from_one_that_is_misspelt() {
         let command = Cli::command();
         assert!(misplaced(&command, "break").contains("command line"));
         assert!(misplaced(&command, "server_timeout").contains("`server-timeout`"));

@@ -5,6 +5,7 @@ use clap::{Arg, ArgMatches, Command};
 
 use super::file::Entry;
 use super::keys::{Scope, id};
+use crate::cli::SETTINGS;
 use crate::report::{Origin, Setting};
 
 /// The settings in force.
@@ -14,8 +15,6 @@ pub struct Settings {
     /// The number of replicas that `run` and `acquire` would require.
     pub min_replicas: u32,
 }
-
-const ALWAYS: [&str; 3] = ["server", "prefix", "server_timeout"];
 
 impl Settings {
     /// Collects the settings. `entries` are the files' entries that take effect.
@@ -41,7 +40,9 @@ fn global(option: &Arg, matches: &ArgMatches, entries: &[Entry]) -> Option<Setti
         (Some(ValueSource::CommandLine), _) => Origin::Flag,
         (Some(ValueSource::EnvVariable), _) => Origin::Environment(variable(option)),
         (_, Some(entry)) => Origin::File(entry.location.clone()),
-        _ if ALWAYS.contains(&name) => Origin::Default,
+        _ if SETTINGS.iter().any(|setting| !setting.is_file && option.get_long() == Some(setting.name)) => {
+            Origin::Default
+        }
         _ => return None,
     };
     let raw = matches.get_raw(name).into_iter().flatten();

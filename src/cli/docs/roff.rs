@@ -1,135 +1,202 @@
-//! Prose to man(7): paragraphs, lists, and what stands as it is.
+//! The generated parts of a manual page, from clap's definition of the command line and the prose of `text.rs`.
 
-/// As a line of text: nothing in it is taken for a request or an escape.
-pub fn escaped(text: &str) -> String {
-    let escaped = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
-    if escaped.starts_with('.') { format!("\\&{escaped}") } else { escaped }
+use clap::{Arg, Command};
+use roff::{Inline, Roff, bold, italic, roman};
+
+/// Returns the description of a verb, or of the program.
+pub fn description(command: &Command) -> String {
+    let text = command.get_long_about().or_else(|| command.get_about()).unwrap().to_string();
+    let mut page = Roff::new();
+    paragraphs(&mut page, &text, "PP");
+    finished(&page)
 }
 
-/// What clap_mangen renders, without the preamble that it repeats; paragraphs stay in their list
-/// item, and a text that has lost its full stop gets it back.
-pub fn body(rendered: &str) -> String {
-    let lines: Vec<&str> =
-        rendered.lines().filter(|line| !line.starts_with(".ie ") && !line.starts_with(".el ")).collect();
-    let mut text = String::new();
-    for (at, line) in lines.iter().enumerate() {
-        let begins_item = |back| at.checked_sub(back).is_some_and(|before| lines[before] == ".TP");
-        // clap_mangen's name for it, which its preamble defines.
-        let line = line.replace("\\*(Aq", "\\(aq");
-        match line.trim_end() {
-            // Around an empty line, which says the same.
-            ".br" => {}
-            "" => text += ".sp\n",
-            ".RS 14" => text += ".RS 7\n",
-            line if begins_item(2) && line.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '`' | ')')) => {
-                text += &format!("{line}.\n");
-            }
-            line => text += &format!("{line}\n"),
+/// Returns the options, those without a heading first; all under one in the page of the program, which has no others.
+pub fn options(options: &[&Arg]) -> String {
+    let mut headings: Vec<Option<&str>> = vec![None];
+    for option in options {
+        if !headings.contains(&option.get_help_heading()) {
+            headings.push(option.get_help_heading());
         }
     }
-    text
+    let mut page = Roff::new();
+    for heading in headings {
+        if let Some(heading) = heading {
+            page.control("SS", [heading]);
+        }
+        let under = |option: &&&Arg| option.get_help_heading() == heading;
+        let (positionals, named): (Vec<_>, Vec<_>) = options.iter().filter(under).partition(|arg| arg.is_positional());
+        named.into_iter().chain(positionals).for_each(|arg| self::option(&mut page, arg));
+    }
+    finished(&page)
 }
 
-/// Its sections, but for the first, as parts of one.
-pub fn subsections(options: &str) -> String {
-    let mut text = String::new();
-    for line in options.lines() {
-        match line.strip_prefix(".SH ").map(|heading| heading.trim_matches('"')) {
-            Some(heading) if heading != "OPTIONS" => {
-                let (first, rest) = heading.split_at(1);
-                text += &format!(".SS \"{first}{}\"\n", rest.to_lowercase());
-            }
-            _ => {
-                text += line;
-                text.push('\n');
-            }
+fn option(page: &mut Roff, option: &Arg) {
+    page.control("TP", []).text(tag(option));
+    let text = option.get_long_help().or_else(|| option.get_help()).unwrap().to_string();
+    // clap has dropped the full stop of a text that is one paragraph.
+    let is_cut = text.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '`' | ')'));
+    paragraphs(page, &(text + if is_cut { "." } else { "" }), "sp");
+    let values: Vec<_> = option.get_possible_values().into_iter().filter(|value| !value.is_hide_set()).collect();
+    if !values.is_empty() && !option.is_hide_possible_values_set() && option.get_action().takes_values() {
+        page.control("sp", []).text([italic("Possible values:")]).control("RS", ["7"]);
+        for value in values {
+            let help = value.get_help().map(|help| format!(": {help}")).unwrap_or_default();
+            page.control("IP", ["\\(bu", "2"]).text(inlines(&format!("{}{help}", value.get_name())));
+        }
+        page.control("RE", []);
+    }
+    if let Some(variable) = option.get_env() {
+        let variable = bold(variable.to_string_lossy());
+        let text = [roman("May also be specified with the "), variable, roman(" environment variable.")];
+        page.control("RS", []).text(text).control("RE", []);
+    }
+}
+
+/// Returns an option's names, its value and its default.
+fn tag(option: &Arg) -> Vec<Inline> {
+    let value =
+        option.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    if option.is_positional() {
+        let (before, behind) = if option.is_required_set() { ("<", ">") } else { ("[", "]") };
+        return vec![roman(before), italic(value), roman(behind)];
+    }
+    let short = option.get_short().map(|short| bold(format!("-{short}")));
+    let long = option.get_long().map(|long| bold(format!("--{long}")));
+    let comma = (short.is_some() && long.is_some()).then(|| roman(", "));
+    let mut tag: Vec<_> = [short, comma, long].into_iter().flatten().collect();
+    if option.get_action().takes_values() {
+        let (before, behind) = if option.is_require_equals_set() { ("[=", "]") } else { (" ", "") };
+        tag.extend([roman(before), italic(format!("<{value}>")), roman(behind)]);
+        let defaults = option.get_default_values().iter().map(|value| value.to_string_lossy());
+        let defaults = defaults.collect::<Vec<_>>().join(",");
+        if !defaults.is_empty() && !option.is_hide_default_value_set() {
+            tag.push(roman(format!(" [default: {defaults}]")));
         }
     }
-    text
+    tag
 }
 
-/// `code` in bold, in lines of a length that people can edit, except where text stands as it is.
-pub fn finished(page: &str) -> String {
+/// Returns the verbs, each with its page.
+pub fn verbs(root: &Command) -> String {
+    let mut page = Roff::new();
+    for verb in root.get_subcommands() {
+        let about = format!("{}.", verb.get_about().unwrap());
+        page.control("TP", []).text([roman(format!("nxlock-{}(1)", verb.get_name()))]).text(inlines(&about));
+    }
+    finished(&page)
+}
+
+/// Returns lines of usage: literal words in bold, placeholders in italics.
+pub fn usage(lines: &str) -> String {
+    let mut page = Roff::new();
+    for (at, line) in lines.lines().enumerate() {
+        if at > 0 {
+            page.control("br", []);
+        }
+        let mut words = Vec::new();
+        for word in line.split_whitespace() {
+            let core = word.trim_matches(['[', ']', '.']);
+            let is_literal = core.chars().any(char::is_lowercase) || core.starts_with('-');
+            let (before, behind) = word.split_once(core).unwrap();
+            let space = if words.is_empty() { "" } else { " " };
+            let core = if is_literal { bold(core) } else { italic(core) };
+            words.extend([roman(format!("{space}{before}")), core, roman(behind)]);
+        }
+        page.text(words);
+    }
+    finished(&page)
+}
+
+/// Returns prose as `text.rs` has it.
+pub fn prose(text: &str) -> String {
+    let mut page = Roff::new();
+    for (at, block) in text.split("\n\n").enumerate() {
+        if at > 0 {
+            page.control("PP", []);
+        }
+        self::block(&mut page, block);
+    }
+    finished(&page)
+}
+
+/// Adds a paragraph, which may be followed by verbatim lines, or a list.
+fn block(page: &mut Roff, text: &str) {
+    let (mut is_list, mut is_verbatim) = (false, false);
+    for (at, line) in text.lines().enumerate() {
+        let item = line.split_once("  ").filter(|(term, _)| !term.is_empty());
+        match (line.strip_prefix("    "), item) {
+            // Continues the line before.
+            (Some(rest), _) if is_list => _ = page.text(inlines(rest.trim_start())),
+            (Some(rest), _) => {
+                if !std::mem::replace(&mut is_verbatim, true) {
+                    if at > 0 {
+                        page.control("PP", []);
+                    }
+                    page.control("RS", ["4"]).control("EX", []);
+                }
+                page.text([roman(rest)]);
+            }
+            (None, Some((term, rest))) => {
+                is_list = true;
+                let term = if term.contains('`') { inlines(term) } else { vec![bold(term)] };
+                page.control("TP", []).text(term).text(inlines(rest.trim_start()));
+            }
+            (None, None) => _ = page.text(inlines(line)),
+        }
+    }
+    if is_verbatim {
+        page.control("EE", []).control("RE", []);
+    }
+}
+
+/// Adds paragraphs, with a request between two.
+fn paragraphs(page: &mut Roff, text: &str, between: &str) {
+    for (at, paragraph) in text.split("\n\n").enumerate() {
+        if at > 0 {
+            page.control(between, []);
+        }
+        page.text(inlines(&paragraph.replace('\n', " ")));
+    }
+}
+
+/// Returns text with its `code` in bold.
+fn inlines(text: &str) -> Vec<Inline> {
+    let parts: Vec<&str> = text.split('`').collect();
+    assert!(parts.len() % 2 == 1, "a lone backtick: {text}");
+    parts.iter().enumerate().map(|(at, part)| if at % 2 == 1 { bold(*part) } else { roman(*part) }).collect()
+}
+
+/// Returns the source, in lines of a length that people can edit, but for verbatim ones.
+fn finished(page: &Roff) -> String {
     let mut text = String::new();
-    let mut literal = false;
-    for line in page.replace(".PP\n.TP\n", ".TP\n").lines() {
-        literal = (literal || line == ".EX") && line != ".EE";
-        if literal || line.starts_with('.') {
+    let mut is_verbatim = false;
+    // The crate's own escapes of the two depend on a preamble, and on where they are.
+    for line in page.to_roff().replace("\\\\", "\\e").replace('\'', "\\(aq").lines() {
+        is_verbatim = (is_verbatim || line == ".EX") && line != ".EE";
+        if is_verbatim || line.starts_with('.') {
             text += &format!("{line}\n");
-            continue;
+        } else {
+            text += &folded(line);
         }
-        let parts: Vec<&str> = line.split('`').collect();
-        assert!(parts.len() % 2 == 1, "a lone backtick: {line}");
-        let bold =
-            |(at, part): (usize, &&str)| if at % 2 == 1 { format!("\\fB{part}\\fR") } else { (*part).to_owned() };
-        text += &folded(&parts.iter().enumerate().map(bold).collect::<String>());
     }
     text
 }
 
-/// Broken between words.
+/// Breaks a line between words.
 fn folded(line: &str) -> String {
     let mut text = String::new();
     let mut length = 0;
     for word in line.split(' ') {
         if length > 0 && length + word.len() > 78 {
-            text.push('\n');
+            // No request begins a line.
+            text += if word.starts_with('.') { "\n\\&" } else { "\n" };
             length = 0;
         } else if length > 0 {
             text.push(' ');
         }
-        let word = if length == 0 && word.starts_with('.') && !text.is_empty() {
-            format!("\\&{word}")
-        } else {
-            word.to_owned()
-        };
         length += word.len() + 1;
-        text += &word;
+        text += word;
     }
     text + "\n"
-}
-
-/// A line of usage: what is typed in bold, what it stands for in italics.
-pub fn usage(line: &str) -> String {
-    let words = line.split(' ').map(|word| {
-        let core = word.trim_matches(['[', ']', '.']);
-        let font = if core.chars().any(char::is_lowercase) || core.starts_with('-') { 'B' } else { 'I' };
-        escaped(word).replacen(&escaped(core), &format!("\\f{font}{}\\fR", escaped(core)), 1)
-    });
-    words.collect::<Vec<_>>().join(" ") + "\n"
-}
-
-/// Prose, as `text.rs` writes it.
-pub fn prose(text: &str) -> String {
-    let blocks = text.split("\n\n").map(block);
-    blocks.collect::<Vec<_>>().join(".PP\n")
-}
-
-fn block(text: &str) -> String {
-    let mut roff = String::new();
-    let mut literal = false;
-    for line in text.lines() {
-        let set_in = line.strip_prefix("    ");
-        let item = line.split_once("  ").filter(|(term, _)| !term.is_empty());
-        match (set_in, item) {
-            // Goes on from the line before.
-            (Some(rest), _) if roff.contains(".TP") => roff += &format!("{}\n", escaped(rest.trim_start())),
-            (Some(rest), _) => {
-                if !literal {
-                    roff += if roff.is_empty() { ".RS 4\n.EX\n" } else { ".PP\n.RS 4\n.EX\n" };
-                    literal = true;
-                }
-                roff += &format!("{}\n", escaped(rest));
-            }
-            (None, Some((term, rest))) => {
-                let tag = if term.contains('`') { escaped(term) } else { format!("\\fB{}\\fR", escaped(term)) };
-                roff += &format!(".TP\n{tag}\n{}\n", escaped(rest.trim_start()));
-            }
-            (None, _) => roff += &format!("{}\n", escaped(line)),
-        }
-    }
-    if literal {
-        roff += ".EE\n.RE\n";
-    }
-    roff
 }

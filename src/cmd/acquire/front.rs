@@ -12,10 +12,10 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::clock::Moment;
+use crate::cmd::request::Request;
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::keeper::{Grant, KeeperEnd, Watched};
-use crate::lock::Ttl;
 use crate::report::{Ending, Named, Report};
 use crate::signals::{Notice, Signals, Source};
 use crate::wait::{Limit, Woken};
@@ -31,12 +31,7 @@ pub enum KeeperAnswer {
 const BY_ITSELF: Duration = Duration::from_millis(200);
 
 /// Waits until the keeper has the lock, or has given up.
-pub fn wait(
-    lock: &Named,
-    watched: &Watched,
-    mut keeper: KeeperEnd,
-    (server_timeout, ttl): (Duration, Ttl),
-) -> anyhow::Result<KeeperAnswer> {
+pub fn wait(request: &Request<'_>, watched: &Watched, mut keeper: KeeperEnd) -> anyhow::Result<KeeperAnswer> {
     let mut signals = Signals::listen()?;
     let mut pass_on: Option<(Signal, Moment)> = None;
     let mut asked_to_stop = None;
@@ -70,16 +65,16 @@ pub fn wait(
     signals.end()?;
     let grant = keeper.grant();
     if watched_ended || watched.has_ended() {
-        return Ok(KeeperAnswer::Ended(Box::new(Report::Failed(watched_ended_error(lock, watched)))));
+        return Ok(KeeperAnswer::Ended(Box::new(Report::Failed(watched_ended_error(&request.lock, watched)))));
     }
     match (grant, asked_to_stop) {
         (Some(grant), None) => Ok(KeeperAnswer::Granted(grant, keeper)),
         // The keeper had just got the lock: it gives it back, and the token is not printed.
         (Some(_), Some(signal)) => {
-            keeper.withdraw(server_timeout);
+            keeper.withdraw(request.global.server_timeout);
             Ok(KeeperAnswer::Ended(Box::new(Report::Interrupted(signal))))
         }
-        (None, _) => ended(lock, keeper.pid(), ttl).map(|report| KeeperAnswer::Ended(Box::new(report))),
+        (None, _) => ended(request, keeper.pid()).map(|report| KeeperAnswer::Ended(Box::new(report))),
     }
 }
 
@@ -92,7 +87,7 @@ fn pass(pass_on: &mut Option<(Signal, Moment)>, keeper: Pid) {
 }
 
 /// Reaps the keeper, which has reported why it ended.
-fn ended(lock: &Named, keeper: Pid, ttl: Ttl) -> anyhow::Result<Report> {
+fn ended(request: &Request<'_>, keeper: Pid) -> anyhow::Result<Report> {
     let status = loop {
         match waitpid(keeper, None) {
             Err(Errno::EINTR) => {}
@@ -111,9 +106,9 @@ fn ended(lock: &Named, keeper: Pid, ttl: Ttl) -> anyhow::Result<Report> {
                 WaitStatus::Signaled(_, signal, _) => format!("the keeper was killed by {signal}"),
                 _ => "the keeper ended without a word".to_owned(),
             };
-            let ends = span(ttl.get());
+            let ends = span(request.ttl.get());
             let cause = format!("{cause}; if it had been granted the lock, that ends by itself within {ends}");
-            Report::Failed(Error::internal(&format!("cannot acquire \"{}\"", lock.name), &cause))
+            Report::Failed(Error::internal(&format!("cannot acquire \"{}\"", request.lock.name), &cause))
         }
     })
 }

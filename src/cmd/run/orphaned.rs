@@ -6,14 +6,13 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
-use std::path::PathBuf;
 
 use nix::libc;
 use nix::poll::PollFlags;
 use nix::sys::signal::SigSet;
 use nix::unistd::{dup2_stdout, write};
 
-use crate::cli::{GlobalArgs, given};
+use crate::cli::{GlobalArgs, SETTINGS};
 use crate::clock::Moment;
 use crate::cmd::RECORDING;
 use crate::cmd::renew::LAST_RENEWAL;
@@ -26,71 +25,69 @@ use crate::{descriptors, handover};
 /// This program, even if its file was replaced or deleted, proc_pid_exe(5).
 const SELF: &str = "/proc/self/exe";
 
-/// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
-/// expires. `files` are those that nxlock has read, packed. `claim_fd` is the descriptor with which the claim lives, if
-/// there is one; `was_over` says that the command had ended, and nxlock was giving the lock back. Must be called in a
-/// process that does nothing else any more.
-pub fn give_back(
-    (global, files): (&GlobalArgs, &[u8]),
-    lock: &Named,
-    claim: &Claim,
-    mask: SigSet,
-    at_least: Option<Moment>,
-    claim_fd: Option<RawFd>,
-    was_over: bool,
-) {
-    let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
-    tell(lock, was_over);
-    // stdout belongs to the command.
-    let _ = descriptors::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
-    let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
-    words.extend(global.json.then(|| "--json".into()));
-    match (rest, claim_fd) {
-        (Some(rest), _) => {
-            let rest = Ttl::at_least(rest).millis();
-            words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
-            // The claim lives with this descriptor until the renewal is done.
-            claim_fd.into_iter().for_each(keep_open);
+/// What a guard needs to take the place of its nxlock.
+pub struct Orphan<'a> {
+    pub global: &'a GlobalArgs,
+    /// The files that nxlock has read, packed.
+    pub files: &'a [u8],
+    pub lock: &'a Named,
+    pub mask: SigSet,
+    /// The lock stays locked until then.
+    pub at_least: Option<Moment>,
+    /// The descriptor with which the claim lives, if there is one.
+    pub claim_fd: Option<RawFd>,
+}
+
+impl Orphan<'_> {
+    /// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
+    /// expires. `was_over` says that the command had ended, and nxlock was giving the lock back. Must be called in a
+    /// process that does nothing else any more.
+    pub fn give_back(&self, claim: &Claim, was_over: bool) {
+        let Orphan { global, files, lock, mask, at_least, claim_fd } = *self;
+        let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
+        report(lock, was_over);
+        // stdout belongs to the command.
+        let _ = descriptors::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
+        let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
+        words.extend(global.json.then(|| "--json".into()));
+        match (rest, claim_fd) {
+            (Some(rest), _) => {
+                let rest = Ttl::at_least(rest).millis();
+                words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
+                // The claim lives with this descriptor until the renewal is done.
+                claim_fd.into_iter().for_each(keep_open);
+            }
+            // The claim ends with this process; but processes that the command has left would keep it.
+            (None, Some(_)) if claim.recording.is_none() && !was_over => return,
+            (None, _) => {
+                words.push("release".into());
+                claim_fd.into_iter().for_each(keep_open);
+            }
         }
-        // The claim ends with this process; but processes that the command has left would keep it.
-        (None, Some(_)) if claim.recording.is_none() && !was_over => return,
-        (None, _) => {
-            words.push("release".into());
-            claim_fd.into_iter().for_each(keep_open);
+        if lock.by_key {
+            words.extend(["--key".into(), lock.key.clone().into()]);
+        } else {
+            words.extend(["--".into(), lock.name.as_str().into()]);
         }
-    }
-    if lock.by_key {
-        words.extend(["--key".into(), lock.key.clone().into()]);
-    } else {
-        words.extend(["--".into(), lock.name.as_str().into()]);
-    }
-    // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
-    let handover = handover::send(files).ok();
-    if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask) {
-        program.exec();
+        // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
+        let handover = handover::send(files).ok();
+        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask) {
+            program.exec();
+        }
     }
 }
 
 /// Returns all settings that are handed on, as variables: a password must not be visible in argv. They are those of the
 /// command line and of the configuration files, which are not read again. What nxlock has read from other files is behind
 /// the descriptor.
-fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> [(&'static str, Option<OsString>); 12] {
-    let file = |file: &Option<PathBuf>| given(file.as_ref()).map(|path| path.as_os_str().to_owned());
-    let servers: Vec<&str> = global.servers().collect();
-    [
-        ("NXLOCK_SERVER", Some(servers.join(" ").into()).filter(|_| !servers.is_empty())),
-        ("NXLOCK_PREFIX", Some(global.prefix.as_str().into())),
-        ("NXLOCK_CONFIG", file(&global.config)),
-        ("NXLOCK_PASSWORD_FILE", file(&global.password_file)),
-        ("NXLOCK_TLS_CA", file(&global.tls_ca)),
-        ("NXLOCK_TLS_CERT", file(&global.tls_cert)),
-        ("NXLOCK_TLS_KEY", file(&global.tls_key)),
-        ("NXLOCK_SERVER_TIMEOUT", Some(format!("{}ms", global.server_timeout.as_millis().max(1)).into())),
+fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> Vec<(&'static str, Option<OsString>)> {
+    let of_this_run = [
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
         (handover::VARIABLE, handover.map(|number| number.to_string().into())),
         (LAST_RENEWAL, Some("1".into())),
         (RECORDING, claim.recording.as_ref().map(|recording| recording.to_string().into())),
-    ]
+    ];
+    SETTINGS.iter().map(|setting| (setting.variable, (setting.value)(global))).chain(of_this_run).collect()
 }
 
 /// Leaves a descriptor open across execve(2).
@@ -100,7 +97,7 @@ fn keep_open(fd: RawFd) {
 }
 
 /// Reports on stderr what happened, if stderr accepts it at once.
-fn tell(lock: &Named, was_over: bool) {
+fn report(lock: &Named, was_over: bool) {
     let stderr = io::stderr();
     if is_ready(stderr.as_fd(), PollFlags::POLLOUT) {
         let name = &lock.name;

@@ -44,7 +44,7 @@ pub struct PidView {
 impl PidView {
     pub fn new(boot: &Boot) -> PidView {
         let pids = || Some(fs::metadata("/proc/self/ns/pid").ok()?.ino());
-        PidView { pids: pids().filter(|_| proc::is_ours() && boot.is_told_by_our_clock()) }
+        PidView { pids: pids().filter(|_| proc::is_ours() && boot.is_by_our_clock()) }
     }
 
     /// Identifies a process; `None` if it has ended or nxlock cannot see it.

@@ -241,8 +241,8 @@ impl Node {
         // Cleared only now: a retry after a lost reply must not be told that the server has no vote of ours.
         self.asked = None;
         Ok(match released {
-            Released::NotYours(_) if is_undoing => Answer::Undoing,
-            Released::NotYours(state) => Answer::NotYours(state),
+            Released::NotYours(_) | Released::Lost(_) if is_undoing => Answer::Undoing,
+            Released::NotYours(state) | Released::Lost(state) => Answer::NotYours(state),
             Released::Done => {
                 self.given_back = Some(claim.token.clone());
                 Answer::Done

@@ -563,7 +563,8 @@ if R and not reads then
   end
 
   -- Records how the run ended. It has one record, the first, unless it only seemed to have vanished by then: a request
-  -- that is repeated, or arrives late, adds nothing, though the line has been removed since.
+  -- that is repeated, or arrives late, adds nothing, though the line has been removed since. Returns what the record
+  -- says.
   function record(is_held)
     local run = 'run:' .. arg.who
     local begin = redis.call('HGET', R, run)
@@ -578,7 +579,7 @@ if R and not reads then
     local outcome, rest = string.match(arg.how or '', '^([%l_]*)|(.*)$')
     if not outcome or whose == arg.who or (own and was ~= 'vanished') or was_listed then
       redis.call('HDEL', R, run)
-      return
+      return was
     end
     if own then begin = string.sub(before, 1, -2) end
     -- The server may have lost the note.
@@ -595,6 +596,7 @@ if R and not reads then
       if not last or last > us or last <= begun(line) then redis.call('HSET', R, 'done', line) end
     end
     lengthen(R, tonumber(arg.kept))
+    return outcome
   end
 end
 
@@ -796,9 +798,9 @@ if operation == 'release' or operation == 'record' then
   end
   if not R then return lock.foreign or answer end
   -- The lock is released whatever becomes of the record.
-  local recorded, why = pcall(record, ends)
-  answer[#answer + 1] = 'unrecorded'
-  answer[#answer + 1] = recorded and '' or type(why) == 'table' and why.err or tostring(why)
+  local recorded, said = pcall(record, ends)
+  answer[#answer + 1] = recorded and 'outcome' or 'unrecorded'
+  answer[#answer + 1] = recorded and (said or '') or type(said) == 'table' and said.err or tostring(said)
   return lock.foreign or answer
 end
 

@@ -61,10 +61,12 @@ impl Server {
         Ok(())
     }
 
-    /// Warns if a script that was to record the end of a run has not: that is no reason to keep a lock.
-    pub(super) fn recorded(&self, claim: &Claim, answer: &Answer) {
+    /// Takes what the record of a run says from a reply of a script that was to record its end. Warns if that has no
+    /// record: that is no reason to keep a lock.
+    pub(super) fn recorded(&mut self, claim: &Claim, answer: &Answer) {
+        self.was_lost = answer.text("outcome") == "lost";
         if let Some(why) = answer.get("unrecorded").and_then(reply::text).filter(|why| !why.raw().is_empty()) {
-            unrecorded(claim, &format_args!("{} says \"{why}\"", self.client));
+            not_recorded(claim, &format_args!("{} says \"{why}\"", self.client));
         }
     }
 
@@ -104,9 +106,21 @@ pub(super) fn has_ended(claim: &Claim) -> bool {
     claim.recording.as_ref().is_some_and(|recording| recording.end.is_some())
 }
 
+/// Warns that the end of a run is not recorded, or may not be, if there is one to record.
+pub(super) fn unrecorded(claim: &Claim, error: &Error) {
+    match error.kind {
+        ErrorKind::Unanswered => warn(claim, "may not be", error),
+        _ => not_recorded(claim, error),
+    }
+}
+
 /// Warns that the end of a run is not recorded, if there is one to record.
-pub(super) fn unrecorded(claim: &Claim, why: &dyn fmt::Display) {
+pub(super) fn not_recorded(claim: &Claim, why: &dyn fmt::Display) {
+    warn(claim, "is not", why);
+}
+
+fn warn(claim: &Claim, is: &str, why: &dyn fmt::Display) {
     if has_ended(claim) {
-        log::warn(format_args!("the end of the run under \"{}\" is not recorded: {why}", claim.name));
+        log::warn(format_args!("the end of the run under \"{}\" {is} recorded: {why}", claim.name));
     }
 }

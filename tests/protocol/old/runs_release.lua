@@ -4,7 +4,9 @@
 -- KEYS as RELEASE, runs; RECORD: lock, holder, shares, runs; RECORD of a lock that is moving: runs alone
 -- ARGV as RELEASE, who, kept_ms, most, waited_ms, granted_us, fence, outcome|status|signal ('' = nothing ran)
 --   granted_us  as ACQUIRE returned it
--- RETURNS {the answer of RELEASE, error}   error  why the end is not recorded, '' if it is
+-- RETURNS {the answer of RELEASE, lost, error}
+--   lost   1 if the record says that the run had lost the lock: then no request of its own has released it; else 0
+--   error  why the end is not recorded, '' if it is
 --
 -- Work: as RELEASE, and that of one line.
 --
@@ -19,6 +21,7 @@ if answer.err and not lost then return answer end
 
 local who, kept, most = ARGV[#ARGV - 6], tonumber(ARGV[#ARGV - 5]), tonumber(ARGV[#ARGV - 4])
 local waited, granted, fence, how = ARGV[#ARGV - 3], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
+local says_lost = 0
 
 local function record()
   local note = redis.call('HGET', R, 'run:' .. who)
@@ -32,6 +35,7 @@ local function record()
   local _, _, _, _, whose = parts(done)
   if how == '' or whose == who or (own and was ~= 'vanished') or was_listed then
     redis.call('HDEL', R, 'run:' .. who)
+    if was == 'lost' then says_lost = 1 end
     return
   end
   if own then note = string.sub(before, 1, -2) end
@@ -50,8 +54,9 @@ local function record()
     if not last or last > us or last <= begun(line) then redis.call('HSET', R, 'done', line) end
   end
   keep(kept)
+  if outcome == 'lost' then says_lost = 1 end
 end
 
 local recorded, why = pcall(record)
 if answer.err then return answer end
-return { answer, recorded and '' or type(why) == 'table' and why.err or tostring(why) }
+return { answer, says_lost, recorded and '' or type(why) == 'table' and why.err or tostring(why) }

@@ -53,6 +53,8 @@ struct Sentinel {
     question: Option<Question>,
     /// When it last let the time for a connect run out.
     out_of_reach_since: Option<Moment>,
+    /// When it was asked the first time of those since its last answer.
+    silent_since: Option<Moment>,
 }
 
 struct Question {
@@ -252,9 +254,13 @@ impl Sentinels {
             }
         }
         if awaits_all {
-            let asked = self.sentinels.iter().filter(|sentinel| sentinel.question.is_some());
-            let silent = asked.chain(others.map(|at| &self.sentinels[at]));
-            silent.for_each(|sentinel| silence.add(&sentinel.address, Fault::TimeUp, since));
+            let asked = (0..self.sentinels.len()).filter(|at| self.sentinels[*at].question.is_some());
+            let silent: Vec<usize> = asked.chain(others).collect();
+            for at in silent {
+                let sentinel = &mut self.sentinels[at];
+                let since = *sentinel.silent_since.get_or_insert(since);
+                silence.add(&sentinel.address, Fault::TimeUp, since);
+            }
         }
         Ok(votes)
     }
@@ -267,6 +273,7 @@ impl Sentinels {
             match sentinel.read(by, questions, login, limit) {
                 Ok(None) => {}
                 Ok(Some(vote)) => {
+                    sentinel.silent_since = None;
                     votes.retain(|vote| vote.by != by);
                     votes.push(vote);
                 }
@@ -287,7 +294,7 @@ impl Sentinels {
 
 impl Sentinel {
     fn new(address: Address) -> Sentinel {
-        Sentinel { address, connection: None, question: None, out_of_reach_since: None }
+        Sentinel { address, connection: None, question: None, out_of_reach_since: None, silent_since: None }
     }
 
     fn is_out_of_reach(&self) -> bool {
@@ -338,7 +345,7 @@ impl Sentinel {
         });
         match asked {
             Err(Fault::Cancelled) => return Err(Fault::Cancelled),
-            Err(fault) => silence.add(&self.address, fault, began),
+            Err(fault) => silence.add(&self.address, fault, *self.silent_since.get_or_insert(began)),
             Ok(()) => {}
         }
         Ok(())

@@ -1,0 +1,217 @@
+//! What `run` or `acquire` asks for, made once from its arguments.
+
+use std::time::Duration;
+
+use super::{Wants, named, open_with_credentials, options};
+use crate::acquire::{self, Queueing, Wait, WaitOptions, Waited};
+use crate::cli::{Acquire, EventArgs, GlobalArgs, RecordingArgs, Run, SetnxArgs, SharingArgs, WaitArgs};
+use crate::clock::wall;
+use crate::error::{Error, ErrorKind};
+use crate::lock::{
+    BesideSetnx, Claim, HELD, Lease, Owner, Prefix, Sharing, Slot, Supersedes, Terms, Token, Ttl, Upkeep, words,
+};
+use crate::output::progress::Waiting;
+use crate::report::{Busy, Named, Report};
+use crate::signals::Signals;
+use crate::store::{Credentials, Store};
+use crate::{log, notify};
+
+/// A request for a lock.
+pub struct Request<'a> {
+    pub global: &'a GlobalArgs,
+    pub lock: Named,
+    prefix: Prefix,
+    pub ttl: Ttl,
+    terms: Terms,
+    /// The process that the claim lives with.
+    owner_pid: Option<u32>,
+    wait_args: &'a WaitArgs,
+    setnx: &'a SetnxArgs,
+    event_args: &'a EventArgs,
+    recording: Option<&'a RecordingArgs>,
+    /// The lock stays locked for so long after the grant.
+    at_least: Option<Duration>,
+}
+
+/// The outcome of a request.
+pub enum Answer {
+    Granted(Lease),
+    Refused(Box<Report>),
+}
+
+impl<'a> Request<'a> {
+    /// Returns the request of a `run`, which renews its lock.
+    ///
+    /// # Errors
+    /// If options contradict each other.
+    pub fn of_run(global: &'a GlobalArgs, asked: &'a Run) -> Result<Request<'a>, Error> {
+        let terms = terms(Upkeep::Renewed, &asked.sharing, &asked.wait_args, asked.no_ask)?;
+        let (lock, prefix) = named(global, &asked.lock)?;
+        Ok(Request {
+            global,
+            lock,
+            prefix,
+            ttl: asked.ttl,
+            terms,
+            owner_pid: Some(std::process::id()),
+            wait_args: &asked.wait_args,
+            setnx: &asked.setnx,
+            event_args: &asked.event_args,
+            recording: Some(&asked.recording),
+            at_least: asked.at_least,
+        })
+    }
+
+    /// Returns the request of an `acquire`. With --while-pid a keeper renews the lock, and the claim lives with the
+    /// watched process: if the keeper is killed, nobody gets a lock in a directory before that process has ended or the
+    /// lease has expired.
+    ///
+    /// # Errors
+    /// If options contradict each other.
+    pub fn of_acquire(global: &'a GlobalArgs, asked: &'a Acquire) -> Result<Request<'a>, Error> {
+        let upkeep = if asked.while_pid.is_some() { Upkeep::Renewed } else { Upkeep::LeaseOnly };
+        // A process that gets no signal cannot give up.
+        let no_ask = asked.while_pid.is_some() && asked.lost_signal.0.is_none();
+        let terms = terms(upkeep, &asked.sharing, &asked.wait_args, no_ask)?;
+        let (lock, prefix) = named(global, &asked.lock)?;
+        Ok(Request {
+            global,
+            lock,
+            prefix,
+            ttl: asked.ttl(),
+            terms,
+            owner_pid: asked.while_pid,
+            wait_args: &asked.wait_args,
+            setnx: &asked.setnx,
+            event_args: &asked.event_args,
+            recording: None,
+            at_least: None,
+        })
+    }
+
+    /// Makes a new claim, and begins to report its events.
+    pub fn claim(&self) -> anyhow::Result<Claim> {
+        let (owner, reason, now) = (Owner::this_process(), self.wait_args.reason.as_deref(), wall());
+        let (token, beside_setnx) = if self.setnx.setnx_compat {
+            let token = Token::mint_number()?;
+            let record = token.record(self.terms, &owner, reason, now);
+            (token, Some(BesideSetnx { margin: self.setnx.setnx_margin, record }))
+        } else {
+            (Token::mint_for(self.terms, &owner, reason, now)?, None)
+        };
+        let (owner_pid, enclosing) = (self.owner_pid, enclosing()?);
+        let mut claim = Claim { owner_pid, beside_setnx, enclosing, ..Claim::of(self.lock.name.clone(), token) };
+        claim.recording = self.recording.and_then(|recording| recording.recording(&claim));
+        claim.at_least = self.at_least;
+        notify::begin(self.event_args.events.as_ref(), &self.lock, &claim)?;
+        Ok(claim)
+    }
+
+    /// Opens the store, and returns the credentials for it too.
+    ///
+    /// # Errors
+    /// If no server is named, or it cannot do what is requested.
+    pub fn open(&self) -> Result<(Box<dyn Store>, Credentials), Error> {
+        let wants = Wants {
+            min_replicas: self.wait_args.min_replicas,
+            beside_setnx: self.setnx.setnx_compat,
+            sharing: self.terms.sharing,
+            supersedes: self.terms.supersedes != Supersedes::Nobody,
+            records: self.recording.and_then(RecordingArgs::option),
+            ..Wants::default()
+        };
+        open_with_credentials(self.global, self.prefix.clone(), wants)
+    }
+
+    /// Waits for the lock.
+    pub fn wait_for(&self, store: &mut dyn Store, claim: &mut Claim, signals: &mut Signals) -> anyhow::Result<Answer> {
+        let mut waiting = Waiting::new(&self.lock.name, self.terms.sharing);
+        let waited = acquire::for_grant(store, claim, self.ttl, self.wait_options(), signals, &mut waiting);
+        let granted = matches!(waited, Ok(Waited::Granted(_)));
+        waiting.end(granted);
+        // From here on a lease runs.
+        log::urgent(granted);
+        Ok(match waited? {
+            Waited::Granted(lease) => Answer::Granted(self.granted(claim, lease)),
+            Waited::Interrupted(signal) => Answer::Refused(Box::new(Report::Interrupted(signal))),
+            Waited::Busy(refused) => Answer::Refused(Box::new(Report::Busy(Busy {
+                lock: self.lock.clone(),
+                refused: *refused,
+                options: options(self.global, &self.lock),
+                conflict_exit_code: self.wait_args.conflict_exit_code,
+            }))),
+        })
+    }
+
+    /// Notes and reports a grant.
+    fn granted(&self, claim: &mut Claim, mut lease: Lease) -> Lease {
+        // With one slot, the lock is exclusive.
+        if let (None, Sharing::Slots(of)) = (lease.slot, self.terms.sharing)
+            && of.get() == 1
+        {
+            lease.slot = Some(Slot { number: 0, of });
+        }
+        if let Some(recording) = &mut claim.recording {
+            (recording.granted, recording.fence) = (Some(lease.granted), lease.fence);
+        }
+        notify::granted(claim, &lease, self.ttl);
+        if let Some(stale) = &lease.taken_over {
+            let since = words::validity(stale);
+            log::note(format_args!("took over \"{}\" from an old SETNX client: {since}", self.lock.name));
+        }
+        lease
+    }
+
+    fn wait_options(&self) -> WaitOptions {
+        let wait = match self.wait_args.wait {
+            _ if self.wait_args.no_wait => Wait::Not,
+            None => Wait::ForEver,
+            Some(Duration::ZERO) => Wait::Not,
+            Some(wait) => Wait::AtMost(wait),
+        };
+        let queue = if self.wait_args.no_queue { Queueing::Not } else { Queueing::InLine };
+        WaitOptions { wait, queue, server_timeout: self.global.server_timeout }
+    }
+}
+
+/// Returns the terms of a claim.
+///
+/// # Errors
+/// If they contradict each other.
+fn terms(upkeep: Upkeep, sharing: &SharingArgs, waiting: &WaitArgs, no_ask: bool) -> Result<Terms, Error> {
+    let terms = Terms { upkeep, sharing: sharing.sharing(), supersedes: waiting.supersede.unwrap_or_default(), no_ask };
+    let cause = match terms.supersedes {
+        Supersedes::Running if terms.sharing != Sharing::Exclusive => {
+            "a lock that is shared has several holders, and none of them is the one to give up"
+        }
+        Supersedes::Running if terms.no_ask => "--no-ask, or --lost-signal none, keeps newer ones from asking this one",
+        Supersedes::Nobody | Supersedes::Waiting | Supersedes::Running => return Ok(terms),
+    };
+    Err(Error {
+        kind: ErrorKind::Usage,
+        action: "cannot use --supersede=running here".into(),
+        cause: cause.into(),
+        hint: "use --supersede, which concerns only those who wait".into(),
+    })
+}
+
+/// Maximum number of enclosing runs: a server looks for each of them in the list of a lock's holders.
+const MAX_ENCLOSING: usize = 256;
+
+/// Returns the tokens of the enclosing runs, innermost last.
+///
+/// # Errors
+/// If there are too many.
+fn enclosing() -> Result<Vec<Token>, Error> {
+    let held = std::env::var_os(HELD).unwrap_or_default();
+    let tokens: Vec<Token> = held.to_string_lossy().split(' ').filter_map(|token| token.parse().ok()).collect();
+    if tokens.len() > MAX_ENCLOSING {
+        return Err(Error {
+            kind: ErrorKind::Usage,
+            action: format!("cannot tell whether {HELD} has the lock"),
+            cause: format!("it has {} tokens, and {MAX_ENCLOSING} at most are looked for", tokens.len()),
+            hint: "leave out those of runs that have ended".into(),
+        });
+    }
+    Ok(tokens)
+}
