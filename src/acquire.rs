@@ -15,7 +15,7 @@ use crate::output::progress::Waiting;
 use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
 use crate::signals::Signals;
-use crate::store::{AcquireMode, Acquired, Asking, QueuePlace, Store};
+use crate::store::{AcquireMode, Acquired, Asking, LockStatus, Look, QueuePlace, Store};
 use crate::wait::{Limit, Woken};
 use crate::{log, notify};
 
@@ -345,8 +345,8 @@ impl Attempt<'_> {
             return state;
         }
         let limit = Limit::until(Moment::now() + self.parting());
-        match self.store.holders(&self.claim.name, limit) {
-            Ok(seen) if seen.kind == StateKind::Shared => seen,
+        match self.store.look(&self.claim.name, Look::Holders, limit) {
+            Ok(LockStatus { state: seen, .. }) if seen.kind == StateKind::Shared => seen,
             _ => state,
         }
     }

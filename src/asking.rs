@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Holder, LockName, LockState};
 use crate::retry;
-use crate::store::{Asking, LockStatus, Store};
+use crate::store::{Asking, LockStatus, Look, Store};
 
 /// The outcome of a request.
 pub enum Outcome {
@@ -24,7 +24,7 @@ pub enum Outcome {
 /// # Errors
 /// The error of the last attempt.
 pub fn ask(store: &mut dyn Store, name: &LockName, asker: &Asker, within: Duration) -> Result<Outcome, Error> {
-    let LockStatus { state, .. } = retry::insist(within, |limit| store.inspect_holder(name, &asker.of, limit))?;
+    let LockStatus { state, .. } = retry::insist(within, |limit| store.look(name, Look::Holder(&asker.of), limit))?;
     let Some((holder, _)) = state.held_by(&asker.of) else { return Ok(Outcome::NotTheHolder(state)) };
     if !holder.may_be_asked() {
         return Ok(Outcome::Refuses(holder.clone()));

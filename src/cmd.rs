@@ -22,7 +22,7 @@ use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, T
 use crate::report::{Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
-use crate::store::{self, Credentials, Store, Target, TlsFiles};
+use crate::store::{self, Credentials, Feature, Look, Store, Target, TlsFiles};
 use crate::wait::Limit;
 use crate::{log, notify, text};
 
@@ -133,6 +133,22 @@ struct Wants {
     records: Option<&'static str>,
 }
 
+impl Wants {
+    /// Returns what the store has to be able to do, each with the option that asks for it.
+    fn features(&self) -> Vec<(Feature, &'static str)> {
+        let sharing = if self.sharing == Sharing::Shared { "--shared" } else { "--slots" };
+        let wanted = [
+            (self.min_replicas > 0, Feature::Replicas, "--min-replicas"),
+            (self.beside_setnx, Feature::Setnx, "--setnx-compat"),
+            (self.sharing != Sharing::Exclusive, Feature::Sharing, sharing),
+            (self.supersedes, Feature::Superseding, "--supersede"),
+            (self.asks, Feature::Asking, "--ask"),
+            (self.records.is_some(), Feature::Recording, self.records.unwrap_or_default()),
+        ];
+        wanted.into_iter().filter(|(is_wanted, ..)| *is_wanted).map(|(_, feature, option)| (feature, option)).collect()
+    }
+}
+
 /// Returns REDIS_URL. Unset, empty, or not UTF-8, it names no server.
 fn redis_url() -> Option<String> {
     std::env::var("REDIS_URL").ok().filter(|url| !url.trim().is_empty())
@@ -157,38 +173,34 @@ fn open_with_credentials(
     let tls = TlsFiles { ca: file(&global.tls_ca), cert: file(&global.tls_cert), key: file(&global.tls_key) };
     let credentials = Credentials::gather(password_file.map(PathBuf::as_path), &tls)?;
     let target = Target::choose(servers, redis_url.as_deref(), &credentials)?;
-    let senseless = |option: &str, cause: &str, hint: &str| Error {
-        kind: ErrorKind::Usage,
-        action: format!("cannot use {target} with {option}"),
-        cause: cause.into(),
-        hint: hint.into(),
-    };
-    if wants.min_replicas > 0 && !target.is_one_master() {
-        let cause = "there is no one master whose replicas could have a lock";
-        return Err(senseless("--min-replicas", cause, "leave it out, or name one server that has replicas"));
+    let server = target.to_string();
+    let store = store::open(target, prefix, global.server_timeout, wants.min_replicas);
+    match wants.features().into_iter().find(|(feature, _)| !store.can(*feature)) {
+        None => Ok((store, credentials)),
+        Some((feature, option)) => {
+            let (cause, hint) = lacking(feature);
+            let action = format!("cannot use {server} with {option}");
+            Err(Error { kind: ErrorKind::Usage, action, cause: cause.into(), hint: hint.into() })
+        }
     }
-    if wants.beside_setnx && !target.is_one_master() {
-        let cause = "no SETNX client keeps a lock there";
-        return Err(senseless("--setnx-compat", cause, "leave it out, or name the server of those clients"));
+}
+
+/// Returns why a store may lack a feature, and what to do about that.
+fn lacking(feature: Feature) -> (&'static str, &'static str) {
+    let one_server = "leave it out, or name one server";
+    match feature {
+        Feature::Replicas => (
+            "there is no one master whose replicas could have a lock",
+            "leave it out, or name one server that has replicas",
+        ),
+        Feature::Setnx => ("no SETNX client keeps a lock there", "leave it out, or name the server of those clients"),
+        Feature::Sharing => ("a majority of several servers cannot agree on who shares a lock", one_server),
+        Feature::Superseding => ("several servers have no queue", one_server),
+        Feature::Asking => {
+            ("several servers have no place where a holder could be asked", "ask its user, or use --break")
+        }
+        Feature::Recording => ("several servers have no place for a record of runs", one_server),
     }
-    if wants.sharing != Sharing::Exclusive && target.is_quorum() {
-        let option = if wants.sharing == Sharing::Shared { "--shared" } else { "--slots" };
-        let cause = "a majority of several servers cannot agree on who shares a lock";
-        return Err(senseless(option, cause, "leave it out, or name one server"));
-    }
-    if wants.supersedes && target.is_quorum() {
-        let cause = "several servers have no queue";
-        return Err(senseless("--supersede", cause, "leave it out, or name one server"));
-    }
-    if wants.asks && target.is_quorum() {
-        let cause = "several servers have no place where a holder could be asked";
-        return Err(senseless("--ask", cause, "ask its user, or use --break"));
-    }
-    if let Some(option) = wants.records.filter(|_| target.is_quorum()) {
-        let cause = "several servers have no place for a record of runs";
-        return Err(senseless(option, cause, "leave it out, or name one server"));
-    }
-    Ok((store::open(target, prefix, global.server_timeout, wants.min_replicas), credentials))
 }
 
 /// The variable with which the guard of a killed `run` says how that ended, to be recorded.
@@ -216,7 +228,7 @@ pub fn names(global: &GlobalArgs, limit: Limit<'_>) -> Result<Vec<LockName>, Err
 /// If the store cannot tell.
 pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyhow::Result<Vec<HolderId>> {
     let (lock, prefix) = named(global, lock)?;
-    let status = open(global, prefix, Wants::default())?.inspect(&lock.name, limit)?;
+    let status = open(global, prefix, Wants::default())?.look(&lock.name, Look::All, limit)?;
     Ok(status.state.holders().map(|holder| holder.id.clone()).collect())
 }
 

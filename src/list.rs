@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::lock::{LockName, Prefix};
 use crate::report::{History, Named, Row};
-use crate::store::{LockStatus, ScanCursor, Store};
+use crate::store::{Listed, LockStatus, Look, ScanCursor, Store};
 use crate::{log, retry};
 
 /// The locks asked about.
@@ -42,7 +42,7 @@ impl Subject {
         Ok(Seen { rows, doubts: self.doubts(store)? })
     }
 
-    /// Returns [`Store::doubts`], with retries.
+    /// Returns the store's doubts, with retries.
     fn doubts(&self, store: &mut dyn Store) -> Result<Vec<String>, Error> {
         retry::insist(self.timeout, |limit| store.doubts(limit))
     }
@@ -50,7 +50,7 @@ impl Subject {
     fn rows(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {
         let Some(named) = &self.named else { return self.list_page(store, found) };
         let row = |lock: &Named| {
-            let status = retry::insist(self.timeout, |limit| store.inspect(&lock.name, limit))?;
+            let status = retry::insist(self.timeout, |limit| store.look(&lock.name, Look::All, limit))?;
             Ok(Row { lock: lock.clone(), status })
         };
         named.iter().map(row).collect()
@@ -82,8 +82,8 @@ impl Subject {
 
     fn all_histories(&self, store: &mut dyn Store) -> Result<Vec<History>, Error> {
         let (mut cursor, mut names) = (ScanCursor::default(), BTreeSet::new());
-        while let Some(page) = retry::insist(self.timeout, |limit| store.recorded_page(&mut cursor, limit))? {
-            names.extend(page);
+        while let Some(page) = retry::insist(self.timeout, |limit| store.page(Listed::Histories, &mut cursor, limit))? {
+            names.extend(page.into_iter().map(|(name, _)| name));
         }
         let (mut histories, mut unread) = (Vec::new(), Vec::new());
         for name in &names {
@@ -108,12 +108,12 @@ impl Subject {
     fn list_page(&self, store: &mut dyn Store, found: &mut dyn FnMut(usize)) -> Result<Vec<Row>, Error> {
         let mut cursor = ScanCursor::default();
         let mut all: BTreeMap<LockName, LockStatus> = BTreeMap::new();
-        while let Some(page) = retry::insist(self.timeout, |limit| store.list_page(&mut cursor, limit))? {
+        while let Some(page) = retry::insist(self.timeout, |limit| store.page(Listed::Locks, &mut cursor, limit))? {
             for (name, status) in page {
                 // A lock released since it was listed leaves the list.
-                match status.is_free() {
-                    true => all.remove(&name),
-                    false => all.insert(name, status),
+                match status.filter(|status| !status.is_free()) {
+                    None => all.remove(&name),
+                    Some(status) => all.insert(name, status),
                 };
             }
             found(all.len());

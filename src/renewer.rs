@@ -84,7 +84,7 @@ fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
     if claim.token.is_beside_setnx() {
         apart = apart.min(AT_MOST_APART_BESIDE_SETNX);
     }
-    if store.may_be_called_off() {
+    if store.watch().may_be_called_off {
         apart = apart.min(AT_MOST_APART_WHILE_IMPORTED);
     }
     apart
@@ -223,7 +223,7 @@ impl Lock {
 
     /// Returns a descriptor that is readable when the connection has closed, if that is to cause a renewal.
     fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.store.disconnect_fd().filter(|_| self.calm_until.passed())
+        self.store.watch().disconnect_fd.filter(|_| self.calm_until.passed())
     }
 
     /// Returns when to wake up for a renewal due at `next`: earlier, if a closed connection counts again before that.

@@ -32,82 +32,19 @@ pub use url::{Target, here};
 
 /// A lock store: a server, a quorum of servers or a directory. One thread uses it at a time.
 pub trait Store: Send {
-    /// Requests a lock. Repeating a request with the same token is idempotent: the store grants the lock again to the
-    /// token that holds it. A quorum uses a new token for each request and stores it in `claim`. The answer that grants
-    /// nothing says whether the claimant would wait for itself: where that is not known, it is an error.
-    fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error>;
+    /// Carries out an operation. The functions of `dyn Store` say what each does, and take its reply.
+    fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error>;
 
     /// After an `acquire` that was not granted, waits until it is worth retrying.
     fn pause(&mut self, limit: Limit<'_>) -> Woken;
-
-    /// Moves the expiry to a full ttl from now, if this token still holds the lock; but never nearer, if another
-    /// process may renew the lock and counts on it ([`Claim::may_shorten`]).
-    fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error>;
-
-    /// Moves the expiry as `renew` does, for the last time: from now on the claim ends only when it expires, even if
-    /// its holder dies. Records the end of its run, as `release` does.
-    fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
-        self.renew(claim, rest, limit)
-    }
-
-    /// Releases the lock, if this token still holds it, and records the end of its run, if it is to be recorded and has
-    /// ended. Also undoes an `acquire` whose reply is outstanding.
-    fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error>;
 
     /// Leaves the claim for another process to release. On return, no request is outstanding that could set the key
     /// again.
     fn leave(&mut self, _claim: &Claim) {}
 
-    /// Releases a lock that the holder known as `id` has, if it is still the holder.
-    fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error>;
-
-    /// Asks a holder to give a lock up, or takes that back if the holder has not found it: it finds the asker's token when it
-    /// renews the lock. The request may be forgotten after a minute; to repeat it renews it.
-    fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error>;
-
-    /// Returns the holder and the waiters of a lock.
-    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error>;
-
-    /// Does the same; the holder known as `id` is listed even where there are more holders than are listed.
-    fn inspect_holder(&mut self, name: &LockName, _id: &HolderId, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        self.inspect(name, limit)
-    }
-
-    /// Returns the state of a lock with its holders, for people to read.
-    fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
-        Ok(self.inspect(name, limit)?.state)
-    }
-
-    /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
-    fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error>;
-
-    /// Returns warnings about the statuses that the store has returned: that a replica shows them, or that something of
-    /// them is not known.
-    ///
-    /// # Errors
-    /// If they come from a replica that does not hear from its master: they may be of any age.
-    fn doubts(&mut self, _limit: Limit<'_>) -> Result<Vec<String>, Error> {
-        Ok(Vec::new())
-    }
-
-    /// Returns the names of all locks, sorted.
-    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error>;
-
-    /// Returns the names of the next locks that have recorded runs, in any order and perhaps twice; a page may be empty,
-    /// and `None` is the end.
-    fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error>;
-
-    /// Returns the next locks and their status, in any order; a page may be empty, and `None` is the end. A lock may
-    /// occur twice: the later status counts.
-    fn list_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
-        if !cursor.has_begun {
-            cursor.names = self.names(limit)?;
-            cursor.has_begun = true;
-        }
-        let Some(name) = cursor.names.last() else { return Ok(None) };
-        let status = self.inspect(name, limit)?;
-        Ok(Some(cursor.names.pop().map(|name| (name, status)).into_iter().collect()))
-    }
+    /// Returns the next of what is listed, in any order; a page may be empty, and `None` is the end. A lock may occur
+    /// twice: the later status counts.
+    fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error>;
 
     /// Checks for risks to locks, and tries a lock. `limit` covers reaching the store; after that the store's own
     /// timeout applies to each reply.
@@ -115,12 +52,6 @@ pub trait Store: Send {
     /// # Errors
     /// If the store cannot be reached. Later failures are findings.
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error>;
-
-    /// Returns a descriptor that keeps the claim until its lease ends while nxlock or its guard has it open, if the store
-    /// has one. The store owns it.
-    fn claim_fd(&self) -> Option<RawFd> {
-        None
-    }
 
     /// Opens a descriptor for the command to inherit, if the store has one: while a process has it open, nobody else gets
     /// the lock, whatever becomes of nxlock, its guard and the lease, unless the lock is released.
@@ -131,13 +62,171 @@ pub trait Store: Send {
         Ok(None)
     }
 
-    /// Returns a descriptor that is readable when the connection to the server has ended, if there is one.
-    fn disconnect_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Returns what a holder watches, or a waiter.
+    fn watch(&self) -> Watch<'_> {
+        Watch::default()
+    }
 
-    /// Whether the server that has the lock is only about to become responsible for it, as its last answer showed:
-    /// if the cluster calls the move off, the lock is lost without a word.
-    fn may_be_called_off(&self) -> bool {
-        false
+    /// Returns whether locks there may be used like this.
+    fn can(&self, feature: Feature) -> bool;
+}
+
+/// An operation on a lock.
+pub enum Op<'a> {
+    Acquire(&'a mut Claim, Ttl, AcquireMode),
+    Renew(&'a Claim, Ttl),
+    LetEnd(&'a Claim, Ttl),
+    Release(&'a Claim),
+    Break(&'a LockName, &'a HolderId),
+    Ask(&'a LockName, &'a Asker, Asking),
+    Look(&'a LockName, Look<'a>),
+    History(&'a LockName),
+    Doubts,
+}
+
+/// The reply to an operation.
+pub enum Reply {
+    Acquired(Acquired),
+    Renewed(Renewed),
+    Released(Released),
+    Asked(()),
+    Seen(LockStatus),
+    History(Vec<Run>),
+    Doubts(Vec<String>),
+}
+
+/// What to look at.
+#[derive(Clone, Copy)]
+pub enum Look<'a> {
+    /// The holders and the waiters.
+    All,
+    /// The same; the holder known as this is listed even where there are more than are listed.
+    Holder(&'a HolderId),
+    /// The holders, for people to read.
+    Holders,
+}
+
+/// What a store can list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// All locks, with their status.
+    Locks,
+    /// The names of all locks.
+    Names,
+    /// The names of the locks that have recorded runs.
+    Histories,
+}
+
+/// What a holder watches, or a waiter.
+#[derive(Default)]
+pub struct Watch<'a> {
+    /// A descriptor that keeps the claim until its lease ends while nxlock or its guard has it open, if the store has one.
+    /// The store owns it.
+    pub claim_fd: Option<RawFd>,
+    /// A descriptor that is readable when the connection to the server has ended, if there is one.
+    pub disconnect_fd: Option<BorrowedFd<'a>>,
+    /// The server that has the lock is only about to become responsible for it, as its last answer showed: if the cluster
+    /// calls the move off, the lock is lost without a word.
+    pub may_be_called_off: bool,
+    /// A waiter is woken when it is its turn.
+    pub hears: bool,
+}
+
+/// What not every store can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// A grant that counts only once replicas have it.
+    Replicas,
+    /// A key shared with old `SETNX` clients.
+    Setnx,
+    Sharing,
+    Superseding,
+    Asking,
+    Recording,
+}
+
+/// Takes the reply to an operation out of the replies to all.
+macro_rules! reply {
+    ($step:expr, $reply:ident) => {
+        match $step? {
+            Reply::$reply(reply) => Ok(reply),
+            _ => Err(Error::internal("cannot use the store", &"it replies to another operation")),
+        }
+    };
+}
+
+impl dyn Store + '_ {
+    /// Requests a lock. Repeating a request with the same token is idempotent: the store grants the lock again to the
+    /// token that holds it. A quorum uses a new token for each request and stores it in `claim`. The answer that grants
+    /// nothing says whether the claimant would wait for itself: where that is not known, it is an error.
+    pub fn acquire(
+        &mut self,
+        claim: &mut Claim,
+        ttl: Ttl,
+        mode: AcquireMode,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Error> {
+        reply!(self.step(Op::Acquire(claim, ttl, mode), limit), Acquired)
+    }
+
+    /// Moves the expiry to a full ttl from now, if this token still holds the lock; but never nearer, if another
+    /// process may renew the lock and counts on it ([`Claim::may_shorten`]).
+    pub fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        reply!(self.step(Op::Renew(claim, ttl), limit), Renewed)
+    }
+
+    /// Moves the expiry as `renew` does, for the last time: from now on the claim ends only when it expires, even if
+    /// its holder dies. Records the end of its run, as `release` does.
+    pub fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        reply!(self.step(Op::LetEnd(claim, rest), limit), Renewed)
+    }
+
+    /// Releases the lock, if this token still holds it, and records the end of its run, if it is to be recorded and has
+    /// ended. Also undoes an `acquire` whose reply is outstanding.
+    pub fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
+        reply!(self.step(Op::Release(claim), limit), Released)
+    }
+
+    /// Releases a lock that the holder known as `id` has, if it is still the holder.
+    pub fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
+        reply!(self.step(Op::Break(name, id), limit), Released)
+    }
+
+    /// Asks a holder to give a lock up, or takes that back if the holder has not found it: it finds the asker's token when
+    /// it renews the lock. The request may be forgotten after a minute; to repeat it renews it.
+    pub fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error> {
+        reply!(self.step(Op::Ask(name, asker, asking), limit), Asked)
+    }
+
+    /// Returns the holders and the waiters of a lock, or some of them.
+    pub fn look(&mut self, name: &LockName, what: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
+        reply!(self.step(Op::Look(name, what), limit), Seen)
+    }
+
+    /// Returns the names of all locks, sorted.
+    pub fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
+        let (mut cursor, mut names) = (ScanCursor::default(), Vec::new());
+        while let Some(page) = self.page(Listed::Names, &mut cursor, limit)? {
+            names.extend(page.into_iter().map(|(name, _)| name));
+        }
+        // SCAN may return a key twice, and so may two servers of which one migrates its keys to the other.
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
+    pub fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
+        reply!(self.step(Op::History(name), limit), History)
+    }
+
+    /// Returns warnings about the statuses that the store has returned: that a replica shows them, or that something of
+    /// them is not known.
+    ///
+    /// # Errors
+    /// If they come from a replica that does not hear from its master: they may be of any age.
+    pub fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
+        reply!(self.step(Op::Doubts, limit), Doubts)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, Holder, HolderId, LockState, Owner, Token, words};
 use crate::report::{Answer, Asked, NotYours, Released, Report, Wanted};
 use crate::retry::{self, Backoff, ReleaseAnswer};
-use crate::store::{Asking, LockStatus};
+use crate::store::{Asking, LockStatus, Look};
 use crate::wait::Limit;
 use crate::{asking, keeper, log};
 
@@ -98,7 +98,7 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
     loop {
         // Only waits: nobody tells when the holder has given up.
         let _ = Limit::until(until.min(Moment::now() + backoff.next())).wait_for(&[]);
-        let seen = retry::insist(timeout, |limit| store.inspect_holder(&lock.name, id, limit));
+        let seen = retry::insist(timeout, |limit| store.look(&lock.name, Look::Holder(id), limit));
         match seen {
             Ok(LockStatus { state, .. }) if is_over(&state, id) => {
                 // The holder has done so, unless it ended before it was to renew the lock.

@@ -64,7 +64,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     };
     let terminal = Terminal::find();
     let until_at_least = asked.at_least.map(|least| lease.granted + least);
-    let claim_fd = store.claim_fd();
+    let claim_fd = store.watch().claim_fd;
     keep_files_from_the_command(global);
     let mask = signals.inherited();
     // Before the fork: the guard does as little as possible.

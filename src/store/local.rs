@@ -25,7 +25,7 @@ mod waiter;
 mod waiters;
 
 use std::fs::File;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,8 @@ pub mod files {
 }
 
 use super::{
-    AcquireMode, Acquired, Asking, Kept, LockStatus, Probed, Released, Renewed, ScanCursor, Store, poll_pause,
+    AcquireMode, Acquired, Asking, Feature, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed, Reply,
+    ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::{Boot, Moment};
 use crate::error::{Error, ErrorKind};
@@ -301,7 +302,7 @@ fn listed_record(
     }
 }
 
-impl Store for Local {
+impl Local {
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
         // Read before the request: the lease in the record starts later.
         let asked = Moment::now();
@@ -368,13 +369,6 @@ impl Store for Local {
         Ok(acquired)
     }
 
-    fn pause(&mut self, limit: Limit<'_>) -> Woken {
-        match &self.waiting {
-            Some(waiting) => waiting.wait(limit),
-            None => limit.rest(self.look_at, &[]),
-        }
-    }
-
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         self.extend(claim, ttl, false, limit)
     }
@@ -409,7 +403,7 @@ impl Store for Local {
         asked.map(drop).map_err(|fault| self.error("ask for", Some(name), fault))
     }
 
-    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
+    fn look_at(&mut self, name: &LockName, _: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
         let key = self.prefix.key(name);
         let status = self.transaction(&key, false, limit, |transaction, _, _| transaction.inspect());
         let status = status.map_err(|fault| self.error("inspect", Some(name), fault))?;
@@ -426,21 +420,54 @@ impl Store for Local {
         Ok(history.unwrap_or_default())
     }
 
-    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        self.listed(limit, |_, record| Ok(record.state != State::Free))
+    fn doubts(&mut self, _: Limit<'_>) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+impl Store for Local {
+    fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
+        Ok(match op {
+            Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
+            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
+            Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
+            Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
+            Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
+            Op::Look(name, what) => Reply::Seen(self.look_at(name, what, limit)?),
+            Op::History(name) => Reply::History(self.history(name, limit)?),
+            Op::Doubts => Reply::Doubts(self.doubts(limit)?),
+        })
     }
 
-    fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
-        if cursor.has_begun {
-            return Ok(None);
+    fn pause(&mut self, limit: Limit<'_>) -> Woken {
+        match &self.waiting {
+            Some(waiting) => waiting.wait(limit),
+            None => limit.rest(self.look_at, &[]),
         }
-        let has_runs = |directory: &OpenDirectory, record: &Record| {
-            // A damaged one is reported by its name.
-            Ok(recording::recorded(directory, &record.key).map_or(true, |runs| runs.all().next().is_some()))
-        };
-        let names = self.listed(limit, has_runs)?;
-        cursor.has_begun = true;
-        Ok(Some(names))
+    }
+
+    fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
+        if !cursor.has_begun {
+            cursor.names = match listed {
+                Listed::Locks | Listed::Names => self.listed(limit, |_, record| Ok(record.state != State::Free)),
+                // A damaged one is reported by its name.
+                Listed::Histories => self.listed(limit, |directory, record| {
+                    Ok(recording::recorded(directory, &record.key).map_or(true, |runs| runs.all().next().is_some()))
+                }),
+            }?;
+            cursor.has_begun = true;
+        }
+        if listed != Listed::Locks {
+            let names = std::mem::take(&mut cursor.names);
+            return Ok(
+                Some(names.into_iter().map(|name| (name, None)).collect()).filter(|page: &Page| !page.is_empty())
+            );
+        }
+        let Some(name) = cursor.names.last().cloned() else { return Ok(None) };
+        let status = self.look_at(&name, Look::All, limit)?;
+        cursor.names.pop();
+        Ok(Some(vec![(name, Some(status))]))
     }
 
     fn probe(&mut self, _: Limit<'_>) -> Result<Probed, Error> {
@@ -448,17 +475,17 @@ impl Store for Local {
         Ok(Probed::of(&self.directory, findings))
     }
 
-    fn claim_fd(&self) -> Option<RawFd> {
-        self.held.as_ref().map(HolderFile::fd)
-    }
-
     fn command_fd(&self) -> Result<Option<OwnedFd>, Error> {
         let opened = self.held.as_ref().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
         opened.transpose().map_err(|fault| self.error("keep a lock", None, fault))
     }
 
-    fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn watch(&self) -> Watch<'_> {
+        Watch { claim_fd: self.held.as_ref().map(HolderFile::fd), hears: true, ..Watch::default() }
+    }
+
+    fn can(&self, feature: Feature) -> bool {
+        !matches!(feature, Feature::Replicas | Feature::Setnx)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use super::{AcquireMode, Acquired, Released, Renewed, Store};
+use super::{AcquireMode, Acquired, Look, Released, Renewed, Store};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
@@ -77,14 +77,6 @@ pub struct Trial {
     pub handed_over: Duration,
 }
 
-/// What the trial checks on its way.
-pub struct Seen<S> {
-    /// Whether the user may inspect locks.
-    pub look: bool,
-    /// Returns whether the store can wake a waiter.
-    pub heard: fn(&S) -> bool,
-}
-
 /// Long enough for any usable server; if nxlock is killed, the lock expires.
 const TTL: Duration = Duration::from_secs(30);
 
@@ -96,15 +88,15 @@ pub fn scratch_name() -> Result<LockName, Error> {
         .map_err(|error: String| Error::internal("cannot make up a name", &error))
 }
 
-/// Acquires a lock, renews and inspects it, lets a second client wait for it, and hands the lock over to that client.
+/// Acquires a lock, renews it and looks at it if the user may, lets a second client wait for it, and hands the lock over to that client.
 ///
 /// # Errors
 /// The first step that failed. The locks taken so far are released as far as possible.
-pub fn try_lock<S: Store>(
-    [first, second]: [&mut S; 2],
+pub fn try_lock(
+    [first, second]: [&mut dyn Store; 2],
     name: &LockName,
     limit: impl Fn() -> Limit<'static>,
-    seen: &Seen<S>,
+    may_look: bool,
 ) -> Result<Trial, Error> {
     let claim = || {
         let token = Token::mint(&Owner::this_process(), Some("nxlock check"), wall());
@@ -112,7 +104,7 @@ pub fn try_lock<S: Store>(
         Ok::<_, Error>(Claim::of(name.clone(), token))
     };
     let (mut ours, mut others) = (claim()?, claim()?);
-    let trial = go_through([first, second], [&mut ours, &mut others], &limit, seen);
+    let trial = go_through([&mut *first, &mut *second], [&mut ours, &mut others], &limit, may_look);
     if trial.is_err() {
         // A release may be the one thing that is not permitted: the claims then expire.
         let _ = second.release(&others, limit());
@@ -121,11 +113,11 @@ pub fn try_lock<S: Store>(
     trial
 }
 
-fn go_through<S: Store>(
-    [first, second]: [&mut S; 2],
+fn go_through(
+    [first, second]: [&mut dyn Store; 2],
     [ours, others]: [&mut Claim; 2],
     limit: &impl Fn() -> Limit<'static>,
-    seen: &Seen<S>,
+    may_look: bool,
 ) -> Result<Trial, Error> {
     let ttl = Ttl::at_least(TTL);
     let name = ours.name.clone();
@@ -139,13 +131,13 @@ fn go_through<S: Store>(
         return Err(wrong("a name that is nobody's is held by somebody"));
     };
     let Renewed::Kept(_) = first.renew(ours, ttl, limit())? else { return Err(wrong("it was lost at once")) };
-    if seen.look && !first.inspect(&name, limit())?.state.is_held_with(&ours.token) {
+    if may_look && !first.look(&name, Look::All, limit())?.state.is_held_with(&ours.token) {
         return Err(wrong("it was lost at once"));
     }
     let Acquired::Held(_, place) = second.acquire(others, ttl, AcquireMode::Queue, limit())? else {
         return Err(wrong("it was granted to two"));
     };
-    let heard = (seen.heard)(second);
+    let heard = second.watch().hears;
     let Released::Done = first.release(ours, limit())? else {
         return Err(wrong("it was lost before it was given back"));
     };

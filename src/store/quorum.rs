@@ -16,16 +16,16 @@ mod node;
 mod tally;
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::redis::endpoint::Endpoint;
 use super::{
-    AcquireMode, Acquired, Asking, Kept, LockStatus, Probed, QueuePlace, Released, Renewed, ScanCursor, Store,
+    AcquireMode, Acquired, Feature, Kept, Listed, LockStatus, Look, Op, Page, Probed, QueuePlace, Released, Renewed,
+    Reply, ScanCursor, Store,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, Run, StateKind, Token, Ttl};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Ttl};
 use crate::wait::{Limit, Woken};
 use contention::Contention;
 use fanout::{Fanout, Stragglers};
@@ -311,7 +311,7 @@ fn unable(error: &io::Error) -> Error {
     Error::internal("cannot speak to several servers at once", &crate::text::plain(error))
 }
 
-impl Store for Quorum {
+impl Quorum {
     fn acquire(
         &mut self,
         claim: &mut Claim,
@@ -339,10 +339,6 @@ impl Store for Quorum {
         }
     }
 
-    fn pause(&mut self, limit: Limit<'_>) -> Woken {
-        limit.rest(self.contention.at, &[])
-    }
-
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         // A key that is set again could outlive its release by another process: only the process that keeps the claim
         // knows that no release is under way.
@@ -351,13 +347,6 @@ impl Store for Quorum {
 
     fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         self.extend(claim, rest, false, limit)
-    }
-
-    fn leave(&mut self, claim: &Claim) {
-        if let Some(mut fanout) = self.fanout.take() {
-            fanout.close();
-            fanout.put(&Request::Leave(claim.clone()), Moment::now(), |_| true);
-        }
     }
 
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
@@ -369,18 +358,6 @@ impl Store for Quorum {
             return Ok(Released::Done);
         }
         Err(self.too_few("release", Some(&claim.name), &votes))
-    }
-
-    fn ask(&mut self, name: &LockName, _: &Asker, _: Asking, _: Limit<'_>) -> Result<(), Error> {
-        Err(Error::internal(&format!("cannot ask for \"{name}\""), &"several servers have no place for that"))
-    }
-
-    fn history(&mut self, _: &LockName, _: Limit<'_>) -> Result<Vec<Run>, Error> {
-        Ok(Vec::new())
-    }
-
-    fn recorded_page(&mut self, _: &mut ScanCursor, _: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
-        Ok(None)
     }
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
@@ -412,7 +389,7 @@ impl Store for Quorum {
         })
     }
 
-    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
+    fn look_at(&mut self, name: &LockName, _: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
         let votes = self.ask(&Request::Look(name.clone()), limit, Stragglers::Awaited, tally::is_clear)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("inspect", Some(name), &votes));
@@ -448,12 +425,56 @@ impl Store for Quorum {
         names.dedup();
         Ok(names)
     }
+}
+
+impl Store for Quorum {
+    fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
+        Ok(match op {
+            Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
+            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
+            Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
+            Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
+            Op::Ask(name, ..) => {
+                let action = format!("cannot ask for \"{name}\"");
+                return Err(Error::internal(&action, &"several servers have no place for that"));
+            }
+            Op::Look(name, what) => Reply::Seen(self.look_at(name, what, limit)?),
+            Op::History(_) => Reply::History(Vec::new()),
+            Op::Doubts => Reply::Doubts(self.doubts(limit)?),
+        })
+    }
+
+    fn pause(&mut self, limit: Limit<'_>) -> Woken {
+        limit.rest(self.contention.at, &[])
+    }
+
+    fn leave(&mut self, claim: &Claim) {
+        if let Some(mut fanout) = self.fanout.take() {
+            fanout.close();
+            fanout.put(&Request::Leave(claim.clone()), Moment::now(), |_| true);
+        }
+    }
+
+    fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
+        if !cursor.has_begun {
+            cursor.names = if listed == Listed::Histories { Vec::new() } else { self.names(limit)? };
+            cursor.has_begun = true;
+        }
+        let Some(name) = cursor.names.last().cloned() else { return Ok(None) };
+        let status = match listed {
+            Listed::Locks => Some(self.look_at(&name, Look::All, limit)?),
+            Listed::Names | Listed::Histories => None,
+        };
+        cursor.names.pop();
+        Ok(Some(vec![(name, status)]))
+    }
 
     fn probe(&mut self, _limit: Limit<'_>) -> Result<Probed, Error> {
         Ok(check::probe(&self.endpoints, &self.prefix, self.timeout))
     }
 
-    fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn can(&self, _: Feature) -> bool {
+        false
     }
 }

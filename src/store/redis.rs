@@ -30,13 +30,13 @@ pub mod tls;
 pub mod topology;
 mod voting;
 
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use super::{
-    AcquireMode, Acquired, Asking, Kept, LockStatus, Page, Probed, Released, Renewed, ScanCursor, Store, poll_pause,
+    AcquireMode, Acquired, Asking, Feature, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed, Reply,
+    ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -45,7 +45,6 @@ use crate::log;
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
-use list::Listed;
 use queue::QueueEntry;
 use reply::{Answer, Operation, Unexpected};
 use request::{Request, Verb};
@@ -492,8 +491,14 @@ fn not_a_lock(whose: Result<Option<LockState>, Error>) -> Result<Option<LockStat
     }
 }
 
-impl Store for Server {
-    fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
+impl Server {
+    pub fn acquire(
+        &mut self,
+        claim: &mut Claim,
+        ttl: Ttl,
+        mode: AcquireMode,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Error> {
         let operation = Operation::to("acquire", &claim.name);
         let by_script = |server: &mut Server| server.acquire_by_script(&operation, claim, ttl, mode, limit);
         let acquired = match needs_scripts(claim) {
@@ -525,14 +530,7 @@ impl Store for Server {
         Ok(acquired)
     }
 
-    fn pause(&mut self, limit: Limit<'_>) -> Woken {
-        if let Some(entry) = &mut self.entry {
-            return entry.wait(limit);
-        }
-        limit.rest(self.look_at, &[])
-    }
-
-    fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+    pub fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         let operation = Operation::to("renew", &claim.name);
         let by_script = |server: &mut Server| server.renew_by_script(&operation, claim, ttl, limit);
         let renewed = match claim.token.is_share() || claim.token.is_beside_setnx() {
@@ -552,7 +550,7 @@ impl Store for Server {
         }
     }
 
-    fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+    pub fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         // Before the lock may end. That it fails is no reason to let the lock end.
         let operation = Operation::to("record the run under", &claim.name);
         let soon = limit.no_later_than(Moment::now() + self.client.timeout / 4);
@@ -570,14 +568,14 @@ impl Store for Server {
         Ok(renewed)
     }
 
-    fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
+    pub fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
         self.entry = None;
         let released = self.release_as(&Operation::to("release", &claim.name), claim, limit);
         self.undo_outstanding(claim, limit);
         released
     }
 
-    fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
+    pub fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
         let operation = Operation::to("break", name);
         let (LockStatus { state, .. }, tokens) = self.look(&operation, Some(id), 0, limit)?;
         let Some(token) = tokens.into_iter().find(|token| token.id().as_ref() == Some(id)) else {
@@ -595,49 +593,69 @@ impl Store for Server {
         }
     }
 
-    fn inspect(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        Ok(self.look(&Operation::to("inspect", name), None, WAITERS, limit)?.0)
+    fn look_at(&mut self, name: &LockName, what: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
+        let (among, waiters) = match what {
+            Look::All => (None, WAITERS),
+            Look::Holder(id) => (Some(id), WAITERS),
+            Look::Holders => (None, 0),
+        };
+        Ok(self.look(&Operation::to("inspect", name), among, waiters, limit)?.0)
     }
 
-    fn inspect_holder(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        Ok(self.look(&Operation::to("inspect", name), Some(id), WAITERS, limit)?.0)
-    }
-
-    fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
+    pub fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
         let no_scripts = (self.denies_scripts && !self.runs_scripts)
             .then(|| format!("{} does not run scripts for us: who waits, and the fence, are not known", self.client));
         Ok(self.doubtful_origin(limit)?.into_iter().chain(no_scripts).collect())
     }
 
-    fn holders(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockState, Error> {
-        Ok(self.look(&Operation::to("inspect", name), None, 0, limit)?.0.state)
-    }
-
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
         self.recorded_runs(name, limit)
     }
+}
 
-    fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        self.listed(limit)
+impl Store for Server {
+    fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
+        Ok(match op {
+            Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
+            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
+            Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
+            Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
+            Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
+            Op::Look(name, what) => Reply::Seen(self.look_at(name, what, limit)?),
+            Op::History(name) => Reply::History(self.history(name, limit)?),
+            Op::Doubts => Reply::Doubts(self.doubts(limit)?),
+        })
     }
 
-    fn recorded_page(&mut self, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Vec<LockName>>, Error> {
-        self.next_names(Listed::Histories, cursor, limit)
+    fn pause(&mut self, limit: Limit<'_>) -> Woken {
+        if let Some(entry) = &mut self.entry {
+            return entry.wait(limit);
+        }
+        limit.rest(self.look_at, &[])
     }
 
-    fn list_page(&mut self, list_page: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
-        self.next_page(list_page, limit)
+    fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
+        match listed {
+            Listed::Locks => self.next_page(cursor, limit),
+            Listed::Names | Listed::Histories => {
+                let names = self.next_names(listed, cursor, limit)?;
+                Ok(names.map(|names| names.into_iter().map(|name| (name, None)).collect()))
+            }
+        }
     }
 
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error> {
         check::probe(self, limit)
     }
 
-    fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.client.disconnect_fd()
+    fn watch(&self) -> Watch<'_> {
+        let disconnect_fd = self.client.disconnect_fd();
+        let hears = self.entry.as_ref().is_some_and(QueueEntry::hears);
+        Watch { claim_fd: None, disconnect_fd, may_be_called_off: self.is_imported, hears }
     }
 
-    fn may_be_called_off(&self) -> bool {
-        self.is_imported
+    fn can(&self, _: Feature) -> bool {
+        true
     }
 }

@@ -3,8 +3,8 @@
 use super::redis::endpoint::Endpoint;
 use super::{LockName, LockStatus};
 
-/// Some of the locks, and the status of each.
-pub type Page = Vec<(LockName, LockStatus)>;
+/// Some of the locks, and the status of each if that is listed too.
+pub type Page = Vec<(LockName, Option<LockStatus>)>;
 
 /// Progress of a scan over all locks. After an error, the caller requests the same page again.
 #[derive(Default)]

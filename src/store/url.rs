@@ -68,19 +68,6 @@ impl Target {
         }
     }
 
-    /// Returns whether each lock has one master, which replicas may copy.
-    pub fn is_one_master(&self) -> bool {
-        match self {
-            Target::Redis(_) => true,
-            Target::Quorum(_) | Target::Local(_) => false,
-        }
-    }
-
-    /// Returns whether a majority of several servers decides.
-    pub fn is_quorum(&self) -> bool {
-        matches!(self, Target::Quorum(_))
-    }
-
     /// Returns whether the URLs, or the credentials they were parsed with, yield a login.
     pub fn has_login(&self) -> bool {
         match self {

@@ -132,6 +132,25 @@ fn waiters_of_both_kinds_stand_in_one_line() {
 }
 
 #[test]
+fn a_waiter_for_whom_it_is_reserved_is_named() {
+    let redis = Redis::start();
+    let holder = had(&redis, &[]);
+    let mut next = queued(&redis, &["--reason", "second"]);
+    let id = lock_status(&redis)["queue"][0]["id"].clone();
+    next.freeze();
+    holder.leaves();
+    let seen = lock_status(&redis);
+    assert_eq!((&seen["state"], &seen["holder"]["id"]), (&"reserved".into(), &id), "{seen}");
+    assert_eq!((&seen["holder"]["pid"], &seen["holder"]["reason"]), (&next.pid().into(), &"second".into()), "{seen}");
+    let refused = redis.nxlock(["run", "--key", KEY, "-n", "--", "true"]).run().exits(75);
+    refused.says(&format!("pid {}", next.pid())).never_says("another program");
+    next.goes_on();
+    next.up();
+    next.leaves();
+    assert!(!redis.exists(WAITERS));
+}
+
+#[test]
 fn a_waiter_that_was_killed_is_passed_over_and_a_killed_holder_followed() {
     let redis = Redis::start();
     let holder = had(&redis, &["-t", "3s"]);

@@ -8,7 +8,7 @@ use super::directory::{OpenDirectory, Part};
 use super::fault::LocalError;
 use super::{Local, filesystem};
 use crate::clock::{Boot, Moment};
-use crate::store::probe::{Finding, Seen, finely, scratch_name, try_lock};
+use crate::store::probe::{Finding, finely, scratch_name, try_lock};
 use crate::text;
 use crate::wait::Limit;
 
@@ -48,7 +48,7 @@ fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
     let mut other = Local::new(local.directory.clone(), prefix.clone(), timeout);
     let limit = || Limit::until(Moment::now() + timeout.max(Duration::from_millis(100)));
     let trial = scratch_name().and_then(|name| {
-        let trial = try_lock([&mut *local, &mut other], &name, limit, &Seen { look: true, heard: |_| true });
+        let trial = try_lock([&mut *local, &mut other], &name, limit, true);
         let key = prefix.key(&name);
         for part in Part::ALL {
             // If this fails, a sweep removes the file after a day.

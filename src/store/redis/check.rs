@@ -7,13 +7,12 @@ use redis::{Cmd, Value, cmd};
 use super::Server;
 use super::acl::{self, Rights};
 use super::info::{Info, Saving};
-use super::queue::QueueEntry;
 use super::reply::{self, Operation, Peer, Unexpected};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{LockName, companion_key};
-use crate::store::probe::{Finding, Probed, ProbedServer, Seen, Trial, finely, scratch_name, try_lock};
+use crate::store::probe::{Finding, Probed, ProbedServer, Trial, finely, scratch_name, try_lock};
 use crate::text::clean;
 use crate::wait::Limit;
 
@@ -244,11 +243,8 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
     let timeout = server.client.timeout;
     let mut other = Server::new(server.client.topology().clone(), server.prefix.clone(), timeout, server.min_replicas);
     let limit = || Limit::until(Moment::now() + timeout);
-    let seen = Seen {
-        look: !rights.look.iter().any(|rule| rule == "+type"),
-        heard: |other: &Server| other.entry.as_ref().is_some_and(QueueEntry::hears),
-    };
-    let trial = try_lock([&mut *server, &mut other], name, limit, &seen);
+    let may_look = !rights.look.iter().any(|rule| rule == "+type");
+    let trial = try_lock([&mut *server, &mut other], name, limit, may_look);
     forget(server, name);
     let Trial { fence, queued, heard, handed_over } = match trial {
         Ok(trial) => trial,

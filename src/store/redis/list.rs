@@ -9,6 +9,7 @@ use super::request::{self, RUNS, Request};
 use super::{Server, WAITERS};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{LockName, companion_key};
+use crate::store::Listed;
 use crate::store::scan::{Page, Pages, ScanCursor};
 use crate::text;
 use crate::wait::Limit;
@@ -19,20 +20,12 @@ const SCANNED: usize = 500;
 /// Locks inspected at once.
 const TOGETHER: usize = 100;
 
-/// The keys that a listing is of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Listed {
-    Locks,
-    /// The records of runs, each under the name of its lock.
-    Histories,
-}
-
 impl Listed {
     /// Returns the pattern of these keys, as SCAN matches it.
     fn pattern(self, prefix: &str) -> String {
         let all = format!("{}*", glob_escaped(prefix));
         match self {
-            Listed::Locks => all,
+            Listed::Locks | Listed::Names => all,
             Listed::Histories => companion_key(&all, RUNS),
         }
     }
@@ -41,7 +34,7 @@ impl Listed {
     fn name(self, prefix: &str, key: &str) -> Option<LockName> {
         // A key whose rest is no name is no lock: companion keys, for example, begin with a brace.
         let lock = match self {
-            Listed::Locks => key,
+            Listed::Locks | Listed::Names => key,
             Listed::Histories => key.strip_prefix('{')?.strip_suffix(&format!("}}:{RUNS}"))?,
         };
         lock.strip_prefix(prefix)?.parse().ok()
@@ -52,7 +45,7 @@ impl Server {
     pub fn listed(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
         let mut scan = ScanCursor::default();
         let mut names = Vec::new();
-        while let Some(mut more) = self.next_names(Listed::Locks, &mut scan, limit)? {
+        while let Some(mut more) = self.next_names(Listed::Names, &mut scan, limit)? {
             names.append(&mut more);
         }
         // SCAN may return a key twice, and so may two servers of which one migrates its keys to the other.
@@ -89,7 +82,7 @@ impl Server {
         }
         if let Some(name) = scan.strays.last() {
             let status = self.look(&Operation::to("inspect", name), None, WAITERS, limit)?.0;
-            return Ok(Some(scan.strays.pop().map(|name| (name, status)).into_iter().collect()));
+            return Ok(Some(scan.strays.pop().map(|name| (name, Some(status))).into_iter().collect()));
         }
         if !scan.names.is_empty() {
             return self.look_at_several(scan, limit).map(Some);
@@ -159,7 +152,7 @@ impl Server {
         let mut page = Page::with_capacity(replies.len());
         for (name, reply) in scan.names.split_off(first).into_iter().zip(replies) {
             match Answer::of(reply).ok().map(|answer| answer.status()) {
-                Some(Some((status, _))) => page.push((name, status)),
+                Some(Some((status, _))) => page.push((name, Some(status))),
                 Some(None) => return Err(self.senseless(&Operation::to("inspect", &name))),
                 // Another server has it by now, or this one refused: a single request will tell.
                 None => scan.strays.push(name),

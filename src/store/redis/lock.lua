@@ -12,7 +12,7 @@
 --                       a bare number, a line that says who waits follows the channel
 --                       reserved -> the token for which the lock was last reserved; counts while lock == it
 --                       asked -> ID of a holder and, after a space, who asks it to give up; counts while ID holds alone
---                       owner -> end in ms|number|record of the holder beside SETNX clients
+--                       owner -> end in ms|number|record of the holder beside SETNX clients; 0 before it claims the lock
 --      newest   hash    newest, dismissed -> ticket|token; and of those dismissed that have not left: token -> by whom
 --      runs     hash    see "Records of runs"
 --      newest only if the token supersedes, and runs, the last, if the run is recorded. RENEW may go without the queue and
@@ -160,7 +160,8 @@ local function waiter(record)
   local version, lease, grace, node, channel = string.match(record or '', '^(%d+)|(%d+)|(%d+)@?(%x*)|?(%C*)')
   lease = tonumber(lease)
   if not lease or lease < now or lease > now + LEASE_MAX then return nil end
-  return { lease = lease, grace = math.max(1, tonumber(grace)), node = node, channel = version == '1' and channel or '' }
+  channel = version == '1' and channel or ''
+  return { lease = lease, grace = math.max(1, tonumber(grace)), node = node, channel = channel, record = record }
 end
 
 -- Returns how many listen to the channel itself: PUBLISH also counts who listens to all. nil: the server does not say.
@@ -291,6 +292,12 @@ local function serve()
         -- Without the message it notices at its next heartbeat, which comes before its lease ends.
         local hears = told ~= false or w.channel == ''
         enter(t, hears and w.grace or math.max(w.grace, w.lease - now), true)
+        -- Says whose a bare number is; its lease does not count before it is claimed.
+        local owner = string.match(w.record, '\n(.*)')
+        if owner then
+          lock.owner = '0|' .. t .. '|' .. owner
+          redis.call('HSET', W, 'owner', lock.owner)
+        end
         -- After HSET: a hash emptied in between would lose its expiry.
         redis.call('HDEL', W, t)
         passes(t)

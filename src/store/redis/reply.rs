@@ -433,7 +433,7 @@ impl Answer {
             "" => return None,
             other => wrong_type(other),
         };
-        // A bare number has no record beside it before it is claimed.
+        // A bare number may have lost its record.
         if self.says("reserved") && matches!(state.kind, StateKind::Held | StateKind::Foreign) {
             state.kind = StateKind::Reserved;
         }

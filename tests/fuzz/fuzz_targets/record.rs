@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Asker, Line, Process, Record, RecordedRun, Share, Superseder, Waiter, sum};
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Asking, Busy, Claim, Credentials, Error, History, Limit, LockName, Moment, Named, NotYours, Owner,
+    AcquireMode, Acquired, Asking, Busy, Claim, Credentials, Error, History, Limit, LockName, Look, Moment, Named, NotYours, Owner,
     Prefix, QueuePlace, Recording, Refusal, Refused, Released, Renewed, Report, Row, RunEnd, Sharing, StatusRows,
     Store, Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
 };
@@ -143,7 +143,7 @@ fn visited() {
         Ok(names) => assert!(names.len() <= 2),
         Err(error) => reports.push(Report::Failed(error)),
     }
-    reports.push(match store.inspect(&claim.name, limit()) {
+    reports.push(match store.look(&claim.name, Look::All, limit()) {
         Ok(status) => {
             let (rows, options) = (vec![Row { lock: lock(), status }], String::new());
             Report::Status(StatusRows { rows, named: true, options, last: None, doubts: Vec::new() })
@@ -168,7 +168,7 @@ fn visited() {
     for mode in [AcquireMode::Once, AcquireMode::Queue] {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
-            Ok(Acquired::Held(state, place)) => reports.push(busy(state, place, Refusal::Held)),
+            Ok(Acquired::Held(state, place) | Acquired::Nested(state, place)) => reports.push(busy(state, place, Refusal::Held)),
             Ok(Acquired::TooLate) => {}
             Ok(Acquired::Undecided(state, error)) => {
                 reports.push(busy(state, QueuePlace::default(), Refusal::Undecided(error)));
@@ -186,7 +186,7 @@ fn visited() {
         reports.extend(asked.err().map(Report::Failed));
     }
     match store.release(&claim, limit()) {
-        Ok(Released::NotYours(state)) => reports.push(not_yours(Wanted::Release, state)),
+        Ok(Released::NotYours(state) | Released::Lost(state)) => reports.push(not_yours(Wanted::Release, state)),
         Ok(Released::Done) => {}
         Err(error) => reports.push(Report::Failed(error)),
     }

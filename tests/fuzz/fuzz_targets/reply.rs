@@ -17,7 +17,7 @@ use anstream::ColorChoice;
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Busy, Claim, Credentials, Error, History, Level, Limit, LockName, LockState, LogOptions,
+    AcquireMode, Acquired, Busy, Claim, Credentials, Error, History, Level, Limit, LockName, LockState, LogOptions, Look,
     Moment, Named, NotYours, Owner, Prefix, Refusal, Refused, Released, Renewed, Report, Row, Sharing, StatusRows,
     Store, Target, Token, Ttl, Waiting, Wanted, begin_log, open,
 };
@@ -109,7 +109,7 @@ fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
         b'h' => store
             .history(&claim.name, limit())
             .map(|runs| Some(Report::Histories(vec![History { lock: named(&claim.name), runs }]))),
-        _ => store.inspect(&claim.name, limit()).map(|status| {
+        _ => store.look(&claim.name, Look::All, limit()).map(|status| {
             let (rows, options) = (vec![Row { lock: named(&claim.name), status }], String::new());
             Some(Report::Status(StatusRows { rows, named: true, options, last: None, doubts: Vec::new() }))
         }),
@@ -135,7 +135,7 @@ fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Op
 fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
     let mut rows = Vec::new();
     for name in store.names(limit())?.into_iter().take(4) {
-        let status = store.inspect(&name, limit())?;
+        let status = store.look(&name, Look::All, limit())?;
         rows.push(Row { lock: named(&name), status });
     }
     Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new(), last: None, doubts: Vec::new() })))
@@ -144,7 +144,7 @@ fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
 fn rebuff(claim: &Claim, wanted: Wanted, released: Released) -> Option<Report> {
     match released {
         Released::Done => None,
-        Released::NotYours(state) => Some(not_yours(claim, wanted, state)),
+        Released::NotYours(state) | Released::Lost(state) => Some(not_yours(claim, wanted, state)),
     }
 }
 
