@@ -46,6 +46,18 @@ fn a_server_that_forgets_the_script_at_any_time_is_sent_it_again() {
 }
 
 #[test]
+fn a_server_that_forgets_the_script_at_once_is_sent_it_with_the_request() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, |_, words| match words.starts_with("EVALSHA") {
+        true => Fate::Answered("-NOSCRIPT No matching script. Please use EVAL.\r\n"),
+        false => Fate::Delivered,
+    });
+    proxy.nxlock(["run", "job", "--slots", "2", "--", "true"]).run().exits(0).says_nothing();
+    proxy.nxlock(["status", "job"]).run().exits(1).says_nothing();
+    redis.has_only_a_fence();
+}
+
+#[test]
 fn a_list_is_complete_though_the_server_does_not_have_the_script() {
     let redis = Redis::start();
     for number in 0..150 {

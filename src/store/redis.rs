@@ -121,10 +121,11 @@ impl Server {
     ) -> Result<Result<Answer, Unexpected>, Error> {
         let key = self.key(operation);
         let mut verb = if request.only_reads() { self.verb_of_reads() } else { self.verb() };
-        let (mut has_loaded, mut refusal) = (false, None);
+        let (mut has_loaded, mut forgets, mut refusal) = (false, false, None);
         let unexpected = loop {
             let unexpected =
                 match self.answer_to(operation, request.only_reads(), &request.command(&key, verb), limit)? {
+                    Ok(answer) if forgets => return Ok(Ok(answer)),
                     Ok(answer) if verb.reads => {
                         self.reads = Some(verb);
                         return Ok(Ok(answer));
@@ -135,7 +136,10 @@ impl Server {
                     }
                     Err(unexpected) => unexpected,
                 };
-            if reply::lacks_script(&unexpected) && !has_loaded {
+            if reply::lacks_script(&unexpected) && has_loaded && !forgets {
+                // It has lost the script again, or another server has replied: the text comes with this request.
+                (forgets, verb.by_text) = (true, true);
+            } else if reply::lacks_script(&unexpected) && !has_loaded {
                 // Nothing to undo if there is no reply; the request itself is short, so that a server reads what undoes
                 // it together with it.
                 if let Err(unexpected) = self.load(operation, verb, limit)? {

@@ -217,7 +217,7 @@ const READ_URL: &str = "check the user and password: in the URL, --password-file
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
 /// Error codes, and what can be done about each.
-const CODES: [(&str, ErrorKind, &str); 22] = [
+const CODES: [(&str, ErrorKind, &str); 23] = [
     (
         "NOAUTH",
         ErrorKind::Refused,
@@ -246,6 +246,7 @@ const CODES: [(&str, ErrorKind, &str); 22] = [
     ("NOREPLICAS", ErrorKind::Unavailable, "it has too few replicas to accept writes: see INFO replication there"),
     ("BUSY", ErrorKind::Unavailable, "it is busy with a script of somebody's: see SCRIPT KILL"),
     ("MAXCLIENTS", ErrorKind::Unavailable, "it has too many clients: see `maxclients` there"),
+    ("NOSCRIPT", ErrorKind::Unavailable, "it has forgotten its scripts: try again soon"),
     ("WRONGTYPE", ErrorKind::WrongType, "something else uses this key: choose another NAME or --prefix"),
     // From the scripts of shared locks.
     ("DAMAGED", ErrorKind::Damaged, "that key belongs to the lock: delete it, or choose another NAME or --prefix"),
