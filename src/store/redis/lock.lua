@@ -118,6 +118,7 @@ local function drop(t)
   redis.call('ZREM', H, t)
   redis.pcall('HDEL', T, t, 'asked:' .. id_of(t))
   lock.count, lock.changed = lock.count - 1, true
+  if lock.count == 0 then lock.least = 0 end
   if not lock.whole then return end
   lock.rewrite = true
   if slot then lock.map = string.sub(lock.map, 1, slot) .. '0' .. string.sub(lock.map, slot + 2) end
@@ -269,7 +270,7 @@ local function enter(t, ms, is_reserved)
     redis.call('HSET', T, t, table.concat({ slot, fence, digits(us), is_reserved and 'r' or '' }, '|'))
     lock.count, lock.changed, lock.rewrite = lock.count + 1, true, true
   end
-  if t == token then lock.fence, lock.slot = fence, tostring(slot) end
+  if t == token then lock.fence, lock.slot, lock.is_new = fence, tostring(slot), true end
 end
 
 -- Lets the first live waiters in as long as they fit.
@@ -426,14 +427,14 @@ end
 -- enters any more. Those that were dismissed are noted by their tokens until they leave: when the last has, `dismissed`
 -- goes. One that has a reservation is noted, and dismisses those before it only when it claims that.
 
-local ticket_of_newest, newest, ticket_of_dismissed, dismissed_by, noted
+local ticket_of_newest, newest, ticket_of_dismissed, dismissed_by, noted, more
 if N then
-  local found = redis.pcall('HMGET', N, 'newest', 'dismissed', token)
+  local found = redis.pcall('HMGET', N, 'newest', 'dismissed', token, 'more')
   if found.err and operation == 'release' then N = nil else sound(found, N) end
   if lock.failed then return lock.failed end
   ticket_of_newest, newest = string.match(found[1] or '', '^(%d+)|(.*)$')
   ticket_of_dismissed, dismissed_by = string.match(found[2] or '', '^(%d+)|(.*)$')
-  noted = found[3]
+  noted, more = found[3], found[4]
 end
 
 local supersede, claim
@@ -456,7 +457,8 @@ if N and operation == 'acquire' then
       if not is_reserved and tonumber(ticket_of_newest) > (tonumber(ticket_of_dismissed) or 0) then
         redis.call('HSET', N, 'dismissed', ticket_of_newest .. '|' .. token)
       end
-      if redis.call('HLEN', N) < NOTED + 2 then
+      local marks = ((ticket_of_dismissed or not is_reserved) and 2 or 1) + (more and 1 or 0)
+      if redis.call('HLEN', N) - marks < NOTED then
         redis.call('HSET', N, newest, token)
       else
         redis.call('HSET', N, 'more', '')
@@ -541,12 +543,14 @@ if R and not reads then
       for _, other in ipairs({ 'kept', 'done', 'since' }) do
         if redis.call('HGET', R, other) then fields = fields - 1 end
       end
+      -- An earlier grant to the same token.
+      if lock.run then fields = fields - 1 end
     end
     if type(fields) == 'number' and fields >= lock.count then
       local all, notes, lines, gone = redis.pcall('HGETALL', R), {}, {}, {}
       for i = 1, #all, 2 do
         local who = string.match(all[i], '^run:(.*)$')
-        if who and not holds(who) then notes[#notes + 1] = { begun(all[i + 1]) or 0, who, all[i + 1] } end
+        if who and who ~= arg.who and not holds(who) then notes[#notes + 1] = { begun(all[i + 1]) or 0, who, all[i + 1] } end
       end
       table.sort(notes, function(a, b) return a[1] < b[1] end)
       for i = 1, math.min(#notes, BATCH) do
@@ -570,8 +574,8 @@ if R and not reads then
   end
 
   -- Records how the run ended. It has one record, the first, unless it only seemed to have vanished by then: a request
-  -- that is repeated, or arrives late, adds nothing, though the line has been removed since. Returns what the record
-  -- says.
+  -- that is repeated, or arrives late, adds nothing, though the line has been removed since. One in which nothing ran has
+  -- none. Returns what the record says.
   function record(is_held)
     local run = 'run:' .. arg.who
     local begin = redis.call('HGET', R, run)
@@ -585,7 +589,12 @@ if R and not reads then
     local _, _, _, _, whose = parts(done)
     local outcome, rest = string.match(arg.how or '', '^([%l_]*)|(.*)$')
     if not outcome or whose == arg.who or (own and was ~= 'vanished') or was_listed then
-      redis.call('HDEL', R, run)
+      local is_undone = not outcome and was == 'vanished' and whose ~= arg.who
+      redis.call('HDEL', R, run, is_undone and 'line:' .. number or '', is_undone and 'of:' .. arg.who or '')
+      if is_undone then
+        local lowest, after, count = numbers()
+        redis.call('HSET', R, 'kept', table.concat({ digits(lowest), digits(after), digits(count - 1) }, '|'))
+      end
       return was
     end
     if own then begin = string.sub(before, 1, -2) end
@@ -611,7 +620,7 @@ end
 
 local function granted()
   settle()
-  local noted_at = R and (begun(lock.run) and digits(begun(lock.run)) or note())
+  local noted_at = R and (not lock.is_new and begun(lock.run) and digits(begun(lock.run)) or note())
   own(ttl)
   local answer = { 'verdict', 'granted', 'fence', lock.fence, 'slot', lock.slot, 'count', digits(lock.count) }
   if noted_at then answer[9], answer[10] = 'noted', noted_at end
@@ -637,7 +646,10 @@ if operation == 'acquire' then
 
   -- Has it been done recently? A caller whose run is noted keeps what it has; a reservation is not claimed. If the clock
   -- was set back since, it counts as just ended, or nothing would run until the clock has caught up.
-  if R and arg.unless and not lock.run and done then
+  -- A repeated request: the run is noted, and has the lock.
+  local is_repeated = lock.run and ends and lock.reserved ~= token
+    and (ends == true or string.sub(redis.call('HGET', T, token) or '', -1) ~= 'r')
+  if R and arg.unless and not is_repeated and done then
     local at = parts(done) and begun(done)
     if at and at > us then
       local middle, over, rest = string.match(done, '^%d+(|%d*|%d*|)(%d*)(|.*)$')
@@ -678,6 +690,7 @@ if operation == 'acquire' then
     lock.fence = lock.fence or digits(fence)
     if lock.record or first() then dequeue(token) end
     if N and is_claim then claim(tonumber(arg.ticket) or 0) end
+    lock.is_new = is_claim
     if lock.generation then serve() end
     return granted()
   end
@@ -729,7 +742,7 @@ if operation == 'acquire' then
         for field, it in pairs({ reserved = lock.reserved, asked = lock.asked, owner = lock.owner }) do
           if it then redis.call('HSET', W, field, it) end
         end
-        lengthen(W, kept)
+        if kept > 0 then lengthen(W, kept) end
       end
       lock.head, lock.second = nil, nil
     end
@@ -848,10 +861,10 @@ end
 if operation == 'ask' then
   local key, field, it = W, 'asked', arg.id .. ' ' .. arg.by
   if lock.generation then key, field, it = T, 'asked:' .. arg.id, arg.by end
-  local is_held = lock.generation or lock.value and id_of(lock.value) == arg.id
+  local is_held = lock.count > 0 and (lock.generation or id_of(lock.value) == arg.id)
   if is_held and not arg.back then
     redis.call('HSET', key, field, it)
-    if key == W then lengthen(W, math.min(60000, redis.call('PTTL', K)) + 20000) end
+    lengthen(key, key == W and math.min(60000, redis.call('PTTL', K)) + 20000 or redis.call('PTTL', K) + KEPT)
   else
     redis.call('HDEL', key, arg.back and redis.call('HGET', key, field) == it and field or '')
   end
@@ -899,7 +912,10 @@ if operation == 'history' then
   for i = 1, #all, 2 do
     local who = string.match(all[i], '^run:(.*)$')
     -- If it has ended, it has asked once more since.
-    if who and not found['of:' .. who] and not holds(who) and not (owner == who and tonumber(ends) > now) then
+    -- Beside SETNX clients, the lock's value is a bare number.
+    local number = string.match(who or '', '^nx1:(%d+):')
+    local is_held = who and (holds(who) or lock.value and lock.value == number or owner == who and tonumber(ends) > now)
+    if who and not found['of:' .. who] and not is_held then
       vanished[#vanished + 1] = all[i + 1]
       vanished[#vanished + 1] = who
     end
