@@ -77,9 +77,9 @@ pub trait World<T: Claimant> {
     }
 
     /// Whether a holder holds the lock no more. The key of an exclusive lock is still there when its lease ends.
-    fn is_over(&self, _token: &T, holder: &Holder) -> bool {
+    fn is_over(&self, token: &T, holder: &Holder) -> bool {
         let now = self.now_us() / 1000;
-        holder.end.is_some_and(|end| if holder.limit == 1 { end < now } else { end <= now })
+        holder.end.is_some_and(|end| if token.limit() == 1 { end < now } else { end <= now })
     }
 
     fn tell(&mut self, token: &T, word: Word) -> Heard;
@@ -113,7 +113,7 @@ pub enum Heard {
     Unsent,
 }
 
-/// How much one request does at most, and what is not worth a message.
+/// How much one request does at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bounds {
     /// How many holders it drops, and how many it lets in.
@@ -123,12 +123,10 @@ pub struct Bounds {
     /// How many reservations there may be at a time. `local:` has one: its waiters watch the one ahead, so a second one
     /// would not come before the first has.
     pub reservations: usize,
-    /// An end of all shares that moves nearer than this, in ms, is announced: nobody would look before it.
-    pub soon: u64,
 }
 
 impl Bounds {
-    pub const USUAL: Bounds = Bounds { batch: 32, dead: 1000, reservations: usize::MAX, soon: 2500 };
+    pub const USUAL: Bounds = Bounds { batch: 32, dead: 1000, reservations: usize::MAX };
 }
 
 /// Longest lease of a waiter, in ms. A longer one was written before the clock was set back.
@@ -154,7 +152,8 @@ pub struct Lock<T: Claimant> {
     pub asked: BTreeMap<T::Id, T>,
     pub superseding: Superseding<T>,
     pub runs: Runs<T>,
-    /// Beside SETNX clients: the last holder of ours, and until when its lease counts, whatever they write over it.
+    /// Beside SETNX clients: the last holder of ours, and until when its lease counts, whatever they write over it; 0 if it
+    /// has not claimed its reservation.
     pub owner: Option<(T, u64)>,
 }
 
@@ -182,6 +181,7 @@ pub struct Waiter<T> {
     pub grace: u64,
     /// Messages reach it; otherwise it asks often.
     pub hears: bool,
+    pub beside_setnx: bool,
 }
 
 /// Of the waiters that supersede, only the newest waits. One that was dismissed never comes in again, however late it
@@ -237,7 +237,6 @@ pub enum Op<'a, T: Claimant> {
     /// Gives the lock back, or the place in the queue, or both.
     Release {
         token: &'a T,
-        beside_setnx: bool,
         record: Option<Record<T>>,
     },
     /// Records how a run ended whose lease is left to end by itself.
@@ -321,6 +320,8 @@ pub struct Reply<T: Claimant> {
     pub state: State<T>,
     /// How many wait.
     pub length: usize,
+    /// What the record says now of how the caller's run ended.
+    pub recorded: Option<T::End>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -367,7 +368,7 @@ pub struct Waiting<T> {
     pub hears: bool,
     /// When to ask again without a message if near the front, in ms; none if the lock does not end by itself.
     pub look_in: Option<u64>,
-    /// At once: more waiters were dead than one request drops.
+    /// At once: there may be more dead waiters, or holders whose leases have ended, than one request drops.
     pub again: bool,
     /// The run around it that holds the lock.
     pub nested: Option<T>,
@@ -443,15 +444,16 @@ impl<T: Claimant> Lock<T> {
         let verdict = match op {
             Op::Acquire(request) => step.acquire(request),
             Op::Renew(renewal) => step.renew(renewal),
-            Op::Release { token, beside_setnx, record } => step.release(token, *beside_setnx, record.as_ref()),
+            Op::Release { token, record } => step.release(token, record.as_ref()),
             Op::Record { token, record } => step.record(token, record),
             Op::Ask { of, by, back } => step.ask(of, by, *back),
         };
         step.settle();
         let is_new = matches!(op, Op::Acquire(_) | Op::Ask { .. });
         let state = if is_new { step.lock.state(step.now) } else { found };
+        let recorded = step.recorded.take();
         step.put_back();
-        Reply { verdict, state, length: self.queue.len() }
+        Reply { verdict, state, length: self.queue.len(), recorded }
     }
 
     /// Returns who holds the lock at this time, in ms.
@@ -481,7 +483,9 @@ impl<T: Claimant> Lock<T> {
 
     /// Returns the recorded runs that have ended, the last first, and those that have vanished.
     pub fn history(&self, world: &impl World<T>) -> Vec<Run<T>> {
-        let holds = |who: &T| self.holders.get(who).is_some_and(|holder| !world.is_over(who, holder));
+        let is_owner =
+            |who: &T| self.owner.as_ref().is_some_and(|(owner, end)| owner == who && *end > world.now_us() / 1000);
+        let holds = |who: &T| self.holders.get(who).is_some_and(|holder| !world.is_over(who, holder)) || is_owner(who);
         let vanished = self.runs.begun.iter().filter(|(who, _)| !holds(who) && self.runs.line_of(who).is_none());
         let vanished = vanished.map(|(who, begun)| Run::vanished(who, *begun));
         self.runs.ended.iter().rev().cloned().chain(vanished).collect()
@@ -507,23 +511,22 @@ struct Step<'a, T: Claimant, W> {
     now: u64,
     wall: u64,
     bounds: Bounds,
-    /// When the last lease ended, before this request changed that.
-    before: Option<u64>,
+    /// It has dropped as many holders as it may.
+    too_many: bool,
     /// How many dead waiters it has dropped.
     dead: usize,
-    /// The first of the queue is another one now.
+    /// The first of the queue is another one now, or what it waits for ends sooner.
     moved: bool,
-    /// So are the shares.
-    changed: bool,
-    /// The caller has come in by this request.
+    /// The caller has come in by this request, or has claimed its reservation.
     entered: bool,
-    /// What a SETNX client wrote, while it does not count; and the holder of ours whose lease does instead.
-    ignored: Option<(T, Holder, Option<T>)>,
+    recorded: Option<T::End>,
+    /// What a SETNX client wrote, and does not count: its lock is over, or the caller's lease runs.
+    ignored: Option<(T, Holder)>,
 }
 
 impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
     fn new(lock: &'a mut Lock<T>, caller: Option<&'a T>, world: &'a mut W) -> Step<'a, T, W> {
-        let (us, wall, bounds, before) = (world.now_us(), world.wall_us(), world.bounds(), lock.end());
+        let (us, wall, bounds) = (world.now_us(), world.wall_us(), world.bounds());
         Step {
             lock,
             world,
@@ -532,11 +535,11 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             now: us / 1000,
             wall,
             bounds,
-            before,
+            too_many: false,
             dead: 0,
             moved: false,
-            changed: false,
             entered: false,
+            recorded: None,
             ignored: None,
         }
     }
@@ -548,10 +551,11 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let is_over = |(token, holder): &(&T, &Holder)| self.world.is_over(token, holder);
         let mut over: Vec<(Option<u64>, T)> =
             self.lock.holders.iter().filter(is_over).map(|(token, holder)| (holder.end, token.clone())).collect();
-        let is_past = self.before.is_some_and(|end| end < self.now);
+        let is_past = self.lock.end().is_some_and(|end| end < self.now);
         if over.len() < self.lock.holders.len() || !is_past {
             over.sort();
             over.truncate(self.bounds.batch);
+            self.too_many = over.len() == self.bounds.batch;
         }
         over.iter().for_each(|(_, token)| self.drop(token));
         match op {
@@ -562,7 +566,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
     }
 
     /// Reads a value without expiry that says when it ends: the lock of a SETNX client. Of two that race, the one that
-    /// loses writes over the winner's value, so while the lease of ours runs, that counts. A lock that has been over for
+    /// loses writes over the winner's value, so while the caller's lease runs, that counts. A lock that has been over for
     /// longer than the margin is free.
     fn read_setnx(&mut self, margin: Option<u64>) {
         let Some((value, holder)) = self.lock.holders.iter().next().filter(|(_, holder)| holder.end.is_none()) else {
@@ -570,28 +574,25 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         };
         let (value, holder) = (value.clone(), *holder);
         let Some(ended) = value.setnx_end() else { return };
-        let owner = self.lock.owner.clone().filter(|(_, end)| *end > self.now);
-        if owner.is_none() && margin.is_none_or(|margin| ended + margin >= self.now) {
-            return;
+        match self.lock.owner.clone().filter(|(_, end)| *end > self.now) {
+            Some((owner, end)) if self.caller == Some(&owner) => {
+                let ours = Holder { end: Some(end), fence: self.lock.fence, slot: Some(0), ..holder };
+                self.lock.holders = BTreeMap::from([(owner, ours)]);
+            }
+            None if margin.is_some_and(|margin| ended + margin < self.now) => self.lock.holders.clear(),
+            _ => return,
         }
-        self.lock.holders.remove(&value);
-        if let Some((token, end)) = &owner {
-            let fence = self.lock.fence;
-            let ours = Holder { end: Some(*end), fence, slot: Some(0), ..holder };
-            self.lock.holders.insert(token.clone(), ours);
-        }
-        self.ignored = Some((value, holder, owner.map(|(token, _)| token)));
+        self.ignored = Some((value, holder));
     }
 
-    /// Ends the step: what a SETNX client wrote stays, unless somebody has come in or our holder has put its own back.
+    /// Ends the step: what a SETNX client wrote stays, unless somebody has come in or the caller has put its own back.
     fn put_back(&mut self) {
-        let Some((value, holder, _)) = self.ignored.take_if(|(_, _, owner)| match owner {
-            None => self.lock.holders.is_empty(),
-            Some(owner) => self.lock.holders.contains_key(owner),
-        }) else {
-            return;
-        };
-        self.lock.holders = BTreeMap::from([(value, holder)]);
+        let is_ours = |holders: &BTreeMap<T, Holder>| self.caller.is_some_and(|caller| holders.contains_key(caller));
+        if let Some((value, holder)) = self.ignored.take()
+            && (self.lock.holders.is_empty() || is_ours(&self.lock.holders))
+        {
+            self.lock.holders = BTreeMap::from([(value, holder)]);
+        }
     }
 
     /// Returns the holder with this token.
@@ -619,11 +620,13 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         noted.get(token).or_else(|| marks.map(|(_, by)| by).next()).cloned()
     }
 
-    /// Returns the run that has done recently what was to be done. If the clock was set back since, it counts as if it
-    /// had just ended, or nothing would run until the clock has caught up.
+    /// Returns the run that has done recently what was to be done; none to a run that is noted and has the lock: it may be
+    /// under way. If the clock was set back since, it counts as if it had just ended, or nothing would run until the clock
+    /// has caught up.
     fn done_recently(&mut self, token: &T, recording: Recording) -> Option<Run<T>> {
         let unless_done = recording.unless_done?;
-        if self.lock.runs.begun.contains_key(token) {
+        let is_claimed = self.holds(token).is_some_and(|holder| holder.reserved.is_none());
+        if is_claimed && self.lock.runs.begun.contains_key(token) {
             return None;
         }
         let done = self.lock.runs.done.as_mut()?;
@@ -671,7 +674,8 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let hears = channel && (heard && self.world.listens(token) || self.world.tell(token, Word::Test) == Heard::Yes);
         // With a grace beyond its ttl, a claim would bring the end nearer.
         let (lease, grace) = (self.now + lease.min(LEASE_MAX), grace.min(ttl));
-        let waiter = Waiter { ticket, token: token.clone(), lease, grace, hears };
+        let beside_setnx = request.margin.is_some();
+        let waiter = Waiter { ticket, token: token.clone(), lease, grace, hears, beside_setnx };
         if let Some(at) = own {
             self.lock.queue[at] = waiter;
         } else {
@@ -690,7 +694,6 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             self.lock.fence = next_fence(self.lock.fence, self.wall);
         }
         if begins {
-            self.before = Some(self.now + ms);
             self.lock.generation = (limit != 1).then_some(self.lock.fence);
             self.lock.asked.clear();
         }
@@ -699,7 +702,6 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let fence = self.lock.generation.filter(|_| limit == 0).unwrap_or(self.lock.fence);
         let holder = Holder { end: Some(self.now + ms), limit, fence, slot, since: self.wall, reserved };
         self.lock.holders.insert(token.clone(), holder);
-        self.changed = true;
         self.entered |= self.caller == Some(token);
     }
 
@@ -711,7 +713,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
                 return;
             }
             let Some(first) = self.front().filter(|first| self.fits(first.token.limit())) else { return };
-            let Waiter { ticket, token, lease, grace, hears } = first;
+            let Waiter { ticket, token, lease, grace, hears, beside_setnx } = first;
             if self.caller == Some(&token) {
                 self.dequeue(&token);
                 self.enter(&token, ttl, None);
@@ -722,6 +724,9 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             }
             let heard = if hears { self.world.tell(&token, Word::Granted) } else { Heard::Yes };
             self.dequeue(&token);
+            if beside_setnx && heard != Heard::No {
+                self.lock.owner = Some((token.clone(), 0));
+            }
             match heard {
                 Heard::Yes => self.enter(&token, grace, Some(ticket)),
                 // It notices at its next heartbeat, which comes before its lease ends.
@@ -763,11 +768,12 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
     }
 
     /// Notes that a run begins, and lists those that have vanished, if more are noted than hold the lock. Returns when it
-    /// was granted the lock.
+    /// was granted the lock: a request that is repeated changes nothing.
     fn note(&mut self, token: &T, recording: Recording, fence: u64) -> u64 {
-        if let Some(begun) = self.lock.runs.begun.get(token) {
+        if let Some(begun) = self.lock.runs.begun.get(token).filter(|_| !self.entered) {
             return begun.granted;
         }
+        self.lock.runs.begun.remove(token);
         if self.lock.runs.begun.len() >= self.lock.holders.len() {
             let gone = self.lock.runs.begun.iter().filter(|(who, _)| self.holds(who).is_none());
             let mut gone: Vec<(Begun, T)> = gone.map(|(who, begun)| (*begun, who.clone())).collect();
@@ -794,25 +800,30 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
     fn drop(&mut self, token: &T) {
         self.lock.holders.remove(token);
         self.lock.asked.remove(&token.id());
-        self.changed = true;
     }
 
     /// Records how a run ended. It has one line, the first, unless it only seemed to have vanished by then: a request that
-    /// is repeated, or arrives late, adds nothing, though the line has been removed since.
+    /// is repeated, or arrives late, adds nothing, though the line has been removed since. One in which nothing ran has none.
     fn note_end(&mut self, token: &T, record: &Record<T>, has_lost: bool) {
         let runs = &mut self.lock.runs;
         let noted = runs.begun.remove(token);
         let line = runs.line_of(token);
         let was_listed = noted.is_none() && runs.since.is_some_and(|since| record.begun.granted >= since);
-        let is_known = match line {
-            Some(at) => runs.ended[at].end != T::End::VANISHED,
-            None => was_listed || runs.done.as_ref().is_some_and(|done| done.who == *token),
+        let is_done = runs.done.as_ref().is_some_and(|done| done.who == *token);
+        let is_known = is_done || line.map_or(was_listed, |at| runs.ended[at].end != T::End::VANISHED);
+        self.recorded = line.map(|at| runs.ended[at].end.clone());
+        if is_known {
+            return;
+        }
+        let Some(end) = record.end.clone() else {
+            line.map(|at| runs.ended.remove(at));
+            return;
         };
-        let Some(end) = record.end.clone().filter(|_| !is_known) else { return };
         let listed = line.map(|at| runs.ended.remove(at).begun);
         let granted = if record.begun.granted > 0 { record.begun.granted } else { self.wall };
         let begun = listed.or(noted).unwrap_or(Begun { granted, ..record.begun });
         let end = if has_lost { end.without_the_lock() } else { end };
+        self.recorded = Some(end.clone());
         let run = Run { who: token.clone(), begun, ended: Some(self.wall), end };
         runs.ended.push(run.clone());
         runs.keep(record.most);
@@ -828,25 +839,22 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             self.lock.generation = None;
             self.lock.asked.clear();
         }
-        let end = self.lock.end();
-        let is_nearer = |end: u64, before: u64| end < self.now + self.bounds.soon && end + 1 < before;
-        let is_soon = self.lock.generation.is_some()
-            && self.changed
-            && end.zip(self.before).is_some_and(|(end, before)| is_nearer(end, before));
-        if !self.moved && !is_soon {
-            return;
+        let first = if self.moved { self.front() } else { None };
+        self.moved = false;
+        if let Some(first) = first.filter(|first| first.hears && self.caller != Some(&first.token)) {
+            let end = self.lock.end().filter(|_| self.lock.generation.is_none());
+            self.world.tell(&first.token, end.map_or(Word::Look, Word::LookAt));
         }
-        let Some(first) = self.front().filter(|first| first.hears && self.caller != Some(&first.token)) else {
-            return;
-        };
-        let word = end.filter(|_| self.lock.generation.is_none()).map_or(Word::Look, Word::LookAt);
-        self.world.tell(&first.token, word);
     }
 
     // The requests
 
     fn acquire(&mut self, request: &Request<'_, T>) -> Verdict<T> {
         let Request { token, ttl, mode, ticket, .. } = *request;
+        if let Some(run) = request.record.and_then(|recording| self.done_recently(token, recording)) {
+            let others = self.lock.queue.iter().filter(|waiter| waiter.token != *token).count();
+            return Verdict::Done(run, others);
+        }
         if self.holds(token).is_some() {
             self.claim(token, ttl, ticket);
             self.dequeue(token);
@@ -854,10 +862,6 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
                 self.serve(ttl);
             }
             return self.granted(request);
-        }
-        if let Some(run) = request.record.and_then(|recording| self.done_recently(token, recording)) {
-            let others = self.lock.queue.iter().filter(|waiter| waiter.token != *token).count();
-            return Verdict::Done(run, others);
         }
         let ticket = self.lock.waiter(token).map_or(ticket, |own| own.ticket);
         if let Some(by) = self.dismissed_by(token, ticket) {
@@ -891,7 +895,6 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             return self.granted(request);
         }
         self.settle();
-        (self.moved, self.changed) = (false, false);
         if mode == Mode::Queue {
             place = self.lock.queue.iter().position(|waiter| waiter.token == *token).map_or(0, |at| at + 1);
         }
@@ -900,7 +903,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             ticket,
             hears,
             look_in: self.look_in(token),
-            again: self.dead >= self.bounds.dead,
+            again: self.dead >= self.bounds.dead || self.too_many,
             nested: request.enclosing.iter().rev().find(|token| self.holds(token).is_some()).cloned(),
         })
     }
@@ -910,11 +913,13 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let (end, wall) = (self.now + ttl, self.wall);
         let Some(mine) = self.lock.holders.get_mut(token) else { return };
         mine.end = Some(end);
+        // Puts its own back, if a SETNX client wrote over it.
+        self.ignored = None;
         let is_claim = mine.reserved.take().is_some();
         if is_claim {
             mine.since = wall;
+            self.entered = true;
         }
-        (self.changed, self.before) = (true, self.before.max(Some(end)));
         // Older ones have to see that a newer one has the lock, though another has become the newest meanwhile.
         if is_claim && ticket > 0 && token.supersedes() {
             match &self.lock.superseding.newest {
@@ -932,51 +937,49 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         if request.margin.is_some() {
             self.lock.owner = Some((token.clone(), self.now + request.ttl));
         }
-        let taken_over = self.ignored.take().and_then(|(value, _, owner)| owner.is_none().then_some(value));
+        let taken_over = self.ignored.take().map(|(value, _)| value);
         Verdict::Granted(Grant { fence, slot, count: self.lock.holders.len(), taken_over, noted })
     }
 
-    /// Returns when to look again without a message.
+    /// Returns when to look again without a message: at the first end of a lease, if only that can let the caller in.
     fn look_in(&self, token: &T) -> Option<u64> {
         if self.fits(token.limit()) {
             return Some(BRIEFLY);
         }
-        // Exclusive, or by whom it is shared is unknown: it has to end as a whole.
-        let end = match self.lock.least() {
-            1 => self.lock.end(),
-            _ => self.lock.holders.values().filter_map(|holder| holder.end).min(),
-        };
+        let end = self.lock.holders.values().filter_map(|holder| holder.end).min();
         end.map(|end| end.saturating_sub(self.now))
     }
 
     fn renew(&mut self, renewal: &Renewal<'_, T>) -> Verdict<T> {
         let Renewal { token, ttl, prolongs, beside_setnx } = *renewal;
         let Some(mine) = self.holds(token) else {
-            self.lock.owner.take_if(|(owner, _)| beside_setnx && owner == token);
+            self.lock.owner.take_if(|(owner, _)| owner == token);
             return Verdict::NotYours;
         };
         let left = mine.end.map(|end| end.saturating_sub(self.now));
-        if let Some(left) = left.filter(|left| prolongs && *left > ttl) {
+        let stays = left.filter(|left| prolongs && *left > ttl);
+        if let (Some(left), None) = (stays, &self.ignored) {
             return Verdict::Longer(left);
         }
-        let end = self.now + ttl;
+        let end = self.now + stays.unwrap_or(ttl);
         if let Some(mine) = self.lock.holders.get_mut(token) {
             mine.end = Some(end);
         }
         if beside_setnx {
             self.lock.owner = Some((token.clone(), end));
         }
-        self.changed = true;
-        self.moved |= left.is_none_or(|left| left > ttl);
+        self.moved |= left.is_none_or(|left| self.now + left > end);
         let put_back = self.ignored.take().is_some();
         Verdict::Kept { asked_by: self.lock.asked.get(&token.id()).cloned(), put_back }
     }
 
-    fn release(&mut self, token: &T, beside_setnx: bool, record: Option<&Record<T>>) -> Verdict<T> {
+    fn release(&mut self, token: &T, record: Option<&Record<T>>) -> Verdict<T> {
         let is_mine = self.holds(token).is_some();
         self.dequeue(token);
-        self.lock.superseding.forget(token);
-        self.lock.owner.take_if(|(owner, _)| beside_setnx && owner == token);
+        if token.supersedes() {
+            self.lock.superseding.forget(token);
+        }
+        self.lock.owner.take_if(|(owner, _)| owner == token);
         if is_mine {
             self.drop(token);
         }

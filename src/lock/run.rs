@@ -5,8 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use super::machine::Ending;
-use super::{Fence, Token, Told};
+use super::machine::{Claimant, Ending};
+use super::{Fence, HolderId, Token, Told};
 use crate::clock::Moment;
 
 /// How many of the runs of a name that have ended are kept, 1 to 1000.
@@ -151,6 +151,27 @@ impl FromStr for Recording {
         let fence = Some(number()?).filter(|fence| *fence > 0).map(Fence);
         let end = words.next().map(str::parse).transpose()?;
         Ok(Recording { who, kept, unless_done, asked, granted, noted, fence, end })
+    }
+}
+
+impl Claimant for Token {
+    type Id = Option<HolderId>;
+    type End = RunEnd;
+
+    fn id(&self) -> Option<HolderId> {
+        Token::id(self)
+    }
+
+    fn limit(&self) -> u16 {
+        self.sharing().number().unwrap_or(1)
+    }
+
+    fn supersedes(&self) -> bool {
+        Token::supersedes(self)
+    }
+
+    fn setnx_end(&self) -> Option<u64> {
+        None
     }
 }
 

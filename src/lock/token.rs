@@ -8,8 +8,7 @@
 //! `SETNX` clients the value is a bare number, and a record in the same format, with the number as its random part, is
 //! stored beside it.
 
-use super::machine::Claimant;
-use super::{RunEnd, SHARED_VALUE, Sharing};
+use super::{SHARED_VALUE, Sharing};
 use crate::text::Tainted;
 use std::fmt;
 use std::str::FromStr;
@@ -373,27 +372,6 @@ impl FromStr for Token {
 }
 
 /// Never the whole token: debug output must not enable its reader to take the lock away.
-impl Claimant for Token {
-    type Id = Option<HolderId>;
-    type End = RunEnd;
-
-    fn id(&self) -> Option<HolderId> {
-        Token::id(self)
-    }
-
-    fn limit(&self) -> u16 {
-        self.sharing().number().unwrap_or(1)
-    }
-
-    fn supersedes(&self) -> bool {
-        Token::supersedes(self)
-    }
-
-    fn setnx_end(&self) -> Option<u64> {
-        None
-    }
-}
-
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id().map_or("?".to_owned(), |id| id.to_string());

@@ -8,21 +8,16 @@ use std::iter::once;
 
 use redis::{Connection, Pipeline, cmd, pipe};
 
-use crate::scripts::{Base, Form, Script};
-use crate::server::{KEYS, Server, eval_with};
+use crate::server::{Answer, KEY, Server, call, companion};
 
-const SHARES: &str = "{lock:x}:shares";
-const TERMS: &str = "{lock:x}:terms";
-const RUNS: &str = "{lock:x}:runs";
 const REPETITIONS: usize = 12;
 /// The larger size is so many times the smaller one.
 const TIMES: usize = 16;
 const LATER: &str = "4000000000000";
 const MONTH_MS: &str = "2592000000";
 
-const SHARE: Form = Form { base: Base::Share, newest: false, recorded: false, enclosed: false };
-const RECORDED: Form = Form { base: Base::Exclusive, newest: false, recorded: true, enclosed: false };
-const SHARE_RECORDED: Form = Form { base: Base::Share, newest: false, recorded: true, enclosed: false };
+/// An operation, and its fields.
+type Request<'a> = (&'a str, Vec<(&'a str, &'a str)>);
 
 /// What a script cost the server.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +39,8 @@ impl Scene {
         Scene { _server: server, connection }
     }
 
-    fn eval(&mut self, script: Script, args: &[&str]) -> Vec<String> {
-        eval_with(&mut self.connection, script, None, args)
+    fn call(&mut self, request: &Request<'_>) -> Answer {
+        call(&mut self.connection, request.0, &request.1).unwrap()
     }
 
     fn ask<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
@@ -53,12 +48,12 @@ impl Scene {
     }
 
     /// Returns the least work of a script on these keys.
-    fn work(&mut self, keys: &Pipeline, script: Script, args: &[&str]) -> Work {
+    fn work(&mut self, keys: &Pipeline, request: &Request<'_>) -> Work {
         let once = |scene: &mut Scene| {
             scene.ask::<()>(&["FLUSHALL"]);
             keys.query::<()>(&mut scene.connection).unwrap();
             scene.ask::<()>(&["CONFIG", "RESETSTAT"]);
-            scene.eval(script, args);
+            scene.call(request);
             let stats: String = scene.ask(&["INFO", "commandstats"]);
             let number = |line: &str, what: &str| {
                 let (_, rest) = line.split_once(what).unwrap();
@@ -74,7 +69,7 @@ impl Scene {
     }
 
     /// Returns the keys as they are, to be written again.
-    fn saved(&mut self, keys: &[&str]) -> Pipeline {
+    fn saved(&mut self, keys: &[String]) -> Pipeline {
         let mut saved = pipe();
         for key in keys {
             let dump: Option<Vec<u8>> = cmd("DUMP").arg(key).query(&mut self.connection).unwrap();
@@ -90,12 +85,26 @@ fn token(who: usize, terms: &str) -> String {
     format!("nx1:{who:026}:u@h:1:1:why{terms}")
 }
 
-fn ask_of(token: &str) -> [&str; 9] {
-    [token, "60000", "once", "60000", "60000", "", "0", "", ""]
+fn asks(token: &str) -> Request<'_> {
+    let wait = [("lease", "60000"), ("grace", "60000")];
+    ("acquire", [("token", token), ("ttl", "60000"), ("mode", "once")].into_iter().chain(wait).collect())
 }
 
-fn recorded_ask(token: &str) -> Vec<&str> {
-    ask_of(token).into_iter().chain([token, MONTH_MS, "1000", "7", ""]).collect()
+fn releases(token: &str) -> Request<'_> {
+    ("release", vec![("token", token)])
+}
+
+/// Returns a request of a run that is recorded.
+fn recorded<'a>((operation, mut fields): Request<'a>, more: &[(&'a str, &'a str)]) -> Request<'a> {
+    let who = fields[0].1;
+    fields.extend([("who", who), ("kept", MONTH_MS), ("most", "1000"), ("waited", "7")]);
+    fields.extend(more);
+    (operation, fields)
+}
+
+/// Returns the release of a run that is done.
+fn is_done<'a>(token: &'a str, noted: &'a str) -> Request<'a> {
+    recorded(releases(token), &[("granted", noted), ("fence", "1"), ("how", "done|0|")])
 }
 
 /// One of several holders.
@@ -105,13 +114,13 @@ struct Holder {
     is_lapsed: bool,
 }
 
-/// Returns the keys of a shared lock, as the scripts leave them.
-fn shared(holders: &[Holder], least: usize, many: usize) -> Pipeline {
+/// Returns the keys of a shared lock, as the script leaves them. `limits` are those of its holders, and of how many each.
+fn shared(holders: &[Holder], limits: &[(usize, usize)]) -> Pipeline {
     let mut keys = pipe();
-    keys.cmd("SET").arg(KEYS[0]).arg("nx1:shared:1").arg("PX").arg(1_000_000).ignore();
+    keys.cmd("SET").arg(KEY).arg("nx1:shared:1").arg("PX").arg(1_000_000).ignore();
     let size = holders.iter().filter_map(|holder| holder.slot).max().map_or(0, |slot| slot + 1);
     let mut map = vec![b'0'; size];
-    let (zadd, mut terms) = (keys.cmd("ZADD").arg(SHARES), Vec::<(String, String)>::new());
+    let (zadd, mut terms) = (keys.cmd("ZADD").arg(companion("shares")), Vec::<(String, String)>::new());
     for Holder { token, slot, is_lapsed } in holders {
         zadd.arg(if *is_lapsed { "1000" } else { LATER }).arg(token);
         let shown = slot.map_or("-".to_owned(), |slot| slot.to_string());
@@ -121,8 +130,9 @@ fn shared(holders: &[Holder], least: usize, many: usize) -> Pipeline {
         }
     }
     zadd.ignore();
-    terms.push(("state".into(), format!("{least}|{many}|{}", String::from_utf8(map).unwrap())));
-    keys.cmd("HSET").arg(TERMS).arg(terms).ignore();
+    let limits: Vec<String> = limits.iter().map(|(limit, many)| format!("{limit}:{many}")).collect();
+    terms.push(("all".into(), format!("{}|{}", String::from_utf8(map).unwrap(), limits.join(","))));
+    keys.cmd("HSET").arg(companion("terms")).arg(terms).ignore();
     keys
 }
 
@@ -146,8 +156,8 @@ fn a_slot_is_given_back_by_work_in_proportion_to_the_slots() {
     let work = [625, 625 * TIMES].map(|slots| {
         let terms = format!(":{slots}");
         let holder = |who: usize, slot| Holder { token: token(who, &terms), slot: Some(slot), is_lapsed: false };
-        let keys = shared(&[holder(1, 0), holder(2, slots - 1)], slots, 2);
-        scene.work(&keys, Script::Release(SHARE), &[&token(1, &terms)])
+        let keys = shared(&[holder(1, 0), holder(2, slots - 1)], &[(slots, 2)]);
+        scene.work(&keys, &releases(&token(1, &terms)))
     });
     assert_eq!(work[0].calls, work[1].calls);
     is_linear("a slot is given back", work[0], work[1]);
@@ -160,8 +170,8 @@ fn slots_whose_leases_are_over_are_dropped_by_work_in_proportion_to_the_slots() 
         let terms = format!(":{slots}");
         let lapsed = (0..32).map(|n| Holder { token: token(n, &terms), slot: Some(n), is_lapsed: true });
         let last = Holder { token: token(99, &terms), slot: Some(slots - 1), is_lapsed: false };
-        let keys = shared(&lapsed.chain(once(last)).collect::<Vec<_>>(), slots, 33);
-        scene.work(&keys, Script::Acquire(SHARE), &ask_of(&token(100, &terms)))
+        let keys = shared(&lapsed.chain(once(last)).collect::<Vec<_>>(), &[(slots, 33)]);
+        scene.work(&keys, &asks(&token(100, &terms)))
     });
     assert_eq!(work[0].calls, work[1].calls);
     is_linear("32 slots whose leases are over", work[0], work[1]);
@@ -177,8 +187,9 @@ fn the_holders_are_counted_once_however_many_limits_leave_with_their_shares() {
             slot: Some(n),
             is_lapsed: true,
         });
-        let keys = shared(&readers().chain(limits).collect::<Vec<_>>(), 9000, 1);
-        scene.work(&keys, Script::Acquire(SHARE), &ask_of(&token(9999, ":0")))
+        let each: Vec<(usize, usize)> = (0..leaving).map(|n| (9000 + n, 1)).collect();
+        let keys = shared(&readers().chain(limits).collect::<Vec<_>>(), &each);
+        scene.work(&keys, &asks(&token(9999, ":0")))
     });
     let most = work[0].micros * (TIMES / 4) as u64;
     assert!(work[1].micros < most, "2 limits leave: {:?}, {} leave: {:?}", work[0], 2 * TIMES, work[1]);
@@ -187,9 +198,10 @@ fn the_holders_are_counted_once_however_many_limits_leave_with_their_shares() {
 #[test]
 fn one_script_drops_a_thousand_dead_waiters_at_most_wherever_they_are_in_the_queue() {
     let mut scene = Scene::new();
-    for script in [Script::Acquire(SHARE), Script::Release(SHARE)] {
+    let caller = token(0, ":0");
+    for request in [asks(&caller), releases(&caller)] {
         let holders = [0, 1].map(|n| Holder { token: token(n, ":0"), slot: None, is_lapsed: false });
-        let mut keys = shared(&holders, 0, 0);
+        let mut keys = shared(&holders, &[]);
         // 40 live readers, and 500 dead ones before each of them.
         let (mut queue, mut records) = (Vec::new(), Vec::new());
         for waiter in 0..40 * 501 {
@@ -201,11 +213,10 @@ fn one_script_drops_a_thousand_dead_waiters_at_most_wherever_they_are_in_the_que
         let (seconds, _): (u64, u64) = scene.ask(&["TIME"]);
         let lease = (seconds * 1000 + 100_000).to_string();
         records.iter_mut().for_each(|(_, record)| *record = record.replace("LEASE", &lease));
-        keys.cmd("ZADD").arg(KEYS[1]).arg(&queue).ignore();
-        keys.cmd("HSET").arg(KEYS[2]).arg(&records).ignore();
-        let work =
-            scene.work(&keys, script, &ask_of(&token(0, ":0"))[..if script == Script::Release(SHARE) { 1 } else { 8 }]);
-        let left: usize = scene.ask(&["ZCARD", KEYS[1]]);
+        keys.cmd("ZADD").arg(companion("queue")).arg(&queue).ignore();
+        keys.cmd("HSET").arg(companion("waiters")).arg(&records).ignore();
+        let work = scene.work(&keys, &request);
+        let left: usize = scene.ask(&["ZCARD", &companion("queue")]);
         assert!(left >= 40 * 501 - 1000 - 32, "{left} are left of {}: {work:?}", 40 * 501);
         assert!(left <= 40 * 501 - 1000, "{left} are left");
         assert!(work.calls < 1000 * 6 + 32 * 12 + 100, "{work:?}");
@@ -217,36 +228,35 @@ fn a_shared_lock_is_shown_by_the_same_work_however_many_hold_it() {
     let mut scene = Scene::new();
     let work = [600, 600 * TIMES].map(|holders| {
         let holders = (0..holders).map(|n| Holder { token: token(n, ":0"), slot: None, is_lapsed: false });
-        let keys = shared(&holders.collect::<Vec<_>>(), 0, 0);
-        scene.work(&keys, Script::InspectShares, &[""])
+        let keys = shared(&holders.collect::<Vec<_>>(), &[]);
+        scene.work(&keys, &("inspect", Vec::new()))
     });
     assert!(work[1].calls < work[0].calls + 20, "{work:?}");
     is_the_same("INSPECT of a shared lock", work[0], Work { calls: work[0].calls, ..work[1] });
 }
 
 /// Returns the keys after so many runs that have ended, and so many that vanished.
-fn recorded(scene: &mut Scene, ended: usize, vanished: usize) -> Pipeline {
+fn runs(scene: &mut Scene, ended: usize, vanished: usize) -> Pipeline {
     scene.ask::<()>(&["FLUSHALL"]);
     for n in 0..ended {
         let run = token(n, "");
-        let granted = scene.eval(Script::Acquire(RECORDED), &recorded_ask(&run));
-        let granted = granted.last().unwrap().clone();
-        scene.eval(Script::Release(RECORDED), &[&run, &run, MONTH_MS, "1000", "7", &granted, "1", "done|0|"]);
+        let noted = scene.call(&recorded(asks(&run), &[])).of("noted");
+        scene.call(&is_done(&run, &noted));
     }
     for n in 0..vanished {
-        scene.eval(Script::Acquire(SHARE_RECORDED), &recorded_ask(&token(10_000 + n, ":0")));
+        scene.call(&recorded(asks(&token(10_000 + n, ":0")), &[]));
     }
-    scene.saved(&[RUNS])
+    scene.saved(&[companion("runs")])
 }
 
 #[test]
 fn runs_that_vanished_are_listed_by_work_in_proportion_to_them_and_to_the_lines() {
     let mut scene = Scene::new();
     let both = [1, TIMES].map(|times| {
-        let keys = recorded(&mut scene, 62 * times, 32 * times);
+        let keys = runs(&mut scene, 62 * times, 32 * times);
         let grant = token(20_000, "");
-        let swept = scene.work(&keys, Script::Acquire(RECORDED), &recorded_ask(&grant));
-        let shown = scene.work(&keys, Script::History, &[]);
+        let swept = scene.work(&keys, &recorded(asks(&grant), &[]));
+        let shown = scene.work(&keys, &("history", vec![("who", "-")]));
         assert!(swept.calls < 1000, "{swept:?}");
         (swept, shown)
     });
@@ -258,17 +268,14 @@ fn runs_that_vanished_are_listed_by_work_in_proportion_to_them_and_to_the_lines(
 fn a_run_is_recorded_by_the_same_work_however_many_are_kept() {
     let mut scene = Scene::new();
     let both = [62, 62 * TIMES].map(|kept| {
-        let keys = recorded(&mut scene, kept, 0);
+        let keys = runs(&mut scene, kept, 0);
         let run = token(20_000, "");
-        let granted = scene.work(&keys, Script::Acquire(RECORDED), &recorded_ask(&run));
-        let mut keys = keys.clone();
+        let granted = scene.work(&keys, &recorded(asks(&run), &[]));
         scene.ask::<()>(&["FLUSHALL"]);
         keys.query::<()>(&mut scene.connection).unwrap();
-        let begun = scene.eval(Script::Acquire(RECORDED), &recorded_ask(&run));
-        keys = scene.saved(&[KEYS[0], RUNS]);
-        let begun = begun.last().unwrap();
-        let args = [&run[..], &run, MONTH_MS, "1000", "7", begun, "1", "done|0|"];
-        (granted, scene.work(&keys, Script::Release(RECORDED), &args))
+        let noted = scene.call(&recorded(asks(&run), &[])).of("noted");
+        let keys = scene.saved(&[KEY.to_owned(), companion("runs")]);
+        (granted, scene.work(&keys, &is_done(&run, &noted)))
     });
     is_the_same("a grant", both[0].0, both[1].0);
     is_the_same("a release", both[0].1, both[1].1);

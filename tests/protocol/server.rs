@@ -1,8 +1,8 @@
 //! A redis-server for one test: on a Unix socket, without persistence, killed when dropped, and when the tests die.
 //!
-//! Owns the process, its directory, the calls of the scripts, and the time. Must not know what the scripts mean.
+//! Owns the process, its directory, the calls of the script, and the time. Must not know what the script means.
 
-use std::iter::once;
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -13,10 +13,12 @@ use nix::sys::signal::Signal;
 use redis::{Client, Connection, FromRedisValue, RedisResult, Value, cmd};
 use tempfile::TempDir;
 
-use crate::scripts::{Base, Form, Script};
-use crate::search::Fault;
+pub const KEY: &str = "lock:x";
+/// The companions of the lock's key, in the script's order.
+pub const COMPANIONS: [&str; 7] = ["fence", "shares", "terms", "queue", "waiters", "newest", "runs"];
 
-pub const KEYS: [&str; 4] = ["lock:x", "{lock:x}:queue", "{lock:x}:waiters", "{lock:x}:fence"];
+/// The script as nxlock sends it, not a copy.
+pub const LUA: &str = include_str!("../../src/store/redis/lock.lua");
 
 pub struct Server {
     process: Child,
@@ -107,56 +109,74 @@ pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
     }
 }
 
-fn eval(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
-    eval_text(connection, script, script.text(), args)
+/// An answer of the script: of each field the words.
+#[derive(Debug)]
+pub struct Answer(BTreeMap<String, Vec<String>>);
+
+impl Answer {
+    /// Reads field, value, field, value.
+    pub fn read(parts: &[Value]) -> Answer {
+        let text = |part: &Value| words(part.clone()).unwrap();
+        Answer(parts.chunks(2).map(|pair| (text(&pair[0]).concat(), text(&pair[1]))).collect())
+    }
+
+    pub fn of(&self, field: &str) -> String {
+        self.all(field).concat()
+    }
+
+    pub fn all(&self, field: &str) -> &[String] {
+        self.0.get(field).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn number(&self, field: &str) -> i64 {
+        self.of(field).parse().unwrap_or_else(|_| panic!("{field} is no number: {self:?}"))
+    }
+
+    pub fn is_granted(&self) -> bool {
+        self.of("verdict") == "granted"
+    }
+
+    pub fn waits(&self) -> bool {
+        self.of("verdict") == "waiting"
+    }
 }
 
-/// Calls a script with a fault in its text, and flattens the reply.
-pub fn eval_with(connection: &mut Connection, script: Script, fault: Option<Fault>, args: &[&str]) -> Vec<String> {
-    let text = str::from_utf8(script.text()).unwrap();
-    let text = fault.map_or(text.to_owned(), |(from, to)| text.replace(from, to));
-    words(eval_text(connection, script, text.as_bytes(), args).unwrap()).unwrap()
+/// Returns the key of a companion.
+pub fn companion(name: &str) -> String {
+    format!("{{{KEY}}}:{name}")
 }
 
-fn eval_text(connection: &mut Connection, script: Script, text: &[u8], args: &[&str]) -> RedisResult<Value> {
-    let verb = if script == Script::Inspect { "EVAL_RO" } else { "EVAL" };
-    let beside = script.companions().into_iter().map(|what| format!("{{{}}}:{what}", KEYS[0]));
-    let keys: Vec<String> = once(KEYS[0].to_owned()).chain(beside).collect();
-    cmd(verb).arg(text).arg(keys.len()).arg(keys).arg(args).query(connection)
+/// Calls the script, with the keys that it needs for these fields.
+pub fn call(connection: &mut Connection, operation: &str, fields: &[(&str, &str)]) -> RedisResult<Answer> {
+    let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map_or("", |(_, it)| *it);
+    let newest = format!("{}:", of("token")).contains(":newest:");
+    let with = |name: &&str| (*name != "newest" || newest) && (*name != "runs" || !of("who").is_empty());
+    let companions: Vec<String> = COMPANIONS.into_iter().filter(with).map(companion).collect();
+    let only_reads = matches!(operation, "inspect" | "history");
+    let mut eval = cmd(if only_reads { "EVAL_RO" } else { "EVAL" });
+    eval.arg(LUA).arg(companions.len() + 1).arg(KEY).arg(companions).arg(operation);
+    fields.iter().filter(|(_, it)| !it.is_empty()).for_each(|(field, it)| _ = eval.arg(*field).arg(*it));
+    eval.query(connection).map(|parts: Vec<Value>| Answer::read(&parts))
 }
 
-pub fn acquire(connection: &mut Connection, args: [&str; 7]) -> RedisResult<Value> {
-    eval(connection, Script::Acquire(Form::default()), &args)
+/// Asks for the lock as clients mostly do: a ttl, a lease and a grace of a minute.
+pub fn acquire(connection: &mut Connection, token: &str, mode: &str, more: &[(&str, &str)]) -> RedisResult<Answer> {
+    let usual = [("token", token), ("ttl", "60000"), ("mode", mode), ("lease", "60000"), ("grace", "60000")];
+    let unless = |field: &(&str, &str)| more.iter().all(|(name, _)| *name != field.0);
+    let fields: Vec<(&str, &str)> = usual.into_iter().filter(unless).chain(more.iter().copied()).collect();
+    call(connection, "acquire", &fields)
 }
 
-pub fn release(connection: &mut Connection, token: &str) -> RedisResult<Value> {
-    eval(connection, Script::Release(Form::default()), &[token])
+pub fn release(connection: &mut Connection, token: &str) -> RedisResult<Answer> {
+    call(connection, "release", &[("token", token)])
 }
 
-pub fn renew(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
-    eval(connection, Script::Renew(Base::Exclusive), &[token, ttl, "set"])
+pub fn renew(connection: &mut Connection, token: &str, ttl: &str, how: &str) -> RedisResult<Answer> {
+    call(connection, "renew", &[("token", token), ("ttl", ttl), ("how", how)])
 }
 
-/// Renews as a process that does not keep the lock.
-pub fn prolong(connection: &mut Connection, token: &str, ttl: &str) -> RedisResult<Value> {
-    eval(connection, Script::Renew(Base::Exclusive), &[token, ttl, "prolong"])
-}
-
-/// Sends what follows a renewal that has moved the expiry nearer.
-pub fn nudge(connection: &mut Connection) -> RedisResult<Value> {
-    eval(connection, Script::Nudge, &[""])
-}
-
-pub fn beside_setnx(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
-    eval(connection, script, args)
-}
-
-pub fn share(connection: &mut Connection, script: Script, args: &[&str]) -> RedisResult<Value> {
-    eval(connection, script, args)
-}
-
-pub fn inspect(connection: &mut Connection) -> RedisResult<Value> {
-    eval(connection, Script::Inspect, &[])
+pub fn inspect(connection: &mut Connection) -> RedisResult<Answer> {
+    call(connection, "inspect", &[])
 }
 
 /// Flattens a reply: every part as text, the parts of a nested list one after the other.

@@ -1,17 +1,16 @@
 //! The search with shares: limits that differ, a writer among them, and scripts with a fault.
 
-use super::world::{ENDLESS, Fault, SHARING, Server, Setting};
+use super::world::{ENDLESS, Fault, Scripts, Setting};
 use super::{fails, passes, prompt};
-use crate::model::Mode::{Once, Plain, Queue};
-use crate::model::{Acquired, Ask, FENCE_MS, Model, Released, Renewed, Token, Word};
-use crate::shares::{SHARED, Terms, limit};
+use crate::keys::Server;
+use crate::machine::Mode::{Once, Plain, Queue};
+use crate::machine::{Holder, Op, Renewal, Reply, Request, Verdict};
+use crate::token::{Token, UNKNOWN};
 
-type Limit = Option<usize>;
-
-const WRITER: Limit = None;
-const READER: Limit = Some(0);
-const TWO: Limit = Some(2);
-const THREE: Limit = Some(3);
+const WRITER: Token = Token::exclusive(0);
+const READER: Token = Token::sharing(0, 0);
+const TWO: Token = Token::sharing(0, 2);
+const THREE: Token = Token::sharing(0, 3);
 
 const ALL: &[Fault] = &[
     Fault::Crash,
@@ -26,9 +25,9 @@ const ALL: &[Fault] = &[
     Fault::LoseTerms,
 ];
 
-fn sharing(limits: &[Limit], faults: &'static [Fault], at_most: u8) -> Setting {
-    let modes = vec![Queue; limits.len()];
-    Setting { limits: limits.to_vec(), server: SHARING, ..prompt(&modes, faults, at_most) }
+fn sharing(tokens: &[Token], faults: &'static [Fault], at_most: u8) -> Setting {
+    let modes = vec![Queue; tokens.len()];
+    Setting { tokens: tokens.to_vec(), ..prompt(&modes, faults, at_most) }
 }
 
 #[test]
@@ -68,14 +67,14 @@ fn one_who_does_not_queue_disturbs_no_shares() {
 
 #[test]
 fn calls_that_let_in_one_each_let_in_all() {
-    let one_a_call = |limits| Setting { batch: Some(1), ..sharing(limits, &[Fault::Freeze], 1) };
+    let one_a_call = |tokens| Setting { batch: Some(1), ..sharing(tokens, &[Fault::Freeze], 1) };
     passes("writer and readers, one a call", &one_a_call(&[WRITER, READER, READER]));
     passes("three for two slots, one a call", &one_a_call(&[TWO, TWO, TWO]));
 }
 
 /// Only the first waiter watches an expiry, and none polls.
-fn words_only(limits: &[Limit], faults: &'static [Fault], at_most: u8, server: Server) -> Setting {
-    Setting { heartbeat: None, watchers: 1, lease: ENDLESS, server, ..sharing(limits, faults, at_most) }
+fn words_only(tokens: &[Token], faults: &'static [Fault], at_most: u8, scripts: Scripts) -> Setting {
+    Setting { heartbeat: None, watchers: 1, lease: ENDLESS, scripts, ..sharing(tokens, faults, at_most) }
 }
 
 const DEATHS: &[Fault] = &[Fault::Crash, Fault::Freeze];
@@ -84,216 +83,220 @@ const FAR: &[Fault] = &[Fault::Lengthen, Fault::HolderCrashes];
 
 #[test]
 fn no_word_about_shares_is_missing() {
-    passes("three for two slots", &words_only(&[TWO, TWO, TWO], DEATHS, 1, SHARING));
-    passes("three for two slots, for long", &words_only(&[TWO, TWO, TWO], FAR, 3, SHARING));
-    passes("writer and readers", &words_only(&[WRITER, READER, READER], DEATHS, 1, SHARING));
-    passes("writer and slots", &words_only(&[WRITER, TWO, TWO], DEATHS, 1, SHARING));
+    passes("three for two slots", &words_only(&[TWO, TWO, TWO], DEATHS, 1, Server::step));
+    passes("three for two slots, for long", &words_only(&[TWO, TWO, TWO], FAR, 3, Server::step));
+    passes("writer and readers", &words_only(&[WRITER, READER, READER], DEATHS, 1, Server::step));
+    passes("writer and slots", &words_only(&[WRITER, TWO, TWO], DEATHS, 1, Server::step));
 }
 
 #[test]
 fn an_end_of_all_shares_that_moves_nearer_keeps_nobody_waiting() {
-    passes("a slot and a writer, a shorter ttl", &words_only(&[TWO, WRITER], NEARER, 3, SHARING));
-    passes("slots and a writer, a longer ttl", &words_only(&[TWO, TWO, WRITER], FAR, 2, SHARING));
+    passes("a slot and a writer, a shorter ttl", &words_only(&[TWO, WRITER], NEARER, 3, Server::step));
+    passes("slots and a writer, a longer ttl", &words_only(&[TWO, TWO, WRITER], FAR, 2, Server::step));
 }
 
-fn is_running(model: &Model, token: Token) -> bool {
-    model.shares.ends.is.get(&token).is_some_and(|end| *end > model.now())
+fn is_running(server: &Server, token: &Token) -> bool {
+    let now = server.now();
+    server.lock.holders.get(token).is_some_and(|holder| holder.end.is_none_or(|end| end > now))
 }
 
-#[test]
-fn an_end_of_all_shares_that_moves_nearer_untold_is_noticed() {
-    fn release(model: &mut Model, token: Token) -> Released {
-        let is_share = is_running(model, token);
-        let answer = (SHARING.release)(model, token);
-        if is_share && model.value() == Some(SHARED) {
-            model.said.retain(|(_, word)| *word != Word::Look);
-        }
-        answer
+/// Changes the grant that a reply contains.
+fn in_reply(reply: &mut Reply<Token>, change: impl FnOnce(&mut u64, &mut Option<u16>)) {
+    if let Verdict::Granted(grant) = &mut reply.verdict {
+        change(&mut grant.fence, &mut grant.slot);
     }
-    let server = Server { release, ..SHARING };
-    fails(&words_only(&[TWO, TWO, WRITER], FAR, 2, server), "stays free while somebody waits");
 }
 
 #[test]
 fn a_shorter_ttl_of_a_share_that_nobody_is_told_of_is_noticed() {
-    fn renew(model: &mut Model, token: Token, ttl: u64, prolong: bool) -> Renewed {
-        let answer = (SHARING.renew)(model, token, ttl, prolong);
-        model.said.clear();
-        answer
+    fn renew(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let reply = server.step(op);
+        if let Op::Renew(_) = op {
+            server.around.said.clear();
+        }
+        reply
     }
-    fails(&words_only(&[TWO, WRITER], NEARER, 3, Server { renew, ..SHARING }), "stays free while somebody waits");
+    fails(&words_only(&[TWO, WRITER], NEARER, 3, renew), "stays free while somebody waits");
 }
 
 #[test]
 fn a_release_of_a_share_that_serves_nobody_is_noticed() {
-    fn release(model: &mut Model, token: Token) -> Released {
-        let others = model.shares.ends.is.len() > 1 && is_running(model, token);
-        if !others {
-            return (SHARING.release)(model, token);
+    fn release(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let Op::Release { token, .. } = op else { return server.step(op) };
+        if server.lock.holders.len() < 2 || !is_running(server, token) {
+            return server.step(op);
         }
-        let (queue, waiters) = (model.queue.clone(), model.waiters.clone());
-        (model.queue.is, model.waiters.is) = Default::default();
-        let answer = (SHARING.release)(model, token);
-        (model.queue, model.waiters) = (queue, waiters);
-        answer
+        let (queue, until) = (std::mem::take(&mut server.lock.queue), server.queue_until);
+        let reply = server.step(op);
+        (server.lock.queue, server.queue_until) = (queue, until);
+        reply
     }
-    fails(&words_only(&[TWO, TWO, TWO], FAR, 3, Server { release, ..SHARING }), "room is left while somebody waits");
+    fails(&words_only(&[TWO, TWO, TWO], FAR, 3, release), "room is left while somebody waits");
 }
 
 #[test]
 fn readers_that_pass_a_writer_are_noticed() {
-    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
-        let joins = model.value() == Some(SHARED) && limit(ask.token) == Some(0);
-        (SHARING.acquire)(model, &Ask { mode: if joins { Plain } else { ask.mode }, ..ask.clone() })
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        match op {
+            Op::Acquire(request) if server.lock.generation.is_some() && request.token.limit == 0 => {
+                server.step(&Op::Acquire(Request { mode: Plain, ..request.clone() }))
+            }
+            _ => server.step(op),
+        }
     }
-    let server = Server { acquire, ..SHARING };
-    fails(&Setting { server, ..sharing(&[WRITER, READER, READER], &[], 0) }, "was overtaken by");
+    fails(&Setting { scripts: acquire, ..sharing(&[WRITER, READER, READER], &[], 0) }, "was overtaken by");
 }
 
 #[test]
 fn a_claim_that_keeps_the_end_of_the_grace_is_noticed() {
-    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
-        let is_reserved = model.shares.terms.is.get(&ask.token).is_some_and(|terms| terms.reserved);
-        let end = model.shares.ends.is.get(&ask.token).copied().filter(|_| is_reserved && is_running(model, ask.token));
-        let answer = (SHARING.acquire)(model, ask);
-        if let Some(end) = end {
-            model.shares.ends.is.insert(ask.token, end);
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let Op::Acquire(Request { token, .. }) = op else { return server.step(op) };
+        let reserved = server.lock.holders.get(token).filter(|holder| holder.reserved.is_some() && holder.limit != 1);
+        let end = reserved.map(|holder| holder.end).filter(|_| is_running(server, token));
+        let reply = server.step(op);
+        if let (Some(end), Some(holder)) = (end, server.lock.holders.get_mut(token)) {
+            holder.end = end;
         }
-        answer
+        reply
     }
-    let server = Server { acquire, ..SHARING };
-    fails(&Setting { server, ..sharing(&[TWO, READER, READER, READER], &[], 0) }, "3 hold the lock, which 2 may");
+    let setting = sharing(&[TWO, READER, READER, READER], &[], 0);
+    fails(&Setting { scripts: acquire, ..setting }, "3 hold the lock, which 2 may");
 }
 
-/// A share whose lease is over keeps its terms, and is claimed by them.
+/// A share whose lease is over is remembered (in a field that is of no use here), and claimed.
 #[test]
 fn a_share_that_is_over_and_comes_in_without_room_is_noticed() {
-    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
-        let known = model.shares.terms.is.clone();
-        let is_shared = model.value() == Some(SHARED);
-        if is_shared && known.contains_key(&ask.token) && !is_running(model, ask.token) {
-            model.shares.ends.is.insert(ask.token, model.now() + 1);
-            model.bump(FENCE_MS);
-            let fence = model.fence();
-            model.shares.terms.is.get_mut(&ask.token).unwrap().fence = fence;
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let over: Vec<Token> = server.lock.holders.keys().copied().filter(|token| !is_running(server, token)).collect();
+        let (now, now_us) = (server.now(), server.around.now_us);
+        if let Op::Acquire(Request { token, .. }) = op
+            && server.lock.asked.contains_key(&token.who)
+            && server.lock.generation.is_some()
+            && !is_running(server, token)
+        {
+            let (fence, slot) = (now_us, (token.limit > 0).then_some(0));
+            server.lock.fence = fence;
+            let limit = token.limit;
+            let again = Holder { end: Some(now + 1), limit, fence, slot, since: 0, reserved: None };
+            server.lock.holders.insert(**token, again);
         }
-        let answer = (SHARING.acquire)(model, ask);
-        if is_shared && model.value() == Some(SHARED) {
-            for (token, terms) in known {
-                model.shares.terms.is.entry(token).or_insert(terms);
-            }
+        let reply = server.step(op);
+        if server.lock.generation.is_some() {
+            server.lock.asked.extend(over.into_iter().map(|token| (token.who, token)));
         }
-        answer
+        reply
     }
-    let server = Server { acquire, ..SHARING };
     let faults = &[Fault::LoseReply, Fault::Freeze];
-    fails(&Setting { server, ..sharing(&[TWO, READER, READER], faults, 2) }, "3 hold the lock, which 2 may");
+    let setting = sharing(&[TWO, READER, READER], faults, 2);
+    fails(&Setting { scripts: acquire, ..setting }, "3 hold the lock, which 2 may");
 }
 
 #[test]
 fn a_renewal_of_a_share_whatever_the_lock_holds_is_noticed() {
-    fn renew(model: &mut Model, token: Token, ttl: u64, prolong: bool) -> Renewed {
-        if is_running(model, token) {
-            model.shares.ends.is.insert(token, model.now() + ttl);
-            return Renewed::Yes;
+    fn renew(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let mut reply = server.step(op);
+        if let Op::Renew(Renewal { token, .. }) = op
+            && token.limit != 1
+        {
+            reply.verdict = Verdict::Kept { asked_by: None, put_back: false };
         }
-        (SHARING.renew)(model, token, ttl, prolong)
+        reply
     }
-    let server = Server { renew, ..SHARING };
-    fails(&Setting { server, ..sharing(&[WRITER, TWO, TWO], &[Fault::ForeignDel], 1) }, "two hold the lock");
+    let setting = sharing(&[WRITER, TWO, TWO], &[Fault::ForeignDel], 1);
+    fails(&Setting { scripts: renew, ..setting }, "two hold the lock");
 }
 
 #[test]
 fn a_late_release_that_drops_the_share_of_another_is_noticed() {
-    fn release(model: &mut Model, token: Token) -> Released {
-        let other = model.shares.ends.is.keys().copied().find(|other| is_running(model, *other));
-        let is_late = limit(token).is_some() && model.value() == Some(SHARED) && !is_running(model, token);
-        (SHARING.release)(model, other.filter(|_| is_late).unwrap_or(token))
+    fn release(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let Op::Release { token, .. } = op else { return server.step(op) };
+        let other = server.lock.holders.keys().copied().find(|other| is_running(server, other));
+        let is_late = token.limit != 1 && server.lock.generation.is_some() && !is_running(server, token);
+        let token = other.filter(|_| is_late).unwrap_or(**token);
+        server.step(&Op::Release { token: &token, record: None })
     }
-    let server = Server { release, ..SHARING };
-    fails(&Setting { server, ..sharing(&[WRITER, TWO, TWO], &[Fault::Freeze], 1) }, "two hold the lock");
+    let setting = sharing(&[WRITER, TWO, TWO], &[Fault::Freeze], 1);
+    fails(&Setting { scripts: release, ..setting }, "two hold the lock");
 }
 
 #[test]
 fn a_slot_that_stays_counted_after_its_lease_is_noticed() {
-    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
-        let over: Vec<Token> = model.shares.ends.is.keys().copied().filter(|t| !is_running(model, *t)).collect();
-        for token in over {
-            if let Some(terms) = model.shares.terms.is.get_mut(&token) {
-                terms.slot = None;
-            }
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let before = server.lock.holders.clone();
+        let mut reply = server.step(op);
+        let taken: Vec<u16> = before.values().filter_map(|holder| holder.slot).collect();
+        if let Op::Acquire(Request { token, .. }) = op
+            && !before.contains_key(token)
+            && let Some(holder) = server.lock.holders.get_mut(token)
+            && holder.slot.is_some_and(|slot| taken.contains(&slot))
+        {
+            let free = (0..).find(|slot| !taken.contains(slot));
+            holder.slot = free;
+            in_reply(&mut reply, |_, slot| *slot = free);
         }
-        (SHARING.acquire)(model, ask)
+        reply
     }
-    let server = Server { acquire, ..SHARING };
-    fails(&Setting { server, ..sharing(&[TWO; 3], &[Fault::Crash], 1) }, "was granted the slot");
-}
-
-fn with_a_least_limit_that_stays(model: &mut Model, ask: &Ask) -> Acquired {
-    let over = model.shares.ends.is.keys().filter(|token| !is_running(model, **token));
-    let limits: Vec<Limit> = over.map(|token| limit(*token)).collect();
-    if let Some(state) = &mut model.shares.state {
-        state.many += limits.iter().filter(|limit| **limit == Some(state.least)).count();
-    }
-    (SHARING.acquire)(model, ask)
+    let setting = sharing(&[TWO; 3], &[Fault::Crash], 1);
+    fails(&Setting { scripts: acquire, ..setting }, "was granted the slot");
 }
 
 #[test]
 fn a_least_limit_that_stays_counted_after_its_lease_is_noticed() {
-    let server = Server { acquire: with_a_least_limit_that_stays, ..SHARING };
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let limits = server.lock.holders.values().map(|holder| holder.limit).filter(|limit| *limit > 0);
+        let before = limits.min();
+        let mut reply = server.step(op);
+        if let (Some(before), Verdict::Waiting(_)) = (before, &reply.verdict) {
+            reply.state.least = before;
+        }
+        reply
+    }
     let faults = &[Fault::LoseReply, Fault::Freeze];
-    fails(&Setting { server, ..sharing(&[TWO, THREE, READER], faults, 2) }, "was told of");
+    let setting = sharing(&[TWO, THREE, READER], faults, 2);
+    fails(&Setting { scripts: acquire, ..setting }, "was told of");
 }
 
 #[test]
 fn shares_that_are_lost_and_taken_for_nobodys_are_noticed() {
-    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
-        if model.value() == Some(SHARED) && model.shares.ends.is.is_empty() {
-            model.lock = None;
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        if server.lock.holders.contains_key(&UNKNOWN) {
+            server.lose_lock();
         }
-        (SHARING.acquire)(model, ask)
+        server.step(op)
     }
-    let server = Server { acquire, ..SHARING };
-    fails(
-        &Setting { server, ..sharing(&[TWO, READER, READER], &[Fault::LoseShares], 1) },
-        "3 hold the lock, which 2 may",
-    );
+    let setting = sharing(&[TWO, READER, READER], &[Fault::LoseShares], 1);
+    fails(&Setting { scripts: acquire, ..setting }, "3 hold the lock, which 2 may");
 }
 
 #[test]
 fn terms_that_are_lost_and_taken_for_those_of_slot_0_are_noticed() {
-    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
-        let shares = &model.shares;
-        if shares.ends.is.contains_key(&ask.token) && !shares.terms.is.contains_key(&ask.token) {
-            model.bump(FENCE_MS);
-            let terms = Terms { slot: Some(0), fence: model.fence(), since: 0, reserved: false };
-            model.shares.terms.is.insert(ask.token, terms);
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        if let Op::Acquire(Request { token, .. }) = op
+            && server.unknown.remove(token)
+            && let Some(holder) = server.lock.holders.get_mut(token)
+        {
+            let fence = server.around.now_us;
+            server.lock.fence = fence;
+            (holder.slot, holder.fence) = (Some(0), fence);
         }
-        (SHARING.acquire)(model, ask)
+        server.step(op)
     }
-    let server = Server { acquire, ..SHARING };
     let faults = &[Fault::LoseReply, Fault::LoseTerms];
-    fails(&Setting { server, ..sharing(&[TWO; 3], faults, 2) }, "two have slot 0");
+    let setting = sharing(&[TWO; 3], faults, 2);
+    fails(&Setting { scripts: acquire, ..setting }, "two have slot 0");
 }
 
 #[test]
 fn slots_that_have_the_fence_of_their_generation_are_noticed() {
-    fn acquire(model: &mut Model, ask: &Ask) -> Acquired {
-        let fence = model.fence.clone();
-        let was_shared = model.value() == Some(SHARED);
-        let answer = (SHARING.acquire)(model, ask);
-        if let Acquired::Granted { entered: entered @ Some(_), .. } = answer
-            && was_shared
-        {
-            let fence = model.shares.generation;
-            model.shares.terms.is.values_mut().for_each(|terms| terms.fence = fence);
-            return Acquired::Granted { fence, entered };
+    fn acquire(server: &mut Server, op: &Op<'_, Token>) -> Reply<Token> {
+        let (last, generation) = (server.lock.fence, server.lock.generation);
+        let mut reply = server.step(op);
+        if let Some(generation) = generation.filter(|_| server.lock.generation == generation) {
+            server.lock.holders.values_mut().for_each(|holder| holder.fence = generation);
+            server.lock.fence = last;
+            in_reply(&mut reply, |fence, _| *fence = generation);
         }
-        if was_shared {
-            model.fence = fence;
-        }
-        answer
+        reply
     }
-    let server = Server { acquire, ..SHARING };
-    fails(&Setting { server, ..sharing(&[TWO; 3], &[], 0) }, "did not rise");
+    fails(&Setting { scripts: acquire, ..sharing(&[TWO; 3], &[], 0) }, "did not rise");
 }

@@ -1,44 +1,19 @@
 //! What a search is about: how many clients, how they behave, what may go wrong, which scripts run.
 
-use crate::model::{Acquired, Ask, Mode, Model, Released, Renewed, Token};
-use crate::shares::{Shares, limit};
+use crate::keys::Server;
+use crate::machine::{Bounds, Mode, Op, Reply, Request};
+use crate::token::Token;
 
-pub const FOREIGN: Token = 99;
+/// Left by a SETNX client, or written over nxlock's lock by one whose clock is slow: by the server's clock, its time has
+/// passed.
+pub const STALE: Token = Token::of_setnx(9997, 1);
 pub const TTL: u64 = 3;
 pub const GRACE: u64 = 2;
 /// A lease that does not come any nearer to its end.
 pub const ENDLESS: u64 = 200;
 
-/// The scripts, so that a test may put a broken one in place of a true one.
-#[derive(Clone, Copy)]
-pub struct Server {
-    pub acquire: fn(&mut Model, &Ask) -> Acquired,
-    pub release: fn(&mut Model, Token) -> Released,
-    pub renew: fn(&mut Model, Token, u64, bool) -> Renewed,
-}
-
-pub const TRUE: Server = Server { acquire: Model::acquire, release: Model::release, renew: Model::renew };
-
-pub const BESIDE_SETNX: Server = Server {
-    acquire: Model::acquire_beside_setnx,
-    release: Model::release_beside_setnx,
-    renew: Model::renew_beside_setnx,
-};
-
-pub const SHARING: Server = Server {
-    acquire: |model, ask| match limit(ask.token) {
-        Some(_) => model.acquire_share(ask),
-        None => model.acquire(ask),
-    },
-    release: |model, token| match limit(token) {
-        Some(_) => model.release_share(token),
-        None => model.release(token),
-    },
-    renew: |model, token, ttl, prolong| match limit(token) {
-        Some(_) => model.renew_share(token, ttl, prolong),
-        None => model.renew(token, ttl, prolong),
-    },
-};
+/// What executes requests: the rules, or in a test broken ones.
+pub type Scripts = fn(&mut Server, &Op<'_, Token>) -> Reply<Token>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -66,8 +41,9 @@ pub enum Fault {
 #[derive(Clone)]
 pub struct Setting {
     pub modes: Vec<Mode>,
-    /// With how many each shares the lock, 0 for any number; nothing if it is exclusive.
-    pub limits: Vec<Option<usize>>,
+    /// What the token of each says.
+    pub tokens: Vec<Token>,
+    pub beside_setnx: bool,
     pub sessions: u8,
     pub lease: u64,
     pub heartbeat: Option<u64>,
@@ -84,14 +60,31 @@ pub struct Setting {
     /// Whether one that asks `once` takes an answer for a no, by whether the lock was free; nothing if it
     /// goes on to ask.
     pub gives_up: Option<fn(bool) -> bool>,
-    pub server: Server,
+    pub scripts: Scripts,
 }
 
 impl Setting {
-    /// Returns no shares, and how scripts change them. As in the true ones, an end of all shares is announced if it is
-    /// nearer than a little more than a heartbeat.
-    pub fn shares(&self) -> Shares {
-        let soon = self.heartbeat.map_or(ENDLESS, |heartbeat| heartbeat + 1);
-        Shares { batch: self.batch, soon: Some(soon), ..Shares::default() }
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            batch: self.batch.unwrap_or(Bounds::USUAL.batch),
+            dead: self.drops.unwrap_or(Bounds::USUAL.dead),
+            ..Bounds::USUAL
+        }
+    }
+
+    /// Returns a request for the lock.
+    pub fn asks<'a>(&self, token: &'a Token, mode: Mode, ticket: u64) -> Request<'a, Token> {
+        Request {
+            token,
+            ttl: TTL,
+            mode,
+            lease: self.lease,
+            grace: GRACE,
+            channel: mode == Mode::Queue,
+            ticket,
+            enclosing: &[],
+            record: None,
+            margin: self.beside_setnx.then_some(0),
+        }
     }
 }
