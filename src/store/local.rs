@@ -25,7 +25,7 @@ mod waiter;
 mod waiters;
 
 use std::fs::File;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,7 @@ pub mod files {
 
 use super::{AcquireMode, Acquired, LockStatus, Probed, Released, Renewed, ScanCursor, Store, poll_pause};
 use crate::clock::{Boot, Moment};
+use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Run, Told, Ttl};
 use crate::wait::{Limit, Woken};
@@ -450,7 +451,7 @@ impl Store for Local {
         self.held.as_ref().map(HolderFile::fd)
     }
 
-    fn command_fd(&self) -> Result<Option<OwnedFd>, Error> {
+    fn command_file(&self) -> Result<Option<CommandFile>, Error> {
         let opened = self.held.as_ref().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
         opened.transpose().map_err(|fault| self.error("keep a lock", None, fault))
     }

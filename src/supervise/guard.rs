@@ -88,8 +88,6 @@ pub struct GuardTask<'a> {
     pub kill_at: Moment,
     /// A descriptor that must stay open in the guard while the tree lives.
     pub keep_open: Option<RawFd>,
-    /// A descriptor that the command inherits, and the guard does not keep.
-    pub for_the_command: Option<RawFd>,
     /// Releases the lock after nxlock has died. The process does nothing else any more: this may replace it.
     pub give_back: &'a dyn Fn(&Orphaned),
 }
@@ -287,7 +285,7 @@ impl Guarding {
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
             // SAFETY: both make only system calls: getpid(2), which cannot fail, and send(2) without libc.
-            let command = unsafe { program.spawn(task.terminal, task.start_by, task.for_the_command, begins, failed) }?;
+            let command = unsafe { program.spawn(task.terminal, task.start_by, begins, failed) }?;
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;

@@ -71,7 +71,7 @@ impl Orphan<'_> {
         }
         // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
         let handover = handover::send(files).ok();
-        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask) {
+        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask, None) {
             program.exec();
         }
     }
