@@ -125,7 +125,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         }
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
         Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => Ok(not_run(lock, words, errno, unreleased.is_none())),
-        Err(NoEnding::GuardKilled(pid)) => Err(without_a_guard(&lock.name, pid).into()),
+        Err(NoEnding::GuardKilled { guard, had_ended }) => Err(without_a_guard(&lock.name, guard, had_ended).into()),
     }
 }
 
@@ -153,8 +153,8 @@ fn end(ending: &Result<Ending, NoEnding>, time_limit: bool, is_lost: bool) -> Op
         Ok(ending) => ending.end(),
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => return None,
         Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => not_begun(errno),
-        // The kernel killed the command with it.
-        Err(NoEnding::GuardKilled(_)) => RunEnd::killed(libc::SIGKILL),
+        // The kernel killed the command with it, or nxlock what it had waited for.
+        Err(NoEnding::GuardKilled { .. }) => RunEnd::killed(libc::SIGKILL),
     };
     Some(match () {
         () if is_lost => end.without_the_lock(),
@@ -181,12 +181,14 @@ fn require_proc(lock: &Named) -> Result<(), Error> {
     })
 }
 
-/// The guard was killed, and with it the command's status was lost.
-fn without_a_guard(name: &LockName, guard: Pid) -> Error {
+/// The guard was killed, and so was the command, or what the run was to wait for or to stop after it.
+fn without_a_guard(name: &LockName, guard: Pid, had_ended: bool) -> Error {
+    let killed =
+        if had_ended { "was all that the command had left" } else { "were the command and all that it had started" };
     Error {
         kind: ErrorKind::Internal,
         action: format!("cannot supervise the command under \"{name}\""),
-        cause: format!("its guard (process {guard}) was killed, and so were the command and all that it had started"),
+        cause: format!("its guard (process {guard}) was killed, and so {killed}"),
         hint: "find out what kills processes named nx-guard: the kernel may, for lack of memory".into(),
     }
 }
