@@ -520,7 +520,7 @@ impl<'a> Supervisor<'a> {
             && grace_ends.min(self.kill_at()).passed()
         {
             let mut killing = Killing::begin();
-            if killing.round(&self.tree) {
+            if self.kill(&mut killing) {
                 log::warn(format_args!("not permitted to kill all of what the command started: waiting for it to end"));
             }
             self.phase = Phase::Killing(killing);
@@ -528,10 +528,22 @@ impl<'a> Supervisor<'a> {
         if let Phase::Killing(killing) = &mut self.phase
             && killing.next().passed()
         {
-            killing.round(&self.tree);
-            // A stopped guard reaps nothing.
-            self.guard.wake();
+            let mut killing = std::mem::replace(killing, Killing::begin());
+            self.kill(&mut killing);
+            self.phase = Phase::Killing(killing);
         }
+    }
+
+    /// Kills every process of the tree; returns whether the kernel denied permission for one of them.
+    fn kill(&self, killing: &mut Killing) -> bool {
+        // A stopped guard reaps nothing.
+        self.guard.wake();
+        killing.round(|| {
+            if self.guard.has_ended() {
+                guard::reap_all();
+            }
+            self.tree.kill()
+        })
     }
 
     fn next_deadline(&self) -> Moment {
