@@ -132,3 +132,18 @@ fn a_reply_of_a_server_that_was_deposed_and_is_the_master_once_more_does_not_cou
     let done = group.nxlock(["-v", "run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     done.says("was deposed, and is the master once more");
 }
+
+#[test]
+fn a_signal_while_a_grant_waits_for_the_sentinels_leaves_no_lock_behind() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let group = Scripted::of(1);
+        // They answer the question before the connect, and no other.
+        group.sentinels.iter().for_each(|sentinel| sentinel.now().hangs_after = 1);
+        let run = group.nxlock(["run", "job", "-t", "10m", "--", "sleep", "300"]).start();
+        eventually("it is granted", || group.servers[0].exists("lock:job"));
+        run.signal(signal);
+        assert!(!run.finish().status.success());
+        assert!(!group.servers[0].exists("lock:job"), "{signal}");
+    }
+}
+

@@ -243,7 +243,11 @@ impl Client {
         match self.exchange(&mut connection, requests, self.within(limit)) {
             Ok(replies) => {
                 if let Err(fault) = self.topology.confirm(&connection.peer, self.within(limit)) {
-                    self.idle.clear();
+                    match fault {
+                        // What was carried out has to be undone there, and soon: without asking again for the master.
+                        Fault::Cancelled => self.idle.push(connection),
+                        _ => self.idle.clear(),
+                    }
                     return Err(NoReply { fault, sent: true });
                 }
                 self.has_met = true;
