@@ -147,3 +147,27 @@ fn a_signal_while_a_grant_waits_for_the_sentinels_leaves_no_lock_behind() {
     }
 }
 
+
+#[test]
+fn a_list_that_begins_at_one_master_and_ends_at_the_next_has_all_locks() {
+    const MANY: usize = 4000;
+    let group = Scripted::of(2);
+    for server in &group.servers {
+        let mut pipe = redis::pipe();
+        for n in 0..MANY {
+            pipe.cmd("SET").arg(format!("lock:n{n:04}")).arg("foreign").arg("PX").arg(3_600_000).ignore();
+        }
+        pipe.exec(&mut server.connection().unwrap()).unwrap();
+    }
+    // At one page of the other it is not at the beginning, for certain.
+    for page in [3, 5, 8, 20, 40] {
+        group.sentinels.iter().for_each(|sentinel| {
+            let mut now = sentinel.now();
+            now.names = (group.servers[0].port(), 1);
+            now.then = Some((now.asked() + page, (group.servers[1].port(), 2)));
+        });
+        let listed = group.nxlock(["--json", "status", "--server-timeout", "20s"]).run().exits(0).json();
+        assert_eq!(listed.as_array().map(Vec::len), Some(MANY), "{page}");
+    }
+    group.servers.iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
+}
