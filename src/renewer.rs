@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, Lease, LockState, RunEnd, Told, Ttl};
+use crate::lock::{Claim, Fence, Lease, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::{Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
@@ -101,7 +101,9 @@ impl Renewer {
     ) -> Renewer {
         let next = lease.asked + apart(&*store, &claim, ttl);
         let (until, calm_until) = (lease.until, lease.asked);
-        let lock = Box::new(Lock { store, claim, ttl, until, server_timeout, put_back: 0, calm_until });
+        // Others may be granted a share of the lock too.
+        let fence = lease.fence.filter(|_| !claim.token.is_share());
+        let lock = Box::new(Lock { store, claim, ttl, until, fence, server_timeout, put_back: 0, calm_until });
         Renewer(Mode::Inline { lock, next, alarm, asker: None })
     }
 
@@ -196,6 +198,8 @@ struct Lock {
     claim: Claim,
     ttl: Ttl,
     until: Moment,
+    /// That of an exclusive lock.
+    fence: Option<Fence>,
     server_timeout: Duration,
     /// Number of times a `SETNX` client had overwritten the lock.
     put_back: u32,
@@ -288,11 +292,13 @@ impl Lock {
             claim.ended(*end);
         }
         let given_back = match finish {
-            Finish::Release(_) => match retry::release(within, self.until, |limit| store.release(claim, limit)) {
-                Ok(retry::ReleaseAnswer::Done | retry::ReleaseAnswer::InDoubt) => Ok(GivenBack::Done),
-                Ok(retry::ReleaseAnswer::NotYours(state)) => Ok(GivenBack::NotYours(state)),
-                Err(error) => Err(error),
-            },
+            Finish::Release(_) => {
+                match retry::release(within, self.until, self.fence, |limit| store.release(claim, limit)) {
+                    Ok(retry::ReleaseAnswer::Done | retry::ReleaseAnswer::InDoubt) => Ok(GivenBack::Done),
+                    Ok(retry::ReleaseAnswer::NotYours(state)) => Ok(GivenBack::NotYours(*state)),
+                    Err(error) => Err(error),
+                }
+            }
             // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
             Finish::LetEnd(rest, _) => {
                 retry::insist(within, |limit| store.let_end(claim, *rest, limit)).map(|renewed| match renewed {

@@ -147,7 +147,6 @@ fn a_signal_while_a_grant_waits_for_the_sentinels_leaves_no_lock_behind() {
     }
 }
 
-
 #[test]
 fn a_list_that_begins_at_one_master_and_ends_at_the_next_has_all_locks() {
     const MANY: usize = 4000;
@@ -170,4 +169,14 @@ fn a_list_that_begins_at_one_master_and_ends_at_the_next_has_all_locks() {
         assert_eq!(listed.as_array().map(Vec::len), Some(MANY), "{page}");
     }
     group.servers.iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
+}
+
+#[test]
+fn a_lock_that_another_had_and_released_at_the_new_master_was_lost() {
+    let group = Scripted::of(2);
+    let mut holder = Turn::had(&group, &["-t", "60s"]);
+    is_had_and_released_at(&group.servers[1]);
+    group.name(1, 2);
+    holder.is_told();
+    holder.finish().exits(76).says("lost");
 }

@@ -284,7 +284,8 @@ pub fn state(fields: &[Value]) -> Option<LockState> {
     let fence = fence(fence_seen);
     let pttl = integer(pttl)?;
     if pttl == -2 {
-        return Some(LockState::free(fence));
+        let since_grant = fence.zip(instant(now)).map(|(fence, now)| fence.age(now));
+        return Some(LockState { since_grant, ..LockState::free(fence) });
     }
     let now = instant(now)?;
     let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
@@ -305,6 +306,7 @@ pub fn wrong_type(kind: &str) -> LockState {
         fence: None,
         legacy: None,
         shares: None,
+        since_grant: None,
     }
 }
 
