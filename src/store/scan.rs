@@ -19,17 +19,9 @@ pub struct ScanCursor {
     pub(super) shards: Vec<Option<Endpoint>>,
     /// SCAN cursor in the current shard; `None` at its end.
     pub(super) cursor: Option<String>,
-    /// The server that the cursor is of. At another one it means nothing.
-    pub(super) origin: Option<Origin>,
+    /// The number of the connection that the cursor came by: at another server it means nothing.
+    pub(super) connection: Option<u64>,
     pub(super) pages: Pages,
-}
-
-/// A server, as far as it can be told from others.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Origin {
-    pub(super) address: String,
-    /// Nothing if it may not tell: a server that has replaced another at the same address is not noticed then.
-    pub(super) run_id: Option<String>,
 }
 
 /// Watches that the cursors of one scan come to an end: a server that returns one again would return them for ever.
@@ -46,18 +38,18 @@ pub(super) struct Pages {
 
 /// More pages than any server has.
 const MOST_PAGES: u64 = 1 << 24;
-/// More servers than take each other's place during one scan.
-const MOST_SERVERS: u32 = 16;
+/// More connections than end during one scan.
+const MOST_CONNECTIONS: u32 = 16;
 
 impl Pages {
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Notes that the scan begins anew at another server. Returns whether it can still come to an end.
+    /// Notes that the scan begins anew by another connection. Returns whether it can still come to an end.
     pub(super) fn begin_anew(&mut self) -> bool {
         *self = Pages { begun: self.begun + 1, ..Pages::default() };
-        self.begun < MOST_SERVERS
+        self.begun < MOST_CONNECTIONS
     }
 
     /// Notes the next cursor. Returns whether the scan can still come to an end.

@@ -31,16 +31,18 @@ impl Distinct {
     /// If the same server has replied at another address before.
     pub fn hear(&self, from: &Endpoint, answer: &Value) -> Result<(), Fault> {
         let from = from.to_string();
-        let Some(run_id) = run_id(answer) else {
+        let info = reply::text(answer);
+        let told = info.as_ref().and_then(|info| info.raw().lines().find_map(|line| line.strip_prefix("run_id:")));
+        let Some(run_id) = told.map(str::trim).filter(|run_id| !run_id.is_empty()) else {
             log::trace(format_args!("{from} does not tell its run_id (INFO), and is taken for a server of its own"));
             return Ok(());
         };
         // A thread that panicked with the mutex has left nothing half done.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let other = known.iter().find(|(at, id)| **at != from && **id == run_id).map(|(at, _)| at.clone());
+        let other = known.iter().find(|(at, id)| **at != from && *id == run_id).map(|(at, _)| at.clone());
         match other {
             None => {
-                known.insert(from, run_id);
+                known.insert(from, run_id.to_owned());
                 Ok(())
             }
             Some(other) => {
@@ -54,13 +56,6 @@ impl Distinct {
             }
         }
     }
-}
-
-/// Returns the identity that a server tells.
-pub fn run_id(answer: &Value) -> Option<String> {
-    let info = reply::text(answer)?;
-    let told = info.raw().lines().find_map(|line| line.strip_prefix("run_id:"));
-    told.map(str::trim).filter(|run_id| !run_id.is_empty()).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 use redis::{Cmd, Value, cmd};
 
-use super::distinct::{self, Distinct};
 use super::endpoint::Endpoint;
 use super::recording::RUNS;
 use super::reply::{self, Operation};
@@ -12,7 +11,7 @@ use super::{Server, shares};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{LockName, StateKind, companion_key};
 use crate::store::LockStatus;
-use crate::store::scan::{Origin, Page, Pages, ScanCursor};
+use crate::store::scan::{Page, Pages, ScanCursor};
 use crate::text;
 use crate::wait::Limit;
 
@@ -124,28 +123,22 @@ impl Server {
         request.arg(cursor).arg("MATCH").arg(what.pattern(self.prefix.as_str())).arg("COUNT").arg(SCANNED);
         self.turn_to_shard(scan.shards.last());
         let is_first = cursor == "0";
-        let tells = is_first || scan.origin.as_ref().is_some_and(|origin| origin.run_id.is_some());
-        let requests: Vec<Cmd> = [request].into_iter().chain(tells.then(Distinct::question)).collect();
-        let replies = self.client.ask_all(&requests, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
-        let mut replies = replies.into_iter();
-        let reply = replies.next().unwrap_or(Value::Nil);
-        let origin = self.client.answered().map(|peer| Origin {
-            address: peer.address.to_string(),
-            run_id: replies.next().as_ref().and_then(distinct::run_id),
-        });
-        if !is_first && origin != scan.origin {
+        let reply = self.client.ask(&request, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
+        let connection = self.client.answered_by();
+        // Only a connection says for certain that this is the server as before, and it asks for no permission.
+        if !is_first && connection != scan.connection {
             scan.cursor = Some("0".into());
             return match scan.pages.begin_anew() {
                 true => Ok(()),
                 false => Err(Error {
-                    kind: ErrorKind::Untrusted,
+                    kind: ErrorKind::Unreachable,
                     action: LIST.action(&self.client),
-                    cause: "each page comes from another server".into(),
-                    hint: "name one server, not a proxy to several".into(),
+                    cause: "the connection ended between two pages, again and again".into(),
+                    hint: "name the server itself, not a proxy that closes connections".into(),
                 }),
             };
         }
-        scan.origin = origin;
+        scan.connection = connection;
         let page = reply::array(reply).map_err(|unexpected| LIST.misunderstood(&self.client, unexpected))?;
         let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&LIST)) };
         let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.raw().to_owned();
