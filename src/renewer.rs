@@ -14,6 +14,7 @@ use crate::duration::jittered;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
+use crate::retry::ReleaseAnswer;
 use crate::store::{Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
 use crate::{log, notify, retry, text, thread};
@@ -291,26 +292,20 @@ impl Lock {
         if let Finish::Release(end) | Finish::LetEnd(_, end) = finish {
             claim.ended(*end);
         }
-        let given_back = match finish {
-            Finish::Release(_) => {
-                match retry::release(within, self.until, self.fence, |limit| store.release(claim, limit)) {
-                    Ok(retry::ReleaseAnswer::Done | retry::ReleaseAnswer::InDoubt) => Ok(GivenBack::Done),
-                    Ok(retry::ReleaseAnswer::NotYours(state)) => Ok(GivenBack::NotYours(*state)),
-                    Err(error) => Err(error),
-                }
-            }
-            // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
+        let answer = match finish {
+            Finish::Release(_) => retry::release(within, self.until, self.fence, |limit| store.release(claim, limit)),
             Finish::LetEnd(rest, _) => {
-                retry::insist(within, |limit| store.let_end(claim, *rest, limit)).map(|renewed| match renewed {
-                    Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => GivenBack::Done,
-                    Renewed::NotYours(state) => GivenBack::NotYours(state),
-                })
+                retry::let_end(within, *rest, self.fence, |limit| store.let_end(claim, *rest, limit))
             }
             Finish::Leave => {
                 store.leave(claim);
-                Ok(GivenBack::Done)
+                return GivenBack::Done;
             }
         };
-        given_back.unwrap_or_else(GivenBack::Unconfirmed)
+        match answer {
+            Ok(ReleaseAnswer::Done | ReleaseAnswer::InDoubt) => GivenBack::Done,
+            Ok(ReleaseAnswer::NotYours(state)) => GivenBack::NotYours(*state),
+            Err(error) => GivenBack::Unconfirmed(error),
+        }
     }
 }

@@ -5,22 +5,23 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Fence, LockState, StateKind};
+use crate::lock::{Fence, LockState, StateKind, Ttl};
 use crate::log;
-use crate::store::Released;
+use crate::store::{Released, Renewed};
 use crate::wait::Limit;
 
-/// The result of a release.
+/// The result of a release, or of a request to let a lock end.
 pub enum ReleaseAnswer {
     Done,
-    /// nxlock does not hold the lock, but an earlier request, whose reply was lost, may have released it.
+    /// nxlock does not hold the lock, but an earlier request, whose reply was lost, may have ended it.
     InDoubt,
     NotYours(Box<LockState>),
 }
 
 /// Releases a lock, with retries as in [`insist`]. `held_until` is how long nxlock is known to hold the lock unless
-/// somebody breaks it; a caller that does not know passes [`Moment::NEVER`]. `fence` is that of its grant, if the next
-/// grant is somebody else's.
+/// somebody breaks it; a caller that does not know passes [`Moment::NEVER`]. It counts when the first request is sent: if
+/// that may have released the lock, it does not matter how late the replies come. `fence` is that of its grant, if the
+/// next grant is somebody else's.
 ///
 /// # Errors
 /// The error of the last attempt.
@@ -34,10 +35,32 @@ pub fn release(
     let (answer, in_doubt) = ask_again(within, ask);
     Ok(match answer? {
         Released::Done => ReleaseAnswer::Done,
-        Released::NotYours(state) if in_doubt && !held_until.passed() && !was_granted_before(&state, fence, began) => {
+        Released::NotYours(state) if in_doubt && began < held_until && !was_granted_before(&state, fence, began) => {
             ReleaseAnswer::InDoubt
         }
         Released::NotYours(state) | Released::Lost(state) => ReleaseAnswer::NotYours(Box::new(state)),
+    })
+}
+
+/// Lets a lock end after `rest`, with retries as in [`insist`]; `fence` is as for [`release`]. One that is gone before it
+/// could have ended so was lost.
+///
+/// # Errors
+/// The error of the last attempt.
+pub fn let_end(
+    within: Duration,
+    rest: Ttl,
+    fence: Option<Fence>,
+    ask: impl FnMut(Limit<'_>) -> Result<Renewed, Error>,
+) -> Result<ReleaseAnswer, Error> {
+    let ends = rest.believed_until(Moment::now());
+    let (answer, in_doubt) = ask_again(within, ask);
+    Ok(match answer? {
+        Renewed::Until(_) | Renewed::PutBack(_) | Renewed::Longer(_) => ReleaseAnswer::Done,
+        Renewed::NotYours(state) if in_doubt && ends.passed() && !was_granted_before(&state, fence, ends) => {
+            ReleaseAnswer::InDoubt
+        }
+        Renewed::NotYours(state) => ReleaseAnswer::NotYours(Box::new(state)),
     })
 }
 
