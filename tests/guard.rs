@@ -117,18 +117,20 @@ fn nothing_outlives_a_kill_of_nxlock_of_its_guard_or_of_its_group() {
     kills_leave_nothing(&Local::start());
 }
 
-/// A program of chains of processes, each of which forks the next one and exits, at once. A chain that was left alone
-/// creates the file of the first argument in the end.
+/// A program of chains of processes, each of which forks the next one and exits, at once. A chain that nobody kills for a
+/// minute creates the file of the first argument.
 const CHAINS: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 int main(int count, char **words) {
     signal(SIGTERM, SIG_IGN);
+    time_t ends = time(NULL) + 60;
     for (int chain = 0; chain < 16; chain++)
         if (fork() == 0) {
-            for (int link = 0; link < 3000; link++)
+            while (time(NULL) < ends)
                 if (fork() > 0) _exit(0);
             open(words[1], O_CREAT | O_WRONLY, 0600);
             _exit(0);
