@@ -13,7 +13,6 @@ mod hints;
 mod lost;
 mod parse;
 mod recording;
-mod servers;
 mod setnx;
 mod sharing;
 pub mod text;

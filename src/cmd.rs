@@ -283,9 +283,9 @@ fn give_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> bool {
 
 /// Gives back an unused lock, and reports the event.
 fn try_give_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> Result<(), Error> {
-    match crate::retry::release(timeout, Moment::NEVER, |limit| store.release(claim, limit)) {
+    match crate::retry::release(timeout, Moment::NEVER, None, |limit| store.release(claim, limit)) {
         Ok(ReleaseAnswer::NotYours(state)) => {
-            notify::lost(&Lost::Taken(state), "found when it was to be given back");
+            notify::lost(&Lost::Taken(*state), "found when it was to be given back");
         }
         Ok(ReleaseAnswer::Done | ReleaseAnswer::InDoubt) => {
             notify::released(None);

@@ -11,6 +11,12 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::dup2_stdin;
 use rustix::termios::tcgetwinsize;
 
+/// A file for the command to inherit, and the lock that the command's process is to take on it, fcntl_locking(2).
+pub struct CommandFile {
+    pub file: OwnedFd,
+    pub lock: libc::flock,
+}
+
 /// The highest number for a descriptor that the command inherits. bash(1) keeps its script at 255, and a higher number
 /// would make the kernel copy a larger table at each fork(2) of the command.
 const HIGHEST: RawFd = 254;

@@ -156,6 +156,16 @@ pub struct Fence(pub u64);
 impl Fence {
     /// The highest: the scripts of a server count no further, and any JSON parser reads it as it is.
     pub const MAX: Fence = Fence((1 << 53) - 1);
+
+    /// Returns when it was granted, by the clock of the server that granted it.
+    fn granted(self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_micros(self.0)
+    }
+
+    /// Returns how long ago that was: nothing of a clock that is ahead of `now`.
+    pub fn age(self, now: SystemTime) -> Duration {
+        now.duration_since(self.granted()).unwrap_or_default()
+    }
 }
 
 /// All that a renewal or a release needs: a name, and the token that proves the claim to it.
@@ -241,7 +251,7 @@ pub enum Lost {
     Unconfirmed(Option<Error>),
 }
 
-/// Who holds a lock, for people to read: no decision depends on it, but that of [`LockState::held_since_grant`].
+/// Who holds a lock, for people to read: no decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub id: HolderId,
@@ -333,6 +343,8 @@ pub struct LockState {
     pub legacy: Option<Legacy>,
     /// The holders of a [`StateKind::Shared`] lock; none if they are not known.
     pub shares: Option<Shares>,
+    /// How long ago the lock was granted the last time, by the server's clock; nothing if it does not tell.
+    pub since_grant: Option<Duration>,
 }
 
 impl LockState {
@@ -377,7 +389,15 @@ impl LockState {
     }
 
     pub fn free(fence: Option<Fence>) -> LockState {
-        LockState { kind: StateKind::Free, holder: None, expiry: Expiry::Unknown, fence, legacy: None, shares: None }
+        LockState {
+            kind: StateKind::Free,
+            holder: None,
+            expiry: Expiry::Unknown,
+            fence,
+            legacy: None,
+            shares: None,
+            since_grant: None,
+        }
     }
 
     /// Returns what an administrator of these locks should know.
@@ -419,18 +439,12 @@ impl LockState {
         }
     }
 
-    /// Returns how long the holder of an exclusive lock has had it, by the server's clock; nothing if the server does not
-    /// tell when it granted the lock.
-    pub fn held_since_grant(&self) -> Option<Duration> {
-        self.fence.and(self.holder.as_ref()).filter(|_| self.kind == StateKind::Held).map(|holder| holder.held)
-    }
-
     /// Returns the state that a key's value and ttl show; none if it has no expiry. `now` is the server's clock.
     pub fn of_value(value: &[u8], ttl: Option<Duration>, fence: Option<Fence>, now: SystemTime) -> LockState {
         let holder = Token::read(value).map(|told| {
             // The fence is the server's time of the grant in microseconds; a token only has the time at which its owner
             // began to ask, by the owner's clock.
-            let granted = fence.map(|Fence(us)| SystemTime::UNIX_EPOCH + Duration::from_micros(us));
+            let granted = fence.map(Fence::granted);
             let since = granted.unwrap_or(told.born).min(now);
             let held = now.duration_since(since).unwrap_or_default();
             Holder::of(told, since, held)
@@ -444,7 +458,15 @@ impl LockState {
             (None, Some(_)) => StateKind::Foreign,
             (Some(_), Some(_)) => StateKind::Held,
         };
-        LockState { kind, holder, expiry: Expiry::of_key(ttl), fence, legacy, shares: None }
+        LockState {
+            kind,
+            holder,
+            expiry: Expiry::of_key(ttl),
+            fence,
+            legacy,
+            shares: None,
+            since_grant: fence.map(|fence| fence.age(now)),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Waits for the first of three: a message from another thread, a readable descriptor, a moment on the boot clock.
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -57,6 +57,11 @@ impl<T> Mailbox<T> {
                 return Ok(Arrived::Readable);
             }
         }
+    }
+
+    /// Returns a descriptor that is readable when a message may have come.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 
     /// Drains the wake-up socket. A sender queues its message before it writes a byte, so a receiver that checks for

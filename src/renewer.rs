@@ -12,8 +12,9 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, Lease, LockState, RunEnd, Told, Ttl};
+use crate::lock::{Claim, Fence, Lease, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
+use crate::retry::ReleaseAnswer;
 use crate::store::{Kept, Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
 use crate::{log, notify, retry, text, thread};
@@ -101,7 +102,10 @@ impl Renewer {
     ) -> Renewer {
         let next = lease.asked + apart(&*store, &claim, ttl);
         let (until, calm_until) = (lease.until, lease.asked);
-        let lock = Box::new(Lock { store, claim, ttl, until, server_timeout, put_back: 0, asked_by: None, calm_until });
+        // Others may be granted a share of the lock too.
+        let fence = lease.fence.filter(|_| !claim.token.is_share());
+        let lock =
+            Box::new(Lock { store, claim, ttl, until, fence, server_timeout, put_back: 0, asked_by: None, calm_until });
         Renewer(Mode::Inline { lock, next, alarm, asker: None })
     }
 
@@ -193,6 +197,8 @@ struct Lock {
     claim: Claim,
     ttl: Ttl,
     until: Moment,
+    /// That of an exclusive lock.
+    fence: Option<Fence>,
     server_timeout: Duration,
     /// Number of times a `SETNX` client had overwritten the lock.
     put_back: u32,
@@ -279,24 +285,20 @@ impl Lock {
         if let Finish::Release(end) | Finish::LetEnd(_, end) = finish {
             claim.ended(*end);
         }
-        let given_back = match finish {
-            Finish::Release(_) => match retry::release(within, self.until, |limit| store.release(claim, limit)) {
-                Ok(retry::ReleaseAnswer::Done | retry::ReleaseAnswer::InDoubt) => Ok(GivenBack::Done),
-                Ok(retry::ReleaseAnswer::NotYours(state)) => Ok(GivenBack::NotYours(state)),
-                Err(error) => Err(error),
-            },
-            // A renewal cannot remove a lock: one that is gone was lost, whatever became of earlier requests.
+        let answer = match finish {
+            Finish::Release(_) => retry::release(within, self.until, self.fence, |limit| store.release(claim, limit)),
             Finish::LetEnd(rest, _) => {
-                retry::insist(within, |limit| store.let_end(claim, *rest, limit)).map(|renewed| match renewed {
-                    Renewed::Kept(_) | Renewed::Longer(_) => GivenBack::Done,
-                    Renewed::NotYours(state) => GivenBack::NotYours(state),
-                })
+                retry::let_end(within, *rest, self.fence, |limit| store.let_end(claim, *rest, limit))
             }
             Finish::Leave => {
                 store.leave(claim);
-                Ok(GivenBack::Done)
+                return GivenBack::Done;
             }
         };
-        given_back.unwrap_or_else(GivenBack::Unconfirmed)
+        match answer {
+            Ok(ReleaseAnswer::Done | ReleaseAnswer::InDoubt) => GivenBack::Done,
+            Ok(ReleaseAnswer::NotYours(state)) => GivenBack::NotYours(*state),
+            Err(error) => GivenBack::Unconfirmed(error),
+        }
     }
 }

@@ -5,45 +5,77 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::{Error, ErrorKind};
-use crate::lock::LockState;
+use crate::lock::{Fence, LockState, StateKind, Ttl};
 use crate::log;
-use crate::store::Released;
+use crate::store::{Released, Renewed};
 use crate::wait::Limit;
 
-/// The result of a release.
+/// The result of a release, or of a request to let a lock end.
 pub enum ReleaseAnswer {
     Done,
-    /// nxlock does not hold the lock, but an earlier request, whose reply was lost, may have released it.
+    /// nxlock does not hold the lock, but an earlier request, whose reply was lost, may have ended it.
     InDoubt,
-    NotYours(LockState),
+    NotYours(Box<LockState>),
 }
 
 /// Releases a lock, with retries as in [`insist`]. `held_until` is how long nxlock is known to hold the lock unless
-/// somebody breaks it; a caller that does not know passes [`Moment::NEVER`].
+/// somebody breaks it; a caller that does not know passes [`Moment::NEVER`]. It counts when the first request is sent: if
+/// that may have released the lock, it does not matter how late the replies come. `fence` is that of its grant, if the
+/// next grant is somebody else's.
 ///
 /// # Errors
 /// The error of the last attempt.
 pub fn release(
     within: Duration,
     held_until: Moment,
+    fence: Option<Fence>,
     ask: impl FnMut(Limit<'_>) -> Result<Released, Error>,
 ) -> Result<ReleaseAnswer, Error> {
     let began = Moment::now();
     let (answer, in_doubt) = ask_again(within, ask);
     Ok(match answer? {
         Released::Done => ReleaseAnswer::Done,
-        Released::NotYours(state) if in_doubt && !held_until.passed() && !was_granted_before(&state, began) => {
+        Released::NotYours(state) if in_doubt && began < held_until && !was_granted_before(&state, fence, began) => {
             ReleaseAnswer::InDoubt
         }
-        Released::NotYours(state) | Released::Lost(state) => ReleaseAnswer::NotYours(state),
+        Released::NotYours(state) | Released::Lost(state) => ReleaseAnswer::NotYours(Box::new(state)),
+    })
+}
+
+/// Lets a lock end after `rest`, with retries as in [`insist`]; `fence` is as for [`release`]. One that is gone before it
+/// could have ended so was lost.
+///
+/// # Errors
+/// The error of the last attempt.
+pub fn let_end(
+    within: Duration,
+    rest: Ttl,
+    fence: Option<Fence>,
+    ask: impl FnMut(Limit<'_>) -> Result<Renewed, Error>,
+) -> Result<ReleaseAnswer, Error> {
+    let ends = rest.believed_until(Moment::now());
+    let (answer, in_doubt) = ask_again(within, ask);
+    Ok(match answer? {
+        Renewed::Kept(_) | Renewed::Longer(_) => ReleaseAnswer::Done,
+        Renewed::NotYours(state) if in_doubt && ends.passed() && !was_granted_before(&state, fence, ends) => {
+            ReleaseAnswer::InDoubt
+        }
+        Renewed::NotYours(state) => ReleaseAnswer::NotYours(Box::new(state)),
     })
 }
 
 /// Returns whether the lock was granted to somebody else before a moment, for certain: only then was it lost, and not
 /// released by a request of after that moment. Both clocks may differ by one percent.
-fn was_granted_before(state: &LockState, moment: Moment) -> bool {
+fn was_granted_before(state: &LockState, ours: Option<Fence>, moment: Moment) -> bool {
+    let is_anothers = match state.kind {
+        StateKind::Held => true,
+        // The other one has released it meanwhile.
+        StateKind::Free => ours.is_some_and(|ours| state.fence > Some(ours)),
+        _ => false,
+    };
     let elapsed = moment.elapsed();
-    state.held_since_grant().is_some_and(|held| held > elapsed + elapsed / 100 + Duration::from_millis(2))
+    let since = elapsed + elapsed / 100 + Duration::from_millis(2);
+    is_anothers && state.since_grant.is_some_and(|granted| granted > since)
 }
 
 /// Asks once, and again after errors that may pass, for no longer than `within`.
@@ -101,7 +133,14 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::lock::{Fence, Owner, Token};
+    use crate::lock::{Owner, Token};
+
+    const OURS: Fence = Fence(7);
+
+    /// The state of a lock that somebody was granted this long ago, and has released.
+    fn free_after(fence: Fence, granted: Duration) -> LockState {
+        LockState { since_grant: Some(granted), ..LockState::free(Some(fence)) }
+    }
 
     /// The state of a lock that somebody else was granted this long ago.
     fn held_for(held: Duration) -> LockState {
@@ -121,14 +160,17 @@ mod tests {
             let lost = Error { kind: ErrorKind::Unanswered, ..Error::internal("release", &"lost") };
             if asked == 1 { Err(lost) } else { Ok(Released::NotYours(state.clone())) }
         };
-        release(within, Moment::now() + within, ask).unwrap_or_else(|error| panic!("{error}"))
+        release(within, Moment::now() + within, Some(OURS), ask).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
     fn a_lock_that_somebody_had_before_it_was_released_was_lost_and_else_nobody_knows() {
-        let before = release_of_which_a_reply_was_lost(&held_for(Duration::from_secs(50)));
-        assert!(matches!(before, ReleaseAnswer::NotYours(_)));
-        for state in [held_for(Duration::ZERO), LockState::free(None)] {
+        let (before, later) = (Duration::from_secs(50), Fence(8));
+        for state in [held_for(before), free_after(later, before)] {
+            assert!(matches!(release_of_which_a_reply_was_lost(&state), ReleaseAnswer::NotYours(_)));
+        }
+        let after = [held_for(Duration::ZERO), free_after(later, Duration::ZERO), free_after(OURS, before)];
+        for state in after.into_iter().chain([LockState::free(Some(later)), LockState::free(None)]) {
             assert!(matches!(release_of_which_a_reply_was_lost(&state), ReleaseAnswer::InDoubt));
         }
     }

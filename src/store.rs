@@ -11,10 +11,11 @@ mod redis;
 mod scan;
 mod url;
 
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::descriptors::CommandFile;
 use crate::duration::jittered;
 use crate::error::Error;
 use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Owner, Run, StateKind, Terms, Told, Ttl};
@@ -53,12 +54,13 @@ pub trait Store: Send {
     /// If the store cannot be reached. Later failures are findings.
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error>;
 
-    /// Opens a descriptor for the command to inherit, if the store has one: while a process has it open, nobody else gets
-    /// the lock, whatever becomes of nxlock, its guard and the lease, unless the lock is released.
+    /// Opens a file for the command to inherit, if the store has one. From the moment that the command's process has taken
+    /// the lock on it, and while a process has that open file, nobody else gets the lock, whatever becomes of nxlock, its
+    /// guard and the lease, unless the lock is released.
     ///
     /// # Errors
     /// If it cannot be opened. No command must begin then.
-    fn command_fd(&self) -> Result<Option<OwnedFd>, Error> {
+    fn command_file(&self) -> Result<Option<CommandFile>, Error> {
         Ok(None)
     }
 

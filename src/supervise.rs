@@ -104,8 +104,8 @@ pub struct Outcome {
 pub enum NoEnding {
     /// The command never started.
     NotBegun(SpawnError),
-    /// The guard was killed, and with it the command and all its descendants.
-    GuardKilled(Pid),
+    /// The guard was killed, and with it the command and all its descendants, or those that had outlived the command.
+    GuardKilled { guard: Pid, had_ended: bool },
 }
 
 enum Phase {
@@ -249,20 +249,31 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Handles the death of the guard, which killed the command too: nxlock kills and reaps the rest of the tree
-    /// itself.
+    /// itself, unless the command had ended and its descendants are left alone.
     fn do_without_the_guard(&mut self) {
-        if self.ending.is_none() {
-            let pid = self.guard.pid();
-            self.ending = Some(Err(NoEnding::GuardKilled(pid)));
-            log::warn(format_args!("the guard of the command (process {pid}) was killed: killing the command"));
-        }
-        if matches!(self.ending, Some(Err(_))) && !matches!(self.phase, Phase::Killing(_)) {
-            self.phase = Phase::Killing(Killing::begin());
-            self.check_deadlines();
-        }
         // `reap_all` would count the group member as a child left.
         self.group = None;
         self.is_gone = guard::reap_all();
+        let is_killing = matches!(self.phase, Phase::Killing(_));
+        let guard = self.guard.pid();
+        let had_ended = match self.ending {
+            None => false,
+            Some(Ok(_)) if !self.is_gone && !is_killing && !self.leaves_descendants() => true,
+            Some(_) => return,
+        };
+        self.ending = Some(Err(NoEnding::GuardKilled { guard, had_ended }));
+        let what = if had_ended { "what the command has left" } else { "the command" };
+        log::warn(format_args!("the guard of the command (process {guard}) was killed: killing {what}"));
+        if !is_killing {
+            self.phase = Phase::Killing(Killing::begin());
+            self.check_deadlines();
+            self.is_gone = guard::reap_all();
+        }
+    }
+
+    /// Returns whether the descendants of a command that has ended run on.
+    fn leaves_descendants(&self) -> bool {
+        !self.is_stopping() && !self.asked_to_end && self.rules.descendants == Descendants::Leave
     }
 
     fn on_event(&mut self, report: CommandEvent) {
@@ -509,7 +520,7 @@ impl<'a> Supervisor<'a> {
             && grace_ends.min(self.kill_at()).passed()
         {
             let mut killing = Killing::begin();
-            if killing.round(&self.tree) {
+            if self.kill(&mut killing) {
                 log::warn(format_args!("not permitted to kill all of what the command started: waiting for it to end"));
             }
             self.phase = Phase::Killing(killing);
@@ -517,10 +528,22 @@ impl<'a> Supervisor<'a> {
         if let Phase::Killing(killing) = &mut self.phase
             && killing.next().passed()
         {
-            killing.round(&self.tree);
-            // A stopped guard reaps nothing.
-            self.guard.wake();
+            let mut killing = std::mem::replace(killing, Killing::begin());
+            self.kill(&mut killing);
+            self.phase = Phase::Killing(killing);
         }
+    }
+
+    /// Kills every process of the tree; returns whether the kernel denied permission for one of them.
+    fn kill(&self, killing: &mut Killing) -> bool {
+        // A stopped guard reaps nothing.
+        self.guard.wake();
+        killing.round(|| {
+            if self.guard.has_ended() {
+                guard::reap_all();
+            }
+            self.tree.kill()
+        })
     }
 
     fn next_deadline(&self) -> Moment {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::support::turns::{break_it, is_free};
-use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive};
+use crate::support::turns::{Turn, break_it, is_free};
+use crate::support::{Authority, Local, Redis, Running, Terminal, children_of, eventually, is_alive, name_of};
 
 /// Leaves an orphan in a session of its own behind, and exits with 3. The orphan runs until there is a file `$STOP`,
 /// and ignores TERM, HUP and INT if `$DEAF` is set.
@@ -20,6 +21,7 @@ struct Left<'a, A: Authority> {
 }
 
 fn left_by<'a, A: Authority>(authority: &'a A, options: &[&str], deaf: &str) -> Left<'a, A> {
+    let _ = std::fs::remove_file(authority.directory().join("stop.up"));
     let args = ["run", "job", "--ttl", "3s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
     let call = authority.nxlock(args).env("STOP", authority.directory().join("stop")).env("DEAF", deaf);
     let mut running = call.start();
@@ -67,6 +69,34 @@ fn a_lock_is_kept_until_the_last_has_gone(authority: &impl Authority) {
 fn waited_for_it_keeps_the_lock_which_is_renewed() {
     a_lock_is_kept_until_the_last_has_gone(&Redis::start());
     a_lock_is_kept_until_the_last_has_gone(&Local::start());
+}
+
+/// Kills the guard of a run that waits for what its command has left, or stops it.
+fn its_guard_is_killed<A: Authority>(left: &Left<'_, A>) {
+    let is_guard = |pid: &i32| name_of(*pid) == "nx-guard";
+    let guard = children_of(left.running.pid()).into_iter().find(is_guard).expect("it has a guard");
+    // The guard reaps the command once nxlock knows how it has ended.
+    eventually("the command has ended", || children_of(guard) == [left.pid]);
+    kill(Pid::from_raw(guard), Signal::SIGKILL).expect("it is there");
+}
+
+fn unguarded_it_is_killed_before_the_next_starts(authority: &impl Authority) {
+    for options in [&["--descendants", "wait"][..], &["--descendants", "stop", "--kill-after", "1h"]] {
+        let left = left_by(authority, &[options, &["--record"]].concat(), "1");
+        its_guard_is_killed(&left);
+        let next = Turn::had(authority, &[]);
+        assert!(!is_alive(left.pid), "the next one runs beside what was left");
+        next.leaves();
+        left.running.finish().exits(70).says("its guard (process ").says("killing what the command has left");
+        let history = authority.nxlock(["status", "job", "--history", "--json"]).run().json();
+        assert_eq!(history[0]["history"][0]["signal"], 9, "{history}");
+    }
+}
+
+#[test]
+fn what_is_waited_for_or_being_stopped_is_killed_if_the_guard_is() {
+    unguarded_it_is_killed_before_the_next_starts(&Redis::start());
+    unguarded_it_is_killed_before_the_next_starts(&Local::start());
 }
 
 #[test]

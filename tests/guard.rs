@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
-    Authority, Local, Nxlock, Redis, Running, Terminal, built, eventually, is_alive, lasts, may_unshare, name_of,
-    parent_of, program, state_of, text_of, we_are_root,
+    Authority, Local, Nxlock, Redis, Running, Terminal, built, children_of, eventually, is_alive, lasts, may_unshare,
+    name_of, parent_of, program, state_of, text_of, we_are_root,
 };
 
 /// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
@@ -115,6 +115,77 @@ fn kills_leave_nothing(authority: &impl Authority) {
 fn nothing_outlives_a_kill_of_nxlock_of_its_guard_or_of_its_group() {
     kills_leave_nothing(&Redis::start());
     kills_leave_nothing(&Local::start());
+}
+
+/// A program of chains of processes, each of which forks the next one and exits, at once. A chain that nobody kills for
+/// twenty seconds creates the file of the first argument.
+const CHAINS: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    signal(SIGTERM, SIG_IGN);
+    time_t ends = time(NULL) + 20;
+    for (int chain = 0; chain < 4; chain++)
+        if (fork() == 0) {
+            while (time(NULL) < ends)
+                if (fork() > 0) _exit(0);
+            open(words[1], O_CREAT | O_WRONLY, 0600);
+            _exit(0);
+        }
+    printf("up\n");
+    fflush(stdout);
+    for (;;) pause();
+}"#;
+
+fn guard_of(running: &Running) -> i32 {
+    let is_guard = |pid: &i32| name_of(*pid) == "nx-guard";
+    children_of(running.pid()).into_iter().find(is_guard).expect("it has a guard")
+}
+
+fn chains_are_killed(authority: &impl Authority, options: &[&str], kill: impl Fn(&Running)) {
+    let outlived = authority.directory().join("outlived");
+    let program = built(&authority.directory(), CHAINS);
+    let command = ["--", program.to_str().unwrap(), outlived.to_str().unwrap()];
+    let words = ["run", "job"].iter().chain(options).chain(&command).copied();
+    let mut running = authority.nxlock(words).start();
+    running.line("up");
+    kill(&running);
+    Turn::had(authority, &[]).leaves();
+    assert!(!outlived.exists(), "a chain has outrun the kills");
+    let of_nxlock = |pid: &i32| name_of(*pid) == "nx-guard";
+    eventually("only its guard is left", || running.descendants().iter().all(of_nxlock));
+}
+
+/// Options of a run that kills what it stops at once, long before its lease ends.
+const AT_ONCE: [&str; 4] = ["-t", "1h", "--kill-after", "0s"];
+
+#[test]
+fn processes_that_fork_and_exit_do_not_outrun_the_guard() {
+    let kill = |running: &Running| {
+        let guard = guard_of(running);
+        freeze(guard);
+        eventually("processes have ended that nobody has reaped", || children_of(guard).len() > 500);
+        running.signal(Signal::SIGKILL);
+    };
+    chains_are_killed(&Redis::start(), &AT_ONCE, kill);
+    chains_are_killed(&Local::start(), &AT_ONCE, kill);
+}
+
+#[test]
+fn processes_that_fork_and_exit_do_not_outrun_the_guard_of_a_frozen_nxlock() {
+    chains_are_killed(&Redis::start(), &["-t", "1s"], |running| freeze(running.pid()));
+    chains_are_killed(&Local::start(), &["-t", "1s"], |running| freeze(running.pid()));
+}
+
+#[test]
+fn processes_that_fork_and_exit_do_not_outrun_nxlock() {
+    let stop = |running: &Running| running.signal(Signal::SIGTERM);
+    chains_are_killed(&Redis::start(), &AT_ONCE, stop);
+    let kill_guard = |running: &Running| is_sent(guard_of(running), Signal::SIGKILL);
+    chains_are_killed(&Redis::start(), &AT_ONCE, kill_guard);
 }
 
 #[test]

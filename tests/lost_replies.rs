@@ -11,8 +11,8 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use crate::support::turns::Turn;
-use crate::support::{Fate, Nxlock, Proxy, Redis, eventually};
+use crate::support::turns::{Turn, is_free, lease_left};
+use crate::support::{Fate, Nxlock, Proxy, Redis, eventually, lasts};
 
 /// Loses the reply to request `n` in this way; delivers all others.
 fn nth(n: usize, fate: Fate) -> impl Fn(usize) -> Fate + Send + Sync {
@@ -140,6 +140,105 @@ fn a_run_whose_release_is_sent_again_is_recorded_once_though_its_line_has_gone_m
     first.finish().exits(3);
     assert!(proxy.requests() >= 3, "{:#?}", proxy.commands());
     assert_eq!(outcomes(), ["done"]);
+}
+
+/// Returns the outcomes of the recorded runs of `job`.
+fn outcomes(redis: &Redis) -> Vec<String> {
+    let history = redis.nxlock(["status", "--history", "--json", "job"]).run().json();
+    let runs = history[0]["history"].as_array().unwrap().clone();
+    runs.iter().map(|run| run["outcome"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Waits until a lock has ended, and deletes what of a shared one lasts a little longer.
+fn ends_by_itself(redis: &Redis) {
+    eventually("it ends by itself", || is_free(redis));
+    redis.ask::<i64>(&["DEL", "{lock:job}:terms", "{lock:job}:shares"]);
+}
+
+/// How a lock may be held: options of a run.
+const MANNERS: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
+
+/// Only the script RENEW says so.
+fn renews(words: &str) -> bool {
+    words.contains("'prolong'")
+}
+
+/// Only the script RELEASE answers so.
+fn releases(words: &str) -> bool {
+    words.contains("{ 2, h }")
+}
+
+/// Only scripts that record the end of a run say so.
+fn records(words: &str) -> bool {
+    words.contains("was_listed")
+}
+
+#[test]
+fn a_name_that_was_to_stay_locked_for_a_while_has_ended_as_it_was_to_though_the_reply_was_lost() {
+    for manner in MANNERS {
+        let redis = Redis::start();
+        let (renewals, server) = (AtomicUsize::new(0), redis.url());
+        let proxy = Proxy::by_command(&redis, move |_, words| {
+            if !renews(words) {
+                return Fate::Delivered;
+            }
+            if renewals.fetch_add(1, Ordering::SeqCst) == 0 {
+                return Fate::Cut;
+            }
+            let status = || Nxlock::new(["status", "job"]).env("NXLOCK_SERVER", &server).run();
+            eventually("it has ended", || status().status.code() == Some(1));
+            Fate::Delivered
+        });
+        let options = ["run", "job", "--record", "--at-least", "300ms", "-t", "1m", "--server-timeout", "30s"];
+        let run = proxy.nxlock([&options[..], manner, &["-c", "exit 3"]].concat()).run();
+        run.exits(3).never_says("lost");
+        assert_eq!(outcomes(&redis), ["failed"]);
+        ends_by_itself(&redis);
+    }
+}
+
+#[test]
+fn a_lock_that_was_held_when_its_command_ended_is_not_lost_by_a_reply_that_comes_after_its_lease() {
+    for manner in MANNERS {
+        for record in [&[][..], &["--record"]] {
+            let redis = Redis::start();
+            let releasing = AtomicUsize::new(0);
+            let proxy = Proxy::by_command(&redis, move |_, words| {
+                match releases(words).then(|| releasing.fetch_add(1, Ordering::SeqCst)) {
+                    Some(0) => return Fate::Cut,
+                    Some(_) => lasts(Duration::from_millis(1200)),
+                    None => {}
+                }
+                Fate::Delivered
+            });
+            let options = ["run", "job", "-t", "1s", "--server-timeout", "30s"];
+            let run = proxy.nxlock([&options[..], manner, record, &["-c", "exit 3"]].concat()).run();
+            run.exits(3).never_says("lost");
+        }
+    }
+}
+
+#[test]
+fn a_run_whose_record_did_not_arrive_is_recorded_before_the_name_ends() {
+    for manner in MANNERS {
+        let redis = Redis::start();
+        let recordings = AtomicUsize::new(0);
+        let proxy = Proxy::by_command(&redis, move |_, words| {
+            match (records(words) && !releases(words)).then(|| recordings.fetch_add(1, Ordering::SeqCst)) {
+                Some(0) => return Fate::CutBefore,
+                // Longer than the name is to stay locked.
+                Some(_) => lasts(Duration::from_millis(500)),
+                None => {}
+            }
+            Fate::Delivered
+        });
+        let options = ["run", "job", "--record", "--at-least", "200ms", "-t", "1m", "--server-timeout", "30s"];
+        let run = proxy.nxlock([&options[..], manner, &["-c", "exit 3"]].concat()).run();
+        run.exits(3).says_nothing();
+        assert_eq!(outcomes(&redis), ["failed"]);
+        assert!(lease_left(&redis) < Duration::from_secs(2), "it stays locked for longer than asked for");
+        ends_by_itself(&redis);
+    }
 }
 
 #[test]

@@ -3,5 +3,7 @@
 //! `contract` tests that locks work there as anywhere else.
 
 mod deposed;
+mod doubted;
 mod failover;
 mod lookup;
+mod scripted;

@@ -16,6 +16,7 @@ use clap::builder::Resettable;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
+use super::global::Setting;
 use super::{Cli, GlobalArgs, SETTINGS, Verb, given, hints};
 use crate::error::Error;
 use crate::handover;
@@ -114,14 +115,11 @@ fn counts(entry: &Entry, matches: &ArgMatches) -> bool {
 fn was_given(key: &str, matches: &ArgMatches) -> bool {
     let id = keys::id(key);
     let of = |matches: &ArgMatches| matches.try_contains_id(&id).is_ok().then(|| matches.value_source(&id)).flatten();
-    match of(matches).or_else(|| matches.subcommand().and_then(|(_, matches)| of(matches))) {
-        Some(ValueSource::CommandLine) => true,
-        // An empty prefix is valid.
-        Some(ValueSource::EnvVariable) => {
-            SETTINGS.iter().any(|setting| setting.name == key && (key == "prefix" || !is_blank(setting.variable)))
-        }
-        _ => false,
-    }
+    let sources = [of(matches), matches.subcommand().and_then(|(_, verb)| of(verb))];
+    // An empty prefix is valid.
+    let counts = |setting: &Setting| setting.name == key && (key == "prefix" || !is_blank(setting.variable));
+    sources.contains(&Some(ValueSource::CommandLine))
+        || sources.contains(&Some(ValueSource::EnvVariable)) && SETTINGS.iter().any(counts)
 }
 
 fn is_blank(variable: &str) -> bool {

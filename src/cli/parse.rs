@@ -6,10 +6,11 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 
 use super::brief::brief;
-use super::{Cli, CommandLine, VERBS, Verb, servers};
+use super::{Cli, CommandLine, VERBS, Verb};
 use crate::lock::{Key, LockName};
 
 /// The lock, by its name or by its key.
@@ -34,9 +35,10 @@ impl Cli {
     /// # Errors
     /// clap's error, or the help that the user requested.
     pub fn read(line: &[OsString], adapted: impl Fn(Command) -> Command) -> Result<(ArgMatches, Cli), clap::Error> {
-        read_by_either(line, &|| adapted(definition_for(line)))
+        read_by_either(line, &|| adapted(definition_for(line))).map_err(|error| {
             // Help and error messages name all verbs.
-            .or_else(|_| read_by_either(line, &|| adapted(definition_with_help_for(line))))
+            read_by_either(line, &|| adapted(definition_with_help_for(line))).err().unwrap_or(error)
+        })
     }
 
     fn is_by_key(&self) -> bool {
@@ -54,9 +56,25 @@ impl Cli {
 /// Returns the definition of the verbs that a line may name: to define all of them takes time too.
 fn definition_for(line: &[OsString]) -> Command {
     let named = VERBS.into_iter().filter(|(name, _)| line.iter().any(|word| word == name));
-    named.fold(CommandLine::<NoVerb>::command(), |command, (name, define)| {
+    with_servers_on_both_sides(named.fold(CommandLine::<NoVerb>::command(), |command, (name, define)| {
         command.subcommand(define(Command::new(name)))
-    })
+    }))
+}
+
+/// Accepts `--server` before the verb and after it. Of a global option, clap would drop those before the verb if there
+/// are some after it, and fewer servers than the user named would keep the lock.
+fn with_servers_on_both_sides(command: Command) -> Command {
+    let command = command.mut_arg(SERVER, |server| server.global(false));
+    let server = command.get_arguments().find(|arg| arg.get_id() == SERVER).cloned();
+    command.mut_subcommands(|verb| verb.args(server.clone()))
+}
+
+const SERVER: &str = "server";
+
+/// Returns the servers typed on one side of the verb.
+fn servers(side: &ArgMatches) -> Option<Vec<String>> {
+    let is_typed = side.value_source(SERVER)? == ValueSource::CommandLine;
+    is_typed.then(|| side.get_many(SERVER).unwrap_or_default().cloned().collect())
 }
 
 /// Returns the definition of all verbs, with the help that a line may ask for.
@@ -93,8 +111,8 @@ fn read_by(line: &[OsString], definition: &dyn Fn() -> Command) -> Result<(ArgMa
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     // The process needs its memory for nothing else, and freeing it takes time.
     std::mem::forget(command);
-    if let Some(servers) = servers::on_both_sides(line, definition) {
-        cli.global.server = servers;
+    if let Some(after) = matches.subcommand().and_then(|(_, verb)| servers(verb)) {
+        cli.global.server = [servers(&matches).unwrap_or_default(), after].concat();
     }
     Ok((matches, cli))
 }
@@ -158,8 +176,22 @@ mod tests {
         ] {
             let line: Vec<_> = line.split(' ').map(OsString::from).collect();
             let (_, alone) = read_by_either(&line, &|| definition_for(&line)).unwrap();
-            let (_, beside) = read_by_either(&line, &Cli::command).unwrap();
+            let (_, beside) = read_by_either(&line, &|| with_servers_on_both_sides(Cli::command())).unwrap();
             assert_eq!(format!("{alone:?}"), format!("{beside:?}"), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn servers_on_both_sides_of_the_verb_are_all_used() {
+        for (line, servers) in [
+            ("nxlock -s a -s b status -s c", "a b c"),
+            ("nxlock -s a run --server=b -sc name -- x -s d", "a b c"),
+            ("nxlock -qs a run -ns b -s c name true", "a b c"),
+            ("nxlock -s a run --server=b --key k x -s d", "a b"),
+            ("nxlock run name -s a true -s b", "a"),
+            ("nxlock -s a -s b run name -n true -s c", "a b"),
+        ] {
+            assert_eq!(read(line).unwrap().global.server.join(" "), servers, "{line}");
         }
     }
 

@@ -24,14 +24,14 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
     let never = Moment::NEVER;
     let (wanted, given_back) = match (&asked.break_id, &asked.token) {
         (Some(id), _) => {
-            (Wanted::Break, retry::release(timeout, never, |limit| store.break_lock(&lock.name, id, limit)))
+            (Wanted::Break, retry::release(timeout, never, None, |limit| store.break_lock(&lock.name, id, limit)))
         }
         (None, Some(given)) => {
             let claim = Claim { recording: left_recording(), ..Claim::of(lock.name.clone(), token(given)?) };
             if keeper::ask_to_leave(&lock.key, &claim.token) {
                 log::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }
-            (Wanted::Release, retry::release(timeout, never, |limit| store.release(&claim, limit)))
+            (Wanted::Release, retry::release(timeout, never, None, |limit| store.release(&claim, limit)))
         }
         (None, None) => return Err(no_token().into()),
     };
@@ -53,7 +53,7 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
             ));
             Report::Released(Released { lock, broken })
         }
-        ReleaseAnswer::NotYours(state) => Report::NotYours(NotYours { lock, wanted, state }),
+        ReleaseAnswer::NotYours(state) => Report::NotYours(NotYours { lock, wanted, state: *state }),
     })
 }
 

@@ -1,4 +1,4 @@
-//! What `run` or `acquire` asks for, made once from its arguments.
+//! A request for a lock, made once from the arguments of `run` or `acquire`.
 
 use std::time::Duration;
 

@@ -3,7 +3,6 @@
 mod orphaned;
 
 use std::ffi::OsString;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     log::trace(format_args!("got \"{}\"", lock.name));
     // Allocate everything fallible before spawning: nxlock must be able to keep the lock and to stop the command.
     let prepared = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
-    let (alarm, command_fd) = match prepared.and_then(|alarm| Ok((alarm, store.command_fd()?))) {
+    let (alarm, command_file) = match prepared.and_then(|alarm| Ok((alarm, store.command_file()?))) {
         Ok(prepared) => prepared,
         Err(error) => {
             give_back(&mut *store, &claim, timeout);
@@ -75,7 +74,6 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         start_by: rules.stop_at(lease.until),
         kill_at: rules.kill_at(lease.until),
         keep_open: claim_fd,
-        for_the_command: command_fd.as_ref().map(AsRawFd::as_raw_fd),
         give_back: &|orphaned: &Orphaned| {
             let end = match asked.descendants {
                 // The guard has killed those that the run waited for.
@@ -87,7 +85,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             orphan.give_back(&claim, orphaned.was_over);
         },
     };
-    let program = Program::new(&words, &environment(&lock, &claim, lease, ttl), mask);
+    let environment = environment(&lock, &claim, lease, ttl);
+    let program = Program::new(&words, &environment, mask, command_file.as_ref());
     log::trace(format_args!("starting the command"));
     log::settle(before_the_command(lease));
     let mut guard = match program.and_then(|program| Guard::start(Box::leak(Box::new(program)), &task)) {
@@ -98,7 +97,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             return Ok(not_run(lock, words, errno, given_back));
         }
     };
-    drop(command_fd);
+    drop(command_file);
     let mut renewer = Renewer::new(store, claim, ttl, lease, timeout, alarm);
     let supervisor = Supervisor::new(&mut guard, terminal, lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, asked_by, until } =
@@ -126,7 +125,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         }
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
         Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => Ok(not_run(lock, words, errno, unreleased.is_none())),
-        Err(NoEnding::GuardKilled(pid)) => Err(without_a_guard(&lock.name, pid).into()),
+        Err(NoEnding::GuardKilled { guard, had_ended }) => Err(without_a_guard(&lock.name, guard, had_ended).into()),
     }
 }
 
@@ -154,8 +153,8 @@ fn end(ending: &Result<Ending, NoEnding>, time_limit: bool, is_lost: bool) -> Op
         Ok(ending) => ending.end(),
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => return None,
         Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => not_begun(errno),
-        // The kernel killed the command with it.
-        Err(NoEnding::GuardKilled(_)) => RunEnd::killed(libc::SIGKILL),
+        // The kernel killed the command with it, or nxlock what it had waited for.
+        Err(NoEnding::GuardKilled { .. }) => RunEnd::killed(libc::SIGKILL),
     };
     Some(match () {
         () if is_lost => end.without_the_lock(),
@@ -182,12 +181,14 @@ fn require_proc(lock: &Named) -> Result<(), Error> {
     })
 }
 
-/// The guard was killed, and with it the command's status was lost.
-fn without_a_guard(name: &LockName, guard: Pid) -> Error {
+/// The guard was killed, and so was the command, or what the run was to wait for or to stop after it.
+fn without_a_guard(name: &LockName, guard: Pid, had_ended: bool) -> Error {
+    let killed =
+        if had_ended { "was all that the command had left" } else { "were the command and all that it had started" };
     Error {
         kind: ErrorKind::Internal,
         action: format!("cannot supervise the command under \"{name}\""),
-        cause: format!("its guard (process {guard}) was killed, and so were the command and all that it had started"),
+        cause: format!("its guard (process {guard}) was killed, and so {killed}"),
         hint: "find out what kills processes named nx-guard: the kernel may, for lack of memory".into(),
     }
 }

@@ -33,7 +33,7 @@ struct Name<'a> {
     key: &'a str,
 }
 
-/// What the document says beside the outcome and the lock.
+/// The fields beside the outcome and the lock.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum More<'a> {

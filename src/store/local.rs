@@ -25,7 +25,6 @@ mod waiter;
 mod waiters;
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +48,7 @@ use super::{
     ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::{Boot, Moment};
+use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Run, Ttl};
 use crate::wait::{Limit, Woken};
@@ -475,7 +475,7 @@ impl Store for Local {
         Ok(Probed::of(&self.directory, findings))
     }
 
-    fn command_fd(&self) -> Result<Option<OwnedFd>, Error> {
+    fn command_file(&self) -> Result<Option<CommandFile>, Error> {
         let opened = self.held.as_ref().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
         opened.transpose().map_err(|fault| self.error("keep a lock", None, fault))
     }

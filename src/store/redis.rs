@@ -564,12 +564,24 @@ impl Server {
             true => Error { kind: ErrorKind::Unanswered, ..error },
             false => error,
         };
-        let renewed = self.renew(claim, rest, self.for_another_reply(limit)).map_err(in_doubt)?;
-        let again = |_| self.record(&operation, claim, self.for_another_reply(limit));
-        if let Err(error) = recorded.or_else(again).map_err(in_doubt) {
+        if recorded.is_ok() {
+            return self.renew(claim, rest, self.for_another_reply(limit)).map_err(in_doubt);
+        }
+        // The lock lasts until the end is recorded, or given up: the record would say that it was lost.
+        let meanwhile = rest.max(Ttl::at_least(self.client.timeout * 2));
+        let began = Moment::now();
+        let renewed = self.renew(claim, meanwhile, self.for_another_reply(limit)).map_err(in_doubt)?;
+        if let Err(error) = self.record(&operation, claim, self.for_another_reply(limit)).map_err(in_doubt) {
             recording::unrecorded(claim, &error);
         }
-        Ok(renewed)
+        match renewed {
+            Renewed::Kept(_) if rest < meanwhile => {
+                let rest = Ttl::at_least(rest.get().saturating_sub(began.elapsed()));
+                // If that fails, the lock ends by itself, later.
+                Ok(self.renew(claim, rest, self.for_another_reply(limit)).unwrap_or(renewed))
+            }
+            renewed => Ok(renewed),
+        }
     }
 
     pub fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {

@@ -19,6 +19,8 @@ pub struct ScanCursor {
     pub(super) shards: Vec<Option<Endpoint>>,
     /// SCAN cursor in the current shard; `None` at its end.
     pub(super) cursor: Option<String>,
+    /// The number of the connection that the cursor came by: at another server it means nothing.
+    pub(super) connection: Option<u64>,
     pub(super) pages: Pages,
 }
 
@@ -26,6 +28,8 @@ pub struct ScanCursor {
 #[derive(Default)]
 pub(super) struct Pages {
     seen: u64,
+    /// How often the scan began anew.
+    begun: u32,
     /// One of the cursors, and up to which page it is kept: it meets any circle of cursors after twice as many pages at
     /// the latest (Brent's algorithm).
     kept: String,
@@ -34,10 +38,18 @@ pub(super) struct Pages {
 
 /// More pages than any server has.
 const MOST_PAGES: u64 = 1 << 24;
+/// More connections than end during one scan.
+const MOST_CONNECTIONS: u32 = 16;
 
 impl Pages {
     pub(super) fn seen(&self) -> u64 {
         self.seen
+    }
+
+    /// Notes that the scan begins anew by another connection. Returns whether it can still come to an end.
+    pub(super) fn begin_anew(&mut self) -> bool {
+        *self = Pages { begun: self.begun + 1, ..Pages::default() };
+        self.begun < MOST_CONNECTIONS
     }
 
     /// Notes the next cursor. Returns whether the scan can still come to an end.

@@ -31,6 +31,7 @@ use super::spawn::{Program, SpawnError, Terminal};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
+use crate::proc;
 use crate::signals::{blockable, set};
 use crate::wait::{Alarm, Limit};
 
@@ -88,8 +89,6 @@ pub struct GuardTask<'a> {
     pub kill_at: Moment,
     /// A descriptor that must stay open in the guard while the tree lives.
     pub keep_open: Option<RawFd>,
-    /// A descriptor that the command inherits, and the guard does not keep.
-    pub for_the_command: Option<RawFd>,
     /// Releases the lock after nxlock has died. The process does nothing else any more: this may replace it.
     pub give_back: &'a dyn Fn(&Orphaned),
 }
@@ -204,6 +203,11 @@ impl Guard {
         self.end
     }
 
+    /// Returns whether [`Guard::end`] has returned an end: the processes of the tree are nxlock's children now.
+    pub fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// Kills the guard, even if processes of the tree are left. Call only after the command has ended.
     pub fn dismiss(&mut self) {
         if self.end.is_none() {
@@ -287,7 +291,7 @@ impl Guarding {
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
             // SAFETY: both make only system calls: getpid(2), which cannot fail, and send(2) without libc.
-            let command = unsafe { program.spawn(task.terminal, task.start_by, task.for_the_command, begins, failed) }?;
+            let command = unsafe { program.spawn(task.terminal, task.start_by, begins, failed) }?;
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;
@@ -330,8 +334,12 @@ impl Guarding {
                 transmit(&self.socket, [OVERDUE, 0]);
                 self.killing = Some(Killing::begin());
             }
-            if let Some(killing) = &mut self.killing {
-                killing.round(&self.tree);
+            if let Some(mut killing) = self.killing.take() {
+                killing.round(|| {
+                    self.reap(orphaned);
+                    self.tree.kill()
+                });
+                self.killing = Some(killing);
             }
             if let Reaped::All = self.reap(orphaned) {
                 break;
@@ -412,6 +420,7 @@ impl Guarding {
                         self.report = if is_sent { Ended::Reported } else { Ended::Unreported };
                     }
                     if !self.may_reap && !orphaned {
+                        reap_others(pid);
                         return Reaped::NotAll;
                     }
                     self.tree.command = None;
@@ -430,6 +439,14 @@ impl Guarding {
             }
         }
     }
+}
+
+/// Reaps the children that have ended except one, which the kernel would show again and again.
+fn reap_others(kept: Pid) {
+    let are_ours = proc::is_ours();
+    let pids = tree::children().into_iter();
+    let pids = pids.filter_map(|shown| if are_ours { Some(shown) } else { proc::inner_number(shown) });
+    pids.map(Pid::from_raw).filter(|pid| *pid != kept).for_each(|pid| consume(pid, libc::WEXITED));
 }
 
 /// Reaps every child that has ended; returns whether no child is left.

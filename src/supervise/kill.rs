@@ -1,11 +1,11 @@
 //! Kills a process tree until nothing of it is left.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use nix::libc;
 use nix::unistd::Pid;
 
-use super::tree::{Reach, Tree};
+use super::tree::Killed;
 use crate::clock::Moment;
 
 /// Pause before the next round, which finds the processes that were forked during the last one.
@@ -13,17 +13,20 @@ const SOON: Duration = Duration::from_millis(10);
 /// Maximum pause, for processes that do not end: another user runs them, or their disk hangs.
 const AT_MOST: Duration = Duration::from_secs(1);
 
+/// Maximum readings of a tree in one round.
+const READINGS: u32 = 1000;
+
 /// Rounds of SIGKILL.
 pub struct Killing {
     next: Moment,
     pause: Duration,
     /// Processes that the last round found.
-    found: Vec<Pid>,
+    found: HashSet<Pid>,
 }
 
 impl Killing {
     pub fn begin() -> Killing {
-        Killing { next: Moment::now(), pause: SOON, found: Vec::new() }
+        Killing { next: Moment::now(), pause: SOON, found: HashSet::new() }
     }
 
     /// Returns when the next round is due.
@@ -31,20 +34,32 @@ impl Killing {
         self.next
     }
 
-    /// Kills every process of the tree, if a round is due. Returns whether the kernel denied permission for one of
-    /// them.
-    pub fn round(&mut self, tree: &Tree) -> bool {
+    /// Kills every process of the tree, if a round is due: calls `kill`, which reads the tree once, until that finds no
+    /// more processes that it may kill. `kill` also reaps what has ended, if that is for its caller to do: a process that
+    /// forks and exits, as fast as it can, leaves a dead process for each that the next reading has to tell from the live
+    /// one. Returns whether the kernel denied permission for one of them.
+    pub fn round(&mut self, mut kill: impl FnMut() -> Vec<Killed>) -> bool {
         if !self.next.passed() {
             return false;
         }
-        let refused = tree.signal_all(&[libc::SIGKILL], Reach::All);
-        self.rest(tree.all().unwrap_or_default());
+        let mut refused = false;
+        let mut last = HashSet::new();
+        for _ in 0..READINGS {
+            let found = kill();
+            refused |= found.iter().any(|killed| killed.is_refused);
+            let is_new = found.iter().any(|killed| !killed.is_refused && !last.contains(&killed.pid));
+            last = found.into_iter().map(|killed| killed.pid).collect();
+            if !is_new {
+                break;
+            }
+        }
+        self.rest(last);
         refused
     }
 
     /// Schedules the next round. The pause doubles while no new process is found.
-    fn rest(&mut self, found: Vec<Pid>) {
-        let is_new = found.iter().any(|pid| !self.found.contains(pid));
+    fn rest(&mut self, found: HashSet<Pid>) {
+        let is_new = !found.is_subset(&self.found);
         self.pause = if is_new { SOON } else { (self.pause * 2).min(AT_MOST) };
         self.found = found;
         self.next = Moment::now() + self.pause;
@@ -57,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_does_not_end_is_killed_ever_more_rarely_and_what_is_new_soon() {
-        let pids = |pids: &[i32]| pids.iter().copied().map(Pid::from_raw).collect::<Vec<_>>();
+        let pids = |pids: &[i32]| pids.iter().copied().map(Pid::from_raw).collect();
         let mut killing = Killing::begin();
         let mut pause = |found: &[i32]| {
             killing.rest(pids(found));

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::fs::File;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
@@ -13,6 +13,7 @@ use nix::unistd::{Pid, getpid, getppid};
 
 use super::clone::{self, system_call};
 use crate::clock::Moment;
+use crate::descriptors::CommandFile;
 use crate::signals::is_ignored;
 use crate::{inherited, proc};
 
@@ -69,6 +70,44 @@ pub struct Program {
     _owned: [Vec<CString>; 2],
     /// The signal mask of nxlock's caller.
     mask: SigSet,
+    inherited: Option<InheritedFile>,
+}
+
+/// A file that the program inherits, and the lock that its process takes on it.
+///
+/// Such a lock belongs to an open file, not to a process, fcntl_locking(2): whoever has that open keeps the lock. The
+/// process therefore opens the file anew, so that nxlock and its guard, which may be stopped at any instruction, never
+/// have what it locks open.
+struct InheritedFile {
+    number: RawFd,
+    /// Where the process can open again what has this number.
+    path: CString,
+    lock: libc::flock,
+}
+
+impl InheritedFile {
+    fn new(CommandFile { file, lock }: &CommandFile) -> Result<InheritedFile, Errno> {
+        let number = file.as_raw_fd();
+        let path = ended_by_nul(format!("/proc/self/fd/{number}").into_bytes())?;
+        Ok(InheritedFile { number, path, lock: *lock })
+    }
+
+    /// Opens and locks the file, and gives it its number, for the program to inherit.
+    fn take(&self) -> Result<(), Errno> {
+        let at = libc::AT_FDCWD as usize;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let lock = std::ptr::from_ref(&self.lock) as usize;
+        let number = usize::try_from(self.number).map_err(|_| Errno::EBADF)?;
+        // SAFETY: openat(2) reads a NUL-terminated string, fcntl(2) a lock; dup3(2) takes numbers, of which nothing else in
+        // this process uses either.
+        unsafe {
+            let opened = system_call(libc::SYS_openat, [at, self.path.as_ptr() as usize, flags, 0, 0, 0])?;
+            system_call(libc::SYS_fcntl, [opened, libc::F_OFD_SETLK as usize, lock, 0, 0, 0])?;
+            // The other descriptor is closed at exec.
+            system_call(libc::SYS_dup3, [opened, number, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
 }
 
 const SHELL: &CStr = c"/bin/sh";
@@ -77,12 +116,17 @@ const SHELL: &CStr = c"/bin/sh";
 const LONGEST: usize = libc::PATH_MAX as usize;
 
 impl Program {
-    /// Prepares a program found in PATH, its arguments, and nxlock's environment with the variables in `environment`
-    /// set or removed.
+    /// Prepares a program found in PATH, its arguments, nxlock's environment with the variables in `environment` set or
+    /// removed, and the file that it inherits in addition to those that are not closed at exec.
     ///
     /// # Errors
     /// EINVAL if a word or a variable contains a NUL; ENOENT if there is no word.
-    pub fn new(words: &[OsString], environment: &[(&str, Option<OsString>)], mask: SigSet) -> Result<Program, Errno> {
+    pub fn new(
+        words: &[OsString],
+        environment: &[(&str, Option<OsString>)],
+        mask: SigSet,
+        file: Option<&CommandFile>,
+    ) -> Result<Program, Errno> {
         let program = words.first().ok_or(Errno::ENOENT)?.as_bytes();
         let is_searched = !program.is_empty() && !program.contains(&b'/');
         let files = if is_searched { searched(program)? } else { vec![ended_by_nul(program.to_vec())?] };
@@ -95,7 +139,9 @@ impl Program {
         let end = [std::ptr::null()];
         let envp = inherited.map(CStr::as_ptr).chain(set.iter().map(|variable| variable.as_ptr())).chain(end).collect();
         let argv = [SHELL.as_ptr()].into_iter().chain(words.iter().map(|word| word.as_ptr())).chain(end);
-        Ok(Program { files, is_searched, argv: argv.map(Cell::new).collect(), envp, _owned: [words, set], mask })
+        let argv = argv.map(Cell::new).collect();
+        let inherited = file.map(InheritedFile::new).transpose()?;
+        Ok(Program { files, is_searched, argv, envp, _owned: [words, set], mask, inherited })
     }
 
     /// Becomes the program; returns the error if that fails. First sets the caller's signal mask, and restores the
@@ -137,8 +183,7 @@ impl Program {
         unsafe { system_call(libc::SYS_execve, arguments) }.err().unwrap_or(Errno::UnknownErrno)
     }
 
-    /// Starts a process that becomes the command, unless `start_by` passes before it is ready; the command inherits the
-    /// descriptor `kept` in addition to those that are not closed at exec. Does not wait for
+    /// Starts a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
     /// execve(2), which a hung file system may delay. The process itself calls `begins` first; if it does not become the
     /// command, it calls `failed` with the reason and exits with 127. The kernel kills it when the calling thread ends,
     /// prctl(2).
@@ -152,14 +197,13 @@ impl Program {
         &'static self,
         terminal: Terminal,
         start_by: Moment,
-        kept: Option<RawFd>,
         begins: impl Fn() + 'static,
         failed: impl Fn(Errno) + 'static,
     ) -> Result<Pid, Errno> {
         let parent = getpid();
         let become_it = move || {
             begins();
-            failed(self.begin(terminal, parent, start_by, kept));
+            failed(self.begin(terminal, parent, start_by));
         };
         // SAFETY: it makes only system calls, and those of libc cannot fail: of signal(2) and sigprocmask(2) with valid
         // arguments, getpid(2), getppid(2), and clock_gettime(2).
@@ -167,16 +211,10 @@ impl Program {
     }
 
     /// Becomes the program as a child of `parent`; returns the error if that fails.
-    fn begin(&self, terminal: Terminal, parent: Pid, start_by: Moment, kept: Option<RawFd>) -> Errno {
+    fn begin(&self, terminal: Terminal, parent: Pid, start_by: Moment) -> Errno {
         if terminal == Terminal::Absent
             // SAFETY: setpgid(2) takes numbers.
             && let Err(errno) = unsafe { system_call(libc::SYS_setpgid, [0; 6]) }
-        {
-            return errno;
-        }
-        if let Some(kept) = kept.and_then(|kept| usize::try_from(kept).ok())
-            // SAFETY: F_SETFD changes a flag of a descriptor of this process alone, or fails if there is none.
-            && let Err(errno) = unsafe { system_call(libc::SYS_fcntl, [kept, libc::F_SETFD as usize, 0, 0, 0, 0]) }
         {
             return errno;
         }
@@ -190,6 +228,10 @@ impl Program {
             let myself = usize::try_from(getpid().as_raw()).unwrap_or(0);
             // SAFETY: kill(2) takes numbers.
             let _ = unsafe { system_call(libc::SYS_kill, [myself, libc::SIGKILL as usize, 0, 0, 0, 0]) };
+        }
+        // Before it looks at the clock: if the lease has not ended by then, nobody gets the lock until the command has.
+        if let Some(Err(errno)) = self.inherited.as_ref().map(InheritedFile::take) {
+            return errno;
         }
         // nxlock may have been delayed since the grant: no command starts without the lock.
         if start_by.passed() {
@@ -252,13 +294,13 @@ mod tests {
     fn spawned(words: &[&str], start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         let words: Vec<_> = words.iter().map(OsString::from).collect();
-        let program = Box::leak(Box::new(Program::new(&words, &[], SigSet::empty()).unwrap()));
+        let program = Box::leak(Box::new(Program::new(&words, &[], SigSet::empty(), None).unwrap()));
         let tell: &'static OwnedFd = Box::leak(Box::new(writer));
         let say = move |number: i32| _ = write(tell, &number.to_ne_bytes());
         // SAFETY: both make system calls that cannot fail.
         let pid = unsafe {
             let (begins, failed) = (move || say(getpid().as_raw()), move |errno| say(errno as i32));
-            program.spawn(Terminal::Absent, start_by, None, begins, failed)
+            program.spawn(Terminal::Absent, start_by, begins, failed)
         };
         let pid = pid.unwrap();
         let status = waitpid(pid, None).unwrap();

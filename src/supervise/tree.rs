@@ -25,6 +25,12 @@ pub struct Tree {
     terminal: Terminal,
 }
 
+/// A process of the tree that was sent SIGKILL, unless the kernel denied permission: another user runs it.
+pub struct Killed {
+    pub pid: Pid,
+    pub is_refused: bool,
+}
+
 /// The processes of a tree that a signal goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
@@ -68,6 +74,33 @@ impl Tree {
             }
         }
         refused
+    }
+
+    /// Reads the tree once, and kills each process as soon as it is listed: one that forks and exits is gone soon after.
+    /// Returns the processes, and of those that had ended before only such as have not been reaped.
+    pub fn kill(&self) -> Vec<Killed> {
+        let mut killed = Vec::new();
+        let are_ours = proc::is_ours();
+        let mut kill = |shown: i32| {
+            let pid = if are_ours { Some(shown) } else { proc::inner_number(shown) };
+            if let Some(pid) = pid.map(Pid::from_raw).filter(|pid| !self.helpers.contains(pid)) {
+                let is_refused = send(pid, libc::SIGKILL) == Err(Errno::EPERM);
+                killed.push(Killed { pid, is_refused });
+            }
+        };
+        let is_read = proc::own_number().is_some_and(|own| {
+            let listed = once_by_children(own, &mut |shown| {
+                kill(shown);
+                true
+            });
+            let all = || by_parents(own, &|_| false).inspect(|all| all.iter().copied().for_each(&mut kill));
+            listed.or_else(all).is_some()
+        });
+        if !is_read {
+            let is_refused = self.signal_group(&[libc::SIGKILL]);
+            killed.extend(self.command.map(|pid| Killed { pid, is_refused }));
+        }
+        killed
     }
 
     /// Signals the command, or the process group that it leads: the fallback if /proc is missing or does not show this
@@ -155,10 +188,11 @@ fn descends(pid: i32, ancestor: i32) -> bool {
 /// reads only files of descendants, however many other processes run. A list may miss a process while others come and
 /// go, so two readings must agree. `None` if the kernel has no such lists.
 fn by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
-    let mut all = once_by_children(own, is_left_out)?;
+    let mut is_shown = |pid| !is_left_out(pid);
+    let mut all = once_by_children(own, &mut is_shown)?;
     let mut last = all.clone();
     for _ in 0..ROUNDS {
-        let found = once_by_children(own, is_left_out)?;
+        let found = once_by_children(own, &mut is_shown)?;
         if found == last {
             break;
         }
@@ -171,7 +205,8 @@ fn by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> 
 /// Maximum further readings: the next round of signals catches processes that fork without end.
 const ROUNDS: u32 = 4;
 
-fn once_by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i32>> {
+/// Does the same by one reading; `is_shown` is called with each process as soon as it is listed.
+fn once_by_children(own: i32, is_shown: &mut dyn FnMut(i32) -> bool) -> Option<Vec<i32>> {
     let mut found = vec![own];
     let mut next = 0;
     while let Some(&pid) = found.get(next) {
@@ -180,7 +215,9 @@ fn once_by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let lists: Vec<_> = threads.map(|thread| thread.path().join("children")).collect();
         for list in lists.iter().filter_map(|list| fs::read_to_string(list).ok()) {
-            found.extend(pids_in(&list).filter(|pid| !is_left_out(*pid)));
+            // The newest first: of a chain of processes that fork and exit, the others have ended.
+            let shown: Vec<i32> = pids_in(&list).rev().filter(|pid| is_shown(*pid)).collect();
+            found.extend(shown.into_iter().rev());
             listed = true;
         }
         if pid == own && !listed {
@@ -191,7 +228,13 @@ fn once_by_children(own: i32, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<i
     Some(found.into_iter().skip(1).collect())
 }
 
-fn pids_in(list: &str) -> impl Iterator<Item = i32> {
+/// Returns the children of this process's main thread, by number in /proc.
+pub fn children() -> Vec<i32> {
+    let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    pids_in(&list).collect()
+}
+
+fn pids_in(list: &str) -> impl DoubleEndedIterator<Item = i32> {
     list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok())
 }
 

@@ -64,9 +64,9 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
             }
             Task::Do(Action::Break, lock, id) => {
                 let take = |limit: Limit<'_>| store.break_lock(&lock.name, &id, limit);
-                let taken = retry::release(subject.timeout, Moment::NEVER, take).map(|taken| match taken {
+                let taken = retry::release(subject.timeout, Moment::NEVER, None, take).map(|taken| match taken {
                     ReleaseAnswer::Done | ReleaseAnswer::InDoubt => Released::Done,
-                    ReleaseAnswer::NotYours(state) => Released::NotYours(state),
+                    ReleaseAnswer::NotYours(state) => Released::NotYours(*state),
                 });
                 Update::Broken(lock, taken)
             }

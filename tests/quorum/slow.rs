@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crate::support::{Condition, Fate, Network, Nxlock, Proxy, Redis, Way, answered, eventually};
@@ -62,7 +63,7 @@ fn a_grant_whose_fence_too_few_servers_take_is_given_back_and_asked_for_again() 
     let three = [(); 3].map(|()| Redis::start());
     for wait in [&["-w", "15s"][..], &[]] {
         let (_proxies, servers) = cutting(&three, 9);
-        let words = [&["-v", "--server-timeout", "100ms", "run", "job"], wait, &["--", "echo", "ran"]].concat();
+        let words = [&["-v", "--server-timeout", "1s", "run", "job"], wait, &["--", "echo", "ran"]].concat();
         let done = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers).run().exits(0).prints("ran\n");
         done.says("a majority granted it, and too few of them took the fence");
         eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
@@ -81,12 +82,19 @@ fn a_ttl_that_ends_before_the_servers_have_answered_is_said_to_be_too_short() {
     let three = [(); 3].map(|()| Redis::start());
     let (_networks, servers) = late(&three);
     // The answers take more than half of it; more than all of it; and one of them does.
-    for ttl in ["3s", "2s", "1s"] {
-        for wait in [&["-n"][..], &["-w", "15s"], &[]] {
-            let words = [&["--server-timeout", "2s", "run", "job", "-t", ttl], wait, &["--", "echo", "ran"]].concat();
-            let call = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
-            call.run().exits(69).prints("").says("use a longer --ttl");
+    thread::scope(|scope| {
+        for ttl in ["3s", "2s", "1s"] {
+            for (name, wait) in [("once", &["-n"][..]), ("while", &["-w", "15s"]), ("ever", &[])] {
+                let name = format!("{name}-{ttl}");
+                let servers = &servers;
+                scope.spawn(move || {
+                    let words = [&["--server-timeout", "5s", "run", &name, "-t", ttl], wait, &["--", "echo", "ran"]];
+                    let call = Nxlock::new(words.concat().iter().copied()).env("NXLOCK_SERVER", servers);
+                    call.run().exits(69).prints("").says("use a longer --ttl");
+                });
+            }
         }
-    }
-    eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+    });
+    let is_empty = |redis: &Redis| redis.ask::<Vec<String>>(&["KEYS", "lock:*"]).is_empty();
+    eventually("nothing is left", || three.iter().all(is_empty));
 }

@@ -6,8 +6,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::support::turns::{Turn, acquire, is_queued, release};
-use crate::support::{Authority, Local, Redis, Running, eventually, text_of};
+use crate::support::turns::{Turn, acquire, is_queued, lock_status, release};
+use crate::support::{Authority, Local, Redis, Running, eventually, is_alive, text_of};
 
 /// A run that holds the lock, and a child, stopped before it executes the command.
 struct Beginning {
@@ -26,17 +26,9 @@ impl Beginning {
 
     /// Returns a child that has done nothing yet.
     fn at_birth(authority: &impl Authority, options: &[&str]) -> Beginning {
-        let token = acquire(authority, "10m");
-        let words = ["-v", "run", "job"].into_iter().chain(options.iter().copied());
-        let running = authority.nxlock(words.chain(["--", "echo", "ran"])).start();
-        is_queued(authority, running.pid());
-        let pid = Pid::from_raw(running.pid());
-        ptrace::seize(pid, Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACESYSGOOD)
-            .expect("we may trace what we started");
-        release(authority, &token);
         // nxlock forks its guard, and the guard forks the command.
-        let guard = forked_by(pid);
-        ptrace::detach(pid, None).expect("it goes on");
+        let (running, guard) = forks_its_guard(authority, options);
+        ptrace::detach(Pid::from_raw(running.pid()), None).expect("it goes on");
         goes_on_after_its_birth(guard);
         let child = forked_by(guard);
         ptrace::detach(guard, None).expect("it goes on");
@@ -60,6 +52,21 @@ impl Beginning {
         let end = waitpid(self.child, Some(WaitPidFlag::__WALL)).expect("it ends");
         assert!(matches!(end, WaitStatus::Signaled(_, Signal::SIGKILL, _)), "{end:?}");
     }
+}
+
+/// Returns a run that was granted the lock, stopped where it has forked its guard, and that guard, which has done nothing
+/// yet.
+fn forks_its_guard(authority: &impl Authority, options: &[&str]) -> (Running, Pid) {
+    let token = acquire(authority, "10m");
+    let words = ["-v", "run", "job"].into_iter().chain(options.iter().copied());
+    let running = authority.nxlock(words.chain(["--", "echo", "ran"])).start();
+    is_queued(authority, running.pid());
+    let pid = Pid::from_raw(running.pid());
+    ptrace::seize(pid, Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACESYSGOOD)
+        .expect("we may trace what we started");
+    release(authority, &token);
+    let guard = forked_by(pid);
+    (running, guard)
 }
 
 /// Returns the child that a traced process forks. The process stays stopped.
@@ -88,6 +95,107 @@ fn its_lock_is_kept(authority: &impl Authority) {
 fn a_command_that_takes_long_to_begin_has_its_lock_meanwhile() {
     its_lock_is_kept(&Redis::start());
     its_lock_is_kept(&Local::start());
+}
+
+/// The options of a lock, alone or shared, whose lease ends soon.
+const MANNERS: [&[&str]; 3] = [&["-t", "1s"], &["-t", "1s", "--shared"], &["-t", "1s", "--slots", "1"]];
+
+/// Lets a process go on that was stopped until after the lease.
+fn goes_on(pid: Pid) {
+    ptrace::detach(pid, None).expect("it goes on");
+}
+
+/// Asserts that a run whose lease had ended before its command began has executed nothing. Either the process that was to
+/// become the command notices that, or nxlock does.
+#[track_caller]
+fn never_began(running: Running) {
+    let done = running.finish().prints("");
+    match done.status.code() {
+        Some(69) => done.says("before the command could be started"),
+        _ => done.exits(76).says("it could not be renewed in time"),
+    };
+}
+
+#[test]
+fn a_lock_ends_with_its_lease_if_nxlock_and_its_guard_are_stopped_before_the_command_begins() {
+    let local = Local::start();
+    for options in MANNERS {
+        let (running, guard) = forks_its_guard(&local, options);
+        waitpid(guard, Some(WaitPidFlag::__WALL)).expect("it stops");
+        Turn::had(&local, &[]).leaves();
+        goes_on(guard);
+        goes_on(Pid::from_raw(running.pid()));
+        never_began(running);
+    }
+}
+
+#[test]
+fn a_lock_ends_with_its_lease_if_all_are_stopped_before_the_command_begins() {
+    let local = Local::start();
+    for options in MANNERS {
+        let (running, guard) = forks_its_guard(&local, options);
+        goes_on_after_its_birth(guard);
+        let child = forked_by(guard);
+        waitpid(child, Some(WaitPidFlag::__WALL)).expect("it stops");
+        Turn::had(&local, &[]).leaves();
+        for pid in [child, guard, Pid::from_raw(running.pid())] {
+            goes_on(pid);
+        }
+        never_began(running);
+    }
+}
+
+#[test]
+fn a_lock_ends_with_its_lease_if_nxlock_is_killed_and_its_guard_stopped_before_the_command_begins() {
+    let local = Local::start();
+    for options in MANNERS {
+        let (mut running, guard) = forks_its_guard(&local, options);
+        waitpid(guard, Some(WaitPidFlag::__WALL)).expect("it stops");
+        running.signal(Signal::SIGKILL);
+        eventually("it is dead", || running.has_ended());
+        Turn::had(&local, &[]).leaves();
+        goes_on(guard);
+        eventually("its guard ends", || !is_alive(guard.as_raw()));
+        running.finish().dies_of(Signal::SIGKILL).prints("");
+    }
+}
+
+#[test]
+fn a_lock_ends_with_its_lease_if_nxlock_is_stopped_while_the_command_begins() {
+    let local = Local::start();
+    for options in MANNERS {
+        let (running, guard) = forks_its_guard(&local, options);
+        waitpid(guard, Some(WaitPidFlag::__WALL)).expect("it stops");
+        goes_on(guard);
+        Turn::had(&local, &[]).leaves();
+        goes_on(Pid::from_raw(running.pid()));
+        running.finish().exits(76).prints("ran\n");
+    }
+}
+
+#[test]
+fn a_command_that_begins_keeps_its_lock_though_all_are_stopped() {
+    let local = Local::start();
+    for options in MANNERS {
+        let (running, guard) = forks_its_guard(&local, options);
+        goes_on_after_its_birth(guard);
+        let child = forked_by(guard);
+        let beginning = Beginning { running, child };
+        while !beginning.is_about_to_execute() {
+            ptrace::syscall(child, None).expect("it goes on");
+        }
+        let waiter = Turn::queued(&local, &[]);
+        eventually("its lease has ended", || lock_status(&local)["ttl_ms"].as_u64().unwrap_or(0) == 0);
+        local.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
+        assert!(!waiter.is_up());
+        goes_on(guard);
+        beginning.is_killed();
+        goes_on(Pid::from_raw(beginning.running.pid()));
+        beginning.running.finish().exits(76).prints("");
+        let mut waiter = waiter;
+        waiter.up();
+        waiter.leaves();
+    }
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Fate {
     Delivered,
     /// The server executes it; the connection is closed instead of a reply.
     Cut,
+    /// The connection is closed before it reaches the server.
+    CutBefore,
     /// The server executes it; its reply is lost.
     ReplySwallowed,
     /// It never reaches the server, without an error.
@@ -157,6 +159,7 @@ impl Line {
             let fate = (self.fate)(number, &words);
             match fate {
                 Fate::Blackholed => continue,
+                Fate::CutBefore => return None,
                 Fate::Answered(reply) => {
                     client.write_all(reply.as_bytes()).ok()?;
                     continue;
@@ -187,7 +190,7 @@ impl Line {
                 Fate::Cut => return None,
                 // Its client may be gone, after sending more requests.
                 Fate::Held => drop(client.write_all(&heard.bytes)),
-                Fate::ReplySwallowed | Fate::Blackholed | Fate::Answered(_) | Fate::Endless(..) => {}
+                Fate::ReplySwallowed | Fate::Blackholed | Fate::CutBefore | Fate::Answered(_) | Fate::Endless(..) => {}
             }
         }
     }

@@ -35,6 +35,9 @@ impl Settings {
 
 fn global(option: &Arg, matches: &ArgMatches, entries: &[Entry]) -> Option<Setting> {
     let name = option.get_id().as_str();
+    let is_typed = |side: &&ArgMatches| side.value_source(name) == Some(ValueSource::CommandLine);
+    // --server may be typed after the verb alone.
+    let matches = matches.subcommand().map(|(_, verb)| verb).filter(is_typed).unwrap_or(matches);
     let from_file = entries.iter().find(|entry| entry.scope == Scope::GlobalArgs && id(entry.key) == name);
     let origin = match (matches.value_source(name), from_file) {
         (Some(ValueSource::CommandLine), _) => Origin::Flag,

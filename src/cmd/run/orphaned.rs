@@ -25,7 +25,7 @@ use crate::{descriptors, handover};
 /// This program, even if its file was replaced or deleted, proc_pid_exe(5).
 const SELF: &str = "/proc/self/exe";
 
-/// What a guard needs to take the place of its nxlock.
+/// The values with which a guard takes the place of its nxlock.
 pub struct Orphan<'a> {
     pub global: &'a GlobalArgs,
     /// The files that nxlock has read, packed.
@@ -71,7 +71,7 @@ impl Orphan<'_> {
         }
         // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
         let handover = handover::send(files).ok();
-        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask) {
+        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask, None) {
             program.exec();
         }
     }

@@ -6,13 +6,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::directory::OpenDirectory;
 use super::fault::LocalError;
 use super::ofd_lock;
-use crate::descriptors::moved_up;
+use crate::descriptors::{CommandFile, moved_up};
 
 /// The bytes of shares are from here on. The numbers of claims are times in microseconds, far below it.
 const SHARES: u64 = 1 << 62;
@@ -27,9 +26,9 @@ pub fn byte_of_share(number: u64) -> u64 {
     SHARES + number % (SHARES - 1)
 }
 
-/// Opens the file for a command to inherit, and locks the byte, which all processes that have the descriptor open keep.
-/// nxlock and the guard must close it: if they are stopped, their lease ends.
-pub fn inheritable(directory: &OpenDirectory, path: &Path, byte: u64) -> Result<OwnedFd, LocalError> {
+/// Opens the file for a command to inherit. The command's process locks the byte, which all processes that inherit its open
+/// file keep; nxlock and the guard must not: if they are stopped, their lease ends.
+pub fn inheritable(directory: &OpenDirectory, path: &Path, byte: u64) -> Result<CommandFile, LocalError> {
     let file = match directory.open_to_read(path)? {
         Some(file) => file,
         None => {
@@ -38,8 +37,8 @@ pub fn inheritable(directory: &OpenDirectory, path: &Path, byte: u64) -> Result<
             directory.open_to_read(path)?.ok_or_else(gone)?
         }
     };
-    ofd_lock::keep(&file, byte).map_err(|error| LocalError::unlockable(path, &error))?;
-    moved_up(file).map_err(|error| LocalError::of(path, &error))
+    let file = moved_up(file).map_err(|error| LocalError::of(path, &error))?;
+    Ok(CommandFile { file, lock: ofd_lock::keeping(byte) })
 }
 
 /// Returns whether a process keeps the byte. No file has been inherited if there is none.

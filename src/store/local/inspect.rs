@@ -65,7 +65,7 @@ impl Transaction<'_> {
             (None, Some(_)) => StateKind::Held,
             (None, None) => StateKind::Foreign,
         };
-        LockState { kind: state, holder, expiry: self.expiry(grant, byte), fence, legacy: None, shares: None }
+        LockState { kind: state, holder, expiry: self.expiry(grant, byte), ..LockState::free(fence) }
     }
 
     fn shared(&self, fence: Option<Fence>) -> LockState {
@@ -88,7 +88,7 @@ impl Transaction<'_> {
             Some(last) => Expiry::In(last),
             None => Expiry::Unknown,
         };
-        LockState { kind: StateKind::Shared, holder: None, expiry, fence, legacy: None, shares: Some(shares) }
+        LockState { kind: StateKind::Shared, expiry, shares: Some(shares), ..LockState::free(fence) }
     }
 
     /// Returns who has a claim. `byte` is the one that processes of its command keep.

@@ -35,8 +35,13 @@ pub fn take(file: &File, number: u64) -> io::Result<()> {
 
 /// Keeps a number, through a file that need not be open for writing. It must not be kept by another.
 pub fn keep(file: &File, number: u64) -> io::Result<()> {
-    fcntl(file, FcntlArg::F_OFD_SETLK(&byte(number, libc::F_RDLCK)))?;
+    fcntl(file, FcntlArg::F_OFD_SETLK(&keeping(number)))?;
     Ok(())
+}
+
+/// Returns the lock that keeps a number.
+pub fn keeping(number: u64) -> libc::flock {
+    byte(number, libc::F_RDLCK)
 }
 
 /// Returns whether another open file description keeps the number.

@@ -26,6 +26,7 @@ use super::shares::Shares;
 use super::waiter::{Next, WaiterFile};
 use super::waiters::Waiters;
 use crate::clock::{Boot, Moment, wall};
+use crate::descriptors::CommandFile;
 use crate::error::ErrorKind;
 use crate::lock::{Fence, Sharing, Slot, Token};
 use crate::store::AcquireMode;
@@ -66,7 +67,7 @@ impl HolderFile {
 
     /// Opens a file for the command to inherit, by which its processes keep the claim even if nxlock and its guard are
     /// killed at once.
-    pub fn for_the_command(&self, directory: &OpenDirectory) -> Result<OwnedFd, LocalError> {
+    pub fn for_the_command(&self, directory: &OpenDirectory) -> Result<CommandFile, LocalError> {
         commands::inheritable(directory, &self.commands, self.command_byte)
     }
 

@@ -204,7 +204,7 @@ fn weigh(votes: &Votes) -> (LockState, bool) {
     let expiry = if could_change { Expiry::Unknown } else { free_in(absent, &taken, quorum) };
     // The candidate with the most votes: the user may contact it, or break its claim.
     let holder = most.first().and_then(|seen| seen.holder.clone());
-    (not_asked(LockState { kind, holder, expiry, fence: None, legacy: None, shares: None }), false)
+    (not_asked(LockState { kind, holder, expiry, ..LockState::free(None) }), false)
 }
 
 /// Adds to a state that nobody can ask the holder for the lock: several servers have no place for that.

@@ -124,7 +124,12 @@ impl Client {
         self.idle.last().map(|connection| &connection.peer)
     }
 
-    /// Returns the same if that server is only importing the key's slot.
+    /// Returns the number of the connection that had the last reply.
+    pub fn answered_by(&self) -> Option<u64> {
+        self.idle.last().map(|connection| connection.number)
+    }
+
+    /// Returns the server that replied last if it is only importing the key's slot.
     pub fn sent_there(&self) -> Option<&Endpoint> {
         self.answered().filter(|_| self.sent_there)
     }
@@ -243,7 +248,11 @@ impl Client {
         match self.exchange(&mut connection, requests, self.within(limit)) {
             Ok(replies) => {
                 if let Err(fault) = self.topology.confirm(&connection.peer, self.within(limit)) {
-                    self.idle.clear();
+                    match fault {
+                        // What was carried out has to be undone there, and soon: without asking again for the master.
+                        Fault::Cancelled => self.idle.push(connection),
+                        _ => self.idle.clear(),
+                    }
                     return Err(NoReply { fault, sent: true });
                 }
                 self.has_met = true;

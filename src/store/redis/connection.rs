@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::libc::{self, c_int};
 use nix::poll::PollFlags;
@@ -28,6 +29,8 @@ use crate::wait::{Limit, Woken};
 pub struct Connection {
     /// The server.
     pub peer: Endpoint,
+    /// Other connections of this process have other numbers.
+    pub number: u64,
     /// The server has told its identity, if that matters.
     pub is_introduced: bool,
     stream: Stream,
@@ -47,6 +50,8 @@ const LONGEST: usize = 16 << 20;
 /// connection check it, and the parser parses a long line anew with every piece.
 const UNTIMED: usize = 1 << 20;
 
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
 impl Connection {
     /// Connects to the first of a host's addresses that answers, and logs in if needed: sends nothing to a server
     /// without a password, for its first database.
@@ -61,6 +66,7 @@ impl Connection {
         };
         let mut connection = Connection {
             peer: endpoint.clone(),
+            number: OPENED.fetch_add(1, Ordering::Relaxed),
             is_introduced: false,
             stream,
             parser: Parser::new(),
@@ -303,6 +309,7 @@ mod tests {
         let peer = Endpoint { address: Address::Unix("s".into()), session: Session::default() };
         let mut connection = Connection {
             peer,
+            number: 0,
             is_introduced: false,
             stream: Stream::Unix(ours),
             parser: Parser::new(),

@@ -113,7 +113,23 @@ impl Server {
         let mut request = cmd("SCAN");
         request.arg(cursor).arg("MATCH").arg(what.pattern(self.prefix.as_str())).arg("COUNT").arg(SCANNED);
         self.turn_to_shard(scan.shards.last());
+        let is_first = cursor == "0";
         let reply = self.client.ask(&request, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
+        let connection = self.client.answered_by();
+        // Only a connection says for certain that this is the server as before, and it asks for no permission.
+        if !is_first && connection != scan.connection {
+            scan.cursor = Some("0".into());
+            return match scan.pages.begin_anew() {
+                true => Ok(()),
+                false => Err(Error {
+                    kind: ErrorKind::Unreachable,
+                    action: LIST.action(&self.client),
+                    cause: "the connection ended between two pages, again and again".into(),
+                    hint: "name the server itself, not a proxy that closes connections".into(),
+                }),
+            };
+        }
+        scan.connection = connection;
         let page = reply::array(reply).map_err(|unexpected| LIST.misunderstood(&self.client, unexpected))?;
         let [next, Value::Array(keys)] = page.as_slice() else { return Err(self.senseless(&LIST)) };
         let next = reply::text(next).ok_or_else(|| self.senseless(&LIST))?.raw().to_owned();

@@ -297,6 +297,7 @@ pub fn wrong_type(kind: &str) -> LockState {
         fence: None,
         legacy: None,
         shares: None,
+        since_grant: None,
     }
 }
 
@@ -370,7 +371,8 @@ impl Answer {
         let fence = self.fence();
         let pttl: i64 = self.number("pttl")?;
         if pttl == -2 {
-            return Some(LockState::free(fence));
+            let since_grant = fence.zip(self.now()).map(|(fence, now)| fence.age(now));
+            return Some(LockState { since_grant, ..LockState::free(fence) });
         }
         let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
         let value = bytes(self.get("value")?)?;

@@ -4,8 +4,9 @@
 //! nxlock asks for every new connection, and uses the server only if that reports the role of a master. But a deposed
 //! master may go on granting locks to those who reach it. So nxlock asks again after each reply, and believes the reply
 //! only if the server is the master then. The number of the failover, the epoch, says which of two answers is the later
-//! one. nxlock does not wait for a sentinel that still owes the answer to an earlier question, but reads that answer when
-//! it comes. Where too few answer, nobody can know, and nxlock goes on with the server that it has.
+//! one: [`elected`] is the rule for both questions. A connection that does not bring an answer may be dead without an
+//! error, so nxlock replaces it. It does not wait for a sentinel that has been silent on a new connection too, but reads
+//! that answer when it comes. Where too few answer, nobody can know, and nxlock goes on with the server that it has.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -17,23 +18,29 @@ use redis::{Cmd, Value, cmd};
 use super::{Silence, befell, share};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
+use crate::mailbox::{Arrived, Mailbox};
 use crate::store::redis::connection::{Connection, auth, packed};
 use crate::store::redis::credentials::Login;
 use crate::store::redis::endpoint::{Address, Endpoint, Session, escaped};
 use crate::store::redis::fault::Fault;
 use crate::store::redis::reply;
 use crate::wait::{Limit, Woken};
-use crate::{log, text};
+use crate::{log, text, thread};
 
 /// Default port of a sentinel.
 pub const PORT: u16 = 26379;
 
-/// How long a reply of the master may wait for the sentinels, and a sentinel that has answered for the others.
+/// How long a sentinel has to answer, before another connection to it is tried; and, while nxlock looks for a master,
+/// after another sentinel has answered.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The same on a connection that has replaced another one.
+const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
 /// How long a majority has to answer before further sentinels are asked.
 const HEDGE: Duration = Duration::from_millis(50);
-/// How long nxlock does not connect again to a sentinel that let the time for that run out, while it has a master.
-const SPARED: Duration = Duration::from_secs(10);
+/// Time-out of a connect in the background.
+const OPENING: Duration = Duration::from_secs(2);
+/// How long too few sentinels may answer before nxlock warns.
+const UNWARNED: Duration = Duration::from_secs(10);
 
 /// The sentinels that monitor one master.
 #[derive(Clone)]
@@ -42,19 +49,36 @@ pub struct Sentinels {
     sentinels: Vec<Sentinel>,
     master: String,
     session: Session,
-    /// The epoch of the master, if the sentinels that named it told that.
-    epoch: Option<u64>,
+    /// The master that was found.
+    found: Option<Master>,
+    /// A server that says that it is not the master of this epoch, whatever sentinels say.
+    denied: Option<Master>,
+    /// Since when too few sentinels tell whether a reply is the master's, and whether nxlock has warned of that.
+    unconfirmed: Option<(Moment, bool)>,
 }
+
+/// A master, and the number of the failover that made it that, if sentinels tell it.
+type Master = (Address, Option<u64>);
 
 struct Sentinel {
     address: Address,
     connection: Option<Connection>,
     /// What is asked on the connection, and not answered yet.
     question: Option<Question>,
-    /// When it last let the time for a connect run out.
-    out_of_reach_since: Option<Moment>,
+    /// The connection to come, if there is none.
+    opening: Option<Opening>,
+    /// When the last connect in the background began.
+    tried: Option<Moment>,
+    /// How many connects and questions in a row it has not answered in time.
+    missed: u32,
     /// When it was asked the first time of those since its last answer.
     silent_since: Option<Moment>,
+}
+
+/// A connection that is being opened in the background, and the question on it.
+struct Opening {
+    began: Moment,
+    opened: Mailbox<Result<(Connection, Question), Fault>>,
 }
 
 struct Question {
@@ -81,7 +105,7 @@ struct Vote {
 impl Sentinels {
     pub fn new(addresses: Vec<Address>, master: String, session: Session) -> Sentinels {
         let sentinels = addresses.into_iter().map(Sentinel::new).collect();
-        Sentinels { sentinels, master, session, epoch: None }
+        Sentinels { sentinels, master, session, found: None, denied: None, unconfirmed: None }
     }
 
     pub fn session(&self) -> &Session {
@@ -90,8 +114,24 @@ impl Sentinels {
 
     /// Connects to the master.
     pub fn open_master(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
-        let address = self.find(limit)?;
-        let endpoint = Endpoint { address, session: self.session.clone() };
+        let (address, by_most) = self.find(limit)?;
+        if let Some(connection) = self.open_at(&address, limit)? {
+            return Ok(connection);
+        }
+        let is_no_master = Fault::Known {
+            kind: ErrorKind::Unavailable,
+            cause: format!("the sentinels name {address}, which is not a master"),
+            hint: "a failover is under way, or was: try again soon",
+        };
+        // A sentinel names a new master only after that has taken the role: this one is wrong about a later failover.
+        let Some((other, epoch)) = by_most.filter(|(other, _)| *other != address) else { return Err(is_no_master) };
+        self.denied = self.found.replace((other.clone(), epoch));
+        self.open_at(&other, limit)?.ok_or(is_no_master)
+    }
+
+    /// Connects to a server. Returns nothing if its role is not that of a master.
+    fn open_at(&self, address: &Address, limit: Limit<'_>) -> Result<Option<Connection>, Fault> {
+        let endpoint = Endpoint { address: address.clone(), session: self.session.clone() };
         let asked = Moment::now();
         let opened = Connection::open(&endpoint, limit).and_then(|mut connection| {
             let role = connection.converse(&[cmd("ROLE")], limit)?.pop().unwrap_or(Value::Nil);
@@ -101,54 +141,61 @@ impl Sentinels {
             opened.map_err(|fault| befell(fault, &format!("the master {}", endpoint.address), asked))?;
         match role {
             Value::Array(said) if said.first().and_then(reply::text).is_some_and(|role| role.raw() == "master") => {
-                Ok(connection)
+                Ok(Some(connection))
             }
-            Value::Array(_) => Err(Fault::Known {
-                kind: ErrorKind::Unavailable,
-                cause: format!("the sentinels name {}, which is not a master", endpoint.address),
-                hint: "a failover is under way, or was: try again soon",
-            }),
+            Value::Array(_) => Ok(None),
             other => Err(reply::refusal(&other, self.session.login.as_ref())),
         }
     }
 
-    /// Asks whether the server that has replied is the master now. The limit is cut to [`PATIENCE`].
+    /// Asks whether the server that has replied has been the master since nxlock found it. Sentinels that do not answer
+    /// have twice [`PATIENCE`]: half of it is for the connections that there are, half for those that replace them.
     ///
     /// # Errors
-    /// If it is not: the reply is of no value. The request was carried out, but perhaps by that server alone.
+    /// If it has not: the reply is of no value. The request was carried out, but perhaps by that server alone.
     pub fn confirm(&mut self, peer: &Address, limit: Limit<'_>) -> Result<(), Fault> {
         let began = Moment::now();
-        let (majority, epoch) = (self.majority(), self.epoch);
-        let verdict = |votes: &[Vote]| verdict(votes, peer, epoch, majority, began);
-        let limit = limit.no_later_than(began + PATIENCE);
-        let votes = self.ask(began, limit, |votes| verdict(votes).is_some(), &mut Silence::default())?;
-        match verdict(&votes) {
-            Some(Verdict::Confirmed) => {}
-            Some(Verdict::Deposed(master)) => {
-                return Err(Fault::Known {
-                    kind: ErrorKind::Unanswered,
-                    cause: format!("{peer} is not the master any more: the sentinels name {master}"),
-                    hint: "there was a failover: try again",
-                });
+        match self.ask_about(peer, began, limit.no_later_than(began + PATIENCE * 2))? {
+            Some(Verdict::Confirmed) => {
+                self.unconfirmed = None;
+                Ok(())
             }
-            None => log::trace(format_args!("too few sentinels tell whether {peer} is still the master")),
+            Some(Verdict::Deposed(master)) => Err(Fault::Known {
+                kind: ErrorKind::Unanswered,
+                cause: format!("{peer} is not the master any more: the sentinels name {master}"),
+                hint: "there was a failover: try again",
+            }),
+            Some(Verdict::Promoted(epoch)) => {
+                self.found = Some((peer.clone(), Some(epoch)));
+                Err(Fault::Known {
+                    kind: ErrorKind::Unanswered,
+                    cause: format!("{peer} was deposed, and is the master once more"),
+                    hint: "there was a failover: try again",
+                })
+            }
+            None => {
+                let (since, has_warned) = self.unconfirmed.get_or_insert((began, false));
+                if since.elapsed() >= UNWARNED && !std::mem::replace(has_warned, true) {
+                    log::warn(format_args!(
+                        "too few sentinels answer to tell whether {peer} is still the master; if another is, two may \
+                         hold the lock"
+                    ));
+                } else {
+                    log::trace(format_args!("too few sentinels tell whether {peer} is still the master"));
+                }
+                Ok(())
+            }
         }
-        // A server may be made the master once more.
-        let ours = votes.iter().filter(|vote| vote.address.as_ref() == Some(peer));
-        self.epoch = ours.filter_map(|vote| vote.epoch).chain(self.epoch).max();
-        Ok(())
     }
 
-    /// Returns the address of the master.
-    fn find(&mut self, limit: Limit<'_>) -> Result<Address, Fault> {
-        let number = self.sentinels.len();
+    /// Returns the master, and the server that a majority of all sentinels name, each with its epoch.
+    fn find(&mut self, limit: Limit<'_>) -> Result<(Address, Option<Master>), Fault> {
         // What one owes from an earlier question may be the answer of before the failover.
-        self.sentinels.iter_mut().filter(|sentinel| sentinel.question.is_some()).for_each(Sentinel::hang_up);
+        self.sentinels.iter_mut().filter(|sentinel| sentinel.is_asked()).for_each(Sentinel::hang_up);
+        self.denied = None;
         let mut silence = Silence::default();
-        // One that was not asked yet may be the first to know of a failover.
-        let all = |votes: &[Vote]| votes.len() == number;
         // The other half is for the master.
-        let votes = self.ask(Moment::NEVER, share(limit, 1), all, &mut silence)?;
+        let votes = self.ask_all(share(limit, 1), &mut silence)?;
         // The next connection asks those that answered first.
         let order: Vec<Address> = votes.iter().map(|vote| self.sentinels[vote.by].address.clone()).collect();
         let place = |sentinel: &Sentinel| order.iter().position(|address| *address == sentinel.address);
@@ -156,10 +203,12 @@ impl Sentinels {
             [(address, _)] => {
                 let address = (*address).clone();
                 log::trace(format_args!("the sentinels name the master {address}"));
-                let named = votes.iter().filter(|vote| vote.address.as_ref() == Some(&address));
-                self.epoch = named.filter_map(|vote| vote.epoch).max();
+                // It may have been told a later one than those that answered now know.
+                let before = self.found.take().filter(|(found, _)| *found == address).and_then(|(_, epoch)| epoch);
+                self.found = Some((address.clone(), epoch_of(&address, &votes).max(before)));
                 self.sentinels.sort_by_key(|sentinel| place(sentinel).unwrap_or(usize::MAX));
-                return Ok(address);
+                let by_most = most_named(votes.iter()).into_iter().find(|(_, count)| *count >= self.majority());
+                return Ok((address, by_most.map(|(named, _)| (named.clone(), epoch_of(named, &votes)))));
             }
             [] if silence.said.is_empty() => (
                 ErrorKind::Misconfigured,
@@ -187,62 +236,32 @@ impl Sentinels {
         self.sentinels.len() / 2 + 1
     }
 
-    /// Asks for the master, and collects votes until they are `enough`, all sentinels have answered or failed, or the
-    /// limit is reached: none has longer than [`PATIENCE`] once another has answered, or [`HEDGE`] once a majority has
-    /// agreed. Begins with a majority, and brings in another sentinel for one that fails, or is slow. Reads the answers
-    /// to earlier questions too, but does not wait for those asked before `began`, nor for sentinels that were out of
-    /// reach lately; with [`Moment::NEVER`], asks and waits for all.
+    /// Asks all sentinels for the master, and collects their votes until all have answered or failed, or the limit is
+    /// reached: one that was not asked may be the first to know of a failover. None has longer than [`PATIENCE`] once
+    /// another has answered, or [`HEDGE`] once a majority has agreed.
     ///
     /// # Errors
     /// If the wait is cancelled.
-    fn ask(
-        &mut self,
-        began: Moment,
-        mut limit: Limit<'_>,
-        enough: impl Fn(&[Vote]) -> bool,
-        silence: &mut Silence,
-    ) -> Result<Vec<Vote>, Fault> {
-        let questions = [self.question("GET-MASTER-ADDR-BY-NAME"), self.question("MASTER")];
-        let (awaits_all, since) = (began == Moment::NEVER, Moment::now());
+    fn ask_all(&mut self, mut limit: Limit<'_>, silence: &mut Silence) -> Result<Vec<Vote>, Fault> {
+        let (questions, since) = (self.questions(), Moment::now());
         let mut votes: Vec<Vote> = Vec::new();
-        self.read(&questions, limit, &mut votes, silence);
-        for sentinel in &mut self.sentinels {
-            if sentinel.is_free()
-                && let Err(fault) = sentinel.put(&questions, None, limit)
-            {
-                silence.add(&sentinel.address, fault, Moment::now());
-            }
-        }
-        let unconnected =
-            |sentinel: &Sentinel| sentinel.connection.is_none() && (awaits_all || !sentinel.is_out_of_reach());
+        self.ask_connected(&questions, limit, silence);
         let all = 0..self.sentinels.len();
-        let mut others: Vec<usize> = all.filter(|at| unconnected(&self.sentinels[*at])).collect();
-        others.sort_by_key(|at| self.sentinels[*at].is_out_of_reach());
+        let mut others: Vec<usize> = all.filter(|at| self.sentinels[*at].connection.is_none()).collect();
+        others.sort_by_key(|at| self.sentinels[*at].missed);
         let mut others = others.into_iter();
-        let mut hedge = Moment::now() + HEDGE;
-        while !enough(&votes) {
-            let is_awaited = |sentinel: &Sentinel| {
-                sentinel.question.as_ref().is_some_and(|question| awaits_all || question.asked >= began)
-            };
-            let awaited = self.sentinels.iter().filter(|sentinel| is_awaited(sentinel)).count();
-            if limit.until.passed() {
-                break;
-            }
-            let asked = awaited + votes.len();
-            if (awaits_all || awaited == 0 || asked < self.majority() || hedge.passed())
-                && let Some(at) = others.next()
-            {
-                let within = if asked < self.majority() { limit } else { limit.no_later_than(Moment::now() + HEDGE) };
+        while votes.len() < self.sentinels.len() && !limit.until.passed() {
+            let asked: Vec<_> = self.sentinels.iter().filter_map(Sentinel::awaited_fd).collect();
+            let number = asked.len() + votes.len();
+            if let Some(at) = others.next() {
+                let within = if number < self.majority() { limit } else { limit.no_later_than(Moment::now() + HEDGE) };
                 self.sentinels[at].open(&questions, &self.session, share(within, others.len() + 1), silence)?;
-                hedge = Moment::now() + HEDGE;
                 continue;
             }
-            if awaited == 0 {
+            if asked.is_empty() {
                 break;
             }
-            let until = if others.len() > 0 { limit.no_later_than(hedge) } else { limit };
-            let asked: Vec<_> = self.sentinels.iter().filter_map(Sentinel::awaited_fd).collect();
-            if let Woken::Cancelled = until.wait_for(&asked)? {
+            if let Woken::Cancelled = limit.wait_for(&asked)? {
                 return Err(Fault::Cancelled);
             }
             self.read(&questions, limit, &mut votes, silence);
@@ -253,16 +272,85 @@ impl Sentinels {
                 limit = limit.no_later_than(Moment::now() + HEDGE);
             }
         }
-        if awaits_all {
-            let asked = (0..self.sentinels.len()).filter(|at| self.sentinels[*at].question.is_some());
-            let silent: Vec<usize> = asked.chain(others).collect();
-            for at in silent {
-                let sentinel = &mut self.sentinels[at];
-                let since = *sentinel.silent_since.get_or_insert(since);
-                silence.add(&sentinel.address, Fault::TimeUp, since);
-            }
+        let asked = (0..self.sentinels.len()).filter(|at| self.sentinels[*at].question.is_some());
+        let silent: Vec<usize> = asked.chain(others).collect();
+        for at in silent {
+            let sentinel = &mut self.sentinels[at];
+            sentinel.missed += u32::from(sentinel.question.is_some());
+            let since = *sentinel.silent_since.get_or_insert(since);
+            silence.add(&sentinel.address, Fault::TimeUp, since);
         }
         Ok(votes)
+    }
+
+    /// Asks for the master until the votes give a verdict on a server that has replied before `began`, no answer is worth
+    /// waiting for, or the limit is reached. Reads the answers to earlier questions too. Begins with the connections that
+    /// there are, if those are to a majority, and opens others in the background.
+    ///
+    /// # Errors
+    /// If the wait is cancelled.
+    fn ask_about(&mut self, peer: &Address, began: Moment, limit: Limit<'_>) -> Result<Option<Verdict>, Fault> {
+        let questions = self.questions();
+        let (mut votes, mut silence) = (Vec::new(), Silence::default());
+        self.read(&questions, limit, &mut votes, &mut silence);
+        for sentinel in self.sentinels.iter_mut().filter(|sentinel| sentinel.is_overdue()) {
+            sentinel.miss();
+        }
+        self.ask_connected(&questions, limit, &mut silence);
+        let hedge = began + HEDGE;
+        let half = share(limit, 1).until;
+        loop {
+            let verdict = verdict(&self.heard(&votes), peer, self.epoch(peer), self.majority(), began);
+            if verdict.is_some() || limit.until.passed() {
+                return Ok(verdict);
+            }
+            if half.passed() {
+                let silent = |sentinel: &&mut Sentinel| sentinel.missed == 0 && sentinel.question.is_some();
+                self.sentinels.iter_mut().filter(silent).for_each(Sentinel::miss);
+            }
+            let fresh = votes.iter().filter(|vote| vote.asked >= began).count();
+            let awaited = |sentinels: &[Sentinel]| sentinels.iter().filter(|sentinel| sentinel.is_worth(began)).count();
+            let is_short = fresh + awaited(&self.sentinels) < self.majority();
+            if is_short || hedge.passed() {
+                for sentinel in &mut self.sentinels {
+                    sentinel.begin_to_open(began, &questions, &self.session, &mut silence);
+                }
+            }
+            if awaited(&self.sentinels) == 0 {
+                return Ok(None);
+            }
+            let turns = [hedge, half].into_iter().filter(|turn| !turn.passed());
+            let until = turns.fold(limit, Limit::no_later_than);
+            let asked: Vec<_> = self.sentinels.iter().filter_map(Sentinel::awaited_fd).collect();
+            if let Woken::Cancelled = until.wait_for(&asked)? {
+                return Err(Fault::Cancelled);
+            }
+            self.read(&questions, limit, &mut votes, &mut silence);
+        }
+    }
+
+    /// Returns the votes without those for a server that has denied to be that master.
+    fn heard(&self, votes: &[Vote]) -> Vec<Vote> {
+        let is_denied = |vote: &Vote| {
+            self.denied.as_ref().is_some_and(|(by, epoch)| vote.address.as_ref() == Some(by) && vote.epoch == *epoch)
+        };
+        votes.iter().filter(|vote| !is_denied(vote)).cloned().collect()
+    }
+
+    /// Returns the epoch of which a server was found to be the master.
+    fn epoch(&self, peer: &Address) -> Option<u64> {
+        self.found.as_ref().filter(|(found, _)| found == peer)?.1
+    }
+
+    /// Asks on the connections that there are.
+    fn ask_connected(&mut self, questions: &[Cmd], limit: Limit<'_>, silence: &mut Silence) {
+        for sentinel in &mut self.sentinels {
+            if sentinel.is_free()
+                && let Err(fault) = sentinel.put(questions, None, limit)
+            {
+                silence.add(&sentinel.address, fault, Moment::now());
+            }
+        }
     }
 
     /// Reads the answers that have come.
@@ -270,19 +358,24 @@ impl Sentinels {
         let login = self.session.login.as_ref();
         for (by, sentinel) in self.sentinels.iter_mut().enumerate() {
             let asked = sentinel.asked();
-            match sentinel.read(by, questions, login, limit) {
+            match sentinel.take_opened().and_then(|()| sentinel.read(by, questions, login, limit)) {
                 Ok(None) => {}
                 Ok(Some(vote)) => {
-                    sentinel.silent_since = None;
+                    (sentinel.silent_since, sentinel.missed) = (None, 0);
                     votes.retain(|vote| vote.by != by);
                     votes.push(vote);
                 }
                 Err(fault) => {
+                    sentinel.missed += u32::from(matches!(fault, Fault::TimeUp));
                     sentinel.hang_up();
                     silence.add(&sentinel.address, fault, asked);
                 }
             }
         }
+    }
+
+    fn questions(&self) -> [Cmd; 2] {
+        [self.question("GET-MASTER-ADDR-BY-NAME"), self.question("MASTER")]
     }
 
     fn question(&self, subcommand: &str) -> Cmd {
@@ -294,16 +387,46 @@ impl Sentinels {
 
 impl Sentinel {
     fn new(address: Address) -> Sentinel {
-        Sentinel { address, connection: None, question: None, out_of_reach_since: None, silent_since: None }
+        Sentinel {
+            address,
+            connection: None,
+            question: None,
+            opening: None,
+            tried: None,
+            missed: 0,
+            silent_since: None,
+        }
     }
 
-    fn is_out_of_reach(&self) -> bool {
-        self.out_of_reach_since.is_some_and(|since| since.elapsed() < SPARED)
+    /// When the outstanding question was asked, or the connect for it began.
+    fn since(&self) -> Option<Moment> {
+        let asked = self.question.as_ref().map(|question| question.asked);
+        asked.or(self.opening.as_ref().map(|opening| opening.began))
     }
 
-    /// When the outstanding question was asked.
+    /// The same, to measure how long it has been silent.
     fn asked(&self) -> Moment {
-        self.question.as_ref().map_or_else(Moment::now, |question| question.asked)
+        self.since().unwrap_or_else(Moment::now)
+    }
+
+    fn is_asked(&self) -> bool {
+        self.since().is_some()
+    }
+
+    /// Returns whether its connection may be dead: a packet filter or an address that has changed tells no error.
+    fn is_overdue(&self) -> bool {
+        let patience = if self.missed == 0 { PATIENCE } else { PATIENCE_AGAIN };
+        self.since().is_some_and(|since| since.elapsed() >= patience)
+    }
+
+    /// Returns whether to wait for an answer to what was asked since `began`: not if a new connection did not bring any.
+    fn is_worth(&self, began: Moment) -> bool {
+        self.missed < 2 && self.since().is_some_and(|since| since >= began)
+    }
+
+    fn miss(&mut self) {
+        self.missed = self.missed.saturating_add(1);
+        self.hang_up();
     }
 
     /// Returns whether there is a connection to ask on. One that the sentinel has closed meanwhile is none.
@@ -315,13 +438,59 @@ impl Sentinel {
     }
 
     fn hang_up(&mut self) {
-        (self.connection, self.question) = (None, None);
+        (self.connection, self.question, self.opening) = (None, None, None);
     }
 
-    /// Returns a descriptor that is readable when something of the answer has come.
+    /// Returns a descriptor that is readable when the connect has ended, or something of the answer has come.
     fn awaited_fd(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        if let Some(opening) = &self.opening {
+            return Some((opening.opened.fd(), PollFlags::POLLIN));
+        }
         self.question.as_ref()?;
         Some((self.connection.as_ref()?.fd(), PollFlags::POLLIN))
+    }
+
+    fn endpoint(&self, session: &Session) -> Endpoint {
+        let nameless = Session { login: None, db: 0, trust: session.trust.clone() };
+        Endpoint { address: self.address.clone(), session: nameless }
+    }
+
+    /// Begins to connect and to ask, unless it is connected, or has failed since `began`. A thread of its own connects:
+    /// nothing waits for a sentinel that is out of reach, and it is asked as soon as it is back.
+    fn begin_to_open(&mut self, began: Moment, questions: &[Cmd], session: &Session, silence: &mut Silence) {
+        if self.connection.is_some() || self.opening.is_some() || self.tried.is_some_and(|tried| tried >= began) {
+            return;
+        }
+        let now = Moment::now();
+        self.tried = Some(now);
+        let (endpoint, packed) = (self.endpoint(session), packed(questions));
+        let begun = Mailbox::open().and_then(|(opened, sender)| {
+            let limit = Limit::until(now + OPENING);
+            let open = move || {
+                let connection = Connection::open(&endpoint, limit);
+                sender.send(connection.and_then(|mut connection| {
+                    let question = Question { asked: Moment::now(), with_login: false, replies: Vec::new() };
+                    connection.send(&packed, limit)?;
+                    Ok((connection, question))
+                }));
+            };
+            thread::spawn("sentinel", open)?;
+            Ok(opened)
+        });
+        match begun {
+            Ok(opened) => self.opening = Some(Opening { began: now, opened }),
+            Err(error) => silence.add(&self.address, error.into(), now),
+        }
+    }
+
+    /// Takes a connection that has been opened in the background, if it is there.
+    fn take_opened(&mut self) -> Result<(), Fault> {
+        let Some(opening) = &mut self.opening else { return Ok(()) };
+        let Arrived::Message(opened) = opening.opened.next(Limit::until(Moment::now()))? else { return Ok(()) };
+        self.opening = None;
+        let (connection, question) = opened?;
+        (self.connection, self.question) = (Some(connection), Some(question));
+        Ok(())
     }
 
     /// Connects, and asks.
@@ -336,9 +505,8 @@ impl Sentinel {
         silence: &mut Silence,
     ) -> Result<(), Fault> {
         let began = Moment::now();
-        let nameless = Session { login: None, db: 0, trust: session.trust.clone() };
-        let opened = Connection::open(&Endpoint { address: self.address.clone(), session: nameless }, limit);
-        self.out_of_reach_since = matches!(opened, Err(Fault::TimeUp)).then_some(began);
+        let opened = Connection::open(&self.endpoint(session), limit);
+        self.missed += u32::from(matches!(opened, Err(Fault::TimeUp)));
         let asked = opened.and_then(|connection| {
             self.connection = Some(connection);
             self.put(questions, None, limit)
@@ -442,27 +610,26 @@ enum Verdict {
     Confirmed,
     /// This server is the master.
     Deposed(Address),
+    /// It is the master by the failover of this epoch, later than that by which it was found: another was in between.
+    Promoted(u64),
 }
 
-/// Returns whether a server that has replied at `replied` was the master then, as far as votes tell; it was named with
-/// this epoch. Whoever knows of a later failover is right, even alone; otherwise a majority of all sentinels decides, by
-/// what they were asked since.
+/// Returns whether a server that has replied at `replied` has been the master since it was found with this epoch, as far
+/// as votes tell. One sentinel is enough to depose it if it knows of a later failover, else it takes a majority of all.
+/// The reply is confirmed if a majority of all, asked since, name the server, or know only an earlier failover.
 fn verdict(votes: &[Vote], peer: &Address, epoch: Option<u64>, majority: usize, replied: Moment) -> Option<Verdict> {
-    let others =
-        || votes.iter().filter_map(|vote| vote.address.as_ref().filter(|named| *named != peer).zip(Some(vote)));
-    let latest = others().filter(|(_, vote)| vote.epoch.is_some() && vote.epoch > epoch && epoch.is_some());
-    let latest = latest.max_by_key(|(_, vote)| vote.epoch);
-    // It may have been made the master once more since.
-    let ours = votes.iter().filter(|vote| vote.address.as_ref() == Some(peer));
-    let latest = latest.filter(|(_, vote)| ours.clone().all(|ours| ours.epoch < vote.epoch));
-    if let Some((master, _)) = latest {
-        return Some(Verdict::Deposed(master.clone()));
+    let elected = elected(votes);
+    let [(named, count)] = elected.as_slice() else { return None };
+    let told = epoch_of(named, votes);
+    let later = told.filter(|told| epoch.is_some_and(|epoch| *told > epoch));
+    if *named != peer {
+        return (later.is_some() || *count >= majority).then(|| Verdict::Deposed((*named).clone()));
     }
-    let is_outvoted = |(named, _): &(&Address, &Vote)| others().filter(|(other, _)| other == named).count() >= majority;
-    if let Some((master, _)) = others().find(is_outvoted) {
-        return Some(Verdict::Deposed(master.clone()));
+    if let Some(later) = later {
+        return Some(Verdict::Promoted(later));
     }
-    (ours.filter(|vote| vote.asked >= replied).count() >= majority).then_some(Verdict::Confirmed)
+    let agrees = |vote: &&Vote| vote.address.as_ref() == Some(peer) || is_stale(vote, votes);
+    (votes.iter().filter(|vote| vote.asked >= replied).filter(agrees).count() >= majority).then_some(Verdict::Confirmed)
 }
 
 /// Returns whether a majority of all sentinels agree, and none knows of a later failover.
@@ -470,23 +637,42 @@ fn is_settled(votes: &[Vote], majority: usize) -> bool {
     matches!(elected(votes).as_slice(), [(_, count)] if *count >= majority)
 }
 
-/// Returns the servers that most votes name, each with their number: one, unless there is a draw. If all votes tell
-/// their epoch, those of the latest count.
+/// Returns the servers that may be the master, each with the number of its votes: one, unless there is a draw. That of
+/// the latest failover is the master, even if only one sentinel knows of it yet, as sentinels themselves have it. A vote
+/// that does not tell its epoch cannot be compared, so with one of those the majority decides.
 fn elected(votes: &[Vote]) -> Vec<(&Address, usize)> {
-    let votes: Vec<(&Address, Option<u64>)> =
-        votes.iter().filter_map(|vote| vote.address.as_ref().map(|address| (address, vote.epoch))).collect();
-    let are_known = votes.iter().all(|(_, epoch)| epoch.is_some());
-    let latest = votes.iter().map(|(_, epoch)| *epoch).max().flatten();
+    let are_known = named(votes.iter()).all(|(_, epoch)| epoch.is_some());
+    most_named(votes.iter().filter(|vote| !are_known || !is_stale(vote, votes)))
+}
+
+/// Returns whether a vote is of an earlier failover than another one.
+fn is_stale(vote: &Vote, votes: &[Vote]) -> bool {
+    let latest = named(votes.iter()).filter_map(|(_, epoch)| epoch).max();
+    vote.address.is_some() && vote.epoch.is_some() && vote.epoch < latest
+}
+
+/// Returns the servers that most votes name, each with their number.
+fn most_named<'a>(votes: impl Iterator<Item = &'a Vote>) -> Vec<(&'a Address, usize)> {
     let mut counts: Vec<(&Address, usize)> = Vec::new();
-    for (address, _) in votes.iter().filter(|(_, epoch)| !are_known || *epoch == latest) {
-        match counts.iter_mut().find(|(known, _)| known == address) {
+    for (address, _) in named(votes) {
+        match counts.iter_mut().find(|(known, _)| *known == address) {
             Some((_, count)) => *count += 1,
-            None => counts.push((*address, 1)),
+            None => counts.push((address, 1)),
         }
     }
     let most = counts.iter().map(|(_, count)| *count).max();
     counts.retain(|(_, count)| Some(*count) == most);
     counts
+}
+
+/// Returns the latest epoch of a server that votes tell.
+fn epoch_of(server: &Address, votes: &[Vote]) -> Option<u64> {
+    named(votes.iter()).filter(|(named, _)| *named == server).filter_map(|(_, epoch)| epoch).max()
+}
+
+/// Returns the server that each vote names, with its epoch.
+fn named<'a>(votes: impl Iterator<Item = &'a Vote>) -> impl Iterator<Item = (&'a Address, Option<u64>)> {
+    votes.filter_map(|vote| Some((vote.address.as_ref()?, vote.epoch)))
 }
 
 /// Without the password.
@@ -554,10 +740,15 @@ mod tests {
         assert_eq!(of_three(&[(2, Some(4), true)]), None);
         assert_eq!(of_three(&[(2, None, true)]), None);
         assert_eq!(of_three(&[(2, None, true), (2, Some(4), true)]), deposed(2));
-        assert_eq!(of_three(&[(2, Some(6), false), (1, Some(7), true)]), None, "it is the master once more");
         let unknown = |named: &[_]| verdict(&votes(named), &server(1), None, 2, Moment::after_boot(REPLIED));
         assert_eq!(unknown(&[(2, Some(6), true)]), None);
         assert_eq!(unknown(&[(2, Some(6), true), (2, Some(6), true)]), deposed(2));
+    }
+
+    #[test]
+    fn a_reply_from_before_a_server_was_deposed_does_not_count_when_it_is_the_master_once_more() {
+        assert_eq!(of_three(&[(2, Some(6), false), (1, Some(7), true)]), Some(Verdict::Promoted(7)));
+        assert_eq!(of_three(&[(1, Some(5), true), (1, Some(7), true)]), Some(Verdict::Promoted(7)));
     }
 
     #[test]
@@ -565,6 +756,14 @@ mod tests {
         assert_eq!(of_three(&[(1, Some(5), true), (1, None, true)]), Some(Verdict::Confirmed));
         assert_eq!(of_three(&[(1, Some(5), true), (1, Some(5), false)]), None);
         assert_eq!(of_three(&[]), None);
+    }
+
+    #[test]
+    fn those_that_have_not_heard_of_the_failover_yet_do_not_depose_the_new_master() {
+        let old = (2, Some(4), true);
+        assert_eq!(of_three(&[(1, Some(5), true), old, old]), Some(Verdict::Confirmed));
+        assert_eq!(of_three(&[(1, Some(5), true), (2, Some(4), false), (2, Some(4), false)]), None);
+        assert_eq!(elect(&[(1, Some(5)), (2, Some(4)), (2, Some(4))]), [server(1)]);
     }
 
     #[test]

@@ -1,0 +1,182 @@
+//! Sentinels that are slow, silent, out of reach, or of different opinions.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::scripted::{Scripted, Sentinel};
+use crate::support::turns::{Turn, turn};
+use crate::support::{Authority, Redis, eventually};
+
+/// Waits until a lock has been renewed at this server.
+fn is_renewed_at(server: &Redis) {
+    let mut before = server.pttl("lock:job");
+    eventually("it is renewed", || {
+        let left = server.pttl("lock:job");
+        std::mem::replace(&mut before, left) < left
+    });
+}
+
+/// Acquires the lock at a server without asking the sentinels, and releases it.
+fn is_had_and_released_at(server: &Redis) {
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    server.nxlock(["run", "job", "-n", "--", "true"]).env("NXLOCK_SERVER", url).run().exits(0);
+}
+
+#[test]
+fn a_connection_to_a_sentinel_that_dies_without_an_error_is_replaced() {
+    let group = Scripted::of(2);
+    let holder = Turn::had(&group, &["-t", "3s"]);
+    group.sentinels.iter().for_each(Sentinel::loses_its_connections);
+    group.name(1, 2);
+    holder.finish().exits(76).says("lost");
+    group.servers[0].delete("lock:job");
+}
+
+#[test]
+fn a_waiter_does_not_believe_a_grant_that_a_sentinel_could_refute_on_a_new_connection() {
+    let group = Scripted::of(2);
+    let first = Turn::had(&group, &["-t", "60s"]);
+    let mut waiter = Turn::queued(&group, &["-v", "-t", "60s"]);
+    waiter.freeze();
+    group.sentinels.iter().for_each(Sentinel::loses_its_connections);
+    group.name(1, 2);
+    // The holder goes, and leaves the lock at the old master to the waiter.
+    first.leaves();
+    waiter.goes_on();
+    waiter.running.says("is not the master any more");
+    waiter.up();
+    assert!(group.servers[1].exists("lock:job"));
+    waiter.leaves();
+    group.servers[0].delete("lock:job");
+}
+
+#[test]
+fn sentinels_that_stay_silent_are_reported_once_and_stop_nobody() {
+    let group = Scripted::of(1);
+    let mut holder = Turn::had(&group, &["-t", "1s"]);
+    group.sentinels.iter().for_each(|sentinel| sentinel.now().hangs_after = 0);
+    holder.running.says("too few sentinels answer");
+    is_renewed_at(&group.servers[0]);
+    is_renewed_at(&group.servers[0]);
+    holder.is_told();
+    let done = holder.finish().exits(0);
+    assert_eq!(done.stderr.matches("too few sentinels answer").count(), 1, "{}", done.both());
+}
+
+#[test]
+fn a_majority_that_is_slow_confirms_a_reply_though_an_answer_to_an_earlier_question_comes_first() {
+    let group = Scripted::of(1);
+    for (sentinel, slow) in group.sentinels.iter().zip([0, 200, 250]) {
+        sentinel.now().slow = Duration::from_millis(slow);
+    }
+    let done = group.nxlock(["-v", "run", "job", "--", "true"]).run().exits(0);
+    done.says("the sentinels name the master").never_says("too few sentinels");
+}
+
+#[test]
+fn the_server_of_the_latest_failover_is_the_master_though_one_sentinel_alone_knows() {
+    let group = Scripted::of(2);
+    group.sentinels[1].now().names = (group.servers[1].port(), 2);
+    group.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    let mut holder = Turn::had(&group, &["-v", "-t", "3s"]);
+    is_renewed_at(&group.servers[1]);
+    assert!(!group.servers[0].exists("lock:job"));
+    holder.is_told();
+    holder.finish().exits(0).never_says("too few sentinels");
+}
+
+#[test]
+fn one_sentinel_that_names_a_replica_by_a_later_failover_does_not_depose_the_master() {
+    let group = Scripted::of(2);
+    group.servers[1].becomes_read_only();
+    group.sentinels[0].now().names = (group.servers[1].port(), 9);
+    group.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    let holder = Turn::had(&group, &["-t", "3s"]);
+    is_renewed_at(&group.servers[0]);
+    holder.leaves();
+    group.servers[1].is_writable_again();
+    // It does by one that a server has taken the role for.
+    group.sentinels[0].now().names = (group.servers[1].port(), 10);
+    let mut holder = Turn::of(group.nxlock(turn(&["-t", "3s"])));
+    holder.up();
+    assert!(group.servers[1].exists("lock:job"));
+    holder.leaves();
+}
+
+#[test]
+fn a_sentinel_that_was_out_of_reach_is_asked_again_at_the_next_renewal() {
+    let group = Scripted::of(2);
+    let mut holder = Turn::had(&group, &["-v", "-t", "3s"]);
+    let out_of_reach: Vec<_> = group.sentinels.iter().map(Sentinel::is_out_of_reach).collect();
+    for _ in 0..3 {
+        is_renewed_at(&group.servers[0]);
+    }
+    group.name(1, 2);
+    drop(out_of_reach);
+    let renewed = |stderr: &str| stderr.matches("renewed for").count();
+    let before = renewed(&holder.running.stderr());
+    eventually("it ends", || holder.running.has_ended());
+    let done = holder.finish().exits(76).says("lost");
+    // Nothing waits for sentinels that were silent before: the next renewal asks, and the one after that has the answer.
+    assert!(renewed(&done.stderr) - before <= 4, "{}", done.both());
+    group.servers[0].delete("lock:job");
+}
+
+#[test]
+fn a_reply_of_a_server_that_was_deposed_and_is_the_master_once_more_does_not_count() {
+    let group = Scripted::of(1);
+    for sentinel in &group.sentinels {
+        sentinel.now().then = Some((2, (group.servers[0].port(), 3)));
+    }
+    let done = group.nxlock(["-v", "run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    done.says("was deposed, and is the master once more");
+}
+
+#[test]
+fn a_signal_while_a_grant_waits_for_the_sentinels_leaves_no_lock_behind() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let group = Scripted::of(1);
+        // They answer the question before the connect, and no other.
+        group.sentinels.iter().for_each(|sentinel| sentinel.now().hangs_after = 1);
+        let run = group.nxlock(["run", "job", "-t", "10m", "--", "sleep", "300"]).start();
+        eventually("it is granted", || group.servers[0].exists("lock:job"));
+        run.signal(signal);
+        assert!(!run.finish().status.success());
+        assert!(!group.servers[0].exists("lock:job"), "{signal}");
+    }
+}
+
+#[test]
+fn a_list_that_begins_at_one_master_and_ends_at_the_next_has_all_locks() {
+    const MANY: usize = 4000;
+    let group = Scripted::of(2);
+    for server in &group.servers {
+        let mut pipe = redis::pipe();
+        for n in 0..MANY {
+            pipe.cmd("SET").arg(format!("lock:n{n:04}")).arg("foreign").arg("PX").arg(3_600_000).ignore();
+        }
+        pipe.exec(&mut server.connection().unwrap()).unwrap();
+    }
+    // At one page of the other it is not at the beginning, for certain.
+    for page in [3, 5, 8, 20, 40] {
+        group.sentinels.iter().for_each(|sentinel| {
+            let mut now = sentinel.now();
+            now.names = (group.servers[0].port(), 1);
+            now.then = Some((now.asked() + page, (group.servers[1].port(), 2)));
+        });
+        let listed = group.nxlock(["--json", "status", "--server-timeout", "20s"]).run().exits(0).json();
+        assert_eq!(listed.as_array().map(Vec::len), Some(MANY), "{page}");
+    }
+    group.servers.iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
+}
+
+#[test]
+fn a_lock_that_another_had_and_released_at_the_new_master_was_lost() {
+    let group = Scripted::of(2);
+    let mut holder = Turn::had(&group, &["-t", "60s"]);
+    is_had_and_released_at(&group.servers[1]);
+    group.name(1, 2);
+    holder.is_told();
+    holder.finish().exits(76).says("lost");
+}
