@@ -300,8 +300,9 @@ impl Sentinels {
         let hedge = began + HEDGE;
         let half = share(limit, 1).until;
         loop {
-            let verdict = verdict(&self.heard(&votes), peer, self.epoch(peer), self.majority(), began);
-            if verdict.is_some() || limit.until.passed() {
+            let is_over = limit.until.passed();
+            let verdict = self.judged(peer, &votes, began, is_over);
+            if is_over || verdict.is_some() {
                 return Ok(verdict);
             }
             if half.passed() {
@@ -317,7 +318,7 @@ impl Sentinels {
                 }
             }
             if awaited(&self.sentinels) == 0 {
-                return Ok(None);
+                return Ok(self.judged(peer, &votes, began, true));
             }
             let turns = [hedge, half].into_iter().filter(|turn| !turn.passed());
             let until = turns.fold(limit, Limit::no_later_than);
@@ -329,17 +330,14 @@ impl Sentinels {
         }
     }
 
-    /// Returns the votes without those for a server that has denied to be that master.
-    fn heard(&self, votes: &[Vote]) -> Vec<Vote> {
+    /// Returns the [`verdict`] without votes for a server that has denied to be that master.
+    fn judged(&self, peer: &Address, votes: &[Vote], replied: Moment, are_all: bool) -> Option<Verdict> {
         let is_denied = |vote: &Vote| {
             self.denied.as_ref().is_some_and(|(by, epoch)| vote.address.as_ref() == Some(by) && vote.epoch == *epoch)
         };
-        votes.iter().filter(|vote| !is_denied(vote)).cloned().collect()
-    }
-
-    /// Returns the epoch of which a server was found to be the master.
-    fn epoch(&self, peer: &Address) -> Option<u64> {
-        self.found.as_ref().filter(|(found, _)| found == peer)?.1
+        let heard: Vec<Vote> = votes.iter().filter(|vote| !is_denied(vote)).cloned().collect();
+        let epoch = self.found.as_ref().filter(|(found, _)| found == peer).and_then(|(_, epoch)| *epoch);
+        verdict(&heard, peer, epoch, self.majority(), replied, are_all)
     }
 
     /// Asks on the connections that there are.
@@ -615,15 +613,26 @@ enum Verdict {
 }
 
 /// Returns whether a server that has replied at `replied` has been the master since it was found with this epoch, as far
-/// as votes tell. One sentinel is enough to depose it if it knows of a later failover, else it takes a majority of all.
-/// The reply is confirmed if a majority of all, asked since, name the server, or know only an earlier failover.
-fn verdict(votes: &[Vote], peer: &Address, epoch: Option<u64>, majority: usize, replied: Moment) -> Option<Verdict> {
+/// as votes tell. One sentinel is enough to depose it if it knows of a later failover, else it takes a majority of all;
+/// if these know only an earlier one, not before `are_all`: the next answer may be that of the sentinel by which it was
+/// found. The reply is confirmed if a majority of all, asked since, name the server, or know only an earlier failover.
+fn verdict(
+    votes: &[Vote],
+    peer: &Address,
+    epoch: Option<u64>,
+    majority: usize,
+    replied: Moment,
+    are_all: bool,
+) -> Option<Verdict> {
     let elected = elected(votes);
     let [(named, count)] = elected.as_slice() else { return None };
     let told = epoch_of(named, votes);
     let later = told.filter(|told| epoch.is_some_and(|epoch| *told > epoch));
     if *named != peer {
-        return (later.is_some() || *count >= majority).then(|| Verdict::Deposed((*named).clone()));
+        let by = || votes.iter().filter(|vote| vote.address.as_ref() == Some(*named));
+        let are_earlier = by().all(|vote| vote.epoch.is_some() && vote.epoch < epoch);
+        let is_outvoted = *count >= majority && (are_all || !are_earlier);
+        return (later.is_some() || is_outvoted).then(|| Verdict::Deposed((*named).clone()));
     }
     if let Some(later) = later {
         return Some(Verdict::Promoted(later));
@@ -729,7 +738,7 @@ mod tests {
 
     /// The verdict on server 1, of epoch 5, by three sentinels.
     fn of_three(named: &[(u16, Option<u64>, bool)]) -> Option<Verdict> {
-        verdict(&votes(named), &server(1), Some(5), 2, Moment::after_boot(REPLIED))
+        verdict(&votes(named), &server(1), Some(5), 2, Moment::after_boot(REPLIED), false)
     }
 
     #[test]
@@ -740,7 +749,7 @@ mod tests {
         assert_eq!(of_three(&[(2, Some(4), true)]), None);
         assert_eq!(of_three(&[(2, None, true)]), None);
         assert_eq!(of_three(&[(2, None, true), (2, Some(4), true)]), deposed(2));
-        let unknown = |named: &[_]| verdict(&votes(named), &server(1), None, 2, Moment::after_boot(REPLIED));
+        let unknown = |named: &[_]| verdict(&votes(named), &server(1), None, 2, Moment::after_boot(REPLIED), false);
         assert_eq!(unknown(&[(2, Some(6), true)]), None);
         assert_eq!(unknown(&[(2, Some(6), true), (2, Some(6), true)]), deposed(2));
     }
@@ -763,6 +772,9 @@ mod tests {
         let old = (2, Some(4), true);
         assert_eq!(of_three(&[(1, Some(5), true), old, old]), Some(Verdict::Confirmed));
         assert_eq!(of_three(&[(1, Some(5), true), (2, Some(4), false), (2, Some(4), false)]), None);
+        assert_eq!(of_three(&[old, old]), None, "the third may be the one that knows");
+        let all = verdict(&votes(&[old, old]), &server(1), Some(5), 2, Moment::after_boot(REPLIED), true);
+        assert_eq!(all, Some(Verdict::Deposed(server(2))));
         assert_eq!(elect(&[(1, Some(5)), (2, Some(4)), (2, Some(4))]), [server(1)]);
     }
 
