@@ -41,7 +41,7 @@ _nxlock() {
 
     case "${cmd}" in
         nxlock)
-            opts="-s -q -v -h -V --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version run acquire renew release status check"
+            opts="-s -q -v -h -V --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version run acquire renew release status check"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -87,6 +87,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)
@@ -150,7 +154,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__acquire)
-            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --export --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --export --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -282,6 +286,10 @@ _nxlock() {
                     fi
                     return 0
                     ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tls-ca)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -343,7 +351,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__check)
-            opts="-s -q -v -h -V --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-s -q -v -h -V --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -389,6 +397,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)
@@ -452,7 +464,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__release)
-            opts="-w -s -q -v -h -V --key --ask --reason --wait --break --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-w -s -q -v -h -V --key --ask --reason --wait --break --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -527,6 +539,10 @@ _nxlock() {
                     fi
                     return 0
                     ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tls-ca)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -588,7 +604,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__renew)
-            opts="-t -s -q -v -h -V --key --ttl --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -s -q -v -h -V --key --ttl --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -649,6 +665,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)
@@ -712,7 +732,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --record --unless-done --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --conflict-exit-code --reason --min-replicas --shared --slots --setnx-compat --setnx-margin --events --record --unless-done --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -866,6 +886,10 @@ _nxlock() {
                     fi
                     return 0
                     ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tls-ca)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -927,7 +951,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__status)
-            opts="-s -q -v -h -V --watch --history --key --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-s -q -v -h -V --watch --history --key --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -984,6 +1008,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)

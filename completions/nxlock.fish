@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_nxlock_global_optspecs
-    string join \n s/server= prefix= config= password-file= tls-ca= tls-cert= tls-key= server-timeout= json q/quiet v/verbose color= h/help V/version
+    string join \n s/server= prefix= config= password-file= password-command= tls-ca= tls-cert= tls-key= server-timeout= json q/quiet v/verbose color= h/help V/version
 end
 
 function __fish_nxlock_needs_command
@@ -28,6 +28,7 @@ complete -c nxlock -n "__fish_nxlock_needs_command" -s s -l server -d 'Server th
 complete -c nxlock -n "__fish_nxlock_needs_command" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_needs_command" -l config -d 'Read the configuration only from FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_needs_command" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_needs_command" -l password-command -d 'Run CMD for the server\'s password' -r -f -a "(__fish_complete_command)"
 complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-cert -d 'Present the client certificate in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_needs_command" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
@@ -72,6 +73,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s s -l server -d 'Se
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l config -d 'Read the configuration only from FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l password-command -d 'Run CMD for the server\'s password' -r -f -a "(__fish_complete_command)"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-cert -d 'Present the client certificate in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
@@ -106,6 +108,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l config -d 'Read the configuration only from FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l password-command -d 'Run CMD for the server\'s password' -r -f -a "(__fish_complete_command)"
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-cert -d 'Present the client certificate in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
@@ -129,6 +132,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s s -l server -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l config -d 'Read the configuration only from FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l password-command -d 'Run CMD for the server\'s password' -r -f -a "(__fish_complete_command)"
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-cert -d 'Present the client certificate in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
@@ -150,6 +154,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l config -d 'Read the configuration only from FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l password-command -d 'Run CMD for the server\'s password' -r -f -a "(__fish_complete_command)"
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-cert -d 'Present the client certificate in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
@@ -168,6 +173,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l config -d 'Read the configuration only from FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l password-command -d 'Run CMD for the server\'s password' -r -f -a "(__fish_complete_command)"
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-cert -d 'Present the client certificate in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F
@@ -185,6 +191,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand check" -s s -l server -d '
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l config -d 'Read the configuration only from FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l password-file -d 'Read the server\'s password from FILE' -r -F
+complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l password-command -d 'Run CMD for the server\'s password' -r -f -a "(__fish_complete_command)"
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-ca -d 'Trust only the certificate authorities in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-cert -d 'Present the client certificate in FILE' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand check" -l tls-key -d 'Read the client certificate\'s key from FILE' -r -F

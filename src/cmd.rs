@@ -22,7 +22,7 @@ use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, T
 use crate::report::{Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
-use crate::store::{self, Credentials, Feature, Look, Store, Target, TlsFiles};
+use crate::store::{self, Credentials, Feature, Look, PasswordSource, Store, Target, TlsFiles};
 use crate::wait::Limit;
 use crate::{log, notify, text};
 
@@ -168,10 +168,12 @@ fn open_with_credentials(
     let servers: Vec<&str> = global.servers().collect();
     let asked = servers.iter().copied().chain(redis_url.as_deref().filter(|_| servers.is_empty()));
     let wants_login = asked.map(store::here).any(|here| here.is_none());
-    let password_file = given(global.password_file.as_ref()).filter(|_| wants_login);
+    let password = given(global.password_file.as_ref())
+        .map(|path| PasswordSource::File(path.as_path()))
+        .or_else(|| global.password_command().map(|command| PasswordSource::Command(command, global.server_timeout)));
     let file = |file: &Option<PathBuf>| given(file.as_ref()).cloned();
     let tls = TlsFiles { ca: file(&global.tls_ca), cert: file(&global.tls_cert), key: file(&global.tls_key) };
-    let credentials = Credentials::gather(password_file.map(PathBuf::as_path), &tls)?;
+    let credentials = Credentials::gather(password.filter(|_| wants_login), &tls)?;
     let target = Target::choose(servers, redis_url.as_deref(), &credentials)?;
     let server = target.to_string();
     let store = store::open(target, prefix, global.server_timeout, wants.min_replicas);

@@ -26,7 +26,7 @@ use crate::wait::{Limit, Woken};
 pub use local::files;
 pub use open::open;
 pub use probe::{Finding, Probed, ProbedServer, Verdict};
-pub use redis::credentials::Credentials;
+pub use redis::credentials::{Credentials, PasswordSource};
 pub use redis::tls::TlsFiles;
 pub use scan::{Page, ScanCursor};
 pub use url::{Target, here};

@@ -68,6 +68,24 @@ impl Authority for Login<'_> {
     }
 }
 
+/// The same, but a command prints what the file has.
+struct ByCommand<'a>(Login<'a>);
+
+impl Authority for ByCommand<'_> {
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.0.directory()
+    }
+
+    fn lead(&self, call: Nxlock) -> Nxlock {
+        let print = format!("cat {}", self.0.file().display());
+        call.env("NXLOCK_SERVER", &self.0.url).env("NXLOCK_PASSWORD_COMMAND", print)
+    }
+}
+
 /// Replaces a file in one step.
 fn write(path: &Path, text: impl AsRef<[u8]>) {
     let new = path.with_extension("new");
@@ -144,6 +162,86 @@ fn at_several_servers_a_new_password_is_used() {
     login.file_has("th1rd");
     is_renewed(&login);
     are_served(&login, holder, waiter);
+}
+
+#[test]
+fn a_command_prints_the_password_anew_for_each_connection() {
+    let redis = Redis::start();
+    let login = ByCommand(Login::of_one(&redis));
+    let mut holder = Turn::had(&login, &["-t", "9s"]);
+    let mut waiter = Turn::of(login.nxlock(turn(&["-v"])));
+    is_queued(&login.0, waiter.pid());
+    login.0.file_has("s3cond");
+    login.0.servers_want("s3cond");
+    is_renewed(&login.0);
+    fs::remove_file(login.0.file()).unwrap();
+    login.0.connections_end();
+    holder.running.says("exited with status 1: cat: ");
+    waiter.running.says("exited with status 1: cat: ");
+    login.0.file_has("s3cond");
+    is_renewed(&login.0);
+    is_queued(&login.0, waiter.pid());
+    are_served(&login.0, holder, waiter);
+}
+
+#[test]
+fn at_several_servers_a_command_prints_the_password_for_each() {
+    let five = Five::start();
+    let urls: Vec<String> = five.each().iter().map(|redis| format!("{}?user=bob", redis.url())).collect();
+    let login = ByCommand(Login::at(five.each(), urls.join(" ")));
+    let holder = Turn::had(&login, &["-t", "9s"]);
+    login.0.file_has("s3cond");
+    login.0.servers_want("s3cond");
+    is_renewed(&login.0);
+    holder.leaves();
+    assert!(is_free(&login.0));
+}
+
+#[test]
+fn a_command_that_takes_longer_than_a_renewal_may_serves_the_next_one() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let began = login.home.path().join("began");
+    let slowly = format!("echo x >> {}; sleep 1; cat {}", began.display(), login.file().display());
+    // A renewal is given up after half a second.
+    let call = login.nxlock(turn(&["-t", "3s", "-v"])).env("NXLOCK_PASSWORD_FILE", "");
+    let mut holder = Turn::of(call.env("NXLOCK_PASSWORD_COMMAND", slowly));
+    holder.up();
+    login.connections_end();
+    holder.running.says("no answer within");
+    is_renewed(&login);
+    assert_eq!(fs::read_to_string(&began).unwrap(), "x\nx\n");
+    holder.leaves();
+}
+
+#[test]
+fn a_guard_has_the_password_printed_too() {
+    let redis = Redis::start();
+    let login = ByCommand(Login::of_one(&redis));
+    let holder = Turn::had(&login, &["-t", "10m"]);
+    login.0.file_has("s3cond");
+    login.0.servers_want("s3cond");
+    holder.running.signal(Signal::SIGKILL);
+    eventually("the guard gives it back", || is_free(&login.0));
+    drop(holder);
+}
+
+#[test]
+fn a_keeper_has_the_password_printed_in_the_directory_of_its_caller() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let script = r#"cd "$1"; nxlock acquire job --while-pid $$ --ttl 9s --password-command 'cat password' > token || exit
+        echo up; read x; nxlock release job "$(cat token)" --password-command 'cat password'"#;
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = login.sh(script, &[login.home.path().to_str().unwrap()]).env("NXLOCK_PASSWORD_FILE", "");
+    let mut running = call.stdin_from(reader).start();
+    running.line("up");
+    login.file_has("s3cond");
+    login.servers_want("s3cond");
+    is_renewed(&login);
+    drop(writer);
+    running.finish().exits(0);
+    assert!(is_free(&login));
 }
 
 #[test]

@@ -51,6 +51,11 @@ pub fn asked() -> Result<Asked, clap::Error> {
         Verb::Check(_) => Settings::of(&Cli::command(), &matches, &entries),
         _ => Settings::default(),
     };
+    if given(cli.global.password_file.as_ref()).is_some() && cli.global.password_command().is_some() {
+        let both = "--password-file and --password-command (or NXLOCK_PASSWORD_FILE and NXLOCK_PASSWORD_COMMAND) exclude \
+                    each other";
+        return Err(Cli::command().error(clap::error::ErrorKind::ArgumentConflict, both));
+    }
     match lone_half(&cli).or_else(|| lone_margin(&cli, &matches)) {
         None => Ok(Asked { cli, settings: Ok(settings) }),
         Some((lone, lacking)) => {

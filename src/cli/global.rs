@@ -56,6 +56,15 @@ pub struct GlobalArgs {
     #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
     pub password_file: Option<PathBuf>,
 
+    /// Run CMD for the server's password.
+    ///
+    /// nxlock runs `sh -c CMD` for each connection, with no input; the password is the first line of its output. CMD may
+    /// take as long as --server-timeout says. For passwords that are valid for minutes, such as IAM tokens. It overrides
+    /// a password in the URL, as --password-file does; give only one of the two.
+    #[arg(long, global = true, value_name = "CMD", env = "NXLOCK_PASSWORD_COMMAND", hide_env_values = true)]
+    #[arg(value_hint = ValueHint::CommandString, hide_short_help = true)]
+    pub password_command: Option<String>,
+
     /// Trust only the certificate authorities in FILE.
     ///
     /// Without this option, nxlock trusts those of the system.
@@ -108,6 +117,11 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
+    /// Returns the command that prints the password. An empty one, as from an empty variable, means none.
+    pub fn password_command(&self) -> Option<&str> {
+        self.password_command.as_deref().filter(|command| !command.trim().is_empty())
+    }
+
     /// Returns the texts that name servers, each one or several.
     pub fn servers(&self) -> impl Iterator<Item = &str> {
         self.server.iter().map(String::as_str).filter(|text| !text.trim().is_empty())
@@ -137,16 +151,24 @@ pub struct Setting {
     pub is_file: bool,
     /// Another command line needs it to mean the same lock.
     pub locates: bool,
+    /// A password may stand in it: nothing shows it.
+    pub is_secret: bool,
     /// None if it is not set.
     pub value: fn(&GlobalArgs) -> Option<OsString>,
 }
 
-pub const SETTINGS: [Setting; 8] = [
+pub const SETTINGS: [Setting; 9] = [
     Setting { is_file: false, ..setting("server", "NXLOCK_SERVER", |global| global.server_text().map(OsString::from)) },
     Setting { is_file: false, ..setting("prefix", "NXLOCK_PREFIX", |global| Some(global.prefix.as_str().into())) },
     // The other options say what it says.
     Setting { locates: false, ..setting("config", "NXLOCK_CONFIG", |global| path(&global.config)) },
     setting("password-file", "NXLOCK_PASSWORD_FILE", |global| path(&global.password_file)),
+    Setting {
+        is_file: false,
+        locates: false,
+        is_secret: true,
+        ..setting("password-command", "NXLOCK_PASSWORD_COMMAND", |global| global.password_command().map(OsString::from))
+    },
     setting("tls-ca", "NXLOCK_TLS_CA", |global| path(&global.tls_ca)),
     setting("tls-cert", "NXLOCK_TLS_CERT", |global| path(&global.tls_cert)),
     setting("tls-key", "NXLOCK_TLS_KEY", |global| path(&global.tls_key)),
@@ -161,7 +183,7 @@ pub const SETTINGS: [Setting; 8] = [
 
 /// Returns the setting of a file that locates.
 const fn setting(name: &'static str, variable: &'static str, value: fn(&GlobalArgs) -> Option<OsString>) -> Setting {
-    Setting { name, variable, is_file: true, locates: true, value }
+    Setting { name, variable, is_file: true, locates: true, is_secret: false, value }
 }
 
 fn path(file: &Option<PathBuf>) -> Option<OsString> {

@@ -68,6 +68,9 @@ fn password(list: &[Setting], global: &GlobalArgs) -> Option<Origin> {
     if given(global.password_file.as_ref()).is_some() {
         return origin("password-file");
     }
+    if global.password_command().is_some() {
+        return origin("password-command");
+    }
     let credentials = Credentials::default();
     let target = Target::choose(global.servers(), redis_url().as_deref(), &credentials);
     if target.is_ok_and(|target| target.has_login()) {
@@ -85,7 +88,7 @@ fn server_named(global: &GlobalArgs) -> Option<String> {
 fn has_password(global: &GlobalArgs, is_open: bool) -> bool {
     match given(global.password_file.as_ref()) {
         Some(_) => is_open,
-        None => by_variable(),
+        None => global.password_command().is_some() || by_variable(),
     }
 }
 

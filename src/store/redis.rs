@@ -9,6 +9,7 @@ mod check;
 mod claim;
 mod client;
 pub mod connection;
+mod credential_command;
 mod credential_file;
 pub mod credentials;
 mod dial;

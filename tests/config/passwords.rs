@@ -83,6 +83,78 @@ fn a_password_file_is_one_line_that_nobody_else_reads() {
     home.call(["-s", "local:/tmp", "check", "--password-file", "/no/such/file"]).run().exits(0);
 }
 
+#[test]
+fn a_command_prints_the_password_on_its_first_line() {
+    let redis = Redis::with_password("s3cret");
+    let home = Home::new();
+    let call =
+        |args: &[&str]| home.call(["status"].into_iter().chain(args.iter().copied())).env("NXLOCK_SERVER", redis.url());
+    let file = home.file("password", "s3cret\n");
+    let file = file.to_str().unwrap();
+    // It has no input, and its stderr is nobody's business if it succeeds.
+    for text in
+        ["echo s3cret", "printf 's3cret\\r\\nmore'", "read x || echo s3cret; echo done >&2", "echo s3cret; sleep 60 &"]
+    {
+        call(&["--password-command", text]).run().exits(0).says_nothing();
+        call(&[]).env("NXLOCK_PASSWORD_COMMAND", text).run().exits(0).says_nothing();
+    }
+    call(&["--password-command", "echo wr0ng"]).run().exits(77).says("WRONGPASS").never_says("wr0ng");
+    call(&["--password-command", "echo s3cret"]).env("REDISCLI_AUTH", "wr0ng").run().exits(0);
+    call(&["--password-command", "echo s3cret"])
+        .env("NXLOCK_SERVER", format!("{}?pass=wr0ng", redis.url()))
+        .run()
+        .exits(0);
+    call(&["--password-command", ""]).env("REDISCLI_AUTH", "s3cret").run().exits(0);
+    // A local lock needs no password.
+    home.call(["-s", "local:/tmp", "check", "--password-command", "exit 1"]).run().exits(0);
+    let both = call(&["--password-command", "echo s3cret", "--password-file", file]).run().exits(64);
+    both.says("--password-file").says("--password-command");
+    call(&["--password-command", "echo s3cret"]).env("NXLOCK_PASSWORD_FILE", file).run().exits(64);
+    call(&["--password-command", "echo s3cret"]).env("NXLOCK_PASSWORD_FILE", "").run().exits(0);
+    // One that is typed goes before the other in a file, and a file has one of them.
+    let configured = Home::configured(&format!("server = {:?}\npassword-command = 'echo s3cret'\n", redis.url()));
+    configured.call(["status"]).run().exits(0).says_nothing();
+    configured.call(["status", "--password-file", "/no/such/file"]).run().exits(78).says("/no/such/file");
+    let confused = Home::configured("password-file = 'x'\npassword-command = 'echo s3cret'\n");
+    confused.call(["status"]).run().exits(78).says("conflicts with `password-file`");
+}
+
+#[test]
+fn a_command_that_prints_no_password_is_an_error_with_what_it_says() {
+    let redis = Redis::with_password("s3cret");
+    let call = |text: &str| {
+        let call = Nxlock::new(["run", "job", "-w", "1m", "--server-timeout", "500ms", "--", "echo", "ran"]);
+        call.env("NXLOCK_SERVER", redis.url()).env("NXLOCK_PASSWORD_COMMAND", text).run().exits(78).prints("")
+    };
+    call("echo s3cret; echo no vault >&2; exit 3").says("exited with status 3: no vault").never_says("s3cret");
+    call("echo s3cret; kill -9 $$").says("signal 9").never_says("s3cret");
+    call("echo no vault >&2").says("printed nothing: no vault");
+    call("echo; echo s3cret").says("its first line is empty").never_says("s3cret");
+    call("printf '\\377'").says("not UTF-8");
+    call("no-such-command").says("status 127").says("--password-command");
+    call("echo s3cret; echo asking >&2; sleep 600").says("did not end within").says("asking").never_says("s3cret");
+}
+
+#[test]
+fn a_command_for_the_password_is_not_shown_itself() {
+    let redis = Redis::with_password("s3cret");
+    let home = Home::new();
+    let command = "echo s3cret";
+    let call = |args: &[&str]| {
+        let args = args.iter().copied().chain(["--password-command", command]);
+        home.call(args).env("NXLOCK_SERVER", redis.url())
+    };
+    for options in [&["check"][..], &["--json", "check"], &["-v", "check"]] {
+        let done = call(options).run().never_says("s3cret");
+        assert!(done.both().contains("password-command"), "{}", done.both());
+    }
+    let token = call(&["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    let refused = home.call(["run", "job", "-n", "--password-command", command, "--", "true"]);
+    let refused = refused.env("NXLOCK_SERVER", redis.url()).run().exits(75);
+    refused.says("release job --break").never_says("s3cret");
+    call(&["release", "job", &token]).run().exits(0);
+}
+
 fn redis_status(redis: &Redis, file: &Path) -> Nxlock {
     Nxlock::new(["status"]).env("NXLOCK_SERVER", redis.url()).env("NXLOCK_PASSWORD_FILE", file)
 }

@@ -59,6 +59,7 @@ fn value(key: &str, option: &Arg) -> String {
     let shape = keys::shape(key, option);
     let other = || match (key, shape) {
         ("password-file", _) => "password",
+        ("password-command", _) => "pass show redis",
         ("reason", _) => "by cron",
         ("supersede", _) => "waiting",
         ("conflict-exit-code", _) => "75",

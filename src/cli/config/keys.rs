@@ -55,9 +55,10 @@ const OTHERS: [(&str, Scope); 23] = [
 ];
 
 /// Options that contradict each other: one that is given excludes the other.
-pub const RIVALS: [(&str, &str); 5] = [
+pub const RIVALS: [(&str, &str); 6] = [
     ("wait", "no-wait"),
     ("quiet", "verbose"),
+    ("password-file", "password-command"),
     ("json", "export"),
     ("no-queue", "supersede"),
     ("setnx-compat", "supersede"),

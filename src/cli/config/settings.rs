@@ -39,18 +39,18 @@ fn global(option: &Arg, matches: &ArgMatches, entries: &[Entry]) -> Option<Setti
     // --server may be typed after the verb alone.
     let matches = matches.subcommand().map(|(_, verb)| verb).filter(is_typed).unwrap_or(matches);
     let from_file = entries.iter().find(|entry| entry.scope == Scope::GlobalArgs && id(entry.key) == name);
+    let setting = SETTINGS.iter().find(|setting| option.get_long() == Some(setting.name));
     let origin = match (matches.value_source(name), from_file) {
         (Some(ValueSource::CommandLine), _) => Origin::Flag,
         (Some(ValueSource::EnvVariable), _) => Origin::Environment(variable(option)),
         (_, Some(entry)) => Origin::File(entry.location.clone()),
-        _ if SETTINGS.iter().any(|setting| !setting.is_file && option.get_long() == Some(setting.name)) => {
-            Origin::Default
-        }
+        _ if setting.is_some_and(|setting| !setting.is_file && !setting.is_secret) => Origin::Default,
         _ => return None,
     };
     let raw = matches.get_raw(name).into_iter().flatten();
     let words: Vec<_> = raw.map(|word| word.to_string_lossy().into_owned()).collect();
-    let value = Some(words.join(" ")).filter(|_| !words.is_empty());
+    let is_secret = setting.is_some_and(|setting| setting.is_secret);
+    let value = Some(words.join(" ")).filter(|_| !words.is_empty() && !is_secret);
     Some(Setting { name: option.get_long().unwrap_or(name).to_owned(), value, origin })
 }
 

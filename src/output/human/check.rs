@@ -16,7 +16,7 @@ pub fn text(checked: &Checked) -> String {
 }
 
 fn setting(setting: &Setting) -> [String; 3] {
-    let secret = setting.name == "password";
+    let secret = matches!(setting.name.as_str(), "password" | "password-command");
     let value = match &setting.value {
         Some(value) if value.is_empty() => "''".to_owned(),
         Some(value) => clean(value),

@@ -56,6 +56,8 @@ impl Connection {
     /// Connects to the first of a host's addresses that answers, and logs in if needed: sends nothing to a server
     /// without a password, for its first database.
     pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Connection, Fault> {
+        // The password first: it may take a while, and a server may close a connection on which nobody logs in.
+        let greetings = greetings(endpoint, limit)?;
         let stream = match (&endpoint.address, &endpoint.session.trust) {
             (Address::Unix(path), _) => Stream::Unix(dial::unix(path, limit)?),
             (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host.raw(), *port, limit)?),
@@ -72,7 +74,6 @@ impl Connection {
             parser: Parser::new(),
             elements: Elements::new(),
         };
-        let greetings = greetings(endpoint)?;
         // A fault here affects no request: none was sent yet.
         for reply in connection.converse(&greetings, limit)? {
             if let Value::ServerError(_) = reply {
@@ -186,10 +187,10 @@ pub fn packed(requests: &[Cmd]) -> Vec<u8> {
     packed
 }
 
-fn greetings(endpoint: &Endpoint) -> Result<Vec<Cmd>, Fault> {
+fn greetings(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Vec<Cmd>, Fault> {
     let session = &endpoint.session;
     let mut greetings = Vec::new();
-    greetings.extend(session.login.as_ref().map(auth).transpose()?);
+    greetings.extend(session.login.as_ref().map(|login| auth(login, limit)).transpose()?);
     if session.db != 0 {
         let mut select = cmd("SELECT");
         select.arg(session.db);
@@ -201,9 +202,9 @@ fn greetings(endpoint: &Endpoint) -> Result<Vec<Cmd>, Fault> {
 /// Returns the Redis command AUTH, with the password as it is now.
 ///
 /// # Errors
-/// If the password cannot be read.
-pub fn auth(login: &Login) -> Result<Cmd, Fault> {
-    let password = login.password()?;
+/// As [`Login::password`].
+pub fn auth(login: &Login, limit: Limit<'_>) -> Result<Cmd, Fault> {
+    let password = login.password(limit)?;
     let mut auth = cmd("AUTH");
     auth.arg(&login.user).arg(password.reveal());
     Ok(auth)

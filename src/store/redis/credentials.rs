@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use super::credential_command::CredentialCommand;
 use super::credential_file::{Contents, CredentialFile};
 use super::fault::Fault;
 use super::tls::{TlsFiles, Trust};
 use crate::error::{Error, ErrorKind};
 use crate::handover::Handed;
 use crate::trusted::{self, Unfit};
+use crate::wait::Limit;
 use crate::{log, text};
 
 /// A text that nobody may see: it cannot be printed, nor formatted for debugging.
@@ -43,14 +46,26 @@ pub struct Login {
 enum Password {
     /// A URL, or a variable.
     Given(Secret),
-    File(Arc<PasswordFile>),
+    Changing(Arc<Changing>),
 }
 
-/// A file whose first line is the password.
-struct PasswordFile {
-    file: Arc<CredentialFile>,
+/// A password that may be another one for each connection: the first line of a file, or of what a command prints.
+struct Changing {
+    source: Source,
     /// The passwords that servers may have been sent, the last one first.
     sent: Mutex<Vec<Secret>>,
+}
+
+enum Source {
+    File(Arc<CredentialFile>),
+    Command(CredentialCommand),
+}
+
+/// Where the user has the password read from.
+pub enum PasswordSource<'a> {
+    File(&'a Path),
+    /// A shell command, and the limit of one execution.
+    Command(&'a str, Duration),
 }
 
 /// Passwords, and the files for TLS.
@@ -71,12 +86,12 @@ const LONGEST_PEM: u64 = 16 << 20;
 const RECOGNISED: usize = 8;
 
 impl Credentials {
-    /// Reads the password file, if one is named, and the environment. The files for TLS are read by the first connection
-    /// that needs them.
+    /// Reads the password file, if one is named, and the environment. A command for the password is run, and the files for
+    /// TLS are read, by the first connection that needs them.
     ///
     /// # Errors
     /// If a password file is named, and no password can be read from it.
-    pub fn gather(password_file: Option<&Path>, tls: &TlsFiles) -> Result<Credentials, Error> {
+    pub fn gather(password: Option<PasswordSource<'_>>, tls: &TlsFiles) -> Result<Credentials, Error> {
         // Two options may name the same pipe.
         let mut files: Vec<Arc<CredentialFile>> = Vec::new();
         let mut file = |path: &Path, longest| {
@@ -86,7 +101,10 @@ impl Credentials {
                 Arc::clone(&files[files.len() - 1])
             })
         };
-        let password = password_file.map(|path| file(path, LONGEST));
+        let source = password.map(|source| match source {
+            PasswordSource::File(path) => Source::File(file(path, LONGEST)),
+            PasswordSource::Command(text, within) => Source::Command(CredentialCommand::new(text.to_owned(), within)),
+        });
         let mut pem = |path: &Option<PathBuf>| path.as_ref().map(|path| file(path, LONGEST_PEM));
         let trust = Arc::new(Trust::new(pem(&tls.ca), pem(&tls.cert), pem(&tls.key)));
         // A descriptor is not the caller's any more once the command has started.
@@ -94,7 +112,7 @@ impl Credentials {
             // The connection that needs it reports the error.
             let _ = file.read();
         }
-        let password = password.map(PasswordFile::read_first).transpose()?.map(Arc::new).map(Password::File);
+        let password = source.map(Changing::begin).transpose()?.map(Arc::new).map(Password::Changing);
         // A password that is not UTF-8 could not be sent as intended.
         let fallback = std::env::var("REDISCLI_AUTH").ok().and_then(Secret::of);
         Ok(Credentials { password, fallback, trust })
@@ -121,7 +139,7 @@ impl Credentials {
     /// Returns what was read from files, for a process that takes the place of this one.
     pub fn handed(&self) -> Vec<Handed> {
         let password = match &self.password {
-            Some(Password::File(password)) => password.file.handed(),
+            Some(Password::Changing(password)) => password.handed(),
             Some(Password::Given(_)) | None => None,
         };
         password.into_iter().chain(self.trust.handed()).collect()
@@ -132,15 +150,11 @@ impl Login {
     /// Returns the password as it is now.
     ///
     /// # Errors
-    /// If it cannot be read.
-    pub fn password(&self) -> Result<Secret, Fault> {
+    /// If it cannot be read, or the command that prints it fails, or does not end within the limit.
+    pub fn password(&self, limit: Limit<'_>) -> Result<Secret, Fault> {
         match &self.password {
             Password::Given(password) => Ok(password.clone()),
-            Password::File(file) => file.password().map_err(|(cause, hint)| Fault::Known {
-                kind: ErrorKind::Misconfigured,
-                cause: format!("cannot take the password from {}: {cause}", text::path(file.file.path())),
-                hint,
-            }),
+            Password::Changing(password) => password.now(limit),
         }
     }
 
@@ -149,62 +163,94 @@ impl Login {
     pub fn blotted_out_of(&self, text: &str) -> String {
         match &self.password {
             Password::Given(password) => password.blotted_out_of(text),
-            Password::File(file) => {
-                file.sent().iter().fold(text.to_owned(), |text, password| password.blotted_out_of(&text))
+            Password::Changing(changing) => {
+                changing.sent().iter().fold(text.to_owned(), |text, password| password.blotted_out_of(&text))
             }
         }
     }
 }
 
-impl PasswordFile {
-    /// Reads the file for the first time.
-    fn read_first(file: Arc<CredentialFile>) -> Result<PasswordFile, Error> {
-        let password = PasswordFile { file, sent: Mutex::default() };
-        let shown = text::path(password.file.path());
-        password.password().map_err(|(cause, hint)| Error {
-            kind: ErrorKind::Misconfigured,
-            action: format!("cannot take the password from {shown}"),
-            cause,
-            hint: hint.into(),
-        })?;
-        Ok(password)
+impl Changing {
+    /// Reads a file for the first time.
+    fn begin(source: Source) -> Result<Changing, Error> {
+        let changing = Changing { source, sent: Mutex::default() };
+        if let Source::File(file) = &changing.source {
+            changing.read(file).map_err(|(cause, hint)| Error {
+                kind: ErrorKind::Misconfigured,
+                action: format!("cannot take the password from {}", text::path(file.path())),
+                cause,
+                hint: hint.into(),
+            })?;
+        }
+        Ok(changing)
     }
 
-    /// Returns the password as it is now.
+    fn now(&self, limit: Limit<'_>) -> Result<Secret, Fault> {
+        let failed = |from: &str, (cause, hint)| Fault::Known {
+            kind: ErrorKind::Misconfigured,
+            cause: format!("cannot take the password from {from}: {cause}"),
+            hint,
+        };
+        match &self.source {
+            Source::File(file) => self.read(file).map_err(|why| failed(&text::path(file.path()), why)),
+            Source::Command(command) => {
+                let print = "have it print the password";
+                let output = command.output(limit)?;
+                self.first_line(&output).map_err(|cause| failed("--password-command", (cause, print)))
+            }
+        }
+    }
+
+    /// Reads the file.
     ///
     /// # Errors
     /// The cause, and a hint.
-    fn password(&self) -> Result<Secret, (String, &'static str)> {
-        let Contents { bytes, mode } = self.file.read().map_err(|unfit| match unfit {
-            Unfit::Unreadable(error) => (text::plain(&error), self.hint()),
+    fn read(&self, file: &CredentialFile) -> Result<Secret, (String, &'static str)> {
+        let Contents { bytes, mode } = file.read().map_err(|unfit| match unfit {
+            Unfit::Unreadable(error) => (text::plain(&error), hint(file.path())),
             Unfit::Untrusted { cause, hint } => (cause, hint),
         })?;
-        let mut sent = self.sent();
-        if mode.is_some_and(|mode| mode & 0o077 != 0) && sent.is_empty() {
-            let shown = text::path(self.file.path());
+        if mode.is_some_and(|mode| mode & 0o077 != 0) && self.sent().is_empty() {
+            let shown = text::path(file.path());
             let quoted = shlex::try_quote(&shown).unwrap_or_default();
             log::warn(format_args!("others may read the password in {shown}: chmod 600 {quoted}"));
         }
-        let write = "write the password there";
-        let whole = std::str::from_utf8(&bytes).map_err(|_| ("it is not UTF-8".to_owned(), write))?;
+        self.first_line(&bytes).map_err(|cause| (cause, "write the password there"))
+    }
+
+    /// Returns the password in a text, and remembers it.
+    ///
+    /// # Errors
+    /// The cause.
+    fn first_line(&self, text: &[u8]) -> Result<Secret, String> {
+        let whole = std::str::from_utf8(text).map_err(|_| "it is not UTF-8")?;
         let line = whole.lines().next().unwrap_or_default();
         let line = line.strip_suffix('\r').unwrap_or(line);
-        let password = Secret::of(line.to_owned()).ok_or(("its first line is empty".to_owned(), write))?;
+        let password = Secret::of(line.to_owned()).ok_or("its first line is empty")?;
+        let mut sent = self.sent();
         sent.retain(|other| other.0 != password.0);
         sent.insert(0, password.clone());
         sent.truncate(RECOGNISED);
         Ok(password)
     }
 
-    fn hint(&self) -> &'static str {
-        match self.file.path().iter().any(|name| name.as_encoded_bytes().starts_with(b"~")) {
-            true => "`~` is not expanded: write the path in full (--password-file, NXLOCK_PASSWORD_FILE)",
-            false => "see --password-file, NXLOCK_PASSWORD_FILE",
-        }
-    }
-
     fn sent(&self) -> MutexGuard<'_, Vec<Secret>> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handed(&self) -> Option<Handed> {
+        match &self.source {
+            Source::File(file) => file.handed(),
+            // The other process runs it too.
+            Source::Command(_) => None,
+        }
+    }
+}
+
+fn hint(file: &Path) -> &'static str {
+    match file.iter().any(|name| name.as_encoded_bytes().starts_with(b"~")) {
+        true => "`~` is not expanded: write the path in full (--password-file, NXLOCK_PASSWORD_FILE)",
+        false => "see --password-file, NXLOCK_PASSWORD_FILE",
     }
 }
 
@@ -221,7 +267,7 @@ mod tests {
         let order = |password, fallback, of_url| {
             let credentials = Credentials { password, fallback, ..Credentials::default() };
             let login = credentials.login(None, of_url);
-            login.map(|login| login.password().map(|secret| secret.reveal().to_owned()).unwrap())
+            login.map(|login| login.password(Limit::NONE).map(|secret| secret.reveal().to_owned()).unwrap())
         };
         let file = || secret("file").map(Password::Given);
         assert_eq!(order(file(), secret("variable"), Some("url")).as_deref(), Some("file"));
@@ -236,10 +282,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("password");
         std::fs::write(&path, "0ld\n").unwrap();
-        let credentials = Credentials::gather(Some(&path), &TlsFiles::default()).unwrap();
+        let credentials = Credentials::gather(Some(PasswordSource::File(&path)), &TlsFiles::default()).unwrap();
         let login = credentials.login(None, None).unwrap();
         std::fs::write(&path, "n3w\n").unwrap();
-        assert_eq!(login.password().unwrap().reveal(), "n3w");
+        assert_eq!(login.password(Limit::NONE).unwrap().reveal(), "n3w");
         assert_eq!(login.blotted_out_of("0ld or n3w"), "*** or ***");
     }
 }

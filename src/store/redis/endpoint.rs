@@ -163,10 +163,14 @@ impl fmt::Display for Endpoint {
 mod tests {
     use super::*;
     use crate::store::redis::credentials::Secret;
+    use crate::wait::Limit;
 
     fn login(url: &str, credentials: &Credentials) -> Option<(Option<String>, String)> {
         let endpoint = Endpoint::parse(Scheme::Tcp, url, PORT, credentials).unwrap();
-        endpoint.session.login.map(|login| (login.user.clone(), login.password().unwrap().reveal().to_owned()))
+        endpoint
+            .session
+            .login
+            .map(|login| (login.user.clone(), login.password(Limit::NONE).unwrap().reveal().to_owned()))
     }
 
     #[test]
@@ -182,7 +186,7 @@ mod tests {
             let login =
                 Endpoint::parse(scheme, rest, PORT, &credentials).ok().and_then(|endpoint| endpoint.session.login);
             assert_eq!(
-                login.as_ref().map(|login| login.password().unwrap().reveal().to_owned()).as_deref(),
+                login.as_ref().map(|login| login.password(Limit::NONE).unwrap().reveal().to_owned()).as_deref(),
                 Some("pw")
             );
             assert_eq!(login.and_then(|login| login.user).as_deref(), Some("bob"));

@@ -520,7 +520,8 @@ impl Sentinel {
     /// Sends the questions, behind the login if there is one.
     fn put(&mut self, questions: &[Cmd], login: Option<&Login>, limit: Limit<'_>) -> Result<(), Fault> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        let requests: Vec<Cmd> = login.map(auth).transpose()?.into_iter().chain(questions.iter().cloned()).collect();
+        let requests: Vec<Cmd> =
+            login.map(|login| auth(login, limit)).transpose()?.into_iter().chain(questions.iter().cloned()).collect();
         let asked = Moment::now();
         match connection.send(&packed(&requests), limit) {
             Ok(()) => {
