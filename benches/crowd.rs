@@ -6,7 +6,7 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::rig::{NXLOCK, Server, Table, circumstances, command, now, quick};
+use crate::rig::{Server, Table, circumstances, command, measured, now, quick};
 
 const TURN: Duration = Duration::from_millis(20);
 
@@ -30,7 +30,7 @@ fn race(five: &[Server], racers: u32) -> Vec<String> {
     let servers = five.iter().map(Server::unix).collect::<Vec<_>>().join(" ");
     let turn = format!("sleep {}", TURN.as_secs_f64());
     let start = |_| -> Child {
-        let mut call = command(NXLOCK);
+        let mut call = command(measured());
         call.env("NXLOCK_SERVER", &servers).args(["-q", "run", "bench", "-c", &turn]);
         call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
     };

@@ -18,8 +18,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::rig::{Contestant, Figures, Server, Table, circumstances, pause, quick, rounds};
-use guard::Guard;
-use scene::{Seen, scene};
+pub use guard::Guard;
+pub use scene::{Scene, scene};
 
 /// Returns whether this program was started in another role: as the command under a lock, or as a poller. Returns when
 /// that has ended.
@@ -66,7 +66,7 @@ struct Sum {
 
 impl Sum {
     /// Adds a scene, less the requests of one without waiters: those of the release after the last hand-off.
-    fn add(&mut self, seen: Seen, alone: &Seen) {
+    fn add(&mut self, seen: Scene, alone: &Scene) {
         seen.latencies.into_iter().for_each(|latency| self.latencies.add(latency));
         self.inversions += seen.inversions;
         self.asked += seen.asked - alone.asked;

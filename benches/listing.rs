@@ -5,7 +5,7 @@
 
 use std::process::Stdio;
 
-use crate::rig::{Figures, NXLOCK, Server, Table, circumstances, command, now, quick};
+use crate::rig::{Figures, Server, Table, circumstances, command, measured, now, quick};
 use nix::sys::resource::{UsageWho, getrusage};
 
 const LOCKS: usize = 10_000;
@@ -46,7 +46,7 @@ pub fn measure() {
 
 /// Runs one listing.
 fn listed(url: &str, options: &[&str]) {
-    let mut call = command(NXLOCK);
+    let mut call = command(measured());
     call.args(["-s", url]).args(options).stdin(Stdio::null()).stdout(Stdio::null());
     let status = call.status().expect("it starts");
     assert!(status.success(), "{status}");

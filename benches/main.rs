@@ -1,10 +1,12 @@
 //! Measurements of whole processes, compared with others of the same run. The benches print, and people judge.
 //!
-//! `cargo bench` runs all of them, `cargo bench -- overhead` the named ones; `--quick` runs fewer rounds.
+//! `cargo bench` runs all of them, `cargo bench -- overhead` the named ones; `--quick` runs fewer rounds. The bench `former`
+//! needs an earlier build: `NXLOCK_BENCH_FORMER=FILE`.
 
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
 mod crowd;
+mod former;
 mod handoff;
 mod listing;
 mod overhead;
@@ -12,13 +14,14 @@ mod rig;
 mod topology;
 
 // The listing is first: it takes the peak memory of all children so far for its own.
-const BENCHES: [(&str, fn()); 6] = [
+const BENCHES: [(&str, fn()); 7] = [
     ("listing", listing::measure),
     ("overhead", overhead::measure),
     ("handoff", handoff::measure),
     ("sharing", handoff::measure_sharing),
     ("topology", topology::measure),
     ("crowd", crowd::measure),
+    ("former", former::measure),
 ];
 
 fn main() {

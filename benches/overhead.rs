@@ -5,13 +5,14 @@
 //! command alone, spawned in the same round.
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::rig::{
-    Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, pause, quick, rounds, until,
+    Contestant, Figures, Server, Table, circumstances, command, measured, now, pause, quick, rounds, until,
 };
 
 /// The most careful script with redis-cli: a token of its own, an expiry, compare-and-delete.
@@ -33,7 +34,7 @@ pub fn measure() {
     memory(&server);
 }
 
-fn silent(program: &str, args: &[&str]) -> Command {
+fn silent(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
     let mut command = command(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
     command
@@ -41,7 +42,7 @@ fn silent(program: &str, args: &[&str]) -> Command {
 
 /// Calls nxlock as its manual does: the server is in the environment.
 fn nxlock(server: &str, args: &[&str]) -> Command {
-    let mut command = silent(NXLOCK, args);
+    let mut command = silent(measured(), args);
     command.env("NXLOCK_SERVER", server);
     command
 }
@@ -71,7 +72,7 @@ fn times(server: &Server, count: usize) {
     let file = file.to_str().expect("a path of ours is UTF-8");
     let mut bare = silent(TRUE, &[]);
     let mut flock = silent("flock", &[file, TRUE]);
-    let mut version = silent(NXLOCK, &["--version"]);
+    let mut version = silent(measured(), &["--version"]);
     let (mut run_tcp, mut run_unix, mut run_local) = (run(&tcp), run(&unix), run(&local));
     let mut script = silent("sh", &["-c", SCRIPT]);
     script.env("PORT", &port).env("NAME", "bench:script");

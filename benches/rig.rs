@@ -8,17 +8,37 @@ mod rounds;
 mod server;
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use clock::{now, pause, until};
 pub use figures::{Figures, Table};
 pub use rounds::{Contestant, rounds};
 pub use server::Server;
 
-/// The measured program: the release build.
-pub const NXLOCK: &str = env!("CARGO_BIN_EXE_nxlock");
+/// Whether calls go to the earlier build.
+static FORMER: AtomicBool = AtomicBool::new(false);
+
+/// Returns the measured program: the release build, or within [`as_former`] the earlier one.
+pub fn measured() -> OsString {
+    let this = || env!("CARGO_BIN_EXE_nxlock").into();
+    if FORMER.load(Ordering::Relaxed) { former().unwrap_or_else(this) } else { this() }
+}
+
+/// Returns the path of an earlier build to compare with, from NXLOCK_BENCH_FORMER.
+pub fn former() -> Option<OsString> {
+    env::var_os("NXLOCK_BENCH_FORMER")
+}
+
+/// Does something with the earlier build in place of this one.
+pub fn as_former<T>(act: impl FnOnce() -> T) -> T {
+    FORMER.store(true, Ordering::Relaxed);
+    let done = act();
+    FORMER.store(false, Ordering::Relaxed);
+    done
+}
 
 /// Returns a call without NXLOCK_* and REDIS_URL in its environment.
 pub fn command(program: impl AsRef<OsStr>) -> Command {

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::rig::{Contestant, Figures, NXLOCK, Server, Table, circumstances, command, now, quick, rounds, until};
+use crate::rig::{Contestant, Figures, Server, Table, circumstances, command, measured, now, quick, rounds, until};
 
 const TRUE: &str = "/bin/true";
 
@@ -25,7 +25,7 @@ struct Kind<'a> {
 
 impl Kind<'_> {
     fn run(&self) -> Command {
-        let mut command = command(NXLOCK);
+        let mut command = command(measured());
         command.args(&self.options).args(["run", "bench", "--", TRUE]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command

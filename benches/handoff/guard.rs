@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::within;
-use crate::rig::{NXLOCK, Server, command};
+use crate::rig::{Server, command, measured};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
@@ -58,7 +58,7 @@ impl Guard {
 
     /// Acquires one share that nobody renews.
     pub fn acquire(self, server: &Server, name: &str, ttl: &str) {
-        let mut call = command(NXLOCK);
+        let mut call = command(measured());
         call.args(["--server", &self.url(server), "--quiet", "acquire", "--ttl", ttl, name]);
         call.args(self.sharing());
         let granted = call.stdout(Stdio::null()).status().expect("it starts");
@@ -92,7 +92,7 @@ impl Guard {
                 call
             }
             _ => {
-                let mut call = command(NXLOCK);
+                let mut call = command(measured());
                 call.args(["--server", &self.url(server), "--quiet", "run", "--wait", "2m"]);
                 call.args(sharing).args([name, "--"]);
                 call
@@ -117,7 +117,7 @@ impl Guard {
 
 /// Returns the number of waiters that `status` shows.
 fn queued(server: &str, name: &str) -> usize {
-    let status = command(NXLOCK).args(["--server", server, "--json", "status", name]).output().expect("it starts");
+    let status = command(measured()).args(["--server", server, "--json", "status", name]).output().expect("it starts");
     String::from_utf8_lossy(&status.stdout).matches("\"position\"").count()
 }
 

@@ -15,13 +15,15 @@ use super::guard::Guard;
 use super::within::stamping;
 use crate::rig::{Server, now, pause, until};
 
-pub struct Seen {
+pub struct Scene {
     pub latencies: Vec<Duration>,
     /// Pairs in which the later waiter was served before the earlier.
     pub inversions: usize,
     /// Scripts called, and all commands, from the end of the holder's command to that of the last.
     pub asked: u64,
     pub commands: u64,
+    /// The processor time of the server's main thread in that time.
+    pub server: Duration,
 }
 
 /// A holder whose command runs until the crowd is dispersed, and its waiters.
@@ -72,10 +74,12 @@ impl Crowd {
     }
 }
 
-pub fn scene(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Seen {
+pub fn scene(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> Scene {
     let crowd = gather(server, guard, Guard::call, waiters, apart);
     server.forget_stats();
+    let before = server.cpu();
     let stamps = crowd.disperse();
+    let cpu = server.cpu().saturating_sub(before);
     let stats = server.stats();
     let mut served: Vec<(Duration, Duration, usize)> = read(&stamps);
     served.sort_unstable();
@@ -83,11 +87,12 @@ pub fn scene(server: &Server, guard: Guard, waiters: usize, apart: Duration) -> 
     assert!(served.is_sorted_by(|earlier, later| earlier.1 <= later.0), "two at once: {served:?}");
     let order: Vec<usize> = served.iter().map(|command| command.2).collect();
     let overtaken = |at: usize| order[..at].iter().filter(|&&earlier| earlier > order[at]).count();
-    Seen {
+    Scene {
         latencies: served.windows(2).map(|pair| pair[1].0 - pair[0].1).collect(),
         inversions: (0..order.len()).map(overtaken).sum(),
         asked: stats.scripts(),
         commands: stats.all(),
+        server: cpu,
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
@@ -83,7 +84,7 @@ impl Server {
             if server.process.try_wait().expect("it is our child").is_some() {
                 return None;
             }
-            pause(std::time::Duration::from_millis(1));
+            pause(Duration::from_millis(1));
         }
     }
 
@@ -125,6 +126,14 @@ impl Server {
         let info: String = self.ask(&["INFO", "server"]);
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
         format!("redis-server {}", version.unwrap_or("of no known version"))
+    }
+
+    /// Returns the processor time that the server's main thread has used.
+    pub fn cpu(&self) -> Duration {
+        let info: String = self.ask(&["INFO", "cpu"]);
+        let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        let used = ["used_cpu_user_main_thread:", "used_cpu_sys_main_thread:"].map(|name| of(name).unwrap_or_default());
+        Duration::from_secs_f64(used.iter().sum())
     }
 
     /// Resets the statistics that [`Server::stats`] returns.
