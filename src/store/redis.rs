@@ -19,21 +19,20 @@ pub mod endpoint;
 mod fault;
 mod info;
 mod list;
+mod means;
 mod moving;
+mod plain;
 mod queue;
 mod recording;
 mod replicas;
 pub mod reply;
 mod request;
-mod scriptless;
 mod scripts;
 pub mod tls;
 pub mod topology;
 mod voting;
 
 use std::time::Duration;
-
-use redis::{Cmd, Value};
 
 use super::{
     AcquireMode, Acquired, Asking, Feature, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed, Reply,
@@ -42,27 +41,19 @@ use super::{
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Run, StateKind, Token, Ttl, Upkeep};
-use crate::log;
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
+use means::{Means, ScriptError, needs_scripts};
 use queue::QueueEntry;
 use reply::{Answer, Operation, Unexpected};
-use request::{Request, Verb};
-use scriptless::ScriptlessError;
+use request::Request;
 use topology::Topology;
 
 pub struct Server {
     client: Client,
     prefix: Prefix,
-    /// The server refused the last script: it runs none, or none for this user.
-    denies_scripts: bool,
-    /// It has run a script before: then a refusal may be temporary.
-    runs_scripts: bool,
-    /// The server does not know scripts by their hashes, or not for this user.
-    by_text: bool,
-    /// How scripts that only read are run, if not as all the others: the user may run no others (EVAL_RO).
-    reads: Option<Verb>,
+    means: Means,
     /// The place in the queue, while nxlock waits for a lock.
     entry: Option<QueueEntry>,
     /// The ticket that the last reply gave.
@@ -79,8 +70,6 @@ pub struct Server {
     is_imported: bool,
     /// When the server granted the lock to a run that is recorded, in µs of its clock, if the last reply says so.
     noted: Option<u64>,
-    /// The record of the last run that was to be recorded says that it had lost the lock.
-    was_lost: bool,
 }
 
 impl Server {
@@ -89,10 +78,7 @@ impl Server {
         Server {
             client,
             prefix,
-            denies_scripts: false,
-            runs_scripts: false,
-            by_text: false,
-            reads: None,
+            means: Means::Unknown,
             entry: None,
             first_ticket: String::new(),
             look_at: Moment::now(),
@@ -101,170 +87,6 @@ impl Server {
             unfenced: None,
             is_imported: false,
             noted: None,
-            was_lost: false,
-        }
-    }
-
-    /// Has the server carry out a request by script, and returns its answer.
-    fn script(&mut self, operation: &Operation<'_>, request: &Request<'_>, limit: Limit<'_>) -> Result<Answer, Error> {
-        let answer = self.answer(operation, request, limit)?;
-        answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))
-    }
-
-    /// Returns the answer to a request, or the server's error instead. Finds out how the server lets this user run
-    /// scripts: by hash (EVALSHA), which a server that does not have the script refuses before anything is done; by text
-    /// (EVAL); and requests that only read also with the right to read alone (EVALSHA_RO and EVAL_RO, since Redis 7).
-    fn answer(
-        &mut self,
-        operation: &Operation<'_>,
-        request: &Request<'_>,
-        mut limit: Limit<'_>,
-    ) -> Result<Result<Answer, Unexpected>, Error> {
-        let key = self.key(operation);
-        let mut verb = if request.only_reads() { self.verb_of_reads() } else { self.verb() };
-        let (mut has_loaded, mut forgets, mut refusal) = (false, false, None);
-        let unexpected = loop {
-            let unexpected =
-                match self.answer_to(operation, request.only_reads(), &request.command(&key, verb), limit)? {
-                    Ok(answer) if forgets => return Ok(Ok(answer)),
-                    Ok(answer) if verb.reads => {
-                        self.reads = Some(verb);
-                        return Ok(Ok(answer));
-                    }
-                    Ok(answer) => {
-                        self.by_text = verb.by_text;
-                        return Ok(Ok(answer));
-                    }
-                    Err(unexpected) => unexpected,
-                };
-            if reply::lacks_script(&unexpected) && has_loaded && !forgets {
-                // It has lost the script again, or another server has replied: the text comes with this request.
-                (forgets, verb.by_text) = (true, true);
-            } else if reply::lacks_script(&unexpected) && !has_loaded {
-                // Nothing to undo if there is no reply; the request itself is short, so that a server reads what undoes
-                // it together with it.
-                if let Err(unexpected) = self.load(operation, verb, limit)? {
-                    break refusal.filter(|_| reply::denies(&unexpected)).unwrap_or(unexpected);
-                }
-                has_loaded = true;
-                if !request.is_renewal() {
-                    limit = self.for_another_reply(limit);
-                }
-            } else if !verb.by_text && reply::denies_command(&unexpected, verb.name()) {
-                verb.by_text = true;
-            } else if request.only_reads() && !verb.reads && reply::denies(&unexpected) {
-                verb = Verb { by_text: false, reads: true };
-                refusal = Some(unexpected);
-            } else if reply::denies(&unexpected) {
-                break refusal.unwrap_or(unexpected);
-            } else {
-                break unexpected;
-            }
-        };
-        self.judge(&unexpected);
-        Ok(Err(unexpected))
-    }
-
-    fn verb(&self) -> Verb {
-        Verb { by_text: self.by_text, reads: false }
-    }
-
-    fn verb_of_reads(&self) -> Verb {
-        self.reads.unwrap_or(self.verb())
-    }
-
-    /// Loads the script at the server that replied last.
-    fn load(
-        &mut self,
-        operation: &Operation<'_>,
-        verb: Verb,
-        limit: Limit<'_>,
-    ) -> Result<Result<(), Unexpected>, Error> {
-        let load = [request::load(verb)];
-        let replies = match self.client.sent_there().cloned() {
-            Some(there) => self.client.ask_there(&there, &load, limit),
-            None => self.client.ask_all(&load, limit),
-        };
-        let replies = replies.map_err(|no_reply| self.unanswered(operation, no_reply).of_read())?;
-        Ok(match replies.first() {
-            Some(refused @ Value::ServerError(_)) => Err(reply::unexpected(refused)),
-            _ => Ok(()),
-        })
-    }
-
-    /// Remembers a refusal to run scripts.
-    fn judge(&mut self, unexpected: &Unexpected) {
-        if reply::denies_command(unexpected, Verb::TEXT.name()) {
-            log::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.client));
-            self.denies_scripts = true;
-        }
-    }
-
-    /// Sends a script, and returns its answer or the server's error.
-    fn answer_to(
-        &mut self,
-        operation: &Operation<'_>,
-        only_reads: bool,
-        command: &Cmd,
-        limit: Limit<'_>,
-    ) -> Result<Result<Answer, Unexpected>, Error> {
-        self.turn_to(operation);
-        let reply = self.client.ask(command, limit).map_err(|no_reply| match only_reads {
-            true => self.unanswered(operation, no_reply).of_read(),
-            false => self.unanswered(operation, no_reply),
-        })?;
-        self.is_imported = self.client.sent_there().is_some();
-        let answer = Answer::of(reply);
-        self.runs_scripts |= answer.is_ok();
-        Ok(answer)
-    }
-
-    /// Runs an operation by script or, if the server runs no scripts for this user, by commands. Remembers a refusal
-    /// only if no script ever ran, and if the server permits the commands.
-    fn either<T>(
-        &mut self,
-        operation: &Operation<'_>,
-        by_script: impl FnOnce(&mut Server) -> Result<T, Error>,
-        by_commands: impl FnOnce(&mut Client, &str) -> Result<T, ScriptlessError>,
-    ) -> Result<T, Error> {
-        if self.runs_scripts || !self.denies_scripts {
-            self.denies_scripts = false;
-            let answer = by_script(self);
-            if !self.denies_scripts {
-                return answer;
-            }
-        }
-        self.turn_to(operation);
-        let key = self.key(operation);
-        let answer = by_commands(&mut self.client, &key);
-        self.is_imported = self.client.sent_there().is_some();
-        answer.map_err(|failed| {
-            let error = self.obstructed(operation, failed);
-            self.denies_scripts &= error.kind != ErrorKind::Refused;
-            error
-        })
-    }
-
-    /// Runs an operation by script, or not at all: without a script, nothing is safe beside SETNX clients, nor for a
-    /// share, there is no queue, and no run is recorded.
-    fn only_by_script<T>(
-        &mut self,
-        operation: &Operation<'_>,
-        claim: &Claim,
-        by_script: impl FnOnce(&mut Server) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.denies_scripts = false;
-        let answer = by_script(self);
-        if self.denies_scripts { Err(self.without_scripts(operation, needs(claim))) } else { answer }
-    }
-
-    /// Returns the error for a server that runs no scripts for this user; it says what needs them, and by which options.
-    fn without_scripts(&self, operation: &Operation<'_>, (needs, options): (&str, &str)) -> Error {
-        Error {
-            kind: ErrorKind::Misconfigured,
-            cause: format!("the server does not run scripts for us, and {needs}"),
-            hint: format!("let it run them (PERMISSIONS in nxlock(1)), or do without {options}"),
-            ..operation.misunderstood(&self.client, Unexpected::Shape)
         }
     }
 
@@ -300,13 +122,13 @@ impl Server {
         waiters: usize,
         limit: Limit<'_>,
     ) -> Result<(LockStatus, Vec<Token>), Error> {
-        let seen = self.either(
-            operation,
-            |server| match server.script_unless_moving(operation, &Request::inspect(among, waiters), limit)? {
-                Some(answer) => answer.status().ok_or_else(|| server.senseless(operation)),
-                None => server.look_moving(operation, limit),
+        let request = Request::inspect(among, waiters);
+        let seen = self.by_means(
+            |server| match server.script_unless_moving(operation, &request, limit)? {
+                Some(answer) => answer.status().ok_or_else(|| server.senseless(operation).into()),
+                None => Ok(server.look_moving(operation, limit)?),
             },
-            |client, key| scriptless::look(client, key, limit).map(with_tokens),
+            |server| server.look_plainly(operation, limit).map(with_tokens),
         );
         match seen {
             Err(error) if matches!(error.kind, ErrorKind::WrongType | ErrorKind::Damaged) => {
@@ -328,50 +150,57 @@ impl Server {
         operation: &Operation<'_>,
         limit: Limit<'_>,
     ) -> Result<(LockStatus, Vec<Token>), Error> {
-        let key = self.key(operation);
-        self.turn_to(operation);
-        let seen = scriptless::look(&mut self.client, &key, limit);
-        let (mut status, value) = seen.map_err(|failed| self.obstructed(operation, failed))?;
+        let (mut status, value) = self.look_plainly(operation, limit)?;
         if !matches!(status.state.kind, StateKind::WrongType(_)) {
             status.state.kind = StateKind::Damaged;
         }
         Ok(with_tokens((status, value)))
     }
 
-    fn obstructed(&self, operation: &Operation<'_>, failed: ScriptlessError) -> Error {
-        match failed {
-            ScriptlessError::NoReply(no_reply) => self.unanswered(operation, no_reply),
-            // The client follows redirects of the first reply; the key has moved after that.
-            ScriptlessError::Unexpected(unexpected)
-                if self.client.is_of_a_cluster() && reply::redirects(&unexpected) =>
-            {
-                let error = operation.misunderstood(&self.client, unexpected);
-                Error { kind: ErrorKind::Unavailable, hint: "try again soon".into(), ..error }
-            }
-            ScriptlessError::Unexpected(unexpected) => operation.misunderstood(&self.client, unexpected),
+    /// Returns the error for a refusal by the server, or for what is no reply to a plain command.
+    fn unexpected(&self, operation: &Operation<'_>, unexpected: Unexpected) -> Error {
+        // The client follows redirects of the first reply; the key has moved after that.
+        let has_moved = self.client.is_of_a_cluster() && reply::redirects(&unexpected);
+        let error = operation.misunderstood(&self.client, unexpected);
+        match has_moved {
+            true => Error { kind: ErrorKind::Unavailable, hint: "try again soon".into(), ..error },
+            false => error,
         }
     }
 
-    /// Runs RELEASE. Returns nothing if the token held the lock, and else the lock's state.
-    fn ours(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Option<LockState>, Error> {
+    /// Runs RELEASE.
+    fn release_by_script(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        limit: Limit<'_>,
+    ) -> Result<Released, ScriptError> {
         let request = Request::release(claim);
         let answer = match claim.token.is_share() {
-            true => self.script(operation, &request, limit)?,
-            false => match self.script_unless_moving(operation, &request, limit)? {
-                Some(answer) => answer,
-                None => {
-                    // Before somebody else can ask whether it was done.
-                    self.record(operation, claim, limit)?;
-                    return self.release_moving(operation, &claim.token, limit);
-                }
-            },
+            true => Some(self.script(operation, &request, limit)?),
+            false => self.script_unless_moving(operation, &request, limit)?,
         };
-        self.recorded(claim, &answer);
-        match answer.verdict() {
-            "released" => Ok(None),
-            "not_yours" => self.state(operation, &answer).map(Some),
-            _ => Err(self.senseless(operation)),
-        }
+        let (whose, was_lost) = match answer {
+            Some(answer) => {
+                let was_lost = self.recorded(claim, &answer);
+                let whose = match answer.verdict() {
+                    "released" => None,
+                    "not_yours" => Some(self.state(operation, &answer)?),
+                    _ => return Err(self.senseless(operation).into()),
+                };
+                (whose, was_lost)
+            }
+            None => {
+                // Before somebody else can ask whether it was done.
+                let was_lost = self.record(operation, claim, limit)?;
+                (self.release_moving(operation, &claim.token, limit)?, was_lost)
+            }
+        };
+        Ok(match whose {
+            None => Released::Done,
+            Some(state) if was_lost => Released::Lost(state),
+            Some(state) => Released::NotYours(state),
+        })
     }
 
     /// Runs RENEW.
@@ -381,7 +210,7 @@ impl Server {
         claim: &Claim,
         ttl: Ttl,
         limit: Limit<'_>,
-    ) -> Result<Renewed, Error> {
+    ) -> Result<Renewed, ScriptError> {
         let mut may_shorten = claim.may_shorten();
         loop {
             let asked = Moment::now();
@@ -397,7 +226,7 @@ impl Server {
                 may_shorten = true;
                 continue;
             }
-            return self.renewed(operation, claim, &answer, ttl.believed_until(asked));
+            return Ok(self.renewed(operation, claim, &answer, ttl.believed_until(asked))?);
         }
     }
 
@@ -424,20 +253,17 @@ impl Server {
     }
 
     fn release_as(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
-        self.was_lost = false;
-        let by_script = |server: &mut Server| server.ours(operation, claim, limit);
-        let whose = match claim.token.is_share() {
-            true => self.only_by_script(operation, claim, by_script),
-            false => self.either(operation, by_script, |client, key| scriptless::release(client, key, claim, limit)),
+        let by_script = |server: &mut Server| server.release_by_script(operation, claim, limit);
+        let released = match needs_scripts(claim).filter(|_| claim.token.is_share()) {
+            Some(needs) => self.only_by_script(operation, needs, by_script),
+            None => self.by_means(by_script, |server| server.release_plainly(operation, claim, limit)),
         };
-        if self.denies_scripts && whose.is_ok() {
-            recording::not_recorded(claim, &"the server does not run scripts for us any more");
+        match released {
+            Err(error) if error.kind == ErrorKind::WrongType => {
+                Ok(Released::NotYours(reply::wrong_type("another type")))
+            }
+            released => released,
         }
-        Ok(match not_a_lock(whose)? {
-            None => Released::Done,
-            Some(state) if self.was_lost => Released::Lost(state),
-            Some(state) => Released::NotYours(state),
-        })
     }
 
     /// Sends a release behind each request that was given up: if the server executes that only now, it executes the
@@ -448,7 +274,7 @@ impl Server {
         let is_in_doubt = self.client.is_in_doubt();
         if is_in_doubt {
             let key = self.prefix.key(&claim.name);
-            let mut undo = vec![Request::release(claim).command(&key, self.verb())];
+            let mut undo = vec![Request::release(claim).command(&key, self.means.verb())];
             if self.client.is_of_a_cluster() {
                 undo.extend(self.release_moving_there(claim));
             }
@@ -467,35 +293,6 @@ fn with_tokens((status, value): (LockStatus, Option<String>)) -> (LockStatus, Ve
     (status, value.filter(|_| is_held).and_then(|value| value.parse().ok()).into_iter().collect())
 }
 
-/// Returns whether a run that the claimant is part of may hold a share of a lock.
-fn may_share(claim: &Claim) -> bool {
-    claim.enclosing.iter().any(Token::is_share)
-}
-
-/// Returns whether nothing but scripts can grant a lock to this claim.
-fn needs_scripts(claim: &Claim) -> bool {
-    let Claim { token, recording, .. } = claim;
-    token.is_beside_setnx() || token.is_share() || token.supersedes() || recording.is_some()
-}
-
-/// Returns what of such a claim needs scripts, and the options that asked for it.
-fn needs(claim: &Claim) -> (&'static str, &'static str) {
-    match &claim.token {
-        token if token.is_beside_setnx() => ("beside SETNX clients nothing else is safe", "--setnx-compat"),
-        token if token.is_share() => ("sharing needs them", "--shared and --slots"),
-        token if token.supersedes() => ("the queue needs them", "--supersede"),
-        _ => ("a record of runs needs them", "--record and --unless-done"),
-    }
-}
-
-/// Turns a WRONGTYPE error into a state: a key of another type is nobody's lock.
-fn not_a_lock(whose: Result<Option<LockState>, Error>) -> Result<Option<LockState>, Error> {
-    match whose {
-        Err(error) if error.kind == ErrorKind::WrongType => Ok(Some(reply::wrong_type("another type"))),
-        whose => whose,
-    }
-}
-
 impl Server {
     pub fn acquire(
         &mut self,
@@ -507,10 +304,8 @@ impl Server {
         let operation = Operation::to("acquire", &claim.name);
         let by_script = |server: &mut Server| server.acquire_by_script(&operation, claim, ttl, mode, limit);
         let acquired = match needs_scripts(claim) {
-            true => self.only_by_script(&operation, claim, by_script),
-            false => {
-                self.either(&operation, by_script, |client, key| scriptless::acquire(client, key, claim, ttl, limit))
-            }
+            Some(needs) => self.only_by_script(&operation, needs, by_script),
+            None => self.by_means(by_script, |server| server.acquire_plainly(&operation, claim, ttl, limit)),
         }?;
         match &acquired {
             Acquired::Granted(_) => {
@@ -518,11 +313,6 @@ impl Server {
                     recording.noted = self.noted;
                 }
                 self.replicated(&operation, claim, ttl, limit)?;
-            }
-            // Commands show the lock's own key, which does not tell who shares it.
-            Acquired::Held(state, _) if self.denies_scripts && state.kind == StateKind::Shared && may_share(claim) => {
-                let needs = "it is shared, perhaps with this very script: only they can tell";
-                return Err(self.without_scripts(&operation, (needs, "--shared and --slots around it")));
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
             // The first two are of several servers only.
@@ -538,18 +328,14 @@ impl Server {
     pub fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         let operation = Operation::to("renew", &claim.name);
         let by_script = |server: &mut Server| server.renew_by_script(&operation, claim, ttl, limit);
-        let renewed = match claim.token.is_share() || claim.token.is_beside_setnx() {
-            true => self.only_by_script(&operation, claim, by_script),
-            false => {
-                self.either(&operation, by_script, |client, key| scriptless::renew(client, key, claim, ttl, limit))
-            }
+        let only_by_script = claim.token.is_share() || claim.token.is_beside_setnx();
+        let renewed = match needs_scripts(claim).filter(|_| only_by_script) {
+            Some(needs) => self.only_by_script(&operation, needs, by_script),
+            None => self.by_means(by_script, |server| server.renew_plainly(&operation, claim, ttl, limit)),
         };
         match renewed {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 Ok(Renewed::NotYours(reply::wrong_type("another type")))
-            }
-            Ok(Renewed::Kept(kept)) if self.denies_scripts => {
-                Ok(Renewed::Kept(Kept { asked_by: self.asker_by_command(claim, limit), ..kept }))
             }
             renewed => renewed,
         }
@@ -560,7 +346,7 @@ impl Server {
         let operation = Operation::to("record the run under", &claim.name);
         let soon = limit.no_later_than(Moment::now() + self.client.timeout / 4);
         let recorded = self.record(&operation, claim, soon);
-        let may_be_recorded = recorded.as_ref().map_or_else(|error| error.kind == ErrorKind::Unanswered, |()| true);
+        let may_be_recorded = recorded.as_ref().map_or_else(|error| error.kind == ErrorKind::Unanswered, |_| true);
         let in_doubt = |error: Error| match may_be_recorded && recording::has_ended(claim) {
             true => Error { kind: ErrorKind::Unanswered, ..error },
             false => error,
@@ -620,7 +406,7 @@ impl Server {
     }
 
     pub fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
-        let no_scripts = (self.denies_scripts && !self.runs_scripts)
+        let no_scripts = matches!(self.means, Means::Plain)
             .then(|| format!("{} does not run scripts for us: who waits, and the fence, are not known", self.client));
         Ok(self.doubtful_origin(limit)?.into_iter().chain(no_scripts).collect())
     }

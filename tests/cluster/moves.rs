@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::seeds::seed;
 use super::{MASTERS, are_served, line, listen_where_the_lock_is};
 use crate::support::turns::{
-    Turn, acquire, break_it, counted, fences_rise, grants, is_free, is_renewed, lock_status, next_holder, release, turn,
+    Turn, acquire, break_it, counted, fences_rise, grants, holder_id, is_free, is_renewed, lock_status, next_holder,
+    release, turn,
 };
 use crate::support::{Authority, Cluster, Nxlock, Running, answered, eventually};
 
@@ -186,6 +187,38 @@ fn a_lock_is_renewed_and_given_back_where_it_is_while_its_slot_is_on_its_way() {
     slot.ends();
     holder.leaves();
     eventually("it is free", || is_free(&cluster));
+}
+
+#[test]
+fn a_lock_is_renewed_in_time_though_the_node_that_is_about_to_have_it_hangs() {
+    let cluster = MASTERS.lend();
+    let holder = Turn::had(&cluster, &["-t", "3s"]);
+    let slot = cluster.begins_to_move(LOCK);
+    slot.carries(&[FENCE]);
+    slot.to().hang();
+    for _ in 0..4 {
+        eventually("its lease runs down", || slot.from().pttl(LOCK) < 2_300);
+        eventually("it is renewed", || slot.from().pttl(LOCK) > 2_500);
+    }
+    slot.to().resume();
+    slot.ends();
+    holder.leaves();
+}
+
+#[test]
+fn a_holder_is_asked_to_give_up_while_its_slot_is_on_its_way() {
+    let cluster = MASTERS.lend();
+    for carried in PARTS {
+        let holder = Turn::had(&cluster, &["-t", "3s"]);
+        let id = holder_id(&cluster);
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries(carried);
+        cluster.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+        holder.finish().exits(143);
+        slot.ends();
+        // What the holder has found expires by itself.
+        cluster.ask::<()>(&["DEL", WAITERS]);
+    }
 }
 
 const SHARES: &str = "{lock:job}:shares";

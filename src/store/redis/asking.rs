@@ -9,11 +9,8 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::Server;
-use super::client::Client;
-use super::moving;
 use super::reply::{self, Operation};
-use super::request::{Request, WAITERS};
-use super::scriptless::{self, ScriptlessError};
+use super::request::{Request, WAITERS, call_of_one};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::{Asker, Claim, LockName, StateKind, Token, Told, companion_key};
@@ -27,7 +24,7 @@ const LIVES: Duration = Duration::from_secs(80);
 /// How long to wait for the reply when a request is taken back: the server has what was sent.
 const REPLY: Duration = Duration::from_millis(250);
 /// The field of the waiters' key.
-const ASKED: &str = "asked";
+pub const ASKED: &str = "asked";
 
 impl Server {
     /// Returns whether a renewal of this claim is to say who asks its holder to give up.
@@ -38,13 +35,12 @@ impl Server {
     pub(super) fn ask_to_give_up(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
         let operation = Operation::to("ask for", name);
         let request = Request::ask(asker, Asking::ToGiveUp);
-        self.either(
-            &operation,
+        self.by_means(
             |server| match server.script_unless_moving(&operation, &request, limit)? {
                 Some(_) => Ok(()),
-                None => server.ask_moving(&operation, asker, limit),
+                None => Ok(server.ask_moving(&operation, asker, limit)?),
             },
-            |client, key| ask(client, key, asker, limit),
+            |server| server.ask_plainly(&operation, asker, limit),
         )
     }
 
@@ -53,8 +49,7 @@ impl Server {
         if self.look_moving(operation, limit)?.0.state.kind == StateKind::Shared {
             return Err(self.on_its_way(operation));
         }
-        let key = self.key(operation);
-        ask(&mut self.client, &key, asker, limit).map_err(|failed| self.obstructed(operation, failed))
+        self.ask_plainly(operation, asker, limit)
     }
 
     /// Takes a request back in one step: a later one, of another asker, is not its own. What is sent is executed whether
@@ -63,10 +58,12 @@ impl Server {
     pub(super) fn ask_no_more(&mut self, name: &LockName, asker: &Asker, limit: Limit<'_>) -> Result<(), Error> {
         let operation = Operation::to("ask no more for", name);
         let (key, request) = (self.key(&operation), Request::ask(asker, Asking::NoMore));
+        let fields = [("field", ASKED), ("value", &asked(asker)[..])];
+        let withdrawal = call_of_one("withdraw", &companion_key(&key, WAITERS), &fields);
         if self.client.is_in_doubt() {
-            let mut requests = vec![request.command(&key, self.verb())];
+            let mut requests = vec![request.command(&key, self.means.verb())];
             if self.client.is_of_a_cluster() {
-                requests.extend([cmd("ASKING"), withdrawal(&key, asker)]);
+                requests.extend([cmd("ASKING"), withdrawal.clone()]);
             }
             self.client.follow(&requests, limit, limit.until);
         }
@@ -74,58 +71,58 @@ impl Server {
         self.turn_to(&operation);
         self.client.reach(limit).map_err(|fault| self.unanswered(&operation, fault))?;
         let soon = limit.no_later_than(Moment::now() + REPLY);
-        self.either(
-            &operation,
+        self.by_means(
             |server| match server.script_unless_moving(&operation, &request, soon)? {
                 Some(_) => Ok(()),
-                None => server.script_of_one(&operation, &withdrawal(&key, asker), soon).map(drop),
+                None => server.script_of_one(&operation, &[withdrawal], soon).map(drop),
             },
-            |client, key| {
-                let waiters = companion_key(key, WAITERS);
-                scriptless::withdraw(client, &waiters, ASKED, &asked(asker), limit)
-            },
+            |server| server.ask_no_more_plainly(&operation, asker, limit),
         )
     }
 
     /// Returns who asks the holder of a claim to give up, where no script says so with the renewal. That nobody can find out
     /// is no reason to give up, nor to report the renewal late.
-    pub(super) fn asker_by_command(&mut self, claim: &Claim, limit: Limit<'_>) -> Option<Box<Told>> {
+    pub(super) fn asker(&mut self, claim: &Claim, limit: Limit<'_>) -> Option<Box<Told>> {
         if !self.hears_askers(claim) {
             return None;
         }
         let operation = Operation::to("see who asks for", &claim.name);
-        let waiters = companion_key(&self.key(&operation), WAITERS);
         let soon = limit.no_later_than(Moment::now() + REPLY);
-        let error = match self.client.ask(cmd("HGET").arg(waiters).arg(ASKED), soon) {
+        let error = match self.client.ask(&question(&self.key(&operation)), soon) {
             Ok(refusal @ Value::ServerError(_)) => operation.misunderstood(&self.client, reply::unexpected(&refusal)),
-            Ok(reply) => {
-                let asked = reply::text(&reply)?.into_raw();
-                let (id, by) = asked.split_once(' ')?;
-                let is_ours = claim.token.id().is_some_and(|own| own.as_str() == id);
-                return Token::read(by.as_bytes()).filter(|_| is_ours).map(Box::new);
-            }
+            Ok(reply) => return self.asker_in(&reply, claim),
             Err(no_reply) => self.unanswered(&operation, no_reply),
         };
         log::trace(format_args!("{error}"));
         None
     }
+
+    /// Returns who asks the holder of a claim to give up, from the reply to that question.
+    pub(super) fn asker_in(&self, reply: &Value, claim: &Claim) -> Option<Box<Told>> {
+        let asked = reply::text(reply)?.into_raw();
+        let (id, by) = asked.split_once(' ')?;
+        let is_ours = self.hears_askers(claim) && claim.token.id().is_some_and(|own| own.as_str() == id);
+        Token::read(by.as_bytes()).filter(|_| is_ours).map(Box::new)
+    }
 }
 
 /// Returns what the field says.
-fn asked(asker: &Asker) -> String {
+pub fn asked(asker: &Asker) -> String {
     format!("{} {}", asker.of, asker.by.as_str())
 }
 
-fn ask(client: &mut Client, key: &str, asker: &Asker, limit: Limit<'_>) -> Result<(), ScriptlessError> {
+/// Returns the command that reads the field.
+pub fn question(key: &str) -> Cmd {
+    let mut get = cmd("HGET");
+    get.arg(companion_key(key, WAITERS)).arg(ASKED);
+    get
+}
+
+/// Returns the commands that write the field.
+pub fn request(key: &str, asker: &Asker) -> [Cmd; 2] {
     let waiters = companion_key(key, WAITERS);
     let (mut set, mut expire) = (cmd("HSET"), cmd("PEXPIRE"));
     set.arg(&waiters).arg(ASKED).arg(asked(asker));
     expire.arg(&waiters).arg(u64::try_from(LIVES.as_millis()).unwrap_or(u64::MAX));
-    let replies = client.ask_all(&[set, expire], limit)?;
-    replies.into_iter().try_for_each(|reply| scriptless::refuse_error(reply).map(drop))
-}
-
-/// Returns the request that takes a request back at one key.
-fn withdrawal(key: &str, asker: &Asker) -> Cmd {
-    moving::call_of_one("withdraw", &companion_key(key, WAITERS), &[("field", ASKED), ("value", &asked(asker))])
+    [set, expire]
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::means::{ScriptError, needs_scripts};
 use super::queue::{QueueEntry, ServerClock};
 use super::reply::{Answer, Operation};
 use super::request::{Attempt, Request};
-use super::{AcquireMode, Acquired, Server, needs_scripts};
+use super::{AcquireMode, Acquired, Server};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, Prefix, Ttl};
@@ -23,7 +24,7 @@ impl Server {
         ttl: Ttl,
         mode: AcquireMode,
         limit: Limit<'_>,
-    ) -> Result<Acquired, Error> {
+    ) -> Result<Acquired, ScriptError> {
         let grace = self.grace(ttl);
         let in_cluster = self.client.is_of_a_cluster();
         let mut redirects = 0;
@@ -38,8 +39,8 @@ impl Server {
             let asked = Moment::now();
             // One script changes all keys of such a lock, or nothing does.
             let answer = match needs_scripts(claim) {
-                true => Some(self.script(operation, &request, limit)?),
-                false => self.script_unless_moving(operation, &request, limit)?,
+                Some(_) => Some(self.script(operation, &request, limit)?),
+                None => self.script_unless_moving(operation, &request, limit)?,
             };
             let Some(answer) = answer.filter(|answer| !is_grant(answer) || !self.may_be_unfenced(&claim.token)) else {
                 return self.acquire_moving(operation, claim, ttl, limit);
@@ -63,8 +64,8 @@ impl Server {
                 Ok(acquired)
             }
             Some(acquired) => Ok(acquired),
-            None if answer.verdict() == "done" && answer.run().is_none() => Err(self.unreadable(operation)),
-            None => Err(self.senseless(operation)),
+            None if answer.verdict() == "done" && answer.run().is_none() => Err(self.unreadable(operation).into()),
+            None => Err(self.senseless(operation).into()),
         }
     }
 
@@ -113,7 +114,7 @@ impl Server {
         self.entry = None;
         if !self.undo_outstanding(claim, limit) {
             // If this fails, the server forgets it in a day.
-            let _ = self.ours(operation, claim, limit);
+            let _ = self.release_by_script(operation, claim, limit);
         }
     }
 

@@ -4,6 +4,7 @@
 use redis::{Cmd, Value, cmd};
 
 use super::endpoint::Endpoint;
+use super::means::Means;
 use super::reply::{self, Answer, Operation};
 use super::request::{self, RUNS, Request};
 use super::{Server, WAITERS};
@@ -77,7 +78,7 @@ impl Server {
             *scan = self.begun(limit)?;
         }
         // Without scripts, the status of a lock takes several requests that belong together.
-        if self.denies_scripts {
+        if matches!(self.means, Means::Plain) {
             scan.strays.append(&mut scan.names);
         }
         if let Some(name) = scan.strays.last() {
@@ -153,7 +154,7 @@ impl Server {
 
     fn look_at_several(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Page, Error> {
         let first = scan.names.len().saturating_sub(TOGETHER);
-        let (verb, request) = (self.verb_of_reads(), Request::inspect(None, WAITERS));
+        let (verb, request) = (self.means.verb_of_reads(), Request::inspect(None, WAITERS));
         let asked = scan.names[first..].iter().map(|name| request.command(&self.prefix.key(name), verb));
         let asked: Vec<Cmd> = asked.collect();
         self.turn_to_shard(scan.shards.last());

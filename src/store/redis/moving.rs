@@ -8,15 +8,13 @@
 use redis::{Cmd, Value, cmd};
 
 use super::endpoint::Endpoint;
+use super::means::ScriptError;
 use super::reply::{self, Answer, Operation};
-use super::request::{self, QUEUE, Request, Verb, WAITERS, how};
-use super::scriptless::{self, ScriptlessError};
-use super::scripts::MOVING;
-use super::{Acquired, LockStatus, Renewed, Server, with_tokens};
+use super::request::{QUEUE, WAITERS, call_of_one, how};
+use super::{Acquired, LockStatus, Renewed, Server, asking, with_tokens};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Fence, LockState, SHARED_VALUE, StateKind, Token, Ttl, companion_key};
-use crate::log;
 use crate::store::{Kept, QueuePlace};
 use crate::text::Tainted;
 use crate::wait::Limit;
@@ -25,25 +23,6 @@ use crate::wait::Limit;
 const ROUNDS: usize = 4;
 
 impl Server {
-    /// Returns a script's reply; none if it did not run because some of its keys are moving. ACQUIRE and INSPECT may be
-    /// repeated whatever they have done, so for these an abort in the middle counts too.
-    pub(super) fn script_unless_moving(
-        &mut self,
-        operation: &Operation<'_>,
-        request: &Request<'_>,
-        limit: Limit<'_>,
-    ) -> Result<Option<Answer>, Error> {
-        match self.answer(operation, request, limit)? {
-            Err(unexpected)
-                if reply::is_parted(&unexpected) || (request.is_repeatable() && reply::is_cut_short(&unexpected)) =>
-            {
-                log::trace(format_args!("{} is moving the lock: asking for one key at a time", self.client));
-                Ok(None)
-            }
-            answer => answer.map(Some).map_err(|unexpected| operation.misunderstood(&self.client, unexpected)),
-        }
-    }
-
     /// Returns whether a grant may have no fence yet: it was requested one key at a time, and the sequence did not
     /// complete.
     pub(super) fn may_be_unfenced(&self, token: &Token) -> bool {
@@ -60,7 +39,7 @@ impl Server {
         claim: &Claim,
         ttl: Ttl,
         limit: Limit<'_>,
-    ) -> Result<Acquired, Error> {
+    ) -> Result<Acquired, ScriptError> {
         let ttl_ms = ttl.millis().to_string();
         let mut fenced: Option<(Fence, Moment)> = None;
         let mut granted_there: Option<Endpoint> = None;
@@ -68,8 +47,8 @@ impl Server {
             self.unfenced = Some(claim.token.clone());
             let asked = Moment::now();
             let key = self.key(operation);
-            let request = call_of_one("acquire", &key, &[("token", claim.token.as_str()), ("ttl", &ttl_ms)]);
-            let answer = self.script_of_one(operation, &request, limit)?;
+            let acquire = call_of_one("acquire", &key, &[("token", claim.token.as_str()), ("ttl", &ttl_ms)]);
+            let (answer, _) = self.script_of_one(operation, &[acquire], limit)?;
             self.round_trip = asked.elapsed();
             match answer.verdict() {
                 "granted" => match fenced {
@@ -79,8 +58,8 @@ impl Server {
                     }
                     _ => {
                         granted_there = self.client.sent_there().cloned();
-                        let request = call_of_one("fence", &companion_key(&key, "fence"), &[("ttl", &ttl_ms)]);
-                        let answer = self.script_of_one(operation, &request, limit)?;
+                        let raise = call_of_one("fence", &companion_key(&key, "fence"), &[("ttl", &ttl_ms)]);
+                        let (answer, _) = self.script_of_one(operation, &[raise], limit)?;
                         let fence = answer.fence().ok_or_else(|| self.senseless(operation))?;
                         fenced = Some((fence, ttl.believed_until(asked)));
                         self.leave_moving_queue(&key, &claim.token, limit);
@@ -103,15 +82,11 @@ impl Server {
                     }
                     return Ok(Acquired::Held(state, place));
                 }
-                _ => return Err(self.senseless(operation)),
+                _ => return Err(self.senseless(operation).into()),
             }
         }
-        Err(Error {
-            kind: ErrorKind::Unavailable,
-            action: operation.action(&self.client),
-            cause: "it was granted, and each time its lease had ended before it had a fence".into(),
-            hint: "try again soon".into(),
-        })
+        let why = "it was granted, and each time its lease had ended before it had a fence";
+        Err(self.until_it_has_arrived(operation, why).into())
     }
 
     /// Returns the state that a request for one key has seen; if the value is a bare number, with the record beside it.
@@ -164,8 +139,7 @@ impl Server {
             match ends.map_err(|no_reply| self.unanswered(operation, no_reply).of_read())? {
                 Value::Nil => {}
                 ends => {
-                    let unexpected =
-                        || self.obstructed(operation, ScriptlessError::Unexpected(reply::unexpected(&ends)));
+                    let unexpected = || self.unexpected(operation, reply::unexpected(&ends));
                     let ms = reply::integer(&ends).and_then(|ms| u64::try_from(ms).ok()).ok_or_else(unexpected)?;
                     if reply::instant_of_millis(ms).is_some_and(|ends| ends > now) {
                         return Ok(true);
@@ -176,8 +150,8 @@ impl Server {
         Ok(false)
     }
 
-    /// Renews the lock. What an old `SETNX` client has written over it is put back only when the slot has arrived: until then
-    /// the renewal is in doubt.
+    /// Renews the lock, by a request that names its own key alone: other nodes do not decide how long that takes. What an old
+    /// `SETNX` client has written over it is put back only when the slot has arrived: until then the renewal is in doubt.
     pub(super) fn renew_moving(
         &mut self,
         operation: &Operation<'_>,
@@ -185,37 +159,37 @@ impl Server {
         ttl: Ttl,
         may_shorten: bool,
         limit: Limit<'_>,
-    ) -> Result<Renewed, Error> {
+    ) -> Result<Renewed, ScriptError> {
         let (key, token, ttl_ms) = (self.key(operation), claim.token.as_str(), ttl.millis().to_string());
-        let asked = Moment::now();
         let fields = [("token", token), ("ttl", &ttl_ms[..]), ("how", how(may_shorten))];
-        let answer = self.script_of_one(operation, &call_of_one("renew", &key, &fields), limit)?;
+        // The grant made the fence last a day, so an attempt that fails does no harm.
+        let mut lengthen = cmd("PEXPIRE");
+        lengthen.arg(companion_key(&key, "fence")).arg(ttl.millis().saturating_mul(10).max(86_400_000));
+        let requests = [call_of_one("renew", &key, &fields), lengthen, asking::question(&key)];
+        let asked = Moment::now();
+        let (answer, replies) = self.script_of_one(operation, &requests, limit)?;
         if claim.token.is_beside_setnx()
             && answer.verdict() == "not_yours"
             && answer.state().is_some_and(|state| state.kind == StateKind::Legacy)
         {
-            return Err(Error {
-                kind: ErrorKind::Unavailable,
-                action: operation.action(&self.client),
-                cause: "an old client has written over it while the cluster is moving it".into(),
-                hint: "try again soon".into(),
-            });
+            let why = "an old client has written over it while the cluster is moving it";
+            return Err(self.until_it_has_arrived(operation, why).into());
         }
-        let renewed = match self.renewed(operation, claim, &answer, ttl.believed_until(asked))? {
+        Ok(match self.renewed(operation, claim, &answer, ttl.believed_until(asked))? {
             Renewed::NotYours(state) => {
                 Renewed::NotYours(self.with_owner(operation, state, answer.text("value"), limit))
             }
-            renewed => renewed,
-        };
-        let Renewed::Kept(kept) = renewed else { return Ok(renewed) };
-        // The grant made the fence last a day, so one attempt that fails does no harm.
-        let lasts = ttl.millis().saturating_mul(10).max(86_400_000);
-        let _ = self.client.ask(cmd("PEXPIRE").arg(companion_key(&key, "fence")).arg(lasts), limit);
-        if claim.token.is_beside_setnx() {
-            let own = call_of_one("own", &companion_key(&key, WAITERS), &[("token", token), ("ttl", &ttl_ms)]);
-            let _ = self.script_of_one(operation, &own, limit);
-        }
-        Ok(Renewed::Kept(Kept { asked_by: self.asker_by_command(claim, limit), ..kept }))
+            Renewed::Kept(kept) => {
+                self.own(operation, &claim.token, &ttl_ms, limit);
+                let asked_by = match replies.last() {
+                    // Another node has that key.
+                    None | Some(Value::ServerError(_)) => self.asker(claim, limit),
+                    Some(reply) => self.asker_in(reply, claim),
+                };
+                Renewed::Kept(Kept { asked_by, ..kept })
+            }
+            longer => longer,
+        })
     }
 
     /// Releases the lock. Returns its state if the token did not hold it.
@@ -224,20 +198,31 @@ impl Server {
         operation: &Operation<'_>,
         token: &Token,
         limit: Limit<'_>,
-    ) -> Result<Option<LockState>, Error> {
+    ) -> Result<Option<LockState>, ScriptError> {
         let key = self.key(operation);
-        let answer = self.script_of_one(operation, &release_of_one(&key, token), limit)?;
+        let answer = match self.script_of_one(operation, &[release_of_one(&key, token)], limit) {
+            Err(ScriptError::Failed(error)) if error.kind == ErrorKind::WrongType => {
+                return Ok(Some(reply::wrong_type("another type")));
+            }
+            answered => answered?.0,
+        };
         let whose = match answer.verdict() {
             "released" => None,
             "not_yours" => Some(self.state_moving(operation, &answer, limit)?),
-            _ => return Err(self.senseless(operation)),
+            _ => return Err(self.senseless(operation).into()),
         };
-        if token.is_beside_setnx() {
-            let fields = [("token", token.as_str()), ("ttl", "0")];
-            let _ = self.script_of_one(operation, &call_of_one("own", &companion_key(&key, WAITERS), &fields), limit);
-        }
+        self.own(operation, token, "0", limit);
         self.leave_moving_queue(&key, token, limit);
         Ok(whose)
+    }
+
+    /// Lets the record of a holder beside `SETNX` clients count for so many milliseconds more, or deletes it: 0.
+    fn own(&mut self, operation: &Operation<'_>, token: &Token, ttl_ms: &str, limit: Limit<'_>) {
+        if token.is_beside_setnx() {
+            let waiters = companion_key(&self.key(operation), WAITERS);
+            let own = call_of_one("own", &waiters, &[("token", token.as_str()), ("ttl", ttl_ms)]);
+            let _ = self.client.ask(&own, limit);
+        }
     }
 
     /// Removes a token from the queue, and the mark of a reservation. If that fails, what is left expires, and delays
@@ -262,10 +247,7 @@ impl Server {
         operation: &Operation<'_>,
         limit: Limit<'_>,
     ) -> Result<(LockStatus, Vec<Token>), Error> {
-        let key = self.key(operation);
-        self.turn_to(operation);
-        let seen = scriptless::look(&mut self.client, &key, limit);
-        let (mut status, value) = seen.map_err(|failed| self.obstructed(operation, failed))?;
+        let (mut status, value) = self.look_plainly(operation, limit)?;
         if let Some(value) = &value {
             status.state = self.with_owner(operation, status.state, value, limit);
         }
@@ -274,33 +256,17 @@ impl Server {
 
     /// Returns the error for an operation that needs all keys of the lock together.
     pub(super) fn on_its_way(&self, operation: &Operation<'_>) -> Error {
+        self.until_it_has_arrived(operation, "the cluster is moving it")
+    }
+
+    fn until_it_has_arrived(&self, operation: &Operation<'_>, why: &str) -> Error {
         Error {
             kind: ErrorKind::Unavailable,
             action: operation.action(&self.client),
-            cause: "the cluster is moving it".into(),
+            cause: why.into(),
             hint: "try again soon".into(),
         }
     }
-
-    /// Runs a script of one key.
-    pub(super) fn script_of_one(
-        &mut self,
-        operation: &Operation<'_>,
-        request: &Cmd,
-        limit: Limit<'_>,
-    ) -> Result<Answer, Error> {
-        let answer = self.answer_to(operation, false, request, limit)?;
-        answer.map_err(|unexpected| {
-            self.judge(&unexpected);
-            operation.misunderstood(&self.client, unexpected)
-        })
-    }
-}
-
-/// Returns the request that has a server run an operation on one key. With the text: it is short, and seldom used.
-pub(super) fn call_of_one(operation: &str, key: &str, fields: &[(&'static str, &str)]) -> Cmd {
-    let fields: Vec<_> = fields.iter().map(|&(field, value)| (field, value.into())).collect();
-    request::call(Verb::TEXT, &MOVING, &[key.to_owned()], operation, &fields)
 }
 
 fn release_of_one(key: &str, token: &Token) -> Cmd {

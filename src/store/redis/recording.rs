@@ -13,40 +13,31 @@ use crate::wait::Limit;
 
 impl Server {
     /// Records how the run of a claim ended, before the lock is kept or released without a script that does so. Warns if
-    /// that cannot be done: an error that no retry mends is no reason to keep the lock, nor to let it go.
+    /// that cannot be done: an error that no retry mends is no reason to keep the lock, nor to let it go. Returns whether
+    /// the record says that it had lost the lock.
     ///
     /// # Errors
     /// If a retry may succeed.
-    pub(super) fn record(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<(), Error> {
+    pub(super) fn record(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<bool, Error> {
         if !has_ended(claim) {
-            return Ok(());
+            return Ok(false);
         }
-        let recorded = match self.record_at_once(operation, claim, limit) {
+        let recorded = match self.script_unless_moving(operation, &Request::record(claim), limit) {
+            Ok(Some(answer)) => Ok(self.recorded(claim, &answer)),
             Ok(None) => self.record_moving(operation, claim, limit),
-            recorded => recorded.map(drop),
+            Err(failed) => Err(failed.into()),
         };
         match recorded {
             Err(error) if !error.is_retryable() => {
                 unrecorded(claim, &error);
-                Ok(())
+                Ok(false)
             }
             recorded => recorded,
         }
     }
 
-    /// Records the end by script; returns nothing if some of the lock's keys are moving.
-    fn record_at_once(
-        &mut self,
-        operation: &Operation<'_>,
-        claim: &Claim,
-        limit: Limit<'_>,
-    ) -> Result<Option<()>, Error> {
-        let answer = self.script_unless_moving(operation, &Request::record(claim), limit)?;
-        Ok(answer.map(|answer| self.recorded(claim, &answer)))
-    }
-
     /// Does the same one key at a time, while the keys of the lock are moving from one server to another.
-    fn record_moving(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<(), Error> {
+    fn record_moving(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<bool, Error> {
         let mut claim = claim.clone();
         let holder = self.look_moving(operation, limit)?.1;
         if let Some(recording) = &mut claim.recording
@@ -55,19 +46,17 @@ impl Server {
             recording.end = recording.end.map(RunEnd::without_the_lock);
         }
         let (key, request) = (self.key(operation), Request::record(&claim).of_runs());
-        let answer = self.answer_to(operation, false, &request.command(&key, Verb::TEXT), limit)?;
-        let answer = answer.map_err(|unexpected| operation.misunderstood(&self.client, unexpected))?;
-        self.recorded(&claim, &answer);
-        Ok(())
+        let (answer, _) = self.script_of_one(operation, &[request.command(&key, Verb::TEXT)], limit)?;
+        Ok(self.recorded(&claim, &answer))
     }
 
-    /// Takes what the record of a run says from a reply of a script that was to record its end. Warns if that has no
-    /// record: that is no reason to keep a lock.
-    pub(super) fn recorded(&mut self, claim: &Claim, answer: &Answer) {
-        self.was_lost = answer.text("outcome") == "lost";
+    /// Returns whether the record of a run says that it had lost the lock, from a reply of a script that was to record its
+    /// end. Warns if that has no record: that is no reason to keep a lock.
+    pub(super) fn recorded(&self, claim: &Claim, answer: &Answer) -> bool {
         if let Some(why) = answer.get("unrecorded").and_then(reply::text).filter(|why| !why.raw().is_empty()) {
             not_recorded(claim, &format_args!("{} says \"{why}\"", self.client));
         }
+        answer.text("outcome") == "lost"
     }
 
     /// Returns the error for a record that this version cannot read, which may be a newer one's.
@@ -83,12 +72,9 @@ impl Server {
 
     pub(super) fn recorded_runs(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
         let operation = Operation::to("read the history of", name);
-        self.denies_scripts = false;
-        let answer = self.script(&operation, &Request::history(), limit);
-        if self.denies_scripts {
-            return Err(self.without_scripts(&operation, ("the history needs them", "--history")));
-        }
-        let answer = answer?;
+        let needs = ("the history needs them", "--history");
+        let answer =
+            self.only_by_script(&operation, needs, |server| server.script(&operation, &Request::history(), limit))?;
         let (Some(lines), Some(vanished)) = (answer.get("ended").and_then(reply::bytes), answer.list("vanished"))
         else {
             return Err(self.senseless(&operation));

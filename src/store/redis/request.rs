@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::queue;
-use super::scripts::{LOCK, Script};
+use super::scripts::{LOCK, MOVING, Script};
 use crate::lock::{Asker, Claim, Fence, HolderId, Token, Ttl, companion_key};
 use crate::store::{AcquireMode, Asking};
 
@@ -226,7 +226,7 @@ impl Verb {
 }
 
 /// Returns the request that has a server run a script.
-pub fn call<'a>(
+fn call<'a>(
     verb: Verb,
     script: &Script,
     keys: &[String],
@@ -243,6 +243,13 @@ pub fn call<'a>(
         call.arg(*field).arg(value.as_ref());
     }
     call
+}
+
+/// Returns the request that has a server run an operation of moving.lua on one key. With the text: it is short, and seldom
+/// used.
+pub fn call_of_one(operation: &str, key: &str, fields: &[(&'static str, &str)]) -> Cmd {
+    let fields: Vec<_> = fields.iter().map(|&(field, value)| (field, value.into())).collect();
+    call(Verb::TEXT, &MOVING, &[key.to_owned()], operation, &fields)
 }
 
 /// Returns the request that loads lock.lua, and changes nothing.

@@ -1,0 +1,338 @@
+//! A server that runs no scripts for this user: exclusive locks by plain commands, without queue and fence.
+//!
+//! Uses the same key as scripts do, and compares as they do: by WATCH and MULTI, never by GET and then DEL.
+
+use std::io;
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+
+use super::client::Client;
+use super::fault::{Fault, NoReply};
+use super::reply::{self, Operation, Unexpected};
+use super::request::WAITERS;
+use super::{Server, asking, recording};
+use crate::clock::{Moment, wall};
+use crate::error::Error;
+use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Token, Ttl, companion_key};
+use crate::store::{Acquired, Kept, LockStatus, QueuePlace, Released, Renewed};
+use crate::wait::Limit;
+
+impl Server {
+    pub(super) fn acquire_plainly(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        ttl: Ttl,
+        limit: Limit<'_>,
+    ) -> Result<Acquired, Error> {
+        let acquired = self.plainly(operation, limit, |lock| lock.acquire(claim, ttl))?;
+        match &acquired {
+            // The lock's own key does not tell who shares it.
+            Acquired::Held(state, _)
+                if state.kind == StateKind::Shared && claim.enclosing.iter().any(Token::is_share) =>
+            {
+                let needs = "it is shared, perhaps with this very script: only they can tell";
+                Err(self.without_scripts(operation, (needs, "--shared and --slots around it")))
+            }
+            _ => Ok(acquired),
+        }
+    }
+
+    pub(super) fn renew_plainly(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        ttl: Ttl,
+        limit: Limit<'_>,
+    ) -> Result<Renewed, Error> {
+        Ok(match self.plainly(operation, limit, |lock| lock.renew(claim, ttl))? {
+            Renewed::Kept(kept) => Renewed::Kept(Kept { asked_by: self.asker(claim, limit), ..kept }),
+            renewed => renewed,
+        })
+    }
+
+    pub(super) fn release_plainly(
+        &mut self,
+        operation: &Operation<'_>,
+        claim: &Claim,
+        limit: Limit<'_>,
+    ) -> Result<Released, Error> {
+        let whose = self.plainly(operation, limit, |lock| lock.release(claim))?;
+        recording::not_recorded(claim, &"the server does not run scripts for us any more");
+        Ok(whose.map_or(Released::Done, Released::NotYours))
+    }
+
+    /// Returns the status that the lock's own key shows, and its value if that is text.
+    pub(super) fn look_plainly(
+        &mut self,
+        operation: &Operation<'_>,
+        limit: Limit<'_>,
+    ) -> Result<(LockStatus, Option<String>), Error> {
+        let alone = |(state, value)| (LockStatus { state, queue: Vec::new() }, value);
+        self.plainly(operation, limit, |lock| lock.look().map(alone))
+    }
+
+    /// Asks the holder to give up, if it holds the lock alone.
+    pub(super) fn ask_plainly(
+        &mut self,
+        operation: &Operation<'_>,
+        asker: &Asker,
+        limit: Limit<'_>,
+    ) -> Result<(), Error> {
+        self.plainly(operation, limit, |lock| lock.ask(asker))
+    }
+
+    /// Takes that back, if no later request has replaced it.
+    pub(super) fn ask_no_more_plainly(
+        &mut self,
+        operation: &Operation<'_>,
+        asker: &Asker,
+        limit: Limit<'_>,
+    ) -> Result<(), Error> {
+        self.plainly(operation, limit, |lock| lock.ask_no_more(asker))
+    }
+
+    fn plainly<T>(
+        &mut self,
+        operation: &Operation<'_>,
+        limit: Limit<'_>,
+        run: impl FnOnce(&mut Lock<'_>) -> Result<T, PlainError>,
+    ) -> Result<T, Error> {
+        self.turn_to(operation);
+        let key = self.key(operation);
+        let done = run(&mut Lock { client: &mut self.client, key, limit });
+        self.is_imported = self.client.sent_there().is_some();
+        done.map_err(|failed| match failed {
+            PlainError::NoReply(no_reply) => self.unanswered(operation, no_reply),
+            PlainError::Unexpected(unexpected) => self.unexpected(operation, unexpected),
+        })
+    }
+}
+
+/// A lock as one operation uses it: by its own key.
+struct Lock<'a> {
+    client: &'a mut Client,
+    key: String,
+    limit: Limit<'a>,
+}
+
+/// The reason for a missing result.
+enum PlainError {
+    NoReply(NoReply),
+    Unexpected(Unexpected),
+}
+
+impl From<NoReply> for PlainError {
+    fn from(no_reply: NoReply) -> PlainError {
+        PlainError::NoReply(no_reply)
+    }
+}
+
+/// The change to a key whose value is the claim's token.
+#[derive(Clone, Copy)]
+enum Change {
+    Renew(Ttl),
+    /// Renew, but never move the expiry nearer.
+    Prolong(Ttl),
+    Release,
+}
+
+/// The result of a change.
+enum Done {
+    Ours,
+    /// Ours, with an expiry later than requested: unchanged.
+    Longer(Duration),
+    NotOurs(LockState),
+}
+
+/// Maximum attempts at a transaction while other clients touch the key.
+const ROUNDS: usize = 8;
+
+impl Lock<'_> {
+    /// Requests the lock, as any plain client does.
+    fn acquire(&mut self, claim: &Claim, ttl: Ttl) -> Result<Acquired, PlainError> {
+        let mut set = cmd("SET");
+        set.arg(&self.key).arg(claim.token.as_str()).arg("NX").arg("PX").arg(ttl.millis());
+        let asked = Moment::now();
+        let granted = || {
+            let until = ttl.believed_until(asked);
+            Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None, slot: None })
+        };
+        let [set, get, pttl] = three(self.client.ask_all(&[set, self.get(), self.pttl()], self.limit)?)?;
+        if let Value::Okay = refuse_error(set)? {
+            return Ok(granted());
+        }
+        let value = refuse_error(get)?;
+        // Ours already, by a request whose reply was lost. The time of that grant is unknown, so the ttl starts anew.
+        if is(&value, claim) && matches!(self.transact(claim, Change::Renew(ttl))?, Done::Ours) {
+            return Ok(granted());
+        }
+        let (state, place) = (seen(&value, &refuse_error(pttl)?), QueuePlace { position: 0, length: 0 });
+        Ok(match reply::bytes(&value).is_some_and(|value| claim.is_enclosed_by(value)) {
+            true => Acquired::Nested(state, place),
+            false => Acquired::Held(state, place),
+        })
+    }
+
+    /// Sets the expiry to a full ttl from now, if the token holds the lock.
+    fn renew(&mut self, claim: &Claim, ttl: Ttl) -> Result<Renewed, PlainError> {
+        let asked = Moment::now();
+        let change = if claim.may_shorten() { Change::Renew(ttl) } else { Change::Prolong(ttl) };
+        Ok(match self.transact(claim, change)? {
+            Done::Ours => Renewed::Kept(Kept::until(ttl.believed_until(asked))),
+            Done::Longer(left) => Renewed::Longer(left),
+            Done::NotOurs(state) => Renewed::NotYours(state),
+        })
+    }
+
+    /// Releases the lock. Returns its state if the token did not hold it.
+    fn release(&mut self, claim: &Claim) -> Result<Option<LockState>, PlainError> {
+        Ok(match self.transact(claim, Change::Release)? {
+            Done::Ours | Done::Longer(_) => None,
+            Done::NotOurs(state) => Some(state),
+        })
+    }
+
+    fn look(&mut self) -> Result<(LockState, Option<String>), PlainError> {
+        let question = [self.on("TYPE"), self.get(), self.pttl()];
+        let mut rounds = 0..ROUNDS;
+        let [kind, get, pttl] = loop {
+            let replies = three(self.client.ask_all(&question, self.limit).map_err(NoReply::of_read)?)?;
+            // A cluster may move the key to another node between two of the requests, and the client follows a redirect in
+            // the first reply only.
+            let has_moved = self.client.is_of_a_cluster() && replies.iter().any(redirects);
+            if !has_moved || rounds.next().is_none() {
+                break replies;
+            }
+        };
+        match reply::text(&refuse_error(kind)?) {
+            Some(kind) if matches!(kind.raw(), "string" | "none") => {
+                let value = refuse_error(get)?;
+                Ok((seen(&value, &refuse_error(pttl)?), reply::text(&value).map(|value| value.raw().to_owned())))
+            }
+            Some(other) => Ok((reply::wrong_type(other.raw()), None)),
+            None => Err(PlainError::Unexpected(Unexpected::Shape)),
+        }
+    }
+
+    /// Asks the holder to give up, by the field that a holder looks at.
+    fn ask(&mut self, asker: &Asker) -> Result<(), PlainError> {
+        let replies = self.client.ask_all(&asking::request(&self.key, asker), self.limit)?;
+        replies.into_iter().try_for_each(|reply| refuse_error(reply).map(drop))
+    }
+
+    fn ask_no_more(&mut self, asker: &Asker) -> Result<(), PlainError> {
+        let waiters = companion_key(&self.key, WAITERS);
+        for _ in 0..ROUNDS {
+            let (mut watch, mut delete) = (cmd("WATCH"), cmd("HDEL"));
+            watch.arg(&waiters);
+            delete.arg(&waiters).arg(asking::ASKED);
+            let compare = [watch, asking::question(&self.key)];
+            let mut replies = self.client.ask_all(&compare, self.limit)?.into_iter();
+            refuse_error(replies.next().unwrap_or(Value::Nil))?;
+            let found = refuse_error(replies.next().unwrap_or(Value::Nil))?;
+            if reply::bytes(&found) != Some(asking::asked(asker).as_bytes()) {
+                return Ok(());
+            }
+            let [begun, queued, done] = three(self.client.exec_on(&[delete], self.limit)?)?;
+            refuse_error(begun)?;
+            refuse_error(queued)?;
+            if let Value::Array(_) = refuse_error(done)? {
+                return Ok(());
+            }
+        }
+        Err(busy())
+    }
+
+    /// Compares and acts in one step: EXEC does nothing if another client touched the key since WATCH.
+    fn transact(&mut self, claim: &Claim, change: Change) -> Result<Done, PlainError> {
+        for _ in 0..ROUNDS {
+            let compare = [self.on("WATCH"), self.get(), self.pttl()];
+            let [watched, get, pttl] = three(self.client.ask_all(&compare, self.limit).map_err(NoReply::of_read)?)?;
+            refuse_error(watched)?;
+            let value = refuse_error(get)?;
+            let seen = seen(&value, &refuse_error(pttl)?);
+            if !is(&value, claim) {
+                return Ok(Done::NotOurs(seen));
+            }
+            let act = match (change, seen.expiry.left()) {
+                (Change::Prolong(ttl), Some(left)) if left > ttl.get() => return Ok(Done::Longer(left)),
+                (Change::Renew(ttl) | Change::Prolong(ttl), _) => {
+                    let mut expire = self.on("PEXPIRE");
+                    expire.arg(ttl.millis());
+                    expire
+                }
+                (Change::Release, _) => self.on("DEL"),
+            };
+            let [begun, queued, done] = three(self.client.exec_on(&[act], self.limit)?)?;
+            refuse_error(begun)?;
+            // The key has moved to another server since WATCH, so nothing was done.
+            if redirects(&queued) || redirects(&done) {
+                continue;
+            }
+            refuse_error(queued)?;
+            match refuse_error(done)? {
+                Value::Array(results) => {
+                    let result = results.into_iter().next().unwrap_or(Value::Nil);
+                    if let Value::Int(1) = refuse_error(result)? {
+                        return Ok(Done::Ours);
+                    }
+                }
+                // Touched in between: perhaps the key has just expired, so look again.
+                Value::Nil => {}
+                _ => return Err(PlainError::Unexpected(Unexpected::Shape)),
+            }
+        }
+        Err(busy())
+    }
+
+    fn get(&self) -> Cmd {
+        self.on("GET")
+    }
+
+    fn pttl(&self) -> Cmd {
+        self.on("PTTL")
+    }
+
+    /// Returns a command on the key.
+    fn on(&self, name: &str) -> Cmd {
+        let mut command = cmd(name);
+        command.arg(&self.key);
+        command
+    }
+}
+
+fn is(value: &Value, claim: &Claim) -> bool {
+    reply::bytes(value) == Some(claim.token.as_str().as_bytes())
+}
+
+fn redirects(reply: &Value) -> bool {
+    reply::redirects(&reply::unexpected(reply))
+}
+
+fn busy() -> PlainError {
+    let busy = "the key was changed again and again while it was compared";
+    PlainError::NoReply(Fault::Ended(io::Error::other(busy)).into())
+}
+
+fn seen(value: &Value, pttl: &Value) -> LockState {
+    match reply::bytes(value) {
+        None => LockState::free(None),
+        Some(value) => {
+            let ttl = reply::integer(pttl).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+            LockState::of_value(value, ttl, None, wall())
+        }
+    }
+}
+
+fn three(replies: Vec<Value>) -> Result<[Value; 3], PlainError> {
+    replies.try_into().map_err(|_| PlainError::Unexpected(Unexpected::Shape))
+}
+
+fn refuse_error(reply: Value) -> Result<Value, PlainError> {
+    match reply {
+        Value::ServerError(_) => Err(PlainError::Unexpected(reply::unexpected(&reply))),
+        other => Ok(other),
+    }
+}
