@@ -47,7 +47,7 @@ struct Ballot {
     /// Used for this ballot only: its undo can never take away a vote of another ballot, however late it arrives.
     token: Token,
     /// Its votes have not been given up.
-    stands: bool,
+    is_cast: bool,
 }
 
 impl Quorum {
@@ -83,11 +83,11 @@ impl Quorum {
         &mut self,
         votes: &mut Votes,
         request: &Request,
-        whom: impl Fn(usize) -> bool,
+        nodes: impl Fn(usize) -> bool,
         patience: (Limit<'_>, Stragglers),
         enough: impl Fn(&Votes) -> bool,
     ) -> Result<(), Error> {
-        self.fanout()?.ask(votes, request, whom, patience, enough).map_err(|error| unable(&error))
+        self.fanout()?.ask(votes, request, nodes, patience, enough).map_err(|error| unable(&error))
     }
 
     fn too_few(&self, verb: &str, name: Option<&LockName>, votes: &Votes) -> Error {
@@ -125,8 +125,8 @@ impl Quorum {
         }
         let is_decided = |votes: &Votes| {
             let is_lost = votes.count(is_granted) + votes.open() < votes.quorum();
-            let is_told = || tally::is_clear(votes) || verdict(votes).kind == StateKind::Contested;
-            votes.has_quorum(is_granted) || (is_lost && is_told())
+            let is_known = || tally::is_clear(votes) || verdict(votes).kind == StateKind::Contested;
+            votes.has_quorum(is_granted) || (is_lost && is_known())
         };
         let patience = (limit, Stragglers::LeftBehind);
         self.go_on(&mut votes, &acquire, |node| Some(node) != gate, patience, is_decided)?;
@@ -174,9 +174,9 @@ impl Quorum {
     }
 
     fn begin_ballot(&mut self, claim: &mut Claim) -> Result<(), Error> {
-        if let Some(Ballot { token, stands }) = self.ballot.take() {
+        if let Some(Ballot { token, is_cast }) = self.ballot.take() {
             let before = Claim { token, ..claim.clone() };
-            if stands {
+            if is_cast {
                 self.give_up(&before, |_| true);
             }
             if before.token == claim.token {
@@ -184,7 +184,7 @@ impl Quorum {
                 claim.token = renamed.map_err(|error| Error::internal("cannot vote", &format!("{error:#}")))?;
             }
         }
-        self.ballot = Some(Ballot { token: claim.token.clone(), stands: true });
+        self.ballot = Some(Ballot { token: claim.token.clone(), is_cast: true });
         self.fanout()?.begin();
         Ok(())
     }
@@ -277,16 +277,16 @@ impl Quorum {
             !matches!(votes.of(node), Some(Answer::Held(_) | Answer::Nested(_) | Answer::Spared))
         });
         if let Some(ballot) = &mut self.ballot {
-            ballot.stands = false;
+            ballot.is_cast = false;
         }
     }
 
     /// Sends the undo of a ballot's votes, and waits for no reply.
-    fn give_up(&mut self, claim: &Claim, whom: impl Fn(usize) -> bool) {
+    fn give_up(&mut self, claim: &Claim, nodes: impl Fn(usize) -> bool) {
         let until = Moment::now() + self.timeout;
         if let Some(fanout) = &mut self.fanout {
             fanout.close();
-            fanout.put(&Request::Undo(claim.clone()), until, whom);
+            fanout.put(&Request::Undo(claim.clone()), until, nodes);
         }
     }
 

@@ -113,16 +113,16 @@ impl Server {
         operation.misunderstood(&self.client, Unexpected::Shape)
     }
 
-    /// Returns the status of a lock with at most so many waiters, and the tokens of its holders, `among` them this one if
-    /// there are too many.
+    /// Returns the status of a lock with at most so many waiters, and the tokens of its holders. If they are too many, it
+    /// includes the one known as `id`.
     fn look(
         &mut self,
         operation: &Operation<'_>,
-        among: Option<&HolderId>,
+        id: Option<&HolderId>,
         waiters: usize,
         limit: Limit<'_>,
     ) -> Result<(LockStatus, Vec<Token>), Error> {
-        let request = Request::inspect(among, waiters);
+        let request = Request::inspect(id, waiters);
         let seen = self.by_means(
             |server| match server.script_unless_moving(operation, &request, limit)? {
                 Some(answer) => answer.status().ok_or_else(|| server.senseless(operation).into()),
@@ -221,7 +221,7 @@ impl Server {
                 None => return self.renew_moving(operation, claim, ttl, may_shorten, limit),
             };
             // A bare number does not say whether a process renews the lock, but its record does.
-            let owner = answer.told("owner");
+            let owner = answer.who("owner");
             if !may_shorten && owner.is_some_and(|owner| owner.terms.upkeep == Upkeep::LeaseOnly) {
                 may_shorten = true;
                 continue;
@@ -240,7 +240,7 @@ impl Server {
     ) -> Result<Renewed, Error> {
         match answer.verdict() {
             "kept" => {
-                let asked_by = answer.told("asked_by").filter(|_| self.hears_askers(claim)).map(Box::new);
+                let asked_by = answer.who("asked_by").filter(|_| self.hears_askers(claim)).map(Box::new);
                 Ok(Renewed::Kept(Kept { until, put_back: answer.says("put_back"), asked_by }))
             }
             "longer" => {
@@ -397,12 +397,12 @@ impl Server {
     }
 
     fn look_at(&mut self, name: &LockName, what: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        let (among, waiters) = match what {
+        let (id, waiters) = match what {
             Look::All => (None, WAITERS),
             Look::Holder(id) => (Some(id), WAITERS),
             Look::Holders => (None, 0),
         };
-        Ok(self.look(&Operation::to("inspect", name), among, waiters, limit)?.0)
+        Ok(self.look(&Operation::to("inspect", name), id, waiters, limit)?.0)
     }
 
     pub fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {

@@ -12,7 +12,7 @@ pub fn probe(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> Prob
     let mut servers: Vec<ProbedServer> = Vec::with_capacity(endpoints.len());
     let distinct = Distinct::default();
     for endpoint in endpoints {
-        let mut server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).among(&distinct);
+        let mut server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).with_distinct(&distinct);
         match server.probe(Limit::until(Moment::now() + timeout)) {
             Ok(examination) => servers.extend(examination.servers),
             Err(error) => {

@@ -73,7 +73,7 @@ impl Fanout {
         let distinct = Distinct::default();
         let now = Moment::now();
         let start = |(at, endpoint): (usize, &Endpoint)| {
-            let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).among(&distinct);
+            let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).with_distinct(&distinct);
             let jobs = node::start(at, server, end.try_clone()?, Arc::clone(&closed), answers.another()?)?;
             Ok(Member { jobs, unanswered: 0, asked: now, took: Duration::ZERO, late_since: None })
         };
@@ -106,7 +106,7 @@ impl Fanout {
         &mut self,
         votes: &mut Votes,
         request: &Request,
-        whom: impl Fn(usize) -> bool,
+        nodes: impl Fn(usize) -> bool,
         (limit, others): (Limit<'_>, Stragglers),
         enough: impl Fn(&Votes) -> bool,
     ) -> io::Result<()> {
@@ -118,23 +118,23 @@ impl Fanout {
         // A ballot among fewer nodes than a quorum could neither be won nor tell anything.
         let asked = self.members.iter().filter(|member| !member.is_to_be_spared()).count();
         let spared = |member: &Member| is_vote && asked >= votes.quorum() && member.is_to_be_spared();
-        let whom: Vec<bool> = (0..self.members.len()).map(whom).collect();
+        let wanted: Vec<bool> = (0..self.members.len()).map(nodes).collect();
         let spared: Vec<bool> = self.members.iter().map(spared).collect();
-        for node in (0..self.members.len()).filter(|node| whom[*node]) {
+        for node in (0..self.members.len()).filter(|node| wanted[*node]) {
             votes.retract(node);
             if spared[node] {
                 votes.cast(node, Answer::Spared);
             }
         }
-        self.put(request, limit.until, |node| whom[node] && !spared[node]);
-        self.hear(votes, limit, others, enough)
+        self.put(request, limit.until, |node| wanted[node] && !spared[node]);
+        self.collect(votes, limit, others, enough)
     }
 
     /// Sends a request to some nodes, without waiting.
-    pub fn put(&mut self, request: &Request, until: Moment, whom: impl Fn(usize) -> bool) {
+    pub fn put(&mut self, request: &Request, until: Moment, nodes: impl Fn(usize) -> bool) {
         self.question += 1;
         let now = Moment::now();
-        for (_, member) in self.members.iter_mut().enumerate().filter(|(node, _)| whom(*node)) {
+        for (_, member) in self.members.iter_mut().enumerate().filter(|(node, _)| nodes(*node)) {
             let job = Job { question: self.question, round: self.round, request: request.clone(), asked: now, until };
             // A thread that is gone has panicked, and does not reply.
             let is_sent = member.jobs.send(job).is_ok();
@@ -144,7 +144,7 @@ impl Fanout {
     }
 
     /// Collects replies until there are enough.
-    fn hear(
+    fn collect(
         &mut self,
         votes: &mut Votes,
         limit: Limit<'_>,

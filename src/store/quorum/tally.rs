@@ -316,49 +316,49 @@ mod tests {
     }
 
     /// Returns the kind of state, the holder's letter, and the seconds left.
-    fn told(text: &str) -> (StateKind, Option<char>, Option<u64>) {
-        let told = verdict(&votes(text));
-        let who = told.holder.and_then(|holder| holder.id.as_str().chars().next());
-        (told.kind, who, told.expiry.left().map(|left| left.as_secs()))
+    fn shown(text: &str) -> (StateKind, Option<char>, Option<u64>) {
+        let state = verdict(&votes(text));
+        let who = state.holder.and_then(|holder| holder.id.as_str().chars().next());
+        (state.kind, who, state.expiry.left().map(|left| left.as_secs()))
     }
 
     #[test]
     fn who_has_more_than_half_holds_it_for_as_long_as_that_lasts() {
-        assert_eq!(told("a9 a5 a7 - -"), (StateKind::Held, Some('a'), Some(5)));
-        assert_eq!(told("a9 a5 a7 a8 -"), (StateKind::Held, Some('a'), Some(7)));
-        assert_eq!(told("a9 b5 a7 ! a1"), (StateKind::Held, Some('a'), Some(1)));
-        assert_eq!(told("a9 a8 a7 !"), (StateKind::Held, Some('a'), Some(7)), "of four, three");
-        assert_eq!(told("x9 x8 x7 - !"), (StateKind::Foreign, None, Some(7)));
-        assert_eq!(told("x x x - -"), (StateKind::NoExpiry, None, None));
+        assert_eq!(shown("a9 a5 a7 - -"), (StateKind::Held, Some('a'), Some(5)));
+        assert_eq!(shown("a9 a5 a7 a8 -"), (StateKind::Held, Some('a'), Some(7)));
+        assert_eq!(shown("a9 b5 a7 ! a1"), (StateKind::Held, Some('a'), Some(1)));
+        assert_eq!(shown("a9 a8 a7 !"), (StateKind::Held, Some('a'), Some(7)), "of four, three");
+        assert_eq!(shown("x9 x8 x7 - !"), (StateKind::Foreign, None, Some(7)));
+        assert_eq!(shown("x x x - -"), (StateKind::NoExpiry, None, None));
     }
 
     #[test]
     fn where_more_than_half_have_nothing_it_is_free() {
-        assert_eq!(told("- - - a9 a9").0, StateKind::Free);
-        assert_eq!(told("- - + a9 !").0, StateKind::Free, "what was granted to us is given back");
-        assert_eq!(told("- - -").0, StateKind::Free);
+        assert_eq!(shown("- - - a9 a9").0, StateKind::Free);
+        assert_eq!(shown("- - + a9 !").0, StateKind::Free, "what was granted to us is given back");
+        assert_eq!(shown("- - -").0, StateKind::Free);
     }
 
     #[test]
     fn where_nobody_has_more_than_half_it_is_contested_until_a_majority_can_be_free() {
-        assert_eq!(told("a9 a8 b7 b6 -"), (StateKind::Contested, Some('a'), Some(7)));
-        assert_eq!(told("a9 a8 - -"), (StateKind::Contested, Some('a'), Some(8)));
-        assert_eq!(told("a9 b8 c7"), (StateKind::Contested, Some('a'), Some(8)));
-        assert_eq!(told("x x - - a9"), (StateKind::Contested, None, Some(9)));
-        assert_eq!(told("x x x1 - a"), (StateKind::Contested, None, None), "most of them do not end");
+        assert_eq!(shown("a9 a8 b7 b6 -"), (StateKind::Contested, Some('a'), Some(7)));
+        assert_eq!(shown("a9 a8 - -"), (StateKind::Contested, Some('a'), Some(8)));
+        assert_eq!(shown("a9 b8 c7"), (StateKind::Contested, Some('a'), Some(8)));
+        assert_eq!(shown("x x - - a9"), (StateKind::Contested, None, Some(9)));
+        assert_eq!(shown("x x x1 - a"), (StateKind::Contested, None, None), "most of them do not end");
         assert_eq!(verdict(&votes("x x x1 - a")).expiry, Expiry::Never);
     }
 
     #[test]
     fn what_those_could_decide_that_do_not_answer_is_unknown() {
-        assert_eq!(told("a9 a8 - ! -"), (StateKind::Unknown, Some('a'), None));
-        assert_eq!(told("a9 a8 b7 b6 !"), (StateKind::Unknown, Some('a'), None));
-        assert_eq!(told("a9 - - ! !").0, StateKind::Unknown);
-        assert_eq!(told("! ! ! ! !").0, StateKind::Unknown);
+        assert_eq!(shown("a9 a8 - ! -"), (StateKind::Unknown, Some('a'), None));
+        assert_eq!(shown("a9 a8 b7 b6 !"), (StateKind::Unknown, Some('a'), None));
+        assert_eq!(shown("a9 - - ! !").0, StateKind::Unknown);
+        assert_eq!(shown("! ! ! ! !").0, StateKind::Unknown);
         // None of them ends sooner than is known.
         assert_eq!(verdict(&votes("a9 a8 - ! -")).expiry, Expiry::Unknown);
         // The silent server cannot give anyone three votes.
-        assert_eq!(told("a9 b8 c7 - !").0, StateKind::Contested);
+        assert_eq!(shown("a9 b8 c7 - !").0, StateKind::Contested);
     }
 
     #[test]

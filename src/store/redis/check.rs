@@ -79,10 +79,10 @@ fn patiently(server: &Server) -> Limit<'static> {
     Limit::until(Moment::now() + server.client.timeout)
 }
 
-/// Adds what the server reports about itself. Returns whether it accepts writes; if it does not tell, it counts as a
+/// Adds what the server reports about itself. Returns whether it accepts writes; if it does not say, it counts as a
 /// master: trying a lock will show.
 fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
-    match told(server) {
+    match info(server) {
         Ok((info, saving)) => {
             findings.extend([info.version(), info.role(server.min_replicas)]);
             if server.client.topology().is_named() {
@@ -91,7 +91,7 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
             findings.extend([info.persistence(&saving), info.memory()]);
             return !info.is_replica();
         }
-        Err(Silence::Refusal(why)) => {
+        Err(NoInfo::Refused(why)) => {
             let also = if server.client.is_one_of_several() {
                 ", nor whether it is another server than the others"
             } else {
@@ -100,25 +100,26 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
             let found = format!("not permitted to look at its role, persistence and memory{also} ({why})");
             findings.push(Finding::warning("server", found, acl(server, &["+info".into(), "+config|get".into()])));
         }
-        Err(Silence::Error(error)) => findings.push(Finding::of_error("answers", &error)),
+        Err(NoInfo::Failed(error)) => findings.push(Finding::of_error("answers", &error)),
     }
     true
 }
 
-enum Silence {
-    /// In the server's own words.
-    Refusal(String),
-    Error(Error),
+/// Why the server reports nothing of itself.
+enum NoInfo {
+    /// In its own words.
+    Refused(String),
+    Failed(Error),
 }
 
-impl From<Error> for Silence {
-    fn from(error: Error) -> Silence {
-        Silence::Error(error)
+impl From<Error> for NoInfo {
+    fn from(error: Error) -> NoInfo {
+        NoInfo::Failed(error)
     }
 }
 
-fn told(server: &mut Server) -> Result<(Info, Saving), Silence> {
-    let answer = tell(server, &cmd("INFO"))?.map_err(Silence::Refusal)?;
+fn info(server: &mut Server) -> Result<(Info, Saving), NoInfo> {
+    let answer = ask(server, &cmd("INFO"))?.map_err(NoInfo::Refused)?;
     let saving = Saving { save: setting(server, "save")?, appendfsync: setting(server, "appendfsync")? };
     Ok((Info::new(&reply::text(&answer).unwrap_or_default()), saving))
 }
@@ -141,7 +142,7 @@ fn look_around(
 }
 
 /// Returns a reply, or the text of the server's error.
-fn tell(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Error> {
+fn ask(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Error> {
     let operation = Operation { verb: "check the server", name: None };
     let limit = patiently(server);
     let answer = server.client.ask(question, limit).map_err(|fault| server.unanswered(&operation, fault))?;
@@ -155,7 +156,7 @@ fn tell(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Er
 fn setting(server: &mut Server, name: &str) -> Result<Option<String>, Error> {
     let mut get = cmd("CONFIG");
     get.arg("GET").arg(name);
-    let answer = tell(server, &get)?.ok();
+    let answer = ask(server, &get)?.ok();
     let value = answer.and_then(|answer| reply::array(answer).ok()).and_then(|pair| pair.into_iter().nth(1));
     Ok(value.as_ref().and_then(reply::text).map(|value| value.to_string()))
 }
@@ -164,7 +165,7 @@ fn setting(server: &mut Server, name: &str) -> Result<Option<String>, Error> {
 /// its start.
 fn clock(server: &mut Server) -> Result<Option<Finding>, Error> {
     let before = wall();
-    let Ok(answer) = tell(server, &cmd("TIME"))? else { return Ok(None) };
+    let Ok(answer) = ask(server, &cmd("TIME"))? else { return Ok(None) };
     let after = wall();
     let Some(theirs) = time(&answer) else { return Ok(None) };
     let round_trip = after.duration_since(before).unwrap_or_default();

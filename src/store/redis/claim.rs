@@ -52,7 +52,10 @@ impl Server {
             }
             redirects += 1;
             // Another server replied than the one with the subscription: it could not wake this waiter.
-            if mode != AcquireMode::Queue || self.is_within_earshot() || is_grant(&answer) || redirects == MAX_REDIRECTS
+            if mode != AcquireMode::Queue
+                || self.is_subscribed_there()
+                || is_grant(&answer)
+                || redirects == MAX_REDIRECTS
             {
                 break (asked, answer);
             }
@@ -90,16 +93,16 @@ impl Server {
                 let queued = answer.queued()?;
                 self.first_ticket.clone_from(&queued.ticket);
                 if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
-                    let clock = answer.now().map(|told| ServerClock { asked, told });
+                    let clock = answer.now().map(|time| ServerClock { asked, time });
                     let look = if answer.says("again") { Some(Duration::ZERO) } else { answer.look_in() };
-                    entry.stands(&queued, &state, (look, clock), grace);
+                    entry.not_granted(&queued, &state, (look, clock), grace);
                 }
                 Some(match answer.text("nested") {
                     "" => Acquired::Held(state, queued.place),
                     _ => Acquired::Nested(state, queued.place),
                 })
             }
-            "superseded" => Some(Acquired::Superseded(Box::new(answer.told("by")?), answer.state()?, unqueued()?)),
+            "superseded" => Some(Acquired::Superseded(Box::new(answer.who("by")?), answer.state()?, unqueued()?)),
             "done" => {
                 let place = QueuePlace { position: 0, length: answer.number("others")? };
                 Some(Acquired::Done(Box::new(answer.run()?), answer.state()?, place))
@@ -139,9 +142,11 @@ impl Server {
     }
 
     /// Returns whether the server that replied last is the one with the subscription, if there is one.
-    fn is_within_earshot(&self) -> bool {
-        let ear = self.entry.as_ref().and_then(QueueEntry::listens_to);
-        ear.zip(self.client.answered()).is_none_or(|(ear, answered)| ear.address == answered.address)
+    fn is_subscribed_there(&self) -> bool {
+        let subscribed = self.entry.as_ref().and_then(QueueEntry::listens_to);
+        subscribed
+            .zip(self.client.answered())
+            .is_none_or(|(subscribed, answered)| subscribed.address == answered.address)
     }
 
     pub(super) fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {

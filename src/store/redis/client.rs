@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// Requires the server to be another than those of the other clients.
-    pub fn among(&mut self, distinct: &Distinct) {
+    pub fn require_distinct(&mut self, distinct: &Distinct) {
         self.distinct = Some(distinct.clone());
     }
 
@@ -161,7 +161,7 @@ impl Client {
             let redirect = replies
                 .first()
                 .zip(self.idle.last())
-                .map(|(reply, connection)| self.topology.hear(&connection.peer, reply));
+                .map(|(reply, connection)| self.topology.learn(&connection.peer, reply));
             match redirect.unwrap_or(Redirect::Answer) {
                 Redirect::Answer => return Ok(replies),
                 Redirect::Elsewhere => {
@@ -283,9 +283,9 @@ impl Client {
         };
         let all: Vec<Cmd> = [Distinct::question()].into_iter().chain(requests.iter().cloned()).collect();
         let mut replies = connection.converse(&all, limit)?.into_iter();
-        let told = replies.next().unwrap_or(Value::Nil);
+        let identity = replies.next().unwrap_or(Value::Nil);
         // The server has executed the other requests all the same.
-        distinct.hear(&connection.peer, &told).map_err(|fault| NoReply { fault, sent: true })?;
+        distinct.record(&connection.peer, &identity).map_err(|fault| NoReply { fault, sent: true })?;
         connection.is_introduced = true;
         Ok(replies.collect())
     }

@@ -29,11 +29,11 @@ impl Distinct {
     ///
     /// # Errors
     /// If the same server has replied at another address before.
-    pub fn hear(&self, from: &Endpoint, answer: &Value) -> Result<(), Fault> {
+    pub fn record(&self, from: &Endpoint, answer: &Value) -> Result<(), Fault> {
         let from = from.to_string();
         let info = reply::text(answer);
-        let told = info.as_ref().and_then(|info| info.raw().lines().find_map(|line| line.strip_prefix("run_id:")));
-        let Some(run_id) = told.map(str::trim).filter(|run_id| !run_id.is_empty()) else {
+        let run_id = info.as_ref().and_then(|info| info.raw().lines().find_map(|line| line.strip_prefix("run_id:")));
+        let Some(run_id) = run_id.map(str::trim).filter(|run_id| !run_id.is_empty()) else {
             log::trace(format_args!("{from} does not tell its run_id (INFO), and is taken for a server of its own"));
             return Ok(());
         };
@@ -75,19 +75,19 @@ mod tests {
     #[test]
     fn a_server_may_come_back_as_another_and_is_not_two() {
         let servers = Distinct::default();
-        let hear = |host, run_id| servers.hear(&at(host), &info(run_id)).is_ok();
-        assert!(hear("a", "1") && hear("b", "2") && hear("a", "1") && hear("a", "3"));
-        assert!(!hear("c", "2") && !hear("c", "2") && hear("b", "2") && hear("c", "4"));
+        let record = |host, run_id| servers.record(&at(host), &info(run_id)).is_ok();
+        assert!(record("a", "1") && record("b", "2") && record("a", "1") && record("a", "3"));
+        assert!(!record("c", "2") && !record("c", "2") && record("b", "2") && record("c", "4"));
         // They swap addresses.
-        assert!(!hear("a", "2") && hear("b", "3") && hear("a", "2"));
+        assert!(!record("a", "2") && record("b", "3") && record("a", "2"));
     }
 
     #[test]
     fn those_that_do_not_tell_are_not_the_same() {
         let servers = Distinct::default();
         for host in ["a", "b"] {
-            assert!(servers.hear(&at(host), &Value::Nil).is_ok());
-            assert!(servers.hear(&at(host), &info("")).is_ok());
+            assert!(servers.record(&at(host), &Value::Nil).is_ok());
+            assert!(servers.record(&at(host), &info("")).is_ok());
         }
     }
 }

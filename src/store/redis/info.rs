@@ -40,18 +40,18 @@ impl Info {
 
     /// Reports the kind of server and its version.
     pub fn version(&self) -> Finding {
-        let told = self.field("redis_version");
+        let number = self.field("redis_version");
         let (kind, version) = if let Some(version) = self.field("valkey_version") {
             ("Valkey", version)
         } else if let Some(version) = self.field("dragonfly_version") {
             ("Dragonfly", Tainted::new(version.into_raw().trim_start_matches("df-")))
         } else if self.field("executable").is_some_and(|path| path.raw().contains("keydb")) {
-            ("KeyDB", told.unwrap_or(Tainted::new("of no version")))
+            ("KeyDB", number.unwrap_or(Tainted::new("of no version")))
         } else {
-            ("Redis", told.unwrap_or(Tainted::new("of no version")))
+            ("Redis", number.unwrap_or(Tainted::new("of no version")))
         };
         let found = format!("{kind} {version}");
-        let mut numbers = told.unwrap_or_default().into_raw().split('.').map(str::parse::<u32>);
+        let mut numbers = number.unwrap_or_default().into_raw().split('.').map(str::parse::<u32>);
         match numbers.next().and_then(Result::ok).zip(numbers.next().and_then(Result::ok)) {
             Some(version) if version < (6, 2) => {
                 let hint = "use Redis 6.2 or later, Valkey, KeyDB or Dragonfly";
@@ -73,8 +73,8 @@ impl Info {
             .then(|| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
     }
 
-    /// Returns whether a replica hears from its master. Redis calls the link up until `repl-timeout` has passed, a minute.
-    pub fn hears_its_master(&self) -> bool {
+    /// Returns whether a replica is in touch with its master. Redis calls the link up until `repl-timeout` has passed, a minute.
+    pub fn is_linked(&self) -> bool {
         let is_up = self.field("master_link_status").is_some_and(|link| link.raw() == "up");
         is_up && self.number("master_last_io_seconds_ago").is_some_and(|silent| silent <= SILENT.as_secs())
     }
@@ -82,7 +82,7 @@ impl Info {
     /// Reports whether the server accepts writes, and which replicas have a copy.
     pub fn role(&self, min_replicas: u32) -> Finding {
         if let Some(master) = self.master() {
-            let link = if self.hears_its_master() { "up" } else { "down" };
+            let link = if self.is_linked() { "up" } else { "down" };
             let found = format!("a replica of {master} (link {link}), and only a master can grant locks");
             let hint = format!("name the master: redis://{master}");
             return Finding::obstacle("role", ErrorKind::Unavailable, found, hint);
@@ -248,16 +248,16 @@ mod tests {
 
     #[test]
     fn what_a_crash_forgets_is_told_of_each_way_to_save() {
-        let told = |info: &str, save: Option<&str>, appendfsync: Option<&str>| {
+        let finding = |info: &str, save: Option<&str>, appendfsync: Option<&str>| {
             let saving = Saving { save: save.map(str::to_owned), appendfsync: appendfsync.map(str::to_owned) };
             word(&Info::new(&Tainted::new(info)).persistence(&saving))
         };
-        assert_eq!(told("aof_enabled:1\r\n", Some(""), Some("always")), "fine");
-        assert_eq!(told("aof_enabled:1\r\n", None, None), "fine");
-        assert_eq!(told("aof_enabled:1\r\n", Some(""), Some("no")), "warning");
-        assert_eq!(told("aof_enabled:0\r\n", Some(""), Some("everysec")), "warning");
-        assert_eq!(told("aof_enabled:0\r\n", Some("3600 1"), None), "fine");
-        assert_eq!(told("aof_enabled:0\r\nrdb_saves:0\r\n", None, None), "warning");
-        assert_eq!(told("aof_enabled:0\r\nrdb_saves:2\r\n", None, None), "fine");
+        assert_eq!(finding("aof_enabled:1\r\n", Some(""), Some("always")), "fine");
+        assert_eq!(finding("aof_enabled:1\r\n", None, None), "fine");
+        assert_eq!(finding("aof_enabled:1\r\n", Some(""), Some("no")), "warning");
+        assert_eq!(finding("aof_enabled:0\r\n", Some(""), Some("everysec")), "warning");
+        assert_eq!(finding("aof_enabled:0\r\n", Some("3600 1"), None), "fine");
+        assert_eq!(finding("aof_enabled:0\r\nrdb_saves:0\r\n", None, None), "warning");
+        assert_eq!(finding("aof_enabled:0\r\nrdb_saves:2\r\n", None, None), "fine");
     }
 }

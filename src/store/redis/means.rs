@@ -1,5 +1,5 @@
 //! By what means a server carries out operations for this user: by scripts or, if it runs none, by plain commands
-//! (`plain`). Its answers tell.
+//! (`plain`). Its answers show which.
 
 use redis::{Cmd, Value};
 
@@ -14,7 +14,7 @@ use crate::wait::Limit;
 /// By what means a server carries out operations for this user.
 #[derive(Clone, Copy)]
 pub enum Means {
-    /// It has not told yet: scripts are tried, by their hashes.
+    /// It has not answered yet: scripts are tried, by their hashes.
     Unknown,
     /// It has run a script. If it refuses one later, that may be temporary.
     Scripts(Verbs),
@@ -22,7 +22,7 @@ pub enum Means {
     Plain,
 }
 
-/// How a server is told which script to run.
+/// How a script is named to the server.
 #[derive(Clone, Copy, Default)]
 pub struct Verbs {
     /// It does not know scripts by their hashes, or not for this user.
@@ -54,7 +54,7 @@ impl Means {
         Means::Scripts(self.verbs())
     }
 
-    /// Returns the means of a server that has run a script which it was told of like this.
+    /// Returns the means of a server that has run a script by this verb.
     fn by(self, verb: Verb) -> Means {
         Means::Scripts(match verb.reads {
             true => Verbs { reads: Some(verb), ..self.verbs() },

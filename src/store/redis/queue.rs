@@ -60,13 +60,13 @@ pub struct ServerClock {
     /// When nxlock sent the request.
     pub asked: Moment,
     /// The server's time when it replied.
-    pub told: SystemTime,
+    pub time: SystemTime,
 }
 
 impl ServerClock {
     /// Returns the earliest moment at which it may be this time at the server.
     fn moment(self, time: SystemTime) -> Moment {
-        self.asked + time.duration_since(self.told).unwrap_or_default()
+        self.asked + time.duration_since(self.time).unwrap_or_default()
     }
 }
 
@@ -98,7 +98,7 @@ impl QueueEntry {
     /// # Errors
     /// If the wait is cancelled.
     pub fn listen(&mut self, endpoint: &Endpoint, limit: Limit<'_>) -> Result<(), Fault> {
-        if self.listens_to().is_some_and(|ear| ear.address != endpoint.address) {
+        if self.listens_to().is_some_and(|server| server.address != endpoint.address) {
             // The queue has moved, and the subscription was a good one: the next attempt need not wait.
             (self.subscription, self.tried_at) = (Subscription::Off, None);
         }
@@ -148,7 +148,7 @@ impl QueueEntry {
 
     /// Records a reply that was not a grant: when to ask again without a wake-up. `ends_in` is when the lock, or a
     /// share of it, may be free.
-    pub fn stands(
+    pub fn not_granted(
         &mut self,
         queued: &Queued,
         state: &LockState,
@@ -285,11 +285,11 @@ mod tests {
 
     #[test]
     fn a_time_of_the_server_comes_when_it_may_be_there_at_the_earliest() {
-        let (asked, told) = (Moment::now(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
-        let clock = ServerClock { asked, told };
-        assert_eq!(clock.moment(told + Duration::from_secs(3)), asked + Duration::from_secs(3));
-        assert_eq!(clock.moment(told - Duration::from_secs(3)), asked);
-        let long_ago = ServerClock { asked: asked - Duration::from_secs(5), told };
-        assert!(long_ago.moment(told + Duration::from_secs(1)).passed(), "it was read late");
+        let (asked, time) = (Moment::now(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
+        let clock = ServerClock { asked, time };
+        assert_eq!(clock.moment(time + Duration::from_secs(3)), asked + Duration::from_secs(3));
+        assert_eq!(clock.moment(time - Duration::from_secs(3)), asked);
+        let long_ago = ServerClock { asked: asked - Duration::from_secs(5), time };
+        assert!(long_ago.moment(time + Duration::from_secs(1)).passed(), "it was read late");
     }
 }

@@ -35,7 +35,7 @@ impl Server {
             )));
         };
         let Some(master) = info.master() else { return Ok(None) };
-        if info.hears_its_master() {
+        if info.is_linked() {
             let age = span(SILENT);
             return Ok(Some(format!("{server} is a replica of {master}: what it shows may be up to {age} old")));
         }

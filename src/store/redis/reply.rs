@@ -47,7 +47,7 @@ impl<'a> Operation<'a> {
 
     /// Converts a missing reply into an error.
     pub fn unanswered(&self, at: &dyn fmt::Display, waited: Duration, no_reply: NoReply) -> Error {
-        let (kind, cause, hint) = told(no_reply.fault, waited);
+        let (kind, cause, hint) = described(no_reply.fault, waited);
         let kind = if no_reply.sent && kind == ErrorKind::Unreachable { ErrorKind::Unanswered } else { kind };
         Error { kind, action: self.action(at), cause, hint: hint.to_owned() }
     }
@@ -67,7 +67,7 @@ impl<'a> Operation<'a> {
 }
 
 /// Returns the kind of a fault, its cause, and a hint.
-pub fn told(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str) {
+pub fn described(fault: Fault, waited: Duration) -> (ErrorKind, String, &'static str) {
     let (cause, hint) = match fault {
         Fault::Known { kind, cause, hint } => return (kind, cause, hint),
         Fault::TimeUp => (
@@ -362,7 +362,7 @@ impl Answer {
     }
 
     /// Returns a token or a record as it is shown.
-    pub fn told(&self, field: &str) -> Option<Told> {
+    pub fn who(&self, field: &str) -> Option<Told> {
         self.get(field).and_then(bytes).and_then(Token::read)
     }
 
@@ -457,9 +457,9 @@ impl Answer {
         let now = self.now()?;
         let waiter = |(place, pair): (usize, &[Value])| {
             let [token, ticket] = pair else { return None };
-            let told = Token::read(bytes(token)?)?;
+            let who = Token::read(bytes(token)?)?;
             let waiting = now.duration_since(instant(ticket)?).unwrap_or_default();
-            let Told { id, owner, reason, terms, .. } = told;
+            let Told { id, owner, reason, terms, .. } = who;
             Some(Waiter { position: place + 1, id, owner, waiting, reason, terms })
         };
         Some(self.list("queue")?.chunks(2).enumerate().filter_map(waiter).collect())
@@ -473,9 +473,9 @@ impl Answer {
         all.sort_by_key(|(share, _)| (share.slot, share.holder.since));
         let (held, tokens): (Vec<Share>, _) = all.into_iter().unzip();
         let taken = self.number("count")?;
-        // Where the server has lost the least limit, the tokens tell.
-        let told = || held.iter().filter_map(|share| share.sharing().slots()).min();
-        let slots = self.least()?.or_else(told);
+        // Where the server has lost the least limit, the tokens show it.
+        let of_tokens = || held.iter().filter_map(|share| share.sharing().slots()).min();
+        let slots = self.least()?.or_else(of_tokens);
         Some((Shares { held, taken, slots }, tokens))
     }
 }
@@ -490,15 +490,15 @@ fn is_record(record: &[u8], number: &[u8]) -> bool {
 fn share_of(share: &[Value], now: SystemTime) -> Option<(Share, Token)> {
     let [token, end, terms] = share else { return None };
     let token = text(token)?.into_raw();
-    let told = Token::read(token.as_bytes())?;
+    let who = Token::read(token.as_bytes())?;
     let end = instant_of_millis(u64::try_from(integer(end)?).ok()?)?;
     let mut terms = text(terms).map(Tainted::into_raw).unwrap_or_default().split('|');
     let mut number = || terms.next().and_then(|field| field.parse::<u64>().ok());
     let (slot, fence, since) = (number(), number(), number());
-    let since = since.map_or(told.born, |us| SystemTime::UNIX_EPOCH + Duration::from_micros(us)).min(now);
+    let since = since.map_or(who.born, |us| SystemTime::UNIX_EPOCH + Duration::from_micros(us)).min(now);
     let held = now.duration_since(since).unwrap_or_default();
     let share = Share {
-        holder: Holder::of(told, since, held),
+        holder: Holder::of(who, since, held),
         expiry: Expiry::In(end.duration_since(now).unwrap_or_default()),
         fence: fence.map(Fence),
         slot: slot.and_then(|slot| u16::try_from(slot).ok()),

@@ -88,10 +88,10 @@ impl Topology {
     }
 
     /// Learns from a server's reply.
-    pub fn hear(&mut self, from: &Endpoint, reply: &Value) -> Redirect {
+    pub fn learn(&mut self, from: &Endpoint, reply: &Value) -> Redirect {
         let Value::ServerError(error) = reply else { return Redirect::Answer };
         match (self, error.code()) {
-            (Topology::Cluster(cluster), code) => cluster.hear(from, code, error.details().unwrap_or_default()),
+            (Topology::Cluster(cluster), code) => cluster.learn(from, code, error.details().unwrap_or_default()),
             // Another server may have its name, or be the sentinels' master, at the next connect.
             (_, "READONLY" | "MASTERDOWN") => Redirect::Elsewhere,
             _ => Redirect::Answer,
@@ -158,21 +158,21 @@ fn take(idle: &mut Vec<Connection>, fits: impl Fn(&Connection) -> bool) -> Optio
 }
 
 /// The failures of several servers, none of which gave an answer.
-struct Silence {
+struct Failures {
     kind: ErrorKind,
     /// The servers that failed, each with its error.
     said: Vec<String>,
 }
 
-impl Default for Silence {
-    fn default() -> Silence {
-        Silence { kind: ErrorKind::Unreachable, said: Vec::new() }
+impl Default for Failures {
+    fn default() -> Failures {
+        Failures { kind: ErrorKind::Unreachable, said: Vec::new() }
     }
 }
 
-impl Silence {
+impl Failures {
     fn add(&mut self, server: &Address, fault: Fault, asked: Moment) {
-        let (kind, cause, _) = reply::told(fault, asked.elapsed());
+        let (kind, cause, _) = reply::described(fault, asked.elapsed());
         if kind != ErrorKind::Unreachable {
             self.kind = kind;
         }
@@ -190,31 +190,31 @@ fn share(limit: Limit<'_>, left: usize) -> Limit<'_> {
 ///
 /// # Errors
 /// If the wait is cancelled.
-fn first_to_tell<T>(
+fn first_answer<T>(
     servers: &[Address],
     limit: Limit<'_>,
     mut ask: impl FnMut(&Address, Limit<'_>) -> Result<Option<T>, Fault>,
-) -> Result<Result<(usize, T), Silence>, Fault> {
-    let mut silence = Silence::default();
+) -> Result<Result<(usize, T), Failures>, Fault> {
+    let mut failures = Failures::default();
     for (at, server) in servers.iter().enumerate() {
         let asked = Moment::now();
         match ask(server, share(limit, servers.len() - at)) {
-            Ok(Some(told)) => return Ok(Ok((at, told))),
+            Ok(Some(answer)) => return Ok(Ok((at, answer))),
             Ok(None) => {}
             Err(Fault::Cancelled) => return Err(Fault::Cancelled),
-            Err(fault) => silence.add(server, fault, asked),
+            Err(fault) => failures.add(server, fault, asked),
         }
     }
-    Ok(Err(silence))
+    Ok(Err(failures))
 }
 
 /// Adds the server's name to a fault: the user did not name that server, others did.
-fn befell(fault: Fault, whom: &str, asked: Moment) -> Fault {
+fn with_server(fault: Fault, server: &str, asked: Moment) -> Fault {
     if let Fault::Cancelled = fault {
         return fault;
     }
-    let (kind, cause, hint) = reply::told(fault, asked.elapsed());
-    Fault::Known { kind, cause: format!("{whom}: {cause}"), hint }
+    let (kind, cause, hint) = reply::described(fault, asked.elapsed());
+    Fault::Known { kind, cause: format!("{server}: {cause}"), hint }
 }
 
 /// Without the password.

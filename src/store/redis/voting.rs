@@ -8,8 +8,8 @@ use crate::lock::{Fence, Token, Ttl};
 
 impl Server {
     /// Requires this server to be another than the others of the quorum.
-    pub fn among(mut self, distinct: &Distinct) -> Server {
-        self.client.among(distinct);
+    pub fn with_distinct(mut self, distinct: &Distinct) -> Server {
+        self.client.require_distinct(distinct);
         self
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use redis::{Value, cmd};
 
-use super::{Redirect, befell, first_to_tell, take};
+use super::{Redirect, first_answer, take, with_server};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
 use crate::store::redis::connection::Connection;
@@ -26,20 +26,20 @@ pub struct Cluster {
     nodes: Vec<Address>,
     session: Session,
     /// Ranges of slots and their nodes, the latest report first.
-    told: Vec<(u16, u16, Address)>,
-    whom: Whom,
+    slots: Vec<(u16, u16, Address)>,
+    destination: Destination,
 }
 
 /// The destination of the next request.
 #[derive(Clone)]
-enum Whom {
+enum Destination {
     Slot(u16),
     Node(Address),
 }
 
 impl Cluster {
     pub fn new(seeds: Vec<Address>, session: Session) -> Cluster {
-        Cluster { nodes: seeds.clone(), seeds, session, told: Vec::new(), whom: Whom::Slot(0) }
+        Cluster { nodes: seeds.clone(), seeds, session, slots: Vec::new(), destination: Destination::Slot(0) }
     }
 
     pub fn session(&self) -> &Session {
@@ -47,26 +47,26 @@ impl Cluster {
     }
 
     pub fn turn_to(&mut self, key: &str) {
-        self.whom = Whom::Slot(slot(key.as_bytes()));
+        self.destination = Destination::Slot(slot(key.as_bytes()));
     }
 
     pub fn turn_to_node(&mut self, node: &Endpoint) {
-        self.whom = Whom::Node(node.address.clone());
+        self.destination = Destination::Node(node.address.clone());
     }
 
     pub fn connection(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Connection, Fault> {
-        let whom = match &self.whom {
-            Whom::Node(node) => Some(node.clone()),
-            Whom::Slot(slot) => self.owner(*slot).cloned(),
+        let node = match &self.destination {
+            Destination::Node(node) => Some(node.clone()),
+            Destination::Slot(slot) => self.owner(*slot).cloned(),
         };
-        if let Some(node) = whom {
+        if let Some(node) = node {
             return self.link_to(&node, idle, limit);
         }
         let connection = self.any(idle, limit)?;
         // The new connection may have fetched the table of slots, which names the owner.
-        let owner = match &self.whom {
-            Whom::Slot(slot) => self.owner(*slot).filter(|owner| **owner != connection.peer.address).cloned(),
-            Whom::Node(_) => None,
+        let owner = match &self.destination {
+            Destination::Slot(slot) => self.owner(*slot).filter(|owner| **owner != connection.peer.address).cloned(),
+            Destination::Node(_) => None,
         };
         match owner {
             None => Ok(connection),
@@ -78,7 +78,7 @@ impl Cluster {
     }
 
     fn owner(&self, slot: u16) -> Option<&Address> {
-        self.told.iter().find(|(from, to, _)| (*from..=*to).contains(&slot)).map(|(.., node)| node)
+        self.slots.iter().find(|(from, to, _)| (*from..=*to).contains(&slot)).map(|(.., node)| node)
     }
 
     pub fn link_to(
@@ -94,7 +94,7 @@ impl Cluster {
         let asked = Moment::now();
         Connection::open(&endpoint, limit).map_err(|fault| {
             self.lost(&endpoint);
-            befell(fault, &format!("its node {node}"), asked)
+            with_server(fault, &format!("its node {node}"), asked)
         })
     }
 
@@ -109,10 +109,10 @@ impl Cluster {
     /// Connects to the first node that answers, and has fetched the table of slots from it.
     fn meet(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
         let nodes = self.nodes.clone();
-        let met = first_to_tell(&nodes, limit, |node, share| {
+        let met = first_answer(&nodes, limit, |node, share| {
             let endpoint = Endpoint { address: node.clone(), session: self.session.clone() };
             let mut connection = Connection::open(&endpoint, share)?;
-            self.learn(&mut connection, share)?;
+            self.fetch_slots(&mut connection, share)?;
             Ok(Some(connection))
         })?;
         match met {
@@ -120,9 +120,9 @@ impl Cluster {
                 self.prefer(&nodes[at]);
                 Ok(connection)
             }
-            Err(silence) => Err(Fault::Known {
-                kind: silence.kind,
-                cause: format!("no node of it answers: {}", silence.said.join("; ")),
+            Err(failures) => Err(Fault::Known {
+                kind: failures.kind,
+                cause: format!("no node of it answers: {}", failures.said.join("; ")),
                 hint: "check that the servers run and the addresses are right",
             }),
         }
@@ -134,13 +134,13 @@ impl Cluster {
     }
 
     /// Learns from an error which node is the right one.
-    pub fn hear(&mut self, from: &Endpoint, code: &str, details: &str) -> Redirect {
+    pub fn learn(&mut self, from: &Endpoint, code: &str, details: &str) -> Redirect {
         match (code, redirection(from, details)) {
             ("MOVED" | "ASK", None) => Redirect::Nowhere(details.into()),
             ("MOVED", Some((slot, node))) => {
                 log::trace(format_args!("{} sends us to {node}", from.address));
-                self.told.retain(|(first, last, _)| (*first, *last) != (slot, slot));
-                self.told.insert(0, (slot, slot, node.clone()));
+                self.slots.retain(|(first, last, _)| (*first, *last) != (slot, slot));
+                self.slots.insert(0, (slot, slot, node.clone()));
                 if !self.nodes.contains(&node) {
                     self.nodes.push(node);
                 }
@@ -158,7 +158,7 @@ impl Cluster {
 
     /// Forgets the slots of a node that does not answer, and asks it last from now on.
     pub fn lost(&mut self, node: &Endpoint) {
-        self.told.retain(|(.., known)| *known != node.address);
+        self.slots.retain(|(.., known)| *known != node.address);
         if let Some(at) = self.nodes.iter().position(|known| *known == node.address) {
             let node = self.nodes.remove(at);
             self.nodes.push(node);
@@ -169,13 +169,13 @@ impl Cluster {
     pub fn masters(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Vec<Endpoint>, Fault> {
         let connection = match take(idle, |_| true) {
             Some(mut connection) => {
-                self.learn(&mut connection, limit)?;
+                self.fetch_slots(&mut connection, limit)?;
                 connection
             }
             None => self.meet(limit)?,
         };
         idle.push(connection);
-        let covered: usize = self.told.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum();
+        let covered: usize = self.slots.iter().map(|(from, to, _)| usize::from(to.saturating_sub(*from)) + 1).sum();
         if covered < usize::from(SLOTS) {
             return Err(Fault::Known {
                 kind: ErrorKind::Unavailable,
@@ -183,13 +183,13 @@ impl Cluster {
                 hint: "see CLUSTER INFO there",
             });
         }
-        let masters = each_once(self.told.iter().map(|(.., node)| node));
+        let masters = each_once(self.slots.iter().map(|(.., node)| node));
         Ok(masters.into_iter().map(|address| Endpoint { address, session: self.session.clone() }).collect())
     }
 
     /// Fetches the table of slots from a node (Redis command CLUSTER SLOTS). Rejects a server outside a cluster, which
     /// would take every key for its own: with two of them as seeds, each could grant the same lock.
-    fn learn(&mut self, connection: &mut Connection, limit: Limit<'_>) -> Result<(), Fault> {
+    fn fetch_slots(&mut self, connection: &mut Connection, limit: Limit<'_>) -> Result<(), Fault> {
         let mut question = cmd("CLUSTER");
         question.arg("SLOTS");
         let said = connection.converse(&[question], limit)?.pop().unwrap_or(Value::Nil);
@@ -205,9 +205,9 @@ impl Cluster {
             Value::ServerError(_) => return Err(reply::refusal(&said, self.session.login.as_ref())),
             _ => return Err(Fault::Garbled("it is no node of a cluster".into())),
         };
-        let told = table(&connection.peer, ranges);
-        self.told = told.ok_or_else(|| Fault::Garbled("unexpected reply to CLUSTER SLOTS".into()))?;
-        self.nodes = each_once(self.nodes.iter().chain(self.told.iter().map(|(.., node)| node)));
+        let slots = table(&connection.peer, ranges);
+        self.slots = slots.ok_or_else(|| Fault::Garbled("unexpected reply to CLUSTER SLOTS".into()))?;
+        self.nodes = each_once(self.nodes.iter().chain(self.slots.iter().map(|(.., node)| node)));
         Ok(())
     }
 }
@@ -304,9 +304,9 @@ mod tests {
         let from = Endpoint { address: at("here", 7000), session: Session::default() };
         let mut cluster = Cluster::new(vec![at("here", 7000)], Session::default());
         for code in ["MOVED", "ASK"] {
-            assert!(matches!(cluster.hear(&from, code, "1 a\u{1b}[2J:1"), Redirect::Nowhere(_)));
+            assert!(matches!(cluster.learn(&from, code, "1 a\u{1b}[2J:1"), Redirect::Nowhere(_)));
         }
-        assert!(matches!(cluster.hear(&from, "MOVED", "1 there:1"), Redirect::Moved));
+        assert!(matches!(cluster.learn(&from, "MOVED", "1 there:1"), Redirect::Moved));
     }
 
     fn hosts(count: u16) -> Vec<Address> {
@@ -339,7 +339,7 @@ mod tests {
         };
         let ranges: Vec<Value> = (0..=SLOTS).map(range).collect();
         assert!(table(&from, &ranges).is_none());
-        assert_eq!(table(&from, &ranges[1..]).map(|told| told.len()), Some(usize::from(SLOTS)));
+        assert_eq!(table(&from, &ranges[1..]).map(|slots| slots.len()), Some(usize::from(SLOTS)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 use redis::{Cmd, Value, cmd};
 
-use super::{Silence, befell, share};
+use super::{Failures, share, with_server};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
 use crate::mailbox::{Arrived, Mailbox};
@@ -138,7 +138,7 @@ impl Sentinels {
             Ok((connection, role))
         });
         let (connection, role) =
-            opened.map_err(|fault| befell(fault, &format!("the master {}", endpoint.address), asked))?;
+            opened.map_err(|fault| with_server(fault, &format!("the master {}", endpoint.address), asked))?;
         match role {
             Value::Array(said) if said.first().and_then(reply::text).is_some_and(|role| role.raw() == "master") => {
                 Ok(Some(connection))
@@ -193,9 +193,9 @@ impl Sentinels {
         // What one owes from an earlier question may be the answer of before the failover.
         self.sentinels.iter_mut().filter(|sentinel| sentinel.is_asked()).for_each(Sentinel::hang_up);
         self.denied = None;
-        let mut silence = Silence::default();
+        let mut failures = Failures::default();
         // The other half is for the master.
-        let votes = self.ask_all(share(limit, 1), &mut silence)?;
+        let votes = self.ask_all(share(limit, 1), &mut failures)?;
         // The next connection asks those that answered first.
         let order: Vec<Address> = votes.iter().map(|vote| self.sentinels[vote.by].address.clone()).collect();
         let place = |sentinel: &Sentinel| order.iter().position(|address| *address == sentinel.address);
@@ -210,14 +210,14 @@ impl Sentinels {
                 let by_most = most_named(votes.iter()).into_iter().find(|(_, count)| *count >= self.majority());
                 return Ok((address, by_most.map(|(named, _)| (named.clone(), epoch_of(named, &votes)))));
             }
-            [] if silence.said.is_empty() => (
+            [] if failures.said.is_empty() => (
                 ErrorKind::Misconfigured,
                 format!("none of the sentinels knows a master \"{}\"", text::clean(&self.master)),
                 "see its name in `redis-cli -p 26379 SENTINEL MASTERS`",
             ),
             [] => (
-                silence.kind,
-                format!("no sentinel named the master: {}", silence.said.join("; ")),
+                failures.kind,
+                format!("no sentinel named the master: {}", failures.said.join("; ")),
                 "check that the servers run and the addresses are right",
             ),
             several => {
@@ -242,10 +242,10 @@ impl Sentinels {
     ///
     /// # Errors
     /// If the wait is cancelled.
-    fn ask_all(&mut self, mut limit: Limit<'_>, silence: &mut Silence) -> Result<Vec<Vote>, Fault> {
+    fn ask_all(&mut self, mut limit: Limit<'_>, failures: &mut Failures) -> Result<Vec<Vote>, Fault> {
         let (questions, since) = (self.questions(), Moment::now());
         let mut votes: Vec<Vote> = Vec::new();
-        self.ask_connected(&questions, limit, silence);
+        self.ask_connected(&questions, limit, failures);
         let all = 0..self.sentinels.len();
         let mut others: Vec<usize> = all.filter(|at| self.sentinels[*at].connection.is_none()).collect();
         others.sort_by_key(|at| self.sentinels[*at].missed);
@@ -255,7 +255,7 @@ impl Sentinels {
             let number = asked.len() + votes.len();
             if let Some(at) = others.next() {
                 let within = if number < self.majority() { limit } else { limit.no_later_than(Moment::now() + HEDGE) };
-                self.sentinels[at].open(&questions, &self.session, share(within, others.len() + 1), silence)?;
+                self.sentinels[at].open(&questions, &self.session, share(within, others.len() + 1), failures)?;
                 continue;
             }
             if asked.is_empty() {
@@ -264,7 +264,7 @@ impl Sentinels {
             if let Woken::Cancelled = limit.wait_for(&asked)? {
                 return Err(Fault::Cancelled);
             }
-            self.read(&questions, limit, &mut votes, silence);
+            self.read(&questions, limit, &mut votes, failures);
             if !votes.is_empty() {
                 limit = limit.no_later_than(Moment::now() + PATIENCE);
             }
@@ -278,7 +278,7 @@ impl Sentinels {
             let sentinel = &mut self.sentinels[at];
             sentinel.missed += u32::from(sentinel.question.is_some());
             let since = *sentinel.silent_since.get_or_insert(since);
-            silence.add(&sentinel.address, Fault::TimeUp, since);
+            failures.add(&sentinel.address, Fault::TimeUp, since);
         }
         Ok(votes)
     }
@@ -291,12 +291,12 @@ impl Sentinels {
     /// If the wait is cancelled.
     fn ask_about(&mut self, peer: &Address, began: Moment, limit: Limit<'_>) -> Result<Option<Verdict>, Fault> {
         let questions = self.questions();
-        let (mut votes, mut silence) = (Vec::new(), Silence::default());
-        self.read(&questions, limit, &mut votes, &mut silence);
+        let (mut votes, mut failures) = (Vec::new(), Failures::default());
+        self.read(&questions, limit, &mut votes, &mut failures);
         for sentinel in self.sentinels.iter_mut().filter(|sentinel| sentinel.is_overdue()) {
             sentinel.miss();
         }
-        self.ask_connected(&questions, limit, &mut silence);
+        self.ask_connected(&questions, limit, &mut failures);
         let hedge = began + HEDGE;
         let half = share(limit, 1).until;
         loop {
@@ -314,7 +314,7 @@ impl Sentinels {
             let is_short = fresh + awaited(&self.sentinels) < self.majority();
             if is_short || hedge.passed() {
                 for sentinel in &mut self.sentinels {
-                    sentinel.begin_to_open(began, &questions, &self.session, &mut silence);
+                    sentinel.begin_to_open(began, &questions, &self.session, &mut failures);
                 }
             }
             if awaited(&self.sentinels) == 0 {
@@ -326,7 +326,7 @@ impl Sentinels {
             if let Woken::Cancelled = until.wait_for(&asked)? {
                 return Err(Fault::Cancelled);
             }
-            self.read(&questions, limit, &mut votes, &mut silence);
+            self.read(&questions, limit, &mut votes, &mut failures);
         }
     }
 
@@ -341,18 +341,18 @@ impl Sentinels {
     }
 
     /// Asks on the connections that there are.
-    fn ask_connected(&mut self, questions: &[Cmd], limit: Limit<'_>, silence: &mut Silence) {
+    fn ask_connected(&mut self, questions: &[Cmd], limit: Limit<'_>, failures: &mut Failures) {
         for sentinel in &mut self.sentinels {
             if sentinel.is_free()
                 && let Err(fault) = sentinel.put(questions, None, limit)
             {
-                silence.add(&sentinel.address, fault, Moment::now());
+                failures.add(&sentinel.address, fault, Moment::now());
             }
         }
     }
 
     /// Reads the answers that have come.
-    fn read(&mut self, questions: &[Cmd], limit: Limit<'_>, votes: &mut Vec<Vote>, silence: &mut Silence) {
+    fn read(&mut self, questions: &[Cmd], limit: Limit<'_>, votes: &mut Vec<Vote>, failures: &mut Failures) {
         let login = self.session.login.as_ref();
         for (by, sentinel) in self.sentinels.iter_mut().enumerate() {
             let asked = sentinel.asked();
@@ -366,7 +366,7 @@ impl Sentinels {
                 Err(fault) => {
                     sentinel.missed += u32::from(matches!(fault, Fault::TimeUp));
                     sentinel.hang_up();
-                    silence.add(&sentinel.address, fault, asked);
+                    failures.add(&sentinel.address, fault, asked);
                 }
             }
         }
@@ -455,7 +455,7 @@ impl Sentinel {
 
     /// Begins to connect and to ask, unless it is connected, or has failed since `began`. A thread of its own connects:
     /// nothing waits for a sentinel that is out of reach, and it is asked as soon as it is back.
-    fn begin_to_open(&mut self, began: Moment, questions: &[Cmd], session: &Session, silence: &mut Silence) {
+    fn begin_to_open(&mut self, began: Moment, questions: &[Cmd], session: &Session, failures: &mut Failures) {
         if self.connection.is_some() || self.opening.is_some() || self.tried.is_some_and(|tried| tried >= began) {
             return;
         }
@@ -477,7 +477,7 @@ impl Sentinel {
         });
         match begun {
             Ok(opened) => self.opening = Some(Opening { began: now, opened }),
-            Err(error) => silence.add(&self.address, error.into(), now),
+            Err(error) => failures.add(&self.address, error.into(), now),
         }
     }
 
@@ -500,7 +500,7 @@ impl Sentinel {
         questions: &[Cmd],
         session: &Session,
         limit: Limit<'_>,
-        silence: &mut Silence,
+        failures: &mut Failures,
     ) -> Result<(), Fault> {
         let began = Moment::now();
         let opened = Connection::open(&self.endpoint(session), limit);
@@ -511,7 +511,7 @@ impl Sentinel {
         });
         match asked {
             Err(Fault::Cancelled) => return Err(Fault::Cancelled),
-            Err(fault) => silence.add(&self.address, fault, *self.silent_since.get_or_insert(began)),
+            Err(fault) => failures.add(&self.address, fault, *self.silent_since.get_or_insert(began)),
             Ok(()) => {}
         }
         Ok(())
@@ -560,7 +560,7 @@ impl Sentinel {
         if with_login && let Some(reply @ Value::ServerError(_)) = replies.next() {
             return Err(refusal(&reply));
         }
-        let (named, told) = (replies.next().unwrap_or(Value::Nil), replies.next().unwrap_or(Value::Nil));
+        let (named, state) = (replies.next().unwrap_or(Value::Nil), replies.next().unwrap_or(Value::Nil));
         match &named {
             Value::ServerError(error) if error.code() == "NOAUTH" && login.is_some() && !with_login => {
                 self.put(questions, login, limit)?;
@@ -569,7 +569,7 @@ impl Sentinel {
             Value::ServerError(error) if !error.details().is_some_and(|said| said.contains("unknown command")) => {
                 Err(refusal(&named))
             }
-            named => Ok(Some(Vote { by, address: address(named)?, epoch: epoch(&told), asked })),
+            named => Ok(Some(Vote { by, address: address(named)?, epoch: epoch(&state), asked })),
         }
     }
 }
@@ -627,8 +627,8 @@ fn verdict(
 ) -> Option<Verdict> {
     let elected = elected(votes);
     let [(named, count)] = elected.as_slice() else { return None };
-    let told = epoch_of(named, votes);
-    let later = told.filter(|told| epoch.is_some_and(|epoch| *told > epoch));
+    let known = epoch_of(named, votes);
+    let later = known.filter(|known| epoch.is_some_and(|epoch| *known > epoch));
     if *named != peer {
         let by = || votes.iter().filter(|vote| vote.address.as_ref() == Some(*named));
         let are_earlier = by().all(|vote| vote.epoch.is_some() && vote.epoch < epoch);
