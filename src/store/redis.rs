@@ -40,7 +40,7 @@ use super::{
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Run, StateKind, Token, Ttl, Upkeep};
+use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Ttl, Upkeep};
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
@@ -68,8 +68,6 @@ pub struct Server {
     unfenced: Option<Token>,
     /// The last reply about a lock came from a node that is only importing its slot.
     is_imported: bool,
-    /// When the server granted the lock to a run that is recorded, in µs of its clock, if the last reply says so.
-    noted: Option<u64>,
 }
 
 impl Server {
@@ -86,7 +84,6 @@ impl Server {
             min_replicas,
             unfenced: None,
             is_imported: false,
-            noted: None,
         }
     }
 
@@ -131,9 +128,13 @@ impl Server {
             |server| server.look_plainly(operation, limit).map(with_tokens),
         );
         match seen {
+            // A companion key is of another type, or the lock's own is: that one shows what there is.
             Err(error) if matches!(error.kind, ErrorKind::WrongType | ErrorKind::Damaged) => {
-                let limit = self.for_another_reply(limit);
-                self.look_at_damaged(operation, limit)
+                let (mut status, value) = self.look_plainly(operation, self.for_another_reply(limit))?;
+                if !matches!(status.state.kind, StateKind::WrongType(_)) {
+                    status.state.kind = StateKind::Damaged;
+                }
+                Ok(with_tokens((status, value)))
             }
             seen => seen,
         }
@@ -142,19 +143,6 @@ impl Server {
     /// Returns the limit for the second request of an operation: each reply has the server's time-out.
     fn for_another_reply<'a>(&self, limit: Limit<'a>) -> Limit<'a> {
         Limit { until: limit.until.max(Moment::now() + self.client.timeout), ..limit }
-    }
-
-    /// Does the same for a lock with a companion key of another type, from the lock's own key alone.
-    fn look_at_damaged(
-        &mut self,
-        operation: &Operation<'_>,
-        limit: Limit<'_>,
-    ) -> Result<(LockStatus, Vec<Token>), Error> {
-        let (mut status, value) = self.look_plainly(operation, limit)?;
-        if !matches!(status.state.kind, StateKind::WrongType(_)) {
-            status.state.kind = StateKind::Damaged;
-        }
-        Ok(with_tokens((status, value)))
     }
 
     /// Returns the error for a refusal by the server, or for what is no reply to a plain command.
@@ -276,7 +264,7 @@ impl Server {
             let key = self.prefix.key(&claim.name);
             let mut undo = vec![Request::release(claim).command(&key, self.means.verb())];
             if self.client.is_of_a_cluster() {
-                undo.extend(self.release_moving_there(claim));
+                undo.extend(moving::release_there(&key, &claim.token));
             }
             self.client.send_behind(&undo, limit);
         }
@@ -303,14 +291,16 @@ impl Server {
     ) -> Result<Acquired, Error> {
         let operation = Operation::to("acquire", &claim.name);
         let by_script = |server: &mut Server| server.acquire_by_script(&operation, claim, ttl, mode, limit);
-        let acquired = match needs_scripts(claim) {
+        let (acquired, noted) = match needs_scripts(claim) {
             Some(needs) => self.only_by_script(&operation, needs, by_script),
-            None => self.by_means(by_script, |server| server.acquire_plainly(&operation, claim, ttl, limit)),
+            None => {
+                self.by_means(by_script, |server| Ok((server.acquire_plainly(&operation, claim, ttl, limit)?, None)))
+            }
         }?;
         match &acquired {
             Acquired::Granted(_) => {
                 if let Some(recording) = &mut claim.recording {
-                    recording.noted = self.noted;
+                    recording.noted = noted;
                 }
                 self.replicated(&operation, claim, ttl, limit)?;
             }
@@ -389,13 +379,6 @@ impl Server {
         self.release_as(&operation, &Claim::of(name.clone(), token), limit)
     }
 
-    fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error> {
-        match asking {
-            Asking::ToGiveUp => self.ask_to_give_up(name, asker, limit),
-            Asking::NoMore => self.ask_no_more(name, asker, limit),
-        }
-    }
-
     fn look_at(&mut self, name: &LockName, what: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
         let (id, waiters) = match what {
             Look::All => (None, WAITERS),
@@ -410,10 +393,6 @@ impl Server {
             .then(|| format!("{} does not run scripts for us: who waits, and the fence, are not known", self.client));
         Ok(self.doubtful_origin(limit)?.into_iter().chain(no_scripts).collect())
     }
-
-    fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
-        self.recorded_runs(name, limit)
-    }
 }
 
 impl Store for Server {
@@ -424,7 +403,8 @@ impl Store for Server {
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
-            Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
+            Op::Ask(name, asker, Asking::ToGiveUp) => Reply::Asked(self.ask_to_give_up(name, asker, limit)?),
+            Op::Ask(name, asker, Asking::NoMore) => Reply::Asked(self.ask_no_more(name, asker, limit)?),
             Op::Look(name, what) => Reply::Seen(self.look_at(name, what, limit)?),
             Op::History(name) => Reply::History(self.history(name, limit)?),
             Op::Doubts => Reply::Doubts(self.doubts(limit)?),

@@ -18,7 +18,7 @@ use crate::lock::{Claim, Fence, LockName, LockState, StateKind, Token, Ttl};
 use crate::mailbox::MailSender;
 use crate::store::redis::Server;
 use crate::store::redis::reply::Operation;
-use crate::store::{AcquireMode, Acquired, Released, Renewed};
+use crate::store::{AcquireMode, Acquired, Released, Renewed, Store};
 use crate::wait::Limit;
 use crate::{log, thread};
 
@@ -192,7 +192,7 @@ impl Node {
                 let (status, token) = self.server.inspect_holding(name, limit)?;
                 Answer::Seen(status.state, token)
             }
-            Request::Names => Answer::Names(self.server.listed(limit)?),
+            Request::Names => Answer::Names((&mut self.server as &mut dyn Store).names(limit)?),
             Request::Doubts => Answer::Doubts(self.server.doubts(limit)?),
         })
     }

@@ -17,6 +17,7 @@ use crate::wait::Limit;
 const MAX_REDIRECTS: usize = 3;
 
 impl Server {
+    /// Runs ACQUIRE. Also returns when the server granted the lock to a run that is recorded, in µs of its clock.
     pub fn acquire_by_script(
         &mut self,
         operation: &Operation<'_>,
@@ -24,7 +25,7 @@ impl Server {
         ttl: Ttl,
         mode: AcquireMode,
         limit: Limit<'_>,
-    ) -> Result<Acquired, ScriptError> {
+    ) -> Result<(Acquired, Option<u64>), ScriptError> {
         let grace = self.grace(ttl);
         let in_cluster = self.client.is_of_a_cluster();
         let mut redirects = 0;
@@ -43,7 +44,7 @@ impl Server {
                 None => self.script_unless_moving(operation, &request, limit)?,
             };
             let Some(answer) = answer.filter(|answer| !is_grant(answer) || !self.may_be_unfenced(&claim.token)) else {
-                return self.acquire_moving(operation, claim, ttl, limit);
+                return Ok((self.acquire_moving(operation, claim, ttl, limit)?, None));
             };
             // There were more of the dead to drop than one script does. Each attempt drops more, so this comes to an end. A
             // waiter in the queue rests between them.
@@ -64,9 +65,9 @@ impl Server {
         match self.acquired(claim, &answer, (ttl, mode, grace), asked) {
             Some(acquired @ Acquired::Superseded(..)) => {
                 self.forget_dismissal(operation, claim, limit);
-                Ok(acquired)
+                Ok((acquired, None))
             }
-            Some(acquired) => Ok(acquired),
+            Some(acquired) => Ok((acquired, answer.number("noted"))),
             None if answer.verdict() == "done" && answer.run().is_none() => Err(self.unreadable(operation).into()),
             None => Err(self.senseless(operation).into()),
         }
@@ -83,7 +84,6 @@ impl Server {
         let unqueued = || Some(QueuePlace { position: 0, length: answer.number("length")? });
         match answer.verdict() {
             "granted" => {
-                self.noted = answer.number("noted");
                 let slot = answer.slot(claim.token.sharing())?;
                 let lease = self.granted(answer.fence(), ttl, asked);
                 Some(Acquired::Granted(Lease { slot, taken_over: answer.stale(), ..lease }))

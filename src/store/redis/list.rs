@@ -43,18 +43,6 @@ impl Listed {
 }
 
 impl Server {
-    pub fn listed(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        let mut scan = ScanCursor::default();
-        let mut names = Vec::new();
-        while let Some(mut more) = self.next_names(Listed::Names, &mut scan, limit)? {
-            names.append(&mut more);
-        }
-        // SCAN may return a key twice, and so may two servers of which one migrates its keys to the other.
-        names.sort();
-        names.dedup();
-        Ok(names)
-    }
-
     /// Returns the next names: the result of one request.
     pub fn next_names(
         &mut self,

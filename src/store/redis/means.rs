@@ -49,11 +49,6 @@ impl Means {
         }
     }
 
-    /// Returns the means of a server that has run a script.
-    fn with_scripts(self) -> Means {
-        Means::Scripts(self.verbs())
-    }
-
     /// Returns the means of a server that has run a script by this verb.
     fn by(self, verb: Verb) -> Means {
         Means::Scripts(match verb.reads {
@@ -262,7 +257,7 @@ impl Server {
         let others = replies.split_off(1.min(replies.len()));
         let answer = Answer::of(replies.pop().unwrap_or(Value::Nil));
         if answer.is_ok() {
-            self.means = self.means.with_scripts();
+            self.means = Means::Scripts(self.means.verbs());
         }
         Ok((answer, others))
     }

@@ -233,13 +233,6 @@ impl Server {
             self.client.ask(cmd("HDEL").arg(companion_key(key, WAITERS)).arg(token.as_str()).arg("reserved"), limit);
     }
 
-    /// Returns the requests that undo a grant at a node that is importing the slot, for a caller that does not wait for
-    /// the replies.
-    pub(super) fn release_moving_there(&self, claim: &Claim) -> [Cmd; 2] {
-        let key = self.prefix.key(&claim.name);
-        [cmd("ASKING"), release_of_one(&key, &claim.token)]
-    }
-
     /// Returns the state of the lock, and its holder's token; its waiters, its fence and those who share it are unknown
     /// meanwhile.
     pub(super) fn look_moving(
@@ -267,6 +260,12 @@ impl Server {
             hint: "try again soon".into(),
         }
     }
+}
+
+/// Returns the requests that undo a grant at a node that is importing the slot, for a caller that does not wait for the
+/// replies.
+pub fn release_there(key: &str, token: &Token) -> [Cmd; 2] {
+    [cmd("ASKING"), release_of_one(key, token)]
 }
 
 fn release_of_one(key: &str, token: &Token) -> Cmd {

@@ -15,7 +15,7 @@ use super::{Server, asking, recording};
 use crate::clock::{Moment, wall};
 use crate::error::Error;
 use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Token, Ttl, companion_key};
-use crate::store::{Acquired, Kept, LockStatus, QueuePlace, Released, Renewed};
+use crate::store::{Acquired, Asking, Kept, LockStatus, QueuePlace, Released, Renewed};
 use crate::wait::Limit;
 
 impl Server {
@@ -73,24 +73,18 @@ impl Server {
         self.plainly(operation, limit, |lock| lock.look().map(alone))
     }
 
-    /// Asks the holder to give up, if it holds the lock alone.
+    /// Asks the holder to give up, if it holds the lock alone, or takes that back.
     pub(super) fn ask_plainly(
         &mut self,
         operation: &Operation<'_>,
         asker: &Asker,
+        asking: Asking,
         limit: Limit<'_>,
     ) -> Result<(), Error> {
-        self.plainly(operation, limit, |lock| lock.ask(asker))
-    }
-
-    /// Takes that back, if no later request has replaced it.
-    pub(super) fn ask_no_more_plainly(
-        &mut self,
-        operation: &Operation<'_>,
-        asker: &Asker,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
-        self.plainly(operation, limit, |lock| lock.ask_no_more(asker))
+        self.plainly(operation, limit, |lock| match asking {
+            Asking::ToGiveUp => lock.ask(asker),
+            Asking::NoMore => lock.ask_no_more(asker),
+        })
     }
 
     fn plainly<T>(
@@ -222,6 +216,7 @@ impl Lock<'_> {
         replies.into_iter().try_for_each(|reply| refuse_error(reply).map(drop))
     }
 
+    /// Takes a request back, if no later one has replaced it.
     fn ask_no_more(&mut self, asker: &Asker) -> Result<(), PlainError> {
         let waiters = companion_key(&self.key, WAITERS);
         for _ in 0..ROUNDS {

@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    pub(super) fn recorded_runs(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
+    pub(super) fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
         let operation = Operation::to("read the history of", name);
         let needs = ("the history needs them", "--history");
         let answer =
