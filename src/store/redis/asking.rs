@@ -40,7 +40,7 @@ impl Server {
                 Some(_) => Ok(()),
                 None => Ok(server.ask_moving(&operation, asker, limit)?),
             },
-            |server| server.ask_plainly(&operation, asker, Asking::ToGiveUp, limit),
+            |server| server.plainly(&operation, limit, |lock| lock.ask(asker)),
         )
     }
 
@@ -49,7 +49,7 @@ impl Server {
         if self.look_moving(operation, limit)?.0.state.kind == StateKind::Shared {
             return Err(self.on_its_way(operation));
         }
-        self.ask_plainly(operation, asker, Asking::ToGiveUp, limit)
+        self.plainly(operation, limit, |lock| lock.ask(asker))
     }
 
     /// Takes a request back in one step: a later one, of another asker, is not its own. What is sent is executed whether
@@ -76,7 +76,7 @@ impl Server {
                 Some(_) => Ok(()),
                 None => server.script_of_one(&operation, &[withdrawal], soon).map(drop),
             },
-            |server| server.ask_plainly(&operation, asker, Asking::NoMore, limit),
+            |server| server.plainly(&operation, limit, |lock| lock.ask_no_more(asker)),
         )
     }
 

@@ -15,7 +15,7 @@ use super::{Server, asking, recording};
 use crate::clock::{Moment, wall};
 use crate::error::Error;
 use crate::lock::{Asker, Claim, Lease, LockState, StateKind, Token, Ttl, companion_key};
-use crate::store::{Acquired, Asking, Kept, LockStatus, QueuePlace, Released, Renewed};
+use crate::store::{Acquired, Kept, LockStatus, QueuePlace, Released, Renewed};
 use crate::wait::Limit;
 
 impl Server {
@@ -73,21 +73,8 @@ impl Server {
         self.plainly(operation, limit, |lock| lock.look().map(alone))
     }
 
-    /// Asks the holder to give up, if it holds the lock alone, or takes that back.
-    pub(super) fn ask_plainly(
-        &mut self,
-        operation: &Operation<'_>,
-        asker: &Asker,
-        asking: Asking,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
-        self.plainly(operation, limit, |lock| match asking {
-            Asking::ToGiveUp => lock.ask(asker),
-            Asking::NoMore => lock.ask_no_more(asker),
-        })
-    }
-
-    fn plainly<T>(
+    /// Runs plain commands on the key of a lock.
+    pub(super) fn plainly<T>(
         &mut self,
         operation: &Operation<'_>,
         limit: Limit<'_>,
@@ -105,14 +92,14 @@ impl Server {
 }
 
 /// A lock as one operation uses it: by its own key.
-struct Lock<'a> {
+pub struct Lock<'a> {
     client: &'a mut Client,
     key: String,
     limit: Limit<'a>,
 }
 
 /// The reason for a missing result.
-enum PlainError {
+pub enum PlainError {
     NoReply(NoReply),
     Unexpected(Unexpected),
 }
@@ -210,14 +197,14 @@ impl Lock<'_> {
         }
     }
 
-    /// Asks the holder to give up, by the field that a holder looks at.
-    fn ask(&mut self, asker: &Asker) -> Result<(), PlainError> {
+    /// Asks the holder to give up, if it holds the lock alone.
+    pub fn ask(&mut self, asker: &Asker) -> Result<(), PlainError> {
         let replies = self.client.ask_all(&asking::request(&self.key, asker), self.limit)?;
         replies.into_iter().try_for_each(|reply| refuse_error(reply).map(drop))
     }
 
     /// Takes a request back, if no later one has replaced it.
-    fn ask_no_more(&mut self, asker: &Asker) -> Result<(), PlainError> {
+    pub fn ask_no_more(&mut self, asker: &Asker) -> Result<(), PlainError> {
         let waiters = companion_key(&self.key, WAITERS);
         for _ in 0..ROUNDS {
             let (mut watch, mut delete) = (cmd("WATCH"), cmd("HDEL"));
