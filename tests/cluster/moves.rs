@@ -206,18 +206,25 @@ fn a_lock_is_renewed_in_time_though_the_node_that_is_about_to_have_it_hangs() {
 }
 
 #[test]
-fn a_holder_is_asked_to_give_up_while_its_slot_is_on_its_way() {
+fn a_holder_is_asked_to_give_up_wherever_the_keys_of_its_lock_are() {
     let cluster = MASTERS.lend();
-    for carried in PARTS {
-        let holder = Turn::had(&cluster, &["-t", "3s"]);
-        let id = holder_id(&cluster);
-        let slot = cluster.begins_to_move(LOCK);
-        slot.carries(carried);
-        cluster.nxlock(["release", "job", "--ask", &id]).run().exits(0);
-        holder.finish().exits(143);
-        slot.ends();
-        // What the holder has found expires by itself.
-        cluster.ask::<()>(&["DEL", WAITERS]);
+    for has_waiter in [false, true] {
+        for carried in PARTS {
+            let holder = Turn::had(&cluster, &["-t", "3s"]);
+            let waiter = has_waiter.then(|| Turn::queued(&cluster, &[]));
+            let id = holder_id(&cluster);
+            let slot = cluster.begins_to_move(LOCK);
+            slot.carries(carried);
+            cluster.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+            holder.finish().exits(143);
+            if let Some(mut waiter) = waiter {
+                waiter.up();
+                waiter.leaves();
+            }
+            slot.ends();
+            // What the holder has found expires by itself.
+            cluster.ask::<()>(&["DEL", WAITERS]);
+        }
     }
 }
 

@@ -21,8 +21,8 @@ use crate::wait::Limit;
 /// How long a request lives, at most, that a script did not make: a holder that is not found by then is asked again, if
 /// anybody waits.
 const LIVES: Duration = Duration::from_secs(80);
-/// How long to wait for the reply when a request is taken back: the server has what was sent.
-const REPLY: Duration = Duration::from_millis(250);
+/// How long to wait for a reply that decides nothing: the server has what was sent.
+pub const REPLY: Duration = Duration::from_millis(250);
 /// The field of the waiters' key.
 pub const ASKED: &str = "asked";
 
@@ -74,7 +74,7 @@ impl Server {
         self.by_means(
             |server| match server.script_unless_moving(&operation, &request, soon)? {
                 Some(_) => Ok(()),
-                None => server.script_of_one(&operation, &[withdrawal], soon).map(drop),
+                None => server.script_of_one(&operation, &withdrawal, soon).map(drop),
             },
             |server| server.plainly(&operation, limit, |lock| lock.ask_no_more(asker)),
         )
@@ -90,19 +90,16 @@ impl Server {
         let soon = limit.no_later_than(Moment::now() + REPLY);
         let error = match self.client.ask(&question(&self.key(&operation)), soon) {
             Ok(refusal @ Value::ServerError(_)) => operation.misunderstood(&self.client, reply::unexpected(&refusal)),
-            Ok(reply) => return self.asker_in(&reply, claim),
+            Ok(reply) => {
+                let asked = reply::text(&reply)?.into_raw();
+                let (id, by) = asked.split_once(' ')?;
+                let is_ours = claim.token.id().is_some_and(|own| own.as_str() == id);
+                return Token::read(by.as_bytes()).filter(|_| is_ours).map(Box::new);
+            }
             Err(no_reply) => self.unanswered(&operation, no_reply),
         };
         log::trace(format_args!("{error}"));
         None
-    }
-
-    /// Returns who asks the holder of a claim to give up, from the reply to that question.
-    pub(super) fn asker_in(&self, reply: &Value, claim: &Claim) -> Option<Box<Told>> {
-        let asked = reply::text(reply)?.into_raw();
-        let (id, by) = asked.split_once(' ')?;
-        let is_ours = self.hears_askers(claim) && claim.token.id().is_some_and(|own| own.as_str() == id);
-        Token::read(by.as_bytes()).filter(|_| is_ours).map(Box::new)
     }
 }
 

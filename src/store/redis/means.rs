@@ -157,7 +157,7 @@ impl Server {
         let mut verb = if only_reads { self.means.verb_of_reads() } else { self.means.verb() };
         let (mut has_loaded, mut forgets, mut refusal) = (false, false, None);
         let unexpected = loop {
-            let unexpected = match self.answer_to(operation, only_reads, &[request.command(&key, verb)], limit)?.0 {
+            let unexpected = match self.answer_to(operation, only_reads, &request.command(&key, verb), limit)? {
                 Ok(answer) => {
                     if !forgets {
                         self.means = self.means.by(verb);
@@ -209,16 +209,15 @@ impl Server {
         }
     }
 
-    /// Runs a script of one key, and sends plain commands with it. Returns its answer, and their replies.
+    /// Runs a script of one key.
     pub(super) fn script_of_one(
         &mut self,
         operation: &Operation<'_>,
-        requests: &[Cmd],
+        request: &Cmd,
         limit: Limit<'_>,
-    ) -> Result<(Answer, Vec<Value>), ScriptError> {
-        let (answer, replies) = self.answer_to(operation, false, requests, limit)?;
-        let answer = answer.map_err(|unexpected| self.not_run(operation, unexpected, false))?;
-        Ok((answer, replies))
+    ) -> Result<Answer, ScriptError> {
+        let answer = self.answer_to(operation, false, request, limit)?;
+        answer.map_err(|unexpected| self.not_run(operation, unexpected, false))
     }
 
     /// Loads the script at the server that replied last.
@@ -240,26 +239,25 @@ impl Server {
         })
     }
 
-    /// Sends a script, and plain commands with it. Returns its answer or the server's error, and their replies.
+    /// Sends a script, and returns its answer or the server's error.
     fn answer_to(
         &mut self,
         operation: &Operation<'_>,
         only_reads: bool,
-        requests: &[Cmd],
+        request: &Cmd,
         limit: Limit<'_>,
-    ) -> Result<(Result<Answer, Unexpected>, Vec<Value>), Error> {
+    ) -> Result<Result<Answer, Unexpected>, Error> {
         self.turn_to(operation);
-        let mut replies = self.client.ask_all(requests, limit).map_err(|no_reply| match only_reads {
+        let reply = self.client.ask(request, limit).map_err(|no_reply| match only_reads {
             true => self.unanswered(operation, no_reply).of_read(),
             false => self.unanswered(operation, no_reply),
         })?;
         self.is_imported = self.client.sent_there().is_some();
-        let others = replies.split_off(1.min(replies.len()));
-        let answer = Answer::of(replies.pop().unwrap_or(Value::Nil));
+        let answer = Answer::of(reply);
         if answer.is_ok() {
             self.means = Means::Scripts(self.means.verbs());
         }
-        Ok((answer, others))
+        Ok(answer)
     }
 
     /// Returns the reason why a script did not run. One that may be repeated whatever it has done may have been aborted in

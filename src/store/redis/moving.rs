@@ -48,7 +48,7 @@ impl Server {
             let asked = Moment::now();
             let key = self.key(operation);
             let acquire = call_of_one("acquire", &key, &[("token", claim.token.as_str()), ("ttl", &ttl_ms)]);
-            let (answer, _) = self.script_of_one(operation, &[acquire], limit)?;
+            let answer = self.script_of_one(operation, &acquire, limit)?;
             self.round_trip = asked.elapsed();
             match answer.verdict() {
                 "granted" => match fenced {
@@ -59,7 +59,7 @@ impl Server {
                     _ => {
                         granted_there = self.client.sent_there().cloned();
                         let raise = call_of_one("fence", &companion_key(&key, "fence"), &[("ttl", &ttl_ms)]);
-                        let (answer, _) = self.script_of_one(operation, &[raise], limit)?;
+                        let answer = self.script_of_one(operation, &raise, limit)?;
                         let fence = answer.fence().ok_or_else(|| self.senseless(operation))?;
                         fenced = Some((fence, ttl.believed_until(asked)));
                         self.leave_moving_queue(&key, &claim.token, limit);
@@ -150,8 +150,8 @@ impl Server {
         Ok(false)
     }
 
-    /// Renews the lock, by a request that names its own key alone: other nodes do not decide how long that takes. What an old
-    /// `SETNX` client has written over it is put back only when the slot has arrived: until then the renewal is in doubt.
+    /// Renews the lock, by a request that names its own key alone. What an old `SETNX` client has written over it is put back
+    /// only when the slot has arrived: until then the renewal is in doubt.
     pub(super) fn renew_moving(
         &mut self,
         operation: &Operation<'_>,
@@ -162,12 +162,8 @@ impl Server {
     ) -> Result<Renewed, ScriptError> {
         let (key, token, ttl_ms) = (self.key(operation), claim.token.as_str(), ttl.millis().to_string());
         let fields = [("token", token), ("ttl", &ttl_ms[..]), ("how", how(may_shorten))];
-        // The grant made the fence last a day, so an attempt that fails does no harm.
-        let mut lengthen = cmd("PEXPIRE");
-        lengthen.arg(companion_key(&key, "fence")).arg(ttl.millis().saturating_mul(10).max(86_400_000));
-        let requests = [call_of_one("renew", &key, &fields), lengthen, asking::question(&key)];
         let asked = Moment::now();
-        let (answer, replies) = self.script_of_one(operation, &requests, limit)?;
+        let answer = self.script_of_one(operation, &call_of_one("renew", &key, &fields), limit)?;
         if claim.token.is_beside_setnx()
             && answer.verdict() == "not_yours"
             && answer.state().is_some_and(|state| state.kind == StateKind::Legacy)
@@ -180,13 +176,13 @@ impl Server {
                 Renewed::NotYours(self.with_owner(operation, state, answer.text("value"), limit))
             }
             Renewed::Kept(kept) => {
+                // Each of these keys may be at either node, so they cannot share a request; and a node that hangs must not
+                // delay the renewal. The grant made the fence last a day, so an attempt that fails does no harm.
+                let lasts = ttl.millis().saturating_mul(10).max(86_400_000);
+                let soon = limit.no_later_than(Moment::now() + asking::REPLY);
+                let _ = self.client.ask(cmd("PEXPIRE").arg(companion_key(&key, "fence")).arg(lasts), soon);
                 self.own(operation, &claim.token, &ttl_ms, limit);
-                let asked_by = match replies.last() {
-                    // Another node has that key.
-                    None | Some(Value::ServerError(_)) => self.asker(claim, limit),
-                    Some(reply) => self.asker_in(reply, claim),
-                };
-                Renewed::Kept(Kept { asked_by, ..kept })
+                Renewed::Kept(Kept { asked_by: self.asker(claim, limit), ..kept })
             }
             longer => longer,
         })
@@ -200,11 +196,11 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Option<LockState>, ScriptError> {
         let key = self.key(operation);
-        let answer = match self.script_of_one(operation, &[release_of_one(&key, token)], limit) {
+        let answer = match self.script_of_one(operation, &release_of_one(&key, token), limit) {
             Err(ScriptError::Failed(error)) if error.kind == ErrorKind::WrongType => {
                 return Ok(Some(reply::wrong_type("another type")));
             }
-            answered => answered?.0,
+            answered => answered?,
         };
         let whose = match answer.verdict() {
             "released" => None,

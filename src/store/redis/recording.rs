@@ -46,7 +46,7 @@ impl Server {
             recording.end = recording.end.map(RunEnd::without_the_lock);
         }
         let (key, request) = (self.key(operation), Request::record(&claim).of_runs());
-        let (answer, _) = self.script_of_one(operation, &[request.command(&key, Verb::TEXT)], limit)?;
+        let answer = self.script_of_one(operation, &request.command(&key, Verb::TEXT), limit)?;
         Ok(self.recorded(&claim, &answer))
     }
 
