@@ -2,8 +2,7 @@
 //! for how long a recorded run takes.
 
 mod key;
-#[allow(dead_code, reason = "the tests compare servers with it, and the local store is built on it next")]
-mod machine;
+pub mod machine;
 mod run;
 mod setnx;
 mod sharing;

@@ -23,7 +23,7 @@ use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
 
 #[cfg(fuzzing)]
-pub use local::files;
+pub use local::parsers as files;
 pub use open::open;
 pub use probe::{Finding, Probed, ProbedServer, Verdict};
 pub use redis::credentials::{Credentials, PasswordSource};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::support::record;
 use crate::support::turns::{Turn, holder_id, is_free, is_renewed, lock_status, queue_is, turn};
 use crate::support::{Authority, Fate, Five, Local, Nxlock, Proxy, Redis, eventually};
 
@@ -355,8 +356,8 @@ fn a_directory_keeps_only_the_last_request_to_those_who_hold_the_lock() {
     let seen = lock_status(&local);
     let ids: Vec<_> = seen["holders"].as_array().unwrap().iter().map(|holder| holder["id"].as_str().unwrap()).collect();
     let requests = || {
-        let text = std::fs::read_to_string(local.file("askers")).unwrap();
-        text.lines().filter(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+        let state = record::state(&local.file("lock"));
+        record::lines(&state, "asked").map(str::to_owned).collect::<Vec<_>>()
     };
     for id in [ids[0], ids[1], ids[0]] {
         local.nxlock(["release", "job", "--ask", id]).run().exits(0);

@@ -208,9 +208,8 @@ fn a_local_record_whose_time_passes_while_a_run_is_under_way_is_as_it_ended() {
     runs(&local, &["--record"], true);
     let holder = Turn::had(&local, &["--record"]);
     // As if the clock had been set forward by years, and back.
-    let lines = fs::read(local.file("runs")).unwrap();
-    let old: Vec<u8> = lines.chunks(512).flat_map(|line| record::with(line, &[("kept_until_us", "1")])).collect();
-    fs::write(local.file("runs"), old).unwrap();
+    let file = fs::read(local.file("lock")).unwrap();
+    fs::write(local.file("lock"), record::with(&file, &[("runs", "kept_until_us", "1")])).unwrap();
     assert_eq!(outcomes(&local), Vec::<String>::new());
     holder.leaves();
     assert_eq!(outcomes(&local), ["done"]);
@@ -223,11 +222,11 @@ fn a_local_record_whose_time_passes_while_a_run_is_under_way_is_as_it_ended() {
 fn a_local_clock_that_is_set_back_counts_from_now() {
     let local = Local::start();
     runs(&local, &["--record"], true);
-    let line = fs::read(local.file("runs")).unwrap();
+    let file = fs::read(local.file("lock")).unwrap();
     let later = (wall() + 300 * DAY).duration_since(std::time::UNIX_EPOCH).unwrap().as_micros().to_string();
-    fs::write(local.file("runs"), record::with(&line, &[("granted_us", &later)])).unwrap();
+    fs::write(local.file("lock"), record::with(&file, &[("done", "granted_us", &later)])).unwrap();
     runs(&local, &["--unless-done", "1h"], false);
-    let granted: u128 = record::field(&fs::read(local.file("runs")).unwrap(), "granted_us").parse().unwrap();
+    let granted: u128 = record::field(&fs::read(local.file("lock")).unwrap(), "done", "granted_us").parse().unwrap();
     assert!(granted < later.parse().unwrap());
     runs(&local, &["--unless-done", "1ms"], true);
 }
@@ -716,18 +715,16 @@ fn a_local_record_outlives_its_lock_and_is_swept_at_its_own_time() {
         file.set_modified(wall() - 2 * DAY).unwrap();
     };
     old("lock");
-    old("runs");
     let new = |name: &str| _ = local.nxlock(["run", name, "--", "true"]).run().exits(0);
     new("a");
     assert_eq!(outcomes(&local), ["done"]);
     runs(&local, &["--unless-done", "1h"], false);
     // As if thirty days had gone by.
-    let line = fs::read(local.file("runs")).unwrap();
-    fs::write(local.file("runs"), record::with(&line, &[("kept_until_us", "1")])).unwrap();
+    let file = fs::read(local.file("lock")).unwrap();
+    fs::write(local.file("lock"), record::with(&file, &[("runs", "kept_until_us", "1")])).unwrap();
     assert_eq!(outcomes(&local), Vec::<String>::new());
     old("lock");
-    old("runs");
     new("b");
-    assert!(!local.file("lock").exists() && !local.file("runs").exists());
+    assert!(!local.file("lock").exists());
     runs(&local, &["--unless-done", "1h"], true);
 }

@@ -30,7 +30,7 @@
 //! Owns all that decides. Must not know clocks, processes, connections or files: the [`World`] tells the time and who is
 //! alive, and delivers messages. What else a store keeps of a holder or a waiter, it keeps beside the lock, by token.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
@@ -697,8 +697,8 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             self.lock.generation = (limit != 1).then_some(self.lock.fence);
             self.lock.asked.clear();
         }
-        let taken = |slot: &u16| self.lock.holders.values().any(|holder| holder.slot == Some(*slot));
-        let slot = (limit != 0).then(|| (0..u16::MAX).find(|slot| !taken(slot)).unwrap_or(u16::MAX));
+        let taken: BTreeSet<u16> = self.lock.holders.values().filter_map(|holder| holder.slot).collect();
+        let slot = (limit != 0).then(|| (0..u16::MAX).find(|slot| !taken.contains(slot)).unwrap_or(u16::MAX));
         let fence = self.lock.generation.filter(|_| limit == 0).unwrap_or(self.lock.fence);
         let holder = Holder { end: Some(self.now + ms), limit, fence, slot, since: self.wall, reserved };
         self.lock.holders.insert(token.clone(), holder);

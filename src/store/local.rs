@@ -1,28 +1,24 @@
-//! Locks of one machine, without a server: a directory has one record per lock, read and written under its flock(2).
-//! The contract is the same as a server's, except that the kernel reports a killed holder at once.
+//! Locks of one machine, without a server: a directory has a file for each lock. It is loaded, changed by the rules of a
+//! lock ([`crate::lock::machine`]) and saved under its flock(2). The contract is the same as a server's, except that the
+//! kernel reports a killed holder at once.
 
-mod asking;
 mod background;
 mod check;
-mod commands;
+mod claim_file;
 mod directory;
 mod fault;
+mod files;
 mod filesystem;
 mod flock;
 mod format;
 mod inspect;
-mod lines;
+mod listening;
 mod ofd_lock;
 mod pid_view;
-mod record;
-mod recording;
-mod shares;
-mod sharing;
-mod superseding;
+mod state;
 mod sweep;
 mod transaction;
-mod waiter;
-mod waiters;
+mod world;
 
 use std::fs::File;
 use std::path::Path;
@@ -33,32 +29,31 @@ pub use directory::Directory;
 
 /// Parsers of file contents, for the fuzz targets.
 #[cfg(fuzzing)]
-pub mod files {
-    pub use crate::lock::Asker;
-
+pub mod parsers {
     pub use super::filesystem::network_fuse;
-    pub use super::format::sum;
-    pub use super::lines::Line;
+    pub use super::files::sealed;
     pub use super::pid_view::Process;
-    pub use super::record::{Record, RecordedRun, Share, Superseder, Waiter};
+    pub use super::state::State;
 }
 
 use super::{
-    AcquireMode, Acquired, Asking, Feature, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed, Reply,
+    AcquireMode, Acquired, Asking, Feature, Listed, LockStatus, Op, Page, Probed, Released, Renewed, Reply,
     ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::{Boot, Moment};
 use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Prefix, Run, Ttl};
+use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Run, Token, Ttl};
 use crate::wait::{Limit, Woken};
-use crate::{log, text};
+use crate::text;
+use claim_file::HolderFile;
 use directory::{OpenDirectory, Part};
 use fault::{Flaw, LocalError};
 use flock::{FileLock, Locked};
-use record::{Life, Record, State};
-use transaction::{Granted, HolderFile, Machine, Request, Response, Transaction};
-use waiter::WaiterFile;
+use listening::Watcher;
+use state::State;
+use transaction::{Attempt, Own, Transaction};
+use world::{Host, micros_of_wall};
 
 pub struct Local {
     directory: Directory,
@@ -69,11 +64,9 @@ pub struct Local {
     /// The record file used last, with its key.
     open: Option<(String, Arc<File>)>,
     file_lock: FileLock,
-    waiting: Option<WaiterFile>,
-    /// The waiter file from before the grant, kept open because closing it is slow (`WaiterFile::leave`).
-    former: Option<WaiterFile>,
-    /// The claim bound to this process.
-    held: Option<HolderFile>,
+    own: Own,
+    /// What this process watched before the grant, kept open because closing it is slow (`Watcher::leave`).
+    former: Option<Watcher>,
     /// When to retry without a place in the queue.
     look_at: Moment,
 }
@@ -81,7 +74,7 @@ pub struct Local {
 /// What every transaction needs.
 struct Opened {
     directory: OpenDirectory,
-    machine: Machine,
+    host: Host,
 }
 
 impl Local {
@@ -94,9 +87,8 @@ impl Local {
             opened: None,
             open: None,
             file_lock: FileLock::default(),
-            waiting: None,
+            own: Own::default(),
             former: None,
-            held: None,
             look_at,
         }
     }
@@ -107,32 +99,28 @@ impl Local {
         if let Some(opened) = &mut self.opened {
             opened.directory = directory;
         } else {
-            let machine = Machine::new(Boot::this().map_err(|error| LocalError::no_boot(&error))?);
-            self.opened = Some(Opened { directory, machine });
+            let host = Host::new(Boot::this().map_err(|error| LocalError::no_boot(&error))?);
+            self.opened = Some(Opened { directory, host });
         }
         Ok(())
     }
 
-    /// Runs `act` on a lock's files while they are locked. Returns `None` if the lock has no files and `make` is false.
+    /// Runs `act` on a lock while its file is locked. Returns `None` if the lock has no file and `make` is false.
     fn transaction<T>(
         &mut self,
-        key: &str,
-        make: bool,
+        (key, make): (&str, bool),
+        caller: Option<&Token>,
         limit: Limit<'_>,
-        act: impl FnOnce(
-            &mut Transaction<'_>,
-            &Machine,
-            (&mut Option<WaiterFile>, &mut Option<HolderFile>),
-        ) -> Result<T, LocalError>,
+        act: impl FnOnce(&mut Transaction<'_>, &mut Own) -> Result<T, LocalError>,
     ) -> Result<Option<T>, LocalError> {
         self.prepare()?;
-        let Local { opened: Some(opened), open, file_lock, waiting, held, timeout, .. } = self else {
+        let Local { opened: Some(opened), open, file_lock, own, timeout, .. } = self else {
             return Err(LocalError::new(ErrorKind::Internal, "not prepared", ""));
         };
         let limit = limit.no_later_than(Moment::now() + *timeout);
-        let Some(file) = locked(opened, open, file_lock, key, make, limit)? else { return Ok(None) };
-        let mut transaction = Transaction::begin(&opened.machine, &opened.directory, key, file)?;
-        act(&mut transaction, &opened.machine, (waiting, held)).map(Some)
+        let Some(file) = locked(opened, open, file_lock, key, make, limit)?.map(Locked) else { return Ok(None) };
+        let mut transaction = Transaction::begin(&opened.host, &opened.directory, key, &file, caller)?;
+        act(&mut transaction, own).map(Some)
     }
 
     fn error(&self, verb: &str, name: Option<&LockName>, fault: LocalError) -> Error {
@@ -142,39 +130,32 @@ impl Local {
     }
 
     fn give_up(&mut self, key: &str, claim: &Claim, limit: Limit<'_>) -> Result<Released, LocalError> {
-        let released = self.transaction(key, false, limit, |transaction, _, _| {
-            record_end(transaction, claim);
-            let ours = transaction.release(&claim.token)?;
-            Ok(if ours { Released::Done } else { Released::NotYours(transaction.state()) })
+        let released = self.transaction((key, false), Some(&claim.token), limit, |transaction, _| {
+            transaction.release(claim)
         })?;
-        self.waiting = None;
+        self.own.waiting = None;
         self.let_go();
         Ok(released.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
 
     /// Unbinds the claim, or the former claim, from all processes.
     fn let_go(&mut self) {
-        self.held.take().into_iter().for_each(HolderFile::let_go);
+        self.own.held.take().into_iter().for_each(HolderFile::let_go);
     }
 
-    /// Returns the names of the locks whose records are of a kind, sorted. A record without a claim is the rest of a lock.
-    fn listed(
-        &mut self,
-        limit: Limit<'_>,
-        is_of_it: impl Fn(&OpenDirectory, &Record) -> Result<bool, LocalError>,
-    ) -> Result<Vec<LockName>, Error> {
+    /// Returns the names of the locks that are of a kind, sorted.
+    fn listed(&mut self, limit: Limit<'_>, is_of_it: impl Fn(&State) -> bool) -> Result<Vec<LockName>, Error> {
         let prefix = self.prefix.as_str().to_owned();
         let listed = self.prepare().and_then(|()| {
-            let Local { opened: Some(Opened { directory, .. }), file_lock, timeout, .. } = self else {
+            let Local { opened: Some(Opened { directory, host }), file_lock, timeout, .. } = self else {
                 return Ok(Vec::new());
             };
             let mut names = Vec::new();
             for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
                 let limit = limit.no_later_than(Moment::now() + *timeout);
-                if let Some((_locked, record)) = listed_record(directory, &path, file_lock, limit)?
-                    && is_of_it(directory, &record)?
-                {
-                    names.extend(record.key.strip_prefix(&prefix).and_then(|name| name.parse::<LockName>().ok()));
+                let state = listed_state(directory, host, &path, file_lock, limit)?;
+                if let Some(state) = state.filter(&is_of_it) {
+                    names.extend(state.key.strip_prefix(&prefix).and_then(|name| name.parse::<LockName>().ok()));
                 }
             }
             names.sort();
@@ -186,43 +167,14 @@ impl Local {
     fn extend(&mut self, claim: &Claim, ttl: Ttl, unbound: bool, limit: Limit<'_>) -> Result<Renewed, Error> {
         let asked = Moment::now();
         let key = self.prefix.key(&claim.name);
-        let renewed = self.transaction(&key, false, limit, |transaction, _, _| {
-            let left = transaction.left_of(&claim.token).filter(|left| *left > ttl.get());
-            if let Some(left) = left.filter(|_| !claim.may_shorten()) {
-                return Ok(Renewed::Longer(left));
-            }
-            if unbound {
-                record_end(transaction, claim);
-            }
-            let ours = transaction.renew(&claim.token, ttl.get(), unbound)?;
-            if !ours {
-                return Ok(Renewed::NotYours(transaction.state()));
-            }
-            // That nobody can find out who asks is no reason to give up.
-            let hears = !unbound && claim.owner_pid.is_some() && claim.may_be_asked();
-            let asked_by = claim.token.id().filter(|_| hears).and_then(|id| {
-                let asker =
-                    transaction.take_asker(&id).inspect_err(|fault| log::trace(format_args!("{}", fault.cause)));
-                asker.ok().flatten().map(Box::new)
-            });
-            Ok(Renewed::Kept(Kept { asked_by, ..Kept::until(ttl.believed_until(asked)) }))
+        let renewed = self.transaction((&key, false), Some(&claim.token), limit, |transaction, _| {
+            transaction.extend(claim, ttl, asked, unbound)
         });
         let renewed = renewed.map_err(|fault| self.error("renew", Some(&claim.name), fault))?;
         if unbound {
             self.let_go();
         }
         Ok(renewed.unwrap_or_else(|| Renewed::NotYours(LockState::free(None))))
-    }
-}
-
-/// Records the end of a claim's run, if it is to be recorded. A failure is no reason to keep the lock.
-fn record_end(transaction: &Transaction<'_>, claim: &Claim) {
-    let Some(recording) = &claim.recording else { return };
-    let is_held = transaction.held_with(&claim.token);
-    if let Err(fault) = transaction.record_end(&claim.token, recording, is_held)
-        && recording.end.is_some()
-    {
-        log::warn(format_args!("the end of the run under \"{}\" is not recorded: {}", claim.name, fault.cause));
     }
 }
 
@@ -242,10 +194,9 @@ fn locked(
             None => match opened.directory.open_file(&path)? {
                 Some(file) => Arc::new(file),
                 None if make => {
-                    sweep::sweep(&opened.directory, &opened.machine);
-                    opened
-                        .directory
-                        .create_file(&path, &transaction::written(&Record::new(key, opened.machine.boot.id()))?)?;
+                    sweep::sweep(&opened.directory, &opened.host);
+                    let boot = opened.host.boot.id();
+                    opened.directory.create_file(&path, &files::created(&State::new(key, boot), boot)?)?;
                     continue;
                 }
                 None => return Ok(None),
@@ -285,18 +236,19 @@ fn lock(file: &Arc<File>, path: &Path, file_lock: &mut FileLock, limit: Limit<'_
     }
 }
 
-/// Returns the record in a file, which stays locked; none in another program's file, which is no lock.
-fn listed_record(
+/// Returns the state in a file; none of another program's file, which is no lock.
+fn listed_state(
     directory: &OpenDirectory,
+    host: &Host,
     path: &Path,
     file_lock: &mut FileLock,
     limit: Limit<'_>,
-) -> Result<Option<(Locked, Record)>, LocalError> {
+) -> Result<Option<State>, LocalError> {
     let Some(file) = directory.open_file(path)?.map(Arc::new) else { return Ok(None) };
     lock(&file, path, file_lock, limit)?;
     let file = Locked(file);
-    match transaction::record(&file.0, path)? {
-        Ok(record) => Ok(Some((file, record))),
+    match files::load(&file.0, path, &host.boot, host.now_us() / 1000)? {
+        Ok((_, state)) => Ok(Some(state)),
         Err(Flaw::Foreign) => Ok(None),
         Err(flaw) => Err(LocalError::flawed(path, flaw)),
     }
@@ -305,49 +257,10 @@ fn listed_record(
 impl Local {
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
         // Read before the request: the lease in the record starts later.
-        let asked = Moment::now();
-        let key = self.prefix.key(&claim.name);
-        let acquired = self.transaction(&key, true, limit, |transaction, machine, (waiting, held)| {
-            let life = match claim.owner_pid {
-                None => Life::Lease,
-                Some(pid) if pid == std::process::id() => Life::Holder,
-                // A watched process that nxlock cannot see: only its keeper learns when it ends.
-                Some(pid) => machine.pid_view().process(pid).map_or(Life::Lease, Life::HolderAnd),
-            };
-            if let Some(recording) = &claim.recording
-                && let Some(run) = transaction.already_done(&claim.token, recording)?
-            {
-                let place = transaction.place_of(&claim.token);
-                transaction.settle()?;
-                return Ok(Acquired::Done(Box::new(run), transaction.state(), place));
-            }
-            let (token, at_least) = (&claim.token, claim.at_least);
-            let mut ask = Request { token, ttl: ttl.get(), at_least, mode, life, held, waiting };
-            Ok(match transaction.acquire(&mut ask)? {
-                Response::Granted(Granted { fence, slot }) => {
-                    if let Some(recording) = &claim.recording
-                        && let Err(fault) = transaction.note_run(&claim.token, recording, fence)
-                    {
-                        // The disk may be full. No command begins, so nobody should wait for it.
-                        transaction.release(&claim.token)?;
-                        return Err(fault);
-                    }
-                    let (granted, until) = (Moment::now(), ttl.believed_until(asked));
-                    Acquired::Granted(Lease { fence: Some(fence), asked, granted, until, taken_over: None, slot })
-                }
-                Response::Held => {
-                    let (state, place) = (transaction.state(), transaction.place_of(&claim.token));
-                    match claim.enclosing.iter().any(|token| transaction.held_with(token)) {
-                        true => Acquired::Nested(state, place),
-                        false => Acquired::Held(state, place),
-                    }
-                }
-                Response::Superseded(by) => {
-                    let by =
-                        by.told().ok_or_else(|| LocalError::new(ErrorKind::Internal, "superseded by no token", ""))?;
-                    Acquired::Superseded(Box::new(by), transaction.state(), transaction.place_of(&claim.token))
-                }
-            })
+        let attempt = Attempt { ttl, mode, asked: Moment::now() };
+        let (key, token) = (self.prefix.key(&claim.name), claim.token.clone());
+        let acquired = self.transaction((&key, true), Some(&token), limit, |transaction, own| {
+            transaction.acquire(claim, &attempt, own)
         });
         let nothing = || LocalError::new(ErrorKind::Internal, "no record could be made", "");
         let acquired = acquired.and_then(|acquired| acquired.ok_or_else(nothing));
@@ -355,8 +268,8 @@ impl Local {
         match &acquired {
             // After the record is unlocked: the waiter behind wakes.
             Acquired::Granted(_) => {
-                self.former = self.waiting.take();
-                self.former.iter().for_each(WaiterFile::leave);
+                self.former = self.own.waiting.take();
+                self.former.iter().for_each(Watcher::leave);
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
             // The first two are of several servers only.
@@ -384,38 +297,28 @@ impl Local {
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
         let key = self.prefix.key(name);
-        let taken = self.transaction(&key, false, limit, |transaction, _, _| {
-            let state = transaction.inspect()?.state;
-            let Some(token) = transaction.token_of(id) else { return Ok(Released::NotYours(state)) };
-            transaction.release(&token).map(|_| Released::Done)
-        });
+        let taken = self.transaction((&key, false), None, limit, |transaction, _| transaction.break_lock(id));
         let taken = taken.map_err(|fault| self.error("break", Some(name), fault))?;
         Ok(taken.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
 
     fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error> {
         let key = self.prefix.key(name);
-        // Without files, there is no holder either.
-        let asked = self.transaction(&key, false, limit, |transaction, _, _| match asking {
-            Asking::ToGiveUp => transaction.put_asker(asker),
-            Asking::NoMore => transaction.remove_asker(&asker.by),
-        });
+        // Without a file, there is no holder either.
+        let asked = self.transaction((&key, false), None, limit, |transaction, _| transaction.ask(asker, asking));
         asked.map(drop).map_err(|fault| self.error("ask for", Some(name), fault))
     }
 
-    fn look_at(&mut self, name: &LockName, _: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
+    fn look_at(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
         let key = self.prefix.key(name);
-        let status = self.transaction(&key, false, limit, |transaction, _, _| transaction.inspect());
+        let status = self.transaction((&key, false), None, limit, |transaction, _| transaction.status());
         let status = status.map_err(|fault| self.error("inspect", Some(name), fault))?;
         Ok(status.unwrap_or_else(|| LockStatus { state: LockState::free(None), queue: Vec::new() }))
     }
 
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
         let key = self.prefix.key(name);
-        let history = self.transaction(&key, false, limit, |transaction, _, _| {
-            transaction.settle()?;
-            transaction.history()
-        });
+        let history = self.transaction((&key, false), None, limit, |transaction, _| Ok(transaction.history()));
         let history = history.map_err(|fault| self.error("read the history of", Some(name), fault))?;
         Ok(history.unwrap_or_default())
     }
@@ -434,14 +337,14 @@ impl Store for Local {
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
-            Op::Look(name, what) => Reply::Seen(self.look_at(name, what, limit)?),
+            Op::Look(name, _) => Reply::Seen(self.look_at(name, limit)?),
             Op::History(name) => Reply::History(self.history(name, limit)?),
             Op::Doubts => Reply::Doubts(self.doubts(limit)?),
         })
     }
 
     fn pause(&mut self, limit: Limit<'_>) -> Woken {
-        match &self.waiting {
+        match &self.own.waiting {
             Some(waiting) => waiting.wait(limit),
             None => limit.rest(self.look_at, &[]),
         }
@@ -450,11 +353,11 @@ impl Store for Local {
     fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
         if !cursor.has_begun {
             cursor.names = match listed {
-                Listed::Locks | Listed::Names => self.listed(limit, |_, record| Ok(record.state != State::Free)),
-                // A damaged one is reported by its name.
-                Listed::Histories => self.listed(limit, |directory, record| {
-                    Ok(recording::recorded(directory, &record.key).map_or(true, |runs| runs.all().next().is_some()))
-                }),
+                Listed::Locks | Listed::Names => self.listed(limit, |state| !state.lock.holders.is_empty()),
+                Listed::Histories => {
+                    let now = micros_of_wall();
+                    self.listed(limit, |state| state.has_runs() && state.runs_until > now)
+                }
             }?;
             cursor.has_begun = true;
         }
@@ -465,7 +368,7 @@ impl Store for Local {
             );
         }
         let Some(name) = cursor.names.last().cloned() else { return Ok(None) };
-        let status = self.look_at(&name, Look::All, limit)?;
+        let status = self.look_at(&name, limit)?;
         cursor.names.pop();
         Ok(Some(vec![(name, Some(status))]))
     }
@@ -476,12 +379,12 @@ impl Store for Local {
     }
 
     fn command_file(&self) -> Result<Option<CommandFile>, Error> {
-        let opened = self.held.as_ref().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
+        let opened = self.own.held.as_ref().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
         opened.transpose().map_err(|fault| self.error("keep a lock", None, fault))
     }
 
     fn watch(&self) -> Watch<'_> {
-        Watch { claim_fd: self.held.as_ref().map(HolderFile::fd), hears: true, ..Watch::default() }
+        Watch { claim_fd: self.own.held.as_ref().map(HolderFile::fd), hears: true, ..Watch::default() }
     }
 
     fn can(&self, feature: Feature) -> bool {
@@ -494,7 +397,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::lock::{Fence, Owner, Token};
+    use crate::lock::{Fence, Lease, Owner, Token};
 
     #[test]
     fn after_the_last_fence_the_clock_gives_the_next() {
@@ -504,8 +407,10 @@ mod tests {
         let prefix: Prefix = "lock:".parse().unwrap();
         let key = prefix.key(&name);
         let directory = OpenDirectory::open(&at).unwrap_or_else(|fault| panic!("{}", fault.cause));
-        let record = Record { fence: u64::MAX, ..Record::new(&key, Boot::this().unwrap().id()) };
-        std::fs::write(directory.file(&key, Part::Record), record.written().unwrap()).unwrap();
+        let mut state = State::new(&key, None);
+        state.lock.fence = u64::MAX;
+        let written = files::created(&state, None).unwrap_or_else(|fault| panic!("{}", fault.cause));
+        std::fs::write(directory.file(&key, Part::Record), written).unwrap();
         let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
         let mut claim = Claim::of(name, Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap());
         let mut local = Local::new(at, prefix, Duration::from_secs(60));

@@ -12,19 +12,17 @@ use crate::support::{Authority, Local, Nxlock, eventually, may_unshare, we_are_r
 const ANOTHER: &str = "01234567-89ab-4cde-8f01-23456789abcd";
 
 /// Leaves the files of a lock as another boot left them, with a holder and two waiters. Returns the holder's token.
-fn left_by_another_boot(local: &Local, values: &[(&str, &str)]) -> String {
+fn left_by_another_boot(local: &Local, values: &[(&str, &str, &str)]) -> String {
     let token = acquire(local, "1h");
     let waiters = [Turn::queued(local, &[]), Turn::queued(local, &[])];
-    let files = [local.file("lock"), local.file("line")];
-    let [record, line] = files.each_ref().map(|file| fs::read(file).unwrap());
+    let record = fs::read(local.file("lock")).unwrap();
     for mut waiter in waiters {
         waiter.running.signal(Signal::SIGKILL);
         eventually("it is dead", || waiter.running.has_ended());
     }
     release(local, &token);
-    let values: Vec<_> = values.iter().copied().chain([("boot", ANOTHER)]).collect();
-    fs::write(&files[0], with(&record, &values)).unwrap();
-    fs::write(&files[1], line).unwrap();
+    let values: Vec<_> = values.iter().copied().chain([("lock", "boot", ANOTHER)]).collect();
+    fs::write(local.file("lock"), with(&record, &values)).unwrap();
     token
 }
 
@@ -38,7 +36,7 @@ fn what_was_held_is_free_and_who_waited_is_forgotten() {
         local.nxlock(verb.iter().copied()).run().exits(76);
     }
     local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
-    assert_ne!(field(&fs::read(local.file("lock")).unwrap(), "boot"), ANOTHER);
+    assert_ne!(field(&fs::read(local.file("lock")).unwrap(), "lock", "boot"), ANOTHER);
 }
 
 #[test]
@@ -56,7 +54,7 @@ fn who_comes_to_wait_does_not_wait_for_those_of_another_boot() {
 fn the_fence_rises_above_that_of_another_boot() {
     let local = Local::start();
     // Ahead of the clock, as after the clock was set back.
-    left_by_another_boot(&local, &[("fence", "9000000000000000")]);
+    left_by_another_boot(&local, &[("lock", "fence", "9000000000000000")]);
     let fence = local.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).text();
     assert_eq!(fence, "9000000000000001\n");
 }
@@ -69,18 +67,18 @@ fn neither_a_process_nor_a_promise_of_another_boot_is_found_again() {
     // The keeper is killed with the call; the claim lasts as long as its lease.
     let kept = ["--prefix", "other:", "acquire", "job", "--while-pid", &own, "--ttl", "1h"];
     let token = local.nxlock(kept).run().exits(0).token();
-    let process = field(&fs::read(local.locks().join("other:job.lock")).unwrap(), "life");
+    let process = field(&fs::read(local.locks().join("other:job.lock")).unwrap(), "holder", "life");
     assert!(process.starts_with(&format!("holder+{own}.")), "{process}");
     for life in ["lease", "holder", &process] {
-        left_by_another_boot(&local, &[("life", life)]);
+        left_by_another_boot(&local, &[("holder", "life", life)]);
         assert!(is_free(&local), "{life}");
-        left_by_another_boot(&local, &[("life", life), ("until_us", "18000000000000000000")]);
+        left_by_another_boot(&local, &[("holder", "life", life), ("holder", "until_ms", "18000000000000000")]);
         assert!(is_free(&local), "{life}");
     }
-    left_by_another_boot(&local, &[("life", "holder"), ("not_before_us", "18000000000000000000")]);
+    left_by_another_boot(&local, &[("holder", "life", "holder"), ("holder", "not_before_us", "18000000000000000000")]);
     assert!(is_free(&local));
     // Reserved for a waiter of that boot.
-    left_by_another_boot(&local, &[("reserved_for", "1")]);
+    left_by_another_boot(&local, &[("holder", "reserved_for", "1")]);
     assert_eq!(lock_status(&local)["state"], "free");
     local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     local.nxlock(["--prefix", "other:", "release", "job", &token]).run().exits(0);
@@ -126,11 +124,12 @@ fn a_container_with_a_boot_of_its_own_shares_locks_with_its_host() {
 fn a_lease_that_began_later_than_now_is_another_boots() {
     // The record does not name its boot.
     let local = Local::start();
-    left_by_another_boot(&local, &[("boot", "-"), ("life", "lease")]);
+    left_by_another_boot(&local, &[("lock", "boot", "-"), ("holder", "life", "lease")]);
     assert!(!is_free(&local));
     break_it(&local);
-    let far = "18000000000000000000";
-    left_by_another_boot(&local, &[("boot", "-"), ("life", "lease"), ("granted_us", far), ("until_us", far)]);
+    let [granted, until] = ["18000000000000000000", "18000000000000000"];
+    let far = [("holder", "granted_us", granted), ("holder", "until_ms", until)];
+    left_by_another_boot(&local, &[&[("lock", "boot", "-"), ("holder", "life", "lease")], &far[..]].concat());
     assert!(is_free(&local) && queue(&local).is_empty());
     local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
 }

@@ -10,9 +10,10 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::{pid_is_killed, refused_to_run, takes_less_than};
+use crate::support::record::state;
 use crate::support::turns::{Turn, break_it, is_free, lock_status, process};
 use crate::support::{
-    Authority, Local, Running, eventually, is_alive, name_of, now, parent_of, state_of, text_of, wall,
+    Authority, Local, Running, eventually, is_alive, name_of, now, parent_of, state_of, wall,
 };
 
 /// A command with a child in a session of its own, which neither reads stdin nor holds stdout for nxlock.
@@ -51,10 +52,10 @@ fn orphaned(local: &Local, options: &[&str]) -> (Running, i32) {
 /// Waits until a lease in the lock's files has ended: `status` tells of none that nobody renews any more.
 #[track_caller]
 fn a_lease_has_ended(local: &Local) {
-    let files = text_of(&local.file("lock")) + &text_of(&local.file("shares"));
-    let ends = files.split_whitespace().filter_map(|field| field.strip_prefix("until_us="));
+    let state = state(&local.file("lock"));
+    let ends = state.split_whitespace().filter_map(|field| field.strip_prefix("until_ms="));
     let first: u64 = ends.map(|end| end.parse().unwrap()).min().expect("a claim");
-    let first = Duration::from_micros(first);
+    let first = Duration::from_millis(first);
     eventually("its lease has ended", || Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap()) > first);
 }
 
@@ -203,7 +204,7 @@ fn nobody_is_asked_whose_nxlock_is_gone() {
         refused.says("nxlock is gone").says(&format!("fuser {}", local.file("commands").display()));
         let refused = local.nxlock(["--json"].into_iter().chain(words)).run().exits(75).json();
         assert_eq!((&refused["outcome"], &refused["holder"]["may_be_asked"]), (&json!("refuses"), &json!(false)));
-        assert!(!local.file("askers").exists());
+        assert!(!state(&local.file("lock")).contains("asked"));
         pid_is_killed(left);
     }
 }
@@ -233,7 +234,7 @@ fn a_newer_run_learns_that_nobody_is_left_to_give_way_to_it() {
     let (running, left) = orphaned(&local, &supersede);
     let mut newer = Turn::queued(&local, &supersede);
     newer.running.says(&format!("{}, cannot be asked to give up \"job\": its nxlock is gone", process(running.pid())));
-    assert!(!local.file("askers").exists());
+    assert!(!state(&local.file("lock")).contains("asked"));
     pid_is_killed(left);
     newer.up();
     newer.is_told();

@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::support::record::{newer, with};
+use crate::support::record::{header_at, newer, place, with};
 use crate::support::turns::{Turn, acquire, holder_id, release};
 use crate::support::{Authority, Local};
 
@@ -53,62 +53,79 @@ impl Held {
     }
 }
 
+/// Puts what is no file in the place of one, and asserts each time that it is `refused`, and left as it is.
+fn puts_in_its_place(held: &Held, path: &Path, refused: impl Fn(&Held, &str)) {
+    let aside = held.local.directory().join("aside");
+    let kept = fs::read(path).ok();
+    if kept.is_some() {
+        fs::rename(path, &aside).unwrap();
+    }
+    let refused = |why: &str| {
+        let before = fs::symlink_metadata(path).unwrap();
+        refused(held, why);
+        let after = fs::symlink_metadata(path).unwrap();
+        let same = (before.ino(), before.file_type(), before.mtime(), before.mtime_nsec());
+        assert_eq!(same, (after.ino(), after.file_type(), after.mtime(), after.mtime_nsec()));
+    };
+
+    // To a valid record, to another file, to nothing.
+    let elsewhere = held.local.directory().join("elsewhere");
+    fs::write(&elsewhere, "not to be touched").unwrap();
+    for behind in [aside.clone(), elsewhere.clone(), held.local.directory().join("nothing")] {
+        symlink(&behind, path).unwrap();
+        refused("symbolic link");
+        fs::remove_file(path).unwrap();
+    }
+    assert_eq!(fs::read(&aside).ok(), kept);
+    assert_eq!(fs::read(&elsewhere).unwrap(), b"not to be touched");
+    assert!(!held.local.directory().join("nothing").exists());
+
+    fs::create_dir(path).unwrap();
+    refused("is a directory");
+    fs::remove_dir(path).unwrap();
+
+    mkfifo(path, Mode::from_bits_truncate(0o666)).unwrap();
+    refused("is not a file");
+    assert!(fs::symlink_metadata(path).unwrap().file_type().is_fifo());
+    fs::remove_file(path).unwrap();
+
+    let listener = UnixListener::bind(path).unwrap();
+    refused("");
+    drop(listener);
+    fs::remove_file(path).unwrap();
+
+    if kept.is_some() {
+        fs::rename(&aside, path).unwrap();
+    }
+}
+
 #[test]
 fn what_is_no_file_is_no_record() {
-    for part in ["lock", "line"] {
-        let held = Held::start();
-        let path = held.local.file(part);
-        let aside = held.local.directory().join("aside");
-        let kept = fs::read(&path).ok();
-        if kept.is_some() {
-            fs::rename(&path, &aside).unwrap();
-        }
-        let refused = |why: &str| {
-            let before = fs::symlink_metadata(&path).unwrap();
-            held.nobody_can_tell(&path, why, "remove it");
-            let after = fs::symlink_metadata(&path).unwrap();
-            let same = (before.ino(), before.file_type(), before.mtime(), before.mtime_nsec());
-            assert_eq!(same, (after.ino(), after.file_type(), after.mtime(), after.mtime_nsec()));
-        };
+    let held = Held::start();
+    let path = held.local.file("lock");
+    puts_in_its_place(&held, &path, |held, why| held.nobody_can_tell(&path, why, "remove it"));
+    held.goes_back();
+}
 
-        // To a valid record, to another file, to nothing.
-        let elsewhere = held.local.directory().join("elsewhere");
-        fs::write(&elsewhere, "not to be touched").unwrap();
-        for behind in [aside.clone(), elsewhere.clone(), held.local.directory().join("nothing")] {
-            symlink(&behind, &path).unwrap();
-            refused("symbolic link");
-            fs::remove_file(&path).unwrap();
-        }
-        assert_eq!(fs::read(&aside).ok(), kept);
-        assert_eq!(fs::read(&elsewhere).unwrap(), b"not to be touched");
-        assert!(!held.local.directory().join("nothing").exists());
-
-        fs::create_dir(&path).unwrap();
-        refused("is a directory");
-        fs::remove_dir(&path).unwrap();
-
-        mkfifo(&path, Mode::from_bits_truncate(0o666)).unwrap();
-        refused("is not a file");
-        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_fifo());
-        fs::remove_file(&path).unwrap();
-
-        let listener = UnixListener::bind(&path).unwrap();
-        refused("");
-        drop(listener);
-        fs::remove_file(&path).unwrap();
-
-        if kept.is_some() {
-            fs::rename(&aside, &path).unwrap();
-        }
-        held.goes_back();
-    }
+#[test]
+fn what_is_no_file_is_no_line() {
+    let held = Held::start();
+    let path = held.local.file("line");
+    puts_in_its_place(&held, &path, |held, why| {
+        let done = held.local.nxlock(["run", "job", "--", "echo", "ran"]).run().exits(78).never_says("ran\n");
+        done.says(&path.display().to_string()).says(why).says("remove it");
+        // It is in the way of those alone who need it.
+        held.local.nxlock(["renew", "job", &held.token, "--ttl", "1h"]).run().exits(0);
+        assert!(held.local.nxlock(["status", "job"]).run().exits(0).text().contains("job"));
+    });
+    held.goes_back();
 }
 
 /// One kind of damage: its name, the bytes, and the reason and the remedy that nxlock reports.
 type Damage = (&'static str, Vec<u8>, &'static str, &'static str);
 
 /// Returns damage by accident, by another program, or by a later version.
-fn damages(good: &[u8], line: usize) -> Vec<Damage> {
+fn damages(good: &[u8]) -> Vec<Damage> {
     let damaged = |what, bytes: Vec<u8>| (what, bytes, "is damaged", "remove it when nothing runs under this lock");
     let foreign = |what, bytes: &[u8]| (what, bytes.to_vec(), "is not a record of nxlock", "another NAME or directory");
     let flipped = |at: usize| {
@@ -116,20 +133,33 @@ fn damages(good: &[u8], line: usize) -> Vec<Damage> {
         bytes[at] ^= 4;
         bytes
     };
-    let later = [&newer(&good[..line]), &good[line..]].concat();
+    let (header, text) = (header_at(good), place(good));
+    let mut zeroed = good.to_vec();
+    zeroed[text.clone()].fill(0);
     vec![
-        damaged("a digit", flipped(100)),
-        damaged("the padding", flipped(line - 30)),
-        damaged("the end", flipped(line - 1)),
-        damaged("half of it", good[..line / 2].to_vec()),
-        damaged("without its end", good[..good.len() - 1].to_vec()),
+        damaged("a digit", flipped(header + 100)),
+        damaged("the padding", flipped(header + 512 - 30)),
+        damaged("the end", flipped(header + 512 - 1)),
+        damaged("the text", flipped(text.start + 30)),
+        damaged("the end of the text", flipped(text.end - 1)),
+        damaged("no text", zeroed),
+        damaged("half of it", good[..text.start + text.len() / 2].to_vec()),
+        damaged("a header", good[..512].to_vec()),
+        damaged("without its end", good[..text.end - 1].to_vec()),
         damaged("zeros", vec![0; good.len()]),
-        damaged("appended to", [good, &good[..line - 1]].concat()),
+        damaged("an older one", with_version(good, "3")),
+        damaged("empty", Vec::new()),
         foreign("another program's", b"127.0.0.1 localhost\n"),
-        foreign("the kind", &flipped(0)),
-        ("later", later, "was written by a newer nxlock", "use that version here too"),
-        ("later still", b"nxlock-lock 4 {\"a\": 1}\n".to_vec(), "was written by a newer nxlock", "use that version"),
+        foreign("the kind", &flipped(header)),
+        ("later", newer(good), "was written by a newer nxlock", "use that version here too"),
+        ("later still", b"nxlock-lock 5 {\"a\": 1}\n".to_vec(), "was written by a newer nxlock", "use that version"),
     ]
+}
+
+/// Returns the beginning of a file with another version.
+fn with_version(good: &[u8], version: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(good).into_owned();
+    text.replace("nxlock-lock 4", &format!("nxlock-lock {version}")).into_bytes()
 }
 
 #[test]
@@ -137,9 +167,9 @@ fn a_record_that_cannot_be_understood_is_left_as_it_is() {
     let held = Held::start();
     let path = held.local.file("lock");
     let good = fs::read(&path).unwrap();
-    let mut damages = damages(&good, good.len());
-    damages.push(("empty", Vec::new(), "is damaged", "remove it when nothing runs under this lock"));
-    damages.push(("another lock's", with(&good, &[("key", "lock:other")]), "another lock", "use another NAME"));
+    let mut damages = damages(&good);
+    let other = with(&good, &[("lock", "key", "lock:other")]);
+    damages.push(("another lock's", other, "another lock", "use another NAME"));
     for (what, bytes, why, remedy) in damages {
         fs::write(&path, &bytes).unwrap();
         held.nobody_can_tell(&path, why, remedy);
@@ -152,20 +182,16 @@ fn a_record_that_cannot_be_understood_is_left_as_it_is() {
 }
 
 #[test]
-fn a_line_that_cannot_be_understood_is_left_as_it_is() {
-    let local = Local::start();
-    let held = Held { token: acquire(&local, "1h"), id: holder_id(&local), local };
+fn a_record_with_waiters_that_cannot_be_understood_is_left_as_it_is() {
+    let held = Held::start();
     let waiters = [Turn::queued(&held.local, &[]), Turn::queued(&held.local, &[])];
-    let (path, record) = (held.local.file("line"), held.local.file("lock"));
+    let path = held.local.file("lock");
     let good = fs::read(&path).unwrap();
     drop(waiters);
-    let before = fs::read(&record).unwrap();
-    for (what, bytes, why, remedy) in damages(&good, good.len() / 2) {
-        let bytes = if what == "later still" { b"nxlock-waiter 4 {}\n".to_vec() } else { bytes };
+    for (what, bytes, why, remedy) in damages(&good) {
         fs::write(&path, &bytes).unwrap();
         held.nobody_can_tell(&path, why, remedy);
         assert!(fs::read(&path).unwrap() == bytes, "{what}: it is another now");
-        assert!(fs::read(&record).unwrap() == before, "{what}: the record is another now");
     }
     fs::write(&path, &good).unwrap();
     held.goes_back();
@@ -221,7 +247,7 @@ fn each_grant_has_a_fence_of_its_own_though_the_record_has_the_last_one() {
         release(&local, &acquire(&local, "1m"));
         let path = local.file("lock");
         let record = fs::read(&path).unwrap();
-        fs::write(&path, with(&record, &[("fence", spoilt)])).unwrap();
+        fs::write(&path, with(&record, &[("lock", "fence", spoilt)])).unwrap();
         let fence = || {
             let done = local.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0);
             done.text().trim_end().parse::<u64>().unwrap()

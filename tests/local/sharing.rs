@@ -14,8 +14,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{is_killed, refused_to_run, takes_less_than, with_rules};
-use crate::support::record::{field, newer, with};
+use super::{is_killed, refused_to_run, takes_less_than};
+use crate::support::record::{field, lines, state, with};
 use crate::support::turns::{Turn, is_free, lock_status, queue, queue_is, release};
 use crate::support::{Authority, Local, Running, eventually, is_alive, now, program, state_of, text_of, wall};
 
@@ -51,8 +51,8 @@ fn is_killed_with_all(running: &mut Running) {
     eventually("they are dead", || running.has_ended() && !all.iter().any(|pid| is_alive(*pid)));
 }
 
-fn version(local: &Local) -> String {
-    text_of(&local.file("lock")).split(' ').nth(1).expect("a version").to_owned()
+fn has_holders(local: &Local) -> bool {
+    lines(&state(&local.file("lock")), "holder").next().is_some()
 }
 
 #[test]
@@ -170,8 +170,7 @@ fn a_run_that_has_lost_its_share_leaves_no_line_of_it() {
         let local = Local::start();
         let mut run = local.nxlock(["run", "job", "--shared", "--ttl", "1s", "-c", "echo up; exec sleep 1000"]).start();
         run.line("up");
-        let line = local.file("shares");
-        assert!(text_of(&line).contains("token="), "{}", text_of(&line));
+        assert!(has_holders(&local));
         kill(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
         eventually("the lease is over", || lock_status(&local)["state"] == "free");
         // One that does not share has no use for the shares.
@@ -180,7 +179,7 @@ fn a_run_that_has_lost_its_share_leaves_no_line_of_it() {
         }
         kill(Pid::from_raw(run.pid()), Signal::SIGCONT).unwrap();
         run.finish().exits(76);
-        assert!(!text_of(&line).contains("token="), "{}", text_of(&line));
+        assert!(!has_holders(&local));
     }
 }
 
@@ -207,94 +206,31 @@ fn a_share_that_is_put_aside_is_shown_and_kept_from_others() {
 }
 
 #[test]
-fn a_lock_that_nobody_shares_is_one_that_an_older_nxlock_knows() {
+fn a_lock_that_nobody_shares_does_without_a_file_of_shares() {
     let local = Local::start();
-    let alone = share(&local, &[]);
-    assert_eq!(version(&local), "2");
-    assert!(!local.file("shares").exists(), "an exclusive lock does without");
-    release(&local, &alone);
-    let [first, second] = [share(&local, &["--shared"]), share(&local, &["--slots", "9"])];
-    assert_eq!(version(&local), "3");
-    release(&local, &first);
-    assert_eq!(version(&local), "3");
-    release(&local, &second);
-    assert_eq!((version(&local), text_of(&local.file("shares")).trim()), ("2".to_owned(), ""));
-    // Also while it is reserved for one that will share it, and with one slot.
-    let alone = share(&local, &["--slots", "1"]);
-    let reader = Turn::queued(&local, &["--shared"]);
-    reader.freeze();
-    release(&local, &alone);
-    assert_eq!(version(&local), "2");
-    reader.goes_on();
-    let mut reader = reader;
-    reader.up();
-    assert_eq!(version(&local), "3");
-    reader.leaves();
-    assert_eq!(version(&local), "2");
+    Turn::had(&local, &[]).leaves();
+    Turn::had(&local, &["--slots", "1"]).leaves();
+    assert!(!local.file("shares").exists());
+    Turn::had(&local, &["--slots", "2"]).leaves();
+    assert_eq!(text_of(&local.file("shares")), "");
 }
 
 #[test]
-fn shares_that_cannot_be_understood_are_left_as_they_are() {
-    let local = Local::start();
-    let tokens = [share(&local, &["--shared"]), share(&local, &["--shared"])];
-    let path = local.file("shares");
-    let good = fs::read(&path).unwrap();
-    let mut flipped = good.clone();
-    flipped[100] ^= 4;
-    let later = text_of(&path).replacen("nxlock-share 1", "nxlock-share 2", 1).into_bytes();
-    for (bytes, why) in [
-        (flipped, "is damaged"),
-        (good[..good.len() - 1].to_vec(), "is damaged"),
-        (vec![0; good.len()], "is damaged"),
-        (b"127.0.0.1 localhost\n".to_vec(), "is not a record of nxlock"),
-        (later, "was written by a newer nxlock"),
-    ] {
-        fs::write(&path, &bytes).unwrap();
-        let verbs = [
-            &refused_to_run(&["--shared", "-n"])[..],
-            &refused_to_run(&[]),
-            &["renew", "job", &tokens[0], "--ttl", "1h"],
-            &["release", "job", &tokens[0]],
-            &["status", "job"],
-        ];
-        for verb in verbs {
-            let done = local.nxlock(verb.iter().copied()).run().exits(78).never_says("ran\n");
-            done.says(&path.display().to_string()).says(why);
-        }
-        assert!(fs::read(&path).unwrap() == bytes);
-    }
-    fs::write(&path, &good).unwrap();
-    let record = fs::read(local.file("lock")).unwrap();
-    fs::write(local.file("lock"), newer(&record)).unwrap();
-    local.nxlock(refused_to_run(&["--shared", "-n"])).run().exits(78).says("was written by a newer nxlock");
-    fs::write(local.file("lock"), &record).unwrap();
-    tokens.iter().for_each(|token| release(&local, token));
-}
-
-#[test]
-fn shares_of_another_generation_or_boot_count_for_nothing() {
+fn shares_of_another_boot_count_for_nothing() {
     let local = Local::start();
     let tokens = [share(&local, &["--slots", "2"]), share(&local, &["--slots", "2"])];
-    let files = [local.file("lock"), local.file("shares")];
-    let [record, shares] = files.each_ref().map(|file| fs::read(file).unwrap());
+    let path = local.file("lock");
+    let old = with(&fs::read(&path).unwrap(), &[("lock", "boot", ANOTHER)]);
     tokens.iter().for_each(|token| release(&local, token));
-    for (name, value) in [("boot", ANOTHER), ("generation", "7")] {
-        fs::write(&files[0], with(&record, &[(name, value)])).unwrap();
-        fs::write(&files[1], &shares).unwrap();
-        assert!(is_free(&local), "{name}");
-        local.nxlock(["renew", "job", &tokens[0], "--ttl", "1h"]).run().exits(76);
-        local.nxlock(["release", "job", &tokens[0]]).run().exits(76);
-        // Neither exclusive nor shared, and the next generation does not find them again.
-        for options in [&["-n"][..], &["-n", "--slots", "2"], &["-n"]] {
-            fs::write(&files[1], &shares).unwrap();
-            local.nxlock(refused_to_run(options)).run().exits(0).prints("ran\n");
-        }
-    }
-    // A record that says so beside no shares at all.
-    fs::write(&files[0], &record).unwrap();
-    fs::remove_file(&files[1]).unwrap();
+    fs::write(&path, &old).unwrap();
     assert!(is_free(&local));
-    local.nxlock(refused_to_run(&["-n"])).run().exits(0).prints("ran\n");
+    local.nxlock(["renew", "job", &tokens[0], "--ttl", "1h"]).run().exits(76);
+    local.nxlock(["release", "job", &tokens[0]]).run().exits(76);
+    // Neither exclusive nor shared.
+    for options in [&["-n"][..], &["-n", "--slots", "2"], &["-n", "--shared"]] {
+        fs::write(&path, &old).unwrap();
+        local.nxlock(refused_to_run(options)).run().exits(0).prints("ran\n");
+    }
 }
 
 #[test]
@@ -302,10 +238,10 @@ fn old_files_of_a_shared_lock_are_removed_unless_somebody_has_it() {
     let local = Local::start();
     let words = ["acquire", "job", "--shared", "--ttl", "7d"];
     let token = local.nxlock(words).run().exits(0).token();
-    let files = ["lock", "shares"].map(|part| local.file(part));
+    let files = ["lock", "shares", "line", "commands"].map(|part| local.file(part));
     let grow_old = || {
         for path in &files {
-            let file = File::options().write(true).open(path).unwrap();
+            let file = File::options().write(true).create(true).truncate(false).open(path).unwrap();
             file.set_modified(wall() - Duration::from_secs(2 * 24 * 3600)).unwrap();
         }
     };
@@ -473,45 +409,6 @@ fn one_that_is_killed_between_two_writes_leaves_a_lock_that_works() {
     }
 }
 
-/// A write of 2048 bytes, which is that of a record, fails for want of room.
-const WITHOUT_ROOM: &str = r"
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 2048, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
-";
-
-#[test]
-fn a_share_is_released_even_if_there_is_no_room_for_the_record() {
-    let local = Local::start();
-    let without = with_rules(&local, WITHOUT_ROOM);
-    let released = |token: &str| {
-        let words = ["--server-timeout", "300ms", "release", "job", token];
-        local.nxlock(words).under([without.to_str().unwrap()]).run()
-    };
-    for options in [&["--shared"][..], &["--slots", "2"]] {
-        released(&share(&local, options)).exits(0).says_nothing();
-        assert!(is_free(&local));
-        // The reservation for a waiter is another write.
-        let own = share(&local, options);
-        let mut waiter = Turn::queued(&local, &LONG);
-        released(&own).exits(0).says_nothing();
-        waiter.up();
-        waiter.leaves();
-    }
-    let others = [share(&local, &["--slots", "2"]), share(&local, &["--slots", "2"])];
-    let mut waiter = Turn::queued(&local, &slots("2"));
-    released(&others[0]).exits(0).says_nothing();
-    waiter.up();
-    waiter.leaves();
-    release(&local, &others[1]);
-    // Of an exclusive lock, the record is what decides.
-    let token = local.nxlock(["acquire", "job", "--ttl", "1h"]).run().token();
-    released(&token).exits(69).says("no space left on device");
-    release(&local, &token);
-}
-
 #[test]
 fn a_reader_of_the_shares_that_locks_all_of_them_keeps_nobody_busy() {
     let local = Local::start();
@@ -533,14 +430,12 @@ fn a_reader_of_the_shares_that_locks_all_of_them_keeps_nobody_busy() {
 }
 
 #[test]
-fn the_shares_of_one_record_have_their_own_fields() {
+fn each_holder_has_a_line_of_its_own() {
     let local = Local::start();
     let token = share(&local, &["--slots", "3"]);
-    let line = fs::read(local.file("shares")).unwrap();
-    let record = fs::read(local.file("lock")).unwrap();
-    assert_eq!((line.len(), field(&line, "slot").as_str()), (1024, "0"));
-    assert_eq!((field(&line, "token"), field(&record, "state")), (token.clone(), "shared".to_owned()));
-    assert_eq!(field(&line, "generation"), field(&record, "generation"));
+    let file = fs::read(local.file("lock")).unwrap();
+    assert_eq!((field(&file, "holder", "token"), field(&file, "holder", "slot")), (token.clone(), "0".to_owned()));
+    assert_eq!(field(&file, "holder", "fence"), field(&file, "lock", "generation"));
     release(&local, &token);
 }
 
@@ -623,6 +518,6 @@ fn a_crowd_that_shares_a_lock_in_all_ways_keeps_the_rule_whoever_is_killed() {
     assert!(text.lines().filter(|line| line.starts_with("end")).count() > 300);
     assert!(together >= 3, "only {together} at a time");
     eventually("it is free", || is_free(&local));
-    let shares = local.0.file("shares");
-    assert!(text_of(&shares).len() < 8192, "the file does not grow");
+    let file = fs::metadata(local.0.file("lock")).unwrap();
+    assert!(file.len() < 65536, "the file does not grow: {}", file.len());
 }

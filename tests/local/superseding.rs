@@ -1,39 +1,14 @@
-//! Waiters of which only the newest stays, in a directory: their file.
+//! Waiters of which only the newest stays, in a directory.
 
-use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::support::record::{lines, state};
 use crate::support::turns::{Turn, queue, queue_is, turn};
 use crate::support::{Authority, Local, eventually, now, text_of};
 
 const NEWEST: [&str; 1] = ["--supersede"];
-
-#[test]
-fn a_file_that_cannot_be_understood_is_left_as_it_is_and_in_nobody_elses_way() {
-    let local = Local::start();
-    let path = local.file("superseded");
-    let holder = Turn::had(&local, &NEWEST);
-    let waiter = Turn::queued(&local, &NEWEST);
-    let good = fs::read(&path).unwrap();
-    waiter.running.signal(Signal::SIGTERM);
-    waiter.finish().dies_of(Signal::SIGTERM);
-    let mut flipped = good.clone();
-    flipped[100] ^= 4;
-    let other = Turn::queued(&local, &[]);
-    for (bytes, why) in [(flipped, "is damaged"), (b"127.0.0.1 localhost\n".to_vec(), "is not a record of nxlock")] {
-        fs::write(&path, &bytes).unwrap();
-        let refused = local.nxlock(["run", "job", "--supersede", "--", "echo", "ran"]).run().exits(78).prints("");
-        refused.says(&path.display().to_string()).says(why);
-        assert!(fs::read(&path).unwrap() == bytes);
-    }
-    holder.leaves();
-    let mut other = other;
-    other.up();
-    other.leaves();
-    fs::remove_file(&path).unwrap();
-}
 
 #[test]
 fn the_dead_are_forgotten_by_the_next_that_comes() {
@@ -43,7 +18,10 @@ fn the_dead_are_forgotten_by_the_next_that_comes() {
     frozen.freeze();
     let newest = Turn::of(local.nxlock(turn(&NEWEST)));
     queue_is(&local, &[newest.pid()]);
-    let entries = || text_of(&local.file("superseded")).lines().filter(|line| line.contains("token=")).count();
+    let entries = || {
+        let state = state(&local.file("lock"));
+        lines(&state, "newest").chain(lines(&state, "noted")).count()
+    };
     assert_eq!(entries(), 2);
     for mut dead in [frozen, newest] {
         dead.running.signal(Signal::SIGKILL);

@@ -96,7 +96,7 @@ fn of_another_boot_nobody_has_anything() {
     let path = record(&local, "long");
     let ours = fs::read(&path).unwrap();
     local.nxlock(["release", "long", &token]).run().exits(0);
-    fs::write(&path, with(&ours, &[("boot", "01234567-89ab-4cde-8f01-23456789abcd")])).unwrap();
+    fs::write(&path, with(&ours, &[("lock", "boot", "01234567-89ab-4cde-8f01-23456789abcd")])).unwrap();
     untouched_for(&path, 2 * DAY);
     used(&local, "new");
     assert!(!path.exists());
@@ -108,7 +108,7 @@ fn a_large_directory_is_cleared_away_little_by_little() {
     let good = fs::read(used(&local, "0")).unwrap();
     for n in 0..200 {
         let path = record(&local, &n.to_string());
-        fs::write(&path, with(&good, &[("key", &format!("lock:{n}"))])).unwrap();
+        fs::write(&path, with(&good, &[("lock", "key", &format!("lock:{n}"))])).unwrap();
         untouched_for(&path, 2 * DAY);
     }
     let old = || (0..200).filter(|n| record(&local, &n.to_string()).exists()).count();

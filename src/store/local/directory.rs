@@ -39,28 +39,22 @@ pub struct OpenDirectory {
 }
 
 /// One of the files of a lock.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The holder. A transaction holds this file's flock while it reads and writes all files.
+    /// The state of the lock. A transaction holds this file's flock while it reads and writes. A holder that has the lock
+    /// for itself locks a byte here.
     Record,
-    /// The queue. Each waiter locks the byte of its ticket, and waits for that of the waiter ahead.
-    Waiters,
-    /// Those who hold the lock together. A holder locks a byte here.
+    /// Empty: each waiter locks the byte of its ticket, and waits for that of the waiter ahead.
+    Line,
+    /// Empty: a holder of a share locks a byte here.
     Shares,
-    /// The waiters of which only the newest stays in the queue, and who dismissed each.
-    Superseded,
-    /// The requests to holders to give up.
-    Askers,
-    /// The runs that are recorded.
-    Runs,
     /// Empty: the processes of a command lock a byte here.
     Commands,
 }
 
 impl Part {
-    /// All parts, the record last: without it, the others are never read.
-    pub const ALL: [Part; 7] =
-        [Part::Waiters, Part::Shares, Part::Superseded, Part::Askers, Part::Runs, Part::Commands, Part::Record];
+    /// All parts, the record last: without it, nobody would find the rest again.
+    pub const ALL: [Part; 4] = [Part::Line, Part::Shares, Part::Commands, Part::Record];
 }
 
 /// Prefix of a file that is being created. No lock's file name begins with it.
@@ -142,11 +136,8 @@ impl OpenDirectory {
     pub fn file(&self, key: &str, part: Part) -> PathBuf {
         let extension = match part {
             Part::Record => "lock",
-            Part::Waiters => "line",
+            Part::Line => "line",
             Part::Shares => "shares",
-            Part::Superseded => "superseded",
-            Part::Askers => "askers",
-            Part::Runs => "runs",
             Part::Commands => "commands",
         };
         self.path.join(format!("{}.{extension}", file_name(key)))

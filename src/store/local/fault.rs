@@ -81,11 +81,6 @@ impl LocalError {
         }
     }
 
-    /// Describes a mistake of nxlock's.
-    pub fn unread() -> LocalError {
-        LocalError::new(ErrorKind::Internal, "the shares were not read", "")
-    }
-
     /// Describes a file with unexpected content; nxlock leaves it unchanged.
     pub fn flawed(path: &Path, flaw: Flaw) -> LocalError {
         let path = text::path(path);

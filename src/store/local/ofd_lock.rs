@@ -1,8 +1,7 @@
 //! Locks on numbers: on the byte with that offset in a file, by an open file description, fcntl_locking(2).
 //!
-//! A waiter locks its ticket in the waiters file while it waits, and a holder its fence in the record file while it
-//! holds, or the number of its share in the shares file; the processes of its command keep a byte of a file of their
-//! own. The kernel thus knows who is alive: a lock ends when the last process has closed the file, however that process
+//! A waiter locks its ticket while it waits, and a holder the number of its claim while it holds; the processes of its
+//! command keep a byte of a file of their own ([`super::claim_file`]). The kernel thus knows who is alive: a lock ends when the last process has closed the file, however that process
 //! ends and in whichever namespace it is. The kernel then wakes the processes that wait for the lock. The byte need not
 //! exist. Other fcntl(2) locks would end as soon as any descriptor of the file is closed.
 
@@ -47,6 +46,12 @@ pub fn keeping(number: u64) -> libc::flock {
 /// Returns whether another open file description keeps the number.
 pub fn is_kept(file: &File, number: u64) -> io::Result<bool> {
     is_locked(file, byte(number, libc::F_WRLCK))
+}
+
+/// Returns whether another open file description has any number of a file locked.
+pub fn is_any_kept(file: &File) -> io::Result<bool> {
+    // Up to the end, wherever that is.
+    is_locked(file, libc::flock { l_len: 0, ..byte(0, libc::F_WRLCK) })
 }
 
 pub fn give_back(file: &File, number: u64) {
@@ -94,9 +99,10 @@ mod tests {
         let open = || Arc::new(File::options().read(true).write(true).open(file.path()).unwrap());
         let (waiter, behind, other) = (open(), open(), open());
         let ticket = 12_331_600_197;
-        assert!(!is_taken(&other, ticket).unwrap());
+        assert!(!is_taken(&other, ticket).unwrap() && !is_any_kept(&other).unwrap());
         take(&waiter, ticket).unwrap();
         assert!(is_taken(&other, ticket).unwrap() && !is_taken(&other, ticket + 1).unwrap());
+        assert!(is_any_kept(&other).unwrap());
         assert!(take(&other, ticket).is_err());
         let wait = wait_for_end(&behind, ticket).unwrap();
         assert!(!wait.has_ended());

@@ -4,17 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::commands;
+use super::claim_file::ClaimFiles;
 use super::directory::{OpenDirectory, Part};
+use super::files;
 use super::flock::Locked;
-use super::ofd_lock;
-use super::record::{Grant, Share, State, Superseder};
-use super::recording;
-use super::shares::Shares;
-use super::superseding::Superseders;
-use super::transaction::{self, Machine};
-use super::waiters::Waiters;
-use crate::clock::{Moment, wall};
+use super::world::{Host, Present};
+use crate::clock::wall;
 
 /// How long a server keeps a fence.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -23,14 +18,14 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 const AT_MOST: usize = 64;
 
 /// Removes some leftover files from a directory. A file that cannot be removed stays, and does no harm.
-pub fn sweep(directory: &OpenDirectory, machine: &Machine) {
+pub fn sweep(directory: &OpenDirectory, host: &Host) {
     let files = directory.files().unwrap_or_default();
     let begin = getrandom::u32().map_or(0, |random| random as usize % files.len().max(1));
     for path in files.iter().cycle().skip(begin).take(AT_MOST.min(files.len())) {
         if is_old(path) && directory.is_unfinished(path) {
             let _ = fs::remove_file(path);
         } else if is_old(path) && directory.is_record(path) {
-            let _ = forget(directory, machine, path);
+            let _ = forget(directory, host, path);
         }
     }
 }
@@ -42,44 +37,26 @@ fn is_old(path: &Path) -> bool {
 
 /// Removes the files of a lock that has no holder and no waiters, under its flock. A process that waits for the flock
 /// then sees that its open file no longer has that name.
-fn forget(directory: &OpenDirectory, machine: &Machine, path: &Path) -> Option<()> {
+fn forget(directory: &OpenDirectory, host: &Host, path: &Path) -> Option<()> {
     let file = directory.open_file(path).ok()??;
     file.try_lock().ok()?;
     let file = Locked(file.into());
-    let record = transaction::record(&file.0, path).ok()?.ok()?;
-    let part = |part| directory.file(&record.key, part);
-    let other_boot = machine.boot.is_other_than(record.boot.as_deref());
-    let is_taken = |byte| ofd_lock::is_taken(&file.0, byte).unwrap_or(true);
-    // What a run has left behind keeps its byte, but not a lock that was released.
-    let commands = directory.open_file(&part(Part::Commands)).ok()?;
-    let is_in_use = |byte| commands::is_kept(commands.as_ref(), &part(Part::Commands), byte).unwrap_or(true);
-    let kept = is_taken(record.fence) || record.grant().is_some() && is_in_use(commands::byte_of_fence(record.fence));
-    let runs = |grant: &Grant| !other_boot && grant.lasts_until() > machine.boot.micros(Moment::now());
-    let held = record.grant().is_some_and(runs);
-    let is_kept = |shares: &Shares, share: &Share| {
-        shares.is_kept(share.number).unwrap_or(true) || is_in_use(commands::byte_of_share(share.number))
-    };
-    let counts = |share: &Share| record.state == State::Shared(share.generation) && runs(&share.grant);
-    let has = |shares: &Shares| shares.all().any(|share| counts(share) || is_kept(shares, share));
-    let shared = Shares::read(directory, part(Part::Shares)).map_or(true, |shares| has(&shares));
-    let waits = |waiters: &Waiters| waiters.all().any(|waiter| waiters.lives(waiter.ticket).unwrap_or(true));
-    // One that was dismissed, and does not know it yet, waits too.
-    let dismissed = || Superseders::read(directory, part(Part::Superseded));
-    let waits_in_vain = |waiters: &Waiters| {
-        let lives = |entry: &Superseder| waiters.lives(entry.ticket).unwrap_or(true);
-        dismissed().map_or(true, |entries| entries.all().any(lives))
-    };
-    let waited_for = Waiters::read(directory, part(Part::Waiters))
-        .map_or(true, |waiters| waits(&waiters) || waits_in_vain(&waiters));
-    let recorded = recording::recorded(directory, &record.key).map_or(true, |runs| runs.all().next().is_some());
-    if recorded || kept || held || shared || waited_for || part(Part::Record) != path || !directory.is_at(&file.0, path)
-    {
+    let now = host.now_us();
+    let (_, mut state) = files::load(&file.0, path, &host.boot, now / 1000).ok()?.ok()?;
+    let mut present = Present::new(host, ClaimFiles::new(directory, &state.key, &file.0), now);
+    present.look(&mut state, None).ok()?;
+    let is_held = !state.lock.seen(&present).holders.is_empty();
+    // A holder that has lost the lock, and one that was dismissed and does not know it yet, have a byte too. What a run has
+    // left behind keeps none but its own.
+    let parts = [Part::Record, Part::Shares, Part::Line];
+    let is_anybodys = parts.iter().any(|part| present.files.is_anybodys(*part).unwrap_or(true));
+    let is_it = directory.file(&state.key, Part::Record) == path && directory.is_at(&file.0, path);
+    if is_held || is_anybodys || state.has_runs() || !is_it {
         return None;
     }
-    // The record last: without it, nobody would find the rest again.
     let mut removed = Ok(());
-    for each in Part::ALL {
-        removed = fs::remove_file(part(each));
+    for part in Part::ALL {
+        removed = fs::remove_file(directory.file(&state.key, part));
     }
     removed.ok()
 }

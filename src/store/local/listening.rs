@@ -1,9 +1,9 @@
-//! A waiter's place in the queue, and what the waiter watches there.
+//! What a waiter watches while it sleeps.
 //!
 //! Every waiter but the first sleeps until the one ahead is gone, for any reason, and the kernel wakes no other. The
-//! first watches the record, and the end of the process that keeps the claim; or the shares, and the ends of all who
-//! have one open. A stopped waiter delays the next one only until that polls: every two seconds at the front, less
-//! often further back, since a poll costs more the longer the queue is.
+//! first watches the record, which rings when something is said to it, and the end of the process that keeps the claim;
+//! or the ends of all who have a share open. A stopped waiter delays the next one only until that polls: every two seconds
+//! at the front, less often further back, since a poll costs more the longer the queue is.
 
 use std::fs::File;
 use std::io;
@@ -17,6 +17,7 @@ use nix::poll::PollFlags;
 use rustix::fs::inotify;
 
 use super::background::Background;
+use super::claim_file::{Byte, TicketFile};
 use super::ofd_lock;
 use crate::clock::Moment;
 use crate::duration::jittered;
@@ -41,27 +42,26 @@ const CLOSING: [Duration; 5] = [
     Duration::from_millis(256),
 ];
 
-pub struct WaiterFile {
-    /// The waiters file, opened for this waiter alone: locks through it end with it.
-    file: Arc<File>,
-    ticket: u64,
+/// A waiter's place in the queue, and what the waiter watches there.
+pub struct Watcher {
+    place: TicketFile,
     /// The ticket of the waiter ahead, and the wait for its end.
     ahead: Option<(u64, Background)>,
     record: Option<Watch>,
     /// Reports a newer waiter that dismisses this one, or the one ahead.
     newer: Option<Watch>,
-    /// The fence of the holder, and the wait for its end.
+    /// The number of the holder, and the wait for its end.
     holder: Option<(u64, Background)>,
     /// Each is readable when a watched process has ended, pidfd_open(2).
     processes: Vec<OwnedFd>,
-    /// The numbers of claims that only processes of their commands keep, and the waits for the last of these.
-    orphaned: Vec<(u64, Background)>,
+    /// The claims that only processes of their commands keep, and the waits for the last of these.
+    orphaned: Vec<(Byte, Background)>,
     /// The looks that are left since the last holder closed its file.
     closing: &'static [Duration],
     look_at: Moment,
 }
 
-/// Reports every write to a file, and to the shares, and every holder of a share that closes its file.
+/// Reports when a file rings, and every holder of a share that closes its file.
 struct Watch {
     inotify: OwnedFd,
     inode: u64,
@@ -73,25 +73,21 @@ pub struct Next<'a> {
     pub record: &'a File,
     /// The shares file, while the lock is shared.
     pub shares: Option<&'a File>,
-    /// The record file, opened for this alone, and the fence, whose byte is locked in it while there is a holder.
+    /// The record file, opened for this alone, and the number whose byte is locked in it while there is a holder.
     pub holder: Option<(File, u64)>,
     /// Pidfds of the watched processes of claims that no process has open any more.
     pub processes: Vec<OwnedFd>,
     /// The file whose bytes processes of commands keep, opened for this alone, and those of the claims that nobody else
     /// keeps.
-    pub orphaned: Option<(File, Vec<u64>)>,
+    pub orphaned: Option<(File, Vec<Byte>)>,
     /// When the claim expires, or enough of the shares may have.
     pub until: Moment,
 }
 
-impl WaiterFile {
-    /// Locks a ticket in the waiters file, which must have been opened for this alone.
-    pub fn take(file: File, ticket: u64) -> io::Result<WaiterFile> {
-        ofd_lock::take(&file, ticket)?;
-        let file = Arc::new(file);
-        Ok(WaiterFile {
-            file,
-            ticket,
+impl Watcher {
+    pub fn new(place: TicketFile) -> Watcher {
+        Watcher {
+            place,
             ahead: None,
             record: None,
             newer: None,
@@ -100,16 +96,15 @@ impl WaiterFile {
             orphaned: Vec::new(),
             closing: &[],
             look_at: Moment::now(),
-        })
+        }
+    }
+
+    pub fn place(&self) -> &TicketFile {
+        &self.place
     }
 
     pub fn ticket(&self) -> u64 {
-        self.ticket
-    }
-
-    /// Returns whether the ticket is in this file.
-    pub fn is_in(&self, file: &File) -> io::Result<bool> {
-        Ok(inode(&self.file)? == inode(file)?)
+        self.place.ticket
     }
 
     /// Sets what to watch at a `position` from 1. The caller must have the record locked: no change may come between
@@ -120,7 +115,7 @@ impl WaiterFile {
         // A wait that has ended would wake this waiter for good.
         self.ahead.take_if(|(ticket, gone)| gone.has_ended() || Some(*ticket) != ahead);
         if let (None, Some(ahead)) = (&self.ahead, ahead) {
-            self.ahead = ofd_lock::wait_for_end(&self.file, ahead).ok().map(|gone| (ahead, gone));
+            self.ahead = ofd_lock::wait_for_end(&self.place.file, ahead).ok().map(|gone| (ahead, gone));
             if self.ahead.is_none() {
                 log::trace(format_args!("cannot be woken by the one ahead (too many processes or files): polling"));
                 self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
@@ -156,11 +151,11 @@ impl WaiterFile {
         }
         let is_awaited = front.holder.is_some();
         match front.holder {
-            // The same fence is the same holder. A write to the record reports another one.
-            Some((_, fence))
-                if self.holder.as_ref().is_some_and(|(other, gone)| *other == fence && !gone.has_ended()) => {}
-            Some((file, fence)) => {
-                self.holder = ofd_lock::wait_for_end(&Arc::new(file), fence).ok().map(|gone| (fence, gone));
+            // The same number is the same holder. The end of this one reports another one.
+            Some((_, number))
+                if self.holder.as_ref().is_some_and(|(other, gone)| *other == number && !gone.has_ended()) => {}
+            Some((file, number)) => {
+                self.holder = ofd_lock::wait_for_end(&Arc::new(file), number).ok().map(|gone| (number, gone));
             }
             None => self.holder = None,
         }
@@ -174,19 +169,19 @@ impl WaiterFile {
     }
 
     /// Starts to wait for the processes that keep these claims; returns whether all are awaited.
-    fn await_orphaned(&mut self, orphaned: Option<(File, Vec<u64>)>) -> bool {
-        let Some((file, mut numbers)) = orphaned else {
+    fn await_orphaned(&mut self, orphaned: Option<(File, Vec<Byte>)>) -> bool {
+        let Some((file, mut bytes)) = orphaned else {
             self.orphaned.clear();
             return true;
         };
-        let mut are_awaited = numbers.len() <= ORPHANED;
-        numbers.truncate(ORPHANED);
-        self.orphaned.retain(|(number, gone)| numbers.contains(number) && !gone.has_ended());
+        let mut are_awaited = bytes.len() <= ORPHANED;
+        bytes.truncate(ORPHANED);
+        self.orphaned.retain(|(byte, gone)| bytes.contains(byte) && !gone.has_ended());
         let file = Arc::new(file);
-        for number in numbers {
-            if self.orphaned.iter().all(|(other, _)| *other != number) {
-                match ofd_lock::wait_until_unkept(&file, number) {
-                    Ok(gone) => self.orphaned.push((number, gone)),
+        for byte in bytes {
+            if self.orphaned.iter().all(|(other, _)| *other != byte) {
+                match ofd_lock::wait_until_unkept(&file, byte.of_command()) {
+                    Ok(gone) => self.orphaned.push((byte, gone)),
                     Err(_) => are_awaited = false,
                 }
             }
@@ -194,18 +189,18 @@ impl WaiterFile {
         are_awaited
     }
 
-    /// Sets whether to watch the file of those that supersede each other too. The caller must have the record locked,
-    /// and must have called `listen`.
-    pub fn watch_newer(&mut self, file: Option<&File>) -> io::Result<()> {
-        let Some(file) = file else {
+    /// Sets whether to watch the file of the line too, which rings when a waiter is dismissed. The caller must have the
+    /// record locked, and must have called `listen`.
+    pub fn watch_newer(&mut self, may_be_dismissed: bool) -> io::Result<()> {
+        if !may_be_dismissed {
             // Its reports are of no interest any more, and unread they would wake the waiter for good.
             self.newer = None;
             return Ok(());
-        };
-        let inode = inode(file)?;
+        }
+        let inode = inode(&self.place.file)?;
         match self.newer.as_ref().filter(|ears| ears.inode == inode) {
             Some(ears) => _ = ears.forget(),
-            None => self.newer = Watch::open(file, inode),
+            None => self.newer = Watch::open(&self.place.file, inode),
         }
         if self.newer.is_none() {
             self.look_at = self.look_at.min(Moment::now() + jittered(POLL));
@@ -216,7 +211,7 @@ impl WaiterFile {
     /// Lets the waiter behind move up. Use this instead of dropping where a caller waits: closing an inotify(7)
     /// instance takes the kernel ten milliseconds.
     pub fn leave(&self) {
-        ofd_lock::give_back(&self.file, self.ticket);
+        self.place.leave();
     }
 
     /// Waits until something has changed, or a poll is due.
@@ -232,18 +227,12 @@ impl WaiterFile {
     }
 }
 
-impl Drop for WaiterFile {
-    fn drop(&mut self) {
-        // Otherwise the ticket would stay locked until the last wait closes the file.
-        self.leave();
-    }
-}
-
 impl Watch {
     fn open(file: &File, inode: u64) -> Option<Watch> {
         let heard = || {
             let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-            inotify::add_watch(&inotify, very(file), inotify::WatchFlags::MODIFY)?;
+            // Setting its times rings: a write or a new length is another event.
+            inotify::add_watch(&inotify, very(file), inotify::WatchFlags::ATTRIB)?;
             Ok::<_, rustix::io::Errno>(inotify)
         };
         match heard() {
@@ -258,16 +247,15 @@ impl Watch {
     /// Watches the shares too; returns whether they were not watched before.
     fn watch_shares(&mut self, file: &File) -> io::Result<bool> {
         let shares = inode(file)?;
-        let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CLOSE_NOWRITE;
         if self.shares == Some(shares) {
             return Ok(false);
         }
-        inotify::add_watch(&self.inotify, very(file), flags)?;
+        inotify::add_watch(&self.inotify, very(file), inotify::WatchFlags::CLOSE_NOWRITE)?;
         self.shares = Some(shares);
         Ok(true)
     }
 
-    /// Discards the events so far: the caller has read the record and the shares. Returns whether the holder of a share
+    /// Discards the events so far: the caller has read the record. Returns whether the holder of a share
     /// has closed its file.
     fn forget(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 512];
