@@ -143,25 +143,38 @@ impl Local {
         self.own.held.take().into_iter().for_each(HolderFile::let_go);
     }
 
-    /// Returns the names of the locks that are of a kind, sorted.
-    fn listed(&mut self, limit: Limit<'_>, is_of_it: impl Fn(&State) -> bool) -> Result<Vec<LockName>, Error> {
+    /// Returns the names of the locks that are listed, sorted.
+    fn listed(&mut self, listed: Listed, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
         let prefix = self.prefix.as_str().to_owned();
-        let listed = self.prepare().and_then(|()| {
+        let now = micros_of_wall();
+        let names = self.prepare().and_then(|()| {
             let Local { opened: Some(Opened { directory, host }), file_lock, timeout, .. } = self else {
                 return Ok(Vec::new());
             };
             let mut names = Vec::new();
             for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
                 let limit = limit.no_later_than(Moment::now() + *timeout);
-                let state = listed_state(directory, host, &path, file_lock, limit)?;
-                if let Some(state) = state.filter(&is_of_it) {
-                    names.extend(state.key.strip_prefix(&prefix).and_then(|name| name.parse::<LockName>().ok()));
-                }
+                let key = match (listed_state(directory, host, &path, file_lock, limit)?, listed) {
+                    (Ok(state), Listed::Histories) => Some(state).filter(|state| state.has_runs() && state.runs_until > now),
+                    (Ok(state), Listed::Locks | Listed::Names) => {
+                        Some(state).filter(|state| !state.lock.holders.is_empty())
+                    }
+                    // Another program's file is no lock.
+                    (Err(Flaw::Foreign), _) => None,
+                    // Whoever reads its history is told.
+                    (Err(_), Listed::Histories) => {
+                        names.extend(directory.key_of(&path).and_then(|key| name_of(&key, &prefix)));
+                        None
+                    }
+                    // It may be a lock that is held.
+                    (Err(flaw), Listed::Locks | Listed::Names) => return Err(LocalError::flawed(&path, flaw)),
+                };
+                names.extend(key.and_then(|state| name_of(&state.key, &prefix)));
             }
             names.sort();
             Ok(names)
         });
-        listed.map_err(|fault| self.error("list the locks", None, fault))
+        names.map_err(|fault| self.error("list the locks", None, fault))
     }
 
     fn extend(&mut self, claim: &Claim, ttl: Ttl, unbound: bool, limit: Limit<'_>) -> Result<Renewed, Error> {
@@ -236,22 +249,24 @@ fn lock(file: &Arc<File>, path: &Path, file_lock: &mut FileLock, limit: Limit<'_
     }
 }
 
-/// Returns the state in a file; none of another program's file, which is no lock.
+/// Returns the name of the lock with a key, if the prefix is this one.
+fn name_of(key: &str, prefix: &str) -> Option<LockName> {
+    key.strip_prefix(prefix)?.parse().ok()
+}
+
+/// Returns the state in a file; one that was removed meanwhile is not ours.
 fn listed_state(
     directory: &OpenDirectory,
     host: &Host,
     path: &Path,
     file_lock: &mut FileLock,
     limit: Limit<'_>,
-) -> Result<Option<State>, LocalError> {
-    let Some(file) = directory.open_file(path)?.map(Arc::new) else { return Ok(None) };
+) -> Result<Result<State, Flaw>, LocalError> {
+    let Some(file) = directory.open_file(path)?.map(Arc::new) else { return Ok(Err(Flaw::Foreign)) };
     lock(&file, path, file_lock, limit)?;
     let file = Locked(file);
-    match files::load(&file.0, path, &host.boot, host.now_us() / 1000)? {
-        Ok((_, state)) => Ok(Some(state)),
-        Err(Flaw::Foreign) => Ok(None),
-        Err(flaw) => Err(LocalError::flawed(path, flaw)),
-    }
+    let loaded = files::load(&file.0, path, &host.boot, host.now_us() / 1000)?;
+    Ok(loaded.map(|(_, state)| state))
 }
 
 impl Local {
@@ -352,13 +367,7 @@ impl Store for Local {
 
     fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
         if !cursor.has_begun {
-            cursor.names = match listed {
-                Listed::Locks | Listed::Names => self.listed(limit, |state| !state.lock.holders.is_empty()),
-                Listed::Histories => {
-                    let now = micros_of_wall();
-                    self.listed(limit, |state| state.has_runs() && state.runs_until > now)
-                }
-            }?;
+            cursor.names = self.listed(listed, limit)?;
             cursor.has_begun = true;
         }
         if listed != Listed::Locks {

@@ -143,6 +143,12 @@ impl OpenDirectory {
         self.path.join(format!("{}.{extension}", file_name(key)))
     }
 
+    /// Returns the key of a lock by the path of its file; none if it is too long for a file name.
+    pub fn key_of(&self, path: &Path) -> Option<String> {
+        let name = path.file_stem()?.to_str()?.to_owned();
+        (!name.contains('~')).then(|| name.replace("%7E", "~").replace("%2F", "/").replace("%25", "%"))
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -296,6 +302,11 @@ mod tests {
     fn a_file_is_named_after_its_key() {
         assert_eq!(file_name("lock:deploy"), "lock:deploy");
         assert_eq!(file_name("../a b/~%é"), "..%2Fa b%2F%7E%25é");
+        let directory = OpenDirectory { path: "d".into(), owner: None, mode: 0, user: 0, group: 0 };
+        for key in ["lock:deploy", "../a b/~%é.lock", "%2F"] {
+            assert_eq!(directory.key_of(&directory.file(key, Part::Record)).as_deref(), Some(key));
+        }
+        assert_eq!(directory.key_of(&directory.file(&"é".repeat(150), Part::Record)), None);
         let (long, longer) = ("é".repeat(150), format!("{}x", "é".repeat(150)));
         assert!(file_name(&long).len() < 240);
         assert_ne!(file_name(&long), file_name(&longer));

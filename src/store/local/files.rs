@@ -245,3 +245,13 @@ fn offset(at: usize) -> u64 {
 fn too_long() -> LocalError {
     LocalError::new(ErrorKind::Internal, "a header is too long for its place", "")
 }
+
+/// Returns a file with any text as the state of a lock.
+#[cfg(fuzzing)]
+pub fn sealed(text: &str, boot: Option<&str>) -> Option<Vec<u8>> {
+    let header = Header::of(text, 1, (HEADERS, room_for(text.len())), boot).written()?;
+    Some([&header, &*blank(HEADER), text.as_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests;
