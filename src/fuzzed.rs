@@ -5,7 +5,7 @@ pub use crate::clock::{Moment, ahead, wall};
 pub use crate::duration::parse as parse_duration;
 pub use crate::error::Error;
 pub use crate::lock::{
-    Claim, Fence, HolderId, LockName, LockState, Lost, Owner, Prefix, Recording, RunEnd, Sharing, StateKind,
+    Asker, Claim, Fence, HolderId, LockName, LockState, Lost, Owner, Prefix, Recording, RunEnd, Sharing, StateKind,
     Supersedes, Terms, Token, Ttl, Upkeep,
 };
 pub use crate::log::{Level, Options as LogOptions, begin as begin_log, captured};

@@ -19,6 +19,7 @@ mod sharing;
 mod stuck;
 mod superseding;
 mod sweep;
+mod writes;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

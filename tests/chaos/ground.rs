@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::observer::owner_of;
 use crate::record::{Ailment, Journal, Left, On, boot_clock};
 use crate::seed::Seed;
-use crate::support::{Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts};
+use crate::support::{Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record};
 
 pub trait Ground: Send {
     /// Returns the value of `--server`.
@@ -328,16 +328,17 @@ impl Ground for OneMachine {
         eventually("the leases of the dead have ended", || locks().is_empty());
         // Then the directory may hold fences, but no waiters and no shares.
         let files = std::fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
-        let lists = files.filter(|file| {
-            file.path().extension().is_some_and(|extension| extension == "line" || extension == "shares")
-        });
-        let entries = |list: DirEntry| {
-            let path = list.path();
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let entries = text.lines().filter(|entry| entry.contains("token="));
-            entries.map(|entry| Left { what: path.display().to_string(), of: owner_of(entry) }).collect::<Vec<_>>()
+        let records = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "lock"));
+        let entries = |record: DirEntry| {
+            let path = record.path();
+            let state = record::state(&path);
+            let entries = ["holder", "waiter", "noted"].map(|kind| {
+                let left = record::lines(&state, kind);
+                left.map(|entry| Left { what: path.display().to_string(), of: owner_of(entry) }).collect::<Vec<_>>()
+            });
+            entries.concat()
         };
-        lists.flat_map(entries).collect()
+        records.flat_map(entries).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Polls the keys, or the files, all the time: the holder of each lock, and its queue.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisResult};
 
 use crate::arena::Shared;
 use crate::record::{Look, Sight, Who, Whose, boot_clock};
-use crate::support::{is_alive, lasts};
+use crate::support::{lasts, record as file};
 
 /// Poll interval.
 const EVERY: Duration = Duration::from_millis(4);
@@ -103,16 +104,12 @@ pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnM
         let view = |name: &String| {
             let path = directory.join(format!("lock:{name}.lock"));
             // The first request creates the file.
-            let Ok(record) = File::open(path) else { return Some((Whose::Nobodys, Vec::new())) };
+            let Ok(mut record) = File::open(path) else { return Some((Whose::Nobodys, Vec::new())) };
             record.lock_shared().ok()?;
-            let text = std::io::read_to_string(&record).ok()?;
-            let list =
-                |kind| std::fs::read_to_string(directory.join(format!("lock:{name}.{kind}"))).unwrap_or_default();
-            let whose = match field(&text, "generation") {
-                Some(generation) => shared_by(&list("shares"), generation),
-                None => whose(&text),
-            };
-            Some((whose, in_order(&list("line"))))
+            let mut bytes = Vec::new();
+            record.read_to_end(&mut bytes).ok()?;
+            let state = file::text(&bytes);
+            Some((whose(&state), file::lines(&state, "waiter").filter_map(owner_of).collect()))
         };
         let all = shared.names.iter().map(view).collect::<Option<Vec<LockView>>>()?;
         Some((Look { before, after: boot_clock() }, all))
@@ -123,27 +120,18 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split_ascii_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Returns the holder. A claim that has expired, or whose process has ended, has none.
-fn whose(record: &str) -> Whose {
-    let Some(token) = field(record, "token") else { return Whose::Nobodys };
-    let until = field(record, "until_us").and_then(|until| until.parse::<u64>().ok()).unwrap_or(0);
-    let process = field(record, "process").and_then(|process| process.split('.').next()?.parse().ok());
-    match process {
-        _ if until * 1000 < boot_clock() => Whose::Nobodys,
-        Some(process) if !is_alive(process) => Whose::Nobodys,
-        _ => who(token).map_or(Whose::Strange, Whose::Of),
-    }
-}
-
-/// Returns the holders of a lock that is shared. Those whose processes have ended are among them as long as their
-/// leases run.
-fn shared_by(shares: &str, generation: &str) -> Whose {
+/// Returns who holds a lock: those whose leases run, though their processes may have ended.
+fn whose(state: &str) -> Whose {
     let now = boot_clock();
-    let runs = |share: &&str| {
-        let until = field(share, "until_us").and_then(|until| until.parse::<u64>().ok()).unwrap_or(0);
-        field(share, "generation") == Some(generation) && until * 1000 >= now
+    let runs = |holder: &&str| {
+        let until = field(holder, "until_ms").and_then(|until| until.parse::<u64>().ok()).unwrap_or(0);
+        until * 1_000_000 >= now
     };
-    of_several(shares.lines().filter(runs).filter_map(|share| field(share, "token")))
+    let mut tokens = file::lines(state, "holder").filter(runs).filter_map(|holder| field(holder, "token"));
+    match field(state, "generation") {
+        Some("-") | None => tokens.next().map_or(Whose::Nobodys, |token| who(token).map_or(Whose::Strange, Whose::Of)),
+        Some(_) => of_several(tokens),
+    }
 }
 
 fn of_several<'a>(tokens: impl Iterator<Item = &'a str>) -> Whose {
@@ -152,14 +140,7 @@ fn of_several<'a>(tokens: impl Iterator<Item = &'a str>) -> Whose {
     if holders.is_empty() { Whose::Nobodys } else { Whose::Shared(holders) }
 }
 
-fn in_order(line: &str) -> Vec<Who> {
-    let ticket = |waiter: &&str| field(waiter, "ticket").and_then(|ticket| ticket.parse::<u64>().ok());
-    let mut waiters: Vec<&str> = line.lines().filter(|waiter| ticket(waiter).is_some()).collect();
-    waiters.sort_by_key(ticket);
-    waiters.into_iter().filter_map(owner_of).collect()
-}
-
-/// Returns the attempt of an entry in the file of a queue, or of shares.
+/// Returns the attempt of a line about a holder or a waiter.
 pub fn owner_of(line: &str) -> Option<Who> {
     who(field(line, "token")?)
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 
 use super::refused_to_run;
-use crate::support::turns::{Turn, acquire, release};
+use crate::support::turns::{Turn, acquire, is_renewed, release, turn};
 use crate::support::{Authority, Mounted, may_unshare, we_are_root};
 
 fn may_mount() -> bool {
@@ -26,16 +26,22 @@ fn on_a_full_disk_who_waits_is_served_although_it_cannot_stand_in_line() {
     let mounted = Mounted::start();
     let mut holder = Turn::had(&mounted, &["--ttl", "3s"]);
     fill(&mounted);
-    let mut waiter = Turn::of(mounted.nxlock(crate::support::turns::turn(&["-v"])));
-    waiter.running.says("lock:job.line: no space left on device");
+    // There is room for a few.
+    let reason = "w".repeat(200);
+    let mut waiters: Vec<Turn> = (0..3).map(|_| Turn::queued(&mounted, &["--reason", &reason])).collect();
+    let waiter = Turn::of(mounted.nxlock(turn(&["-v", "--reason", &reason])));
+    waiter.running.says("lock:job.lock: no space left on device");
+    waiters.push(waiter);
     // A held lock is renewed, shown and released without more room.
-    crate::support::turns::is_renewed(&mounted);
+    is_renewed(&mounted);
     mounted.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
-    assert!(!waiter.is_up());
+    assert!(!waiters.iter().any(Turn::is_up));
     holder.is_told();
-    waiter.up();
+    for mut waiter in waiters {
+        waiter.up();
+        waiter.leaves();
+    }
     holder.leaves();
-    waiter.leaves();
     let token = acquire(&mounted, "1m");
     release(&mounted, &token);
 }
@@ -91,9 +97,18 @@ fn on_a_full_disk_a_run_that_cannot_be_recorded_takes_no_lock() {
     let mounted = Mounted::start();
     mounted.nxlock(["run", "job", "--", "true"]).run().exits(0);
     fill(&mounted);
-    let mut waiting = mounted.nxlock(["run", "job", "--record", "-t", "3s", "--", "echo", "ran"]).start();
+    let reason = "w".repeat(200);
+    let recorded = |wait| {
+        let words = ["run", "job", "--record", "--reason", &reason, "-w", wait, "--", "echo", "ran"];
+        mounted.nxlock(words)
+    };
+    // There is room for one.
+    recorded("1m").run().exits(0).prints("ran\n");
+    let waiting = recorded("1m").start();
     waiting.says("no space left on device");
     mounted.nxlock(["run", "job", "--", "echo", "plain"]).run().exits(0).prints("plain\n");
     fs::remove_file(mounted.path().join("fill")).unwrap();
     waiting.finish().exits(0).prints("ran\n");
+    let history = mounted.nxlock(["status", "--history", "--json", "job"]).run().exits(0).json();
+    assert_eq!(history[0]["history"].as_array().map(Vec::len), Some(2), "{history}");
 }

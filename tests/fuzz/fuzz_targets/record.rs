@@ -1,4 +1,4 @@
-//! The files of a lock on this machine.
+//! The file of a lock on this machine.
 
 #![no_main]
 
@@ -10,22 +10,18 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
-use nxlock::fuzzed::files::{Asker, Line, Process, Record, RecordedRun, Share, Superseder, Waiter, sum};
+use nxlock::fuzzed::files::{Process, State, sealed};
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Asking, Busy, Claim, Credentials, Error, History, Limit, LockName, Look, Moment, Named, NotYours, Owner,
+    AcquireMode, Acquired, Asker, Asking, Busy, Claim, Credentials, Error, History, Limit, LockName, Look, Moment, Named, NotYours, Owner,
     Prefix, QueuePlace, Recording, Refusal, Refused, Released, Renewed, Report, Row, RunEnd, Sharing, StatusRows,
     Store, Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
 };
 
-/// A directory with the files of one lock.
+/// A directory with the file of one lock.
 struct Ground {
     target: Target,
     record: PathBuf,
-    line: PathBuf,
-    shares: PathBuf,
-    superseded: PathBuf,
-    askers: PathBuf,
-    runs: PathBuf,
+    boot: String,
 }
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
@@ -37,99 +33,30 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let granted = store(&target).acquire(&mut claim, Ttl::at_least(Duration::ZERO), AcquireMode::Once, limit());
     assert!(granted.is_ok());
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
-    let (line, shares) = (record.with_extension("line"), record.with_extension("shares"));
-    let (superseded, askers) = (record.with_extension("superseded"), record.with_extension("askers"));
-    let runs = record.with_extension("runs");
-    Ground { target, record, line, shares, superseded, askers, runs }
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot").trim().to_owned();
+    Ground { target, record, boot }
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    // As they are, and with the checksum and the boot id that make them valid.
-    for bytes in [bytes.to_vec(), sealed(bytes)] {
-        reads_back(&bytes);
-        let after = |line: &[u8]| line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
-        let (record, rest) = bytes.split_at(after(&bytes));
-        fs::write(&GROUND.record, record).expect("a record");
-        // The first line that is not a waiter's begins the shares, then what was superseded, then those that ask, then the runs.
-        let before = |rest: &[u8], kinds: &[&[u8]]| -> usize {
-            let goes_on = |line: &&[u8]| !kinds.iter().any(|kind| line.starts_with(kind));
-            rest.split_inclusive(|byte| *byte == b'\n').take_while(goes_on).map(<[u8]>::len).sum()
-        };
-        let kinds: [&[u8]; 4] = [b"nxlock-share", b"nxlock-superseder", b"nxlock-asker", b"nxlock-run"];
-        let (waiters, rest) = rest.split_at(before(rest, &kinds));
-        let (shares, rest) = rest.split_at(before(rest, &kinds[1..]));
-        let (superseded, rest) = rest.split_at(before(rest, &kinds[2..]));
-        let (askers, runs) = rest.split_at(before(rest, &kinds[3..]));
-        fs::write(&GROUND.line, waiters).expect("a line");
-        fs::write(&GROUND.shares, shares).expect("shares");
-        fs::write(&GROUND.superseded, superseded).expect("what was superseded");
-        fs::write(&GROUND.askers, askers).expect("those that ask");
-        fs::write(&GROUND.runs, runs).expect("the runs");
-        visited();
-    }
+    // As a file, and as the text of one, in which `@boot` stands for this boot's id.
+    fs::write(&GROUND.record, bytes).expect("a record");
+    visited();
+    let text = String::from_utf8_lossy(bytes).replace("@boot", &GROUND.boot);
+    reads_back(&text);
+    let file = sealed(&text, Some(&GROUND.boot)).expect("a file");
+    fs::write(&GROUND.record, file).expect("a record");
+    visited();
 });
 
-fn reads_back(bytes: &[u8]) {
-    if let Ok(record) = Record::read(bytes) {
-        if let Some(written) = record.written() {
-            assert_eq!(Record::read(&written), Ok(record.clone()));
-            assert_eq!(record.written(), Some(written));
-        } else {
-            assert!(bytes.len() > 600);
-        }
+fn reads_back(text: &str) {
+    if let Ok(state) = State::read(text, 0) {
+        let written = state.written();
+        let again = State::read(&written, 0).expect("what was written is read");
+        assert_eq!(again.written(), written);
     }
-    if let Ok(waiter) = Waiter::read(bytes)
-        && let Some(written) = waiter.written()
-    {
-        assert_eq!(Waiter::read(&written), Ok(waiter));
-    }
-    if let Ok(share) = Share::read(bytes)
-        && let Some(written) = share.written()
-    {
-        assert_eq!(Share::read(&written), Ok(share));
-    }
-    if let Ok(superseder) = Superseder::read(bytes)
-        && let Some(written) = superseder.written()
-    {
-        assert_eq!(Superseder::read(&written), Ok(superseder));
-    }
-    if let Ok(asker) = Asker::read(bytes)
-        && let Some(written) = asker.written()
-    {
-        assert_eq!(Asker::read(&written), Ok(asker));
-    }
-    if let Ok(run) = RecordedRun::read(bytes)
-        && let Some(written) = run.written()
-    {
-        assert_eq!(RecordedRun::read(&written), Ok(run));
-    }
-    if let Ok(text) = str::from_utf8(bytes)
-        && let Ok(process) = text.parse::<Process>()
-    {
+    if let Ok(process) = text.parse::<Process>() {
         assert_eq!(process.to_string().parse(), Ok(process));
     }
-}
-
-/// Returns each line with its checksum, padded to its size; `@boot` stands for this boot's id.
-fn sealed(bytes: &[u8]) -> Vec<u8> {
-    static BOOT: LazyLock<String> =
-        LazyLock::new(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot").trim().to_owned());
-    let text = String::from_utf8_lossy(bytes).replace("@boot", &BOOT);
-    let mut all = Vec::new();
-    for line in text.lines() {
-        let size = match line.split(' ').next() {
-            Some("nxlock-lock") => 2048,
-            Some("nxlock-share" | "nxlock-superseder") => 1024,
-            _ => 512,
-        };
-        let mut line = line.to_owned();
-        line += &format!(" sum={:016x}", sum(line.as_bytes()));
-        let room = size - (line.len() + 1) % size;
-        line += &" ".repeat(room % size);
-        all.extend(line.into_bytes());
-        all.push(b'\n');
-    }
-    all
 }
 
 /// Asserts that with any content each verb ends, and that its messages are harmless.
