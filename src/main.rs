@@ -10,7 +10,8 @@
 //! **A store keeps locks** (`store`): in Redis, whether one server, a master named by Sentinel or a cluster
 //! (`store/redis`); on several servers of which a majority decides (`store/quorum`); or in a directory of this machine
 //! (`store/local`). The trait defines what each answers. An answer is a value; an error means that the truth is
-//! unknown, and nothing may turn it into "free", "held" or success.
+//! unknown, and nothing may turn it into "free", "held" or success. By which rules a lock changes hands is written in
+//! `lock/machine`, which `store/local` executes and the script of `store/redis` translates.
 //!
 //! **The course of a `run`.** `main` reads the command line, the environment and the configuration (`cli`). The verb
 //! (`cmd/run`) makes a claim and opens the store that the URL names. `acquire` requests the lock until it is granted or

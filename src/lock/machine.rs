@@ -662,7 +662,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let last = self.lock.queue.last().map(|waiter| waiter.ticket);
         let Superseding { newest, dismissed, .. } = &self.lock.superseding;
         let marks = [newest, dismissed].into_iter().flatten().filter(|_| token.supersedes()).map(|(ticket, _)| *ticket);
-        marks.chain(last).map(|ticket| ticket + 1).fold(self.us, u64::max)
+        marks.chain(last).map(|ticket| ticket.saturating_add(1)).fold(self.us, u64::max)
     }
 
     /// Takes a place in the queue, or keeps it; returns whether messages reach the caller. That is tested once; later, it
@@ -700,7 +700,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let taken: BTreeSet<u16> = self.lock.holders.values().filter_map(|holder| holder.slot).collect();
         let slot = (limit != 0).then(|| (0..u16::MAX).find(|slot| !taken.contains(slot)).unwrap_or(u16::MAX));
         let fence = self.lock.generation.filter(|_| limit == 0).unwrap_or(self.lock.fence);
-        let holder = Holder { end: Some(self.now + ms), limit, fence, slot, since: self.wall, reserved };
+        let holder = Holder { end: Some(self.now.saturating_add(ms)), limit, fence, slot, since: self.wall, reserved };
         self.lock.holders.insert(token.clone(), holder);
         self.entered |= self.caller == Some(token);
     }

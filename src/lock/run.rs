@@ -25,7 +25,7 @@ pub struct Recording {
     pub asked: Moment,
     /// When nxlock had the lock.
     pub granted: Option<Moment>,
-    /// The same as the server noted it, in µs of its clock. A store that keeps its own clock does without.
+    /// The same as the store noted it, in µs of its clock.
     pub noted: Option<u64>,
     pub fence: Option<Fence>,
     /// How the run ended, to be recorded with the release; none if nothing ran.

@@ -30,22 +30,22 @@ pub use directory::Directory;
 /// Parsers of file contents, for the fuzz targets.
 #[cfg(fuzzing)]
 pub mod parsers {
-    pub use super::filesystem::network_fuse;
     pub use super::files::sealed;
+    pub use super::filesystem::network_fuse;
     pub use super::pid_view::Process;
     pub use super::state::State;
 }
 
 use super::{
-    AcquireMode, Acquired, Asking, Feature, Listed, LockStatus, Op, Page, Probed, Released, Renewed, Reply,
-    ScanCursor, Store, Watch, poll_pause,
+    AcquireMode, Acquired, Asking, Feature, Listed, LockStatus, Op, Page, Probed, Released, Renewed, Reply, ScanCursor,
+    Store, Watch, poll_pause,
 };
 use crate::clock::{Boot, Moment};
 use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Run, Token, Ttl};
-use crate::wait::{Limit, Woken};
 use crate::text;
+use crate::wait::{Limit, Woken};
 use claim_file::HolderFile;
 use directory::{OpenDirectory, Part};
 use fault::{Flaw, LocalError};
@@ -130,9 +130,8 @@ impl Local {
     }
 
     fn give_up(&mut self, key: &str, claim: &Claim, limit: Limit<'_>) -> Result<Released, LocalError> {
-        let released = self.transaction((key, false), Some(&claim.token), limit, |transaction, _| {
-            transaction.release(claim)
-        })?;
+        let released =
+            self.transaction((key, false), Some(&claim.token), limit, |transaction, _| transaction.release(claim))?;
         self.own.waiting = None;
         self.let_go();
         Ok(released.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
@@ -155,7 +154,9 @@ impl Local {
             for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
                 let limit = limit.no_later_than(Moment::now() + *timeout);
                 let key = match (listed_state(directory, host, &path, file_lock, limit)?, listed) {
-                    (Ok(state), Listed::Histories) => Some(state).filter(|state| state.has_runs() && state.runs_until > now),
+                    (Ok(state), Listed::Histories) => {
+                        Some(state).filter(|state| state.has_runs() && state.runs_until > now)
+                    }
                     (Ok(state), Listed::Locks | Listed::Names) => {
                         Some(state).filter(|state| !state.lock.holders.is_empty())
                     }

@@ -332,11 +332,8 @@ impl Ground for OneMachine {
         let entries = |record: DirEntry| {
             let path = record.path();
             let state = record::state(&path);
-            let entries = ["holder", "waiter", "noted"].map(|kind| {
-                let left = record::lines(&state, kind);
-                left.map(|entry| Left { what: path.display().to_string(), of: owner_of(entry) }).collect::<Vec<_>>()
-            });
-            entries.concat()
+            let left = ["holder", "waiter", "noted"].into_iter().flat_map(|kind| record::lines(&state, kind));
+            left.map(|entry| Left { what: path.display().to_string(), of: owner_of(entry) }).collect::<Vec<_>>()
         };
         records.flat_map(entries).collect()
     }

@@ -7,9 +7,7 @@ use nix::sys::signal::Signal;
 use super::{is_killed, pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::record::state;
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue_is, release, turn};
-use crate::support::{
-    Authority, Local, Running, eventually, eventually_some, is_alive, name_of, now, parent_of,
-};
+use crate::support::{Authority, Local, Running, eventually, eventually_some, is_alive, name_of, now, parent_of};
 
 /// Longer than any time-out in these tests.
 const LONG: [&str; 2] = ["--ttl", "1h"];

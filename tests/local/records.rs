@@ -147,19 +147,18 @@ fn damages(good: &[u8]) -> Vec<Damage> {
         damaged("a header", good[..512].to_vec()),
         damaged("without its end", good[..text.end - 1].to_vec()),
         damaged("zeros", vec![0; good.len()]),
-        damaged("an older one", with_version(good, "3")),
         damaged("empty", Vec::new()),
         foreign("another program's", b"127.0.0.1 localhost\n"),
         foreign("the kind", &flipped(header)),
+        ("earlier", earlier(good), "was written by an older nxlock", "remove it when nothing runs under this lock"),
         ("later", newer(good), "was written by a newer nxlock", "use that version here too"),
         ("later still", b"nxlock-lock 5 {\"a\": 1}\n".to_vec(), "was written by a newer nxlock", "use that version"),
     ]
 }
 
-/// Returns the beginning of a file with another version.
-fn with_version(good: &[u8], version: &str) -> Vec<u8> {
-    let text = String::from_utf8_lossy(good).into_owned();
-    text.replace("nxlock-lock 4", &format!("nxlock-lock {version}")).into_bytes()
+/// Returns the beginning of a file as nxlock wrote it before its first release.
+fn earlier(good: &[u8]) -> Vec<u8> {
+    String::from_utf8_lossy(&good[..2048]).replace("nxlock-lock 4", "nxlock-lock 2").into_bytes()
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn on_a_full_disk_who_waits_is_served_although_it_cannot_stand_in_line() {
     // There is room for a few.
     let reason = "w".repeat(200);
     let mut waiters: Vec<Turn> = (0..3).map(|_| Turn::queued(&mounted, &["--reason", &reason])).collect();
-    let waiter = Turn::of(mounted.nxlock(turn(&["-v", "--reason", &reason])));
+    let mut waiter = Turn::of(mounted.nxlock(turn(&["-v", "--reason", &reason])));
     waiter.running.says("lock:job.lock: no space left on device");
     waiters.push(waiter);
     // A held lock is renewed, shown and released without more room.
@@ -104,7 +104,7 @@ fn on_a_full_disk_a_run_that_cannot_be_recorded_takes_no_lock() {
     };
     // There is room for one.
     recorded("1m").run().exits(0).prints("ran\n");
-    let waiting = recorded("1m").start();
+    let mut waiting = recorded("1m").start();
     waiting.says("no space left on device");
     mounted.nxlock(["run", "job", "--", "echo", "plain"]).run().exits(0).prints("plain\n");
     fs::remove_file(mounted.path().join("fill")).unwrap();

@@ -2,22 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::{is_killed, refused_to_run, takes_less_than};
 use crate::support::record::{field, lines, state, with};
 use crate::support::turns::{Turn, is_free, lock_status, queue, queue_is, release};
-use crate::support::{Authority, Local, Running, eventually, is_alive, now, program, state_of, text_of, wall};
+use crate::support::{Authority, Local, Running, eventually, is_alive, now, state_of, text_of, wall};
 
 const LONG: [&str; 2] = ["--ttl", "1h"];
 /// The reason of a share that no process keeps.

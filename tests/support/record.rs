@@ -88,7 +88,8 @@ pub fn with(file: &[u8], values: &[(&str, &str, &str)]) -> Vec<u8> {
 fn sealed(text: &str, header: &str) -> Vec<u8> {
     let room = text.len().next_power_of_two().max(3584);
     let mut first = format!("nxlock-lock 4 sequence=1 at=1024 room={room} length={}", text.len());
-    write!(first, " text={:016x} boot={}", sum_of_words(text.as_bytes()), value(header, "boot").expect("a boot")).unwrap();
+    write!(first, " text={:016x} boot={}", sum_of_words(text.as_bytes()), value(header, "boot").expect("a boot"))
+        .unwrap();
     let blank = " ".repeat(HEADER - 1) + "\n";
     let mut file = [resummed(&first).as_slice(), blank.as_bytes(), text.as_bytes()].concat();
     file.resize(1024 + 2 * room, b' ');

@@ -132,7 +132,7 @@ pub struct Mounted {
 impl Mounted {
     pub fn start() -> Mounted {
         let directory = tempfile::tempdir().expect("a directory");
-        let script = r#"mount -t tmpfs -o size=8k none "$1" && echo up && exec sleep 600"#;
+        let script = r#"mount -t tmpfs -o size=64k none "$1" && echo up && exec sleep 600"#;
         let path = directory.path().to_str().expect("it is text");
         let mut keeper = Nxlock::by("unshare", ["--mount", "sh", "-c", script, "sh", path]).start();
         keeper.line("up");

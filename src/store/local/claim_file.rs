@@ -190,7 +190,9 @@ impl<'a> ClaimFiles<'a> {
     pub fn has(&self, ticket: &TicketFile) -> Result<bool, LocalError> {
         let inode = |file: &File| file.metadata().map(|found| found.ino());
         let is_it = |line: &File| Ok(inode(line)? == inode(&ticket.file)?);
-        self.opened(Part::Line)?.map_or(Ok(false), is_it).map_err(|error| LocalError::of(&self.path(Part::Line), &error))
+        self.opened(Part::Line)?
+            .map_or(Ok(false), is_it)
+            .map_err(|error| LocalError::of(&self.path(Part::Line), &error))
     }
 
     /// Wakes those who watch a file.

@@ -22,6 +22,8 @@ pub enum Flaw {
     Foreign,
     /// A newer version of the format.
     Newer,
+    /// A version from before the first release.
+    Older,
     Damaged,
 }
 
@@ -45,6 +47,9 @@ impl LocalError {
             // The limit of this process does not pass.
             _ if error.raw_os_error() == Some(libc::EMFILE) => {
                 (ErrorKind::Internal, "see how many files this process may open (ulimit -n)")
+            }
+            _ if error.raw_os_error() == Some(libc::EFBIG) => {
+                (ErrorKind::Internal, "see how long the files of this process may be (ulimit -f)")
             }
             _ if matches!(error.raw_os_error(), Some(libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) => {
                 (ErrorKind::Unavailable, "see the limits of processes and files (ulimit -a)")
@@ -92,6 +97,10 @@ impl LocalError {
             Flaw::Newer => (
                 format!("{path} was written by a newer nxlock, and is left as it is"),
                 "use that version here too".to_owned(),
+            ),
+            Flaw::Older => (
+                format!("{path} was written by an older nxlock, and is left as it is: nobody can tell who has the lock"),
+                "remove it when nothing runs under this lock any more".to_owned(),
             ),
             Flaw::Damaged => (
                 format!("{path} is damaged, and is left as it is: nobody can tell who has the lock"),

@@ -102,7 +102,9 @@ impl Header {
     fn text(&self, file: &File, begin: &[u8]) -> io::Result<Option<String>> {
         let bytes = match begin.get(self.at..self.at + self.length) {
             Some(bytes) => bytes.to_vec(),
-            None if u64::try_from(self.at + self.length).unwrap_or(u64::MAX) > file.metadata()?.len() => return Ok(None),
+            None if u64::try_from(self.at + self.length).unwrap_or(u64::MAX) > file.metadata()?.len() => {
+                return Ok(None);
+            }
             None => {
                 let mut bytes = vec![0; self.length];
                 file.read_exact_at(&mut bytes, offset(self.at))?;

@@ -42,7 +42,8 @@ pub fn read<'a>((kind, known): (&str, u32), line: &'a [u8]) -> Result<Entry<'a>,
     match std::str::from_utf8(version).ok().and_then(|version| version.parse::<u32>().ok()) {
         Some(version) if version == known => {}
         Some(version) if version > known => return Err(Flaw::Newer),
-        _ => return Err(Flaw::Damaged),
+        Some(_) => return Err(Flaw::Older),
+        None => return Err(Flaw::Damaged),
     }
     let line = line.strip_suffix(b"\n").ok_or(Flaw::Damaged)?;
     let length = line.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
@@ -140,6 +141,6 @@ mod tests {
         assert_eq!(flaw(b"127.0.0.1 localhost\n"), Some(Flaw::Foreign));
         assert_eq!(flaw(b"kind 3 {\"other\": 1}\n"), Some(Flaw::Newer));
         assert_eq!(flaw(b"kind 2 a=1 sum=0\n"), Some(Flaw::Damaged));
-        assert_eq!(flaw(&write(("kind", 1), &[], 64).unwrap()), Some(Flaw::Damaged));
+        assert_eq!(flaw(&write(("kind", 1), &[], 64).unwrap()), Some(Flaw::Older));
     }
 }

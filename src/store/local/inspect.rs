@@ -7,9 +7,7 @@ use super::directory::Part;
 use super::fault::LocalError;
 use super::transaction::Transaction;
 use crate::lock::machine::{self, Lock};
-use crate::lock::{
-    Expiry, Fence, Holder, LockState, Run, Share, Shares, SlotCount, StateKind, Token,
-};
+use crate::lock::{Expiry, Fence, Holder, LockState, Run, Share, Shares, SlotCount, StateKind, Token};
 use crate::store::{LockStatus, Waiter};
 
 impl Transaction<'_> {

@@ -249,9 +249,8 @@ impl<'a> Transaction<'a> {
 
     /// Ends the claim of the holder that is known as `id`.
     pub fn break_lock(&mut self, id: &HolderId) -> Result<Released, LocalError> {
-        let is_it = |(token, holder): &(&Token, &Holder)| {
-            token.id().as_ref() == Some(id) && !self.world.is_over(token, holder)
-        };
+        let is_it =
+            |(token, holder): &(&Token, &Holder)| token.id().as_ref() == Some(id) && !self.world.is_over(token, holder);
         let token = self.state.lock.holders.iter().find(is_it).map(|(token, _)| token.clone());
         let Some(token) = token else { return Ok(Released::NotYours(self.status()?.state)) };
         let verdict = self.step(&Op::Release { token: &token, record: None })?.verdict;
