@@ -99,7 +99,9 @@ impl LocalError {
                 "use that version here too".to_owned(),
             ),
             Flaw::Older => (
-                format!("{path} was written by an older nxlock, and is left as it is: nobody can tell who has the lock"),
+                format!(
+                    "{path} was written by an older nxlock, and is left as it is: nobody can tell who has the lock"
+                ),
                 "remove it when nothing runs under this lock any more".to_owned(),
             ),
             Flaw::Damaged => (

@@ -1,10 +1,11 @@
 //! A lock as a transaction finds it, for people to read. Writes nothing.
 
 use std::cmp::Reverse;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::directory::Part;
 use super::fault::LocalError;
+use super::state::{instant, told};
 use super::transaction::Transaction;
 use crate::lock::machine::{self, Lock};
 use crate::lock::{Expiry, Fence, Holder, LockState, Run, Share, Shares, SlotCount, StateKind, Token};
@@ -96,20 +97,4 @@ impl Transaction<'_> {
         let end = holder.end.unwrap_or(u64::MAX).saturating_mul(1000);
         Duration::from_micros(end.saturating_sub(self.world.now))
     }
-}
-
-/// Returns a run for people to read.
-pub fn told(run: &machine::Run<Token>) -> Option<Run> {
-    Some(Run {
-        by: run.who.told()?,
-        fence: Some(Fence(run.begun.fence)).filter(|fence| fence.0 > 0),
-        waited: Duration::from_millis(run.begun.waited),
-        granted: instant(run.begun.granted)?,
-        ended: run.ended.and_then(instant),
-        end: run.end,
-    })
-}
-
-fn instant(micros: u64) -> Option<SystemTime> {
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros))
 }

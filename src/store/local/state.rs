@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
@@ -11,7 +12,7 @@ use super::fault::Flaw;
 use super::format::{Entry, or_dash, write_fields};
 use super::pid_view::Process;
 use crate::lock::machine::{Begun, Claimant, Holder, Lock, Run, Waiter};
-use crate::lock::{HolderId, RunEnd, Token};
+use crate::lock::{self, Fence, HolderId, RunEnd, Token};
 
 /// Characters that could be taken for the end of a field.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
@@ -259,4 +260,21 @@ fn begun(entry: &Entry<'_>) -> Result<Begun, Flaw> {
 fn run(entry: &Entry<'_>) -> Result<Run<Token>, Flaw> {
     let (who, begun, ended) = (entry.parsed("token")?, begun(entry)?, entry.optional("ended_us")?);
     Ok(Run { who, begun, ended, end: entry.parsed::<RunEnd>("end")? })
+}
+
+/// Returns a run for people to read.
+pub fn told(run: &Run<Token>) -> Option<lock::Run> {
+    Some(lock::Run {
+        by: run.who.told()?,
+        fence: Some(Fence(run.begun.fence)).filter(|fence| fence.0 > 0),
+        waited: Duration::from_millis(run.begun.waited),
+        granted: instant(run.begun.granted)?,
+        ended: run.ended.and_then(instant),
+        end: run.end,
+    })
+}
+
+/// Returns the time this many microseconds after 1970.
+pub fn instant(micros: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros))
 }

@@ -13,9 +13,8 @@ use super::directory::{OpenDirectory, Part};
 use super::fault::LocalError;
 use super::files::{self, Saved, Saver};
 use super::flock::Locked;
-use super::inspect;
 use super::listening::{Next, Watcher};
-use super::state::{Binding, Life, State};
+use super::state::{Binding, Life, State, told};
 use super::world::{Host, Present};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
@@ -160,7 +159,7 @@ impl<'a> Transaction<'a> {
             }
             Verdict::Done(run, others) => {
                 self.save(Saver::Other)?;
-                let run = inspect::told(&run).ok_or_else(|| senseless("a run with no token"))?;
+                let run = told(&run).ok_or_else(|| senseless("a run with no token"))?;
                 let place = QueuePlace { position: 0, length: others };
                 Ok(Acquired::Done(Box::new(run), self.lock_state(), place))
             }
