@@ -249,9 +249,9 @@ fn together(targets: Vec<Target>) -> Result<Target, Error> {
     for target in targets {
         let Target::Redis(Topology::Single(endpoint)) = target else {
             // What looks like a directory may be the rest of a password with white space.
-            let whom = if let Target::Local(_) = target { "local:".to_owned() } else { target.to_string() };
+            let server = if let Target::Local(_) = target { "local:".to_owned() } else { target.to_string() };
             return Err(senseless(
-                format!("{whom} cannot be one of several servers"),
+                format!("{server} cannot be one of several servers"),
                 "name servers of their own, redis://, rediss:// or unix://, or this one alone",
             ));
         };

@@ -14,7 +14,7 @@ pub fn probe(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> Prob
     for endpoint in endpoints {
         let mut server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).with_distinct(&distinct);
         match server.probe(Limit::until(Moment::now() + timeout)) {
-            Ok(examination) => servers.extend(examination.servers),
+            Ok(probed) => servers.extend(probed.servers),
             Err(error) => {
                 let findings = vec![Finding::of_error("server", &error)];
                 servers.push(ProbedServer { url: endpoint.to_string(), findings });

@@ -44,9 +44,9 @@ pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
     if let Err(error) = look_around(server, &name, can_write, &mut findings) {
         findings.push(Finding::of_error("answers", &error));
     }
-    let mut examination = Probed::of(&server.client, findings);
-    examination.servers.extend(masters);
-    Ok(examination)
+    let mut probed = Probed::of(&server.client, findings);
+    probed.servers.extend(masters);
+    Ok(probed)
 }
 
 /// Measures the round trip.

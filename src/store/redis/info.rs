@@ -73,7 +73,8 @@ impl Info {
             .then(|| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
     }
 
-    /// Returns whether a replica is in touch with its master. Redis calls the link up until `repl-timeout` has passed, a minute.
+    /// Returns whether a replica is in touch with its master. Redis calls the link up until `repl-timeout` has passed, a
+    /// minute.
     pub fn is_linked(&self) -> bool {
         let is_up = self.field("master_link_status").is_some_and(|link| link.raw() == "up");
         is_up && self.number("master_last_io_seconds_ago").is_some_and(|silent| silent <= SILENT.as_secs())
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_lag_are_told_and_do_not_count() {
+    fn replicas_that_lag_are_named_and_do_not_count() {
         let info = "role:master\r\nconnected_slaves:3\r\nslave0:ip=10.0.0.1,port=1,state=online,offset=1,lag=1\r\n\
                     slave1:ip=10.0.0.2,port=2,state=online,offset=1,lag=11\r\n\
                     slave2:ip=10.0.0.3,port=3,state=send_bulk,offset=0,lag=0\r\n";
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_forgets_is_told_of_each_way_to_save() {
+    fn what_a_crash_forgets_is_reported_of_each_way_to_save() {
         let finding = |info: &str, save: Option<&str>, appendfsync: Option<&str>| {
             let saving = Saving { save: save.map(str::to_owned), appendfsync: appendfsync.map(str::to_owned) };
             word(&Info::new(&Tainted::new(info)).persistence(&saving))

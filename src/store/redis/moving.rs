@@ -117,7 +117,8 @@ impl Server {
         }
     }
 
-    /// Returns whether a run that the claimant is part of holds the lock that a request for one key has seen. Asks for each share by itself.
+    /// Returns whether a run that the claimant is part of holds the lock that a request for one key has seen. Asks for each
+    /// share by itself.
     fn is_nested_moving(
         &mut self,
         operation: &Operation<'_>,

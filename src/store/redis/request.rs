@@ -203,7 +203,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// How a server is told which script to run.
+/// The command by which a server runs a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verb {
     /// By the whole text, not by its hash.

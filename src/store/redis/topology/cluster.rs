@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirection_to_nonsense_is_told() {
+    fn a_redirection_to_nonsense_is_reported() {
         let from = Endpoint { address: at("here", 7000), session: Session::default() };
         let mut cluster = Cluster::new(vec![at("here", 7000)], Session::default());
         for code in ["MOVED", "ASK"] {
