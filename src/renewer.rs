@@ -1,8 +1,11 @@
 //! Renews the lease on a timer while a command runs, then releases the lock.
 //!
-//! A thread of its own renews, so that a hung server delays nothing else; it starts when the first renewal is due, and
-//! most commands end before that. The renewer reports results and decides nothing: its caller decides what a lost lease
-//! means.
+//! A thread of its own renews, so that a hung server delays nothing else. Most commands end before it starts: when the
+//! store is to tell at once what happens to the lock, which is after 100 ms, or else when the first renewal is due. What
+//! the store then tells, and the end of its connection, only make the renewer renew at once, and not too often: the answer
+//! decides.
+//!
+//! The renewer reports results and decides nothing: its caller decides what a lost lease means.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,7 +18,7 @@ use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::retry::ReleaseAnswer;
-use crate::store::{Kept, Renewed, Store};
+use crate::store::{Heard, Kept, Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
 use crate::{log, notify, retry, text, thread};
 
@@ -79,6 +82,13 @@ const AT_MOST_APART_BESIDE_SETNX: Duration = Duration::from_millis(500);
 /// lock is free at the other node at once.
 const AT_MOST_APART_WHILE_IMPORTED: Duration = Duration::from_secs(1);
 
+/// After what time the store is to tell at once what happens to the lock: a short command does not pay for it.
+const LISTENS_AFTER: Duration = Duration::from_millis(100);
+
+/// Minimum interval between a renewal and one that something heard causes: whatever a server is made to tell, it is asked
+/// at most four times a second for it.
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
+
 /// Returns the renewal interval, a third of the ttl: two renewals may fail before the lease is in danger.
 fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
     let mut apart = (ttl.get() / 3).min(AT_MOST_APART);
@@ -101,11 +111,22 @@ impl Renewer {
         alarm: Alarm,
     ) -> Renewer {
         let next = lease.asked + apart(&*store, &claim, ttl);
-        let (until, calm_until) = (lease.until, lease.asked);
+        let listens_at = if store.watch().may_listen { Moment::now() + LISTENS_AFTER } else { Moment::NEVER };
         // Others may be granted a share of the lock too.
         let fence = lease.fence.filter(|_| !claim.token.is_share());
-        let lock =
-            Box::new(Lock { store, claim, ttl, until, fence, server_timeout, put_back: 0, asked_by: None, calm_until });
+        let lock = Box::new(Lock {
+            store,
+            claim,
+            ttl,
+            until: lease.until,
+            fence,
+            server_timeout,
+            put_back: 0,
+            asked_by: None,
+            asked: None,
+            heard: Heard::Nothing,
+            listens_at,
+        });
         Renewer(Mode::Inline { lock, next, alarm, asker: None })
     }
 
@@ -118,14 +139,23 @@ impl Renewer {
             if let Some(asker) = asker.take() {
                 return Ok(Arrived::Message(Renewal::Asked(asker)));
             }
-            // A closed connection tells at once of a server that went away, and may have forgotten the lock.
-            match alarm.wait_for(lock.disconnect_fd(), limit.no_later_than(lock.look_at(*next)))? {
+            let wake_at = lock.due(*next).min(lock.listens_at);
+            match alarm.wait_for(lock.news_fd(), limit.no_later_than(wake_at))? {
                 Woken::Cancelled => return Ok(Arrived::Readable),
-                Woken::TimeUp if !next.passed() => return Ok(Arrived::Time),
+                Woken::Ready if !lock.due(*next).passed() => return Ok(Arrived::Time),
+                Woken::TimeUp if !wake_at.passed() => return Ok(Arrived::Time),
                 Woken::Ready | Woken::TimeUp => {}
             }
+            let is_due = lock.due(*next).passed();
             if let Err(error) = self.begin_renewing() {
                 log::trace(format_args!("renewing without a thread: {}", text::plain(&error)));
+                if let Mode::Inline { lock, .. } = &mut self.0
+                    && !is_due
+                {
+                    // To listen takes two replies, and nothing else goes on meanwhile.
+                    lock.listens_at = Moment::NEVER;
+                    return Ok(Arrived::Time);
+                }
             }
         }
         match &mut self.0 {
@@ -150,12 +180,12 @@ impl Renewer {
         let (messages, sender) = Mailbox::open()?;
         // The supervisor needs one descriptor to search /proc for processes to signal.
         let _spare = Alarm::new()?;
-        let (give, given) = channel::<Box<Lock>>();
-        let keep = move || given.recv().map_or((), |lock| lock.keep(mailbox, &sender));
+        let (give, given) = channel::<(Box<Lock>, Moment)>();
+        let keep = move || given.recv().map_or((), |(lock, next)| lock.keep(next, mailbox, &sender));
         thread::spawn("renewer", keep)?;
         // The lock moves only once the thread exists.
-        if let Mode::Inline { lock, .. } = std::mem::replace(&mut self.0, Mode::Threaded { finishes, messages }) {
-            let _ = give.send(lock);
+        if let Mode::Inline { lock, next, .. } = std::mem::replace(&mut self.0, Mode::Threaded { finishes, messages }) {
+            let _ = give.send((lock, next));
         }
         Ok(())
     }
@@ -204,19 +234,28 @@ struct Lock {
     put_back: u32,
     /// The one that asks to give the lock up, once it has been reported.
     asked_by: Option<Box<Told>>,
-    /// Before this moment a closed connection causes no renewal: a proxy may close each one after one reply.
-    calm_until: Moment,
+    /// When nxlock last renewed.
+    asked: Option<Moment>,
+    /// What was heard since.
+    heard: Heard,
+    /// When the store is to tell at once what happens.
+    listens_at: Moment,
 }
 
 impl Lock {
-    /// Renews until a `Finish` arrives, and carries that out.
-    fn keep(mut self, mut finishes: Mailbox<Finish>, messages: &MailSender<Message>) {
-        let mut next = Moment::now();
+    /// Renews until a `Finish` arrives, and carries that out. `next` is when the first renewal is due.
+    fn keep(mut self, mut next: Moment, mut finishes: Mailbox<Finish>, messages: &MailSender<Message>) {
         loop {
-            match finishes.next(Limit { until: self.look_at(next), cancel: &[self.disconnect_fd()] }) {
-                Ok(Arrived::Time) if !next.passed() => continue,
+            let wake_at = self.due(next).min(self.listens_at);
+            match finishes.next(Limit { until: wake_at, cancel: &[self.news_fd()] }) {
                 Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
-                Ok(Arrived::Readable | Arrived::Time) | Err(_) => {}
+                Ok(Arrived::Readable) => continue,
+                Ok(Arrived::Time) if !wake_at.passed() => continue,
+                Ok(Arrived::Time) if !self.due(next).passed() => {
+                    next = self.listened(next);
+                    continue;
+                }
+                Ok(Arrived::Time) | Err(_) => {}
             }
             let (renewal, asker);
             (renewal, next, asker) = self.renew(Moment::NEVER);
@@ -227,14 +266,31 @@ impl Lock {
         }
     }
 
-    /// Returns a descriptor that is readable when the connection has closed, if that is to cause a renewal.
-    fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.store.watch().disconnect_fd.filter(|_| self.calm_until.passed())
+    /// Has the store tell at once what happens, from the moment for that. Returns when to renew, which was `next`.
+    fn listened(&mut self, next: Moment) -> Moment {
+        if !self.listens_at.passed() {
+            return next;
+        }
+        self.listens_at = Moment::NEVER;
+        let until = Moment::now() + self.server_timeout.min(self.attempt());
+        if self.store.listen(&self.claim, Limit::until(until)) { Moment::now() } else { next }
     }
 
-    /// Returns when to wake up for a renewal due at `next`: earlier, if a closed connection counts again before that.
-    fn look_at(&self, next: Moment) -> Moment {
-        if self.calm_until.passed() { next } else { next.min(self.calm_until) }
+    /// Returns when to renew: when it is due, or earlier, if something was heard. After the end of a connection there is a
+    /// delay too: a proxy may close each one after one reply.
+    fn due(&mut self, next: Moment) -> Moment {
+        self.heard = self.heard.max(self.store.hear());
+        let apart = match self.heard {
+            Heard::Nothing => return next,
+            Heard::End => self.soon(),
+            Heard::News => BETWEEN_QUESTIONS,
+        };
+        self.asked.map_or(next.min(Moment::now()), |asked| next.min(asked + apart))
+    }
+
+    /// Returns a descriptor that is readable when there may be something to hear that would make a difference.
+    fn news_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.store.watch().news_fd.filter(|_| self.heard == Heard::Nothing)
     }
 
     /// Returns the minimum delay before an unscheduled renewal.
@@ -246,7 +302,7 @@ impl Lock {
     /// if that is news.
     fn renew(&mut self, until: Moment) -> (Renewal, Moment, Option<Box<Told>>) {
         let asked = Moment::now();
-        self.calm_until = asked + self.soon();
+        (self.asked, self.heard) = (Some(asked), Heard::Nothing);
         match self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
             Ok(Renewed::Kept(Kept { until, put_back, asked_by })) => {
                 notify::renewed(self.ttl, until);
@@ -257,6 +313,10 @@ impl Lock {
                 self.until = until;
                 let news = asked_by.clone().filter(|_| asked_by != self.asked_by);
                 self.asked_by = asked_by;
+                // The connection may be another one.
+                if self.listens_at == Moment::NEVER && self.store.watch().may_listen {
+                    self.listens_at = asked;
+                }
                 (Renewal::Until(until), asked + apart(&*self.store, &self.claim, self.ttl), news)
             }
             // Never for the holder's own claim; if it were, the lease would be unchanged.

@@ -64,6 +64,17 @@ pub trait Store: Send {
         Ok(None)
     }
 
+    /// Has the store tell a holder at once what happens to its claim, as far as it can, until the connection ends. Returns
+    /// whether to renew now: something may have happened before, or the connection was lost by this.
+    fn listen(&mut self, _claim: &Claim, _limit: Limit<'_>) -> bool {
+        false
+    }
+
+    /// Returns what a holder is told at once, without waiting, and forgets it.
+    fn hear(&mut self) -> Heard {
+        Heard::Nothing
+    }
+
     /// Returns what a holder watches, or a waiter.
     fn watch(&self) -> Watch<'_> {
         Watch::default()
@@ -125,13 +136,25 @@ pub struct Watch<'a> {
     /// A descriptor that keeps the claim until its lease ends while nxlock or its guard has it open, if the store has one.
     /// The store owns it.
     pub claim_fd: Option<RawFd>,
-    /// A descriptor that is readable when the connection to the server has ended, if there is one.
-    pub disconnect_fd: Option<BorrowedFd<'a>>,
+    /// A descriptor that is readable when [`Store::hear`] may have something, if there is one.
+    pub news_fd: Option<BorrowedFd<'a>>,
+    /// [`Store::listen`] may be of use.
+    pub may_listen: bool,
     /// The server that has the lock is only about to become responsible for it, as its last answer showed: if the cluster
     /// calls the move off, the lock is lost without a word.
     pub may_be_called_off: bool,
     /// A waiter is woken when it is its turn.
     pub hears: bool,
+}
+
+/// What a holder is told at once, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Heard {
+    Nothing,
+    /// The connection to the server has ended: it may have forgotten the claim.
+    End,
+    /// Something has happened to the claim, or somebody wants something of its holder: a renewal tells.
+    News,
 }
 
 /// What not every store can.

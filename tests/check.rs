@@ -58,6 +58,7 @@ fn a_good_server_is_fit_and_nothing_is_left_there() {
     finds(&done, "memory", "fine", "nothing is evicted", "");
     finds(&done, "clock", "fine", "within 1s", "");
     finds(&done, "permissions", "fine", "every verb", "");
+    finds(&done, "holders", "fine", "told at once", "");
     finds(&done, "locks", "fine", "taken with a fence, renewed, handed over", "");
     finds(&done, "waiters", "fine", "are woken", "");
     assert_eq!(keys(&redis), Vec::<String>::new());

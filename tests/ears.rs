@@ -80,7 +80,7 @@ fn where_a_second_connection_is_impossible_a_waiter_polls_and_is_served() {
 #[test]
 fn a_subscription_that_is_cut_again_and_again_is_not_tried_without_a_pause() {
     let redis = Redis::start();
-    let holder = Turn::had(&redis, &[]);
+    redis.put("lock:job", b"another's", Some(600_000));
     let mut waiter = Turn::queued(&redis, &[]);
     let (began, mut cut) = (now(), 0);
     while began.elapsed() < Duration::from_millis(1500) {
@@ -88,7 +88,7 @@ fn a_subscription_that_is_cut_again_and_again_is_not_tried_without_a_pause() {
         lasts(Duration::from_millis(5));
     }
     assert!((1..=4).contains(&cut), "{cut} subscriptions");
-    holder.leaves();
+    redis.delete("lock:job");
     waiter.up();
     waiter.leaves();
 }

@@ -69,7 +69,9 @@ fn a_waiter_whose_listening_connection_ends_listens_again_and_is_woken() {
     }
     // The pauses between attempts grow.
     lasts(Duration::from_secs(8));
-    eventually("the server has a listener", || redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 1);
+    eventually("the server has a listener", || {
+        redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "*:wake:*"]).len() == 1
+    });
     holder.leaves();
     waiter.up();
     waiter.leaves();

@@ -32,6 +32,8 @@ mod faults;
 mod guard;
 /// Files that nxlock has read and its guard cannot read again.
 mod handover;
+/// A holder hears at once what happens to its lock.
+mod hearing;
 /// Recorded runs under faults, what they leave behind, and a nightly job on ten hosts.
 mod history;
 /// Servers that send what no server sends.

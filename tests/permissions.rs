@@ -9,7 +9,7 @@ use crate::support::{Nxlock, Redis, eventually, now};
 
 const ENOUGH: &str = "~lock:* ~{lock:* resetchannels &lock:* +eval +evalsha +subscribe +unsubscribe +get +set +del \
                       +pexpire +pttl +time +zadd +zrem +zrange +zscore +zrank +zcard +zcount +hget +hmget +hset +hdel \
-                      +hgetall +hlen +publish +pubsub|numsub +type +scan +info";
+                      +hgetall +hlen +publish +pubsub|numsub +client|tracking +type +scan +info";
 /// What the manual lists for a user without scripts.
 const NO_SCRIPTS: &str = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec";
 
@@ -61,7 +61,7 @@ fn what_the_manual_lists_is_enough_for_everything() {
     let redis = Redis::start();
     let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire +type \
                   +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hgetall +hlen \
-                  +publish +pubsub|numsub +subscribe +info";
+                  +publish +pubsub|numsub +subscribe +client|tracking +info";
     for (name, rules) in [("enough", ENOUGH), ("listed", listed)] {
         let user = User::who_may(&redis, name, rules);
         let token = user.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
@@ -112,7 +112,10 @@ const WAITS_FOR_ITSELF: &str = "\"job\" is already held by this script";
 fn what_the_manual_lists_for_run_is_enough_to_find_its_own_share_and_to_name_the_others() {
     let redis = Redis::start();
     let rules = listed_for_run();
-    assert!(rules.starts_with("~lock:* ") && rules.ends_with("+subscribe") && !rules.contains("+type"), "{rules}");
+    assert!(
+        rules.starts_with("~lock:* ") && rules.ends_with("+client|tracking") && !rules.contains("+type"),
+        "{rules}"
+    );
     let user = User::who_may(&redis, "doc", &rules);
     for options in ["--shared", "--slots 2"] {
         for alone in ["run job -- echo ran", "run job -w 1h -- echo ran", "acquire job --ttl 1m -w 1h"] {

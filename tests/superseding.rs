@@ -290,7 +290,7 @@ fn what_the_manual_lists_is_enough_to_supersede() {
     let redis = Redis::start();
     let rules = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire +zadd \
                  +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hlen +publish +pubsub|numsub \
-                 +subscribe";
+                 +subscribe +client|tracking";
     let words = ["ACL", "SETUSER", "all", "on", ">pw"].into_iter().chain(rules.split_whitespace());
     redis.ask::<()>(&words.collect::<Vec<_>>());
     let url = format!("{}?user=all&pass=pw", redis.url());

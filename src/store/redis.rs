@@ -14,14 +14,16 @@ mod credential_file;
 pub mod credentials;
 mod dial;
 pub mod distinct;
-mod elements;
 pub mod endpoint;
 mod fault;
+mod framing;
 mod info;
 mod list;
+mod listening;
 mod means;
 mod moving;
 mod plain;
+mod pushes;
 mod queue;
 mod recording;
 mod replicas;
@@ -35,8 +37,8 @@ mod voting;
 use std::time::Duration;
 
 use super::{
-    AcquireMode, Acquired, Asking, Feature, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed, Reply,
-    ScanCursor, Store, Watch, poll_pause,
+    AcquireMode, Acquired, Asking, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed,
+    Reply, ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -44,6 +46,7 @@ use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
+use listening::Listening;
 use means::{Means, ScriptError, needs_scripts};
 use queue::QueueEntry;
 use reply::{Answer, Operation, Unexpected};
@@ -68,6 +71,8 @@ pub struct Server {
     unfenced: Option<Token>,
     /// The last reply about a lock came from a node that is only importing its slot.
     is_imported: bool,
+    /// Whether servers tell a holder things unasked.
+    listening: Listening,
 }
 
 impl Server {
@@ -84,6 +89,7 @@ impl Server {
             min_replicas,
             unfenced: None,
             is_imported: false,
+            listening: Listening::Untried,
         }
     }
 
@@ -218,9 +224,9 @@ impl Server {
         }
     }
 
-    /// Interprets an answer of RENEW.
+    /// Interprets an answer of RENEW, which has just come.
     fn renewed(
-        &self,
+        &mut self,
         operation: &Operation<'_>,
         claim: &Claim,
         answer: &Answer,
@@ -228,6 +234,7 @@ impl Server {
     ) -> Result<Renewed, Error> {
         match answer.verdict() {
             "kept" => {
+                self.client.changes_are_known();
                 let asked_by = answer.who("asked_by").filter(|_| self.hears_askers(claim)).map(Box::new);
                 Ok(Renewed::Kept(Kept { until, put_back: answer.says("put_back"), asked_by }))
             }
@@ -432,10 +439,19 @@ impl Store for Server {
         check::probe(self, limit)
     }
 
+    fn listen(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
+        self.listen_for(claim, limit)
+    }
+
+    fn hear(&mut self) -> Heard {
+        self.client.hear()
+    }
+
     fn watch(&self) -> Watch<'_> {
-        let disconnect_fd = self.client.disconnect_fd();
+        let news_fd = self.client.news_fd();
         let hears = self.entry.as_ref().is_some_and(QueueEntry::hears);
-        Watch { claim_fd: None, disconnect_fd, may_be_called_off: self.is_imported, hears }
+        let may_listen = self.listening.may_be_tried();
+        Watch { claim_fd: None, news_fd, may_listen, may_be_called_off: self.is_imported, hears }
     }
 
     fn can(&self, _: Feature) -> bool {

@@ -7,7 +7,7 @@ use crate::support::{Done, Nxlock, Redis};
 
 const ENOUGH: &str = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire \
                       +type +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hgetall \
-                      +hlen +publish +pubsub|numsub +subscribe +info +config|get +ping";
+                      +hlen +publish +pubsub|numsub +subscribe +client|tracking +info +config|get +ping";
 
 fn user(redis: &Redis, rules: &str) -> Done {
     let words = ["ACL", "SETUSER", "bob", "reset", "on", ">pw"].into_iter().chain(rules.split_whitespace());
@@ -67,6 +67,14 @@ fn who_follows_what_it_says_gets_there() {
         done = Nxlock::new(["--json", "check"]).env("NXLOCK_SERVER", url).run();
     }
     assert_eq!(done.exits(0).json()["outcome"], "fit");
+}
+
+#[test]
+fn without_tracking_a_deleted_lock_is_noticed_later_which_is_a_warning() {
+    let redis = Redis::with(&SAFE);
+    let done = user(&redis, &format!("{ENOUGH} -client|tracking")).exits(1);
+    finds(&done, "holders", "warning", "noticed at the next renewal", "ACL SETUSER bob +client|tracking");
+    finds(&done, "locks", "fine", "handed over", "");
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn a_user_with_what_the_manual_lists_can_do_everything() {
     let cluster = Cluster::of_masters();
     let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire +type \
                   +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hlen +publish \
-                  +pubsub|numsub +subscribe +cluster|slots +cluster|myid +asking";
+                  +pubsub|numsub +subscribe +client|tracking +cluster|slots +cluster|myid +asking";
     for node in &cluster.nodes {
         let words = ["ACL", "SETUSER", "deploy", "on", ">s3cret"].into_iter().chain(listed.split_whitespace());
         node.ask::<()>(&words.collect::<Vec<_>>());

@@ -57,13 +57,18 @@ pub fn nobody_gets_the_lock_while_an_asked_command_is_deaf_to_term(authority: &i
 }
 
 pub fn a_holder_that_ends_by_itself_meanwhile_has_given_up(authority: &impl Authority) {
-    let holder = Turn::had(authority, &["-t", "1h"]);
+    // It goes on as if it were not asked.
+    let script = "trap '' TERM; echo up; read x; exit 0";
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = authority.nxlock(["run", "job", "-t", "1h", "--kill-after", "1m", "-c", script]).stdin_from(reader);
+    let mut holder = call.start();
+    holder.line("up");
     let id = holder_id(authority);
-    // It renews the lock every ten seconds: it does not know yet that it is asked.
     let mut asker = authority.nxlock(["release", "job", "--ask", &id, "--wait", "20s", "-v"]).start();
     asker.says("waiting");
     let pid = holder.pid();
-    holder.leaves();
+    drop(writer);
+    holder.finish().exits(0);
     asker.finish().exits(0).says(&format!("pid {pid}, no longer holds \"job\""));
 }
 

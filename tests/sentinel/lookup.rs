@@ -153,7 +153,7 @@ fn the_password_of_the_url_is_that_of_the_master() {
     let group = Sentinels::of_one();
     let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire +type \
                   +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hlen +publish \
-                  +pubsub|numsub +subscribe +role";
+                  +pubsub|numsub +subscribe +client|tracking +role";
     let words = ["ACL", "SETUSER", "deploy", "on", ">s3cret"].into_iter().chain(listed.split_whitespace());
     group.servers[0].ask::<()>(&words.collect::<Vec<_>>());
     group.servers[0].ask::<()>(&["ACL", "SETUSER", "default", "off"]);

@@ -176,7 +176,9 @@ impl Line {
             }
             server.write_all(&request_bytes).ok()?;
             let mut heard = Recorder::of(&server);
-            replies.parse_value(&mut heard).ok()?;
+            while is_unasked(&replies.parse_value(&mut heard).ok()?) {
+                client.write_all(&std::mem::take(&mut heard.bytes)).ok()?;
+            }
             match fate {
                 Fate::Delivered => client.write_all(&heard.bytes).ok()?,
                 Fate::Slow(by) => {
@@ -198,6 +200,11 @@ impl Line {
 
 fn connect(server: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(server)
+}
+
+/// Returns whether a value is no reply to a request.
+fn is_unasked(value: &redis::Value) -> bool {
+    matches!(value, redis::Value::Push { kind, .. } if *kind != redis::PushKind::Subscribe)
 }
 
 /// Returns the command and its first argument: of a script, the operation and its fields.

@@ -24,6 +24,8 @@ pub struct Rights {
     pub look: Vec<String>,
     /// Needed for scripts, if those are not permitted: nxlock then locks without them, and other rules are vital.
     pub scripts: Vec<String>,
+    /// Needed so that a holder is told at once of changes of its lock.
+    pub tells: Vec<String>,
     /// Needed so that scripts are not sent whole with each request.
     pub hashes: Vec<String>,
 }
@@ -38,6 +40,8 @@ enum Need {
     Script,
     /// With scripts and without.
     Both,
+    /// To be told at once of changes.
+    Tells,
     /// Without scripts.
     Scriptless,
     Calls,
@@ -111,6 +115,7 @@ impl Rights {
             let rules = match need {
                 Need::Both | Need::Scriptless => &mut rights.vital,
                 Need::Look => &mut rights.look,
+                Need::Tells => &mut rights.tells,
                 _ if no_scripts => &mut rights.scripts,
                 Need::Script => &mut rights.vital,
                 Need::Calls => &mut rights.calls,
@@ -158,6 +163,7 @@ fn probes(keys: &Keys) -> Vec<Probe> {
     probe(Need::Script, "+hdel", all_companions, &["HDEL", companion, "check"]);
     probe(Need::Calls, "+publish", all_channels, &["PUBLISH", channel, "t"]);
     probe(Need::Calls, "+pubsub|numsub", "", &["PUBSUB", "NUMSUB", channel]);
+    probe(Need::Tells, "+client|tracking", "", &["CLIENT", "TRACKING", "OFF"]);
     probe(Need::History, "+hgetall", all_companions, &["HGETALL", companion]);
     probe(Need::Look, "+scan", "", &["SCAN", "0", "COUNT", "1"]);
     probes

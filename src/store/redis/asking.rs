@@ -9,6 +9,7 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::Server;
+use super::listening::holder_channel;
 use super::reply::{self, Operation};
 use super::request::{Request, WAITERS, call_of_one};
 use crate::clock::Moment;
@@ -115,11 +116,12 @@ pub fn question(key: &str) -> Cmd {
     get
 }
 
-/// Returns the commands that write the field.
-pub fn request(key: &str, asker: &Asker) -> [Cmd; 2] {
+/// Returns the commands that write the field, and one that tells the holder, which the user need not be permitted.
+pub fn request(key: &str, asker: &Asker) -> [Cmd; 3] {
     let waiters = companion_key(key, WAITERS);
-    let (mut set, mut expire) = (cmd("HSET"), cmd("PEXPIRE"));
+    let (mut set, mut expire, mut tell) = (cmd("HSET"), cmd("PEXPIRE"), cmd("PUBLISH"));
     set.arg(&waiters).arg(ASKED).arg(asked(asker));
     expire.arg(&waiters).arg(u64::try_from(LIVES.as_millis()).unwrap_or(u64::MAX));
-    [set, expire]
+    tell.arg(holder_channel(key, &asker.of)).arg("a");
+    [set, expire, tell]
 }

@@ -6,7 +6,9 @@ use redis::{Cmd, Value, cmd};
 
 use super::Server;
 use super::acl::{self, Rights};
+use super::client::Client;
 use super::info::{Info, Saving};
+use super::pushes::Pushes;
 use super::reply::{self, Operation, Peer, Unexpected};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
@@ -134,6 +136,7 @@ fn look_around(
     findings.extend(clock(server)?);
     let rights = find_out(server, name)?;
     findings.extend(permissions(server, &rights));
+    findings.push(holders(server, name, &rights));
     // With a permission missing, nxlock might not be able to release the lock.
     if can_write && rights.vital.is_empty() {
         locks(server, name, &rights, findings);
@@ -215,8 +218,11 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
     }
     if !rights.vital.is_empty() {
         let found = format!("missing: {}", rights.vital.join(" "));
-        let all: Vec<_> =
-            [&rights.vital, &rights.hashes, &rights.calls, &rights.look].into_iter().flatten().cloned().collect();
+        let all: Vec<_> = [&rights.vital, &rights.hashes, &rights.calls, &rights.tells, &rights.look]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
         findings.push(Finding::obstacle("permissions", ErrorKind::Refused, found, acl(server, &all)));
     } else if !rights.look.is_empty() {
         let found = format!("missing for `status`, `release --break` and `run --record`: {}", rights.look.join(" "));
@@ -225,6 +231,21 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
         findings.push(Finding::fine("permissions", "all that every verb asks for"));
     }
     findings
+}
+
+/// Reports whether a holder is told at once of changes of its lock: asks for that on a connection of its own.
+fn holders(server: &Server, name: &LockName, rights: &Rights) -> Finding {
+    let pushes = Pushes::new(server.prefix.key(name), String::new(), false);
+    let limit = patiently(server);
+    let told = Client::new(server.client.topology().clone(), server.client.timeout).meet_and_ask_for(pushes, limit);
+    if told.is_ok_and(|told| told.changes) {
+        return Finding::fine("holders", "are told at once of a lost lock");
+    }
+    let hint = match rights.tells.as_slice() {
+        [] => "see whether something between here and the server keeps RESP3 (HELLO, CLIENT TRACKING) back".to_owned(),
+        rules => acl(server, rules),
+    };
+    Finding::warning("holders", "a deleted lock is noticed at the next renewal (CLIENT TRACKING)", hint)
 }
 
 fn acl(server: &Server, rules: &[String]) -> String {

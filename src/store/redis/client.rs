@@ -13,10 +13,12 @@ use super::credentials::Login;
 use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
+use super::pushes::{Pushes, Told};
 use super::reply::{self, Peer};
 use super::topology::{Redirect, Topology};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
+use crate::store::Heard;
 use crate::wait::Limit;
 
 pub struct Client {
@@ -308,8 +310,47 @@ impl Client {
         self.undone.truncate(MOST_SPENT);
     }
 
-    /// Returns a descriptor that is readable when the connection has ended.
-    pub fn disconnect_fd(&self) -> Option<BorrowedFd<'_>> {
+    /// Asks the server that replied last to tell these things unasked, on that connection. Returns which of them it tells;
+    /// nothing if there is no connection, or it was asked already.
+    ///
+    /// # Errors
+    /// If the server does not answer. The connection is lost then.
+    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Option<Told>, Fault> {
+        let limit = self.within(limit);
+        let Some(mut connection) = self.idle.pop_if(|connection| !connection.has_pushes()) else { return Ok(None) };
+        let told = connection.ask_for(pushes, limit)?;
+        self.idle.push(connection);
+        Ok(Some(told))
+    }
+
+    /// Does the same, at a server that is connected to if there is no connection.
+    pub fn meet_and_ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Told, Fault> {
+        self.reach(limit)?;
+        self.ask_for(pushes, limit).map(Option::unwrap_or_default)
+    }
+
+    /// Forgets the changes that the server has told: the last reply knows of them.
+    pub fn changes_are_known(&mut self) {
+        if let Some(connection) = self.idle.last_mut() {
+            connection.changes_are_known();
+        }
+    }
+
+    /// Returns what the server that replied last has told unasked since.
+    pub fn hear(&mut self) -> Heard {
+        let Some(connection) = self.idle.last_mut() else { return Heard::Nothing };
+        match connection.has_news() {
+            Ok(false) => Heard::Nothing,
+            Ok(true) => Heard::News,
+            Err(_) => {
+                self.idle.pop();
+                Heard::End
+            }
+        }
+    }
+
+    /// Returns a descriptor that is readable when [`Client::hear`] may have something.
+    pub fn news_fd(&self) -> Option<BorrowedFd<'_>> {
         self.idle.last().map(Connection::fd)
     }
 }

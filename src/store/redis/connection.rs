@@ -1,8 +1,9 @@
 //! A connection to one server: opens it, and exchanges requests and replies.
 //!
-//! A `Connection` carries RESP2, packed and parsed by the redis crate. The sockets are nxlock's own and never block, so
-//! that one limit bounds every wait: the crate's own connection applies its time-outs once per address and per reply,
-//! and cannot be interrupted.
+//! A `Connection` carries RESP2, packed and parsed by the redis crate, and RESP3 once a server is asked to tell things
+//! unasked; above this file, replies look the same. The sockets are nxlock's own and never block, so that one limit bounds
+//! every wait: the crate's own connection applies its time-outs once per address and per reply, and cannot be
+//! interrupted.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -12,13 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::libc::{self, c_int};
 use nix::poll::PollFlags;
-use redis::{Cmd, Parser, Value, cmd};
+use redis::{Cmd, PushKind, Value, cmd};
 
 use super::credentials::Login;
 use super::dial::{self, ready};
-use super::elements::Elements;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
+use super::framing::Framing;
+use super::pushes::{Pushes, Told};
 use super::reply;
 use super::tls::{self, TlsStream};
 use crate::clock::Moment;
@@ -34,8 +36,13 @@ pub struct Connection {
     /// The server has told its identity, if that matters.
     pub is_introduced: bool,
     stream: Stream,
-    parser: Parser,
-    elements: Elements,
+    /// The bytes that have come and that no value was made of yet.
+    received: Vec<u8>,
+    /// How many of them the framing has followed.
+    followed: usize,
+    framing: Framing,
+    /// What the server was asked to tell unasked. It speaks RESP3 then.
+    pushes: Option<Pushes>,
 }
 
 enum Stream {
@@ -47,8 +54,12 @@ enum Stream {
 /// More bytes than any reply has.
 const LONGEST: usize = 16 << 20;
 /// Bytes of a reply read without checking the deadline. A server that always has more to send would never let the
-/// connection check it, and the parser parses a long line anew with every piece.
+/// connection check it.
 const UNTIMED: usize = 1 << 20;
+/// Bytes that are read at once.
+const PIECE: usize = 8192;
+/// How many values are read at once of what nobody asked for.
+const AT_ONCE: usize = 64;
 
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
@@ -66,14 +77,7 @@ impl Connection {
                 Stream::Tls(Box::new(TlsStream::begin(socket, host.raw(), trust, limit)?))
             }
         };
-        let mut connection = Connection {
-            peer: endpoint.clone(),
-            number: OPENED.fetch_add(1, Ordering::Relaxed),
-            is_introduced: false,
-            stream,
-            parser: Parser::new(),
-            elements: Elements::new(),
-        };
+        let mut connection = Connection::of(endpoint.clone(), stream);
         // A fault here affects no request: none was sent yet.
         for reply in connection.converse(&greetings, limit)? {
             if let Value::ServerError(_) = reply {
@@ -82,6 +86,19 @@ impl Connection {
         }
         log::trace(format_args!("connected to {endpoint}"));
         Ok(connection)
+    }
+
+    fn of(peer: Endpoint, stream: Stream) -> Connection {
+        Connection {
+            peer,
+            number: OPENED.fetch_add(1, Ordering::Relaxed),
+            is_introduced: false,
+            stream,
+            received: Vec::new(),
+            followed: 0,
+            framing: Framing::new(),
+            pushes: None,
+        }
     }
 
     /// Sends requests at once, and waits for as many replies.
@@ -156,25 +173,155 @@ impl Connection {
     /// Waits for one reply. After a fault the connection may still be written to, but its replies cannot be told apart
     /// any more.
     pub fn receive(&mut self, limit: Limit<'_>) -> Result<Value, Fault> {
-        self.elements.begin();
-        let Connection { stream, elements, .. } = self;
-        let mut source = Source { stream, elements, limit, room: LONGEST, fault: None };
-        match self.parser.parse_value(&mut source) {
-            Ok(value) => Ok(value),
-            Err(error) => Err(source.fault.take().unwrap_or_else(|| match error.is_io_error() {
-                true => Fault::Ended(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
-                false => Fault::Garbled("it does not speak the Redis protocol".into()),
-            })),
+        let mut room = self.begin_value();
+        loop {
+            match self.value(limit, &mut room)? {
+                Value::Push { kind, data } => self.heard(&kind, &data),
+                reply => return Ok(as_resp2(reply)),
+            }
         }
     }
 
-    /// Returns whether, between requests, the server has neither closed the connection nor sent anything unasked.
-    pub fn is_quiet(&self) -> bool {
-        let now = Limit::until(Moment::now());
-        now.wait_for(&[(self.fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::TimeUp)
+    /// Asks the server to tell these things unasked, and returns which of them it tells. Nothing has changed if that is
+    /// none.
+    ///
+    /// Asks for RESP3 alone first: a server that refuses it would take the connection of a subscription for nothing else
+    /// any more.
+    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Told, Fault> {
+        let mut hello = cmd("HELLO");
+        hello.arg("3");
+        let said = self.converse(&[hello], limit)?.pop().unwrap_or(Value::Nil);
+        if !speaks_resp3(&said) {
+            return Ok(Told::default());
+        }
+        let (tracking, subscription) = (pushes.tracking(), pushes.subscription());
+        let subscribes = subscription.is_some();
+        let requests: Vec<Cmd> = [tracking].into_iter().chain(subscription).collect();
+        self.pushes = Some(pushes);
+        self.send(&packed(&requests), limit)?;
+        let changes = !matches!(self.receive(limit)?, Value::ServerError(_));
+        let messages = subscribes && self.is_subscribed(limit)?;
+        Ok(Told { changes, messages })
     }
 
-    /// Returns a descriptor that is readable, between requests, only when the connection has ended.
+    /// Waits for the outcome of a subscription: a push, or an error.
+    fn is_subscribed(&mut self, limit: Limit<'_>) -> Result<bool, Fault> {
+        let mut room = self.begin_value();
+        loop {
+            match self.value(limit, &mut room)? {
+                Value::Push { kind: PushKind::Subscribe, .. } => return Ok(true),
+                Value::Push { kind, data } => self.heard(&kind, &data),
+                Value::ServerError(_) => return Ok(false),
+                _ => return Err(Fault::Garbled("unexpected reply to SUBSCRIBE".into())),
+            }
+        }
+    }
+
+    /// Returns whether the server was asked to tell things unasked.
+    pub fn has_pushes(&self) -> bool {
+        self.pushes.is_some()
+    }
+
+    /// Forgets the changes that the server has told: the reply to a renewal knows of them.
+    pub fn changes_are_known(&mut self) {
+        if let Some(pushes) = &mut self.pushes {
+            pushes.are_known();
+        }
+    }
+
+    /// Reads, between requests, what the server has told unasked, and returns whether there is reason to ask.
+    ///
+    /// # Errors
+    /// If the connection has ended, or the server has sent what is no push.
+    pub fn has_news(&mut self) -> Result<bool, Fault> {
+        let is_all = self.take_pushes()?;
+        Ok(self.pushes.as_mut().is_some_and(Pushes::take) || !is_all)
+    }
+
+    /// Does the first half of it. Returns whether that was all: a server that tells without end does not hold up the rest.
+    fn take_pushes(&mut self) -> Result<bool, Fault> {
+        let now = Limit::until(Moment::now());
+        let mut room = self.begin_value();
+        for _ in 0..AT_ONCE {
+            match self.value(now, &mut room) {
+                Ok(Value::Push { kind, data }) if self.pushes.is_some() => self.heard(&kind, &data),
+                Ok(_) => return Err(Fault::Garbled("it answers what nobody has asked".into())),
+                Err(Fault::TimeUp) => return Ok(true),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns whether, between requests, the server has neither closed the connection nor sent anything but pushes that
+    /// it was asked for.
+    pub fn is_of_use(&mut self) -> bool {
+        if self.has_pushes() { self.take_pushes().is_ok() } else { self.is_quiet() }
+    }
+
+    /// Returns whether, between requests, the server has neither closed the connection nor sent anything.
+    pub fn is_quiet(&self) -> bool {
+        let now = Limit::until(Moment::now());
+        let nothing_comes = now.wait_for(&[(self.fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::TimeUp);
+        nothing_comes && self.received.is_empty()
+    }
+
+    fn heard(&mut self, kind: &PushKind, data: &[Value]) {
+        if let Some(pushes) = &mut self.pushes {
+            pushes.hear(kind, data);
+        }
+    }
+
+    /// Begins to count what one reply, and the pushes before it, may have. Returns how many bytes that are.
+    fn begin_value(&mut self) -> usize {
+        self.framing.begin();
+        LONGEST
+    }
+
+    /// Waits for one value: a reply, or a push. `room` is for so many bytes.
+    fn value(&mut self, limit: Limit<'_>, room: &mut usize) -> Result<Value, Fault> {
+        loop {
+            let end = self.framing.follow(&self.received[self.followed..]);
+            if let Some(more) = end.map_err(|cause| Fault::Garbled(cause.into()))? {
+                let value = redis::parse_redis_value(&self.received[..self.followed + more]);
+                self.received.drain(..self.followed + more);
+                self.followed = 0;
+                return value.map_err(|_| Fault::Garbled("it does not speak the Redis protocol".into()));
+            }
+            self.followed = self.received.len();
+            self.read(limit, room)?;
+        }
+    }
+
+    /// Waits for more bytes.
+    fn read(&mut self, limit: Limit<'_>, room: &mut usize) -> Result<(), Fault> {
+        if *room == 0 {
+            return Err(Fault::Garbled("its reply is too long".into()));
+        }
+        if LONGEST - *room > UNTIMED && limit.until.passed() {
+            return Err(Fault::TimeUp);
+        }
+        let mut piece = [0; PIECE];
+        loop {
+            match self.stream.read(&mut piece) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready(self.fd(), PollFlags::POLLIN, limit)?,
+                Err(e) => return Err(tls::fault(e)),
+                Ok(0) => {
+                    let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed");
+                    return Err(Fault::Ended(closed));
+                }
+                Ok(n) => {
+                    *room = room.saturating_sub(n);
+                    self.received.extend_from_slice(&piece[..n]);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Returns a descriptor that is readable, between requests, only when the connection has ended, or the server has told
+    /// something unasked.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -210,51 +357,26 @@ pub fn auth(login: &Login, limit: Limit<'_>) -> Result<Cmd, Fault> {
     Ok(auth)
 }
 
-/// A reader with a limit. The parser knows only I/O errors, so the fault is kept here.
-struct Source<'a> {
-    stream: &'a mut Stream,
-    elements: &'a mut Elements,
-    limit: Limit<'a>,
-    /// Bytes that may still come, so that an endless reply does not fill all memory.
-    room: usize,
-    fault: Option<Fault>,
+/// Returns whether a reply to HELLO says that the server speaks RESP3 from now on.
+fn speaks_resp3(said: &Value) -> bool {
+    let Value::Array(fields) = said else { return false };
+    let field = fields.chunks_exact(2).find(|pair| reply::bytes(&pair[0]) == Some(b"proto"));
+    field.is_some_and(|pair| reply::integer(&pair[1]) == Some(3))
 }
 
-impl Read for Source<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.room == 0 {
-            self.fault = Some(Fault::Garbled("its reply is too long".into()));
-            return Err(io::ErrorKind::InvalidData.into());
+/// Returns a reply in RESP3 as it is in RESP2: what is above a connection knows nothing else.
+fn as_resp2(reply: Value) -> Value {
+    match reply {
+        Value::Array(values) | Value::Set(values) => Value::Array(values.into_iter().map(as_resp2).collect()),
+        Value::Map(pairs) => {
+            Value::Array(pairs.into_iter().flat_map(|(field, value)| [as_resp2(field), as_resp2(value)]).collect())
         }
-        if LONGEST - self.room > UNTIMED && self.limit.until.passed() {
-            self.fault = Some(Fault::TimeUp);
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        loop {
-            match self.stream.read(buffer) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let fd = self.stream.as_fd();
-                    if let Err(fault) = ready(fd, PollFlags::POLLIN, self.limit) {
-                        self.fault = Some(fault);
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                }
-                Err(e) => {
-                    let kind = e.kind();
-                    self.fault = Some(tls::fault(e));
-                    return Err(kind.into());
-                }
-                Ok(n) => {
-                    self.room = self.room.saturating_sub(n);
-                    if let Err(cause) = self.elements.follow(&buffer[..n]) {
-                        self.fault = Some(Fault::Garbled(cause.into()));
-                        return Err(io::ErrorKind::InvalidData.into());
-                    }
-                    return Ok(n);
-                }
-            }
-        }
+        Value::Attribute { data, .. } => as_resp2(*data),
+        Value::VerbatimString { text, .. } => Value::BulkString(text.into_bytes()),
+        Value::Double(number) => Value::BulkString(number.to_string().into_bytes()),
+        Value::BigNumber(digits) => Value::BulkString(digits),
+        Value::Boolean(is_so) => Value::Int(is_so.into()),
+        other => other,
     }
 }
 
@@ -308,14 +430,7 @@ mod tests {
             begun.and_then(|()| (0..).try_for_each(|_| theirs.write_all(&[b'x'; 1 << 16])))
         });
         let peer = Endpoint { address: Address::Unix("s".into()), session: Session::default() };
-        let mut connection = Connection {
-            peer,
-            number: 0,
-            is_introduced: false,
-            stream: Stream::Unix(ours),
-            parser: Parser::new(),
-            elements: Elements::new(),
-        };
+        let mut connection = Connection::of(peer, Stream::Unix(ours));
         let fault = connection.receive(Limit::until(Moment::now() + limit)).unwrap_err();
         drop(connection);
         assert!(talker.join().unwrap().is_err());

@@ -20,13 +20,15 @@
 -- ARGV operation, field, value, field, value ...
 --      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, cluster, first, enclosing; margin and
 --               record beside SETNX clients; who, kept, most, waited, unless of a run
---      release  token; who, kept, most, waited, granted, fence, how of a run        record  the same, and releases nothing
+--      release  token, tell; who, kept, most, waited, granted, fence, how of a run        record  the same, and releases nothing
 --      renew    token, ttl, how (set; prolong: never nearer than it is), record     ask  id, by, back
 --      raise    token, fence, ttl          inspect  id, most          history  who
 -- RETURNS field, value, field, value ...: `verdict` and what belongs to it; all are strings, but queue and shares
 --
 -- Words on a waiter's channel: g "yours, claim it", n "ask again", e and a time in ms "ask again soon, and at the latest
 -- then", s "superseded", t "a test, ignore it"
+-- On a holder's, which is the key, ':holder:' and its ID: a "somebody asks you to give up", b "somebody has released it".
+-- Either is also found by its next renewal.
 --
 -- Work: at most DEAD dead waiters are dropped in one call, and BATCH holders enter or end. Nothing else grows with the
 -- waiters or the holders, but the map of slots, one byte each, which is copied, and what inspect and history return.
@@ -186,6 +188,8 @@ local function tell(channel, word)
   if type(n) ~= 'number' then return false end
   if n > 0 then return true end
 end
+
+local function tell_holder(id, word) tell(K .. ':holder:' .. id, word) end
 
 -- The first of the queue; false if there is none, or if it is not known.
 local function first()
@@ -811,6 +815,7 @@ if operation == 'release' or operation == 'record' then
     end
     if ends or fits(0) then serve() end
     settle()
+    if ends and arg.tell then tell_holder(id_of(token), 'b') end
     answer = answer or { 'verdict', 'released', 'next', lock.value and not lock.generation and lock.value or '' }
   else
     redis.call('HDEL', R, '')
@@ -853,6 +858,8 @@ if operation == 'renew' then
       lock.overwritten and '1' or '0' }
   end
   settle()
+  -- A client that tracks the key (CLIENT TRACKING) is told of the first change after it has read it, its own included.
+  if ends == true then redis.call('GET', K) end
   return answer
 end
 
@@ -869,6 +876,7 @@ if operation == 'ask' then
     redis.call('HDEL', key, arg.back and redis.call('HGET', key, field) == it and field or '')
   end
   settle()
+  if is_held and not arg.back then tell_holder(arg.id, 'a') end
   return seen(is_held and 'asked' or 'not_yours')
 end
 

@@ -55,6 +55,8 @@ if value == token then
     return { 'verdict', 'longer', 'left', digits(left) }
   end
   redis.call('PEXPIRE', K, digits(ttl))
+  -- As in lock.lua.
+  if operation == 'renew' then redis.call('GET', K) end
   return { 'verdict', operation == 'acquire' and 'granted' or 'kept', 'had', '1' }
 elseif operation == 'acquire' and not value then
   redis.call('SET', K, token, 'PX', digits(ttl))

@@ -199,7 +199,9 @@ impl Lock<'_> {
 
     /// Asks the holder to give up, if it holds the lock alone.
     pub fn ask(&mut self, asker: &Asker) -> Result<(), PlainError> {
-        let replies = self.client.ask_all(&asking::request(&self.key, asker), self.limit)?;
+        let mut replies = self.client.ask_all(&asking::request(&self.key, asker), self.limit)?;
+        // A holder that is not told finds the request when it renews.
+        replies.pop();
         replies.into_iter().try_for_each(|reply| refuse_error(reply).map(drop))
     }
 
@@ -247,7 +249,13 @@ impl Lock<'_> {
                 }
                 (Change::Release, _) => self.on("DEL"),
             };
-            let [begun, queued, done] = three(self.client.exec_on(&[act], self.limit)?)?;
+            // What is read behind the change arms the tracking of the key again (`pushes`).
+            let reads = (!matches!(change, Change::Release)).then(|| self.get());
+            let acts: Vec<Cmd> = [act].into_iter().chain(reads).collect();
+            let mut replies = self.client.exec_on(&acts, self.limit)?.into_iter();
+            let mut next = || replies.next().unwrap_or(Value::Nil);
+            let (begun, queued) = (next(), next());
+            let done = replies.next_back().unwrap_or(Value::Nil);
             refuse_error(begun)?;
             // The key has moved to another server since WATCH, so nothing was done.
             if redirects(&queued) || redirects(&done) {
@@ -258,6 +266,7 @@ impl Lock<'_> {
                 Value::Array(results) => {
                     let result = results.into_iter().next().unwrap_or(Value::Nil);
                     if let Value::Int(1) = refuse_error(result)? {
+                        self.client.changes_are_known();
                         return Ok(Done::Ours);
                     }
                 }

@@ -73,9 +73,11 @@ impl<'a> Request<'a> {
         request
     }
 
-    /// A release; the end of the run under the claim is recorded with it.
+    /// A release; the end of the run under the claim is recorded with it. A holder that is not the one who releases is
+    /// told.
     pub fn release(claim: &'a Claim) -> Request<'a> {
-        Request::of_claim("release", claim).with_end(claim)
+        let is_told = claim.owner_pid.is_none();
+        Request::of_claim("release", claim).with_any("tell", if is_told { "1" } else { "" }).with_end(claim)
     }
 
     /// The end of the run under a claim, without a release.

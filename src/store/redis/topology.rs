@@ -154,7 +154,8 @@ impl Topology {
 /// Takes the last idle connection that fits, if it is of use. One that the server has closed meanwhile is not.
 fn take(idle: &mut Vec<Connection>, fits: impl Fn(&Connection) -> bool) -> Option<Connection> {
     let at = idle.iter().rposition(fits)?;
-    Some(idle.remove(at)).filter(Connection::is_quiet)
+    let mut connection = idle.remove(at);
+    connection.is_of_use().then_some(connection)
 }
 
 /// The failures of several servers, none of which gave an answer.

@@ -1,0 +1,85 @@
+//! Has a server tell a holder at once what concerns its lock (`pushes`), where the server can.
+//!
+//! A proxy may not know the request, cut the connection because of it, or keep silent; an access control list may forbid
+//! a part of it. The holder then finds out when it next renews, as without all this: nothing is reported, and nothing is
+//! tried again and again.
+
+use std::time::Duration;
+
+use super::Server;
+use super::pushes::{Pushes, Told};
+use super::reply;
+use crate::clock::Moment;
+use crate::lock::{Claim, HolderId};
+use crate::log;
+use crate::wait::Limit;
+
+/// Whether servers tell a holder things unasked.
+#[derive(Clone, Copy)]
+pub enum Listening {
+    Untried,
+    /// One has.
+    Works,
+    /// Not to be tried before that moment.
+    Off(Moment),
+}
+
+/// How long not to try again after an attempt that cost the connection, where one has succeeded before: the server may
+/// have gone away at that moment.
+const PAUSE: Duration = Duration::from_secs(60);
+
+impl Listening {
+    pub fn may_be_tried(self) -> bool {
+        match self {
+            Listening::Untried | Listening::Works => true,
+            Listening::Off(until) => until.passed(),
+        }
+    }
+}
+
+impl Server {
+    /// Asks the server that replied last to tell this holder things unasked, unless it does. Returns whether to renew now:
+    /// something may have happened before, or the connection was lost.
+    pub(super) fn listen_for(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
+        if !self.listening.may_be_tried() {
+            return false;
+        }
+        let key = self.prefix.key(&claim.name);
+        let channel = match claim.token.id() {
+            Some(id) if claim.token.is_share() || self.hears_askers(claim) => holder_channel(&key, &id),
+            _ => String::new(),
+        };
+        match self.client.ask_for(Pushes::new(key, channel, claim.token.is_share()), limit) {
+            Ok(None) => false,
+            Ok(Some(told)) => {
+                let tells = told != Told::default();
+                self.listening = if tells { Listening::Works } else { Listening::Off(Moment::NEVER) };
+                log::trace(format_args!("{} {}", self.client, in_words(told)));
+                tells
+            }
+            Err(fault) => {
+                let (_, cause, _) = reply::described(fault, self.client.timeout);
+                log::trace(format_args!("{} does not tell us of changes: {cause}", self.client));
+                self.listening = Listening::Off(match self.listening {
+                    Listening::Untried => Moment::NEVER,
+                    Listening::Works | Listening::Off(_) => Moment::now() + PAUSE,
+                });
+                true
+            }
+        }
+    }
+}
+
+/// Returns the channel of a holder: whoever asks it to give up, or breaks its lock, knows its ID alone.
+pub fn holder_channel(key: &str, id: &HolderId) -> String {
+    format!("{key}:holder:{id}")
+}
+
+fn in_words(told: Told) -> &'static str {
+    match (told.changes, told.messages) {
+        (true, true) => "tells us at once of changes of the lock, and of requests",
+        (true, false) => "tells us at once of changes of the lock",
+        (false, true) => "tells us at once of requests, and not of changes of the lock",
+        (false, false) => "does not tell us of changes of the lock: noticing them at the next renewal",
+    }
+}
