@@ -59,6 +59,11 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// Returns the channel alone, for a receiver that waits for nothing else any more.
+    pub fn into_channel(self) -> Receiver<T> {
+        self.messages
+    }
+
     /// Returns a descriptor that is readable when a message may have come.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
@@ -83,9 +88,16 @@ impl<T> MailSender<T> {
 
     /// Sends a message. If the mailbox is gone the message is dropped: nobody is left to read it.
     pub fn send(&self, message: T) {
-        if self.messages.send(message).is_ok() {
+        self.reaches(message);
+    }
+
+    /// Does the same, and returns whether somebody is left to read it.
+    pub fn reaches(&self, message: T) -> bool {
+        let is_sent = self.messages.send(message).is_ok();
+        if is_sent {
             // A full socket is readable already.
             let _ = (&self.wakeup).write(&[1]);
         }
+        is_sent
     }
 }

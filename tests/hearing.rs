@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::turns::{Turn, break_it, holder_id, is_free, lock_status, turn};
-use crate::support::{Authority, Cluster, Fate, OverTcp, Pool, Proxy, Redis, Secure, Sentinels, eventually, now};
+use crate::support::{Authority, Cluster, Fate, Five, OverTcp, Pool, Proxy, Redis, Secure, Sentinels, eventually, now};
 
 const KEY: &str = "lock:job";
 const LONG: [&str; 3] = ["-t", "10m", "-v"];
@@ -132,6 +132,29 @@ fn at_the_master_that_sentinels_name_a_break_and_a_request_are_heard() {
 #[test]
 fn in_a_cluster_a_break_and_a_request_are_heard() {
     is_heard_of_at(&*CLUSTERS.lend());
+}
+
+#[test]
+fn at_several_servers_a_break_is_heard() {
+    let five = Five::start();
+    let holder = hearing(&five, &[]);
+    ends_at_once(holder, 76, || break_it(&five));
+    assert!(is_free(&five));
+}
+
+#[test]
+fn one_of_several_servers_that_forgets_has_the_lock_again_at_once() {
+    let five = Five::start();
+    let holder = hearing(&five, &[]);
+    let tracks = |server: &Redis| !server.ask::<String>(&["INFO", "stats"]).contains("tracking_total_keys:0");
+    for server in five.each() {
+        eventually("it tells", || tracks(server));
+        let began = now();
+        server.ask::<()>(&["FLUSHALL"]);
+        eventually("it has the lock again", || server.exists(KEY));
+        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    }
+    holder.leaves();
 }
 
 #[test]

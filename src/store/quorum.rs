@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use super::redis::endpoint::Endpoint;
 use super::{
-    AcquireMode, Acquired, Feature, Kept, Listed, LockStatus, Look, Op, Page, Probed, QueuePlace, Released, Renewed,
-    Reply, ScanCursor, Store,
+    AcquireMode, Acquired, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed, QueuePlace, Released,
+    Renewed, Reply, ScanCursor, Store, Watch,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -472,6 +472,24 @@ impl Store for Quorum {
 
     fn probe(&mut self, _limit: Limit<'_>) -> Result<Probed, Error> {
         Ok(check::probe(&self.endpoints, &self.prefix, self.timeout))
+    }
+
+    /// Asks each server, and waits for none: one that has begun to tell is news.
+    fn listen(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
+        if let Some(fanout) = &mut self.fanout {
+            fanout.put(&Request::Listen(claim.clone()), limit.until, |_| true);
+        }
+        false
+    }
+
+    fn hear(&mut self) -> Heard {
+        // That nothing can be heard is no news.
+        self.fanout.as_mut().and_then(|fanout| fanout.news().ok()).unwrap_or(Heard::Nothing)
+    }
+
+    fn watch(&self) -> Watch<'_> {
+        let news_fd = self.fanout.as_ref().map(Fanout::news_fd);
+        Watch { news_fd, may_listen: true, ..Watch::default() }
     }
 
     fn can(&self, _: Feature) -> bool {

@@ -2,17 +2,18 @@
 //! that does not reply, and does not wait for it again. What the replies mean is left to `tally`.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::node::{self, Answer, Job, Reply, Request};
 use super::tally::Votes;
 use crate::clock::Moment;
 use crate::lock::Prefix;
-use crate::mailbox::{Arrived, Mailbox};
+use crate::mailbox::{Arrived, MailSender, Mailbox};
+use crate::store::Heard;
 use crate::store::redis::Server;
 use crate::store::redis::distinct::Distinct;
 use crate::store::redis::endpoint::Endpoint;
@@ -21,6 +22,8 @@ use crate::wait::Limit;
 pub struct Fanout {
     members: Vec<Member>,
     replies: Mailbox<Reply>,
+    /// What the servers have told unasked.
+    heard: Heard,
     /// Number of the last request, and of the operation (a ballot, a renewal, a query) that it belongs to.
     question: u64,
     round: u64,
@@ -31,7 +34,7 @@ pub struct Fanout {
 }
 
 struct Member {
-    jobs: Sender<Job>,
+    jobs: MailSender<Job>,
     /// Requests without a reply. Each gets one in the end, if only from the node's own thread.
     unanswered: usize,
     asked: Moment,
@@ -78,7 +81,7 @@ impl Fanout {
             Ok(Member { jobs, unanswered: 0, asked: now, took: Duration::ZERO, late_since: None })
         };
         let members = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-        Ok(Fanout { members, replies, question: 0, round: 0, closed, open: Some(open) })
+        Ok(Fanout { members, replies, heard: Heard::Nothing, question: 0, round: 0, closed, open: Some(open) })
     }
 
     /// Begins a new operation, and closes the one before.
@@ -137,7 +140,7 @@ impl Fanout {
         for (_, member) in self.members.iter_mut().enumerate().filter(|(node, _)| nodes(*node)) {
             let job = Job { question: self.question, round: self.round, request: request.clone(), asked: now, until };
             // A thread that is gone has panicked, and does not reply.
-            let is_sent = member.jobs.send(job).is_ok();
+            let is_sent = member.jobs.reaches(job);
             member.unanswered += usize::from(is_sent);
             member.asked = now;
         }
@@ -168,12 +171,30 @@ impl Fanout {
         Ok(())
     }
 
+    /// Takes what servers have told unasked, without waiting.
+    ///
+    /// # Errors
+    /// As poll(2).
+    pub fn news(&mut self) -> io::Result<Heard> {
+        // Replies that nobody waits for any more.
+        while self.next(Limit::until(Moment::now()))?.is_some() {}
+        Ok(std::mem::replace(&mut self.heard, Heard::Nothing))
+    }
+
+    /// Returns a descriptor that is readable when [`Fanout::news`] may have something.
+    pub fn news_fd(&self) -> BorrowedFd<'_> {
+        self.replies.fd()
+    }
+
     fn next(&mut self, limit: Limit<'_>) -> io::Result<Option<Reply>> {
         Ok(match self.replies.next(limit)? {
             Arrived::Message(reply) => {
                 let member = &mut self.members[reply.node];
-                member.unanswered = member.unanswered.saturating_sub(1);
+                if reply.question.is_some() {
+                    member.unanswered = member.unanswered.saturating_sub(1);
+                }
                 match reply.answer {
+                    Answer::Heard(heard) => self.heard = self.heard.max(heard),
                     Answer::Unwanted | Answer::Untouched | Answer::Undoing | Answer::Spared => {}
                     // A server that is down fails at once, and costs nothing.
                     Answer::Failed(_) if reply.took < LEAST => {}
@@ -216,7 +237,7 @@ impl Member {
 
 /// Counts a reply, if it belongs to these votes.
 fn cast(votes: &mut Votes, reply: Reply) {
-    if reply.question >= votes.since() {
+    if reply.question.is_some_and(|question| question >= votes.since()) {
         votes.cast(reply.node, reply.answer);
     }
 }

@@ -9,23 +9,26 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
+
+use nix::poll::PollFlags;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Fence, LockName, LockState, StateKind, Token, Ttl};
-use crate::mailbox::MailSender;
+use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::redis::Server;
 use crate::store::redis::reply::Operation;
-use crate::store::{AcquireMode, Acquired, Released, Renewed, Store};
-use crate::wait::Limit;
+use crate::store::{AcquireMode, Acquired, Heard, Released, Renewed, Store};
+use crate::wait::{Limit, is_ready};
 use crate::{log, thread};
 
 /// A request to a node.
 #[derive(Clone)]
 pub enum Request {
     Acquire(Claim, Ttl),
+    /// Have the server tell at once what happens to the claim.
+    Listen(Claim),
     /// Raise the fence to the one that the majority was given, if this server's vote is still valid.
     Raise(Claim, Fence, Ttl),
     Renew(Claim, Ttl),
@@ -89,12 +92,15 @@ pub enum Answer {
     Unwanted,
     /// The node is silent, and was not asked.
     Spared,
+    /// What the server tells unasked, as a holder hears it.
+    Heard(Heard),
     Failed(Error),
 }
 
 pub struct Reply {
     pub node: usize,
-    pub question: u64,
+    /// Of the request; none if the server has told something unasked.
+    pub question: Option<u64>,
     pub answer: Answer,
     /// Since the node was asked.
     pub took: Duration,
@@ -117,27 +123,64 @@ struct Node {
 /// any more. Of operations up to `closed`, the node sends only renewals and releases.
 ///
 /// # Errors
-/// As pthread_create(3).
+/// As pthread_create(3), or if there are too few descriptors.
 pub fn start(
     at: usize,
     server: Server,
     end: UnixStream,
     closed: Arc<AtomicU64>,
     answers: MailSender<Reply>,
-) -> io::Result<Sender<Job>> {
-    let (jobs, given) = channel::<Job>();
+) -> io::Result<MailSender<Job>> {
+    let (mut given, jobs) = Mailbox::<Job>::open()?;
     let mut node = Node { server, closed, asked: None, is_in_doubt: false, given_back: None, is_absent: false };
     let work = move || {
-        for job in given {
-            let answer = node.carry_out(&job, &end);
-            answers.send(Reply { node: at, question: job.question, answer, took: job.asked.elapsed() });
+        let reply = |node: &mut Node, job: &Job| {
+            let answer = node.carry_out(job, &end);
+            answers.send(Reply { node: at, question: Some(job.question), answer, took: job.asked.elapsed() });
+        };
+        // Until the end it hears what the server tells, too.
+        while let Some(news) = node.next(&mut given, &end) {
+            match news {
+                Next::Job(job) => reply(&mut node, &job),
+                Next::Heard(heard) => {
+                    let (answer, took) = (Answer::Heard(heard), Duration::ZERO);
+                    answers.send(Reply { node: at, question: None, answer, took });
+                }
+            }
+        }
+        for job in given.into_channel() {
+            reply(&mut node, &job);
         }
     };
     thread::spawn("quorum", work)?;
     Ok(jobs)
 }
 
+/// What a node does next.
+enum Next {
+    Job(Box<Job>),
+    /// It tells what it has heard.
+    Heard(Heard),
+}
+
 impl Node {
+    /// Waits for a job, or for something to tell; returns nothing if nobody waits for answers any more.
+    fn next(&mut self, given: &mut Mailbox<Job>, end: &UnixStream) -> Option<Next> {
+        loop {
+            let heard = self.server.hear();
+            if heard != Heard::Nothing {
+                return Some(Next::Heard(heard));
+            }
+            let limit = Limit { until: Moment::NEVER, cancel: &[Some(end.as_fd()), self.server.watch().news_fd] };
+            match given.next(limit) {
+                Ok(Arrived::Message(job)) => return Some(Next::Job(Box::new(job))),
+                Ok(Arrived::Readable) if is_ready(end.as_fd(), PollFlags::POLLIN) => return None,
+                Ok(Arrived::Readable) => {}
+                Ok(Arrived::Time) | Err(_) => return None,
+            }
+        }
+    }
+
     fn carry_out(&mut self, job: &Job, end: &UnixStream) -> Answer {
         // A request that decides how long the lock is ours is sent in any case.
         let is_last = matches!(job.request, Request::Renew(..)) || job.request.is_about_the_end();
@@ -191,6 +234,10 @@ impl Node {
             Request::Look(name) => {
                 let (status, token) = self.server.inspect_holding(name, limit)?;
                 Answer::Seen(status.state, token)
+            }
+            Request::Listen(claim) => {
+                let is_news = self.server.listen(claim, limit);
+                Answer::Heard(if is_news { Heard::News } else { Heard::Nothing })
             }
             Request::Names => Answer::Names((&mut self.server as &mut dyn Store).names(limit)?),
             Request::Doubts => Answer::Doubts(self.server.doubts(limit)?),

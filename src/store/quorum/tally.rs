@@ -60,7 +60,12 @@ impl Votes {
 
     /// Returns how many nodes answered the question.
     pub fn answered(&self) -> usize {
-        self.count(|answer| !matches!(answer, Answer::Failed(_) | Answer::Unwanted | Answer::Undoing | Answer::Spared))
+        self.count(|answer| {
+            !matches!(
+                answer,
+                Answer::Failed(_) | Answer::Unwanted | Answer::Undoing | Answer::Spared | Answer::Heard(_)
+            )
+        })
     }
 
     pub fn has_quorum(&self, which: impl Fn(&Answer) -> bool) -> bool {

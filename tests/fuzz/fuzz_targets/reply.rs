@@ -106,6 +106,14 @@ fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
             store.break_lock(&claim.name, &id, limit()).map(|released| rebuff(claim, Wanted::Break, released))
         }
         b'n' => listed(store),
+        // A holder that is told: the replies to the renewal, to what it asks to be told, and what it is told.
+        b't' => store.renew(claim, ttl, limit()).and_then(|_| {
+            store.listen(claim, limit());
+            store.hear();
+            let renewed = store.renew(claim, ttl, limit());
+            store.hear();
+            renewed.map(|_| None)
+        }),
         b'h' => store
             .history(&claim.name, limit())
             .map(|runs| Some(Report::Histories(vec![History { lock: named(&claim.name), runs }]))),
