@@ -24,7 +24,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Args, Command, Parser, Subcommand, ValueHint};
 
 use crate::duration::{self, positive};
-use crate::lock::{HolderId, Key, LockName, Supersedes, Ttl};
+use crate::lock::{HolderId, Key, KnownAs, LockName, Supersedes, Ttl};
 use crate::supervise::{Descendants, OnLost};
 
 pub use event_args::EventArgs;
@@ -262,6 +262,13 @@ pub struct WaitArgs {
     /// Show TEXT in `status` and to those who wait.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
+
+    /// Show TEXT as the holder, before user, host and process.
+    ///
+    /// For what people call it: the run of a pipeline, an agent. TEXT is 1 to 64 bytes without control characters. A
+    /// `nxlock` that the command starts is known so too if you set NXLOCK_AS instead.
+    #[arg(id = "as", long = "as", value_name = "TEXT", env = "NXLOCK_AS", hide_env_values = true)]
+    pub known_as: Option<KnownAs>,
 
     /// Accept the lock only once N replicas of the server have it.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, hide_short_help = true)]

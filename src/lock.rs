@@ -18,7 +18,7 @@ pub use key::{Key, companion_key};
 pub use run::{Recording, Run, RunCount, RunEnd, RunOutcome};
 pub use setnx::{BesideSetnx, Legacy};
 pub use sharing::{Share, Shares, Sharing, Slot, SlotCount};
-pub use token::{HELD, HolderId, Owner, Supersedes, Terms, Token, Told, Upkeep};
+pub use token::{HELD, HolderId, KnownAs, Owner, Supersedes, Terms, Token, Told, Upkeep};
 
 use crate::clock::Moment;
 use crate::duration;

@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Told, Ttl, words};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Token, Told, Ttl, words};
 use crate::output::json::{
     Claimant, End, Holder, Loss, Run, Shared, claimant, command_end, holder, kind, loss, millis, run, shared, value,
 };
 use crate::report::{Busy, Ending, Named, Refusal as Why, Refused, Report};
 use crate::store::QueuePlace;
-use crate::{log, text};
+use crate::text::{self, Tainted};
+use crate::log;
 use journal::LONGEST;
 use writer::Writer;
 
@@ -35,6 +36,7 @@ struct Events {
     writer: Option<Writer>,
     lock: Named,
     id: Option<HolderId>,
+    known_as: Option<Tainted>,
     fence: Option<Fence>,
     began: Moment,
     granted: Moment,
@@ -53,6 +55,8 @@ struct Line<'a> {
     name: &'a str,
     key: &'a str,
     id: Option<&'a str>,
+    #[serde(rename = "as")]
+    known_as: Option<&'a str>,
     fence: Option<u64>,
     #[serde(flatten)]
     event: Event<'a>,
@@ -99,6 +103,7 @@ pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<()
         writer,
         lock: lock.clone(),
         id: claim.token.id(),
+        known_as: Token::read(claim.record().as_bytes()).and_then(|told| told.owner.known_as),
         fence: None,
         began: now,
         granted: now,
@@ -302,6 +307,7 @@ impl Events {
             name: self.lock.name.as_str(),
             key: &self.lock.key,
             id: self.id.as_ref().map(HolderId::as_str),
+            known_as: self.known_as.as_ref().map(Tainted::raw),
             fence: self.fence.map(|fence| fence.0),
             event,
         }))

@@ -147,7 +147,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let granted = now.duration_since(SystemTime::UNIX_EPOCH).unwrap() - held;
         let fence = Fence(u64::try_from(granted.as_micros()).unwrap());
-        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
         let token = Token::mint(&owner, None, now).unwrap();
         LockState::of_value(token.as_str().as_bytes(), Some(Duration::from_secs(9)), Some(fence), now)
     }

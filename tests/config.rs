@@ -205,6 +205,43 @@ fn a_server_in_a_file_yields_to_either_variable_unless_that_is_empty() {
 }
 
 #[test]
+fn a_holder_is_known_by_the_option_before_the_variable_before_the_file() {
+    let redis = Redis::start();
+    let home = Home::configured("as = 'by the file'\n");
+    let known_as = |options: &[&str], variable: Option<&str>| {
+        let seen = "nxlock --json status job";
+        let words = [&["run", "job"], options, &["-c", seen]].concat();
+        let call = home.call(words).env("NXLOCK_SERVER", redis.url());
+        let call = variable.into_iter().fold(call, |call, value| call.env("NXLOCK_AS", value));
+        call.run().exits(0).json()[0]["holder"]["as"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(known_as(&["--as", "by the option"], Some("by the variable")), "by the option");
+    assert_eq!(known_as(&[], Some("by the variable")), "by the variable");
+    assert_eq!(known_as(&[], Some("")), "by the file");
+    assert_eq!(known_as(&[], None), "by the file");
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_wherever_it_is_given() {
+    let redis = Redis::start();
+    let long = "x".repeat(65);
+    let call = |words: &[&str]| redis.nxlock(words.iter().copied());
+    let job = ["run", "job", "--", "true"];
+    call(&["run", "job", "--as", &long, "--", "true"]).run().exits(64).says("--as").says("65 bytes is too long");
+    call(&["acquire", "job", "--ttl", "1m", "--as", ""]).run().exits(64).says("--as").says("it is empty");
+    for bad in [long.as_bytes(), b"a\nb", b"\xff"] {
+        let bad = std::os::unix::ffi::OsStrExt::from_bytes(bad);
+        let set = |call: Nxlock| call.env("NXLOCK_AS", std::ffi::OsStr::new::<std::ffi::OsStr>(bad));
+        set(call(&job)).run().exits(78).says("NXLOCK_AS").prints("");
+        assert_eq!(set(call(&["--json", "acquire", "job", "--ttl", "1m"])).run().exits(78).json()["outcome"], "misconfigured");
+        // It concerns nobody else.
+        set(call(&["status"])).run().exits(0);
+    }
+    assert!(!redis.exists("lock:job"));
+    refused(&format!("as = '{long}'\n"), "1: as: 65 bytes is too long: 64 at most");
+}
+
+#[test]
 fn a_mistake_is_told_with_its_file_line_and_key() {
     refused("\n\nserver-timeout = 5\n", "3: server-timeout: a bare number has no unit: write 5s, 5ms or 5m");
     refused("prefix = 'p:'\nttl = \"1ms\"\n", "2: ttl: too short: 100ms at least");

@@ -180,6 +180,7 @@ every_kind! {
         }
         lock_status {
             each_waiter_is_shown_with_its_place_and_who_it_is
+            a_holder_and_a_waiter_are_known_as_they_say
             since_when_a_lock_is_held_is_counted_from_its_grant
         }
         queue {

@@ -60,7 +60,7 @@ fn names(told: &[Value]) -> Vec<String> {
     told.iter().map(|told| told["event"].as_str().unwrap().to_owned()).collect()
 }
 
-const COMMON: [&str; 6] = ["time", "event", "name", "key", "id", "fence"];
+const COMMON: [&str; 7] = ["time", "event", "name", "key", "id", "as", "fence"];
 
 /// The other fields of each event, as in the manual.
 const FIELDS: [(&str, &[&str]); 14] = [

@@ -18,8 +18,9 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::global::Setting;
 use super::{Cli, GlobalArgs, SETTINGS, Verb, given, hints};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::handover;
+use crate::lock::KnownAs;
 use file::Entry;
 use keys::Scope;
 
@@ -39,13 +40,20 @@ pub struct Asked {
 pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let hinted = |error| hints::hinted(error, &words);
-    let (mut matches, mut cli) = Cli::read(&words, std::convert::identity).map_err(hinted)?;
+    let variable = variable_of_as();
+    let usual = |definition: Command| if let Ok(true) = variable { definition } else { without_variable(definition) };
+    let (mut matches, mut cli) = Cli::read(&words, usual).map_err(hinted)?;
+    if let Err(error) = &variable
+        && matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_))
+    {
+        return Ok(Asked { cli, settings: Err(error.clone()) });
+    }
     let entries = match effective_entries(&matches) {
         Ok(entries) => entries,
         Err(error) => return Ok(Asked { cli, settings: Err(error) }),
     };
     if !entries.is_empty() {
-        (matches, cli) = Cli::read(&words, |definition| with_defaults(definition, &entries)).map_err(hinted)?;
+        (matches, cli) = Cli::read(&words, |definition| with_defaults(usual(definition), &entries)).map_err(hinted)?;
     }
     let settings = match &cli.verb {
         Verb::Check(_) => Settings::of(&Cli::command(), &matches, &entries),
@@ -140,18 +148,42 @@ fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
             let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
             option.default_value(entry.value.clone())
         };
-        let of = |verbs: &[&str], command: Command| {
-            command.mut_subcommands(|verb| match verbs.contains(&verb.get_name()) {
-                true => verb.mut_arg(&id, set),
-                false => verb,
-            })
-        };
         match entry.scope {
             Scope::GlobalArgs => command.mut_arg(&id, set),
-            Scope::RunAndAcquire => of(&["run", "acquire"], command),
-            Scope::Run => of(&["run"], command),
+            Scope::RunAndAcquire => of_verbs(&["run", "acquire"], command, &id, set),
+            Scope::Run => of_verbs(&["run"], command, &id, set),
         }
     })
+}
+
+/// Changes an option of these verbs.
+fn of_verbs(verbs: &[&str], command: Command, id: &str, change: impl Fn(Arg) -> Arg) -> Command {
+    command.mut_subcommands(|verb| match verbs.contains(&verb.get_name()) {
+        true => verb.mut_arg(id, &change),
+        false => verb,
+    })
+}
+
+/// The option of `run` and `acquire` that a variable sets.
+const AS: &str = "as";
+
+/// Returns whether the variable of `--as` is set: an empty one is not.
+///
+/// # Errors
+/// If its value is not allowed.
+fn variable_of_as() -> Result<bool, Error> {
+    let Some(value) = std::env::var_os("NXLOCK_AS").filter(|value| !value.is_empty()) else { return Ok(false) };
+    let name = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned());
+    name.and_then(str::parse::<KnownAs>).map(|_| true).map_err(|cause| Error {
+        kind: ErrorKind::Misconfigured,
+        action: "cannot use NXLOCK_AS".into(),
+        cause,
+        hint: "set it to 1 to 64 bytes of text, or to nothing".into(),
+    })
+}
+
+fn without_variable(definition: Command) -> Command {
+    of_verbs(&["run", "acquire"], definition, AS, |option| option.env(Resettable::Reset))
 }
 
 fn was_set_empty(option: &Arg) -> bool {

@@ -91,7 +91,9 @@ impl<'a> Request<'a> {
 
     /// Makes a new claim, and begins to report its events.
     pub fn claim(&self) -> anyhow::Result<Claim> {
-        let (owner, reason, now) = (Owner::this_process(), self.wait_args.reason.as_deref(), wall());
+        let known_as = self.wait_args.known_as.as_ref().map(|name| name.as_str().into());
+        let owner = Owner { known_as, ..Owner::this_process() };
+        let (reason, now) = (self.wait_args.reason.as_deref(), wall());
         let (token, beside_setnx) = if self.setnx.setnx_compat {
             let token = Token::mint_number()?;
             let record = token.record(self.terms, &owner, reason, now);

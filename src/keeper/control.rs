@@ -195,7 +195,7 @@ mod tests {
     const KEY: &str = "lock:job";
 
     fn mint() -> Token {
-        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
         Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap()
     }
 

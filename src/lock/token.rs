@@ -1,10 +1,11 @@
 //! The value in the key: its format, what it says, and what of it may be shown.
 //!
-//! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 256
+//! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 512
 //! bytes at most. Fields with its terms follow, those that apply, in this order: `:N` if others may hold the lock too,
 //! at most N in all, or any number if N is 0; `:newest` if its waiter dismisses older ones that say so too; `:running`
 //! if that waiter also asks a holder that says so to give up; `:noask` if its holder cannot be asked; `:lease` if no
-//! process renews the lock. The random part and these terms decide; the rest is for people. On a key shared with old
+//! process renews the lock; `:as=NAME` if its owner is known to people by another name than user and host. The random part
+//! and the terms before that decide; the rest is for people. On a key shared with old
 //! `SETNX` clients the value is a bare number, and a record in the same format, with the number as its random part, is
 //! stored beside it.
 
@@ -19,7 +20,7 @@ use clap::ValueEnum;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 const VERSION: &str = "nx1";
-const MAX_LEN: usize = 256;
+const MAX_LEN: usize = 512;
 const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const RANDOM_LEN: usize = 26;
 const ID_LEN: usize = 8;
@@ -43,13 +44,16 @@ pub enum Upkeep {
     LeaseOnly,
 }
 
-/// The last field of the token of a lock that nobody renews.
+/// The field of the token of a lock that nobody renews.
 const LEASE_ONLY: &str = "lease";
 /// The field of a token whose waiter supersedes, and the one after it if it supersedes a holder too.
 const NEWEST: &str = "newest";
 const RUNNING: &str = "running";
 /// The field of a token whose holder cannot be asked to give up.
 const NO_ASK: &str = "noask";
+
+/// The beginning of the field with the name by which the owner is known.
+const KNOWN_AS: &str = "as=";
 
 /// Whom a claim supersedes that is newer than theirs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -104,7 +108,13 @@ pub struct Owner {
     pub user: Tainted,
     pub host: Tainted,
     pub pid: u32,
+    /// What people call it, before user and host: a run of a pipeline, an agent.
+    pub known_as: Option<Tainted>,
 }
+
+/// A name by which people know an owner: 1 to 64 bytes without control characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownAs(String);
 
 /// The contents of a token in the format above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,11 +249,11 @@ impl Token {
 
     /// Parses a value; none if it is not a token of this format.
     pub fn read(value: &[u8]) -> Option<Told> {
-        let Fields { random, user, host, pid, born, reason, terms } = Fields::of(value)?;
+        let Fields { random, user, host, pid, born, reason, known_as, terms } = Fields::of(value)?;
         let reason = unescaped(reason);
         Some(Told {
             id: HolderId(random[..ID_LEN].to_owned()),
-            owner: Owner { user: unescaped(user), host: unescaped(host), pid },
+            owner: Owner { user: unescaped(user), host: unescaped(host), pid, known_as: known_as.map(unescaped) },
             born,
             reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
             terms,
@@ -259,6 +269,7 @@ struct Fields<'a> {
     pid: u32,
     born: SystemTime,
     reason: &'a str,
+    known_as: Option<&'a str>,
     terms: Terms,
 }
 
@@ -297,13 +308,15 @@ impl<'a> Fields<'a> {
             (true, true) => Supersedes::Running,
         };
         let no_ask = is_next(NO_ASK);
-        let upkeep = if last == Some(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
+        let upkeep = if is_next(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
+        let known_as = last.and_then(|field| field.strip_prefix(KNOWN_AS)).filter(|name| !name.is_empty());
         let is_base32 = random.bytes().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7'));
         let is_random = random.len() == RANDOM_LEN && is_base32;
         if !is_random && !Token::is_number(random.as_bytes()) {
             return None;
         }
-        Some(Fields { random, user, host, pid, born, reason, terms: Terms { upkeep, sharing, supersedes, no_ask } })
+        let terms = Terms { upkeep, sharing, supersedes, no_ask };
+        Some(Fields { random, user, host, pid, born, reason, known_as, terms })
     }
 }
 
@@ -332,6 +345,9 @@ fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, t
         if applies {
             end += &format!(":{field}");
         }
+    }
+    if let Some(name) = &owner.known_as {
+        end += &format!(":{KNOWN_AS}{}", field(name.raw(), 3 * KnownAs::LONGEST));
     }
     let room = MAX_LEN - text.len() - end.len();
     text += &field(reason.unwrap_or_default(), room);
@@ -403,12 +419,36 @@ impl fmt::Display for HolderId {
     }
 }
 
+impl KnownAs {
+    const LONGEST: usize = 64;
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for KnownAs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<KnownAs, String> {
+        match text.len() {
+            0 => return Err("it is empty".into()),
+            1..=KnownAs::LONGEST => {}
+            n => return Err(format!("{n} bytes is too long: {} at most", KnownAs::LONGEST)),
+        }
+        if text.chars().any(char::is_control) {
+            return Err("control characters are not allowed".into());
+        }
+        Ok(KnownAs(text.to_owned()))
+    }
+}
+
 impl Owner {
     /// Returns this process as an owner. An unknown host is "unknown", an unknown user is the user's number.
     pub fn this_process() -> Owner {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = host.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into());
-        Owner { user: user_name().into(), host: host.into(), pid: std::process::id() }
+        Owner { user: user_name().into(), host: host.into(), pid: std::process::id(), known_as: None }
     }
 }
 
@@ -432,7 +472,7 @@ mod tests {
     use super::*;
 
     fn owner(user: &str, host: &str) -> Owner {
-        Owner { user: user.into(), host: host.into(), pid: 4711 }
+        Owner { user: user.into(), host: host.into(), pid: 4711, known_as: None }
     }
 
     #[test]
@@ -465,12 +505,19 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_at_most_256_bytes_and_cut_between_characters() {
+    fn a_token_is_at_most_512_bytes_and_cut_between_characters() {
         let long = "ü".repeat(300);
-        let token = Token::mint(&owner(&long, &long), Some(&long), SystemTime::UNIX_EPOCH).unwrap();
+        let known_as = "ü".repeat(32);
+        assert!(KnownAs::from_str(&known_as).is_ok());
+        let owner = Owner { known_as: Some(known_as.as_str().into()), ..owner(&long, &long) };
+        let sharing = Sharing::Slots("10000".parse().unwrap());
+        let terms = Terms { upkeep: Upkeep::LeaseOnly, sharing, supersedes: Supersedes::Running, no_ask: true };
+        let token = Token::mint_for(terms, &owner, Some(&long), SystemTime::UNIX_EPOCH).unwrap();
         assert!(token.as_str().len() <= MAX_LEN, "{}", token.as_str().len());
         let told = token.told().unwrap();
-        assert!(told.reason.unwrap().raw().chars().all(|c| c == 'ü'));
+        let reason = told.reason.unwrap();
+        assert!(reason.raw().chars().count() > 10 && reason.raw().chars().all(|c| c == 'ü'));
+        assert_eq!((told.owner.known_as.unwrap().raw(), told.terms), (known_as.as_str(), terms));
     }
 
     #[test]
@@ -501,6 +548,25 @@ mod tests {
         for other in ["1795000000", "9000000000000000000", "3999999999999999999", "400000000000000000x"] {
             assert!(!Token::is_number(other.as_bytes()), "{other}");
         }
+    }
+
+    #[test]
+    fn a_token_says_as_whom_its_owner_is_known_whatever_that_is() {
+        let born = SystemTime::UNIX_EPOCH;
+        for name in ["deploy 4711", "a:lease", "noask", ":as=x", "=", "é|%\u{202e}", "4"] {
+            let owner = Owner { known_as: Some(name.into()), ..owner("a", "b") };
+            for terms in [Terms::exclusive(Upkeep::Renewed), Terms::exclusive(Upkeep::LeaseOnly)] {
+                let told = Token::mint_for(terms, &owner, Some(":as=y"), born).unwrap().told().unwrap();
+                assert_eq!((&told.owner, told.terms), (&owner, terms), "{name}");
+                assert_eq!(told.reason.unwrap().raw(), ":as=y");
+            }
+            let record = Token::mint_number().unwrap().record(Terms::exclusive(Upkeep::Renewed), &owner, None, born);
+            assert_eq!(Token::read(record.as_bytes()).unwrap().owner, owner);
+        }
+        for bad in ["", "a\nb", &"x".repeat(65)] {
+            assert!(KnownAs::from_str(bad).is_err(), "{bad:?}");
+        }
+        assert!(KnownAs::from_str(&"x".repeat(64)).is_ok());
     }
 
     #[test]

@@ -9,9 +9,9 @@ use super::{Expiry, Holder, Legacy, LockState, Lost, Owner, RunEnd, RunOutcome, 
 use crate::duration::span;
 use crate::text::instant;
 
-/// `alice@web-3:4711`
+/// `alice@web-3:4711`, or `release 17 (alice@web-3:4711)` if it is known as that.
 pub fn process(owner: &Owner) -> String {
-    format!("{}@{}:{}", owner.user, owner.host, owner.pid)
+    known_as(owner, format!("{}@{}:{}", owner.user, owner.host, owner.pid))
 }
 
 /// `alice@web-3, pid 4711`
@@ -20,7 +20,11 @@ pub fn who(holder: &Holder) -> String {
 }
 
 fn owner(owner: &Owner) -> String {
-    format!("{}@{}, pid {}", owner.user, owner.host, owner.pid)
+    known_as(owner, format!("{}@{}, pid {}", owner.user, owner.host, owner.pid))
+}
+
+fn known_as(owner: &Owner, process: String) -> String {
+    owner.known_as.as_ref().map_or_else(|| process.clone(), |name| format!("{name} ({process})"))
 }
 
 /// `alice@web-3, pid 4711: release 4.3`

@@ -116,6 +116,8 @@ pub struct Claimant<'a> {
     host: &'a str,
     user: &'a str,
     pid: u32,
+    #[serde(rename = "as")]
+    known_as: Option<&'a str>,
     reason: Option<&'a str>,
 }
 
@@ -356,8 +358,8 @@ pub fn claimant(by: &Told) -> Claimant<'_> {
 }
 
 fn process<'a>(id: &'a HolderId, owner: &'a Owner, reason: Option<&'a Tainted>) -> Claimant<'a> {
-    let (host, user) = (owner.host.raw(), owner.user.raw());
-    Claimant { id: id.as_str(), host, user, pid: owner.pid, reason: reason.map(Tainted::raw) }
+    let (host, user, known_as) = (owner.host.raw(), owner.user.raw(), owner.known_as.as_ref().map(Tainted::raw));
+    Claimant { id: id.as_str(), host, user, pid: owner.pid, known_as, reason: reason.map(Tainted::raw) }
 }
 
 pub fn run(run: &lock::Run) -> Run<'_> {

@@ -421,7 +421,7 @@ mod tests {
         state.lock.fence = u64::MAX;
         let written = files::created(&state, None).unwrap_or_else(|fault| panic!("{}", fault.cause));
         std::fs::write(directory.file(&key, Part::Record), written).unwrap();
-        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
         let mut claim = Claim::of(name, Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap());
         let mut local = Local::new(at, prefix, Duration::from_secs(60));
         let limit = Limit::until(Moment::now() + Duration::from_secs(60));

@@ -46,7 +46,7 @@ fn is_killed_with_its_guard(holder: Turn) {
 }
 
 pub fn a_recorded_run_is_told_with_who_when_and_how_it_ended(authority: &impl Authority) {
-    let mut holder = Turn::had(authority, &["--record", "--reason", "release 4.3"]);
+    let mut holder = Turn::had(authority, &["--record", "--reason", "release 4.3", "--as", "run 17"]);
     let waits = Turn::queued(authority, &["--record"]);
     let (first, second) = (holder.pid(), waits.pid());
     assert_eq!(history(authority), Vec::<Value>::new(), "it has not ended");
@@ -58,6 +58,7 @@ pub fn a_recorded_run_is_told_with_who_when_and_how_it_ended(authority: &impl Au
     let [later, earlier] = runs.as_slice() else { panic!("{runs:?}") };
     assert_eq!((&earlier["pid"], &later["pid"]), (&first.into(), &second.into()), "{runs:?}");
     assert_eq!((&earlier["reason"], &later["reason"]), (&"release 4.3".into(), &Value::Null), "{runs:?}");
+    assert_eq!((&earlier["as"], &later["as"]), (&"run 17".into(), &Value::Null), "{runs:?}");
     assert_eq!(earlier["fence"], fence, "{earlier}");
     assert!(later["fence"].as_u64() > earlier["fence"].as_u64(), "{runs:?}");
     let waited = later["waited_ms"].as_u64().unwrap();

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::turns::{Turn, is_renewed, lock_status, queue};
+use crate::support::turns::{Turn, is_renewed, lock_status, process, queue, turn};
 use crate::support::{Authority, eventually, now};
 
 fn field<'a>(waiters: &'a Value, name: &str) -> Vec<&'a Value> {
@@ -56,6 +57,29 @@ pub fn each_waiter_is_shown_with_its_place_and_who_it_is(authority: &impl Author
     }
     assert!(queue(authority).is_empty());
     held.leaves();
+}
+
+pub fn a_holder_and_a_waiter_are_known_as_they_say(authority: &impl Authority) {
+    let holder = Turn::had(authority, &["--as", "release 17: web", "--reason", "why"]);
+    let waiter = Turn::of(authority.nxlock(turn(&[])).env("NXLOCK_AS", "agent 4")).once_queued(authority);
+    let nameless = Turn::of(authority.nxlock(turn(&[])).env("NXLOCK_AS", "")).once_queued(authority);
+    let seen = lock_status(authority);
+    assert_eq!((&seen["holder"]["as"], &seen["holder"]["reason"]), (&"release 17: web".into(), &"why".into()), "{seen}");
+    assert_eq!(seen["holders"][0]["as"], "release 17: web", "{seen}");
+    assert_eq!(field(&seen["queue"], "as"), [&"agent 4".into(), &Value::Null], "{seen}");
+    let table = authority.nxlock(["status", "job"]).run().exits(0).text();
+    let shown = |turn: &Turn| process(turn.pid()).replace(", pid ", ":");
+    assert!(table.contains(&format!("release 17: web ({})", shown(&holder))), "{table}");
+    assert!(table.contains(&format!("agent 4 ({})", shown(&waiter))), "{table}");
+    assert!(table.contains(&format!("waiting  {}", shown(&nameless))), "{table}");
+    let refused = authority.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
+    refused.says(&format!("release 17: web ({})", process(holder.pid())));
+    nameless.running.signal(Signal::SIGTERM);
+    nameless.finish();
+    holder.leaves();
+    let mut waiter = waiter;
+    waiter.up();
+    waiter.leaves();
 }
 
 pub fn since_when_a_lock_is_held_is_counted_from_its_grant(authority: &impl Authority) {

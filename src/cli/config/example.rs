@@ -61,6 +61,7 @@ fn value(key: &str, option: &Arg) -> String {
         ("password-file", _) => "password",
         ("password-command", _) => "pass show redis",
         ("reason", _) => "by cron",
+        ("as", _) => "runner 4",
         ("supersede", _) => "waiting",
         ("conflict-exit-code", _) => "75",
         ("record", _) => "20",

@@ -27,7 +27,7 @@ pub fn keys() -> impl Iterator<Item = (&'static str, Scope)> {
     settings.map(|name| (name, Scope::GlobalArgs)).chain(OTHERS)
 }
 
-const OTHERS: [(&str, Scope); 23] = [
+const OTHERS: [(&str, Scope); 24] = [
     ("json", Scope::GlobalArgs),
     ("quiet", Scope::GlobalArgs),
     ("verbose", Scope::GlobalArgs),
@@ -40,6 +40,7 @@ const OTHERS: [(&str, Scope); 23] = [
     ("setnx-compat", Scope::RunAndAcquire),
     ("setnx-margin", Scope::RunAndAcquire),
     ("reason", Scope::RunAndAcquire),
+    ("as", Scope::RunAndAcquire),
     ("min-replicas", Scope::RunAndAcquire),
     ("events", Scope::RunAndAcquire),
     // Not `acquire`: its user has to say how long.

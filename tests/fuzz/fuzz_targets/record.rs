@@ -124,7 +124,7 @@ fn visited() {
 }
 
 fn claim() -> Claim {
-    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
     let terms = Terms { supersedes: Supersedes::Waiting, ..Terms::exclusive(Upkeep::Renewed) };
     let token = Token::mint_for(terms, &owner, None, SystemTime::UNIX_EPOCH).expect("a token");
     let kept = "2".parse().expect("a number of runs");

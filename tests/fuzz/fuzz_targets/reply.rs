@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
     *ANSWERS.lock().unwrap_or_else(PoisonError::into_inner) = split(answers);
     let mut store = open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), 0);
     let name: LockName = "deploy".parse().expect("a name");
-    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
     let random = token.random_part().to_owned();
     let claim = Claim::of(name, token);
