@@ -54,6 +54,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l supersede -d 'The 
 running\t'Those, and a holder that runs with --supersede=running: it is asked to give up'"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if the lock is held' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Show TEXT in `status` and to those who wait' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l as -d 'Show TEXT as the holder, before user, host and process' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s j -l slots -d 'Let at most N hold the lock at a time, each in its own slot' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
@@ -83,6 +84,7 @@ always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l first -d 'Wait ahead of all who wait without --first'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l shared -d 'Hold the lock together with all who ask with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-ask -d 'Do not let others ask this holder to give up: neither by `release --ask` nor by --supersede=running'
@@ -100,6 +102,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l supersede -d '
 running\t'Those, and a holder that runs with --supersede=running: it is asked to give up'"
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if the lock is held' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Show TEXT in `status` and to those who wait' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l as -d 'Show TEXT as the holder, before user, host and process' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s j -l slots -d 'Let at most N hold the lock at a time, each in its own slot' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
@@ -119,6 +122,7 @@ never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l export -d 'Print shell variables for `eval` instead of the token'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l first -d 'Wait ahead of all who wait without --first'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l shared -d 'Hold the lock together with all who ask with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l json -d 'Print the answer as one JSON document'

@@ -253,6 +253,13 @@ pub struct WaitArgs {
     #[arg(default_missing_value = "waiting", conflicts_with_all = ["no_queue", "setnx_compat"])]
     pub supersede: Option<Supersedes>,
 
+    /// Wait ahead of all who wait without --first.
+    ///
+    /// Those who wait with it keep their order among themselves. The holder is not disturbed: see `release --ask`. With
+    /// --shared, it passes a writer that waits: a stream of such readers would keep it waiting for ever.
+    #[arg(long, conflicts_with = "no_queue", hide_short_help = true)]
+    pub first: bool,
+
     /// Exit with N instead of 75 if the lock is held.
     ///
     /// N is 0 to 255. It applies wherever nxlock would exit with 75.
@@ -268,6 +275,7 @@ pub struct WaitArgs {
     /// For what people call it: the run of a pipeline, an agent. TEXT is 1 to 64 bytes without control characters. A
     /// `nxlock` that the command starts is known so too if you set NXLOCK_AS instead.
     #[arg(id = "as", long = "as", value_name = "TEXT", env = "NXLOCK_AS", hide_env_values = true)]
+    #[arg(hide_short_help = true)]
     pub known_as: Option<KnownAs>,
 
     /// Accept the lock only once N replicas of the server have it.

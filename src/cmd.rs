@@ -127,6 +127,7 @@ struct Wants {
     beside_setnx: bool,
     sharing: Sharing,
     supersedes: bool,
+    goes_first: bool,
     /// To ask a holder to give up.
     asks: bool,
     /// The option that asks for a record of runs, or for what was recorded.
@@ -142,6 +143,7 @@ impl Wants {
             (self.beside_setnx, Feature::Setnx, "--setnx-compat"),
             (self.sharing != Sharing::Exclusive, Feature::Sharing, sharing),
             (self.supersedes, Feature::Superseding, "--supersede"),
+            (self.goes_first, Feature::Order, "--first"),
             (self.asks, Feature::Asking, "--ask"),
             (self.records.is_some(), Feature::Recording, self.records.unwrap_or_default()),
         ];
@@ -198,6 +200,7 @@ fn lacking(feature: Feature) -> (&'static str, &'static str) {
         Feature::Setnx => ("no SETNX client keeps a lock there", "leave it out, or name the server of those clients"),
         Feature::Sharing => ("a majority of several servers cannot agree on who shares a lock", one_server),
         Feature::Superseding => ("several servers have no queue", one_server),
+        Feature::Order => ("there is no queue with a place ahead of others", one_server),
         Feature::Asking => {
             ("several servers have no place where a holder could be asked", "ask its user, or use --break")
         }

@@ -16,13 +16,13 @@ use crate::clock::{Moment, wall};
 use crate::duration::span;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Token, Told, Ttl, words};
+use crate::log;
 use crate::output::json::{
     Claimant, End, Holder, Loss, Run, Shared, claimant, command_end, holder, kind, loss, millis, run, shared, value,
 };
 use crate::report::{Busy, Ending, Named, Refusal as Why, Refused, Report};
 use crate::store::QueuePlace;
 use crate::text::{self, Tainted};
-use crate::log;
 use journal::LONGEST;
 use writer::Writer;
 

@@ -166,6 +166,8 @@ pub enum Feature {
     Setnx,
     Sharing,
     Superseding,
+    /// Waiters that are ahead of the others.
+    Order,
     Asking,
     Recording,
 }

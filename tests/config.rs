@@ -233,7 +233,10 @@ fn a_name_that_is_too_long_is_refused_wherever_it_is_given() {
         let bad = std::os::unix::ffi::OsStrExt::from_bytes(bad);
         let set = |call: Nxlock| call.env("NXLOCK_AS", std::ffi::OsStr::new::<std::ffi::OsStr>(bad));
         set(call(&job)).run().exits(78).says("NXLOCK_AS").prints("");
-        assert_eq!(set(call(&["--json", "acquire", "job", "--ttl", "1m"])).run().exits(78).json()["outcome"], "misconfigured");
+        assert_eq!(
+            set(call(&["--json", "acquire", "job", "--ttl", "1m"])).run().exits(78).json()["outcome"],
+            "misconfigured"
+        );
         // It concerns nobody else.
         set(call(&["status"])).run().exits(0);
     }

@@ -28,6 +28,8 @@ mod ears;
 mod events;
 /// What faults of the network and of the server do to a lock, one fault at a time.
 mod faults;
+/// Waiters that go first.
+mod first;
 /// The guard between nxlock and its command: after any kill, stop or keystroke, no process outlives the lock.
 mod guard;
 /// Files that nxlock has read and its guard cannot read again.

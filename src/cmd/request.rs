@@ -119,6 +119,7 @@ impl<'a> Request<'a> {
             beside_setnx: self.setnx.setnx_compat,
             sharing: self.terms.sharing,
             supersedes: self.terms.supersedes != Supersedes::Nobody,
+            goes_first: self.terms.goes_first,
             records: self.recording.and_then(RecordingArgs::option),
             ..Wants::default()
         };
@@ -181,7 +182,8 @@ impl<'a> Request<'a> {
 /// # Errors
 /// If they contradict each other.
 fn terms(upkeep: Upkeep, sharing: &SharingArgs, waiting: &WaitArgs, no_ask: bool) -> Result<Terms, Error> {
-    let terms = Terms { upkeep, sharing: sharing.sharing(), supersedes: waiting.supersede.unwrap_or_default(), no_ask };
+    let (sharing, supersedes) = (sharing.sharing(), waiting.supersede.unwrap_or_default());
+    let terms = Terms { upkeep, sharing, supersedes, goes_first: waiting.first, no_ask };
     let cause = match terms.supersedes {
         Supersedes::Running if terms.sharing != Sharing::Exclusive => {
             "a lock that is shared has several holders, and none of them is the one to give up"

@@ -23,7 +23,7 @@
 //! | asking     |                       |                | nobody has asked it yet | forget                   |
 //!
 //! **Tickets** order the queue. A waiter gets its ticket with its first request and sends it with every other, so it has
-//! its place again if the queue was lost. **Fences** rise with every grant of a name, except that readers who hold it
+//! its place again if the queue was lost. Those that go first are before all others, in the order of their own tickets. **Fences** rise with every grant of a name, except that readers who hold it
 //! together have one: that of their generation, which the first of the holders began. To **break** a lock is to release
 //! it with the token of its holder.
 //!
@@ -45,6 +45,8 @@ pub trait Claimant: Clone + Debug + Ord + Hash {
     fn limit(&self) -> u16;
     /// Whether its waiter dismisses older ones that say so too.
     fn supersedes(&self) -> bool;
+    /// Whether it waits ahead of all that do not say so too.
+    fn goes_first(&self) -> bool;
     /// When the lock of a SETNX client ends that wrote this value, in ms; none if the value is of nobody like that.
     fn setnx_end(&self) -> Option<u64>;
 }
@@ -144,7 +146,7 @@ pub struct Lock<T: Claimant> {
     pub holders: BTreeMap<T, Holder>,
     /// While those who hold it let others hold it too: the fence of the first of them.
     pub generation: Option<u64>,
-    /// In the order of tickets, and of tokens among equal ones.
+    /// Those that go first, then the others; each in the order of tickets, and of tokens among equal ones.
     pub queue: Vec<Waiter<T>>,
     /// Of the last grant.
     pub fence: u64,
@@ -435,6 +437,11 @@ impl<T> Waiter<T> {
     }
 }
 
+/// Returns by what the queue is sorted.
+fn order<T: Claimant>(ticket: u64, token: &T) -> (bool, u64, &T) {
+    (!token.goes_first(), ticket, token)
+}
+
 impl<T: Claimant> Lock<T> {
     /// Executes a request.
     pub fn step<W: World<T>>(&mut self, op: &Op<'_, T>, world: &mut W) -> Reply<T> {
@@ -657,9 +664,15 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         None
     }
 
-    /// Returns the ticket of a newcomer: behind all others, and newer than all that supersede.
+    /// Returns whether nobody waits who is before the caller.
+    fn is_next(&self, token: &T) -> bool {
+        self.lock.queue.first().is_none_or(|first| token.goes_first() && !first.token.goes_first())
+    }
+
+    /// Returns the ticket of a newcomer: behind all others of its kind, and newer than all that supersede.
     fn next_ticket(&self, token: &T) -> u64 {
-        let last = self.lock.queue.last().map(|waiter| waiter.ticket);
+        let is_like = |waiter: &&Waiter<T>| waiter.token.goes_first() == token.goes_first();
+        let last = self.lock.queue.iter().rfind(is_like).map(|waiter| waiter.ticket);
         let Superseding { newest, dismissed, .. } = &self.lock.superseding;
         let marks = [newest, dismissed].into_iter().flatten().filter(|_| token.supersedes()).map(|(ticket, _)| *ticket);
         marks.chain(last).map(|ticket| ticket.saturating_add(1)).fold(self.us, u64::max)
@@ -679,7 +692,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         if let Some(at) = own {
             self.lock.queue[at] = waiter;
         } else {
-            let at = self.lock.queue.partition_point(|other| (other.ticket, &other.token) < (ticket, token));
+            let at = self.lock.queue.partition_point(|other| order(other.ticket, &other.token) < order(ticket, token));
             self.lock.queue.insert(at, waiter);
         }
         hears
@@ -872,11 +885,11 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let needs_ticket = ticket == 0 && (mode == Mode::Queue || token.supersedes());
         let ticket = if needs_ticket { self.next_ticket(token) } else { ticket };
         let (mut place, mut hears) = (0, false);
-        // A claim that may not queue comes in if nobody alive waits.
-        if mode == Mode::Once && !self.lock.queue.is_empty() && self.fits(0) {
+        // A claim that may not queue comes in if nobody alive waits before it.
+        if mode == Mode::Once && !self.is_next(token) && self.fits(0) {
             self.serve(ttl);
         }
-        let is_next = mode == Mode::Plain || self.lock.queue.is_empty();
+        let is_next = mode == Mode::Plain || self.is_next(token);
         if !self.entered && is_next && self.fits(token.limit()) {
             self.enter(token, ttl, None);
             self.dequeue(token);

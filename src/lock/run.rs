@@ -170,6 +170,10 @@ impl Claimant for Token {
         Token::supersedes(self)
     }
 
+    fn goes_first(&self) -> bool {
+        Token::goes_first(self)
+    }
+
     fn setnx_end(&self) -> Option<u64> {
         None
     }

@@ -3,7 +3,7 @@
 //! `nx1:<128 random bits, base32>:<user>@<host>:<pid>:<unix ms>:<reason>`, printable ASCII, fields percent-encoded, 512
 //! bytes at most. Fields with its terms follow, those that apply, in this order: `:N` if others may hold the lock too,
 //! at most N in all, or any number if N is 0; `:newest` if its waiter dismisses older ones that say so too; `:running`
-//! if that waiter also asks a holder that says so to give up; `:noask` if its holder cannot be asked; `:lease` if no
+//! if that waiter also asks a holder that says so to give up; `:first` if it waits ahead of those that do not; `:noask` if its holder cannot be asked; `:lease` if no
 //! process renews the lock; `:as=NAME` if its owner is known to people by another name than user and host. The random part
 //! and the terms before that decide; the rest is for people. On a key shared with old
 //! `SETNX` clients the value is a bare number, and a record in the same format, with the number as its random part, is
@@ -49,6 +49,8 @@ const LEASE_ONLY: &str = "lease";
 /// The field of a token whose waiter supersedes, and the one after it if it supersedes a holder too.
 const NEWEST: &str = "newest";
 const RUNNING: &str = "running";
+/// The field of a token that waits ahead of those without it.
+const FIRST: &str = "first";
 /// The field of a token whose holder cannot be asked to give up.
 const NO_ASK: &str = "noask";
 
@@ -73,13 +75,16 @@ pub struct Terms {
     pub upkeep: Upkeep,
     pub sharing: Sharing,
     pub supersedes: Supersedes,
+    /// Its waiter is ahead of those that do not say so too.
+    pub goes_first: bool,
     /// Its holder cannot be asked to give up, even if a process renews the lock.
     pub no_ask: bool,
 }
 
 impl Terms {
     pub fn exclusive(upkeep: Upkeep) -> Terms {
-        Terms { upkeep, sharing: Sharing::Exclusive, supersedes: Supersedes::Nobody, no_ask: false }
+        let (sharing, supersedes) = (Sharing::Exclusive, Supersedes::Nobody);
+        Terms { upkeep, sharing, supersedes, goes_first: false, no_ask: false }
     }
 
     /// Returns whether a process renews the lock, and may be asked to give it up.
@@ -207,6 +212,11 @@ impl Token {
         self.terms().is_some_and(|terms| terms.supersedes != Supersedes::Nobody)
     }
 
+    /// Returns whether its waiter is ahead of those that do not say so too.
+    pub fn goes_first(&self) -> bool {
+        self.terms().is_some_and(|terms| terms.goes_first)
+    }
+
     /// Returns whether others may hold the lock together with this token.
     pub fn is_share(&self) -> bool {
         self.sharing() != Sharing::Exclusive
@@ -307,6 +317,7 @@ impl<'a> Fields<'a> {
             (true, false) => Supersedes::Waiting,
             (true, true) => Supersedes::Running,
         };
+        let goes_first = is_next(FIRST);
         let no_ask = is_next(NO_ASK);
         let upkeep = if is_next(LEASE_ONLY) { Upkeep::LeaseOnly } else { Upkeep::Renewed };
         let known_as = last.and_then(|field| field.strip_prefix(KNOWN_AS)).filter(|name| !name.is_empty());
@@ -315,7 +326,7 @@ impl<'a> Fields<'a> {
         if !is_random && !Token::is_number(random.as_bytes()) {
             return None;
         }
-        let terms = Terms { upkeep, sharing, supersedes, no_ask };
+        let terms = Terms { upkeep, sharing, supersedes, goes_first, no_ask };
         Some(Fields { random, user, host, pid, born, reason, known_as, terms })
     }
 }
@@ -339,6 +350,7 @@ fn written(random: &str, owner: &Owner, reason: Option<&str>, now: SystemTime, t
     for (applies, field) in [
         (terms.supersedes >= Supersedes::Waiting, NEWEST),
         (terms.supersedes >= Supersedes::Running, RUNNING),
+        (terms.goes_first, FIRST),
         (terms.no_ask, NO_ASK),
         (terms.upkeep == Upkeep::LeaseOnly, LEASE_ONLY),
     ] {
@@ -511,7 +523,13 @@ mod tests {
         assert!(KnownAs::from_str(&known_as).is_ok());
         let owner = Owner { known_as: Some(known_as.as_str().into()), ..owner(&long, &long) };
         let sharing = Sharing::Slots("10000".parse().unwrap());
-        let terms = Terms { upkeep: Upkeep::LeaseOnly, sharing, supersedes: Supersedes::Running, no_ask: true };
+        let terms = Terms {
+            upkeep: Upkeep::LeaseOnly,
+            sharing,
+            supersedes: Supersedes::Running,
+            goes_first: true,
+            no_ask: true,
+        };
         let token = Token::mint_for(terms, &owner, Some(&long), SystemTime::UNIX_EPOCH).unwrap();
         assert!(token.as_str().len() <= MAX_LEN, "{}", token.as_str().len());
         let told = token.told().unwrap();
@@ -603,19 +621,21 @@ mod tests {
         let upkeeps = [Upkeep::Renewed, Upkeep::LeaseOnly];
         let all = upkeeps.into_iter().flat_map(|upkeep| sharings.map(|sharing| (upkeep, sharing)));
         for (upkeep, sharing) in all {
-            for (reason, supersedes, no_ask) in [
-                (None, Supersedes::Nobody, false),
-                (Some("4"), Supersedes::Waiting, false),
-                (Some("newest"), Supersedes::Nobody, true),
-                (Some("x:4:newest:running"), Supersedes::Nobody, false),
-                (Some("noask"), Supersedes::Running, false),
-                (Some(&"4:".repeat(400)[..]), Supersedes::Running, true),
+            for (reason, supersedes, goes_first, no_ask) in [
+                (None, Supersedes::Nobody, false, false),
+                (Some("4"), Supersedes::Waiting, true, false),
+                (Some("newest"), Supersedes::Nobody, false, true),
+                (Some("x:4:newest:running"), Supersedes::Nobody, true, false),
+                (Some("noask"), Supersedes::Running, false, false),
+                (Some("first"), Supersedes::Nobody, false, false),
+                (Some(&"4:".repeat(400)[..]), Supersedes::Running, true, true),
             ] {
-                let terms = Terms { upkeep, sharing, supersedes, no_ask };
+                let terms = Terms { upkeep, sharing, supersedes, goes_first, no_ask };
                 let token = Token::mint_for(terms, &owner("a", "b"), reason, SystemTime::UNIX_EPOCH).unwrap();
                 assert_eq!(token.told().unwrap().terms, terms, "{}", token.as_str());
                 let supersedes = supersedes != Supersedes::Nobody;
                 assert_eq!((token.is_share(), token.supersedes()), (sharing != Sharing::Exclusive, supersedes));
+                assert_eq!(token.goes_first(), goes_first);
                 assert_eq!(terms.may_be_asked(), upkeep == Upkeep::Renewed && !no_ask);
                 assert!(token.as_str().len() <= MAX_LEN);
             }

@@ -175,6 +175,7 @@ struct Waiter<'a> {
     shared: bool,
     slots: Option<u16>,
     supersedes: bool,
+    first: bool,
 }
 
 #[derive(Serialize)]
@@ -440,6 +441,7 @@ fn waiter(waiter: &store::Waiter) -> Waiter<'_> {
         shared: waiter.terms.sharing == Sharing::Shared,
         slots: waiter.terms.sharing.slots().map(SlotCount::get),
         supersedes: waiter.terms.supersedes != Supersedes::Nobody,
+        first: waiter.terms.goes_first,
     }
 }
 

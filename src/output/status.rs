@@ -185,8 +185,9 @@ fn unlisted(shares: &Shares) -> Option<Line> {
 fn reason(waiter: &Waiter, is_mixed: bool) -> String {
     let sharing = is_mixed.then(|| format!("({})", words::sharing(waiter.terms.sharing)));
     let supersedes = (waiter.terms.supersedes != Supersedes::Nobody).then(|| "(supersedes)".to_owned());
+    let first = waiter.terms.goes_first.then(|| "(first)".to_owned());
     let reason = waiter.reason.as_ref().map(ToString::to_string);
-    sharing.into_iter().chain(supersedes).chain(reason).collect::<Vec<_>>().join(" ")
+    first.into_iter().chain(sharing).chain(supersedes).chain(reason).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns whether a lock is shared, or a waiter would share it.

@@ -64,7 +64,11 @@ pub fn a_holder_and_a_waiter_are_known_as_they_say(authority: &impl Authority) {
     let waiter = Turn::of(authority.nxlock(turn(&[])).env("NXLOCK_AS", "agent 4")).once_queued(authority);
     let nameless = Turn::of(authority.nxlock(turn(&[])).env("NXLOCK_AS", "")).once_queued(authority);
     let seen = lock_status(authority);
-    assert_eq!((&seen["holder"]["as"], &seen["holder"]["reason"]), (&"release 17: web".into(), &"why".into()), "{seen}");
+    assert_eq!(
+        (&seen["holder"]["as"], &seen["holder"]["reason"]),
+        (&"release 17: web".into(), &"why".into()),
+        "{seen}"
+    );
     assert_eq!(seen["holders"][0]["as"], "release 17: web", "{seen}");
     assert_eq!(field(&seen["queue"], "as"), [&"agent 4".into(), &Value::Null], "{seen}");
     let table = authority.nxlock(["status", "job"]).run().exits(0).text();

@@ -5,7 +5,8 @@
 //! * at most one client, an outsider included, believes that it holds the lock, counting its lease from before the
 //!   request; of shares, no more than the least of their limits, and no two with one slot. Not claimed for a lock that
 //!   an outsider's DEL or FLUSHALL took from a holder, which learns of it at its next renewal;
-//! * no waiter that is queued, running and subscribed, with a running lease, is overtaken (`plain` barges);
+//! * no waiter that is queued, running and subscribed, with a running lease, is overtaken, but by one that goes first if it
+//!   does not (`plain` barges);
 //! * fences rise whenever the lock changes hands; between shares, whenever a slot does;
 //! * no client takes a free lock for a held one;
 //! * a refusal says how many share the lock, and the least of their limits;
@@ -14,6 +15,7 @@
 //!   while a client waits, nor has it room for so long for a share that is first in line;
 //! * then nothing stays behind that does not expire, and without any fault nothing at all.
 
+mod first;
 mod sharing;
 mod superseding;
 mod world;

@@ -14,7 +14,7 @@ use redis::{Connection, Value, cmd};
 use crate::dice::Dice;
 use crate::keys;
 use crate::machine::{
-    Begun, Bounds, Mode, Op, Record, Recording, Renewal, Reply, Request, Run, State, Verdict, Word, World as _,
+    Begun, Bounds, Mode, Op, Record, Recording, Renewal, Reply, Request, Run, State, Verdict, Waiter, Word, World as _,
 };
 use crate::server::{self, Answer, COMPANIONS, KEY, LUA, Server, companion};
 use crate::token::{End, FOREIGN, Token, UNKNOWN};
@@ -26,23 +26,29 @@ const LEASE_MAX: u64 = 120_000;
 /// How many steps a history has before another begins with new keys.
 const STEPS: usize = 1000;
 
-/// What the clients' tokens say.
-const TERMS: [(u16, bool); 14] = [
-    (1, false),
-    (1, false),
-    (1, false),
-    (2, false),
-    (2, false),
-    (3, false),
-    (4, false),
-    (0, false),
-    (0, false),
-    (1, true),
-    (1, true),
-    (1, true),
-    (2, true),
-    (0, true),
+/// What the clients' tokens say: the limit, whether its waiter supersedes, whether it goes first.
+const TERMS: [(u16, bool, bool); 18] = [
+    (1, false, false),
+    (1, false, false),
+    (1, false, true),
+    (2, false, false),
+    (2, false, false),
+    (3, false, false),
+    (4, false, false),
+    (0, false, false),
+    (0, false, false),
+    (1, true, false),
+    (1, true, false),
+    (1, true, false),
+    (2, true, false),
+    (0, true, false),
+    (1, false, true),
+    (2, false, true),
+    (0, false, true),
+    (1, true, true),
 ];
+/// Subtracted from the ticket of one that goes first.
+const FIRST: i64 = 1 << 52;
 /// The first clients share the key with SETNX clients, if there are any.
 const BESIDE_SETNX: usize = 3;
 
@@ -112,7 +118,7 @@ struct Keys {
     fence: String,
     shares: Vec<(String, u64)>,
     terms: BTreeMap<String, String>,
-    queue: Vec<(String, u64)>,
+    queue: Vec<(String, i64)>,
     waiters: BTreeMap<String, String>,
     newest: BTreeMap<String, String>,
     runs: BTreeMap<String, String>,
@@ -131,14 +137,24 @@ fn text(token: &Token) -> String {
     if token.who < 1000 {
         return format!("4{:07}00000000000", token.who);
     }
-    let mut text = format!("nx1:{:08}aaaaaaaaaaaaaaaaaa:u@h:1:1:why", token.who);
+    // A reason that looks like a term.
+    let reason = if token.who.is_multiple_of(2) { "newest" } else { "first" };
+    let mut text = format!("nx1:{:08}aaaaaaaaaaaaaaaaaa:u@h:1:1:{reason}", token.who);
     if token.limit != 1 {
         write!(text, ":{}", token.limit).unwrap();
     }
     if token.is_newest {
         text += ":newest";
     }
+    if token.is_first {
+        text += ":first";
+    }
     text
+}
+
+/// Returns the number by which the server sorts a waiter.
+fn score(waiter: &Waiter<Token>) -> i64 {
+    waiter.ticket.cast_signed() - if waiter.token.is_first { FIRST } else { 0 }
 }
 
 /// Returns the ID by which others know a holder.
@@ -149,7 +165,8 @@ fn id(token: &Token) -> String {
 
 /// Returns the text by which a run is known, and with which the owner is noted beside SETNX clients.
 fn who(token: &Token) -> String {
-    if token.who < 1000 { format!("nx1:{}:u@h:1:1:", text(token)) } else { text(token) }
+    let first = if token.is_first { ":first" } else { "" };
+    if token.who < 1000 { format!("nx1:{}:u@h:1:1:{first}", text(token)) } else { text(token) }
 }
 
 fn channel(token: &Token) -> String {
@@ -206,7 +223,7 @@ impl Keys {
             fence: next().concat(),
             shares: pairs(&next(), number),
             terms: pairs(&next(), as_text).into_iter().collect(),
-            queue: pairs(&next(), number),
+            queue: pairs(&next(), |score| score.parse().unwrap()),
             waiters: pairs(&next(), as_text).into_iter().collect(),
             newest: pairs(&next(), as_text).into_iter().collect(),
             runs: pairs(&next(), as_text).into_iter().collect(),
@@ -271,9 +288,9 @@ impl Scene {
     /// Returns a client that begins.
     fn minted(&mut self, at: usize) -> Client {
         self.last += 1;
-        let (limit, is_newest) = TERMS[at];
+        let (limit, is_newest, is_first) = TERMS[at];
         let who = if self.is_beside_setnx(at) { self.last - 1000 } else { self.last };
-        let token = Token { who, limit, is_newest, setnx_end: None };
+        let token = Token { who, limit, is_newest, is_first, setnx_end: None };
         let begun = Begun { granted: 0, waited: 7, fence: 0 };
         Client { token, ticket: 0, is_recorded: at.is_multiple_of(2), begun }
     }
@@ -330,7 +347,7 @@ impl Scene {
     /// Sends a request, and notes what is in the keys then.
     fn asks_server(&mut self, verb: &str, fields: &[(&str, String)]) -> Result<Answer, String> {
         let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map(|(_, it)| it.clone());
-        let newest = of("token").is_some_and(|token| format!("{token}:").contains(":newest:"));
+        let newest = of("token").is_some_and(|token| token.split(':').skip(6).any(|term| term == "newest"));
         let with = |name: &&str| (*name != "newest" || newest) && (*name != "runs" || of("who").is_some());
         let companions: Vec<String> = COMPANIONS.into_iter().filter(with).map(companion).collect();
         let mut call = cmd("EVALSHA");
@@ -380,14 +397,15 @@ impl Scene {
             return;
         }
         let lock = &mut self.model.lock;
-        let last = lock.queue.last().map_or(0, |waiter| waiter.ticket + 1);
+        let is_like = |waiter: &&Waiter<Token>| waiter.token.is_first == token.is_first;
+        let last = lock.queue.iter().rfind(is_like).map_or(0, |waiter| waiter.ticket + 1);
         let marks = [&lock.superseding.newest, &lock.superseding.dismissed].into_iter().flatten();
         let marks = marks.filter(|_| token.is_newest).map(|(ticket, _)| ticket + 1).max().unwrap_or(0);
         let new = self.model.around.now_us.max(last).max(marks);
         for waiter in lock.queue.iter_mut().filter(|waiter| waiter.token == **token) {
             waiter.ticket = if *ticket > 0 { *ticket } else { new };
         }
-        lock.queue.sort_by_key(|waiter| (waiter.ticket, waiter.token));
+        lock.queue.sort_by_key(|waiter| (score(waiter), waiter.token));
     }
 
     /// A holder that asks again when the fence is lost begins a new one.
@@ -491,7 +509,7 @@ impl Scene {
         same("its end", &seen.ends.get(KEY).copied(), &lock.end())?;
         let fence = seen.fence.parse().ok().filter(|_| seen.fence.bytes().all(|byte| byte.is_ascii_digit()));
         same("the fence", &fence.unwrap_or(0), &lock.fence)?;
-        let queue: Vec<(String, u64)> = lock.queue.iter().map(|waiter| (text(&waiter.token), waiter.ticket)).collect();
+        let queue: Vec<(String, i64)> = lock.queue.iter().map(|waiter| (text(&waiter.token), score(waiter))).collect();
         same("the queue", &seen.queue, &queue)?;
         for waiter in lock.queue.iter().filter(|waiter| !self.unrecorded.contains(&waiter.token)) {
             let record = &seen.waiters[&text(&waiter.token)];
@@ -907,15 +925,28 @@ fn the_script_does_what_the_rules_say() {
 }
 
 /// Faults in the script, and what each does: the second text takes the place of the first.
-const FAULTS: [(&str, &str, &str); 56] = [
+const FAULTS: [(&str, &str, &str); 60] = [
     // Who comes in, and who waits.
     ("one too many comes in", "return most == 0 or lock.count < most", "return most == 0 or lock.count <= most"),
     ("the limit of the newcomer does not count", "(n == 0 or lock.least < n) and lock.least or n", "lock.least or n"),
     ("the limits of the holders do not count", "local most = lock.least > 0 and", "local most = false and"),
     ("the least limit is not counted anew", "if many == 1 then set_least() end", ""),
     ("shares that were lost count as nobody's", "if lock.count == 0 then lock.count = 1 else", "if true then"),
-    ("readers pass a writer", "(arg.mode == 'plain' or first() == false)", "(n == 0 or first() == false)"),
-    ("one that does not queue passes the queue", "fits(n) and (arg.mode == 'plain' or first() == false)", "fits(n)"),
+    ("readers pass a writer", "(arg.mode == 'plain' or is_next())", "(n == 0 or is_next())"),
+    ("one that does not queue passes the queue", "fits(n) and (arg.mode == 'plain' or is_next())", "fits(n)"),
+    // Going first.
+    ("nobody goes first", "string.find(says, ':first:', 1, true) and FIRST", "false and FIRST"),
+    (
+        "a reason makes one go first",
+        "'^nx1:[^:]*:[^:]*:[^:]*:[^:]*:[^:]*(:.*)$'",
+        "'^nx1:[^:]*:[^:]*:[^:]*:[^:]*(:.*)$'",
+    ),
+    (
+        "one that goes first is behind the others of its kind by chance",
+        "local last = first() and (class > 0",
+        "local last = first() and (false",
+    ),
+    ("one that goes first passes another that does", "tonumber(redis.call('ZSCORE', Q, first())) > 0", "true"),
     ("a repeated request enters again", "  if ends then\n    local is_claim", "  if false then\n    local is_claim"),
     ("a dead waiter blocks the queue", "if w and w.channel ~= '' and listeners(w.channel) == 0 then", "if false then"),
     ("a release serves nobody", "if ends or fits(0) then serve() end", ""),

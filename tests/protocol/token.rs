@@ -8,6 +8,7 @@ pub struct Token {
     pub who: u16,
     pub limit: u16,
     pub is_newest: bool,
+    pub is_first: bool,
     /// Of the value of a SETNX client: when its lock ends, in ms.
     pub setnx_end: Option<u64>,
 }
@@ -19,7 +20,7 @@ pub const UNKNOWN: Token = Token::exclusive(9998);
 
 impl Token {
     pub const fn exclusive(who: u16) -> Token {
-        Token { who, limit: 1, is_newest: false, setnx_end: None }
+        Token { who, limit: 1, is_newest: false, is_first: false, setnx_end: None }
     }
 
     pub const fn sharing(who: u16, limit: u16) -> Token {
@@ -50,6 +51,10 @@ impl Claimant for Token {
 
     fn supersedes(&self) -> bool {
         self.is_newest
+    }
+
+    fn goes_first(&self) -> bool {
+        self.is_first
     }
 
     fn setnx_end(&self) -> Option<u64> {

@@ -186,6 +186,8 @@ mod tests {
             // How many may hold a lock is a property of its name, not of a host.
             "shared",
             "slots",
+            // Nor is who goes first.
+            "first",
         ];
         let command = Cli::command();
         let commands = std::iter::once(&command).chain(command.get_subcommands());

@@ -18,7 +18,7 @@
 --      newest only if the token supersedes, and runs, the last, if the run is recorded. RENEW may go without the queue and
 --      the waiters: then it wakes nobody. RAISE has the first two, and RECORD may have the runs alone. Without keys, the script does nothing: it is loaded.
 -- ARGV operation, field, value, field, value ...
---      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, cluster, first, enclosing; margin and
+--      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, cluster, enclosing; margin and
 --               record beside SETNX clients; who, kept, most, waited, unless of a run
 --      release  token, tell; who, kept, most, waited, granted, fence, how of a run        record  the same, and releases nothing
 --      renew    token, ttl, how (set; prolong: never nearer than it is), record     ask  id, by, back
@@ -42,7 +42,9 @@ if not K then return 'loaded' end
 local operation, arg = ARGV[1], {}
 for i = 2, #ARGV, 2 do arg[ARGV[i]] = ARGV[i + 1] end
 local token, ttl = arg.token or '', tonumber(arg.ttl)
-local N = string.find(token .. ':', ':newest:', 1, true) and KEYS[7]
+-- What the token says behind its reason; beside SETNX clients, its record.
+local says = string.match((arg.record or token) .. ':', '^nx1:[^:]*:[^:]*:[^:]*:[^:]*:[^:]*(:.*)$') or ''
+local N = string.find(says, ':newest:', 1, true) and KEYS[7]
 local R = arg.who and KEYS[#KEYS]
 
 local SHARED, FIRST, FENCE_MAX = 'nx1:shared:', 2 ^ 52, 2 ^ 53 - 1
@@ -700,12 +702,12 @@ if operation == 'acquire' then
   end
 
   -- A ticket is behind all others of its class, and newer than all that supersede.
-  local class = arg.first and FIRST or 0
+  local class = string.find(says, ':first:', 1, true) and FIRST or 0
   local score = lock.record and redis.call('ZSCORE', Q, token)
   local ticket = score and tonumber(score) + class or tonumber(arg.ticket) or 0
   local by = N and noted
   if ticket == 0 and (N or arg.mode == 'queue') then
-    local last = first() and (arg.first
+    local last = first() and (class > 0
       and redis.call('ZRANGE', Q, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
       or redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES'))[2]
     ticket = math.max(us, last and tonumber(last) + class + 1 or 0, (tonumber(ticket_of_newest) or 0) + 1,
@@ -722,9 +724,12 @@ if operation == 'acquire' then
   end
   if not may_enter(token) then return lock.failed end
 
-  -- One that may not queue is served if nobody alive waits, or at once.
-  if arg.mode == 'once' and first() and fits(0) then serve() end
-  if not lock.fence and fits(n) and (arg.mode == 'plain' or first() == false) then
+  -- One that may not queue is served if nobody alive waits before it, or at once.
+  local function is_next()
+    return first() == false or class > 0 and tonumber(redis.call('ZSCORE', Q, first())) > 0
+  end
+  if arg.mode == 'once' and not is_next() and fits(0) then serve() end
+  if not lock.fence and fits(n) and (arg.mode == 'plain' or is_next()) then
     enter(token, ttl, false)
     if lock.record or first() then dequeue(token) end
     if N then supersede(ticket) end

@@ -360,10 +360,11 @@ impl World {
         let queued = |c: &Client| before.lock.waiter(&c.token).map(|own| own.ticket);
         let ticket = |c: &Client| queued(c).or(asked(c)).unwrap_or(u64::MAX);
         let new = self.clients.iter().find(|c| c.token == owner).map_or(u64::MAX, ticket);
+        let is_before = |c: &Client| (!c.token.is_first, c.ticket_known(before)) < (!owner.is_first, new);
         let now = before.now();
         let waits = |c: &Client| !c.frozen && c.phase == Phase::Waiting && !holds(&self.server, c.token);
         let owed = |c: &Client| waits(c) && c.owed >= now;
-        match self.clients.iter().find(|c| !barges && owed(c) && c.ticket_known(before) < new) {
+        match self.clients.iter().find(|c| !barges && owed(c) && is_before(c)) {
             Some(c) => Err(format!("{:?} was overtaken by {owner:?}", c.token)),
             None => Ok(()),
         }
