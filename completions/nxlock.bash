@@ -41,7 +41,7 @@ _nxlock() {
 
     case "${cmd}" in
         nxlock)
-            opts="-s -q -v -h -V --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version run acquire renew release status check"
+            opts="-s -q -v -h -V --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version run acquire renew release status check"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -87,6 +87,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)
@@ -150,7 +154,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__acquire)
-            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --export --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --shared --slots --setnx-compat --setnx-margin --events --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --until --export --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --durable --shared --slots --setnx-compat --setnx-margin --events --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -183,6 +187,13 @@ _nxlock() {
                     ;;
                 -t)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
                     return 0
                     ;;
                 --wait)
@@ -286,6 +297,10 @@ _nxlock() {
                     fi
                     return 0
                     ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tls-ca)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -347,7 +362,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__check)
-            opts="-s -q -v -h -V --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-s -q -v -h -V --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -393,6 +408,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)
@@ -456,7 +475,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__release)
-            opts="-w -s -q -v -h -V --key --ask --reason --wait --break --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-w -s -q -v -h -V --key --ask --reason --wait --break --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -531,6 +550,10 @@ _nxlock() {
                     fi
                     return 0
                     ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tls-ca)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -592,7 +615,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__renew)
-            opts="-t -s -q -v -h -V --key --ttl --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -s -q -v -h -V --key --ttl --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -653,6 +676,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)
@@ -716,7 +743,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --shared --slots --setnx-compat --setnx-margin --events --record --unless-done --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --durable --shared --slots --setnx-compat --setnx-margin --events --record --unless-done --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -874,6 +901,10 @@ _nxlock() {
                     fi
                     return 0
                     ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tls-ca)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
@@ -935,7 +966,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__status)
-            opts="-s -q -v -h -V --watch --history --key --server --prefix --config --password-file --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-s -q -v -h -V --watch --history --key --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -992,6 +1023,10 @@ _nxlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --password-command)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --tls-ca)

@@ -85,6 +85,7 @@ never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l first -d 'Wait ahead of all who wait without --first'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l durable -d 'Accept the lock only once the server has it on disk'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l shared -d 'Hold the lock together with all who ask with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l no-ask -d 'Do not let others ask this holder to give up: neither by `release --ask` nor by --supersede=running'
@@ -97,6 +98,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l key -d 'Use KE
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l while-pid -d 'Hold the lock until process PID ends' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l lost-signal -d 'Send SIG to PID if the lock is lost' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s t -l ttl -d 'How long you need the lock; it expires after D' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l until -d 'Hold the lock until TIME, in place of --ttl' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s w -l wait -d 'Wait at most D, instead of for ever' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l supersede -d 'The newest wins: others who wait so give up' -r -f -a "waiting\t'Those who wait with --supersede'
 running\t'Those, and a holder that runs with --supersede=running: it is asked to give up'"
@@ -123,6 +125,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l export -d 'Pri
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s n -l no-wait -d 'Fail instead of waiting'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l no-queue -d 'Do not queue: poll like a plain `SET NX` client, on an equal footing with such clients'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l first -d 'Wait ahead of all who wait without --first'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l durable -d 'Accept the lock only once the server has it on disk'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l shared -d 'Hold the lock together with all who ask with --shared too'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-compat -d 'Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l json -d 'Print the answer as one JSON document'

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, Lease, LockState, StateKind, Supersedes, Told, Ttl, words};
+use crate::lock::{Asker, Claim, HolderId, Lease, Lifetime, LockState, StateKind, Supersedes, Told, Ttl, words};
 use crate::output::progress::Waiting;
 use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
@@ -29,9 +29,10 @@ const LEAVING: Duration = Duration::from_millis(700);
 /// to get the lock, and with several servers to raise its fence.
 const STEPS: u32 = 3;
 
-/// How long to wait for a lock, and for a server.
+/// For how long to want a lock, and how long to wait for it, and for a server.
 #[derive(Clone, Copy)]
 pub struct WaitOptions {
+    pub lifetime: Lifetime,
     pub wait: Wait,
     pub queue: Queueing,
     /// Time-out for the first contact with the server.
@@ -53,7 +54,8 @@ pub enum Queueing {
 }
 
 pub enum Waited {
-    Granted(Lease),
+    /// For this ttl.
+    Granted(Lease, Ttl),
     Busy(Box<Refused>),
     Interrupted(Signal),
 }
@@ -91,19 +93,19 @@ struct Attempt<'a> {
 pub fn for_grant(
     store: &mut dyn Store,
     claim: &mut Claim,
-    ttl: Ttl,
     options: WaitOptions,
     signals: &mut Signals,
     waiting: &mut Waiting,
 ) -> Result<Waited, Error> {
     let mut attempt = Attempt::new(store, claim, options);
     loop {
+        let Some(ttl) = options.lifetime.ttl(wall()) else { return attempt.comes_too_late() };
         let limit = Limit { until: attempt.answer_by(), cancel: &signals.fds() };
         match attempt.store.acquire(attempt.claim, ttl, attempt.mode, limit) {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
                 // The lease runs, and the holder that was asked has gone.
                 attempt.ask_no_more(Limit::until(Moment::now() + attempt.options.server_timeout.min(ASKING)));
-                return Ok(Waited::Granted(lease));
+                return Ok(Waited::Granted(lease, ttl));
             }
             // Granted, but the reply took too long to be of use: ask again for a full lease.
             Ok(Acquired::Granted(_) | Acquired::TooLate) => {
@@ -351,6 +353,20 @@ impl Attempt<'_> {
         }
     }
 
+    /// The instant has passed until which the lock was wanted.
+    fn comes_too_late(&mut self) -> Result<Waited, Error> {
+        match (self.held.take(), self.before.take()) {
+            (Some((state, place, why)), _) => Ok(self.refused(state, place, why)),
+            (None, Some(error)) => self.fail(error),
+            (None, None) => self.fail(Error {
+                kind: ErrorKind::Usage,
+                action: format!("cannot hold \"{}\" until then", self.claim.name),
+                cause: "that time has passed".into(),
+                hint: "give a later one".into(),
+            }),
+        }
+    }
+
     fn refused(&mut self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
         let state = self.with_holders(state);
         if self.mode == AcquireMode::Queue || self.in_doubt || self.slow_since.is_some() {
@@ -377,11 +393,12 @@ impl Attempt<'_> {
         }
     }
 
-    /// Returns the deadline that the user set for the wait.
+    /// Returns the deadline that the user set for the wait. The instant until which the lock is wanted is one too.
     fn wait_ends(&self) -> Moment {
+        let in_time = self.options.lifetime.open_for(wall()).map_or(Moment::NEVER, |left| Moment::now() + left);
         match self.options.wait {
-            Wait::Not | Wait::ForEver => Moment::NEVER,
-            Wait::AtMost(wait) => self.began + wait,
+            Wait::Not | Wait::ForEver => in_time,
+            Wait::AtMost(wait) => in_time.min(self.began + wait),
         }
     }
 

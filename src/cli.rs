@@ -23,8 +23,10 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Args, Command, Parser, Subcommand, ValueHint};
 
+use crate::calendar::Instant;
 use crate::duration::{self, positive};
 use crate::lock::{HolderId, Key, KnownAs, LockName, Supersedes, Ttl};
+use crate::store::Durability;
 use crate::supervise::{Descendants, OnLost};
 
 pub use event_args::EventArgs;
@@ -172,7 +174,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 #[command(after_long_help = text::ACQUIRE_HELP)]
 #[command(
-    override_usage = "nxlock acquire [OPTIONS] --while-pid PID NAME\n       nxlock acquire [OPTIONS] --ttl D NAME\n       nxlock acquire [OPTIONS] {--while-pid PID | --ttl D} --key KEY"
+    override_usage = "nxlock acquire [OPTIONS] --while-pid PID NAME\n       nxlock acquire [OPTIONS] {--ttl D | --until TIME} NAME\n       nxlock acquire [OPTIONS] {--while-pid PID | --ttl D} --key KEY"
 )]
 pub struct Acquire {
     #[command(flatten)]
@@ -196,8 +198,17 @@ pub struct Acquire {
     ///
     /// D is at least 100ms. With --while-pid, --ttl is optional and defaults to 30s: it is how long the lock outlives a
     /// keeper that cannot renew it.
-    #[arg(short, long, value_name = "D", required_unless_present = "while_pid")]
+    #[arg(short, long, value_name = "D", required_unless_present_any = ["while_pid", "until"])]
     pub ttl: Option<Ttl>,
+
+    /// Hold the lock until TIME, in place of --ttl.
+    ///
+    /// TIME is 2026-11-30T08:00Z or, in local time, '2026-11-30 08:00' or 08:00, which is the next one; seconds may
+    /// follow. For a freeze: everybody who is refused sees the --reason. If the clocks change, a time that is skipped is
+    /// as late as it would be without the change, and of one that comes twice the first counts. A wait that lasts until
+    /// TIME ends with 75.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["ttl", "while_pid"], value_hint = ValueHint::Other)]
+    pub until: Option<Instant>,
 
     /// Print shell variables for `eval` instead of the token.
     ///
@@ -281,6 +292,20 @@ pub struct WaitArgs {
     /// Accept the lock only once N replicas of the server have it.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, hide_short_help = true)]
     pub min_replicas: u32,
+
+    /// Accept the lock only once the server has it on disk.
+    ///
+    /// A server that is killed, or loses its power, has it again when it comes back. The server needs an append-only
+    /// file, and tells after its next sync: at once with `appendfsync always`, within a second or two with `everysec`.
+    /// With --min-replicas N, N replicas have it on disk too.
+    #[arg(long, hide_short_help = true)]
+    pub durable: bool,
+}
+
+impl WaitArgs {
+    pub fn durability(&self) -> Durability {
+        Durability { replicas: self.min_replicas, on_disk: self.durable }
+    }
 }
 
 /// Set a lock's expiry to a full ttl from now.

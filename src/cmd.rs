@@ -22,7 +22,7 @@ use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, T
 use crate::report::{Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
-use crate::store::{self, Credentials, Feature, Look, PasswordSource, Store, Target, TlsFiles};
+use crate::store::{self, Credentials, Durability, Feature, Look, PasswordSource, Store, Target, TlsFiles};
 use crate::wait::Limit;
 use crate::{log, notify, text};
 
@@ -122,7 +122,7 @@ fn named(global: &GlobalArgs, lock: &LockArg) -> Result<(Named, Prefix), Error> 
 /// The further requirements of a claim on the server.
 #[derive(Clone, Copy, Default)]
 struct Wants {
-    min_replicas: u32,
+    durability: Durability,
     /// The key is shared with old SETNX clients.
     beside_setnx: bool,
     sharing: Sharing,
@@ -139,7 +139,8 @@ impl Wants {
     fn features(&self) -> Vec<(Feature, &'static str)> {
         let sharing = if self.sharing == Sharing::Shared { "--shared" } else { "--slots" };
         let wanted = [
-            (self.min_replicas > 0, Feature::Replicas, "--min-replicas"),
+            (self.durability.replicas > 0, Feature::Replicas, "--min-replicas"),
+            (self.durability.on_disk, Feature::Disk, "--durable"),
             (self.beside_setnx, Feature::Setnx, "--setnx-compat"),
             (self.sharing != Sharing::Exclusive, Feature::Sharing, sharing),
             (self.supersedes, Feature::Superseding, "--supersede"),
@@ -178,7 +179,7 @@ fn open_with_credentials(
     let credentials = Credentials::gather(password.filter(|_| wants_login), &tls)?;
     let target = Target::choose(servers, redis_url.as_deref(), &credentials)?;
     let server = target.to_string();
-    let store = store::open(target, prefix, global.server_timeout, wants.min_replicas);
+    let store = store::open(target, prefix, global.server_timeout, wants.durability);
     match wants.features().into_iter().find(|(feature, _)| !store.can(*feature)) {
         None => Ok((store, credentials)),
         Some((feature, option)) => {
@@ -197,6 +198,7 @@ fn lacking(feature: Feature) -> (&'static str, &'static str) {
             "there is no one master whose replicas could have a lock",
             "leave it out, or name one server that has replicas",
         ),
+        Feature::Disk => ("there is no one disk that could have a lock", "leave it out, or name one server"),
         Feature::Setnx => ("no SETNX client keeps a lock there", "leave it out, or name the server of those clients"),
         Feature::Sharing => ("a majority of several servers cannot agree on who shares a lock", one_server),
         Feature::Superseding => ("several servers have no queue", one_server),

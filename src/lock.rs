@@ -133,6 +133,32 @@ impl Ttl {
     }
 }
 
+/// How long a lock lasts that nobody renews.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    For(Ttl),
+    /// By this machine's clock.
+    Until(SystemTime),
+}
+
+impl Lifetime {
+    /// Returns the ttl of a request that is sent now; none if it would come too late.
+    pub fn ttl(self, now: SystemTime) -> Option<Ttl> {
+        match self {
+            Lifetime::For(ttl) => Some(ttl),
+            Lifetime::Until(end) => end.duration_since(now).ok().filter(|left| *left >= Ttl::MIN).map(Ttl::at_least),
+        }
+    }
+
+    /// Returns for how long a request still comes in time; none if that does not end.
+    pub fn open_for(self, now: SystemTime) -> Option<Duration> {
+        match self {
+            Lifetime::For(_) => None,
+            Lifetime::Until(end) => Some(end.duration_since(now).unwrap_or_default().saturating_sub(Ttl::MIN)),
+        }
+    }
+}
+
 impl FromStr for Ttl {
     type Err = String;
 

@@ -29,7 +29,7 @@
 //!
 //! **Layers.** Only `clock` reads the time, only `wait` polls, only `signals` and the guard
 //! read signals. `store` does not import `cli`, nor `supervise` the store; `output` takes from both only the values
-//! that it prints. `text`, `duration`, `error`, `thread` and `proc` import no other module; `log` imports only such
+//! that it prints. `text`, `duration`, `calendar`, `error`, `thread` and `proc` import no other module; `log` imports only such
 //! leaves, `clock` and `wait`. No two modules import each other but a parent and its children: `tests/architecture.rs`
 //! enforces it.
 
@@ -38,6 +38,7 @@ compile_error!("nxlock stops a command by what only Linux has: CLOCK_BOOTTIME, s
 
 mod acquire;
 mod asking;
+mod calendar;
 mod cli;
 mod clock;
 mod cmd;

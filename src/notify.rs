@@ -36,7 +36,7 @@ struct Events {
     writer: Option<Writer>,
     lock: Named,
     id: Option<HolderId>,
-    known_as: Option<Tainted>,
+    known_as: Option<Box<Tainted>>,
     fence: Option<Fence>,
     began: Moment,
     granted: Moment,
@@ -76,7 +76,7 @@ enum Event<'a> {
     Released { held_ms: u64, ends_in_ms: Option<u64> },
     Unreleased { message: String, ends_in_ms: u64 },
     Failed { kind: &'static str, message: String },
-    Refused(Refusal<'a>),
+    Refused(Box<Refusal<'a>>),
     Interrupted { signal: i32 },
     NotRun { message: String },
 }
@@ -261,14 +261,14 @@ pub fn concluded(report: &Report) {
         }
         Report::Busy(busy) => {
             let refused = &busy.refused;
-            events.tell(Event::Refused(Refusal {
+            events.tell(Event::Refused(Box::new(Refusal {
                 state: words::state_name(&refused.state.kind),
                 holder: refused.state.holder.as_ref().map(holder),
                 waited_ms: millis(refused.waited),
                 nested: matches!(refused.why, Why::Nested),
                 superseded_by: refused.superseded_by().map(claimant),
                 done: refused.done().map(run),
-            }));
+            })));
         }
         Report::Interrupted(signal) => events.tell(Event::Interrupted { signal: *signal as i32 }),
         Report::NotRun(not_run) => events.tell(Event::NotRun { message: text::plain(&not_run.error) }),
@@ -307,7 +307,7 @@ impl Events {
             name: self.lock.name.as_str(),
             key: &self.lock.key,
             id: self.id.as_ref().map(HolderId::as_str),
-            known_as: self.known_as.as_ref().map(Tainted::raw),
+            known_as: self.known_as.as_deref().map(Tainted::raw),
             fence: self.fence.map(|fence| fence.0),
             event,
         }))

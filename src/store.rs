@@ -157,11 +157,22 @@ pub enum Heard {
     News,
 }
 
+/// What has to have a grant before it counts, beside the server that gives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Durability {
+    /// So many of its replicas.
+    pub replicas: u32,
+    /// The disk of the server and, of so many replicas, theirs.
+    pub on_disk: bool,
+}
+
 /// What not every store can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// A grant that counts only once replicas have it.
     Replicas,
+    /// A grant that counts only once it is on disk.
+    Disk,
     /// A key shared with old `SETNX` clients.
     Setnx,
     Sharing,

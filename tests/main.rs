@@ -22,6 +22,8 @@ mod config;
 mod contract;
 /// Processes that outlive a command which ended by itself.
 mod descendants;
+/// `--durable`: grants that count only once they are on disk.
+mod durable;
 /// How a waiter subscribes for its wake-up, and what it does where it cannot.
 mod ears;
 /// `--events`: what nxlock reports, where it goes, and that nxlock does not wait for the reader.
@@ -101,6 +103,8 @@ mod terminal;
 mod tls;
 /// Server failures while many wait: scripts or all data lost, a restart.
 mod transient_errors;
+/// `acquire --until`: locks that are held until an instant.
+mod until;
 /// Waiting while the server hangs or is away, and what nxlock reports of a wait.
 mod waiting;
 /// `status --watch`: a screen with keys, or text for each change.

@@ -285,6 +285,62 @@ fn a_colleague_who_sleeps_is_asked_for_the_lock() {
 }
 
 #[test]
+fn a_hotfix_goes_first_and_its_holder_is_asked() {
+    let [both] = under("A HOTFIX FIRST").try_into().unwrap();
+    let (first, asks) = both.split_once("\n\n").unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "deploy.sh", "echo \"$1\" >> ran");
+    let deploys = redis.nxlock(["run", "production", "-t", "3s", "--", "sleep", "600"]).start();
+    let status = || redis.nxlock(["--json", "status", "production"]).run().json();
+    eventually("it has the lock", || status()[0]["holder"]["pid"] == deploys.pid());
+    let id = status()[0]["holder"]["id"].as_str().unwrap().to_owned();
+    let others: Vec<Running> =
+        (0..2).map(|_| shell(&redis, directory.path(), "nxlock run production -- ./deploy.sh other").start()).collect();
+    eventually("they wait", || queue_of(&redis, "production").len() == 2);
+    let hotfix = shell(&redis, directory.path(), first).start();
+    eventually("it is ahead", || status()[0]["queue"][0]["reason"] == "hotfix for #77");
+    let asks = asks.lines().last().unwrap().replace("--ask ID", &format!("--ask {id}"));
+    shell(&redis, directory.path(), &asks).run().exits(0);
+    deploys.finish().exits(143).says("the hotfix for #77, Bob");
+    hotfix.finish().exits(0);
+    others.into_iter().for_each(|other| _ = other.finish().exits(0));
+    assert_eq!(ran(directory.path()), "hotfix\nother\nother\n");
+}
+
+#[test]
+fn a_freeze_refuses_every_deploy_with_its_reason_and_is_given_back() {
+    let [freeze, release] = under("A FREEZE").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let day = std::time::Duration::from_secs(24 * 3600);
+    let date = humantime::format_rfc3339_seconds(crate::support::wall() + 3 * day).to_string();
+    let freeze = freeze.replace("2026-11-30", date.split('T').next().unwrap());
+    shell(&redis, directory.path(), &freeze).run().exits(0).says_nothing();
+    let refused = shell(&redis, directory.path(), "nxlock run production -n -- ./deploy.sh x").run().exits(75);
+    refused.says("freeze until Monday, ask Ann");
+    shell(&redis, directory.path(), &release).run().exits(0);
+    shell(&redis, directory.path(), "nxlock run production -n -- ./deploy.sh x").run().exits(0);
+}
+
+#[test]
+fn an_agent_is_known_to_the_others_by_its_name() {
+    let [build, who] = under("AGENTS").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let build = build.replace("NXLOCK_SERVER=local: ", "").replace("make test", "sh -c 'echo up; read x'");
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut builds =
+        shell(&redis, directory.path(), &format!("AGENT=4 TASK='#77'\n{build}")).stdin_from(reader).start();
+    builds.line("up");
+    let who = who.replace(" | jq -r '.[0].holder | .as, .reason'", "");
+    let seen = shell(&redis, directory.path(), &who).run().exits(0).json();
+    assert_eq!((&seen[0]["holder"]["as"], &seen[0]["holder"]["reason"]), (&"agent 4".into(), &"#77".into()), "{seen}");
+    drop(writer);
+    builds.finish();
+}
+
+#[test]
 fn the_scripts_of_a_gitlab_job_share_a_lock() {
     let [line, scripts] = under("GITLAB").try_into().unwrap();
     let redis = Redis::start();

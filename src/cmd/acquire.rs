@@ -18,7 +18,7 @@ use crate::signals::Signals;
 use crate::store::Store;
 
 pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> {
-    let request = Request::of_acquire(global, asked)?;
+    let mut request = Request::of_acquire(global, asked)?;
     if let Some(pid) = asked.while_pid {
         return kept::acquire(request, asked, pid);
     }

@@ -12,7 +12,7 @@ const VARIABLE: &str = "REDISCLI_AUTH";
 
 pub fn check(global: &GlobalArgs, settings: Settings) -> Report {
     let named = server_named(global);
-    let wants = Wants { min_replicas: settings.min_replicas, ..Wants::default() };
+    let wants = Wants { durability: settings.durability, ..Wants::default() };
     let opened = open(global, global.prefix.clone(), wants);
     let has_password = has_password(global, opened.is_ok());
     let shown = |url: &str| shown(url, has_password);

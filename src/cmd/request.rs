@@ -6,14 +6,17 @@ use super::{Wants, named, open_with_credentials, options};
 use crate::acquire::{self, Queueing, Wait, WaitOptions, Waited};
 use crate::cli::{Acquire, EventArgs, GlobalArgs, RecordingArgs, Run, SetnxArgs, SharingArgs, WaitArgs};
 use crate::clock::wall;
+use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    BesideSetnx, Claim, HELD, Lease, Owner, Prefix, Sharing, Slot, Supersedes, Terms, Token, Ttl, Upkeep, words,
+    BesideSetnx, Claim, HELD, Lease, Lifetime, Owner, Prefix, Sharing, Slot, Supersedes, Terms, Token, Ttl, Upkeep,
+    words,
 };
 use crate::output::progress::Waiting;
 use crate::report::{Busy, Named, Report};
 use crate::signals::Signals;
 use crate::store::{Credentials, Store};
+use crate::text::local_instant;
 use crate::{log, notify};
 
 /// A request for a lock.
@@ -21,6 +24,8 @@ pub struct Request<'a> {
     pub global: &'a GlobalArgs,
     pub lock: Named,
     prefix: Prefix,
+    lifetime: Lifetime,
+    /// Of the lease; with --until, when it was granted.
     pub ttl: Ttl,
     terms: Terms,
     /// The process that the claim lives with.
@@ -51,6 +56,7 @@ impl<'a> Request<'a> {
             global,
             lock,
             prefix,
+            lifetime: Lifetime::For(asked.ttl),
             ttl: asked.ttl,
             terms,
             owner_pid: Some(std::process::id()),
@@ -74,11 +80,14 @@ impl<'a> Request<'a> {
         let no_ask = asked.while_pid.is_some() && asked.lost_signal.0.is_none();
         let terms = terms(upkeep, &asked.sharing, &asked.wait_args, no_ask)?;
         let (lock, prefix) = named(global, &asked.lock)?;
+        let lifetime = lifetime(asked)?;
+        let ttl = lifetime.ttl(wall()).unwrap_or(Ttl::at_least(Ttl::MIN));
         Ok(Request {
             global,
             lock,
             prefix,
-            ttl: asked.ttl(),
+            lifetime,
+            ttl,
             terms,
             owner_pid: asked.while_pid,
             wait_args: &asked.wait_args,
@@ -91,7 +100,7 @@ impl<'a> Request<'a> {
 
     /// Makes a new claim, and begins to report its events.
     pub fn claim(&self) -> anyhow::Result<Claim> {
-        let known_as = self.wait_args.known_as.as_ref().map(|name| name.as_str().into());
+        let known_as = self.wait_args.known_as.as_ref().map(|name| Box::new(name.as_str().into()));
         let owner = Owner { known_as, ..Owner::this_process() };
         let (reason, now) = (self.wait_args.reason.as_deref(), wall());
         let (token, beside_setnx) = if self.setnx.setnx_compat {
@@ -115,7 +124,7 @@ impl<'a> Request<'a> {
     /// If no server is named, or it cannot do what is requested.
     pub fn open(&self) -> Result<(Box<dyn Store>, Credentials), Error> {
         let wants = Wants {
-            min_replicas: self.wait_args.min_replicas,
+            durability: self.wait_args.durability(),
             beside_setnx: self.setnx.setnx_compat,
             sharing: self.terms.sharing,
             supersedes: self.terms.supersedes != Supersedes::Nobody,
@@ -127,15 +136,23 @@ impl<'a> Request<'a> {
     }
 
     /// Waits for the lock.
-    pub fn wait_for(&self, store: &mut dyn Store, claim: &mut Claim, signals: &mut Signals) -> anyhow::Result<Answer> {
+    pub fn wait_for(
+        &mut self,
+        store: &mut dyn Store,
+        claim: &mut Claim,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Answer> {
         let mut waiting = Waiting::new(&self.lock.name, self.terms.sharing);
-        let waited = acquire::for_grant(store, claim, self.ttl, self.wait_options(), signals, &mut waiting);
-        let granted = matches!(waited, Ok(Waited::Granted(_)));
+        let waited = acquire::for_grant(store, claim, self.wait_options(), signals, &mut waiting);
+        let granted = matches!(waited, Ok(Waited::Granted(..)));
         waiting.end(granted);
         // From here on a lease runs.
         log::urgent(granted);
         Ok(match waited? {
-            Waited::Granted(lease) => Answer::Granted(self.granted(claim, lease)),
+            Waited::Granted(lease, ttl) => {
+                self.ttl = ttl;
+                Answer::Granted(self.granted(claim, lease))
+            }
             Waited::Interrupted(signal) => Answer::Refused(Box::new(Report::Interrupted(signal))),
             Waited::Busy(refused) => Answer::Refused(Box::new(Report::Busy(Busy {
                 lock: self.lock.clone(),
@@ -173,7 +190,7 @@ impl<'a> Request<'a> {
             Some(wait) => Wait::AtMost(wait),
         };
         let queue = if self.wait_args.no_queue { Queueing::Not } else { Queueing::InLine };
-        WaitOptions { wait, queue, server_timeout: self.global.server_timeout }
+        WaitOptions { lifetime: self.lifetime, wait, queue, server_timeout: self.global.server_timeout }
     }
 }
 
@@ -197,6 +214,28 @@ fn terms(upkeep: Upkeep, sharing: &SharingArgs, waiting: &WaitArgs, no_ask: bool
         cause: cause.into(),
         hint: "use --supersede, which concerns only those who wait".into(),
     })
+}
+
+/// Returns for how long an `acquire` wants its lock.
+///
+/// # Errors
+/// If it is to end in the past, or too far in the future.
+fn lifetime(asked: &Acquire) -> Result<Lifetime, Error> {
+    let Some(until) = asked.until else { return Ok(Lifetime::For(asked.ttl())) };
+    let now = wall();
+    let cause = match until.resolve(now) {
+        Err(cause) => cause,
+        Ok(end) => match end.duration_since(now) {
+            Err(_) => format!("{} has passed", local_instant(end)),
+            Ok(left) if left > Ttl::MAX => "that is more than ten years from now".to_owned(),
+            Ok(left) => {
+                log::trace(format_args!("until {}, for {}", local_instant(end), span(left)));
+                return Ok(Lifetime::Until(end));
+            }
+        },
+    };
+    let hint = "give a time to come: 2026-11-30T08:00Z or, in local time, '2026-11-30 08:00' or 08:00".to_owned();
+    Err(Error { kind: ErrorKind::Usage, action: "cannot use --until".into(), cause, hint })
 }
 
 /// Maximum number of enclosing runs: a server looks for each of them in the list of a lock's holders.

@@ -28,7 +28,7 @@ use crate::{descriptors, handover, log, notify, proc, supervise, trusted};
 use orphaned::Orphan;
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
-    let request = Request::of_run(global, asked)?;
+    let mut request = Request::of_run(global, asked)?;
     let mut claim = request.claim()?;
     require_proc(&request.lock)?;
     let is_recorded = claim.recording.is_some();

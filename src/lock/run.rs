@@ -300,7 +300,8 @@ mod tests {
     use crate::lock::Owner;
 
     fn token() -> Token {
-        let owner = Owner { user: "a|b".into(), host: "web\n3".into(), pid: 7, known_as: Some("c|d e".into()) };
+        let owner =
+            Owner { user: "a|b".into(), host: "web\n3".into(), pid: 7, known_as: Some(Box::new("c|d e".into())) };
         Token::mint(&owner, Some("why | not"), SystemTime::UNIX_EPOCH).unwrap()
     }
 

@@ -114,7 +114,7 @@ pub struct Owner {
     pub host: Tainted,
     pub pid: u32,
     /// What people call it, before user and host: a run of a pipeline, an agent.
-    pub known_as: Option<Tainted>,
+    pub known_as: Option<Box<Tainted>>,
 }
 
 /// A name by which people know an owner: 1 to 64 bytes without control characters.
@@ -263,7 +263,12 @@ impl Token {
         let reason = unescaped(reason);
         Some(Told {
             id: HolderId(random[..ID_LEN].to_owned()),
-            owner: Owner { user: unescaped(user), host: unescaped(host), pid, known_as: known_as.map(unescaped) },
+            owner: Owner {
+                user: unescaped(user),
+                host: unescaped(host),
+                pid,
+                known_as: known_as.map(unescaped).map(Box::new),
+            },
             born,
             reason: Some(reason).filter(|reason| !reason.raw().is_empty()),
             terms,
@@ -521,7 +526,7 @@ mod tests {
         let long = "ü".repeat(300);
         let known_as = "ü".repeat(32);
         assert!(KnownAs::from_str(&known_as).is_ok());
-        let owner = Owner { known_as: Some(known_as.as_str().into()), ..owner(&long, &long) };
+        let owner = Owner { known_as: Some(Box::new(known_as.as_str().into())), ..owner(&long, &long) };
         let sharing = Sharing::Slots("10000".parse().unwrap());
         let terms = Terms {
             upkeep: Upkeep::LeaseOnly,
@@ -572,7 +577,7 @@ mod tests {
     fn a_token_says_as_whom_its_owner_is_known_whatever_that_is() {
         let born = SystemTime::UNIX_EPOCH;
         for name in ["deploy 4711", "a:lease", "noask", ":as=x", "=", "é|%\u{202e}", "4"] {
-            let owner = Owner { known_as: Some(name.into()), ..owner("a", "b") };
+            let owner = Owner { known_as: Some(Box::new(name.into())), ..owner("a", "b") };
             for terms in [Terms::exclusive(Upkeep::Renewed), Terms::exclusive(Upkeep::LeaseOnly)] {
                 let told = Token::mint_for(terms, &owner, Some(":as=y"), born).unwrap().told().unwrap();
                 assert_eq!((&told.owner, told.terms), (&owner, terms), "{name}");

@@ -24,7 +24,10 @@ fn owner(owner: &Owner) -> String {
 }
 
 fn known_as(owner: &Owner, process: String) -> String {
-    owner.known_as.as_ref().map_or_else(|| process.clone(), |name| format!("{name} ({process})"))
+    match &owner.known_as {
+        Some(name) => format!("{name} ({process})"),
+        None => process,
+    }
 }
 
 /// `alice@web-3, pid 4711: release 4.3`

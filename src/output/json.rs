@@ -359,7 +359,7 @@ pub fn claimant(by: &Told) -> Claimant<'_> {
 }
 
 fn process<'a>(id: &'a HolderId, owner: &'a Owner, reason: Option<&'a Tainted>) -> Claimant<'a> {
-    let (host, user, known_as) = (owner.host.raw(), owner.user.raw(), owner.known_as.as_ref().map(Tainted::raw));
+    let (host, user, known_as) = (owner.host.raw(), owner.user.raw(), owner.known_as.as_deref().map(Tainted::raw));
     Claimant { id: id.as_str(), host, user, pid: owner.pid, known_as, reason: reason.map(Tainted::raw) }
 }
 

@@ -398,7 +398,7 @@ impl Store for Local {
     }
 
     fn can(&self, feature: Feature) -> bool {
-        !matches!(feature, Feature::Replicas | Feature::Setnx | Feature::Order)
+        !matches!(feature, Feature::Replicas | Feature::Disk | Feature::Setnx | Feature::Order)
     }
 }
 

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use super::Store;
 use super::local::Local;
 use super::quorum::Quorum;
 use super::redis::Server;
 use super::url::Target;
+use super::{Durability, Store};
 use crate::lock::Prefix;
 
 /// Creates the store for a target. Sends nothing yet.
 ///
-/// A server's grant counts only once `min_replicas` replicas have it.
-pub fn open(target: Target, prefix: Prefix, timeout: Duration, min_replicas: u32) -> Box<dyn Store> {
+/// A grant counts only once it has that durability.
+pub fn open(target: Target, prefix: Prefix, timeout: Duration, durability: Durability) -> Box<dyn Store> {
     match target {
-        Target::Redis(topology) => Box::new(Server::new(topology, prefix, timeout, min_replicas)),
+        Target::Redis(topology) => Box::new(Server::new(topology, prefix, timeout, durability)),
         Target::Quorum(endpoints) => Box::new(Quorum::new(endpoints, prefix, timeout)),
         Target::Local(directory) => Box::new(Local::new(directory, prefix, timeout)),
     }

@@ -14,6 +14,7 @@ mod credential_file;
 pub mod credentials;
 mod dial;
 pub mod distinct;
+mod durable;
 pub mod endpoint;
 mod fault;
 mod framing;
@@ -37,7 +38,7 @@ mod voting;
 use std::time::Duration;
 
 use super::{
-    AcquireMode, Acquired, Asking, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed,
+    AcquireMode, Acquired, Asking, Durability, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed,
     Reply, ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::Moment;
@@ -65,8 +66,7 @@ pub struct Server {
     look_at: Moment,
     /// Duration of the last request for a lock: how long nxlock needs to claim one.
     round_trip: Duration,
-    /// Number of replicas that must have a grant.
-    min_replicas: u32,
+    durability: Durability,
     /// The token whose grant may have no fence yet.
     unfenced: Option<Token>,
     /// The last reply about a lock came from a node that is only importing its slot.
@@ -76,7 +76,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(topology: impl Into<Topology>, prefix: Prefix, timeout: Duration, min_replicas: u32) -> Server {
+    pub fn new(topology: impl Into<Topology>, prefix: Prefix, timeout: Duration, durability: Durability) -> Server {
         let client = Client::new(topology.into(), timeout);
         Server {
             client,
@@ -86,7 +86,7 @@ impl Server {
             first_ticket: String::new(),
             look_at: Moment::now(),
             round_trip: Duration::ZERO,
-            min_replicas,
+            durability,
             unfenced: None,
             is_imported: false,
             listening: Listening::Untried,
@@ -309,7 +309,7 @@ impl Server {
                 if let Some(recording) = &mut claim.recording {
                     recording.noted = noted;
                 }
-                self.replicated(&operation, claim, ttl, limit)?;
+                self.make_durable(&operation, claim, ttl, limit)?;
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
             // The first two are of several servers only.

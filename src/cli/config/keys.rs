@@ -27,7 +27,7 @@ pub fn keys() -> impl Iterator<Item = (&'static str, Scope)> {
     settings.map(|name| (name, Scope::GlobalArgs)).chain(OTHERS)
 }
 
-const OTHERS: [(&str, Scope); 24] = [
+const OTHERS: [(&str, Scope); 25] = [
     ("json", Scope::GlobalArgs),
     ("quiet", Scope::GlobalArgs),
     ("verbose", Scope::GlobalArgs),
@@ -42,6 +42,7 @@ const OTHERS: [(&str, Scope); 24] = [
     ("reason", Scope::RunAndAcquire),
     ("as", Scope::RunAndAcquire),
     ("min-replicas", Scope::RunAndAcquire),
+    ("durable", Scope::RunAndAcquire),
     ("events", Scope::RunAndAcquire),
     // Not `acquire`: its user has to say how long.
     ("ttl", Scope::Run),
@@ -177,6 +178,7 @@ mod tests {
             "export",
             "while-pid",
             "lost-signal",
+            "until",
             "ask",
             "break",
             "watch",

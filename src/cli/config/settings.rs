@@ -7,13 +7,14 @@ use super::file::Entry;
 use super::keys::{Scope, id};
 use crate::cli::SETTINGS;
 use crate::report::{Origin, Setting};
+use crate::store::Durability;
 
 /// The settings in force.
 #[derive(Default)]
 pub struct Settings {
     pub list: Vec<Setting>,
-    /// The number of replicas that `run` and `acquire` would require.
-    pub min_replicas: u32,
+    /// What `run` and `acquire` would require.
+    pub durability: Durability,
 }
 
 impl Settings {
@@ -28,8 +29,10 @@ impl Settings {
             value: Some(entry.value.clone()),
             origin: Origin::File(entry.location.clone()),
         }));
-        let replicas = entries.iter().find(|entry| entry.key == "min-replicas");
-        Settings { list, min_replicas: replicas.and_then(|entry| entry.value.parse().ok()).unwrap_or(0) }
+        let value = |key: &str| entries.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
+        let replicas = value("min-replicas").and_then(|value| value.parse().ok()).unwrap_or(0);
+        let durability = Durability { replicas, on_disk: value("durable") == Some("true") };
+        Settings { list, durability }
     }
 }
 

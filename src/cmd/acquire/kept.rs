@@ -17,7 +17,7 @@ use crate::signals::Signals;
 use crate::store::Store;
 
 /// Forks the keeper and waits for it.
-pub fn acquire(request: Request<'_>, asked: &Acquire, pid: u32) -> anyhow::Result<Outcome> {
+pub fn acquire(mut request: Request<'_>, asked: &Acquire, pid: u32) -> anyhow::Result<Outcome> {
     // Without a connection yet, so that the keeper can take it over.
     let (store, _) = request.open()?;
     let name = &request.lock.name;
@@ -40,14 +40,14 @@ pub fn acquire(request: Request<'_>, asked: &Acquire, pid: u32) -> anyhow::Resul
         }
         Half::Keeper => {
             drop(ours);
-            keep(&request, asked, store, watched, FrontEnd::new(keepers)).map(Outcome::from)
+            keep(&mut request, asked, store, watched, FrontEnd::new(keepers)).map(Outcome::from)
         }
     }
 }
 
 /// Runs the keeper: until the grant, it asks and reports as any `acquire` would.
 fn keep(
-    request: &Request<'_>,
+    request: &mut Request<'_>,
     asked: &Acquire,
     mut store: Box<dyn Store>,
     watched: Watched,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{Endpoint, Limit, Moment, Prefix, Store};
+use crate::store::Durability;
 use crate::store::probe::{Finding, Probed, ProbedServer, Verdict};
 use crate::store::redis::Server;
 use crate::store::redis::distinct::Distinct;
@@ -12,7 +13,8 @@ pub fn probe(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> Prob
     let mut servers: Vec<ProbedServer> = Vec::with_capacity(endpoints.len());
     let distinct = Distinct::default();
     for endpoint in endpoints {
-        let mut server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).with_distinct(&distinct);
+        let mut server =
+            Server::new(endpoint.clone(), prefix.clone(), timeout, Durability::default()).with_distinct(&distinct);
         match server.probe(Limit::until(Moment::now() + timeout)) {
             Ok(probed) => servers.extend(probed.servers),
             Err(error) => {

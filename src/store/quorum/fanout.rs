@@ -13,7 +13,7 @@ use super::tally::Votes;
 use crate::clock::Moment;
 use crate::lock::Prefix;
 use crate::mailbox::{Arrived, MailSender, Mailbox};
-use crate::store::Heard;
+use crate::store::{Durability, Heard};
 use crate::store::redis::Server;
 use crate::store::redis::distinct::Distinct;
 use crate::store::redis::endpoint::Endpoint;
@@ -76,7 +76,8 @@ impl Fanout {
         let distinct = Distinct::default();
         let now = Moment::now();
         let start = |(at, endpoint): (usize, &Endpoint)| {
-            let server = Server::new(endpoint.clone(), prefix.clone(), timeout, 0).with_distinct(&distinct);
+            let server =
+                Server::new(endpoint.clone(), prefix.clone(), timeout, Durability::default()).with_distinct(&distinct);
             let jobs = node::start(at, server, end.try_clone()?, Arc::clone(&closed), answers.another()?)?;
             Ok(Member { jobs, unanswered: 0, asked: now, took: Duration::ZERO, late_since: None })
         };

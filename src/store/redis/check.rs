@@ -86,11 +86,15 @@ fn patiently(server: &Server) -> Limit<'static> {
 fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
     match info(server) {
         Ok((info, saving)) => {
-            findings.extend([info.version(), info.role(server.min_replicas)]);
+            findings.extend([info.version(), info.role(server.durability.replicas)]);
             if server.client.topology().is_named() {
                 findings.push(info.failover());
             }
-            findings.extend([info.persistence(&saving), info.memory()]);
+            findings.extend([
+                info.persistence(&saving),
+                info.durability(server.durability.on_disk, &saving),
+                info.memory(),
+            ]);
             return !info.is_replica();
         }
         Err(NoInfo::Refused(why)) => {
@@ -263,7 +267,7 @@ fn acl(server: &Server, rules: &[String]) -> String {
 /// Tries a lock, by the same code as every verb.
 fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut Vec<Finding>) {
     let timeout = server.client.timeout;
-    let mut other = Server::new(server.client.topology().clone(), server.prefix.clone(), timeout, server.min_replicas);
+    let mut other = Server::new(server.client.topology().clone(), server.prefix.clone(), timeout, server.durability);
     let limit = || Limit::until(Moment::now() + timeout);
     let may_look = !rights.look.iter().any(|rule| rule == "+type");
     let trial = try_lock([&mut *server, &mut other], name, limit, may_look);

@@ -22,7 +22,9 @@ pub struct Saving {
 pub const SILENT: Duration = Duration::from_secs(12);
 /// Seconds of silence after which a replica counts as lagging: it reports every second.
 const LAGGING: u64 = 10;
-const SAVE: &str = "CONFIG SET appendonly yes, and the same in its configuration file";
+pub const SAVE: &str = "CONFIG SET appendonly yes, and the same in its configuration file";
+pub const OFTEN: &str = "CONFIG SET appendfsync everysec, and the same in its configuration file";
+pub const NEWER: &str = "use Redis 7.2 or later, or Valkey";
 
 impl Info {
     pub fn new(text: &Tainted<&str>) -> Info {
@@ -138,7 +140,7 @@ impl Info {
                 Some("no") => Finding::warning(
                     topic,
                     "append-only file, synced when the system likes: a power cut forgets about half a minute",
-                    "CONFIG SET appendfsync everysec, and the same in its configuration file",
+                    OFTEN,
                 ),
                 _ => Finding::fine(topic, "append-only file; it does not tell how often that is synced (CONFIG GET)"),
             };
@@ -158,6 +160,35 @@ impl Info {
                 Finding::fine(topic, "snapshots, no append-only file: a crash forgets what was granted since the last")
             }
         }
+    }
+
+    /// Reports whether a grant can be waited for until it is on disk; it is to be if `is_wanted`.
+    pub fn durability(&self, is_wanted: bool, saving: &Saving) -> Finding {
+        let topic = "durable";
+        let (found, remedy) = match saving.appendfsync.as_deref() {
+            _ if self.has_waitaof() == Some(false) => ("it is older than Redis 7.2", NEWER),
+            _ if self.number("aof_enabled") != Some(1) => ("it has no append-only file", SAVE),
+            Some("no") => ("its append-only file is synced when the system likes", OFTEN),
+            Some("always") => return Finding::fine(topic, "possible (--durable), at once: synced always"),
+            _ => return Finding::fine(topic, "possible (--durable), within a second or two"),
+        };
+        match is_wanted {
+            true => Finding::obstacle(
+                topic,
+                ErrorKind::Untrusted,
+                format!("with --durable no grant counts: {found}"),
+                remedy,
+            ),
+            false => Finding::fine(topic, format!("not possible (--durable): {found}")),
+        }
+    }
+
+    /// Returns whether the server has WAITAOF; nothing if it does not tell its version.
+    fn has_waitaof(&self) -> Option<bool> {
+        let is_other = self.field("dragonfly_version").is_some();
+        let version = self.field("redis_version")?.into_raw();
+        let mut numbers = version.split('.').map(str::parse::<u32>);
+        Some(!is_other && (numbers.next()?.ok()?, numbers.next()?.ok()?) >= (7, 2))
     }
 
     /// Reports whether the server may evict locks to free memory.
@@ -245,6 +276,27 @@ mod tests {
         assert!(finding.found.contains("10.0.0.2:2 was last heard of 11s ago"), "{}", finding.found);
         assert!(finding.found.contains("10.0.0.3:3 is not up to date yet"), "{}", finding.found);
         assert_eq!(word(&Info::new(&Tainted::new(info)).role(2)), "obstacle");
+    }
+
+    #[test]
+    fn whether_a_grant_can_be_on_disk_is_told() {
+        let told = |info: &str, appendfsync: &str, is_wanted: bool| {
+            let saving = Saving { save: None, appendfsync: Some(appendfsync.to_owned()) };
+            let finding = Info::new(&Tainted::new(info)).durability(is_wanted, &saving);
+            (word(&finding), finding.found.contains("not possible") || finding.found.contains("no grant counts"))
+        };
+        for (info, appendfsync, is_possible) in [
+            ("redis_version:7.2.0\r\naof_enabled:1\r\n", "everysec", true),
+            ("redis_version:8.2.3\r\naof_enabled:1\r\n", "always", true),
+            ("redis_version:8.2.3\r\naof_enabled:1\r\n", "no", false),
+            ("redis_version:7.0.15\r\naof_enabled:1\r\n", "always", false),
+            ("redis_version:7.2.0\r\naof_enabled:0\r\n", "everysec", false),
+            ("redis_version:7.4.0\r\ndragonfly_version:df-v1.25.0\r\naof_enabled:1\r\n", "everysec", false),
+        ] {
+            assert_eq!(told(info, appendfsync, false), ("fine", !is_possible), "{info}");
+            let verdict = if is_possible { "fine" } else { "obstacle" };
+            assert_eq!(told(info, appendfsync, true), (verdict, !is_possible), "{info}");
+        }
     }
 
     #[test]

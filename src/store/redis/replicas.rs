@@ -1,7 +1,4 @@
-//! Replicas: grants that count only once replicas have them, and answers that come from a replica. Redis replicates
-//! after it has replied, and WAIT (Redis command) returns how many replicas have acknowledged.
-
-use std::time::Duration;
+//! Answers that come from a replica: they may be old.
 
 use redis::cmd;
 
@@ -9,10 +6,8 @@ use super::Server;
 use super::info::{Info, SILENT};
 use super::reply::{self, Operation};
 use super::topology::Topology;
-use crate::clock::Moment;
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Ttl};
 use crate::wait::Limit;
 
 const LOOK: Operation<'_> = Operation { verb: "look at locks", name: None };
@@ -45,45 +40,5 @@ impl Server {
             cause: format!("it is a replica of {master}, and does not hear from it: what it would show may be old"),
             hint: format!("name the master: redis://{master}"),
         })
-    }
-
-    /// Waits until the requested number of replicas have a lock that was just granted, and releases it if they do not.
-    /// The wait uses up the lease, so it takes at most a quarter of that.
-    pub fn replicated(
-        &mut self,
-        operation: &Operation<'_>,
-        claim: &Claim,
-        ttl: Ttl,
-        limit: Limit<'_>,
-    ) -> Result<(), Error> {
-        let wanted = self.min_replicas;
-        if wanted == 0 {
-            return Ok(());
-        }
-        let asked = Moment::now();
-        // WAIT must return before the time-out of its reply.
-        let patience = (self.client.timeout / 2).min(ttl.get() / 4).min(limit.until.remaining() / 2);
-        let patience = patience.max(Duration::from_millis(1));
-        let mut wait = cmd("WAIT");
-        wait.arg(wanted).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
-        // On the connection of the grant: WAIT waits for the writes of its own connection.
-        let answer = self.client.ask_on(&[wait], limit).map_err(|fault| self.unanswered(operation, fault))?;
-        let error = match answer.first().map(|reply| (reply::integer(reply), reply)) {
-            Some((Some(have), _)) if have >= i64::from(wanted) => return Ok(()),
-            Some((Some(have), _)) => Error {
-                kind: ErrorKind::Untrusted,
-                action: operation.action(&self.client),
-                cause: format!(
-                    "{have} of the {wanted} replicas that --min-replicas asks for had it within {}, so it was given back",
-                    span(asked.elapsed())
-                ),
-                hint: "see INFO replication there".into(),
-            },
-            Some((None, refusal)) => operation.misunderstood(&self.client, reply::unexpected(refusal)),
-            None => self.senseless(operation),
-        };
-        // If that fails, the lock expires; the caller that gives up the wait tries once more.
-        let _ = self.release_as(operation, claim, limit);
-        Err(error)
     }
 }
