@@ -201,8 +201,7 @@ fn lacking(feature: Feature) -> (&'static str, &'static str) {
         Feature::Disk => ("there is no one disk that could have a lock", "leave it out, or name one server"),
         Feature::Setnx => ("no SETNX client keeps a lock there", "leave it out, or name the server of those clients"),
         Feature::Sharing => ("a majority of several servers cannot agree on who shares a lock", one_server),
-        Feature::Superseding => ("several servers have no queue", one_server),
-        Feature::Order => ("there is no queue with a place ahead of others", one_server),
+        Feature::Superseding | Feature::Order => ("several servers have no queue", one_server),
         Feature::Asking => {
             ("several servers have no place where a holder could be asked", "ask its user, or use --break")
         }

@@ -6,6 +6,7 @@
 mod asking;
 mod breaking;
 mod exclusion;
+mod first;
 mod history;
 mod lease;
 mod leaving;
@@ -228,6 +229,13 @@ every_kind! {
             one_that_gives_up_is_not_waited_for
             of_those_who_share_a_lock_it_concerns_only_the_queue
             of_a_crowd_exactly_the_newest_alive_follows
+        }
+        first {
+            one_that_goes_first_is_served_before_those_who_came_before_it
+            a_reader_that_goes_first_passes_a_writer_that_waits_and_another_does_not
+            the_first_slot_that_is_free_is_for_those_that_go_first
+            a_newer_one_dismisses_one_that_went_first_whoever_is_ahead
+            one_that_goes_first_and_is_killed_keeps_nobody_waiting
         }
         leaving {
             a_waiter_that_is_told_to_leave_leaves_by_that_signal

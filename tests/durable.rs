@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use redis::Value;
 
 use crate::support::turns::{Turn, is_free};
-use crate::support::{Authority, Cluster, Done, Fate, Five, Proxy, Redis, eventually};
+use crate::support::{Authority, Cluster, Done, Fate, Five, Local, Proxy, Redis, eventually};
 
 const JOB: [&str; 5] = ["run", "job", "--durable", "-c", "echo ran"];
 
@@ -136,6 +136,18 @@ fn a_reply_that_is_lost_is_asked_for_again() {
 #[test]
 fn where_there_is_no_one_disk_it_makes_no_sense() {
     Five::start().nxlock(JOB).run().exits(64).prints("").says("with --durable: there is no one disk");
+}
+
+#[test]
+fn in_a_directory_a_grant_is_written_to_the_disk() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &["--durable"]);
+    let waits = Turn::queued(&local, &["--durable"]);
+    holder.leaves();
+    let mut waits = waits;
+    waits.up();
+    waits.leaves();
+    local.nxlock(["run", "job", "--durable", "--slots", "2", "-c", "echo ran"]).run().exits(0).prints("ran\n");
 }
 
 #[test]

@@ -30,7 +30,7 @@ mod ears;
 mod events;
 /// What faults of the network and of the server do to a lock, one fault at a time.
 mod faults;
-/// Waiters that go first.
+/// Waiters that go first, on a server and its keys.
 mod first;
 /// The guard between nxlock and its command: after any kill, stop or keystroke, no process outlives the lock.
 mod guard;

@@ -78,6 +78,11 @@ pub trait World<T: Claimant> {
         waiter.is_leased(self.now_us() / 1000) && (!waiter.hears || self.listens(&waiter.token))
     }
 
+    /// Whether a newcomer cannot have this ticket: somebody else has it. Where tickets need not differ, none is.
+    fn is_taken(&self, _ticket: u64) -> bool {
+        false
+    }
+
     /// Whether a holder holds the lock no more. The key of an exclusive lock is still there when its lease ends.
     fn is_over(&self, token: &T, holder: &Holder) -> bool {
         let now = self.now_us() / 1000;
@@ -437,9 +442,11 @@ impl<T> Waiter<T> {
     }
 }
 
-/// Returns by what the queue is sorted.
-fn order<T: Claimant>(ticket: u64, token: &T) -> (bool, u64, &T) {
-    (!token.goes_first(), ticket, token)
+impl<T: Claimant> Waiter<T> {
+    /// Returns by what the queue is sorted.
+    pub fn order(&self) -> (bool, u64, &T) {
+        (!self.token.goes_first(), self.ticket, &self.token)
+    }
 }
 
 impl<T: Claimant> Lock<T> {
@@ -675,7 +682,11 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let last = self.lock.queue.iter().rfind(is_like).map(|waiter| waiter.ticket);
         let Superseding { newest, dismissed, .. } = &self.lock.superseding;
         let marks = [newest, dismissed].into_iter().flatten().filter(|_| token.supersedes()).map(|(ticket, _)| *ticket);
-        marks.chain(last).map(|ticket| ticket.saturating_add(1)).fold(self.us, u64::max)
+        let mut ticket = marks.chain(last).map(|ticket| ticket.saturating_add(1)).fold(self.us, u64::max);
+        while ticket < u64::MAX && self.world.is_taken(ticket) {
+            ticket += 1;
+        }
+        ticket
     }
 
     /// Takes a place in the queue, or keeps it; returns whether messages reach the caller. That is tested once; later, it
@@ -692,7 +703,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         if let Some(at) = own {
             self.lock.queue[at] = waiter;
         } else {
-            let at = self.lock.queue.partition_point(|other| order(other.ticket, &other.token) < order(ticket, token));
+            let at = self.lock.queue.partition_point(|other| other.order() < waiter.order());
             self.lock.queue.insert(at, waiter);
         }
         hears

@@ -37,8 +37,8 @@ pub mod parsers {
 }
 
 use super::{
-    AcquireMode, Acquired, Asking, Feature, Listed, LockStatus, Op, Page, Probed, Released, Renewed, Reply, ScanCursor,
-    Store, Watch, poll_pause,
+    AcquireMode, Acquired, Asking, Durability, Feature, Listed, LockStatus, Op, Page, Probed, Released, Renewed, Reply,
+    ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::{Boot, Moment};
 use crate::descriptors::CommandFile;
@@ -60,6 +60,8 @@ pub struct Local {
     prefix: Prefix,
     /// Maximum wait for a record that another process has locked.
     timeout: Duration,
+    /// A grant counts only once it is on disk.
+    on_disk: bool,
     opened: Option<Opened>,
     /// The record file used last, with its key.
     open: Option<(String, Arc<File>)>,
@@ -78,12 +80,13 @@ struct Opened {
 }
 
 impl Local {
-    pub fn new(directory: Directory, prefix: Prefix, timeout: Duration) -> Local {
+    pub fn new(directory: Directory, prefix: Prefix, timeout: Duration, durability: Durability) -> Local {
         let look_at = Moment::now();
         Local {
             directory,
             prefix,
             timeout,
+            on_disk: durability.on_disk,
             opened: None,
             open: None,
             file_lock: FileLock::default(),
@@ -286,6 +289,9 @@ impl Local {
             Acquired::Granted(_) => {
                 self.former = self.own.waiting.take();
                 self.former.iter().for_each(Watcher::leave);
+                if self.on_disk {
+                    self.make_durable(claim, limit)?;
+                }
             }
             Acquired::Held(state, _) => self.look_at = Moment::now() + poll_pause(state),
             // The first two are of several servers only.
@@ -296,6 +302,19 @@ impl Local {
             | Acquired::Done(..) => {}
         }
         Ok(acquired)
+    }
+
+    /// Waits until a lock that was just granted is on disk, and releases it if it cannot be. Its file is not locked
+    /// meanwhile.
+    fn make_durable(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<(), Error> {
+        let file = self.open.as_ref().map(|(_, file)| file.sync_data());
+        let directory = self.opened.as_ref().map(|opened| opened.directory.sync());
+        let Some(error) = file.into_iter().chain(directory).find_map(Result::err) else { return Ok(()) };
+        let cause = format!("it cannot be written to the disk ({}), so it was given back", text::plain(&error));
+        let fault = LocalError::new(ErrorKind::Untrusted, cause, "see what the kernel says of the disk (dmesg)");
+        // If that fails, the caller that gives up the wait tries once more.
+        let _ = self.release(claim, limit);
+        Err(self.error("acquire", Some(&claim.name), fault))
     }
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
@@ -398,7 +417,7 @@ impl Store for Local {
     }
 
     fn can(&self, feature: Feature) -> bool {
-        !matches!(feature, Feature::Replicas | Feature::Disk | Feature::Setnx | Feature::Order)
+        !matches!(feature, Feature::Replicas | Feature::Setnx)
     }
 }
 
@@ -423,7 +442,7 @@ mod tests {
         std::fs::write(directory.file(&key, Part::Record), written).unwrap();
         let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
         let mut claim = Claim::of(name, Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap());
-        let mut local = Local::new(at, prefix, Duration::from_secs(60));
+        let mut local = Local::new(at, prefix, Duration::from_secs(60), Durability::default());
         let limit = Limit::until(Moment::now() + Duration::from_secs(60));
         let acquired =
             local.acquire(&mut claim, Ttl::at_least(Duration::from_secs(60)), AcquireMode::Once, limit).unwrap();

@@ -16,6 +16,6 @@ pub fn open(target: Target, prefix: Prefix, timeout: Duration, durability: Durab
     match target {
         Target::Redis(topology) => Box::new(Server::new(topology, prefix, timeout, durability)),
         Target::Quorum(endpoints) => Box::new(Quorum::new(endpoints, prefix, timeout)),
-        Target::Local(directory) => Box::new(Local::new(directory, prefix, timeout)),
+        Target::Local(directory) => Box::new(Local::new(directory, prefix, timeout, durability)),
     }
 }

@@ -38,8 +38,8 @@ mod voting;
 use std::time::Duration;
 
 use super::{
-    AcquireMode, Acquired, Asking, Durability, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed, Released, Renewed,
-    Reply, ScanCursor, Store, Watch, poll_pause,
+    AcquireMode, Acquired, Asking, Durability, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed,
+    Released, Renewed, Reply, ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};

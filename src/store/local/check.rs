@@ -8,6 +8,7 @@ use super::directory::{OpenDirectory, Part};
 use super::fault::LocalError;
 use super::{Local, filesystem};
 use crate::clock::{Boot, Moment};
+use crate::store::Durability;
 use crate::store::probe::{Finding, finely, scratch_name, try_lock};
 use crate::text;
 use crate::wait::Limit;
@@ -45,7 +46,7 @@ fn owner_and_mode(directory: &OpenDirectory) -> Result<Finding, LocalError> {
 /// Tries a lock with a record of its own: written, waited for and removed.
 fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
     let (timeout, prefix) = (local.timeout, local.prefix.clone());
-    let mut other = Local::new(local.directory.clone(), prefix.clone(), timeout);
+    let mut other = Local::new(local.directory.clone(), prefix.clone(), timeout, Durability::default());
     let limit = || Limit::until(Moment::now() + timeout.max(Duration::from_millis(100)));
     let trial = scratch_name().and_then(|name| {
         let trial = try_lock([&mut *local, &mut other], &name, limit, true);

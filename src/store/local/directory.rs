@@ -209,6 +209,11 @@ impl OpenDirectory {
         Ok(Some(file))
     }
 
+    /// Waits until the names of its files are on disk.
+    pub fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
     /// Creates a file with this content, whole or not at all. Another process may have created it already.
     pub fn create_file(&self, path: &Path, content: &[u8]) -> Result<(), LocalError> {
         let failed = |error| LocalError::of(path, &error);

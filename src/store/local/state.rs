@@ -185,7 +185,7 @@ impl State {
         for line in lines {
             state.take(line, now)?;
         }
-        state.lock.queue.sort_by(|one, other| (one.ticket, &one.token).cmp(&(other.ticket, &other.token)));
+        state.lock.queue.sort_by(|one, other| one.order().cmp(&other.order()));
         Ok(state)
     }
 

@@ -213,6 +213,10 @@ impl World<Token> for Present<'_> {
         })
     }
 
+    fn is_taken(&self, ticket: u64) -> bool {
+        self.files.waits(ticket).unwrap_or(false)
+    }
+
     fn is_over(&self, token: &Token, holder: &Holder) -> bool {
         self.over.get(token) == Some(holder)
     }

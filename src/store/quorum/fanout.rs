@@ -13,10 +13,10 @@ use super::tally::Votes;
 use crate::clock::Moment;
 use crate::lock::Prefix;
 use crate::mailbox::{Arrived, MailSender, Mailbox};
-use crate::store::{Durability, Heard};
 use crate::store::redis::Server;
 use crate::store::redis::distinct::Distinct;
 use crate::store::redis::endpoint::Endpoint;
+use crate::store::{Durability, Heard};
 use crate::wait::Limit;
 
 pub struct Fanout {

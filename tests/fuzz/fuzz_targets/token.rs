@@ -94,7 +94,7 @@ fn minted(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut parts = text.splitn(3, '\n');
     let mut part = || parts.next().unwrap_or_default().to_owned();
-    let owner = Owner { user: part().into(), host: part().into(), pid: u32::try_from(bytes.len()).unwrap_or(0) };
+    let owner = Owner { user: part().into(), host: part().into(), pid: u32::try_from(bytes.len()).unwrap_or(0), known_as: None };
     let reason = part();
     let born = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_000_000_123);
     let token = Token::mint(&owner, Some(&reason), born).expect("a token");

@@ -17,7 +17,7 @@ use crate::lock::{Owner, RunEnd, Sharing, SlotCount, Supersedes, Terms, Token, U
 const ANOTHER: Option<&str> = Some("01234567-89ab-4cde-8f01-23456789abcd");
 
 fn token(limit: u16, supersedes: Supersedes, reason: &str) -> Token {
-    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+    let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
     let sharing = match limit {
         0 => Sharing::Shared,
         1 => Sharing::Exclusive,
