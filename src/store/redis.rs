@@ -127,6 +127,8 @@ impl Server {
     ) -> Result<(LockStatus, Vec<Token>), Error> {
         let request = Request::inspect(id, waiters);
         let seen = self.by_means(
+            operation,
+            None,
             |server| match server.script_unless_moving(operation, &request, limit)? {
                 Some(answer) => answer.status().ok_or_else(|| server.senseless(operation).into()),
                 None => Ok(server.look_moving(operation, limit)?),
@@ -249,11 +251,9 @@ impl Server {
 
     fn release_as(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
         let by_script = |server: &mut Server| server.release_by_script(operation, claim, limit);
-        let released = match needs_scripts(claim).filter(|_| claim.token.is_share()) {
-            Some(needs) => self.only_by_script(operation, needs, by_script),
-            None => self.by_means(by_script, |server| server.release_plainly(operation, claim, limit)),
-        };
-        match released {
+        let plainly = |server: &mut Server| server.release_plainly(operation, claim, limit);
+        let needs = needs_scripts(claim).filter(|_| claim.token.is_share());
+        match self.by_means(operation, needs, by_script, plainly) {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 Ok(Released::NotYours(reply::wrong_type("another type")))
             }
@@ -298,12 +298,8 @@ impl Server {
     ) -> Result<Acquired, Error> {
         let operation = Operation::to("acquire", &claim.name);
         let by_script = |server: &mut Server| server.acquire_by_script(&operation, claim, ttl, mode, limit);
-        let (acquired, noted) = match needs_scripts(claim) {
-            Some(needs) => self.only_by_script(&operation, needs, by_script),
-            None => {
-                self.by_means(by_script, |server| Ok((server.acquire_plainly(&operation, claim, ttl, limit)?, None)))
-            }
-        }?;
+        let plainly = |server: &mut Server| Ok((server.acquire_plainly(&operation, claim, ttl, limit)?, None));
+        let (acquired, noted) = self.by_means(&operation, needs_scripts(claim), by_script, plainly)?;
         match &acquired {
             Acquired::Granted(_) => {
                 if let Some(recording) = &mut claim.recording {
@@ -326,11 +322,9 @@ impl Server {
         let operation = Operation::to("renew", &claim.name);
         let by_script = |server: &mut Server| server.renew_by_script(&operation, claim, ttl, limit);
         let only_by_script = claim.token.is_share() || claim.token.is_beside_setnx();
-        let renewed = match needs_scripts(claim).filter(|_| only_by_script) {
-            Some(needs) => self.only_by_script(&operation, needs, by_script),
-            None => self.by_means(by_script, |server| server.renew_plainly(&operation, claim, ttl, limit)),
-        };
-        match renewed {
+        let needs = needs_scripts(claim).filter(|_| only_by_script);
+        let plainly = |server: &mut Server| server.renew_plainly(&operation, claim, ttl, limit);
+        match self.by_means(&operation, needs, by_script, plainly) {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 Ok(Renewed::NotYours(reply::wrong_type("another type")))
             }

@@ -37,6 +37,8 @@ impl Server {
         let operation = Operation::to("ask for", name);
         let request = Request::ask(asker, Asking::ToGiveUp);
         self.by_means(
+            &operation,
+            None,
             |server| match server.script_unless_moving(&operation, &request, limit)? {
                 Some(_) => Ok(()),
                 None => Ok(server.ask_moving(&operation, asker, limit)?),
@@ -73,6 +75,8 @@ impl Server {
         self.client.reach(limit).map_err(|fault| self.unanswered(&operation, fault))?;
         let soon = limit.no_later_than(Moment::now() + REPLY);
         self.by_means(
+            &operation,
+            None,
             |server| match server.script_unless_moving(&operation, &request, soon)? {
                 Some(_) => Ok(()),
                 None => server.script_of_one(&operation, &withdrawal, soon).map(drop),

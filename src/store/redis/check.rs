@@ -19,6 +19,7 @@ use crate::text::clean;
 use crate::wait::Limit;
 
 const PINGS: usize = 5;
+const CHECK: Operation<'_> = Operation { verb: "check the server", name: None };
 /// A clock difference that people notice.
 const APART: Duration = Duration::from_secs(1);
 
@@ -53,18 +54,17 @@ pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
 
 /// Measures the round trip.
 fn meet(server: &mut Server, limit: Limit<'_>) -> Result<Finding, Error> {
-    let operation = Operation { verb: "check the server", name: None };
     let mut took = Vec::with_capacity(PINGS);
     // The first one includes the connect, and is not counted.
     for nth in 0..=PINGS {
         let asked = Moment::now();
         let limit = if nth == 0 { limit } else { patiently(server) };
-        let answer = server.client.ask(&cmd("PING"), limit).map_err(|fault| server.unanswered(&operation, fault))?;
+        let answer = server.client.ask(&cmd("PING"), limit).map_err(|fault| server.unanswered(&CHECK, fault))?;
         // The server replied, even if the user may not PING.
         if let Value::ServerError(_) = answer {
             let unexpected = reply::unexpected(&answer);
             if !matches!(&unexpected, Unexpected::Error { code, .. } if code.raw() == "NOPERM") {
-                return Err(operation.misunderstood(&server.client, unexpected));
+                return Err(CHECK.misunderstood(&server.client, unexpected));
             }
         }
         if nth > 0 {
@@ -150,9 +150,8 @@ fn look_around(
 
 /// Returns a reply, or the text of the server's error.
 fn ask(server: &mut Server, question: &Cmd) -> Result<Result<Value, String>, Error> {
-    let operation = Operation { verb: "check the server", name: None };
     let limit = patiently(server);
-    let answer = server.client.ask(question, limit).map_err(|fault| server.unanswered(&operation, fault))?;
+    let answer = server.client.ask(question, limit).map_err(|fault| server.unanswered(&CHECK, fault))?;
     Ok(match &answer {
         Value::ServerError(error) => Err(reply::said(error, server.client.login()).to_string()),
         _ => Ok(answer),
@@ -203,10 +202,9 @@ fn time(answer: &Value) -> Option<SystemTime> {
 }
 
 fn find_out(server: &mut Server, name: &LockName) -> Result<Rights, Error> {
-    let operation = Operation { verb: "check the server", name: None };
     let limit = patiently(server);
     let prefix = server.prefix.clone();
-    acl::find_out(&mut server.client, &prefix, name, limit).map_err(|fault| server.unanswered(&operation, fault))
+    acl::find_out(&mut server.client, &prefix, name, limit).map_err(|fault| server.unanswered(&CHECK, fault))
 }
 
 /// Reports missing permissions, with the command that grants them.

@@ -96,18 +96,22 @@ pub fn needs_scripts(claim: &Claim) -> Option<Needs> {
 
 impl Server {
     /// Carries out an operation by script or, if the server runs none for this user, by plain commands. Chooses these
-    /// for good if no script has ever run, unless they are refused too.
+    /// for good if no script has ever run, unless they are refused too. With `needs`, nothing but scripts will do: no
+    /// commands are safe beside SETNX clients, nor for a share, and they have no queue, and record no run.
     pub(super) fn by_means<T>(
         &mut self,
+        operation: &Operation<'_>,
+        needs: Option<Needs>,
         by_script: impl FnOnce(&mut Server) -> Result<T, ScriptError>,
         plainly: impl FnOnce(&mut Server) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if !matches!(self.means, Means::Plain) {
-            match by_script(self) {
-                Err(ScriptError::Denied(_)) => {
+        if needs.is_some() || !matches!(self.means, Means::Plain) {
+            match (by_script(self), needs) {
+                (Err(ScriptError::Denied(_)), Some(needs)) => return Err(self.without_scripts(operation, needs)),
+                (Err(ScriptError::Denied(_)), None) => {
                     log::trace(format_args!("{} does not run scripts for us: no queue, no fence", self.client));
                 }
-                done => return Ok(done?),
+                (done, _) => return Ok(done?),
             }
         }
         let done = plainly(self);
@@ -117,20 +121,6 @@ impl Server {
             (Means::Unknown | Means::Plain, _) => Means::Plain,
         };
         done
-    }
-
-    /// Runs an operation by script, or not at all: without a script, nothing is safe beside SETNX clients, nor for a
-    /// share, there is no queue, and no run is recorded. `needs` says so.
-    pub(super) fn only_by_script<T>(
-        &mut self,
-        operation: &Operation<'_>,
-        needs: Needs,
-        by_script: impl FnOnce(&mut Server) -> Result<T, ScriptError>,
-    ) -> Result<T, Error> {
-        by_script(self).map_err(|failed| match failed {
-            ScriptError::Denied(_) => self.without_scripts(operation, needs),
-            failed => failed.into(),
-        })
     }
 
     /// Returns the error for a server that runs no scripts for this user; it says what needs them, and by which options.

@@ -140,7 +140,7 @@ impl Lock<'_> {
             let until = ttl.believed_until(asked);
             Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None, slot: None })
         };
-        let [set, get, pttl] = three(self.client.ask_all(&[set, self.get(), self.pttl()], self.limit)?)?;
+        let [set, get, pttl] = three(self.client.ask_all(&[set, self.on("GET"), self.on("PTTL")], self.limit)?)?;
         if let Value::Okay = refuse_error(set)? {
             return Ok(granted());
         }
@@ -176,7 +176,7 @@ impl Lock<'_> {
     }
 
     fn look(&mut self) -> Result<(LockState, Option<String>), PlainError> {
-        let question = [self.on("TYPE"), self.get(), self.pttl()];
+        let question = [self.on("TYPE"), self.on("GET"), self.on("PTTL")];
         let mut rounds = 0..ROUNDS;
         let [kind, get, pttl] = loop {
             let replies = three(self.client.ask_all(&question, self.limit).map_err(NoReply::of_read)?)?;
@@ -219,10 +219,7 @@ impl Lock<'_> {
             if reply::bytes(&found) != Some(asking::asked(asker).as_bytes()) {
                 return Ok(());
             }
-            let [begun, queued, done] = three(self.client.exec_on(&[delete], self.limit)?)?;
-            refuse_error(begun)?;
-            refuse_error(queued)?;
-            if let Value::Array(_) = refuse_error(done)? {
+            if self.exec(&[delete])?.is_some() {
                 return Ok(());
             }
         }
@@ -232,7 +229,7 @@ impl Lock<'_> {
     /// Compares and acts in one step: EXEC does nothing if another client touched the key since WATCH.
     fn transact(&mut self, claim: &Claim, change: Change) -> Result<Done, PlainError> {
         for _ in 0..ROUNDS {
-            let compare = [self.on("WATCH"), self.get(), self.pttl()];
+            let compare = [self.on("WATCH"), self.on("GET"), self.on("PTTL")];
             let [watched, get, pttl] = three(self.client.ask_all(&compare, self.limit).map_err(NoReply::of_read)?)?;
             refuse_error(watched)?;
             let value = refuse_error(get)?;
@@ -250,40 +247,32 @@ impl Lock<'_> {
                 (Change::Release, _) => self.on("DEL"),
             };
             // What is read behind the change arms the tracking of the key again (`pushes`).
-            let reads = (!matches!(change, Change::Release)).then(|| self.get());
+            let reads = (!matches!(change, Change::Release)).then(|| self.on("GET"));
             let acts: Vec<Cmd> = [act].into_iter().chain(reads).collect();
-            let mut replies = self.client.exec_on(&acts, self.limit)?.into_iter();
-            let mut next = || replies.next().unwrap_or(Value::Nil);
-            let (begun, queued) = (next(), next());
-            let done = replies.next_back().unwrap_or(Value::Nil);
-            refuse_error(begun)?;
-            // The key has moved to another server since WATCH, so nothing was done.
-            if redirects(&queued) || redirects(&done) {
-                continue;
-            }
-            refuse_error(queued)?;
-            match refuse_error(done)? {
-                Value::Array(results) => {
-                    let result = results.into_iter().next().unwrap_or(Value::Nil);
-                    if let Value::Int(1) = refuse_error(result)? {
-                        self.client.changes_are_known();
-                        return Ok(Done::Ours);
-                    }
-                }
-                // Touched in between: perhaps the key has just expired, so look again.
-                Value::Nil => {}
-                _ => return Err(PlainError::Unexpected(Unexpected::Shape)),
+            if let Some(result) = self.exec(&acts)?
+                && let Value::Int(1) = refuse_error(result)?
+            {
+                self.client.changes_are_known();
+                return Ok(Done::Ours);
             }
         }
         Err(busy())
     }
 
-    fn get(&self) -> Cmd {
-        self.on("GET")
-    }
-
-    fn pttl(&self) -> Cmd {
-        self.on("PTTL")
+    /// Executes commands, and returns the result of the first; none if nothing is done, because another client has touched
+    /// the key since WATCH, or it has expired or moved to another server.
+    fn exec(&mut self, acts: &[Cmd]) -> Result<Option<Value>, PlainError> {
+        let mut replies = self.client.exec_on(acts, self.limit)?;
+        if replies.iter().any(redirects) {
+            return Ok(None);
+        }
+        let done = replies.pop().unwrap_or(Value::Nil);
+        replies.into_iter().try_for_each(|begun_or_queued| refuse_error(begun_or_queued).map(drop))?;
+        match refuse_error(done)? {
+            Value::Array(results) => Ok(results.into_iter().next()),
+            Value::Nil => Ok(None),
+            _ => Err(PlainError::Unexpected(Unexpected::Shape)),
+        }
     }
 
     /// Returns a command on the key.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Server;
+use super::means::ScriptError;
 use super::reply::{self, Answer, Operation};
 use super::request::{RUNS, Request, Verb};
 use crate::error::{Error, ErrorKind};
@@ -73,8 +74,10 @@ impl Server {
     pub(super) fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
         let operation = Operation::to("read the history of", name);
         let needs = ("the history needs them", "--history");
-        let answer =
-            self.only_by_script(&operation, needs, |server| server.script(&operation, &Request::history(), limit))?;
+        let answer = match self.script(&operation, &Request::history(), limit) {
+            Err(ScriptError::Denied(_)) => return Err(self.without_scripts(&operation, needs)),
+            answer => answer?,
+        };
         let (Some(lines), Some(vanished)) = (answer.get("ended").and_then(reply::bytes), answer.list("vanished"))
         else {
             return Err(self.senseless(&operation));
