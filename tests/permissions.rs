@@ -300,6 +300,23 @@ fn without_scripts_what_is_somebody_elses_is_not_touched() {
 }
 
 #[test]
+fn without_scripts_and_transactions_nothing_is_changed() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
+    // The server calls the lack of EXEC an aborted transaction, which may pass.
+    for (missing, status) in [(" +multi", 77), (" +exec", 69), (" +watch", 77)] {
+        let user = User::who_may(&redis, missing.trim_start_matches(" +"), &NO_SCRIPTS.replace(missing, ""));
+        for verb in [&["renew", "job", "--ttl", "1h"][..], &["release", "job"]] {
+            let call = user.nxlock(verb.iter().copied().chain(["--server-timeout", "500ms"]));
+            call.env("NXLOCK_TOKEN", &token).run().exits(status);
+            assert_eq!(redis.value("lock:job").as_ref(), Some(&token), "{missing}");
+            assert!(redis.pttl("lock:job") <= 60_000, "{missing}");
+        }
+    }
+    redis.nxlock(["release", "job", &token]).run().exits(0);
+}
+
+#[test]
 fn users_with_and_without_scripts_exclude_each_other() {
     let redis = Redis::start();
     let without = User::who_may(&redis, "scriptless", NO_SCRIPTS);

@@ -205,12 +205,17 @@ impl Client {
         self.converse(connection, requests, limit)
     }
 
-    /// Does the same as one transaction. Returns the replies to MULTI, to each request, and to EXEC (Redis commands).
+    /// Does the same as one transaction. Returns the replies to MULTI, to each request, and to EXEC (Redis commands); only
+    /// the error if the server does not begin one, since it would execute the requests all the same.
     pub fn exec_on(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         // ASKING is valid until EXEC.
-        let before = if self.sent_there { vec![cmd("ASKING"), cmd("MULTI")] } else { vec![cmd("MULTI")] };
-        let all: Vec<Cmd> = before.iter().chain(requests).cloned().chain([cmd("EXEC")]).collect();
-        Ok(self.ask_on(&all, limit)?.split_off(before.len() - 1))
+        let begin = if self.sent_there { vec![cmd("ASKING"), cmd("MULTI")] } else { vec![cmd("MULTI")] };
+        let mut replies = self.ask_on(&begin, limit).map_err(NoReply::of_read)?.split_off(begin.len() - 1);
+        if !replies.iter().any(|reply| matches!(reply, Value::ServerError(_))) {
+            let rest: Vec<Cmd> = requests.iter().cloned().chain([cmd("EXEC")]).collect();
+            replies.extend(self.ask_on(&rest, limit)?);
+        }
+        Ok(replies)
     }
 
     /// Sends requests to a server that is importing the key's slot, with ASKING before each (Redis command ASKING).

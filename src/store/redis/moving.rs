@@ -182,7 +182,7 @@ impl Server {
                 let lasts = ttl.millis().saturating_mul(10).max(86_400_000);
                 let soon = limit.no_later_than(Moment::now() + asking::REPLY);
                 let _ = self.client.ask(cmd("PEXPIRE").arg(companion_key(&key, "fence")).arg(lasts), soon);
-                self.own(operation, &claim.token, &ttl_ms, limit);
+                self.own(operation, &claim.token, &ttl_ms, soon);
                 Renewed::Kept(Kept { asked_by: self.asker(claim, limit), ..kept })
             }
             longer => longer,
