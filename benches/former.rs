@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::handoff::{Guard, Scene, scene};
+use crate::handoff::{Guard, scene};
 use crate::rig::{
     Contestant, Figures, Server, Table, as_former, circumstances, command, former, measured, now, quick, rounds,
 };
@@ -45,6 +45,7 @@ pub fn measure() {
 struct Pair {
     this: Sum,
     former: Sum,
+    former_is_next: bool,
 }
 
 #[derive(Default)]
@@ -61,6 +62,18 @@ impl Sum {
 }
 
 impl Pair {
+    /// Lets both do something; each time another one is first, as the second finds warm caches.
+    fn both(&mut self, act: impl Fn(&mut Sum)) {
+        if self.former_is_next {
+            as_former(|| act(&mut self.former));
+            act(&mut self.this);
+        } else {
+            act(&mut self.this);
+            as_former(|| act(&mut self.former));
+        }
+        self.former_is_next = !self.former_is_next;
+    }
+
     /// Adds a row, less what the scene costs without nxlock.
     fn row(&self, table: &mut Table, name: &str, alone: &Sum) {
         let less = if alone.times.count() > 0 { alone.times.percentile(50) } else { 0.0 };
@@ -75,26 +88,30 @@ impl Pair {
 
 const HEADING: [&str; 7] = ["p50", "former ms", "this ms", "to former", "server: former µs", "this µs", "to former"];
 
+type Url = fn(&Server) -> String;
+
 /// Whole processes, as in the bench `overhead`: less the time of the command alone.
 fn runs(server: &Server, count: usize) {
-    let urls = [("TCP", server.tcp()), ("local", server.local())];
+    let places: [(&str, Url); 2] = [("TCP", Server::tcp), ("local", Server::local)];
     let calls =
-        urls.iter().flat_map(|(place, url)| KINDS.map(|(name, options)| (format!("{name}, {place}"), url, options)));
+        places.iter().flat_map(|(place, url)| KINDS.map(|(name, options)| (format!("{name}, {place}"), url, options)));
     let calls: Vec<_> = calls.collect();
     let pairs: Vec<RefCell<Pair>> = calls.iter().map(|_| RefCell::default()).collect();
     let alone = RefCell::new(Sum::default());
     let mut contestants: Vec<Contestant<'_>> =
         vec![Box::new(|| timed(server, &mut alone.borrow_mut(), || command(TRUE)))];
-    for ((_, url, options), pair) in calls.iter().zip(&pairs) {
+    for ((name, url, options), pair) in calls.iter().zip(&pairs) {
         let call = move || {
             let mut call = command(measured());
-            call.env("NXLOCK_SERVER", url).args(["run", "bench"]).args(*options).args(["--", TRUE]);
+            // The builds need not understand each other's keys and files.
+            let name = format!("{name}, {}", measured().display());
+            call.env("NXLOCK_SERVER", url(server))
+                .args(["run", &name.replace('/', "-")])
+                .args(*options)
+                .args(["--", TRUE]);
             call
         };
-        contestants.push(Box::new(move || timed(server, &mut pair.borrow_mut().this, call)));
-        contestants.push(Box::new(move || as_former(|| timed(server, &mut pair.borrow_mut().former, call))));
-        // Keys of another kind are in nobody's way.
-        contestants.push(Box::new(|| server.ask::<()>(&["FLUSHALL"])));
+        contestants.push(Box::new(move || pair.borrow_mut().both(|sum| timed(server, sum, call))));
     }
     rounds(count, &mut contestants);
     let mut table = Table::new(&HEADING);
@@ -118,16 +135,14 @@ fn timed(server: &Server, sum: &mut Sum, call: impl Fn() -> Command) {
 fn hand_offs(server: &Server, guards: &[Guard], waiters: usize, count: usize) {
     let pairs: Vec<RefCell<Pair>> = guards.iter().map(|_| RefCell::default()).collect();
     let apart = Duration::from_millis(if waiters == 1 { 0 } else { 20 });
-    let add = |sum: &mut Sum, seen: Scene| {
-        seen.latencies.into_iter().for_each(|latency| sum.times.add(latency));
-        sum.server += seen.server;
-    };
     let mut contestants: Vec<Contestant<'_>> = Vec::new();
     for (&guard, pair) in guards.iter().zip(&pairs) {
-        contestants.push(Box::new(move || add(&mut pair.borrow_mut().this, scene(server, guard, waiters, apart))));
-        contestants.push(Box::new(move || {
-            as_former(|| add(&mut pair.borrow_mut().former, scene(server, guard, waiters, apart)));
-        }));
+        let add = move |sum: &mut Sum| {
+            let seen = scene(server, guard, waiters, apart);
+            seen.latencies.into_iter().for_each(|latency| sum.times.add(latency));
+            sum.server += seen.server;
+        };
+        contestants.push(Box::new(move || pair.borrow_mut().both(add)));
     }
     rounds(count, &mut contestants);
     let mut table = Table::new(&HEADING);

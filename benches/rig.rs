@@ -24,7 +24,12 @@ static FORMER: AtomicBool = AtomicBool::new(false);
 /// Returns the measured program: the release build, or within [`as_former`] the earlier one.
 pub fn measured() -> OsString {
     let this = || env!("CARGO_BIN_EXE_nxlock").into();
-    if FORMER.load(Ordering::Relaxed) { former().unwrap_or_else(this) } else { this() }
+    if is_former() { former().unwrap_or_else(this) } else { this() }
+}
+
+/// Returns whether the earlier build is the measured one now.
+pub fn is_former() -> bool {
+    FORMER.load(Ordering::Relaxed)
 }
 
 /// Returns the path of an earlier build to compare with, from NXLOCK_BENCH_FORMER.

@@ -15,6 +15,7 @@ use redis::{Client, Connection, FromRedisValue, RedisResult, cmd};
 use tempfile::TempDir;
 
 use super::clock::pause;
+use super::is_former;
 
 pub struct Server {
     process: Child,
@@ -96,9 +97,10 @@ impl Server {
         format!("unix://{}", self.directory.path().join("s").display())
     }
 
-    /// Returns the URL of a directory: no server at all.
+    /// Returns the URL of a directory of the measured build: no server at all.
     pub fn local(&self) -> String {
-        format!("local:{}", self.directory.path().join("locks").display())
+        let directory = if is_former() { "locks.former" } else { "locks" };
+        format!("local:{}", self.directory.path().join(directory).display())
     }
 
     pub fn port(&self) -> u16 {
