@@ -39,10 +39,6 @@ pub trait Store: Send {
     /// After an `acquire` that was not granted, waits until it is worth retrying.
     fn pause(&mut self, limit: Limit<'_>) -> Woken;
 
-    /// Leaves the claim for another process to release. On return, no request is outstanding that could set the key
-    /// again.
-    fn leave(&mut self, _claim: &Claim) {}
-
     /// Returns the next of what is listed, in any order; a page may be empty, and `None` is the end. A lock may occur
     /// twice: the later status counts.
     fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error>;
@@ -62,12 +58,6 @@ pub trait Store: Send {
     /// If it cannot be opened. No command must begin then.
     fn command_file(&self) -> Result<Option<CommandFile>, Error> {
         Ok(None)
-    }
-
-    /// Has the store tell a holder at once what happens to its claim, as far as it can, until the connection ends. Returns
-    /// whether to renew now: something may have happened before, or the connection was lost by this.
-    fn listen(&mut self, _claim: &Claim, _limit: Limit<'_>) -> bool {
-        false
     }
 
     /// Returns what a holder is told at once, without waiting, and forgets it.
@@ -90,6 +80,8 @@ pub enum Op<'a> {
     Renew(&'a Claim, Ttl),
     LetEnd(&'a Claim, Ttl),
     Release(&'a Claim),
+    Leave(&'a Claim),
+    Listen(&'a Claim),
     Break(&'a LockName, &'a HolderId),
     Ask(&'a LockName, &'a Asker, Asking),
     Look(&'a LockName, Look<'a>),
@@ -102,6 +94,8 @@ pub enum Reply {
     Acquired(Acquired),
     Renewed(Renewed),
     Released(Released),
+    Left(()),
+    Listening(bool),
     Asked(()),
     Seen(LockStatus),
     History(Vec<Run>),
@@ -138,7 +132,7 @@ pub struct Watch<'a> {
     pub claim_fd: Option<RawFd>,
     /// A descriptor that is readable when [`Store::hear`] may have something, if there is one.
     pub news_fd: Option<BorrowedFd<'a>>,
-    /// [`Store::listen`] may be of use.
+    /// To listen may be of use.
     pub may_listen: bool,
     /// The server that has the lock is only about to become responsible for it, as its last answer showed: if the cluster
     /// calls the move off, the lock is lost without a word.
@@ -265,6 +259,20 @@ impl dyn Store + '_ {
     /// If they come from a replica that does not hear from its master: they may be of any age.
     pub fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
         reply!(self.step(Op::Doubts, limit), Doubts)
+    }
+
+    /// Leaves the claim for another process to release. On return, no request is outstanding that could set the key
+    /// again.
+    pub fn leave(&mut self, claim: &Claim) {
+        // Nothing that could fail is waited for.
+        let _ = self.step(Op::Leave(claim), Limit::NONE);
+    }
+
+    /// Has the store tell a holder at once what happens to its claim, as far as it can, until the connection ends. Returns
+    /// whether to renew now: something may have happened before, or the connection was lost by this.
+    pub fn listen(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
+        // What fails is that nothing is told.
+        matches!(self.step(Op::Listen(claim), limit), Ok(Reply::Listening(true)))
     }
 }
 

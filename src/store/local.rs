@@ -370,6 +370,8 @@ impl Store for Local {
             Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
+            Op::Leave(_) => Reply::Left(()),
+            Op::Listen(_) => Reply::Listening(false),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
             Op::Look(name, _) => Reply::Seen(self.look_at(name, limit)?),

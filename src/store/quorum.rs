@@ -425,6 +425,20 @@ impl Quorum {
         names.dedup();
         Ok(names)
     }
+
+    fn leave(&mut self, claim: &Claim) {
+        if let Some(mut fanout) = self.fanout.take() {
+            fanout.close();
+            fanout.put(&Request::Leave(claim.clone()), Moment::now(), |_| true);
+        }
+    }
+
+    /// Asks each server, and waits for none: one that has begun to tell is news.
+    fn listen(&mut self, claim: &Claim, limit: Limit<'_>) {
+        if let Some(fanout) = &mut self.fanout {
+            fanout.put(&Request::Listen(claim.clone()), limit.until, |_| true);
+        }
+    }
 }
 
 impl Store for Quorum {
@@ -434,6 +448,14 @@ impl Store for Quorum {
             Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
+            Op::Leave(claim) => {
+                self.leave(claim);
+                Reply::Left(())
+            }
+            Op::Listen(claim) => {
+                self.listen(claim, limit);
+                Reply::Listening(false)
+            }
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, ..) => {
                 let action = format!("cannot ask for \"{name}\"");
@@ -447,13 +469,6 @@ impl Store for Quorum {
 
     fn pause(&mut self, limit: Limit<'_>) -> Woken {
         limit.rest(self.contention.at, &[])
-    }
-
-    fn leave(&mut self, claim: &Claim) {
-        if let Some(mut fanout) = self.fanout.take() {
-            fanout.close();
-            fanout.put(&Request::Leave(claim.clone()), Moment::now(), |_| true);
-        }
     }
 
     fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
@@ -472,14 +487,6 @@ impl Store for Quorum {
 
     fn probe(&mut self, _limit: Limit<'_>) -> Result<Probed, Error> {
         Ok(check::probe(&self.endpoints, &self.prefix, self.timeout))
-    }
-
-    /// Asks each server, and waits for none: one that has begun to tell is news.
-    fn listen(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
-        if let Some(fanout) = &mut self.fanout {
-            fanout.put(&Request::Listen(claim.clone()), limit.until, |_| true);
-        }
-        false
     }
 
     fn hear(&mut self) -> Heard {

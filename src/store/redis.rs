@@ -403,6 +403,8 @@ impl Store for Server {
             Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
+            Op::Leave(_) => Reply::Left(()),
+            Op::Listen(claim) => Reply::Listening(self.listen_for(claim, limit)),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, Asking::ToGiveUp) => Reply::Asked(self.ask_to_give_up(name, asker, limit)?),
             Op::Ask(name, asker, Asking::NoMore) => Reply::Asked(self.ask_no_more(name, asker, limit)?),
@@ -431,10 +433,6 @@ impl Store for Server {
 
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error> {
         check::probe(self, limit)
-    }
-
-    fn listen(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
-        self.listen_for(claim, limit)
     }
 
     fn hear(&mut self) -> Heard {

@@ -236,7 +236,7 @@ impl Node {
                 Answer::Seen(status.state, token)
             }
             Request::Listen(claim) => {
-                let is_news = self.server.listen(claim, limit);
+                let is_news = self.server.listen_for(claim, limit);
                 Answer::Heard(if is_news { Heard::News } else { Heard::Nothing })
             }
             Request::Names => Answer::Names((&mut self.server as &mut dyn Store).names(limit)?),

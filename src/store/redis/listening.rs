@@ -40,7 +40,7 @@ impl Listening {
 impl Server {
     /// Asks the server that replied last to tell this holder things unasked, unless it does. Returns whether to renew now:
     /// something may have happened before, or the connection was lost.
-    pub(super) fn listen_for(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
+    pub fn listen_for(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         if !self.listening.may_be_tried() {
             return false;
         }
