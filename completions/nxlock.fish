@@ -175,7 +175,11 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s v -l verbose -
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s V -l version -d 'Print version'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l watch -d 'Keep the view live: refresh it every D' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l limit -d 'Show at most N runs of each lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l key -d 'Use KEY, without prefix, in place of NAME' -r -f
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l max-age -d 'Alarm if the last success is older than D' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l max-held -d 'Alarm if a lock is held for more than D' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l max-waiting -d 'Alarm if more than N wait for a lock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s s -l server -d 'Server that keeps the locks' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l prefix -d 'Prefix of the locks\' keys' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l config -d 'Read the configuration only from FILE' -r -F
@@ -189,6 +193,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l color -d 'Use c
 always\t''
 never\t''"
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l history -d 'Show recorded runs: who, when, how long, how they ended'
+complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l metrics -d 'Print OpenMetrics text, for Prometheus'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -l json -d 'Print the answer as one JSON document'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s q -l quiet -d 'Report only errors'
 complete -c nxlock -n "__fish_nxlock_using_subcommand status" -s v -l verbose -d 'Report each step, with the time elapsed'

@@ -3,6 +3,7 @@
 //! Help, completions and manual pages are generated from this one definition (`cli/docs.rs`), so each text below is
 //! written for all three. Parsing touches neither the network nor a file.
 
+mod alarm;
 mod brief;
 pub mod config;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::lock::{HolderId, Key, KnownAs, LockName, Supersedes, Ttl};
 use crate::store::Durability;
 use crate::supervise::{Descendants, OnLost};
 
+pub use alarm::AlarmArgs;
 pub use event_args::EventArgs;
 pub use global::{DEFAULT_PREFIX, GlobalArgs, SETTINGS, given};
 pub use lost::LostSignal;
@@ -385,6 +387,8 @@ pub struct Release {
 #[command(after_long_help = text::STATUS_HELP)]
 #[command(
     override_usage = "nxlock status [OPTIONS] [NAME]...\n       nxlock status [OPTIONS] --history [NAME]...\n       \
+                      nxlock status [OPTIONS] --max-age D [NAME]...\n       \
+                      nxlock status [OPTIONS] --metrics [NAME]...\n       \
                       nxlock status [OPTIONS] --key KEY"
 )]
 pub struct Status {
@@ -403,6 +407,16 @@ pub struct Status {
     #[arg(long, conflicts_with = "watch")]
     pub history: bool,
 
+    /// Show at most N runs of each lock.
+    #[arg(long, value_name = "N", requires = "history", value_parser = clap::value_parser!(u16).range(1..))]
+    pub limit: Option<u16>,
+
+    /// Print OpenMetrics text, for Prometheus.
+    ///
+    /// It has holders, waiters, leases and recorded runs. See METRICS in nxlock-status(1).
+    #[arg(long, conflicts_with_all = ["watch", "history", "json", "key"])]
+    pub metrics: bool,
+
     /// Locks to show.
     #[arg(value_name = "NAME", action = ArgAction::Append, value_hint = ValueHint::Other)]
     pub names: Vec<LockName>,
@@ -410,6 +424,9 @@ pub struct Status {
     /// Use KEY, without prefix, in place of NAME.
     #[arg(long, value_name = "KEY", value_hint = ValueHint::Other, conflicts_with = "names")]
     pub key: Option<Key>,
+
+    #[command(flatten)]
+    pub alarm: AlarmArgs,
 }
 
 /// Check whether the server is fit to keep locks.

@@ -19,6 +19,7 @@ use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SETTINGS, Verb, given
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, Token};
+use crate::report::alarm::Alarm;
 use crate::report::{Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
@@ -54,6 +55,9 @@ impl Outcome {
             (Report::Failed(failed), _) => failed,
             // A reader that has left is no failure.
             _ if error.kind() == io::ErrorKind::BrokenPipe => return None,
+            (Report::Alarm(_), _) => {
+                return Some(Report::Alarm(Alarm::unknown(&Error::internal("cannot write to stdout", error))));
+            }
             _ => Error::internal("cannot write to stdout", error),
         }))
     }
@@ -64,7 +68,7 @@ pub fn perform(cli: &Cli, settings: Result<Settings, Error>) -> Outcome {
     let global = &cli.global;
     let settings = match settings {
         Ok(settings) => settings,
-        Err(error) => return Report::Failed(error).into(),
+        Err(error) => return as_alarm(cli, Report::Failed(error)).into(),
     };
     warn_of_a_password(global);
     let outcome = match &cli.verb {
@@ -76,9 +80,23 @@ pub fn perform(cli: &Cli, settings: Result<Settings, Error>) -> Outcome {
         Verb::Check(_) => Ok(check::check(global, settings).into()),
     };
     let outcome = outcome.unwrap_or_else(|error| Report::Failed(explain(error)).into());
+    let outcome = Outcome { report: as_alarm(cli, outcome.report), ..outcome };
     notify::concluded(&outcome.report);
     log::urgent(false);
     outcome
+}
+
+/// Returns a report; a failure, unless it is one of usage, as what it means to who asked for an alarm: that nothing is
+/// known.
+fn as_alarm(cli: &Cli, report: Report) -> Report {
+    match (&cli.verb, report) {
+        (Verb::Status(status), Report::Failed(error))
+            if status.alarm.limits().are_given() && error.kind != ErrorKind::Usage =>
+        {
+            Report::Alarm(Alarm::unknown(&error))
+        }
+        (_, report) => report,
+    }
 }
 
 /// Warns of a password in argv, which every user of this machine can read while nxlock runs. Only on a terminal: a log
@@ -130,6 +148,8 @@ struct Wants {
     goes_first: bool,
     /// To ask a holder to give up.
     asks: bool,
+    /// To know who waits.
+    counts_waiters: bool,
     /// The option that asks for a record of runs, or for what was recorded.
     records: Option<&'static str>,
 }
@@ -146,6 +166,7 @@ impl Wants {
             (self.supersedes, Feature::Superseding, "--supersede"),
             (self.goes_first, Feature::Order, "--first"),
             (self.asks, Feature::Asking, "--ask"),
+            (self.counts_waiters, Feature::Queue, "--max-waiting"),
             (self.records.is_some(), Feature::Recording, self.records.unwrap_or_default()),
         ];
         wanted.into_iter().filter(|(is_wanted, ..)| *is_wanted).map(|(_, feature, option)| (feature, option)).collect()
@@ -201,7 +222,7 @@ fn lacking(feature: Feature) -> (&'static str, &'static str) {
         Feature::Disk => ("there is no one disk that could have a lock", "leave it out, or name one server"),
         Feature::Setnx => ("no SETNX client keeps a lock there", "leave it out, or name the server of those clients"),
         Feature::Sharing => ("a majority of several servers cannot agree on who shares a lock", one_server),
-        Feature::Superseding | Feature::Order => ("several servers have no queue", one_server),
+        Feature::Queue | Feature::Superseding | Feature::Order => ("several servers have no queue", one_server),
         Feature::Asking => {
             ("several servers have no place where a holder could be asked", "ask its user, or use --break")
         }
@@ -234,7 +255,7 @@ pub fn names(global: &GlobalArgs, limit: Limit<'_>) -> Result<Vec<LockName>, Err
 /// If the store cannot tell.
 pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyhow::Result<Vec<HolderId>> {
     let (lock, prefix) = named(global, lock)?;
-    let status = open(global, prefix, Wants::default())?.look(&lock.name, Look::All, limit)?;
+    let status = open(global, prefix, Wants::default())?.look(&lock.name, Look::Holders, limit)?;
     Ok(status.state.holders().map(|holder| holder.id.clone()).collect())
 }
 

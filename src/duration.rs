@@ -64,6 +64,16 @@ pub fn span(duration: Duration) -> String {
     humantime::format_duration(precise).to_string()
 }
 
+/// Formats a duration by its largest unit, as for how long ago something was: `45s`, `12m`, `31h`, `5d`.
+pub fn coarse(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 0..120 => format!("{seconds}s"),
+        seconds @ 120..7200 => format!("{}m", seconds / 60),
+        seconds @ 7200..172_800 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86400),
+    }
+}
+
 /// Returns a random duration between half and one and a half of `about`.
 pub fn jittered(about: Duration) -> Duration {
     // Without random bits there is no jitter, which does no harm.
@@ -90,6 +100,15 @@ mod tests {
         assert!(!parse("5M\u{1b}[31m").unwrap_err().contains('\u{1b}'));
         for bad in ["", "-5s", "1m30", "forever", "99999y"] {
             assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_age_has_one_unit() {
+        for (seconds, text) in
+            [(0, "0s"), (119, "119s"), (120, "2m"), (111_600, "31h"), (172_800, "2d"), (864_000, "10d")]
+        {
+            assert_eq!(coarse(Duration::from_secs(seconds)), text);
         }
     }
 

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use nix::sys::signal::Signal;
 
 use crate::error::ErrorKind;
+use crate::report::alarm::Verdict;
 use crate::report::{Answer, Ending, Ran, Report};
 use crate::signals::die_of;
 
@@ -26,9 +27,18 @@ pub enum Exit {
 impl From<&Report> for Exit {
     fn from(report: &Report) -> Exit {
         Exit::Status(match report {
-            Report::Acquired(_) | Report::Renewed(_) | Report::Released(_) | Report::Histories(_) | Report::Watched => {
-                0
-            }
+            Report::Acquired(_)
+            | Report::Renewed(_)
+            | Report::Released(_)
+            | Report::Histories(_)
+            | Report::Metrics(..)
+            | Report::Watched => 0,
+            // As plug-ins of Nagios.
+            Report::Alarm(alarm) => match alarm.verdict() {
+                Verdict::Fine => 0,
+                Verdict::Critical => 2,
+                Verdict::Unknown => 3,
+            },
             Report::Status(rows) if rows.named && rows.rows.iter().any(|row| row.status.is_unknown()) => UNREACHABLE,
             Report::Status(rows) => u8::from(rows.named && rows.rows.iter().any(|row| row.status.is_free())),
             Report::Checked(checked) => match checked.obstacle() {

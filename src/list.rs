@@ -1,6 +1,5 @@
 //! Polls the locks asked about: those named, or all that exist.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -56,14 +55,13 @@ impl Subject {
         named.iter().map(row).collect()
     }
 
-    /// Returns the recorded runs of a lock, the last that was granted the lock first.
+    /// Returns the recorded runs of a lock.
     ///
     /// # Errors
     /// If they cannot be read.
     pub fn history(&self, store: &mut dyn Store, lock: &Named) -> Result<History, Error> {
-        let mut runs = retry::insist(self.timeout, |limit| store.history(&lock.name, limit))?;
-        runs.sort_by_key(|run| Reverse(run.granted));
-        Ok(History { lock: lock.clone(), runs })
+        let recorded = retry::insist(self.timeout, |limit| store.history(&lock.name, limit))?;
+        Ok(History { lock: lock.clone(), recorded })
     }
 
     /// Returns those of the locks asked about, in the same order, and warnings about all of them; of all locks, the
@@ -85,11 +83,13 @@ impl Subject {
         while let Some(page) = retry::insist(self.timeout, |limit| store.page(Listed::Histories, &mut cursor, limit))? {
             names.extend(page.into_iter().map(|(name, _)| name));
         }
+        let mut names: Vec<LockName> = names.into_iter().collect();
+        names.sort_by(LockName::compare);
         let (mut histories, mut unread) = (Vec::new(), Vec::new());
         for name in &names {
             match self.history(store, &Named::new(name, &self.prefix)) {
-                // Of some, no run has ended yet.
-                Ok(history) if history.runs.is_empty() => {}
+                // All of them have been forgotten since.
+                Ok(history) if history.recorded.is_empty() => {}
                 Ok(history) => histories.push(history),
                 // One that is damaged does not hide the others.
                 Err(error) if !error.is_retryable() => unread.push(error),
@@ -110,8 +110,8 @@ impl Subject {
         let mut all: BTreeMap<LockName, LockStatus> = BTreeMap::new();
         while let Some(page) = retry::insist(self.timeout, |limit| store.page(Listed::Locks, &mut cursor, limit))? {
             for (name, status) in page {
-                // A lock released since it was listed leaves the list.
-                match status.filter(|status| !status.is_free()) {
+                // A lock released since it was listed leaves the list, unless there is more to say of it.
+                match status.filter(|status| !status.is_free() || status.has_record()) {
                     None => all.remove(&name),
                     Some(status) => all.insert(name, status),
                 };
@@ -119,6 +119,8 @@ impl Subject {
             found(all.len());
         }
         let row = |(name, status)| Row { lock: Named::new(&name, &self.prefix), status };
-        Ok(all.into_iter().map(row).collect())
+        let mut rows: Vec<Row> = all.into_iter().map(row).collect();
+        rows.sort_by(|a, b| a.lock.name.compare(&b.lock.name));
+        Ok(rows)
     }
 }

@@ -9,13 +9,14 @@ mod sharing;
 mod token;
 pub mod words;
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 pub use key::{Key, companion_key};
-pub use run::{Recording, Run, RunCount, RunEnd, RunOutcome};
+pub use run::{Recorded, Recording, Run, RunCount, RunEnd, RunOutcome, RunUnderWay};
 pub use setnx::{BesideSetnx, Legacy};
 pub use sharing::{Share, Shares, Sharing, Slot, SlotCount};
 pub use token::{HELD, HolderId, KnownAs, Owner, Supersedes, Terms, Token, Told, Upkeep};
@@ -35,6 +36,11 @@ pub struct LockName(String);
 impl LockName {
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Compares names as people count: `job-2` comes before `job-10`.
+    pub fn compare(&self, other: &LockName) -> Ordering {
+        text::natural(&self.0, &other.0)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Prints a report: a sentence, a table, a JSON document, or assignments for a shell. Owns stdout.
 
+mod alarm;
 pub mod history;
 mod human;
 pub mod json;
+mod metrics;
 pub mod progress;
 pub mod status;
 mod table;
@@ -76,6 +78,9 @@ fn without_password(word: &str) -> String {
 pub fn complain(report: &Report, as_json: bool) {
     match json::document(report) {
         Some(document) if as_json => log::document(&document),
+        _ if matches!(report, Report::Alarm(_)) => {
+            log::error(format_args!("{}", human::stdout(report).unwrap_or_default().trim_end()));
+        }
         _ => human::stderr(report),
     }
 }
@@ -125,11 +130,6 @@ pub fn show_again(report: &Report, as_json: bool, is_first: bool, has_doubts: bo
         }
         report => show(report, as_json),
     }
-}
-
-/// Returns whether reports go to a terminal: then they may say more.
-pub fn is_for_a_terminal() -> bool {
-    human::columns().is_some()
 }
 
 fn write(text: &str) -> io::Result<()> {

@@ -1,5 +1,7 @@
 //! The outcome of a command, as one value. `output` knows what it looks like, `exit` its status.
 
+pub mod alarm;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -10,10 +12,11 @@ use nix::sys::signal::Signal;
 
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    Fence, Holder, Key, LockName, LockState, Lost, Prefix, Run, RunEnd, Sharing, Slot, Token, Told, Ttl,
+    Fence, Holder, Key, LockName, LockState, Lost, Prefix, Recorded, Run, RunEnd, Sharing, Slot, Token, Told, Ttl,
 };
 use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 use crate::text;
+use alarm::Alarm;
 
 pub enum Report {
     Acquired(Acquired),
@@ -24,6 +27,9 @@ pub enum Report {
     NotYours(NotYours),
     Status(StatusRows),
     Histories(Vec<History>),
+    /// The locks asked about, for a monitoring system that judges them itself.
+    Metrics(Vec<Row>, Prefix),
+    Alarm(Alarm),
     /// The user ended `status --watch`.
     Watched,
     Checked(Checked),
@@ -174,8 +180,6 @@ pub struct StatusRows {
     pub named: bool,
     /// Options with which another command line means the same locks.
     pub options: String,
-    /// The last recorded run of the only lock, if somebody is to read of it.
-    pub last: Option<Run>,
     /// Warnings about all rows.
     pub doubts: Vec<String>,
 }
@@ -185,10 +189,21 @@ pub struct Row {
     pub status: LockStatus,
 }
 
-/// The recorded runs of a lock, the last first.
+/// The recorded runs of a lock.
 pub struct History {
     pub lock: Named,
-    pub runs: Vec<Run>,
+    pub recorded: Recorded,
+}
+
+impl History {
+    /// Returns what a reader who expects runs should know.
+    pub fn warning(&self) -> Option<&'static str> {
+        match (self.recorded.is_empty(), self.recorded.over.is_empty()) {
+            (true, _) => Some("no run is recorded: the name is misspelt, or no run was started with --record"),
+            (false, true) => Some("no run that is recorded has ended"),
+            (false, false) => None,
+        }
+    }
 }
 
 /// A setting that differs from its built-in default, or that `check` always shows.

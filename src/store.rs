@@ -18,7 +18,9 @@ use crate::clock::Moment;
 use crate::descriptors::CommandFile;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Asker, Claim, HolderId, Lease, LockName, LockState, Owner, Run, StateKind, Terms, Told, Ttl};
+use crate::lock::{
+    Asker, Claim, HolderId, Lease, LockName, LockState, Owner, Recorded, Run, StateKind, Terms, Told, Ttl,
+};
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
 
@@ -97,17 +99,17 @@ pub enum Reply {
     Left(()),
     Listening(bool),
     Asked(()),
-    Seen(LockStatus),
-    History(Vec<Run>),
+    Seen(Box<LockStatus>),
+    History(Recorded),
     Doubts(Vec<String>),
 }
 
 /// What to look at.
 #[derive(Clone, Copy)]
 pub enum Look<'a> {
-    /// The holders and the waiters.
+    /// The holders, the waiters, and the last recorded runs.
     All,
-    /// The same; the holder known as this is listed even where there are more than are listed.
+    /// The holders and the waiters; the holder known as this is listed even where there are more than are listed.
     Holder(&'a HolderId),
     /// The holders, for people to read.
     Holders,
@@ -116,7 +118,7 @@ pub enum Look<'a> {
 /// What a store can list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
-    /// All locks, with their status.
+    /// All locks, with their status; a free one may be listed, and is if it has recorded runs.
     Locks,
     /// The names of all locks.
     Names,
@@ -170,6 +172,8 @@ pub enum Feature {
     /// A key shared with old `SETNX` clients.
     Setnx,
     Sharing,
+    /// A queue of waiters.
+    Queue,
     Superseding,
     /// Waiters that are ahead of the others.
     Order,
@@ -232,7 +236,7 @@ impl dyn Store + '_ {
 
     /// Returns the holders and the waiters of a lock, or some of them.
     pub fn look(&mut self, name: &LockName, what: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        reply!(self.step(Op::Look(name, what), limit), Seen)
+        reply!(self.step(Op::Look(name, what), limit), Seen).map(|seen| *seen)
     }
 
     /// Returns the names of all locks, sorted.
@@ -247,8 +251,8 @@ impl dyn Store + '_ {
         Ok(names)
     }
 
-    /// Returns the recorded runs of a lock that have ended, or vanished, in any order.
-    pub fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
+    /// Returns the recorded runs of a lock.
+    pub fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Recorded, Error> {
         reply!(self.step(Op::History(name), limit), History)
     }
 
@@ -352,10 +356,14 @@ pub enum Released {
     Lost(LockState),
 }
 
-/// The status of a lock: its state and its queue.
+/// The status of a lock: its state, its queue and its recorded runs.
 pub struct LockStatus {
     pub state: LockState,
     pub queue: Vec<Waiter>,
+    /// False if nobody tells who waits: a server that runs no scripts, and several servers, have no queue.
+    pub knows_waiters: bool,
+    /// None if they are not known, or nobody has asked for them.
+    pub recorded: Option<Recorded>,
 }
 
 /// A waiter of a lock, for people to read.
@@ -372,6 +380,11 @@ pub struct Waiter {
 impl LockStatus {
     pub fn is_free(&self) -> bool {
         self.state.kind == StateKind::Free
+    }
+
+    /// Returns whether runs are recorded beside the lock.
+    pub fn has_record(&self) -> bool {
+        self.recorded.as_ref().is_some_and(|recorded| !recorded.is_empty())
     }
 
     /// Returns whether the state could not be determined.

@@ -2,6 +2,7 @@
 //! times.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -79,6 +80,33 @@ pub fn shortened(text: &str, columns: usize) -> Cow<'_, str> {
         (true, _) => text.into(),
         (false, 0) => "".into(),
         (false, _) => format!("{}…", cut(text, columns - 1)).into(),
+    }
+}
+
+/// Compares texts as people count: numbers in them by their value.
+pub fn natural(a: &str, b: &str) -> Ordering {
+    let (mut left, mut right) = (a, b);
+    loop {
+        let number = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+        let order = match (number(left), number(right)) {
+            (0, _) | (_, 0) => {
+                let (first, second) = (left.chars().next(), right.chars().next());
+                let Some(length) = first.map(char::len_utf8).filter(|_| first == second) else {
+                    return first.cmp(&second).then_with(|| a.cmp(b));
+                };
+                (left, right) = (&left[length..], &right[length..]);
+                continue;
+            }
+            (first, second) => {
+                let value = |text: &str| (text.len(), text.to_owned());
+                let (one, other) = (left[..first].trim_start_matches('0'), right[..second].trim_start_matches('0'));
+                (left, right) = (&left[first..], &right[second..]);
+                value(one).cmp(&value(other))
+            }
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
     }
 }
 
@@ -194,6 +222,16 @@ mod tests {
         assert_eq!(shortened("日本語", 5), "日本…");
         assert_eq!(shortened("日本語", 6), "日本語");
         assert_eq!(shortened("abc", 0), "");
+    }
+
+    #[test]
+    fn numbers_in_names_count() {
+        let mut names =
+            ["job-10", "job-9", "job", "job-09", "10", "9", "a", "job-9a", "", "99999999999999999999999", "é2", "é10"];
+        names.sort_by(|a, b| natural(a, b));
+        let expected =
+            ["", "9", "10", "99999999999999999999999", "a", "job", "job-09", "job-9", "job-9a", "job-10", "é2", "é10"];
+        assert_eq!(names, expected);
     }
 
     #[test]

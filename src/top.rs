@@ -72,7 +72,7 @@ impl LiveView {
         let mut rest_of_a_key = Moment::NEVER;
         loop {
             if self.asked.is_none() && self.next.passed() {
-                self.tasks.send(Task::Look(self.model.opened().cloned()));
+                self.tasks.send(Task::Look);
                 self.asked = Some(Moment::now());
             }
             let is_begun = self.model.is_begun();
@@ -133,9 +133,9 @@ impl LiveView {
     fn read(&mut self, update: Update) -> anyhow::Result<Option<Report>> {
         match update {
             Update::Listing(found) => self.model.listing(found),
-            Update::Seen(seen, history) => {
+            Update::Seen(seen) => {
                 self.looked();
-                self.model.seen(seen, history);
+                self.model.seen(seen);
             }
             Update::Error(error) if !self.model.has_been_seen() => return Err(error.into()),
             Update::Error(error) => {
@@ -160,13 +160,7 @@ impl LiveView {
     }
 
     fn press(&mut self, key: keys::Key) -> Option<Report> {
-        let before = self.model.opened().cloned();
-        let effect = self.model.press(key);
-        // Its history is still to be read.
-        if self.model.opened().is_some_and(|opened| Some(opened) != before.as_ref()) {
-            self.next = Moment::now();
-        }
-        match effect {
+        match self.model.press(key) {
             Effect::Nothing => {}
             Effect::Quit => return Some(Report::Watched),
             Effect::Do(action, lock, id) => self.tasks.send(Task::Do(action, lock, id)),

@@ -160,6 +160,8 @@ every_kind! {
             a_name_that_stays_locked_is_recorded_when_its_command_ends
             each_of_several_holders_has_its_record
             the_histories_of_all_locks_are_listed
+            a_run_under_way_is_the_first_line_of_a_history
+            what_is_wrong_has_a_status_and_a_line_of_its_own
             a_run_that_goes_on_without_its_lock_has_not_done_it
             a_share_that_was_lost_has_not_done_it
             a_command_that_was_told_to_stop_and_says_that_it_succeeded_has

@@ -73,6 +73,8 @@ fn a_key_of_another_type_is_named_and_keeps_no_lock_from_its_release() {
     redis.nxlock(["status", "--history", "job"]).run().exits(78).says(RUNS);
     redis.nxlock(["status", "job"]).run().exits(1);
     redis.nxlock(["run", "job", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    let unknown = redis.nxlock(["status", "job", "--max-age", "1h"]).run().exits(3).says_nothing().text();
+    assert!(unknown.starts_with("UNKNOWN: job may not have succeeded: ") && unknown.contains(RUNS), "{unknown}");
     redis.delete(RUNS);
 }
 
@@ -170,20 +172,22 @@ fn a_user_who_may_not_look_at_the_runs_records_them() {
     assert_eq!(outcomes(&redis), ["done", "done", "done"]);
     let denied = Nxlock::new(["status", "--history", "job"]).env("NXLOCK_SERVER", &url).run().exits(77);
     denied.says("PERMISSIONS");
+    // They see who holds it all the same, and not that it is fine.
+    let call = |words: &[&str]| Nxlock::new(words).env("NXLOCK_SERVER", &url).run();
+    assert_eq!(call(&["--json", "status", "job"]).exits(1).json()[0]["last_success"], Value::Null);
+    let unknown = call(&["status", "job", "--max-age", "1h"]).exits(3).says_nothing().text();
+    assert!(unknown.contains("may not have succeeded"), "{unknown}");
 }
 
 #[test]
-fn a_first_run_under_way_is_no_history_yet() {
+fn a_first_run_under_way_has_not_ended() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &["--record"]);
-    redis.nxlock(["status", "--history"]).run().exits(0).prints("").says_nothing();
-    assert_eq!(redis.nxlock(["status", "--history", "--json"]).run().exits(0).json(), serde_json::json!([]));
-    redis
-        .nxlock(["status", "--history", "job"])
-        .run()
-        .exits(0)
-        .prints("")
-        .says("no run of \"job\" is recorded that has ended");
+    let table = redis.nxlock(["status", "--history"]).run().exits(0).says("no run that is recorded has ended").text();
+    assert!(table.lines().count() == 2 && table.contains("running"), "{table}");
+    let document = redis.nxlock(["status", "--history", "--json"]).run().exits(0).says_nothing().json();
+    assert_eq!(document[0]["history"], serde_json::json!([]));
+    redis.nxlock(["status", "job", "--max-age", "1h"]).run().exits(3).says_nothing();
     holder.leaves();
     assert!(redis.nxlock(["status", "--history"]).run().exits(0).text().contains("done"));
 }
@@ -582,7 +586,12 @@ fn a_terminal_shows_the_last_run_and_the_live_view_all_of_them_in_local_time() {
     let zone = |call: Nxlock| call.env("TZ", "XYZ-05:30");
     let mut terminal = Terminal::start(zone(redis.nxlock(["status", "job"])));
     let shown = terminal.shows(": weekly");
-    assert!(shown.contains(" failed with 3 after ") && shown.contains(" +0530 by "), "{shown}");
+    assert!(
+        shown.contains(" failed with 3 ") && shown.contains(" ago after ") && shown.contains(" +0530 by "),
+        "{shown}"
+    );
+    terminal.shows("success");
+    terminal.shows(": monthly");
     terminal.exits(1);
     let mut terminal = Terminal::start(zone(redis.nxlock(["status", "--history", "job"])));
     let shown = terminal.shows("monthly");

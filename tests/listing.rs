@@ -54,7 +54,8 @@ fn ten_thousand_locks_are_asked_for_in_many_short_questions() {
     for (command, count) in &asked {
         assert!(*count <= 2 * MANY, "{command}: {asked:?}");
     }
-    for whole in ["keys", "mget", "hgetall", "sort"] {
+    // And the recorded runs, of which there are never many.
+    for whole in ["keys", "mget", "sort"] {
         assert!(!asked.contains_key(whole), "{asked:?}");
     }
     let names: Vec<&str> = text.lines().skip(1).map(|line| &line[..9]).collect();

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
+/// `status` for monitoring: alarms and metrics.
+mod alarms;
 /// What verbs report when some of their requests never reached the server.
 mod answers;
 /// Which module of `src` may import which.

@@ -29,8 +29,22 @@ fn is_holder(holder: &Value) {
     assert_eq!((date.len(), rest.len(), rest.ends_with('Z')), (10, 13, true), "RFC 3339 with milliseconds: {since}");
 }
 
-const ROW: [&str; 12] =
-    ["name", "key", "state", "holder", "holders", "taken", "slots", "ttl_ms", "fence", "queue", "legacy", "warnings"];
+const ROW: [&str; 14] = [
+    "name",
+    "key",
+    "state",
+    "holder",
+    "holders",
+    "taken",
+    "slots",
+    "ttl_ms",
+    "fence",
+    "queue",
+    "legacy",
+    "last_success",
+    "last_failure",
+    "warnings",
+];
 
 #[test]
 fn status_documents_have_their_fields() {

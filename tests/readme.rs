@@ -157,7 +157,7 @@ fn a_lock_taken_by_hand() {
 
 #[test]
 fn a_cron_job_runs_on_one_host() {
-    let [crontab, once_a_night] = under("cron", "crontab");
+    let [crontab, once_a_night, alarm] = under("cron", "crontab");
     let redis = Redis::start();
     let directory = workplace();
     let job = crontab.lines().find(|line| !line.contains("NXLOCK_SERVER=") && !line.starts_with("PATH=")).unwrap();
@@ -174,6 +174,12 @@ fn a_cron_job_runs_on_one_host() {
         shell(&redis, directory.path(), &command).run().exits(0).says_nothing();
     }
     assert_eq!(ran(directory.path()), "nightly-import nightly\n".repeat(2));
+    // It has succeeded, and nothing is mailed.
+    let command = alarm.split_whitespace().skip(5).collect::<Vec<_>>().join(" ");
+    shell(&redis, directory.path(), &command).run().exits(0).prints("").says_nothing();
+    redis.delete("{lock:nightly}:runs");
+    let mailed = shell(&redis, directory.path(), &command).run().exits(0).says_nothing().text();
+    assert!(mailed.starts_with("UNKNOWN: nightly has no recorded run"), "{mailed}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::Command;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::alarms;
 use crate::readme::{put, ran, shell, workplace};
 use crate::support::turns::queue_of;
 use crate::support::{Nxlock, Redis, Running, eventually, may_unshare, name_of, program};
@@ -68,6 +69,116 @@ fn a_nightly_job_is_done_by_the_first_host_that_can() {
     assert_eq!(ran(directory.path()), "nightly-import nightly\n");
     let shown = shell(&redis, directory.path(), &history).run().exits(0).text();
     assert!(shown.contains("done") && shown.contains("failed with 1") && shown.lines().count() == 3, "{shown}");
+}
+
+/// Returns the words of a crontab's last line, and the settings before it, as a script.
+fn crontab(lines: &str) -> String {
+    let (settings, job) = lines.trim_end().rsplit_once('\n').unwrap();
+    let settings = settings.lines().filter(|line| !line.starts_with("NXLOCK_SERVER="));
+    let settings: String = settings.map(|line| format!("{line}\n")).collect();
+    settings + &job.split_whitespace().skip(6).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn monitoring_is_told_of_a_job_that_has_not_succeeded() {
+    let [icinga, nagios, cron, ping, _, _] = under("MONITORING").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let run = |script: &str| shell(&redis, directory.path(), script).run();
+    // What the two systems call.
+    let quoted = |line: &str| line.split('"').nth(1).map(str::to_owned);
+    let options: Vec<String> = icinga.lines().filter_map(quoted).filter(|word| word.starts_with("--")).collect();
+    assert_eq!(options, ["--max-age", "--max-held", "--max-waiting"]);
+    let words: Vec<&str> = after(&icinga, "command = ").split('"').skip(1).step_by(2).collect();
+    let value = after(&icinga, "vars.nxlock_max_age = ").trim_matches('"');
+    let name = after(&icinga, "vars.nxlock_name = ").trim_matches('"');
+    let of_icinga = format!("{} {name} {} {value}", words.join(" "), options[0]).replace("/usr/local/bin/", "");
+    let mut of_nagios = after(&nagios, "command_line").trim().replace("/usr/local/bin/", "");
+    of_nagios = of_nagios.replace(" -s redis://cache:6379", "");
+    for (at, word) in after(&nagios, "check_command").split('!').skip(1).enumerate() {
+        of_nagios = of_nagios.replace(&format!("$ARG{}$", at + 1), word);
+    }
+    assert_eq!(of_icinga, of_nagios);
+    let says = |status: i32, begin: &str| {
+        let done = run(&of_icinga).exits(status).says_nothing();
+        assert!(done.text().starts_with(begin), "{}", done.both());
+    };
+    let calls = "curl() { echo \"$*\" >> calls; }\n";
+    let pings = || run(&format!("{calls}{}\ntail -n 1 calls", crontab(&ping))).exits(0).text();
+    says(3, "UNKNOWN: nightly ");
+    assert!(pings().contains("/your-uuid/3\n"));
+    run("nxlock run nightly --record -- false").exits(1);
+    says(2, "CRITICAL: nightly ");
+    let mailed = run(&crontab(&cron)).text();
+    assert!(mailed.starts_with("CRITICAL: nightly has never succeeded"), "{mailed}");
+    assert!(pings().contains("--data-raw CRITICAL: nightly") && pings().contains("/your-uuid/2\n"));
+    run("nxlock run nightly --record -- true").exits(0);
+    says(0, "OK: nightly ");
+    run(&crontab(&cron)).exits(0).prints("").says_nothing();
+    assert!(pings().contains("/your-uuid/0\n"));
+}
+
+#[test]
+fn prometheus_reads_the_metrics_and_the_rules() {
+    let [_, _, _, _, textfile, rules] = under("MONITORING").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    shell(&redis, directory.path(), "nxlock run nightly --record -- true").run().exits(0);
+    let script = crontab(&textfile).replace("/var/lib/prometheus/node-exporter", ".");
+    shell(&redis, directory.path(), &script).run().exits(0).prints("").says_nothing();
+    let file = directory.path().join("nxlock.prom");
+    let text = fs::read_to_string(&file).unwrap();
+    alarms::is_open_metrics(&text);
+    // Nothing replaces it if the server is gone, and nothing is left beside it.
+    shell(&redis, directory.path(), &script).env("NXLOCK_SERVER", "redis://127.0.0.1:1").run().says("cannot ");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    let files = fs::read_dir(directory.path()).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
+    assert_eq!(files.filter(|name| name.starts_with("nxlock.")).collect::<Vec<_>>(), ["nxlock.prom"]);
+    // Every rule is about a metric that there is.
+    let is_of_a_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    let exprs: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert_eq!(exprs.len(), 3);
+    for name in
+        exprs.iter().flat_map(|expr| expr.split(|c| !is_of_a_name(c))).filter(|word| word.starts_with("nxlock_"))
+    {
+        assert!(text.contains(&format!("# TYPE {name} gauge\n")), "{name}");
+    }
+    put(directory.path(), "rules.yml", &rules);
+    let rules = directory.path().join("rules.yml");
+    alarms::promtool(&["check", "rules", rules.to_str().unwrap()], "");
+    let series = |name: &str, lock: &str, values: &str| {
+        format!("- series: '{name}{{name=\"{lock}\",prefix=\"lock:\"}}'\n        values: '{values}'\n      ")
+    };
+    let inputs = series("nxlock_last_success_timestamp_seconds", "nightly", "0x1800")
+        + &series("nxlock_held_seconds", "deploy", "0+60x1800")
+        + &series("nxlock_waiters", "deploy", "6x1800");
+    let alert = |name: &str, at: &str, fires: bool| {
+        let labels = if fires { "\n          - {}" } else { " []" };
+        format!("- eval_time: {at}\n        alertname: {name}\n        exp_alerts:{labels}\n      ")
+            .replace("- {}", &fired(name))
+    };
+    let cases = alert("NightlyHasNotSucceeded", "25h", false)
+        + &alert("NightlyHasNotSucceeded", "27h", true)
+        + &alert("LockHeldTooLong", "59m", false)
+        + &alert("LockHeldTooLong", "70m", true)
+        + &alert("TooManyWait", "4m", false)
+        + &alert("TooManyWait", "6m", true);
+    let tests = format!(
+        "rule_files: [rules.yml]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n      {inputs}\n    \
+         alert_rule_test:\n      {cases}\n"
+    );
+    put(directory.path(), "tests.yml", &tests);
+    alarms::promtool(&["test", "rules", directory.path().join("tests.yml").to_str().unwrap()], "");
+}
+
+/// Returns what a rule's alert looks like, in the YAML of promtool(1).
+fn fired(alert: &str) -> String {
+    let (lock, summary) = match alert {
+        "NightlyHasNotSucceeded" => ("nightly", "nightly has not succeeded for more than 26 hours"),
+        "LockHeldTooLong" => ("deploy", "deploy has been held for 1h 10m 0s"),
+        _ => ("deploy", "6 wait for deploy"),
+    };
+    format!("- {{exp_labels: {{name: {lock}, prefix: 'lock:'}}, exp_annotations: {{summary: {summary}}}}}")
 }
 
 /// Waits until a call is in the queue of a lock.

@@ -569,7 +569,7 @@ fn what_the_manual_lists_is_enough_for_shares() {
     );
     let looks = user(
         "looks",
-        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +time +pttl +type +zrange +zcount +hget \
+        "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +time +pttl +type +zrange +zcount +zscore +hget +hgetall \
          +pubsub|numsub +scan +info",
     );
     let token = all(&["acquire", "job", "--slots", "2", "--ttl", "1m"]).run().exits(0).token();

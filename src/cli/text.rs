@@ -9,6 +9,8 @@ Exit status:
   0         Success. `run`: the command itself exited with 0
   1         `status`: a lock named on the command line is free. `check`:
             there are warnings
+  2, 3      `status` with --max-age, --max-held or --max-waiting: a limit is
+            exceeded; it is not known whether one is
   64        Usage error: the command line is invalid
   69        The server cannot be reached, does not answer in time, or is
             temporarily unavailable
@@ -175,8 +177,12 @@ Examples:
 pub const STATUS_HELP: &str = "\
 Exit status:
   0   All locks named on the command line are held; or none was named; or
-      --watch or --history was given
+      --watch, --history or --metrics was given. With --max-age, --max-held
+      or --max-waiting: no limit is exceeded
   1   A lock named on the command line is free
+  2   A limit is exceeded
+  3   It is not known whether a limit is exceeded, whatever the reason but a
+      usage error
   64  Usage error: the command line is invalid
   69  The server cannot be reached, does not answer in time, or is
       temporarily unavailable: who holds the locks is unknown
@@ -196,7 +202,10 @@ Examples:
       nxlock --json status --watch deploy
 
   Test whether a deploy is running:
-      nxlock -q status deploy > /dev/null && echo 'somebody deploys'
+      nxlock -q status deploy && echo 'somebody deploys'
+
+  Alarm, as a plug-in of Nagios, if a nightly job has not succeeded today:
+      nxlock status nightly --max-age 26h
 
   Print holder and reason for a program:
       nxlock --json status deploy | jq -r '.[0].holder | .host, .reason'

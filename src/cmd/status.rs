@@ -1,27 +1,36 @@
-//! Shows who holds which lock, once or live.
+//! Shows who holds which lock, once or live; or judges that.
+
+use std::collections::BTreeMap;
 
 use super::{Wants, open, options};
 use crate::cli::{GlobalArgs, Status};
 use crate::list::{Seen, Subject};
-use crate::lock::Prefix;
+use crate::lock::{LockName, Prefix};
 use crate::output::progress::Listing;
-use crate::report::{Named, Report, StatusRows};
-use crate::{log, output, top};
+use crate::report::alarm::{Alarm, Limits};
+use crate::report::{Named, Report, Row, StatusRows};
+use crate::store::Store;
+use crate::{log, top};
 
 pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let by_key = asked.key.as_ref();
     let prefix = by_key.map_or_else(|| global.prefix.clone(), |_| Prefix::none());
-    let records = asked.history.then_some("--history");
-    let mut store = open(global, prefix.clone(), Wants { records, ..Wants::default() })?;
+    let limits = asked.alarm.limits();
+    let records = [("--history", asked.history), ("--metrics", asked.metrics), ("--max-age", limits.age.is_some())];
+    let records = records.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
+    let wants = Wants { records, counts_waiters: limits.waiting.is_some(), ..Wants::default() };
+    let mut store = open(global, prefix.clone(), wants)?;
     let names = asked.names.iter().map(|name| Named::new(name, &prefix));
     let given = names.chain(by_key.map(Named::by_key)).collect::<Vec<_>>();
     let subject =
         Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: global.server_timeout };
     if asked.history {
-        let (histories, doubts) = subject.histories(store.as_mut())?;
+        let (mut histories, doubts) = subject.histories(store.as_mut())?;
         for doubt in doubts {
             log::warn(format_args!("{doubt}"));
         }
+        let most = asked.limit.map_or(usize::MAX, usize::from);
+        histories.iter_mut().for_each(|history| history.recorded.over.truncate(most));
         return Ok(Report::Histories(histories));
     }
     // All named locks have the same options.
@@ -31,15 +40,26 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     }
     let mut listing = Listing::begin();
     let Seen { rows, doubts } = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
-    let alone = subject.named.as_deref().unwrap_or_default();
-    let last = match alone {
-        // A history that cannot be read does not hide the rest.
-        [lock] if !global.json && output::is_for_a_terminal() => {
-            let history =
-                subject.history(store.as_mut(), lock).inspect_err(|error| log::trace(format_args!("{error}")));
-            history.ok().and_then(|history| history.runs.into_iter().next())
+    if limits.are_given() {
+        return Ok(Report::Alarm(alarm(&subject, store.as_mut(), rows, &limits)));
+    }
+    if asked.metrics {
+        for doubt in doubts {
+            log::warn(format_args!("{doubt}"));
         }
-        _ => None,
-    };
-    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, last, doubts }))
+        return Ok(Report::Metrics(rows, subject.prefix));
+    }
+    Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, doubts }))
+}
+
+/// Judges locks. Of those whose records came without their status, it reads them, or finds out why it cannot.
+fn alarm(subject: &Subject, store: &mut dyn Store, mut rows: Vec<Row>, limits: &Limits) -> Alarm {
+    let mut unread: BTreeMap<LockName, String> = BTreeMap::new();
+    for row in rows.iter_mut().filter(|row| limits.age.is_some() && row.status.recorded.is_none()) {
+        match subject.history(store, &row.lock) {
+            Ok(history) => row.status.recorded = Some(history.recorded),
+            Err(error) => _ = unread.insert(row.lock.name.clone(), error.to_string()),
+        }
+    }
+    Alarm::of(&rows, limits, subject.named.is_some(), |lock| unread.remove(&lock.name))
 }

@@ -497,12 +497,23 @@ impl<T: Claimant> Lock<T> {
 
     /// Returns the recorded runs that have ended, the last first, and those that have vanished.
     pub fn history(&self, world: &impl World<T>) -> Vec<Run<T>> {
+        let vanished = self.noted(world, false).map(|(who, begun)| Run::vanished(who, *begun));
+        self.runs.ended.iter().rev().cloned().chain(vanished).collect()
+    }
+
+    /// Returns the recorded runs that have not ended and hold the lock.
+    pub fn under_way(&self, world: &impl World<T>) -> Vec<(T, Begun)> {
+        self.noted(world, true).map(|(who, begun)| (who.clone(), *begun)).collect()
+    }
+
+    /// Returns the runs that have not ended, of those who hold the lock or of those who do not.
+    fn noted(&self, world: &impl World<T>, hold: bool) -> impl Iterator<Item = (&T, &Begun)> {
         let is_owner =
             |who: &T| self.owner.as_ref().is_some_and(|(owner, end)| owner == who && *end > world.now_us() / 1000);
-        let holds = |who: &T| self.holders.get(who).is_some_and(|holder| !world.is_over(who, holder)) || is_owner(who);
-        let vanished = self.runs.begun.iter().filter(|(who, _)| !holds(who) && self.runs.line_of(who).is_none());
-        let vanished = vanished.map(|(who, begun)| Run::vanished(who, *begun));
-        self.runs.ended.iter().rev().cloned().chain(vanished).collect()
+        let holds =
+            move |who: &T| self.holders.get(who).is_some_and(|holder| !world.is_over(who, holder)) || is_owner(who);
+        // If it has ended, it has asked once more since.
+        self.runs.begun.iter().filter(move |(who, _)| holds(who) == hold && self.runs.line_of(who).is_none())
     }
 
     pub fn waiter(&self, token: &T) -> Option<&Waiter<T>> {

@@ -1,6 +1,7 @@
 //! Runs of commands that are recorded beside a lock. No I/O. Of the clocks, only a recording asks: how long it has waited,
 //! and had the lock.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -68,6 +69,75 @@ pub struct Run {
     /// The same; none if nobody has recorded it.
     pub ended: Option<SystemTime>,
     pub end: RunEnd,
+}
+
+/// A recorded run that has not ended, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunUnderWay {
+    pub by: Told,
+    pub fence: Option<Fence>,
+    pub waited: Duration,
+    /// By the store's clock.
+    pub granted: SystemTime,
+}
+
+impl From<Run> for RunUnderWay {
+    fn from(Run { by, fence, waited, granted, .. }: Run) -> RunUnderWay {
+        RunUnderWay { by, fence, waited, granted }
+    }
+}
+
+/// What is recorded of a lock's runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Those that have ended, or vanished; the last that was granted the lock first. They may be the last ones only.
+    pub over: Vec<Run>,
+    /// The one that was granted the lock last first.
+    pub under_way: Vec<RunUnderWay>,
+    /// The last to begin of those that succeeded, however many have ended since.
+    pub last_success: Option<Run>,
+    /// The last to end of those that are listed and did not succeed.
+    pub last_failure: Option<Run>,
+    /// When this was so, by the store's clock.
+    pub read: SystemTime,
+}
+
+impl Recorded {
+    /// Returns what is recorded; `known` are the last success and the last failure that the store knows, which `over`
+    /// may lack.
+    pub fn of(
+        mut over: Vec<Run>,
+        mut under_way: Vec<RunUnderWay>,
+        [success, failure]: [Option<Run>; 2],
+        read: SystemTime,
+    ) -> Recorded {
+        over.sort_by_key(|run| Reverse(run.granted));
+        under_way.sort_by_key(|run| Reverse(run.granted));
+        let last_success = success.or_else(|| over.iter().find(|run| run.is_success()).cloned());
+        let failures = over.iter().filter(|run| !run.is_success()).chain(&failure);
+        let last_failure = failures.max_by_key(|run| run.ended.unwrap_or(run.granted)).cloned();
+        Recorded { over, under_way, last_success, last_failure, read }
+    }
+
+    /// Returns that there is no record, as read at this time.
+    pub fn none(read: SystemTime) -> Recorded {
+        Recorded { over: Vec::new(), under_way: Vec::new(), last_success: None, last_failure: None, read }
+    }
+
+    /// Returns whether there is no record at all.
+    pub fn is_empty(&self) -> bool {
+        self.over.is_empty() && self.under_way.is_empty() && self.last_success.is_none()
+    }
+
+    /// Returns how long ago a time was: nothing if the clock has been set back since.
+    pub fn age(&self, time: SystemTime) -> Duration {
+        self.read.duration_since(time).unwrap_or_default()
+    }
+
+    /// Returns when a run ended or, if nobody knows that, was granted the lock; how long ago.
+    pub fn age_of(&self, run: &Run) -> Duration {
+        self.age(run.ended.unwrap_or(run.granted))
+    }
 }
 
 /// How long records stay after the last: 30 days, unless `--unless-done` looks further back.
@@ -242,7 +312,7 @@ fn optional<T: FromStr>(text: &str) -> Result<Option<T>, ()> {
 }
 
 impl RunOutcome {
-    const ALL: [RunOutcome; 6] = [
+    pub const ALL: [RunOutcome; 6] = [
         RunOutcome::Done,
         RunOutcome::Failed,
         RunOutcome::Signal,
@@ -286,6 +356,10 @@ impl Run {
     /// Returns when it began to wait for the lock, by the store's clock.
     pub fn asked(&self) -> SystemTime {
         self.granted.checked_sub(self.waited).unwrap_or(self.granted)
+    }
+
+    pub fn is_success(&self) -> bool {
+        self.end.outcome == RunOutcome::Done
     }
 
     /// Returns how long it had the lock, if its end was recorded.

@@ -1,21 +1,22 @@
 //! Recorded runs for people: a table of them, and one in a line.
 
+use std::io::IsTerminal;
 use std::time::SystemTime;
 
-use anstyle::AnsiColor;
+use anstyle::{AnsiColor, Style};
 
 use super::table::{Cell, Layout, Yield};
-use crate::duration::span;
-use crate::lock::{Run, RunOutcome, words};
+use crate::duration::{coarse, span};
+use crate::lock::{Recorded, Run, RunOutcome, RunUnderWay, words};
 use crate::log::{BAD, DOUBTFUL, FAINT};
 use crate::report::History;
 use crate::text::{instant, local_instant};
 
-const COLUMNS: usize = 8;
-const HEADING: [&str; COLUMNS] = ["NAME", "GRANTED", "HOLDER", "WAITED", "HELD", "OUTCOME", "FENCE", "REASON"];
+const COLUMNS: usize = 9;
+const HEADING: [&str; COLUMNS] = ["NAME", "ENDED", "GRANTED", "HOLDER", "WAITED", "HELD", "OUTCOME", "FENCE", "REASON"];
 /// Down to sixty columns the table keeps who ran when, and how it ended.
 const YIELDS: [Yield; 11] =
-    [(6, 0), (7, 10), (0, 12), (2, 16), (3, 0), (2, 10), (7, 0), (0, 6), (2, 8), (4, 0), (1, 17)];
+    [(7, 0), (8, 10), (0, 12), (3, 16), (4, 0), (5, 0), (3, 10), (8, 0), (0, 6), (2, 0), (3, 8)];
 
 /// How a time is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,12 @@ pub enum Clock {
 }
 
 impl Clock {
-    fn show(self, time: SystemTime) -> String {
+    /// Returns how times are shown on a stream.
+    pub fn of(stream: &impl IsTerminal) -> Clock {
+        if stream.is_terminal() { Clock::Local } else { Clock::Universal }
+    }
+
+    pub fn show(self, time: SystemTime) -> String {
         match self {
             Clock::Local => local_instant(time),
             Clock::Universal => instant(time),
@@ -38,8 +44,14 @@ impl Clock {
 /// Returns a table of runs for a terminal of this width, or for a file; nothing if there are none.
 pub fn table(histories: &[History], columns: Option<usize>) -> String {
     let clock = if columns.is_some() { Clock::Local } else { Clock::Universal };
-    let heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
-    let lines = histories.iter().flat_map(|history| history.runs.iter().map(move |run| line(history, run, clock)));
+    // In a file, how long ago something was is soon wrong.
+    let ended = if columns.is_some() { HEADING[1] } else { "" };
+    let mut heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
+    heading[1].text = ended.to_owned();
+    let lines = histories.iter().flat_map(|history| {
+        let under_way = history.recorded.under_way.iter().map(move |run| line_under_way(history, run, clock));
+        under_way.chain(history.recorded.over.iter().map(move |run| line(history, run, clock)))
+    });
     let lines: Vec<[Cell; COLUMNS]> = lines.collect();
     if lines.is_empty() {
         return String::new();
@@ -48,29 +60,65 @@ pub fn table(histories: &[History], columns: Option<usize>) -> String {
     std::iter::once(&heading).chain(&lines).map(|line| layout.line(line) + "\n").collect()
 }
 
-fn line(history: &History, run: &Run, clock: Clock) -> [Cell; COLUMNS] {
-    let style = match run.end.outcome {
+/// Returns the style that marks how a run ended.
+fn style(outcome: RunOutcome) -> Style {
+    match outcome {
         RunOutcome::Done => AnsiColor::Green.on_default(),
         RunOutcome::Failed | RunOutcome::Signal | RunOutcome::TimeLimit | RunOutcome::Lost => BAD,
         RunOutcome::Vanished => DOUBTFUL,
-    };
-    let or_dash = |text: Option<String>| text.map_or_else(|| Cell { text: "-".into(), style: FAINT }, Cell::from);
+    }
+}
+
+fn or_dash(text: Option<String>) -> Cell {
+    text.map_or_else(|| Cell { text: "-".into(), style: FAINT }, Cell::from)
+}
+
+fn line(history: &History, run: &Run, clock: Clock) -> [Cell; COLUMNS] {
+    let ago = run.ended.map(|ended| format!("{} ago", coarse(history.recorded.age(ended))));
     [
         history.lock.name.to_string().into(),
+        if clock == Clock::Local { or_dash(ago) } else { Cell::default() },
         clock.show(run.granted).into(),
         words::process(&run.by.owner).into(),
         span(run.waited).into(),
         or_dash(run.held().map(span)),
-        Cell { text: words::run_end(&run.end), style },
+        Cell { text: words::run_end(&run.end), style: style(run.end.outcome) },
         or_dash(run.fence.map(|fence| fence.0.to_string())),
         run.by.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
 }
 
-/// Returns the last run of a lock in a line: `done in 3m 12s, begun 2026-11-23 03:00:07 +0100 by alice@ci-7, pid 4711`.
-pub fn last(run: &Run, clock: Clock) -> String {
-    let word = if run.end.outcome == RunOutcome::Done { "in" } else { "after" };
+fn line_under_way(history: &History, run: &RunUnderWay, clock: Clock) -> [Cell; COLUMNS] {
+    [
+        history.lock.name.to_string().into(),
+        if clock == Clock::Local { or_dash(None) } else { Cell::default() },
+        clock.show(run.granted).into(),
+        words::process(&run.by.owner).into(),
+        span(run.waited).into(),
+        span(history.recorded.age(run.granted)).into(),
+        "running".into(),
+        or_dash(run.fence.map(|fence| fence.0.to_string())),
+        run.by.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+    ]
+}
+
+/// Returns how and when the last run ended, in a few words: `done 3h ago`.
+pub fn brief(recorded: &Recorded, clock: Clock) -> Option<Cell> {
+    let run = recorded.over.first()?;
+    let when = match clock {
+        Clock::Local => format!("{} ago", coarse(recorded.age_of(run))),
+        Clock::Universal => clock.show(run.ended.unwrap_or(run.granted)),
+    };
+    Some(Cell { text: format!("{} {when}", words::run_end(&run.end)), style: style(run.end.outcome) })
+}
+
+/// Returns a run in a line: `done 3h ago in 3m 12s, begun 2026-11-23 03:00:07 +0100 by alice@ci-7, pid 4711`. `recorded`
+/// tells how long ago it ended.
+pub fn last(run: &Run, clock: Clock, recorded: Option<&Recorded>) -> String {
+    let word = if run.is_success() { "in" } else { "after" };
     let held = run.held().map(|held| format!(" {word} {}", span(held))).unwrap_or_default();
+    let ended = recorded.and_then(|recorded| Some(recorded.age(run.ended?)));
+    let ago = ended.map(|age| format!(" {} ago", coarse(age))).unwrap_or_default();
     let (end, granted) = (words::run_end(&run.end), clock.show(run.granted));
-    format!("{end}{held}, begun {granted} by {}", words::who_and_why(&run.by))
+    format!("{end}{ago}{held}, begun {granted} by {}", words::who_and_why(&run.by))
 }

@@ -6,22 +6,26 @@ use std::io::IsTerminal;
 
 use super::history::{self, Clock};
 use super::status::{Table, block, detail, processes_of, quoted};
+use super::{alarm, metrics};
 use crate::descriptors;
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{StateKind, words};
 use crate::log::{self, FAINT};
 use crate::report::{
-    Acquired, Answer, Asked, Busy, History, NotRun, NotYours, Ran, Refusal, Refused, Report, StatusRows, TokenForm,
-    Wanted,
+    Acquired, Answer, Asked, Busy, NotRun, NotYours, Ran, Refusal, Refused, Report, StatusRows, TokenForm, Wanted,
 };
 use crate::text::{self, clean};
 
 pub fn stdout(report: &Report) -> Option<String> {
     match report {
         Report::Acquired(acquired) => Some(token(acquired)),
+        // The exit status says it.
+        Report::Status(_) | Report::Alarm(_) if log::is_quiet() => None,
         Report::Status(status) => Some(standings(status)),
         Report::Histories(histories) => Some(history::table(histories, columns())),
+        Report::Metrics(rows, prefix) => Some(metrics::text(rows, prefix)),
+        Report::Alarm(alarm) => Some(alarm::line(alarm) + "\n"),
         Report::Checked(checked) => Some(check::text(checked)),
         _ => None,
     }
@@ -29,18 +33,23 @@ pub fn stdout(report: &Report) -> Option<String> {
 
 pub fn stderr(report: &Report) {
     match report {
-        Report::Acquired(_) | Report::Watched | Report::Checked(_) | Report::Interrupted(_) | Report::Said(_) => {}
+        Report::Acquired(_)
+        | Report::Metrics(..)
+        | Report::Alarm(_)
+        | Report::Watched
+        | Report::Checked(_)
+        | Report::Interrupted(_)
+        | Report::Said(_) => {}
         Report::Status(status) => {
             for doubt in &status.doubts {
                 log::warn(format_args!("{doubt}"));
             }
         }
         Report::Histories(histories) => {
-            for History { lock, .. } in histories.iter().filter(|history| history.runs.is_empty()) {
-                log::note(format_args!(
-                    "no run of \"{}\" is recorded that has ended: see `nxlock run --record`",
-                    lock.name
-                ));
+            for history in histories {
+                if let Some(warning) = history.warning() {
+                    log::note(format_args!("\"{}\": {warning}", history.lock.name));
+                }
             }
         }
         Report::Renewed(renewed) => {
@@ -65,7 +74,7 @@ fn standings(status: &StatusRows) -> String {
     let columns = columns();
     match status.rows.as_slice() {
         [] => String::new(),
-        [row] if status.named && columns.is_some() => detail(row, Some(&status.options), status.last.as_ref()),
+        [row] if status.named && columns.is_some() => detail(row, Some(&status.options)),
         rows => Table::of(&rows.iter().collect::<Vec<_>>(), status.named, columns).text(),
     }
 }
@@ -122,8 +131,7 @@ fn refusal(busy: &Busy) -> String {
         Refusal::Nested => return format!("\"{name}\" is already held by this script: it would wait for itself"),
         Refusal::Superseded(newer) => return format!("\"{name}\": superseded by {}", words::who_and_why(newer)),
         Refusal::Done(run) => {
-            let clock = if std::io::stderr().is_terminal() { Clock::Local } else { Clock::Universal };
-            return format!("\"{name}\": nothing to do: {}", history::last(run, clock));
+            return format!("\"{name}\": nothing to do: {}", history::last(run, Clock::of(&std::io::stderr()), None));
         }
     }
     let waited = if waited.as_millis() > 100 { format!(", waited {}", span(*waited)) } else { String::new() };
@@ -131,7 +139,7 @@ fn refusal(busy: &Busy) -> String {
     let fits = state.shares.as_ref().is_some_and(|shares| shares.fits(*sharing));
     let before = if fits && others > 0 { ", and somebody waits for it before you" } else { "" };
     let mut text = format!("\"{name}\" is {}{before}{waited}", words::describe(state));
-    text += &block(&busy.lock, state, Some(&busy.options), NAMED);
+    text += &block(&busy.lock, state, Some(&busy.options), NAMED, Clock::of(&std::io::stderr()));
     if let Some(error) = busy.refused.undecided() {
         text += &format!("\n  {FAINT}why{FAINT:#}     {}", error.cause);
     }

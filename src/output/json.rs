@@ -13,6 +13,7 @@ use crate::lock::{
     self, Expiry, HolderId, LockState, Lost, Owner, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told, words,
 };
 use crate::log;
+use crate::report::alarm::{self, Alarm, Measure};
 use crate::report::{self, Answer, Ending, Named, Origin, Ran, Refusal, Report, Wanted};
 use crate::store::{self, Verdict};
 use crate::text::{self, Tainted, instant};
@@ -163,6 +164,8 @@ struct Row<'a> {
     state: State<'a>,
     queue: Vec<Waiter<'a>>,
     legacy: Option<Legacy>,
+    last_success: Option<Run<'a>>,
+    last_failure: Option<Run<'a>>,
     warnings: Vec<String>,
 }
 
@@ -189,7 +192,23 @@ struct Legacy {
 struct History<'a> {
     #[serde(flatten)]
     lock: Name<'a>,
+    running: Vec<RunUnderWay<'a>>,
     history: Vec<Run<'a>>,
+    last_success: Option<Run<'a>>,
+    last_failure: Option<Run<'a>>,
+    warnings: Vec<&'static str>,
+}
+
+/// A recorded run that has not ended.
+#[derive(Serialize)]
+struct RunUnderWay<'a> {
+    #[serde(flatten)]
+    by: Claimant<'a>,
+    fence: Option<u64>,
+    asked: String,
+    granted: String,
+    waited_ms: u64,
+    held_ms: u64,
 }
 
 /// A recorded run.
@@ -206,6 +225,33 @@ pub struct Run<'a> {
     outcome: &'static str,
     #[serde(flatten)]
     end: End,
+}
+
+/// The document of an alarm.
+#[derive(Serialize)]
+struct Judged<'a> {
+    outcome: &'static str,
+    message: String,
+    checks: Vec<Check<'a>>,
+}
+
+/// One lock, judged by one limit.
+#[derive(Serialize)]
+struct Check<'a> {
+    #[serde(flatten)]
+    lock: Name<'a>,
+    outcome: &'static str,
+    message: &'a str,
+    #[serde(flatten)]
+    measure: Measured,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Measured {
+    Age { age_ms: Option<u64>, max_age_ms: u64 },
+    Held { held_ms: Option<u64>, max_held_ms: u64 },
+    Waiting { waiting: Option<usize>, max_waiting: usize },
 }
 
 /// How a command ended: one of the two.
@@ -335,7 +381,10 @@ pub fn document(report: &Report) -> Option<Value> {
         Report::Histories(histories) => return Some(value(histories.iter().map(history).collect::<Vec<_>>())),
         Report::Checked(checked) => return Some(value(check(checked))),
         Report::Failed(error) => return Some(value(Failed { outcome: kind(error), reason: reason(error) })),
-        Report::Status(_) | Report::Watched | Report::Interrupted(_) | Report::Said(_) => return None,
+        Report::Alarm(alarm) => return Some(value(judged(alarm))),
+        Report::Status(_) | Report::Metrics(..) | Report::Watched | Report::Interrupted(_) | Report::Said(_) => {
+            return None;
+        }
     };
     Some(value(Outcome { outcome, lock: name(lock), more }))
 }
@@ -378,7 +427,26 @@ pub fn run(run: &lock::Run) -> Run<'_> {
 }
 
 fn history(history: &report::History) -> History<'_> {
-    History { lock: name(&history.lock), history: history.runs.iter().map(run).collect() }
+    let recorded = &history.recorded;
+    History {
+        lock: name(&history.lock),
+        running: recorded.under_way.iter().map(|run| run_under_way(run, recorded)).collect(),
+        history: recorded.over.iter().map(run).collect(),
+        last_success: recorded.last_success.as_ref().map(run),
+        last_failure: recorded.last_failure.as_ref().map(run),
+        warnings: history.warning().into_iter().collect(),
+    }
+}
+
+fn run_under_way<'a>(run: &'a lock::RunUnderWay, recorded: &lock::Recorded) -> RunUnderWay<'a> {
+    RunUnderWay {
+        by: claimant(&run.by),
+        fence: run.fence.map(|fence| fence.0),
+        asked: instant(run.granted.checked_sub(run.waited).unwrap_or(run.granted)),
+        granted: instant(run.granted),
+        waited_ms: millis(run.waited),
+        held_ms: millis(recorded.age(run.granted)),
+    }
 }
 
 fn state(state: &LockState) -> State<'_> {
@@ -446,14 +514,33 @@ fn waiter(waiter: &store::Waiter) -> Waiter<'_> {
 }
 
 fn row<'a>(row: &'a report::Row, doubts: &[String]) -> Row<'a> {
-    let seen = &row.status.state;
+    let (seen, recorded) = (&row.status.state, row.status.recorded.as_ref());
     Row {
         lock: name(&row.lock),
         state: state(seen),
         queue: row.status.queue.iter().map(waiter).collect(),
         legacy: seen.legacy.map(|it| Legacy { valid_until: instant(it.valid_until), stale: it.stale }),
+        last_success: recorded.and_then(|recorded| recorded.last_success.as_ref()).map(run),
+        last_failure: recorded.and_then(|recorded| recorded.last_failure.as_ref()).map(run),
         warnings: seen.warning().into_iter().chain(doubts.iter().cloned()).collect(),
     }
+}
+
+fn judged(alarm: &Alarm) -> Judged<'_> {
+    let word = |verdict| match verdict {
+        alarm::Verdict::Fine => "ok",
+        alarm::Verdict::Unknown => "unknown",
+        alarm::Verdict::Critical => "critical",
+    };
+    let checks = alarm.checks.iter().map(|check| {
+        let measure = match check.measure {
+            Measure::Age(age, most) => Measured::Age { age_ms: age.map(millis), max_age_ms: millis(most) },
+            Measure::Held(held, most) => Measured::Held { held_ms: held.map(millis), max_held_ms: millis(most) },
+            Measure::Waiting(waiting, max_waiting) => Measured::Waiting { waiting, max_waiting },
+        };
+        Check { lock: name(&check.lock), outcome: word(check.verdict), message: &check.says, measure }
+    });
+    Judged { outcome: word(alarm.verdict()), message: super::alarm::summary(alarm), checks: checks.collect() }
 }
 
 fn check(checked: &report::Checked) -> Checked<'_> {

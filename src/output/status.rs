@@ -7,22 +7,23 @@ use anstyle::{AnsiColor, Style};
 use super::history::{self, Clock};
 use super::table::{Cell, Layout, Yield};
 use crate::duration::span;
-use crate::lock::{Expiry, Holder, LockState, Run, Share, Shares, Sharing, StateKind, Supersedes, words};
+use crate::lock::{Expiry, Holder, LockState, Recorded, Run, Share, Shares, Sharing, StateKind, Supersedes, words};
 use crate::log::{DOUBTFUL, FAINT};
 use crate::report::{Named, Row};
 use crate::store::{LockStatus, Waiter};
-use crate::text::{clean, instant};
+use crate::text::clean;
 
-const COLUMNS: usize = 8;
-const HEADING: [&str; COLUMNS] = ["NAME", "STATE", "HOLDER", "ID", "HELD", "LEASE", "WAITING", "REASON"];
+const COLUMNS: usize = 9;
+const HEADING: [&str; COLUMNS] = ["NAME", "STATE", "HOLDER", "ID", "HELD", "LEASE", "WAITING", "LAST RUN", "REASON"];
 const NAME: usize = 0;
 const HOLDER: usize = 2;
 const ID: usize = 3;
 const LEASE: usize = 5;
 const WAITING: usize = 6;
-const REASON: usize = 7;
+const LAST: usize = 7;
+const REASON: usize = 8;
 /// Down to sixty columns the table keeps who holds what, for how long, and how many wait.
-const YIELDS: [Yield; 15] = [
+const YIELDS: [Yield; 17] = [
     (REASON, 10),
     (NAME, 20),
     (HOLDER, 20),
@@ -30,8 +31,10 @@ const YIELDS: [Yield; 15] = [
     (NAME, 16),
     (HOLDER, 16),
     (ID, 0),
+    (LAST, 8),
     (NAME, 12),
     (HOLDER, 12),
+    (LAST, 0),
     (WAITING, 4),
     (HOLDER, 8),
     (NAME, 10),
@@ -52,7 +55,13 @@ pub struct Table {
 
 impl Table {
     pub fn of(rows: &[&Row], queues: bool, columns: Option<usize>) -> Table {
-        let heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
+        let mut heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
+        let clock = if columns.is_some() { Clock::Local } else { Clock::Universal };
+        let has_runs = |row: &&Row| row.status.recorded.as_ref().is_some_and(|recorded| !recorded.over.is_empty());
+        let have_runs = rows.iter().any(has_runs);
+        if !have_runs {
+            heading[LAST].text.clear();
+        }
         let below = |row: &Row| -> Vec<Line> {
             let is_mixed = is_mixed(&row.status);
             let shares = row.status.state.shares.iter();
@@ -60,7 +69,7 @@ impl Table {
             shares.chain(row.status.queue.iter().map(|waiting| waiter(waiting, is_mixed))).collect()
         };
         let below = |row: &Row| if queues { below(row) } else { Vec::new() };
-        let lines = |row: &&Row| std::iter::once(lock(row)).chain(below(row)).collect();
+        let lines = |row: &&Row| std::iter::once(lock(row, have_runs.then_some(clock))).chain(below(row)).collect();
         let locks: Vec<Vec<Line>> = rows.iter().map(lines).collect();
         let layout = Layout::of(std::iter::once(&heading).chain(locks.iter().flatten()), &YIELDS, columns);
         Table { heading, locks, layout }
@@ -115,8 +124,10 @@ fn lease(expiry: Expiry) -> String {
     expiry.left().map_or_else(|| "no end".to_owned(), span)
 }
 
-fn lock(row: &Row) -> Line {
-    let LockStatus { state, queue } = &row.status;
+/// Returns the line of a lock; with `clock`, it says how its last run ended, and when.
+fn lock(row: &Row, clock: Option<Clock>) -> Line {
+    let LockStatus { state, queue, knows_waiters, recorded } = &row.status;
+    let last = clock.map(|clock| recorded.as_ref().and_then(|recorded| history::brief(recorded, clock)));
     let mut holders = state.holders();
     let holder = holders.next().filter(|_| state.shares.is_none() || holders.next().is_none());
     let shared = state.shares.as_ref().filter(|_| holder.is_none());
@@ -136,7 +147,12 @@ fn lock(row: &Row) -> Line {
             Expiry::Unknown => dash(),
             expiry => lease(expiry).into(),
         },
-        if queue.is_empty() { dash() } else { count(queue).into() },
+        match queue.len() {
+            0 if *knows_waiters => dash(),
+            0 => Cell { text: "?".to_owned(), style: FAINT },
+            _ => count(queue).into(),
+        },
+        last.map_or_else(Cell::default, |last| last.unwrap_or_else(dash)),
         match &state.legacy {
             Some(legacy) => words::validity(legacy),
             None => holder.and_then(|holder| holder.reason.as_ref()).map(ToString::to_string).unwrap_or_default(),
@@ -168,6 +184,7 @@ fn share(share: &Share) -> Line {
         span(holder.held).into(),
         lease(share.expiry).into(),
         dash(),
+        Cell::default(),
         holder.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
 }
@@ -191,7 +208,7 @@ fn reason(waiter: &Waiter, is_mixed: bool) -> String {
 }
 
 /// Returns whether a lock is shared, or a waiter would share it.
-fn is_mixed(LockStatus { state, queue }: &LockStatus) -> bool {
+fn is_mixed(LockStatus { state, queue, .. }: &LockStatus) -> bool {
     state.kind == StateKind::Shared || queue.iter().any(|waiter| waiter.terms.sharing != Sharing::Exclusive)
 }
 
@@ -205,31 +222,33 @@ fn waiter(waiter: &Waiter, is_mixed: bool) -> Line {
         span(waiter.waiting).into(),
         dash(),
         dash(),
+        Cell::default(),
         reason(waiter, is_mixed).into(),
     ]
 }
 
 /// Returns all that is known of one lock, and its queue, a line each. `options` are those of a command that would ask for
-/// it or break it; `last` is its last recorded run.
-pub fn detail(row: &Row, options: Option<&str>, last: Option<&Run>) -> String {
-    let Row { lock, status: LockStatus { state, queue } } = row;
+/// it or break it.
+pub fn detail(row: &Row, options: Option<&str>) -> String {
+    let Row { lock, status: LockStatus { state, queue, knows_waiters, recorded } } = row;
     let (style, text) = match &state.holder {
         Some(_) => (style(&state.kind), words::state_name(&state.kind).to_owned()),
         None => (style(&state.kind), words::describe(state)),
     };
     let mut shown = format!("\"{}\" is {style}{text}{style:#}", lock.name);
-    let last = last.map(|run| labelled("last", &history::last(run, Clock::Local))).unwrap_or_default();
+    let last = recorded.as_ref().map(runs).unwrap_or_default();
     if state.kind == StateKind::Free {
         return format!("{shown}{last}\n");
     }
-    shown += &block(lock, state, options, usize::MAX);
+    shown += &block(lock, state, options, usize::MAX, Clock::Local);
     shown += &match (state.fence, &state.holder) {
         (Some(fence), Some(_)) => labelled("fence", &fence.0.to_string()),
         _ => String::new(),
     };
     shown += &labelled("key", &clean(&lock.key));
     let waiting = match queue.len() {
-        0 => "nobody waits".to_owned(),
+        0 if *knows_waiters => "nobody waits".to_owned(),
+        0 => "who waits is not known".to_owned(),
         1 => "one waits".to_owned(),
         _ => format!("{} wait", count(queue)),
     };
@@ -241,6 +260,14 @@ pub fn detail(row: &Row, options: Option<&str>, last: Option<&Run>) -> String {
     let layout = Layout::of(&places, &[], None);
     places.iter().for_each(|place| shown += &format!("{}\n", layout.line(place)));
     shown
+}
+
+/// Returns the last run and, if that did not succeed, the last that did.
+fn runs(recorded: &Recorded) -> String {
+    let line = |label: &str, run: &Run| labelled(label, &history::last(run, Clock::Local, Some(recorded)));
+    let last = recorded.over.first().map(|run| line("last", run)).unwrap_or_default();
+    let success = recorded.last_success.as_ref().filter(|success| recorded.over.first() != Some(*success));
+    last + &success.map(|run| line("success", run)).unwrap_or_default()
 }
 
 fn place(waiter: &Waiter, is_mixed: bool) -> [Cell; 5] {
@@ -274,12 +301,12 @@ fn sharer(share: &Share) -> String {
 
 /// Returns who holds a lock, since when, the rest of its lease, the reason, and the commands that ask for it and break
 /// it. Lists at most `most` of several holders.
-pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize) -> String {
+pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize, clock: Clock) -> String {
     let mut text = String::new();
     let mut line = |label: &str, what: String| text += &labelled(label, &what);
     if let Some(holder) = &state.holder {
         line("by", format!("{}, id {}", words::who(holder), holder.id));
-        line("since", format!("{}, {} ago", instant(holder.since), span(holder.held)));
+        line("since", format!("{}, {} ago", clock.show(holder.since), span(holder.held)));
     }
     if let Some(shares) = state.shares.as_ref().filter(|shares| !shares.held.is_empty()) {
         shares.held.iter().take(most).for_each(|share| line("by", sharer(share)));

@@ -40,10 +40,10 @@ use super::{
     AcquireMode, Acquired, Asking, Durability, Feature, Listed, LockStatus, Op, Page, Probed, Released, Renewed, Reply,
     ScanCursor, Store, Watch, poll_pause,
 };
-use crate::clock::{Boot, Moment};
+use crate::clock::{Boot, Moment, wall};
 use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Run, Token, Ttl};
+use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Recorded, Token, Ttl};
 use crate::text;
 use crate::wait::{Limit, Woken};
 use claim_file::HolderFile;
@@ -153,16 +153,15 @@ impl Local {
             let Local { opened: Some(Opened { directory, host }), file_lock, timeout, .. } = self else {
                 return Ok(Vec::new());
             };
+            let has_runs = |state: &State| state.has_runs() && state.runs_until > now;
+            let is_held = |state: &State| !state.lock.holders.is_empty();
             let mut names = Vec::new();
             for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
                 let limit = limit.no_later_than(Moment::now() + *timeout);
                 let key = match (listed_state(directory, host, &path, file_lock, limit)?, listed) {
-                    (Ok(state), Listed::Histories) => {
-                        Some(state).filter(|state| state.has_runs() && state.runs_until > now)
-                    }
-                    (Ok(state), Listed::Locks | Listed::Names) => {
-                        Some(state).filter(|state| !state.lock.holders.is_empty())
-                    }
+                    (Ok(state), Listed::Histories) => Some(state).filter(has_runs),
+                    (Ok(state), Listed::Locks) => Some(state).filter(|state| is_held(state) || has_runs(state)),
+                    (Ok(state), Listed::Names) => Some(state).filter(is_held),
                     // Another program's file is no lock.
                     (Err(Flaw::Foreign), _) => None,
                     // Whoever reads its history is told.
@@ -348,14 +347,20 @@ impl Local {
         let key = self.prefix.key(name);
         let status = self.transaction((&key, false), None, limit, |transaction, _| transaction.status());
         let status = status.map_err(|fault| self.error("inspect", Some(name), fault))?;
-        Ok(status.unwrap_or_else(|| LockStatus { state: LockState::free(None), queue: Vec::new() }))
+        let nothing = || LockStatus {
+            state: LockState::free(None),
+            queue: Vec::new(),
+            knows_waiters: true,
+            recorded: Some(Recorded::none(wall())),
+        };
+        Ok(status.unwrap_or_else(nothing))
     }
 
-    fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
+    fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Recorded, Error> {
         let key = self.prefix.key(name);
-        let history = self.transaction((&key, false), None, limit, |transaction, _| Ok(transaction.history()));
+        let history = self.transaction((&key, false), None, limit, |transaction, _| Ok(transaction.recorded()));
         let history = history.map_err(|fault| self.error("read the history of", Some(name), fault))?;
-        Ok(history.unwrap_or_default())
+        Ok(history.unwrap_or_else(|| Recorded::none(wall())))
     }
 
     fn doubts(&mut self, _: Limit<'_>) -> Result<Vec<String>, Error> {
@@ -374,7 +379,7 @@ impl Store for Local {
             Op::Listen(_) => Reply::Listening(false),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
-            Op::Look(name, _) => Reply::Seen(self.look_at(name, limit)?),
+            Op::Look(name, _) => Reply::Seen(Box::new(self.look_at(name, limit)?)),
             Op::History(name) => Reply::History(self.history(name, limit)?),
             Op::Doubts => Reply::Doubts(self.doubts(limit)?),
         })

@@ -394,7 +394,7 @@ impl Quorum {
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("inspect", Some(name), &votes));
         }
-        Ok(LockStatus { state: verdict(&votes), queue: Vec::new() })
+        Ok(LockStatus { state: verdict(&votes), queue: Vec::new(), knows_waiters: false, recorded: None })
     }
 
     /// A replica that does not hear from its master is no vote: what it shows may be of any age.
@@ -461,8 +461,11 @@ impl Store for Quorum {
                 let action = format!("cannot ask for \"{name}\"");
                 return Err(Error::internal(&action, &"several servers have no place for that"));
             }
-            Op::Look(name, what) => Reply::Seen(self.look_at(name, what, limit)?),
-            Op::History(_) => Reply::History(Vec::new()),
+            Op::Look(name, what) => Reply::Seen(Box::new(self.look_at(name, what, limit)?)),
+            Op::History(name) => {
+                let action = format!("cannot read the history of \"{name}\"");
+                return Err(Error::internal(&action, &"several servers have no place for that"));
+            }
             Op::Doubts => Reply::Doubts(self.doubts(limit)?),
         })
     }

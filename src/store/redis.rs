@@ -116,20 +116,17 @@ impl Server {
         operation.misunderstood(&self.client, Unexpected::Shape)
     }
 
-    /// Returns the status of a lock with at most so many waiters, and the tokens of its holders. If they are too many, it
-    /// includes the one known as `id`.
+    /// Returns the status of a lock that a request is to inspect, and the tokens of its holders.
     fn look(
         &mut self,
         operation: &Operation<'_>,
-        id: Option<&HolderId>,
-        waiters: usize,
+        request: &Request<'_>,
         limit: Limit<'_>,
     ) -> Result<(LockStatus, Vec<Token>), Error> {
-        let request = Request::inspect(id, waiters);
         let seen = self.by_means(
             operation,
             None,
-            |server| match server.script_unless_moving(operation, &request, limit)? {
+            |server| match server.script_unless_moving(operation, request, limit)? {
                 Some(answer) => answer.status().ok_or_else(|| server.senseless(operation).into()),
                 None => Ok(server.look_moving(operation, limit)?),
             },
@@ -371,7 +368,7 @@ impl Server {
 
     pub fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
         let operation = Operation::to("break", name);
-        let (LockStatus { state, .. }, tokens) = self.look(&operation, Some(id), 0, limit)?;
+        let (LockStatus { state, .. }, tokens) = self.look(&operation, &Request::inspect(Some(id), 0), limit)?;
         let Some(token) = tokens.into_iter().find(|token| token.id().as_ref() == Some(id)) else {
             return Ok(Released::NotYours(state));
         };
@@ -381,12 +378,12 @@ impl Server {
     }
 
     fn look_at(&mut self, name: &LockName, what: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        let (id, waiters) = match what {
-            Look::All => (None, WAITERS),
-            Look::Holder(id) => (Some(id), WAITERS),
-            Look::Holders => (None, 0),
+        let request = match what {
+            Look::All => Request::status(WAITERS),
+            Look::Holder(id) => Request::inspect(Some(id), WAITERS),
+            Look::Holders => Request::inspect(None, 0),
         };
-        Ok(self.look(&Operation::to("inspect", name), id, waiters, limit)?.0)
+        Ok(self.look(&Operation::to("inspect", name), &request, limit)?.0)
     }
 
     pub fn doubts(&mut self, limit: Limit<'_>) -> Result<Vec<String>, Error> {
@@ -408,7 +405,7 @@ impl Store for Server {
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, Asking::ToGiveUp) => Reply::Asked(self.ask_to_give_up(name, asker, limit)?),
             Op::Ask(name, asker, Asking::NoMore) => Reply::Asked(self.ask_no_more(name, asker, limit)?),
-            Op::Look(name, what) => Reply::Seen(self.look_at(name, what, limit)?),
+            Op::Look(name, what) => Reply::Seen(Box::new(self.look_at(name, what, limit)?)),
             Op::History(name) => Reply::History(self.history(name, limit)?),
             Op::Doubts => Reply::Doubts(self.doubts(limit)?),
         })

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::{Seen, Subject};
 use crate::lock::{Expiry, Holder, HolderId, words};
-use crate::report::{History, Named, Row};
+use crate::report::{Named, Row};
 use crate::store::Released;
 use crate::text;
 
@@ -25,8 +25,6 @@ pub struct Model {
     /// Number of locks that the first poll has found so far.
     pub found: Option<usize>,
     pub error: Option<Error>,
-    /// The recorded runs of the lock that was opened last.
-    history: Option<History>,
     /// Indices of the rows shown, in display order.
     shown: Vec<usize>,
     pub sort: Sort,
@@ -98,7 +96,6 @@ impl Model {
             doubts: Vec::new(),
             found: None,
             error: None,
-            history: None,
             shown: Vec::new(),
             sort: if named.is_empty() { Sort::Name } else { Sort::AsNamed },
             filter: String::new(),
@@ -123,10 +120,9 @@ impl Model {
         self.found = Some(found);
     }
 
-    pub fn seen(&mut self, Seen { mut rows, doubts }: Seen, history: Option<History>) {
+    pub fn seen(&mut self, Seen { mut rows, doubts }: Seen) {
         rows.iter_mut().for_each(steady);
         self.doubts = doubts;
-        self.history = history.or(self.history.take());
         let place = self.place();
         self.rows = rows;
         self.seen = Some(Moment::now());
@@ -179,17 +175,6 @@ impl Model {
     pub fn selected(&self) -> Option<(&Named, Option<&Row>)> {
         let selected = self.selected.as_ref()?;
         Some((selected, self.rows.iter().find(|row| row.lock == *selected)))
-    }
-
-    /// Returns the lock whose page is open.
-    pub fn opened(&self) -> Option<&Named> {
-        let page = if let Page::Question(.., back) = &self.page { back.as_ref() } else { &self.page };
-        self.selected.as_ref().filter(|_| matches!(page, Page::Detail))
-    }
-
-    /// Returns the recorded runs of the lock whose page is open, if they have been read.
-    pub fn history(&self) -> Option<&History> {
-        self.history.as_ref().filter(|history| Some(&history.lock) == self.opened())
     }
 
     /// Filters and sorts the rows. In a list, if the selected lock is gone, selects the lock that took its place.
@@ -359,9 +344,9 @@ mod tests {
         let row = |name: &&str| {
             let state = LockState::of_value(b"x", None, None, crate::clock::wall());
             let lock = Named::new(&name.parse().unwrap(), &Prefix::none());
-            Row { lock, status: LockStatus { state, queue: Vec::new() } }
+            Row { lock, status: LockStatus { state, queue: Vec::new(), knows_waiters: true, recorded: None } }
         };
-        model.seen(Seen { rows: names.iter().map(row).collect(), doubts: Vec::new() }, None);
+        model.seen(Seen { rows: names.iter().map(row).collect(), doubts: Vec::new() });
     }
 
     fn selected(model: &Model) -> Option<String> {

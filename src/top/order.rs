@@ -38,7 +38,7 @@ pub fn order(rows: &[Row], sort: Sort, filter: &str) -> Vec<usize> {
     let status = |row: &usize| &rows[*row].status;
     match sort {
         Sort::AsNamed => {}
-        Sort::Name => shown.sort_by(|a, b| rows[*a].lock.name.cmp(&rows[*b].lock.name)),
+        Sort::Name => shown.sort_by(|a, b| rows[*a].lock.name.compare(&rows[*b].lock.name)),
         Sort::Held => {
             shown.sort_by_key(|row| Reverse(status(row).state.holders().map(|holder| holder.held).max()));
         }

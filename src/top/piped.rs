@@ -36,7 +36,7 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
                 let seen = (gist(&rows), doubts.clone());
                 if shown.as_ref() != Some(&seen) {
                     let (named, options) = (subject.named.is_some(), String::new());
-                    let report = Report::Status(StatusRows { rows, named, options, last: None, doubts });
+                    let report = Report::Status(StatusRows { rows, named, options, doubts });
                     let has_doubts = shown.as_ref().map_or(&[][..], |(_, doubts)| doubts) != seen.1;
                     match output::show_again(&report, as_json, shown.is_none(), has_doubts) {
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Report::Watched),

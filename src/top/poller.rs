@@ -10,15 +10,14 @@ use crate::error::Error;
 use crate::list::{Seen, Subject};
 use crate::lock::{Asker, HolderId, Owner, Token};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
-use crate::report::{History, Named};
+use crate::report::Named;
 use crate::retry::{self, ReleaseAnswer};
 use crate::store::{Released, Store};
 use crate::thread;
 use crate::wait::Limit;
 
 pub enum Task {
-    /// Look at the locks and, if it is given, at the recorded runs of this one.
-    Look(Option<Named>),
+    Look,
     /// Do this to the holder, if it still has the lock.
     Do(Action, Named, HolderId),
 }
@@ -26,7 +25,7 @@ pub enum Task {
 pub enum Update {
     /// Number of locks found so far by a poll under way.
     Listing(usize),
-    Seen(Seen, Option<History>),
+    Seen(Seen),
     Error(Error),
     Broken(Named, Result<Released, Error>),
     Asked(Named, Result<Outcome, Error>),
@@ -48,13 +47,10 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
     while let Ok(arrival) = tasks.next(Limit::NONE) {
         let Arrived::Message(task) = arrival else { continue };
         updates.send(match task {
-            Task::Look(opened) => {
-                match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {
-                    // A history that cannot be read does not hide the rest.
-                    Ok(seen) => Update::Seen(seen, opened.and_then(|lock| subject.history(store.as_mut(), &lock).ok())),
-                    Err(error) => Update::Error(error),
-                }
-            }
+            Task::Look => match subject.look(store.as_mut(), &mut |found| updates.send(Update::Listing(found))) {
+                Ok(seen) => Update::Seen(seen),
+                Err(error) => Update::Error(error),
+            },
             Task::Do(Action::Ask, lock, id) => {
                 let by = Token::mint(&Owner::this_process(), None, wall());
                 let by = by.map_err(|error| Error::internal("cannot ask", &error));

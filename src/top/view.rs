@@ -9,11 +9,11 @@ use super::model::{Action, Model, Page};
 use super::order::Sort;
 use crate::clock::Moment;
 use crate::duration::span;
-use crate::lock::{Holder, words};
+use crate::lock::{Holder, Recorded, words};
 use crate::log::{BAD, DOUBTFUL, FAINT};
 use crate::output::history;
 use crate::output::status::{Table, detail};
-use crate::report::Named;
+use crate::report::{History, Named};
 use crate::text::shortened;
 
 /// Line prefixes, which show the selected lock without colours too.
@@ -127,15 +127,16 @@ fn emphasized(line: &str, columns: usize) -> String {
 }
 
 fn one(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
-    let mut shown = match model.selected() {
-        Some((_, Some(row))) => detail(row, None, None),
+    let shown = match model.selected() {
+        Some((_, Some(row))) => {
+            let history = |recorded: &Recorded| History { lock: row.lock.clone(), recorded: recorded.clone() };
+            let runs = row.status.recorded.iter().map(|recorded| history::table(&[history(recorded)], Some(columns)));
+            let runs: String = runs.filter(|runs| !runs.is_empty()).map(|runs| format!("\n{runs}")).collect();
+            detail(row, None) + &runs
+        }
         Some((lock, None)) => format!("\"{}\" is {FAINT}free{FAINT:#}\n", lock.name),
         None => String::new(),
     };
-    if let Some(history) = model.history().filter(|history| !history.runs.is_empty()) {
-        let runs = history::table(std::slice::from_ref(history), Some(columns));
-        shown += &format!("\n{runs}");
-    }
     model.height = height.max(1);
     let all: Vec<&str> = shown.lines().collect();
     model.top = model.top.min(all.len().saturating_sub(height));

@@ -148,7 +148,7 @@ fn who_lists_all_locks_is_not_told_a_part_of_them() {
 fn a_user_with_what_the_manual_lists_can_do_everything() {
     let cluster = Cluster::of_masters();
     let listed = "~lock:* ~{lock:*}:* resetchannels &lock:* +eval +evalsha +get +set +del +time +pttl +pexpire +type \
-                  +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hlen +publish \
+                  +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hgetall +hmget +hset +hdel +hlen +publish \
                   +pubsub|numsub +subscribe +client|tracking +cluster|slots +cluster|myid +asking";
     for node in &cluster.nodes {
         let words = ["ACL", "SETUSER", "deploy", "on", ">s3cret"].into_iter().chain(listed.split_whitespace());

@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::turns::{Turn, break_it, is_free, lock_status, queue_is, turn};
+use crate::support::turns::{Turn, break_it, is_free, lock_status, process, queue_is, turn};
 use crate::support::{Authority, Done, eventually, is_alive};
 
 /// Returns the recorded runs of `job`, as JSON, the last first.
@@ -49,7 +49,12 @@ pub fn a_recorded_run_is_told_with_who_when_and_how_it_ended(authority: &impl Au
     let mut holder = Turn::had(authority, &["--record", "--reason", "release 4.3", "--as", "run 17"]);
     let waits = Turn::queued(authority, &["--record"]);
     let (first, second) = (holder.pid(), waits.pid());
-    assert_eq!(history(authority), Vec::<Value>::new(), "it has not ended");
+    let document = authority.nxlock(["status", "--history", "--json", "job"]).run().exits(0).json();
+    assert_eq!(document[0]["history"], serde_json::json!([]), "it has not ended");
+    assert_eq!(document[0]["warnings"], serde_json::json!(["no run that is recorded has ended"]));
+    let running = &document[0]["running"][0];
+    assert_eq!((&running["pid"], &running["reason"]), (&first.into(), &"release 4.3".into()), "{document}");
+    assert!(running["granted"].is_string() && running["held_ms"].is_u64() && running["fence"].is_u64(), "{running}");
     let fence = lock_status(authority)["fence"].clone();
     holder.is_told();
     holder.finish().exits(0).says_nothing();
@@ -124,6 +129,16 @@ pub fn the_last_runs_are_kept_and_no_more(authority: &impl Authority) {
     assert_eq!(history(authority).len(), 4);
     // The success is still known.
     run(authority, &["--unless-done", "1h"], "echo ran").exits(75).prints("");
+    let seen = lock_status(authority);
+    let [success, failure] = ["last_success", "last_failure"].map(|run| (&seen[run]["outcome"], &seen[run]["status"]));
+    assert_eq!((success, failure), ((&"done".into(), &0.into()), (&"failed".into(), &9.into())), "{seen}");
+    let of_history = authority.nxlock(["status", "--history", "--json", "job"]).run().exits(0).json();
+    assert_eq!(of_history[0]["last_success"], seen["last_success"]);
+    assert_eq!(of_history[0]["last_failure"], seen["last_failure"]);
+    authority.nxlock(["status", "job", "--max-age", "1h"]).run().exits(0).says_nothing();
+    let two = authority.nxlock(["status", "--history", "--limit", "2", "--json", "job"]).run().exits(0).json();
+    let two: Vec<&Value> = two[0]["history"].as_array().unwrap().iter().map(|run| &run["status"]).collect();
+    assert_eq!(two, [9, 6]);
 }
 
 pub fn a_run_that_is_killed_with_its_guard_never_ended(authority: &impl Authority) {
@@ -267,12 +282,63 @@ pub fn the_histories_of_all_locks_are_listed(authority: &impl Authority) {
     let names: Vec<&str> = document.as_array().unwrap().iter().map(|lock| lock["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["a", "b"]);
     let named = authority.nxlock(["status", "--history", "b", "no record", "a"]).run().exits(0);
-    let listed = named.says("no run of \"no record\" is recorded").text();
+    let listed = named.says("\"no record\": no run is recorded").text();
     let told: Vec<&str> = listed.lines().skip(1).map(|line| &line[..1]).collect();
     assert_eq!(told, ["b", "a"]);
-    // It is no lock.
+    // What is free and recorded is listed, and nothing else that is free.
     let listed = authority.nxlock(["status", "--json"]).run().exits(0).json();
-    assert_eq!(listed, serde_json::json!([]));
+    let rows = listed.as_array().unwrap().iter();
+    let rows: Vec<_> = rows.map(|row| (row["name"].as_str().unwrap(), row["state"].as_str().unwrap())).collect();
+    assert_eq!(rows, [("a", "free"), ("b", "free")]);
+    let table = authority.nxlock(["status"]).run().exits(0).text();
+    assert!(table.lines().next().unwrap().contains("LAST RUN") && table.matches("done 2").count() == 2, "{table}");
+}
+
+pub fn a_run_under_way_is_the_first_line_of_a_history(authority: &impl Authority) {
+    run(authority, &["--record"], "exit 3").exits(3);
+    let holder = Turn::had(authority, &["--record"]);
+    let table = authority.nxlock(["status", "--history", "job"]).run().exits(0).text();
+    let outcomes: Vec<bool> = table.lines().map(|line| line.contains("running")).collect();
+    assert_eq!(outcomes, [false, true, false], "{table}");
+    assert!(table.contains("failed with 3"), "{table}");
+    holder.leaves();
+    assert!(!authority.nxlock(["status", "--history", "job"]).run().exits(0).text().contains("running"));
+}
+
+pub fn what_is_wrong_has_a_status_and_a_line_of_its_own(authority: &impl Authority) {
+    let alarm = |words: &[&str]| authority.nxlock([&["status"], words].concat()).run().says_nothing();
+    let says = |words: &[&str], status: i32, begin: &str| {
+        let done = alarm(words).exits(status);
+        let line = done.text();
+        assert!(line.starts_with(begin) && line.ends_with('\n') && line.lines().count() == 1, "{begin}:\n{line}");
+    };
+    let (age, late) = (["job", "--max-age", "1h"], ["job", "--max-age", "1ms"]);
+    says(&age, 3, "UNKNOWN: job has no recorded run: it is misspelt, or not run with --record | 'job age'=U;;3600;0");
+    says(&["--max-age", "1h"], 3, "UNKNOWN: no run of any lock is recorded");
+    says(&["job", "--max-held", "1h", "--max-waiting", "0"], 0, "OK: job is free; job has no waiters |");
+    run(authority, &["--record"], "exit 3").exits(3);
+    says(&age, 2, "CRITICAL: job has never succeeded: the last run failed with 3 ");
+    run(authority, &["--record"], "exit 0").exits(0);
+    says(&age, 0, "OK: job succeeded ");
+    says(&["--max-age", "1h"], 0, "OK: job succeeded ");
+    eventually("it is a millisecond ago", || alarm(&late).status.code() == Some(2));
+    says(&late, 2, "CRITICAL: job has not succeeded for ");
+    let holder = Turn::had(authority, &[]);
+    let waits = Turn::queued(authority, &[]);
+    says(&["job", "--max-held", "1h", "--max-waiting", "1"], 0, "OK: job is held for ");
+    says(&["job", "--max-waiting", "0"], 2, "CRITICAL: job has 1 waiter | 'job waiting'=1;;0;0");
+    eventually("it is held for a millisecond", || alarm(&["job", "--max-held", "1ms"]).status.code() == Some(2));
+    says(&["--max-held", "1ms"], 2, "CRITICAL: job has been held for ");
+    assert!(alarm(&["--max-held", "1ms"]).text().contains(&process(holder.pid())));
+    alarm(&["-q", "job", "--max-waiting", "0"]).exits(2).prints("");
+    let document = alarm(&["--json", "job", "other", "--max-age", "1h", "--max-waiting", "0"]).exits(2).json();
+    assert_eq!(document["outcome"], "critical", "{document}");
+    let checks: Vec<_> = document["checks"].as_array().unwrap().iter().map(|check| &check["outcome"]).collect();
+    assert_eq!(checks, ["ok", "critical", "unknown", "ok"], "{document}");
+    assert_eq!((&document["checks"][1]["waiting"], &document["checks"][1]["max_waiting"]), (&1.into(), &0.into()));
+    assert!(document["checks"][0]["age_ms"].is_u64() && document["checks"][2]["age_ms"].is_null(), "{document}");
+    holder.leaves();
+    waits.leaves();
 }
 
 pub fn a_run_that_goes_on_without_its_lock_has_not_done_it(authority: &impl Authority) {

@@ -799,16 +799,26 @@ impl Scene {
         }
         self.same_keys()?;
         let answer = self.asks_server("history", &[("who", "-".into())])?;
-        let (ended, vanished): (Vec<_>, Vec<_>) =
-            self.model.lock.history(&self.model.around).into_iter().partition(|run| run.ended.is_some());
+        let vanished = self.model.lock.history(&self.model.around).into_iter().filter(|run| run.ended.is_none());
         // Those that vanished and are listed have a line.
         let has_line = |run: &&Run<Token>| self.model.lock.runs.ended.contains(run);
         let lines: Vec<String> = self.model.lock.runs.ended.iter().rev().map(line).collect();
         same("the history", &answer.of("ended"), &lines.join("\n"))?;
-        let gone: BTreeSet<String> = vanished.iter().filter(|run| !has_line(run)).map(|run| who(&run.who)).collect();
+        let gone: BTreeSet<String> = vanished.filter(|run| !has_line(&run)).map(|run| who(&run.who)).collect();
         let told: BTreeSet<String> = answer.all("vanished").chunks(2).map(|pair| pair[1].clone()).collect();
-        drop(ended);
-        same("the vanished", &told, &gone)
+        same("the vanished", &told, &gone)?;
+        let under_way = self.model.lock.under_way(&self.model.around);
+        let under_way: BTreeSet<String> = under_way.iter().map(|(token, _)| who(token)).collect();
+        let told: BTreeSet<String> = answer.all("running").chunks(2).map(|pair| pair[1].clone()).collect();
+        same("those under way", &told, &under_way)?;
+        same(
+            "the last success",
+            &answer.of("succeeded"),
+            &self.model.lock.runs.done.as_ref().map(line).unwrap_or_default(),
+        )?;
+        let is_failure = |run: &&Run<Token>| run.end.outcome != "done";
+        let failed = self.model.lock.runs.ended.iter().rev().find(is_failure).map(line);
+        same("the last failure", &answer.of("failed"), &failed.unwrap_or_default())
     }
 
     fn deletes(&mut self, key: &str) {

@@ -219,7 +219,7 @@ fn a_directory_has_nothing_old_to_share() {
 fn what_the_manual_lists_of_permissions_is_enough() {
     let redis = Redis::start();
     let rules = "~lock.* ~{lock.*}:* resetchannels &lock.* +eval +evalsha +get +set +del +time +pttl +pexpire +type \
-                 +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hmget +hset +hdel +hlen +publish \
+                 +scan +zadd +zrem +zrange +zrank +zscore +zcard +zcount +hget +hgetall +hmget +hset +hdel +hlen +publish \
                  +pubsub|numsub +subscribe +client|tracking +info";
     let words = ["ACL", "SETUSER", "listed", "on", ">pw"].into_iter().chain(rules.split_whitespace());
     redis.ask::<()>(&words.collect::<Vec<_>>());

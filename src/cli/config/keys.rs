@@ -183,6 +183,11 @@ mod tests {
             "break",
             "watch",
             "history",
+            "limit",
+            "metrics",
+            "max-age",
+            "max-held",
+            "max-waiting",
             "help",
             "version",
             // How many may hold a lock is a property of its name, not of a host.

@@ -7,8 +7,11 @@ use super::directory::Part;
 use super::fault::LocalError;
 use super::state::{instant, told};
 use super::transaction::Transaction;
+use crate::clock::wall;
 use crate::lock::machine::{self, Lock};
-use crate::lock::{Expiry, Fence, Holder, LockState, Run, Share, Shares, SlotCount, StateKind, Token};
+use crate::lock::{
+    Expiry, Fence, Holder, LockState, Recorded, RunEnd, RunUnderWay, Share, Shares, SlotCount, StateKind, Token,
+};
 use crate::store::{LockStatus, Waiter};
 
 impl Transaction<'_> {
@@ -25,12 +28,18 @@ impl Transaction<'_> {
             reason: told.reason,
             terms: told.terms,
         });
-        Ok(LockStatus { queue: queue.collect(), state: self.state_of(&seen) })
+        let (state, recorded) = (self.state_of(&seen), Some(self.recorded()));
+        Ok(LockStatus { queue: queue.collect(), state, knows_waiters: true, recorded })
     }
 
-    /// Returns the recorded runs that have ended, or vanished, in any order.
-    pub fn history(&self) -> Vec<Run> {
-        self.state.lock.history(&self.world).iter().filter_map(told).collect()
+    pub fn recorded(&self) -> Recorded {
+        let lock = &self.state.lock;
+        let over = lock.history(&self.world).iter().filter_map(told).collect();
+        // Until there is an end, a note is as that of a run which vanished.
+        let noted = lock.under_way(&self.world).into_iter();
+        let noted = noted.map(|(who, begun)| machine::Run { who, begun, ended: None, end: RunEnd::VANISHED });
+        let under_way = noted.filter_map(|run| told(&run)).map(RunUnderWay::from).collect();
+        Recorded::of(over, under_way, [lock.runs.done.as_ref().and_then(told), None], wall())
     }
 
     /// Returns who holds the lock after a step.

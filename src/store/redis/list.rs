@@ -22,21 +22,25 @@ const SCANNED: usize = 500;
 const TOGETHER: usize = 100;
 
 impl Listed {
-    /// Returns the pattern of these keys, as SCAN matches it.
+    /// Returns the pattern of these keys, as SCAN matches it. It may match others.
     fn pattern(self, prefix: &str) -> String {
         let all = format!("{}*", glob_escaped(prefix));
         match self {
-            Listed::Locks | Listed::Names => all,
+            // One scan finds the locks and the records beside them.
+            Listed::Locks => format!("*{all}"),
+            Listed::Names => all,
             Listed::Histories => companion_key(&all, RUNS),
         }
     }
 
     /// Returns the name of the lock whose key this is.
     fn name(self, prefix: &str, key: &str) -> Option<LockName> {
+        let of_runs = || key.strip_prefix('{')?.strip_suffix(&format!("}}:{RUNS}"));
         // A key whose rest is no name is no lock: companion keys, for example, begin with a brace.
         let lock = match self {
-            Listed::Locks | Listed::Names => key,
-            Listed::Histories => key.strip_prefix('{')?.strip_suffix(&format!("}}:{RUNS}"))?,
+            Listed::Locks => of_runs().unwrap_or(key),
+            Listed::Names => key,
+            Listed::Histories => of_runs()?,
         };
         lock.strip_prefix(prefix)?.parse().ok()
     }
@@ -70,7 +74,7 @@ impl Server {
             scan.strays.append(&mut scan.names);
         }
         if let Some(name) = scan.strays.last() {
-            let status = self.look(&Operation::to("inspect", name), None, WAITERS, limit)?.0;
+            let status = self.look(&Operation::to("inspect", name), &Request::status(WAITERS), limit)?.0;
             return Ok(Some(scan.strays.pop().map(|name| (name, Some(status))).into_iter().collect()));
         }
         if !scan.names.is_empty() {
@@ -142,7 +146,7 @@ impl Server {
 
     fn look_at_several(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Page, Error> {
         let first = scan.names.len().saturating_sub(TOGETHER);
-        let (verb, request) = (self.means.verb_of_reads(), Request::inspect(None, WAITERS));
+        let (verb, request) = (self.means.verb_of_reads(), Request::status(WAITERS));
         let asked = scan.names[first..].iter().map(|name| request.command(&self.prefix.key(name), verb));
         let asked: Vec<Cmd> = asked.collect();
         self.turn_to_shard(scan.shards.last());

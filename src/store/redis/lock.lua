@@ -22,7 +22,7 @@
 --               record beside SETNX clients; who, kept, most, waited, unless of a run
 --      release  token, tell; who, kept, most, waited, granted, fence, how of a run        record  the same, and releases nothing
 --      renew    token, ttl, how (set; prolong: never nearer than it is), record     ask  id, by, back
---      raise    token, fence, ttl          inspect  id, most          history  who
+--      raise    token, fence, ttl          inspect  id, most; who and runs, to see so many          history  who
 -- RETURNS field, value, field, value ...: `verdict` and what belongs to it; all are strings, but queue and shares
 --
 -- Words on a waiter's channel: g "yours, claim it", n "ask again", e and a time in ms "ask again soon, and at the latest
@@ -909,33 +909,48 @@ end
 if lock.value and string.sub(lock.value, 1, #SHARED) == SHARED then
   lock.generation = string.sub(lock.value, #SHARED + 1)
 end
-local beside = sound(redis.pcall('HGET', W, 'owner'), W)
-lock.owner = beside
+lock.owner = sound(redis.pcall('HGET', W, 'owner'), W)
 
--- The runs that were recorded: the lines of those that have ended, the last first, and the notes of the vanished.
-if operation == 'history' then
+-- Returns the runs that were recorded: the lines of those that have ended, the last first and at most so many; the notes of
+-- the vanished, and of those under way; the last that succeeded, and the last line of one that did not.
+local function recorded(most)
   local all = sound(redis.pcall('HGETALL', R), R)
-  if lock.failed then return lock.failed end
-  local found, lines, vanished = {}, {}, {}
+  if lock.generation and all and all[1] then sound(redis.pcall('ZSCORE', H, token), H) end
+  if lock.failed then return nil end
+  local found, numbers, lines, vanished, running, failed = {}, {}, {}, {}, {}, ''
   for i = 1, #all, 2 do
     found[all[i]] = all[i + 1]
-    lines[#lines + 1] = tonumber(string.match(all[i], '^line:(%d+)$'))
+    numbers[#numbers + 1] = tonumber(string.match(all[i], '^line:(%d+)$'))
   end
-  local ends, owner = string.match(beside or '', '^(%d+)|%d+|(.*)$')
+  local ends, owner = string.match(lock.owner or '', '^(%d+)|%d+|(.*)$')
   for i = 1, #all, 2 do
     local who = string.match(all[i], '^run:(.*)$')
     -- If it has ended, it has asked once more since.
-    -- Beside SETNX clients, the lock's value is a bare number.
-    local number = string.match(who or '', '^nx1:(%d+):')
-    local is_held = who and (holds(who) or lock.value and lock.value == number or owner == who and tonumber(ends) > now)
-    if who and not found['of:' .. who] and not is_held then
-      vanished[#vanished + 1] = all[i + 1]
-      vanished[#vanished + 1] = who
+    if who and not found['of:' .. who] then
+      -- Beside SETNX clients, the lock's value is a bare number.
+      local number = string.match(who, '^nx1:(%d+):')
+      local is_held = holds(who) or lock.value and lock.value == number or owner == who and tonumber(ends) > now
+      local notes = is_held and running or vanished
+      notes[#notes + 1] = all[i + 1]
+      notes[#notes + 1] = who
     end
   end
-  table.sort(lines, function(a, b) return a > b end)
-  for i, number in ipairs(lines) do lines[i] = found['line:' .. digits(number)] end
-  return { 'verdict', 'seen', 'ended', table.concat(lines, '\n'), 'vanished', vanished }
+  table.sort(numbers, function(a, b) return a > b end)
+  for i, number in ipairs(numbers) do
+    local line = found['line:' .. digits(number)] or ''
+    if i <= most then lines[i] = line end
+    local outcome = string.match(line, '^%d+|%d*|%d*|%d*|([%l_]+)|')
+    if failed == '' and outcome and outcome ~= 'done' then failed = line end
+  end
+  return { 'ended', table.concat(lines, '\n'), 'vanished', vanished, 'running', running, 'succeeded', found.done or '',
+    'failed', failed }
+end
+
+if operation == 'history' then
+  local answer = recorded(math.huge)
+  if not answer then return lock.failed end
+  for _, part in ipairs({ 'verdict', 'seen', 'now', digits(us) }) do answer[#answer + 1] = part end
+  return answer
 end
 
 -- Inspect: the first of the queue, without the dead, unless nobody listens here: then this is a replica. At most 500 of the
@@ -986,4 +1001,7 @@ elseif lock.value then
 end
 if lock.failed then return lock.failed end
 local reserved = lock.value and redis.call('HGET', W, 'reserved') == lock.value
-return seen('seen', 'type', kind, 'reserved', reserved and '1' or '0', 'queue', queue, 'shares', shares)
+local answer = seen('seen', 'type', kind, 'reserved', reserved and '1' or '0', 'queue', queue, 'shares', shares)
+-- A reader who may not see the runs, or in whose place there is something else, sees the rest.
+for _, part in ipairs(R and recorded(tonumber(arg.runs)) or {}) do answer[#answer + 1] = part end
+return answer

@@ -69,7 +69,8 @@ impl Server {
         operation: &Operation<'_>,
         limit: Limit<'_>,
     ) -> Result<(LockStatus, Option<String>), Error> {
-        let alone = |(state, value)| (LockStatus { state, queue: Vec::new() }, value);
+        let alone =
+            |(state, value)| (LockStatus { state, queue: Vec::new(), knows_waiters: false, recorded: None }, value);
         self.plainly(operation, limit, |lock| lock.look().map(alone))
     }
 

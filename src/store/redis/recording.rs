@@ -7,7 +7,7 @@ use super::means::ScriptError;
 use super::reply::{self, Answer, Operation};
 use super::request::{RUNS, Request, Verb};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, LockName, Run, RunEnd, companion_key};
+use crate::lock::{Claim, LockName, Recorded, RunEnd, companion_key};
 use crate::log;
 use crate::text::clean;
 use crate::wait::Limit;
@@ -71,23 +71,14 @@ impl Server {
         }
     }
 
-    pub(super) fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Vec<Run>, Error> {
+    pub(super) fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Recorded, Error> {
         let operation = Operation::to("read the history of", name);
         let needs = ("the history needs them", "--history");
         let answer = match self.script(&operation, &Request::history(), limit) {
             Err(ScriptError::Denied(_)) => return Err(self.without_scripts(&operation, needs)),
             answer => answer?,
         };
-        let (Some(lines), Some(vanished)) = (answer.get("ended").and_then(reply::bytes), answer.list("vanished"))
-        else {
-            return Err(self.senseless(&operation));
-        };
-        let lines = lines.split(|byte| *byte == b'\n').filter_map(Run::read);
-        let noted = vanished.chunks_exact(2).filter_map(|pair| {
-            let (note, who) = (reply::text(&pair[0])?, reply::text(&pair[1])?);
-            Run::read(format!("{}||{}|{}", note.raw(), RunEnd::VANISHED, who.raw()).as_bytes())
-        });
-        Ok(noted.chain(lines).collect())
+        answer.recorded().ok_or_else(|| self.senseless(&operation))
     }
 }
 

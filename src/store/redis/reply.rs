@@ -13,8 +13,8 @@ use super::fault::{Fault, NoReply};
 use crate::duration;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    Expiry, Fence, Holder, Legacy, LockName, LockState, Run, Share, Shares, Sharing, Slot, SlotCount, StateKind, Token,
-    Told,
+    Expiry, Fence, Holder, Legacy, LockName, LockState, Recorded, Run, RunEnd, RunUnderWay, Share, Shares, Sharing,
+    Slot, SlotCount, StateKind, Token, Told,
 };
 use crate::store::{LockStatus, QueuePlace, Waiter};
 use crate::text::{self, Tainted};
@@ -361,6 +361,23 @@ impl Answer {
         self.get("now").and_then(instant)
     }
 
+    /// Returns the recorded runs; none if the answer does not have them.
+    pub fn recorded(&self) -> Option<Recorded> {
+        let lines = self.get("ended").and_then(bytes)?.split(|byte| *byte == b'\n').filter_map(Run::read);
+        let noted = |field: &str| {
+            // Until there is an end, a note is as that of a run which vanished.
+            let run = |pair: &[Value]| {
+                let (note, who) = (text(&pair[0])?, text(&pair[1])?);
+                Run::read(format!("{}||{}|{}", note.raw(), RunEnd::VANISHED, who.raw()).as_bytes())
+            };
+            Some(self.list(field)?.chunks_exact(2).filter_map(run))
+        };
+        let one = |field: &str| self.get(field).and_then(bytes).and_then(Run::read);
+        let under_way = noted("running")?.map(RunUnderWay::from).collect();
+        let over = noted("vanished")?.chain(lines).collect();
+        Some(Recorded::of(over, under_way, [one("succeeded"), one("failed")], self.now()?))
+    }
+
     /// Returns a token or a record as it is shown.
     pub fn who(&self, field: &str) -> Option<Told> {
         self.get(field).and_then(bytes).and_then(Token::read)
@@ -448,7 +465,7 @@ impl Answer {
         } else if state.holder.is_some() {
             tokens.extend(self.text("value").parse());
         }
-        Some((LockStatus { state, queue: self.waiters()? }, tokens))
+        Some((LockStatus { state, queue: self.waiters()?, knows_waiters: true, recorded: self.recorded() }, tokens))
     }
 
     /// Parses `token, ticket, token, ticket ...`: a ticket is the server's microsecond at which the waiter joined the

@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use super::queue;
 use super::scripts::{LOCK, MOVING, Script};
-use crate::lock::{Asker, Claim, Fence, HolderId, Token, Ttl, companion_key};
+use crate::lock::{Asker, Claim, Fence, HolderId, RunCount, Token, Ttl, companion_key};
 use crate::store::{AcquireMode, Asking};
 
 /// An operation on one lock.
@@ -114,6 +114,13 @@ impl<'a> Request<'a> {
             .with("token", token.as_str())
             .with("fence", fence.0.to_string())
             .with("ttl", ttl.millis().to_string())
+    }
+
+    /// A look at a lock, at its first waiters and its last recorded runs.
+    pub fn status(waiters: usize) -> Request<'a> {
+        let mut request = Request::inspect(None, waiters).with("who", "").with("runs", RunCount::USUAL.to_string());
+        request.companions.push(RUNS);
+        request
     }
 
     /// A look at a lock and at the first waiters, at `most` so many; the holder known as `id` is among those that are

@@ -32,7 +32,7 @@ impl Server {
 
     /// Returns the status of a lock without its waiters, and the token of its holder if it has one.
     pub fn inspect_holding(&mut self, name: &LockName, limit: Limit<'_>) -> Result<(LockStatus, Option<Token>), Error> {
-        let (status, tokens) = self.look(&Operation::to("inspect", name), None, 0, limit)?;
+        let (status, tokens) = self.look(&Operation::to("inspect", name), &Request::inspect(None, 0), limit)?;
         Ok((status, tokens.into_iter().next()))
     }
 }
