@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn token() -> Token {
-        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1 };
+        let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
         Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap()
     }
 
