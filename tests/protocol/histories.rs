@@ -1009,11 +1009,7 @@ const FAULTS: [(&str, &str, &str); 60] = [
         "if not mark then lengthen(T, redis.call('PTTL', H)) end",
         "",
     ),
-    (
-        "what a renewal has dropped is not written",
-        "settle()\n  return answer\nend\n\n---- Ask",
-        "return answer\nend\n\n---- Ask",
-    ),
+    ("what a renewal has dropped is not written", "settle()\n  -- A client that tracks", "-- A client that tracks"),
     // Superseding.
     ("one that was dismissed is let in again", "local by = N and noted", "local by = nil"),
     ("nobody notes who was dismissed", "redis.call('HSET', N, newest, token)", ""),
@@ -1073,7 +1069,7 @@ const FAULTS: [(&str, &str, &str); 60] = [
 fn each_fault_in_the_script_is_noticed() {
     let server = Server::start();
     for (what, from, to) in FAULTS {
-        let found = search(&server, &virtual_script(Some((from, to))), 40_000, 1);
+        let found = search(&server, &virtual_script(Some((from, to))), 200_000, 1);
         assert!(found.is_err(), "{what}, and nothing is noticed");
         println!("{what}: {}", found.unwrap_err().lines().next().unwrap_or_default());
     }
