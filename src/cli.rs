@@ -32,7 +32,7 @@ use crate::supervise::{Descendants, OnLost};
 
 pub use alarm::AlarmArgs;
 pub use event_args::EventArgs;
-pub use global::{DEFAULT_PREFIX, GlobalArgs, SETTINGS, given};
+pub use global::{DEFAULT_PREFIX, GlobalArgs, SETTINGS, Setting, given};
 pub use lost::LostSignal;
 pub use parse::LockArg;
 pub use recording::RecordingArgs;
@@ -214,7 +214,8 @@ pub struct Acquire {
 
     /// Print shell variables for `eval` instead of the token.
     ///
-    /// nxlock prints `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=...`, quoted.
+    /// nxlock prints `export NXLOCK_NAME=... NXLOCK_TOKEN=... NXLOCK_FENCE=... NXLOCK_HELD=...`, quoted. A `run` of the
+    /// same name in that script is refused, as within a `run`: it would wait for itself.
     #[arg(long, conflicts_with = "json")]
     pub export: bool,
 

@@ -8,6 +8,7 @@ mod request;
 mod run;
 mod status;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::cli::config::Settings;
-use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SETTINGS, Verb, given};
+use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SETTINGS, Setting, Verb, given};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, Token};
@@ -259,19 +260,31 @@ pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyh
     Ok(status.state.holders().map(|holder| holder.id.clone()).collect())
 }
 
-/// Returns the options from the command line, but not from the environment, that say where the locks are. Without a
-/// password.
+/// Returns the servers in use, without a password.
+fn place(global: &GlobalArgs) -> String {
+    let redis_url = redis_url().filter(|_| global.servers().next().is_none());
+    Target::shown(global.servers().chain(redis_url.as_deref()), true).unwrap_or_default().join(" ")
+}
+
+/// Returns the options that say where the locks are, whatever has set them: the command that has them is pasted into
+/// another shell, or on another machine. Without a password.
 fn options(global: &GlobalArgs, lock: &Named) -> String {
     let mut options = String::new();
+    let redis_url = redis_url().filter(|_| global.servers().next().is_none());
     for setting in SETTINGS.iter().filter(|setting| setting.locates) {
-        let Some(value) = (setting.value)(global) else { continue };
-        let is_variable = std::env::var_os(setting.variable).is_some_and(|variable| variable == value);
+        let value = (setting.value)(global);
+        let Some(value) = value.or_else(|| redis_url.as_ref().filter(|_| setting.name == "server").map(OsString::from))
+        else {
+            continue;
+        };
         let values = match setting.name {
-            _ if is_variable => Vec::new(),
             // They were understood, or there would be no store.
-            "server" => Target::shown(global.servers(), true).unwrap_or_default(),
-            "prefix" if lock.by_key || value == DEFAULT_PREFIX => Vec::new(),
-            _ if setting.is_file => vec![text::clean(&value.to_string_lossy())],
+            "server" => Target::shown(global.servers().chain(redis_url.as_deref()), true).unwrap_or_default(),
+            "prefix" if lock.by_key || (value == DEFAULT_PREFIX && !is_given(setting)) => Vec::new(),
+            _ if setting.is_file => {
+                let path = std::path::absolute(&value).unwrap_or_else(|_| PathBuf::from(&value));
+                vec![text::path(&path)]
+            }
             _ => vec![value.to_string_lossy().into_owned()],
         };
         let option = if setting.name == "server" { "-s".to_owned() } else { format!("--{}", setting.name) };
@@ -280,6 +293,12 @@ fn options(global: &GlobalArgs, lock: &Named) -> String {
         }
     }
     options
+}
+
+/// Returns whether the command line or the environment has a setting.
+fn is_given(setting: &Setting) -> bool {
+    let is_option = |word: OsString| word.to_string_lossy().starts_with(&format!("--{}", setting.name));
+    std::env::var_os(setting.variable).is_some() || std::env::args_os().any(is_option)
 }
 
 /// Reads a token: given as a word, or `-` for stdin.

@@ -79,6 +79,11 @@ pub fn warn(what: fmt::Arguments<'_>) {
     }
 }
 
+/// Logs why nxlock stops the command, even with `--quiet`: cron mails it.
+pub fn stopping(what: fmt::Arguments<'_>) {
+    message("warning", DOUBTFUL, what);
+}
+
 /// Logs what went wrong, even with `--quiet`.
 pub fn error(what: fmt::Arguments<'_>) {
     line(format_args!("{BAD}nxlock:{BAD:#} {what}"));

@@ -209,9 +209,9 @@ pub fn asked(by: &Told, follows: &str) {
                 &json!({ "event": "asked", "name": name, "by": by, "supersedes": is_newer, "then": follows }),
             );
         } else if is_newer {
-            log::note(format_args!("\"{name}\": superseded by {who}; {follows}"));
+            log::stopping(format_args!("\"{name}\": superseded by {who}; {follows}"));
         } else {
-            log::note(format_args!("asked to give up \"{name}\" by {who}; {follows}"));
+            log::stopping(format_args!("asked to give up \"{name}\" by {who}; {follows}"));
         }
         events.tell(Event::Asked { by: claimant(by), supersedes: is_newer, then: follows });
     });

@@ -70,6 +70,8 @@ pub struct Acquired {
     pub slot: Option<Slot>,
     pub ttl: Ttl,
     pub form: TokenForm,
+    /// The tokens that the caller holds with this one, as its environment names them.
+    pub held: String,
 }
 
 /// How `acquire` prints its token.

@@ -510,7 +510,7 @@ impl<'a> Supervisor<'a> {
         if self.time_limit.passed() {
             self.time_limit = Moment::NEVER;
             if matches!(self.phase, Phase::Running | Phase::Outlived) {
-                log::warn(format_args!("the time limit is reached: stopping the command"));
+                log::stopping(format_args!("the time limit is reached: stopping the command"));
                 self.timed_out = true;
                 self.guard.time_limit();
                 self.stop(libc::SIGTERM, Reach::All);

@@ -33,21 +33,33 @@ use terminal::Terminal;
 /// How long the rest of an escape sequence may take; after that the key was Escape.
 const REST_OF_A_KEY: Duration = Duration::from_millis(50);
 
-/// Watches until the user quits or the reader of stdout leaves.
+/// Watches until the user quits or the reader of stdout leaves. `place` says where the locks are.
 ///
 /// # Errors
 /// If the first poll fails. Later poll errors are shown, and the poll is retried.
-pub fn watch(store: Box<dyn Store>, subject: Subject, every: Duration, as_json: bool) -> anyhow::Result<Report> {
+pub fn watch(
+    store: Box<dyn Store>,
+    subject: Subject,
+    place: &str,
+    every: Duration,
+    as_json: bool,
+) -> anyhow::Result<Report> {
     match Terminal::of_stdout().filter(|_| !as_json) {
-        Some(terminal) => on_screen(terminal, store, subject, every),
+        Some(terminal) => on_screen(terminal, store, subject, place, every),
         None => piped::watch(store, &subject, every, as_json),
     }
 }
 
-fn on_screen(terminal: Terminal, store: Box<dyn Store>, subject: Subject, every: Duration) -> anyhow::Result<Report> {
+fn on_screen(
+    terminal: Terminal,
+    store: Box<dyn Store>,
+    subject: Subject,
+    place: &str,
+    every: Duration,
+) -> anyhow::Result<Report> {
     let mut signals = Signals::listen()?;
     signals.begin_screen()?;
-    let model = Model::new(&subject, every);
+    let model = Model::new(&subject, place, every);
     let (updates, tasks) = poller::begin(store, subject).context("cannot look at locks")?;
     let keys = Keys::default();
     LiveView { terminal, model, keys, updates, tasks, every, asked: None, next: Moment::now() }.go_on(&mut signals)

@@ -57,6 +57,8 @@ mod loss;
 /// Replies that are lost after the server has carried out the request.
 mod lost_replies;
 mod nested;
+/// What somebody meets who uses nxlock for the first time.
+mod newcomers;
 /// Output: documents, tables, quoting, hostile text, usage.
 mod output;
 /// Users with restricted permissions: no channels, no scripts.

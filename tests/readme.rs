@@ -99,6 +99,7 @@ fn kind(word: &str) -> &'static str {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_lowercase());
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     match word {
+        _ if word.contains("://") => "server",
         _ if word.contains('@') => "user@host",
         _ if word.len() == 24 && word.ends_with('Z') => "instant",
         _ if is_number && digits == word && word.len() > 2 => "fence or pid",

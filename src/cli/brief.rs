@@ -8,7 +8,8 @@ const SHOWN: [&str; 2] = ["NXLOCK_SERVER", "NXLOCK_TOKEN"];
 
 /// Returns a definition with brief help.
 pub fn brief(command: Command) -> Command {
-    let command = command.mut_args(terse);
+    let command =
+        command.mut_args(terse).after_help("Recipes: man nxlock-recipes. All options and examples: nxlock --help");
     let of_every_verb: Vec<Arg> = command.get_arguments().map(|arg| arg.clone().hide_short_help(true)).collect();
     command.mut_subcommands(|verb| {
         let name = verb.get_name().to_owned();
@@ -52,7 +53,7 @@ mod tests {
             assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
             // clap wraps a longer one.
             let last = screen.lines().last().unwrap_or_default();
-            assert!(last.starts_with("All options") || last.starts_with("      --color"), "{screen}");
+            assert!(last.starts_with("All options") || last.starts_with("Recipes: "), "{screen}");
         }
     }
 

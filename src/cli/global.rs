@@ -74,12 +74,12 @@ pub struct GlobalArgs {
 
     /// Present the client certificate in FILE.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CERT", hide_env_values = true)]
-    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub tls_cert: Option<PathBuf>,
 
     /// Read the client certificate's key from FILE.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_KEY", hide_env_values = true)]
-    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub tls_key: Option<PathBuf>,
 
     /// Limit of each connect and each reply.

@@ -11,7 +11,7 @@ use super::Cli;
 use crate::lock::LockName;
 
 /// Options of flock(1), and of other tools, that nxlock does not have.
-const HABITS: [(&[&str], &str); 5] = [
+const HABITS: [(&[&str], &str); 6] = [
     (&["-x", "-e", "--exclusive"], "a lock is exclusive unless --shared or --slots is given: leave this option out"),
     (
         &["-u", "--unlock"],
@@ -20,11 +20,16 @@ const HABITS: [(&[&str], &str); 5] = [
     ),
     (&["--nonblock", "--nb"], "write -n or --no-wait, after the verb"),
     (&["--timeout"], "--wait D limits the wait for the lock, and --time-limit D, of run, the command"),
+    (
+        &["--force", "-f", "--steal"],
+        "nobody takes a lock unseen: write `nxlock release NAME --ask ID` or, as the last resort, `--break ID`, with the ID \
+         that `nxlock status NAME` shows",
+    ),
     (&["-o", "--close", "-F", "--no-fork"], "the command never inherits the lock: leave this option out"),
 ];
 
 /// Words for a verb that nxlock calls otherwise, and what to write.
-const SYNONYMS: [(&[&str], &str); 8] = [
+const SYNONYMS: [(&[&str], &str); 11] = [
     (
         &["lock"],
         "`nxlock run NAME -- COMMAND` holds a lock around a command, and `nxlock acquire NAME --ttl D` only takes it",
@@ -38,6 +43,9 @@ const SYNONYMS: [(&[&str], &str); 8] = [
         "write `nxlock release NAME --break ID`, with the ID that `nxlock status` shows",
     ),
     (&["list", "ls", "show", "info", "top", "watch"], "write `nxlock status`, or `nxlock status --watch`"),
+    (&["who", "holder", "owner", "query"], "write `nxlock status NAME`, or `nxlock status` for all locks"),
+    (&["history", "log", "runs", "last"], "write `nxlock status --history NAME`, of runs with --record"),
+    (&["version"], "write `nxlock --version`"),
     (&["help"], "write `nxlock --help`, or `nxlock run --help`"),
 ];
 
@@ -128,7 +136,8 @@ fn instead_of_verb(word: &str, error: &Error, line: &[OsString]) -> Option<Strin
 fn instead_of_option(option: &str, error: &Error) -> Option<String> {
     let usage = usage(error);
     // Other verbs have no command, and wait for no lock.
-    let takes_lock = ["<VERB>", "nxlock run", "nxlock acquire"].iter().any(|usual| usage.contains(usual));
+    let takes_lock =
+        ["<VERB>", "nxlock run", "nxlock acquire", "nxlock release"].iter().any(|usual| usage.contains(usual));
     if let Some((_, tip)) = HABITS.iter().find(|(options, _)| options.contains(&option)).filter(|_| takes_lock) {
         return Some((*tip).into());
     }
@@ -197,6 +206,11 @@ mod tests {
             // A lock may be called so.
             ("nxlock list -- ./x", "`nxlock run list -- COMMAND`"),
             ("nxlock list", "`nxlock status`"),
+            ("nxlock who deploy", "`nxlock status NAME`"),
+            ("nxlock history", "`nxlock status --history NAME`"),
+            ("nxlock version", "`nxlock --version`"),
+            ("nxlock release deploy --force", "`--break ID`"),
+            ("nxlock run deploy --force -- ./x", "`--break ID`"),
             ("nxlock -q", "`nxlock run NAME -- COMMAND`"),
             ("nxlock -x deploy ./x", "exclusive"),
             ("nxlock run -x deploy ./x", "exclusive"),

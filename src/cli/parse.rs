@@ -23,7 +23,7 @@ pub struct LockArg {
 
     /// Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key.
     ///
-    /// nxlock shows KEY as the lock's name. See OLD LOCKS in nxlock(1).
+    /// nxlock shows KEY as the lock's name. See nxlock-setnx(7).
     #[arg(long, value_name = "KEY", value_hint = ValueHint::Other, hide_short_help = true)]
     pub key: Option<Key>,
 }

@@ -13,7 +13,7 @@ pub struct SetnxArgs {
     /// Share the key with clients that store in it the time at which their lock ends (`SETNX`, `GETSET`).
     ///
     /// nxlock takes over a lock of theirs whose time has passed, and uses as its token a number that they read as
-    /// a time far in the future. See OLD LOCKS in nxlock(1).
+    /// a time far in the future. See nxlock-setnx(7).
     #[arg(long, hide_short_help = true)]
     pub setnx_compat: bool,
 

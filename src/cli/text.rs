@@ -78,7 +78,7 @@ Examples:
   Read together with others; the writer leaves --shared out:
       nxlock run --shared report -- ./read-it
 
-  Share a key with old SETNX scripts (see OLD LOCKS in nxlock(1)):
+  Share a key with old SETNX scripts (see nxlock-setnx(7)):
       nxlock run --setnx-compat --key lock.foo -- ./deploy.sh";
 
 pub const ACQUIRE_HELP: &str = "\

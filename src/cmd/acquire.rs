@@ -6,7 +6,7 @@ mod kept;
 use std::io;
 use std::time::Duration;
 
-use super::request::{Answer, Request};
+use super::request::{self, Answer, Request};
 use super::{Outcome, give_up_if_asked, try_give_back};
 use crate::cli::{Acquire, GlobalArgs};
 use crate::duration::span;
@@ -44,7 +44,8 @@ fn acquired(request: Request<'_>, asked: &Acquire, grant: Grant, custody: Custod
         Custody::Here { .. } => None,
         Custody::Keeper(keeper) => Some(keeper.pid().as_raw()),
     };
-    let acquired = Acquired { lock: request.lock, token, keeper, fence, slot, ttl: request.ttl, form };
+    let held = request::held_with(&token);
+    let acquired = Acquired { lock: request.lock, token, keeper, fence, slot, ttl: request.ttl, form, held };
     Outcome { report: Report::Acquired(acquired), custody: Some(custody) }
 }
 

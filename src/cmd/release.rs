@@ -138,6 +138,8 @@ fn no_token() -> Error {
         kind: ErrorKind::Usage,
         action: "cannot release a lock without its token".into(),
         cause: "none was given".into(),
-        hint: "give TOKEN, set NXLOCK_TOKEN, or write `-` to read it from stdin".into(),
+        hint: "give TOKEN, set NXLOCK_TOKEN, or write `-` to read it from stdin; for a lock of somebody else, write --ask ID \
+               or, as the last resort, --break ID, with the ID that `nxlock status NAME` shows"
+            .into(),
     }
 }

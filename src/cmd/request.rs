@@ -241,6 +241,20 @@ fn lifetime(asked: &Acquire) -> Result<Lifetime, Error> {
 /// Maximum number of enclosing runs: a server looks for each of them in the list of a lock's holders.
 const MAX_ENCLOSING: usize = 256;
 
+/// Maximum number of tokens that a script is told it holds. One that takes and releases locks again and again keeps those
+/// around it and its last ones.
+const EXPORTED: usize = 16;
+
+/// Returns the tokens that a script holds with this one, as its environment names them.
+pub fn held_with(token: &Token) -> String {
+    let mut held = enclosing().unwrap_or_default();
+    held.push(token.clone());
+    if held.len() > EXPORTED {
+        held.drain(EXPORTED / 2..held.len() - EXPORTED / 2);
+    }
+    held.iter().map(Token::as_str).collect::<Vec<_>>().join(" ")
+}
+
 /// Returns the tokens of the enclosing runs, innermost last.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Wants, open, options};
+use super::{Wants, open, options, place};
 use crate::cli::{GlobalArgs, Status};
 use crate::list::{Seen, Subject};
 use crate::lock::{LockName, Prefix};
@@ -36,7 +36,8 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     // All named locks have the same options.
     let options = subject.named.iter().flatten().next().map(|lock| options(global, lock)).unwrap_or_default();
     if let Some(every) = asked.watch {
-        return top::watch(store, subject, every, global.json);
+        let place = format!("{} {}", place(global), subject.prefix.as_str());
+        return top::watch(store, subject, place.trim_end(), every, global.json);
     }
     let mut listing = Listing::begin();
     let Seen { rows, doubts } = subject.look(store.as_mut(), &mut |found| listing.found(found))?;

@@ -10,7 +10,7 @@ use super::{alarm, metrics};
 use crate::descriptors;
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{StateKind, words};
+use crate::lock::{HELD, StateKind, words};
 use crate::log::{self, FAINT};
 use crate::report::{
     Acquired, Answer, Asked, Busy, NotRun, NotYours, Ran, Refusal, Refused, Report, StatusRows, TokenForm, Wanted,
@@ -93,6 +93,7 @@ fn token(acquired: &Acquired) -> String {
             let mut unset = Vec::new();
             let mut text =
                 format!("export NXLOCK_NAME={} NXLOCK_TOKEN={}", quoted(acquired.lock.name.as_str()), quoted(token));
+            text += &format!(" {HELD}={}", quoted(&acquired.held));
             let slot = acquired.slot;
             for (variable, value) in [
                 ("NXLOCK_FENCE", acquired.fence.map(|fence| fence.0)),
@@ -181,6 +182,9 @@ fn rebuff(not_yours: &NotYours) -> String {
         (Wanted::Ask, StateKind::Free) => return format!("nobody to ask for \"{name}\": it is free"),
         (Wanted::Ask, _) => {
             return format!("nobody to ask for \"{name}\": the holder has changed, {}", words::now_whose(state));
+        }
+        (Wanted::Release, StateKind::Free) => {
+            return format!("\"{name}\" is not held: it was released before, has expired, or was deleted");
         }
         (Wanted::Renew, _) => "cannot renew",
         (Wanted::Release, _) => "cannot release",

@@ -13,7 +13,7 @@ use crate::lock::words::{ends_after, held_by_after, process};
 use crate::lock::{Expiry, LockName, LockState, Sharing, StateKind};
 use crate::log::{self, Level, Text, line, offer};
 use crate::store::QueuePlace;
-use crate::text::cut;
+use crate::text::shortened;
 
 /// Interval between log lines about an unchanged wait.
 const LOG_EVERY: Duration = Duration::from_secs(30);
@@ -123,7 +123,7 @@ impl Waiting {
             Some(News::Held { state, place, seen }) => {
                 let held = held_by_after(state, seen.elapsed());
                 let place = ahead(*place).map_or(String::new(), |ahead| format!(", {ahead}"));
-                format!("{held}{}{place}", ends_after(state, seen.elapsed()))
+                format!("{held}{}{place}{}", ends_after(state, seen.elapsed()), why(state))
             }
         };
         format!("waiting for \"{}\": {what}; waited {}", self.name, self.waited())
@@ -137,7 +137,8 @@ impl Waiting {
             Some(News::Held { state, seen, .. }) => match &state.holder {
                 Some(holder) if !matches!(state.kind, StateKind::Contested | StateKind::Unknown) => {
                     let held = span(whole(holder.held + seen.elapsed()));
-                    format!("; held {held} by {}{}", process(&holder.owner), ends_after(state, seen.elapsed()))
+                    let ends = ends_after(state, seen.elapsed());
+                    format!("; held {held} by {}{ends}{}", process(&holder.owner), why(state))
                 }
                 _ if state.expiry == Expiry::WithCommand => {
                     format!("; {}{}", held_by_after(state, seen.elapsed()), ends_after(state, seen.elapsed()))
@@ -179,7 +180,7 @@ impl Waiting {
         }
         let (columns, _) = descriptors::window(std::io::stderr());
         // Leave the last column empty: writing it may wrap the line.
-        let text = format!("\r{}\x1b[K", cut(&self.live_text(), columns.saturating_sub(1)));
+        let text = format!("\r{}\x1b[K", shortened(&self.live_text(), columns.saturating_sub(1)));
         // Bypass anstream, which strips escapes where colours are unwanted.
         offer(&Text::Raw(text));
         self.drawn = true;
@@ -202,6 +203,12 @@ impl Waiting {
 /// no group of its session, tcgetpgrp(3), and shows no prompt of it.
 fn is_in_the_foreground() -> bool {
     tcgetpgrp(std::io::stderr()).map_or(true, |group| group == getpgrp())
+}
+
+/// Returns why the holder has the lock, if it says so.
+fn why(state: &LockState) -> String {
+    let reason = state.holder.as_ref().and_then(|holder| holder.reason.as_ref());
+    reason.map(|reason| format!(", for \"{reason}\"")).unwrap_or_default()
 }
 
 /// Describes the waiter's place in the queue.

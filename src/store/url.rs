@@ -52,7 +52,7 @@ impl Target {
             false => (servers, NamedBy::Server),
             true => (redis_url.map(parted).unwrap_or_default(), NamedBy::RedisUrl),
         };
-        let parse = |url| Target::parse(url, credentials).map_err(|cause| misconfigured(by, cause));
+        let parse = |url| Target::parse(url, credentials).map_err(|cause| misconfigured(by, url, cause));
         match urls.as_slice() {
             [] => Err(none_named()),
             [url] => parse(url),
@@ -181,17 +181,35 @@ fn none_named() -> Error {
     }
 }
 
-/// Does not repeat the URL: any part of it may contain a password.
-fn misconfigured(by: NamedBy, cause: String) -> Error {
+/// Repeats the URL only if it is an address without a scheme: any part of another may contain a password.
+fn misconfigured(by: NamedBy, url: &str, cause: String) -> Error {
     let by = match by {
         NamedBy::Server => "--server (or NXLOCK_SERVER, or a configuration file)",
         NamedBy::RedisUrl => "REDIS_URL",
     };
-    Error {
-        kind: ErrorKind::Misconfigured,
-        action: format!("the URL in {by} cannot be used"),
-        cause,
-        hint: FORMS.into(),
+    let action = |shown: &str| format!("the URL{shown} in {by} cannot be used");
+    let (action, hint) = match meant(url) {
+        Some(meant) => (action(&format!(" \"{url}\"")), format!("write {meant}")),
+        None => (action(""), FORMS.to_owned()),
+    };
+    Error { kind: ErrorKind::Misconfigured, action, cause, hint }
+}
+
+/// Returns the URL that somebody means who gives an address alone: a host and a port, an absolute path, or `local`.
+fn meant(address: &str) -> Option<String> {
+    let is_plain = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+    };
+    match address.rsplit_once(':') {
+        Some((host, port)) if is_plain(host) && port.parse::<u16>().is_ok() => Some(format!("redis://{address}")),
+        None if address == "local" => Some("local:".to_owned()),
+        None => {
+            let is_path = address.strip_prefix('/').is_some_and(|path| path.split('/').all(is_plain));
+            is_path.then(|| {
+                format!("unix://{address} for the server's socket, or local:{address} for a directory of locks")
+            })
+        }
+        Some(_) => None,
     }
 }
 

@@ -15,6 +15,8 @@ use crate::text;
 
 pub struct Model {
     began: Moment,
+    /// The server and the prefix.
+    pub place: String,
     pub every: Duration,
     /// The user named the locks: free ones are shown too.
     pub named: bool,
@@ -84,11 +86,12 @@ pub enum Effect {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Model {
-    pub fn new(subject: &Subject, every: Duration) -> Model {
+    pub fn new(subject: &Subject, place: &str, every: Duration) -> Model {
         let named = subject.named.as_deref().unwrap_or_default();
         let alone = if let [lock] = named { Some(lock.clone()) } else { None };
         Model {
             began: Moment::now(),
+            place: crate::text::clean(place),
             every,
             named: subject.named.is_some(),
             rows: Vec::new(),
@@ -228,6 +231,10 @@ impl Model {
                 self.arrange(self.place());
             }
             Key::Char('/') => self.page = Page::Filter,
+            Key::Char('n') if !self.filter.is_empty() => self.select(place.saturating_add(1) % self.shown.len().max(1)),
+            Key::Char('N') if !self.filter.is_empty() => {
+                self.select(place.checked_sub(1).unwrap_or(self.shown.len().saturating_sub(1)));
+            }
             Key::Escape if !self.filter.is_empty() => {
                 self.filter.clear();
                 self.arrange(self.place());
@@ -356,7 +363,7 @@ mod tests {
     #[test]
     fn the_selected_lock_stays_selected_until_it_is_gone() {
         let subject = Subject { named: None, prefix: Prefix::none(), timeout: PATIENCE };
-        let mut model = Model::new(&subject, PATIENCE);
+        let mut model = Model::new(&subject, "local:", PATIENCE);
         assert_eq!(model.press(Key::Enter), Effect::Nothing);
         seen(&mut model, &["b", "d", "f"]);
         model.press(Key::Down);

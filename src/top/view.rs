@@ -20,6 +20,9 @@ use crate::text::shortened;
 const SELECTED: &str = "> ";
 const OTHERS: &str = "  ";
 
+/// Least space between what is shown and where it comes from.
+const GAP: usize = 3;
+
 /// How late a poll may be before the head shows the age of the model.
 const LATE: Duration = Duration::from_secs(1);
 
@@ -31,7 +34,7 @@ const HELP: [(&str, &str); 12] = [
     ("Enter", "one lock, its queue and its recorded runs"),
     ("Esc", "back; without the filter"),
     ("s", "sort by the next of name, held, lease, waiting"),
-    ("/", "show only those with a text in name, holder or reason"),
+    ("/", "show only those with a text in name, holder or reason; n, N: the next of them"),
     ("a", "ask the holder to give up, after a question; again: its next"),
     ("b", "break: take the lock from its holder, after a question; again: from its next"),
     ("?", "this help"),
@@ -42,18 +45,19 @@ const HELP: [(&str, &str); 12] = [
 pub fn lines(model: &mut Model, columns: usize, rows: usize) -> Vec<String> {
     // Leave the last column empty: the sequence that erases the rest of a line would erase its character.
     let columns = columns.saturating_sub(1);
-    let mut lines = vec![head(model, columns)];
     // All lines but the head and the foot.
     let height = rows.saturating_sub(2);
     let page = match &model.page {
         Page::Question(.., back) => back.as_ref().clone(),
         page => page.clone(),
     };
-    lines.extend(match page {
+    let page = match page {
         Page::List | Page::Filter => list(model, columns, height),
         Page::Detail | Page::Question(..) => one(model, columns, height),
         Page::Help => HELP.map(|(key, what)| plain(&format!("  {key:<20}{what}"), columns)).to_vec(),
-    });
+    };
+    let mut lines = vec![head(model, columns)];
+    lines.extend(page);
     lines.truncate(rows.saturating_sub(1));
     lines.resize(rows.saturating_sub(1), String::new());
     lines.push(foot(model, columns));
@@ -85,19 +89,27 @@ fn head(model: &Model, columns: usize) -> String {
         Sort::Waiting => ", most waiting first".to_owned(),
     };
     let filter = if model.filter.is_empty() { String::new() } else { format!(", with \"{}\"", model.filter) };
+    // Where there is room, the place is on the right.
+    let left = |text: String, style: Style| {
+        let room = columns.saturating_sub(text.width() + GAP);
+        let place = if room < model.place.width().min(20) { "".into() } else { shortened(&model.place, room) };
+        let gap = columns.saturating_sub(text.width() + place.width());
+        if place.is_empty() {
+            return styled(&text, style, columns);
+        }
+        format!("{}{:gap$}{FAINT}{place}{FAINT:#}", styled(&text, style, columns), "")
+    };
     let age = model.seen.map(Moment::elapsed).filter(|age| *age > model.every * 2 + LATE);
     match age {
-        Some(age) => styled(&format!("{count}{by}{filter}, as it was {} ago", span(age)), DOUBTFUL, columns),
-        None if model.doubts.is_empty() => {
-            styled(&format!("{count}{by}{filter}, every {}", span(model.every)), FAINT, columns)
-        }
+        Some(age) => left(format!("{count}{by}{filter}, as it was {} ago", span(age)), DOUBTFUL),
+        None if model.doubts.is_empty() => left(format!("{count}{by}{filter}, every {}", span(model.every)), FAINT),
         None => styled(&format!("{count}{by}{filter}; {}", model.doubts.join("; ")), DOUBTFUL, columns),
     }
 }
 
 fn list(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
     // At least one line, though a tiny screen may not show it.
-    let height = height.saturating_sub(1).max(1);
+    let height = scrolled(height.saturating_sub(1), model.shown().len());
     model.height = height;
     let place = model.place().unwrap_or(0);
     // Keep the selected lock visible.
@@ -115,7 +127,25 @@ fn list(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
     for (at, line) in visible.clone().zip(table.lines(visible)) {
         lines.push(if Some(at) == selected { emphasized(&line, columns) } else { format!("{OTHERS}{line}") });
     }
+    lines.extend(beyond(model.top, height, shown.len(), columns));
     lines
+}
+
+/// Returns how many of the lines on a page scroll: if not all fit, one is for what lies beyond.
+fn scrolled(height: usize, lines: usize) -> usize {
+    if lines > height && height > 2 { height - 1 } else { height.max(1) }
+}
+
+/// Returns the line that says how much lies above and below, if not all is visible.
+fn beyond(top: usize, height: usize, all: usize, columns: usize) -> Option<String> {
+    let below = all.saturating_sub(top + height);
+    let said = match (top, below) {
+        (0, 0) => return None,
+        (0, below) => format!("{OTHERS}↓ {below} more"),
+        (above, 0) => format!("{OTHERS}↑ {above} more"),
+        (above, below) => format!("{OTHERS}↑ {above}, ↓ {below} more"),
+    };
+    (height > 1).then(|| styled(&said, FAINT, columns))
 }
 
 /// Inverts a line over the full width.
@@ -137,11 +167,13 @@ fn one(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
         Some((lock, None)) => format!("\"{}\" is {FAINT}free{FAINT:#}\n", lock.name),
         None => String::new(),
     };
-    model.height = height.max(1);
     let all: Vec<&str> = shown.lines().collect();
+    let height = scrolled(height, all.len());
+    model.height = height;
     model.top = model.top.min(all.len().saturating_sub(height));
     let visible = &all[model.top..all.len().min(model.top + height)];
-    visible.iter().map(|line| fitted(line, columns)).collect()
+    let lines = visible.iter().map(|line| fitted(line, columns));
+    lines.chain(beyond(model.top, height, all.len(), columns)).collect()
 }
 
 /// Cuts a styled line to a width; a line that is cut loses its styles.

@@ -187,7 +187,7 @@ fn no_password_is_shown_wherever_it_comes_from() {
     let token = home.call(["--config", config, "acquire", "job", "--ttl", "1m"]).run().exits(0).token();
     let done =
         home.call(["-s", &url, "run", "job", "-n", "--", "true"]).env("NXLOCK_PASSWORD_FILE", &file).run().exits(75);
-    done.never_says("s3cret").says(&format!("nxlock -s {url} release job --break"));
+    done.never_says("s3cret").says(&format!("nxlock -s {url} --password-file {} release job --break", file.display()));
     home.call(["--config", config, "release", "job", &token]).run().exits(0);
 }
 

@@ -31,7 +31,7 @@ fn a_holder_beside_setnx_clients_is_asked_by_its_key() {
     let refused = redis.nxlock(["run", "--key", KEY, "-n", "--", "true"]).run().exits(75);
     let told =
         refused.stderr.lines().find_map(|line| line.trim_start().strip_prefix("ask ")).unwrap().trim().to_owned();
-    assert!(told.starts_with("nxlock release --key=lock.foo --ask "), "{told}");
+    assert!(told.starts_with("nxlock -s ") && told.contains(" release --key=lock.foo --ask "), "{told}");
     redis.sh(&format!("{told} --wait 20s"), &[]).run().exits(0);
     holder.finish().exits(143).says("asked to give up \"lock.foo\"");
     let mut refuses = redis.nxlock(["run", "--no-ask"].iter().chain(&words[1..]).copied()).start();

@@ -41,7 +41,11 @@ fn it_renews_and_releases_and_says_who_holds_it() {
     assert!(redis.pttl(KEY) > 60_000 && redis.pttl(WAITERS) > 60_000);
     assert_eq!(lock_status(&redis)["holder"]["reason"], "why: 50 %");
     redis.nxlock(["release", "--key", KEY, "-"]).stdin(token.as_bytes()).run().exits(0);
-    redis.nxlock(["release", "--key", KEY, &token]).run().exits(76).says("it had expired or was deleted");
+    redis
+        .nxlock(["release", "--key", KEY, &token])
+        .run()
+        .exits(76)
+        .says("is not held: it was released before, has expired, or was deleted");
     redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "1m"]).run().exits(76);
 }
 

@@ -76,9 +76,25 @@ pub fn script(shell: Shell) -> String {
                 ZSH.trim()
             )
         }
-        Shell::Fish => script + FISH,
+        Shell::Fish => of_fish(&script) + FISH,
         _ => unreachable!("{shell} has no script"),
     }
+}
+
+/// With the IDs as what completes the options that take one.
+fn of_fish(script: &str) -> String {
+    let mut found = 0;
+    let lines = script.lines().map(|line| {
+        let is_id = line.contains("subcommand release\"") && (line.contains(" -l ask ") || line.contains(" -l break "));
+        if !is_id {
+            return format!("{line}\n");
+        }
+        found += 1;
+        format!("{line} -f -a '(__fish_nxlock_finds_names; and string join \\n $__fish_nxlock_names)'\n")
+    });
+    let script = lines.collect();
+    assert_eq!(found, 2, "--ask and --break");
+    script
 }
 
 /// With _nxlock_names as what completes NAME, each of several, and the IDs to ask and to break.

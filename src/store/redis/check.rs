@@ -36,6 +36,11 @@ pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
     let mut can_write = true;
     if shards.is_empty() {
         can_write = look_into(server, &mut findings);
+        if let Some(finding) = kind(server)? {
+            findings.truncate(1);
+            findings.extend([met, finding]);
+            return Ok(Probed::of(&server.client, findings));
+        }
     }
     for shard in shards {
         server.client.turn_to_shard(&shard);
@@ -109,6 +114,17 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
         Err(NoInfo::Failed(error)) => findings.push(Finding::of_error("answers", &error)),
     }
     true
+}
+
+/// Reports a server that keeps no locks, or not all: a sentinel, or one node of a cluster.
+fn kind(server: &mut Server) -> Result<Option<Finding>, Error> {
+    let Ok(answer) = ask(server, &cmd("INFO"))? else { return Ok(None) };
+    let info = Info::new(&reply::text(&answer).unwrap_or_default());
+    let mut question = cmd("CLUSTER");
+    question.arg("INFO");
+    let cluster = if info.is_in_cluster() { ask(server, &question)?.ok() } else { None };
+    let cluster = cluster.as_ref().and_then(reply::text).map(|answer| Info::new(&answer));
+    Ok(info.kind(&server.client.to_string(), cluster.as_ref()))
 }
 
 /// Why the server reports nothing of itself.

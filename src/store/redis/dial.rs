@@ -16,9 +16,10 @@ use nix::sys::socket::{
 
 use super::fault::Fault;
 use crate::clock::Moment;
+use crate::error::ErrorKind;
 use crate::mailbox::{Arrived, Mailbox};
-use crate::thread;
 use crate::wait::{Limit, Woken};
+use crate::{text, thread};
 
 /// Waits until a socket is ready for an operation.
 pub fn ready(fd: BorrowedFd<'_>, operation: PollFlags, limit: Limit<'_>) -> Result<(), Fault> {
@@ -97,7 +98,11 @@ fn resolve(host: &str, port: u16, limit: Limit<'_>) -> Result<Vec<SocketAddr>, F
     let look_up = move || sender.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
     thread::spawn("name lookup", look_up)?;
     match addresses.next(limit)? {
-        Arrived::Message(addresses) => Ok(addresses?),
+        Arrived::Message(addresses) => addresses.map_err(|error| Fault::Known {
+            kind: ErrorKind::Unreachable,
+            cause: format!("the host's name has no address: {}", text::plain(&error)),
+            hint: "check how the name is spelt, and that this machine can look it up (getent hosts NAME)",
+        }),
         Arrived::Readable => Err(Fault::Cancelled),
         Arrived::Time => Err(Fault::TimeUp),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::duration::span;
 use crate::error::ErrorKind;
 use crate::store::probe::Finding;
-use crate::text::Tainted;
+use crate::text::{Tainted, clean};
 
 /// `field:value` lines, as INFO returns them.
 pub struct Info(Tainted);
@@ -60,6 +60,44 @@ impl Info {
                 Finding::obstacle("server", ErrorKind::Misconfigured, format!("{found} is too old"), hint)
             }
             _ => Finding::fine("server", found),
+        }
+    }
+
+    /// Returns whether it is one node of a cluster.
+    pub fn is_in_cluster(&self) -> bool {
+        self.mode() == "cluster"
+    }
+
+    fn mode(&self) -> &str {
+        let mode = self.field("redis_mode").or_else(|| self.field("server_mode"));
+        mode.map(Tainted::into_raw).unwrap_or_default()
+    }
+
+    /// Reports a server that keeps no locks, or only a part of them, under this URL: a sentinel, or one node of a cluster,
+    /// which says by `cluster` (CLUSTER INFO) of how many.
+    pub fn kind(&self, url: &str, cluster: Option<&Info>) -> Option<Finding> {
+        let (scheme, address) = url.split_once("://")?;
+        let address = address.split('/').next().unwrap_or_default();
+        match self.mode() {
+            "cluster" if cluster.and_then(|cluster| cluster.number("cluster_size")) == Some(1) => None,
+            "cluster" => Some(Finding::obstacle(
+                "server",
+                ErrorKind::Misconfigured,
+                "one node of a cluster, which keeps a part of the locks",
+                format!("write {scheme}+cluster://{address}"),
+            )),
+            "sentinel" => {
+                let is_alone = self.number("sentinel_masters") == Some(1);
+                let line = self.field("master0").filter(|_| is_alone).map(Tainted::into_raw);
+                let name = line.and_then(|line| line.strip_prefix("name=")?.split(',').next()).unwrap_or("MASTER-NAME");
+                Some(Finding::obstacle(
+                    "server",
+                    ErrorKind::Misconfigured,
+                    "a sentinel, which keeps no locks, but knows which server does",
+                    format!("write {scheme}+sentinel://{address}/{}", clean(name)),
+                ))
+            }
+            _ => None,
         }
     }
 

@@ -1,0 +1,150 @@
+//! What somebody meets who uses nxlock for the first time: reasons, commands to paste, and what to write in place of a
+//! slip.
+
+use crate::support::turns::{Turn, holder_id, is_free};
+use crate::support::{Authority, Cluster, Local, MASTER, Nxlock, Redis, Sentinels, eventually};
+
+#[test]
+fn whoever_waits_sees_why_the_lock_is_held() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &["--reason", "backfill of May"]);
+    let mut waits = Turn::waiting(&local, &[]);
+    waits.running.says(", for \"backfill of May\"; waited ");
+    holder.leaves();
+    waits.up();
+    waits.leaves();
+}
+
+#[test]
+fn quiet_is_silent_about_a_busy_lock_and_not_about_a_command_that_is_stopped() {
+    let local = Local::start();
+    let done = local.nxlock(["-q", "run", "job", "--time-limit", "100ms", "--", "sleep", "60"]).run().exits(124);
+    done.says("the time limit is reached: stopping the command");
+    let asked = local.nxlock(["-q", "run", "job", "-t", "1s", "--", "sleep", "60"]).start();
+    eventually("it has the lock", || !is_free(&local));
+    let id = holder_id(&local);
+    local.nxlock(["-q", "run", "job", "-n", "--", "true"]).run().exits(75).says_nothing();
+    local.nxlock(["release", "job", "--ask", &id, "--reason", "lunch"]).run().exits(0);
+    asked.finish().exits(143).says("asked to give up \"job\" by ").says(": lunch; stopping the command");
+}
+
+/// Returns the command to paste that a refusal shows after this label.
+#[track_caller]
+fn pasted(refusal: &str, label: &str) -> String {
+    let line = refusal.lines().find_map(|line| line.trim().strip_prefix(label));
+    line.unwrap_or_else(|| panic!("no {label}:\n{refusal}")).trim().to_owned()
+}
+
+#[test]
+fn a_command_to_paste_means_the_same_lock_in_an_empty_environment() {
+    let redis = Redis::on_tcp(&[]);
+    let url = format!("redis://127.0.0.1:{}/3", redis.port());
+    let place = [("NXLOCK_SERVER", &*url), ("NXLOCK_PREFIX", "team:")];
+    let other = [("REDIS_URL", &*url), ("NXLOCK_PREFIX", "lock:")];
+    for variables in [place, other] {
+        let with = |call: Nxlock| variables.iter().fold(call, |call, (name, value)| call.env(name, value));
+        let mut holder = with(Nxlock::new(["run", "job", "-c", "echo up; exec sleep 60"])).start();
+        holder.line("up");
+        let refused = with(Nxlock::new(["run", "job", "-n", "--", "true"])).run().exits(75);
+        for label in ["ask", "break"] {
+            let command = pasted(&refused.stderr, label);
+            assert!(command.contains(&format!(" --prefix {}", variables[1].1)) && command.contains("/3 "), "{command}");
+        }
+        let command = pasted(&refused.stderr, "break");
+        Nxlock::by("sh", ["-c", &command]).run().exits(0).says("broke \"job\"");
+        drop(holder);
+    }
+    redis.leave_as_it_is();
+}
+
+#[test]
+fn a_command_to_paste_has_no_password() {
+    let redis = Redis::with_password("s3cret");
+    let call = |words: &[&str]| redis.nxlock(words.iter().copied());
+    let token = call(&["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
+    let refused = call(&["run", "job", "-n", "--", "true"]).run().exits(75).never_says("s3cret");
+    assert!(pasted(&refused.stderr, "break").starts_with("nxlock -s unix://"), "{}", refused.stderr);
+    call(&["release", "job", &token]).run().exits(0);
+}
+
+#[test]
+fn a_release_without_a_token_leads_to_whoever_has_the_lock() {
+    let local = Local::start();
+    local.nxlock(["release", "job"]).run().exits(64).says("--ask ID").says("--break ID").says("`nxlock status NAME`");
+}
+
+#[test]
+fn a_second_release_is_not_called_a_loss() {
+    let local = Local::start();
+    let token = local.nxlock(["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
+    local.nxlock(["release", "job", &token]).run().exits(0);
+    let again = local.nxlock(["release", "job", &token]).run().exits(76);
+    again.says("\"job\" is not held: it was released before, has expired, or was deleted").never_says("lost");
+}
+
+#[test]
+fn an_address_that_is_no_url_is_shown_with_what_to_write() {
+    for (address, hint) in [
+        ("localhost:6379", "write redis://localhost:6379"),
+        ("cache-1.example:7000", "write redis://cache-1.example:7000"),
+        ("local", "write local:"),
+        ("/run/redis.sock", "write unix:///run/redis.sock "),
+    ] {
+        let refused = Nxlock::new(["-s", address, "status"]).run().exits(78);
+        refused.says(&format!("the URL \"{address}\" in --server")).says(hint);
+        let by_variable = Nxlock::new(["status"]).env("REDIS_URL", address).run().exits(78);
+        by_variable.says(&format!("the URL \"{address}\" in REDIS_URL"));
+    }
+    Nxlock::new(["-s", "user:s3cret@host:1", "status"]).run().exits(78).never_says("s3cret");
+    Nxlock::new(["-s", "host:s3cret", "status"]).run().exits(78).never_says("s3cret");
+}
+
+#[test]
+fn a_host_that_cannot_be_looked_up_has_a_remedy_of_its_own() {
+    let call = Nxlock::new(["-s", "redis://no-such-host.invalid", "status", "--server-timeout", "10s"]);
+    call.run().exits(69).says("the host's name has no address").says("getent hosts");
+}
+
+#[test]
+fn check_says_what_a_node_of_a_cluster_and_a_sentinel_are_and_what_to_write() {
+    let cluster = Cluster::of_masters();
+    for host in cluster.hosts().split(',') {
+        let seen = Nxlock::new(["-s", &format!("redis://{host}"), "check"]).run().exits(78).text();
+        let remedy = format!("write redis+cluster://{host}");
+        assert!(seen.contains("one node of a cluster") && seen.contains(&remedy), "{seen}");
+    }
+    let sentinels = Sentinels::of_one();
+    for host in sentinels.hosts().split(',') {
+        let seen = Nxlock::new(["-s", &format!("redis://{host}"), "check"]).run().exits(78).text();
+        let remedy = format!("write redis+sentinel://{host}/{MASTER}");
+        assert!(seen.contains("a sentinel, which keeps no locks") && seen.contains(&remedy), "{seen}");
+    }
+}
+
+#[test]
+fn a_script_that_holds_a_lock_by_acquire_is_refused_a_run_under_it() {
+    let local = Local::start();
+    let script = "eval \"$(nxlock acquire job --while-pid $$ --export)\"; nxlock run job -- echo ran; echo $?
+                  nxlock release job; nxlock run job -- echo ran
+                  for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+                    eval \"$(nxlock acquire job --ttl 1h --export)\"; nxlock release job
+                  done; set -- $NXLOCK_HELD; echo $#";
+    let done = local.sh(script, &[]).run().exits(0).prints("75\nran\n16\n");
+    done.says("\"job\" is already held by this script");
+}
+
+/// fish is there where `tests/run` could install it.
+#[test]
+fn fish_offers_the_ids_of_holders() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &[]);
+    let id = holder_id(&local);
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/completions/nxlock.fish");
+    let ask = format!(
+        "command -v fish > /dev/null || exit 0; exec fish --no-config -c \"source {scripts}; complete -C 'nxlock release job --ask '\""
+    );
+    let offered = local.sh(&ask, &[]).env("HOME", local.directory()).run().exits(0).text();
+    let is_there = std::process::Command::new("fish").arg("--version").output().is_ok();
+    assert!(!is_there || offered.lines().any(|line| line.starts_with(&id)), "{id}:\n{offered}");
+    holder.leaves();
+}
