@@ -12,29 +12,27 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Process, State, sealed};
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Asker, Asking, Busy, Claim, Credentials, Error, History, Limit, LockName, Look, Moment, Named, NotYours, Owner,
-    Prefix, QueuePlace, Recording, Refusal, Refused, Released, Renewed, Report, Row, RunEnd, Sharing, StatusRows,
-    Store, Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
+    AcquireMode, Acquired, Asker, Asking, Busy, Claim, Credentials, Durability, Error, History, Limit, LockName, Look,
+    Moment, Named, NotYours, Owner, Prefix, QueuePlace, Recording, Refusal, Refused, Released, Renewed, Report, Row,
+    RunEnd, Sharing, StatusRows, Store, Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
 };
 
 /// A directory with the file of one lock.
 struct Ground {
-    target: Target,
+    url: String,
     record: PathBuf,
     boot: String,
 }
 
 static GROUND: LazyLock<Ground> = LazyLock::new(|| {
     let directory = std::env::temp_dir().join(format!("nxlock-fuzz-{}", std::process::id()));
-    let target = Target::choose([format!("local:{}", directory.display()).as_str()], None, &Credentials::default())
-        .ok()
-        .expect("a directory");
+    let url = format!("local:{}", directory.display());
     let mut claim = claim();
-    let granted = store(&target).acquire(&mut claim, Ttl::at_least(Duration::ZERO), AcquireMode::Once, limit());
+    let granted = store(&url).acquire(&mut claim, Ttl::at_least(Duration::ZERO), AcquireMode::Once, limit());
     assert!(granted.is_ok());
     let record = fs::read_dir(&directory).expect("it was made").next().expect("a record").expect("a record").path();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot").trim().to_owned();
-    Ground { target, record, boot }
+    Ground { url, record, boot }
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -65,7 +63,7 @@ fn visited() {
     let ttl = Ttl::at_least(Duration::from_secs(1));
     let mut reports = Vec::new();
     let lock = || Named::new(&claim.name, &"lock:".parse().expect("a prefix"));
-    let mut store = store(&GROUND.target);
+    let mut store = store(&GROUND.url);
     match store.names(limit()) {
         Ok(names) => assert!(names.len() <= 2),
         Err(error) => reports.push(Report::Failed(error)),
@@ -73,7 +71,7 @@ fn visited() {
     reports.push(match store.look(&claim.name, Look::All, limit()) {
         Ok(status) => {
             let (rows, options) = (vec![Row { lock: lock(), status }], String::new());
-            Report::Status(StatusRows { rows, named: true, options, last: None, doubts: Vec::new() })
+            Report::Status(StatusRows { rows, named: true, options, doubts: Vec::new() })
         }
         Err(error) => Report::Failed(error),
     });
@@ -84,7 +82,7 @@ fn visited() {
         Err(error) => reports.push(Report::Failed(error)),
     }
     reports.push(match store.history(&claim.name, limit()) {
-        Ok(runs) => Report::Histories(vec![History { lock: lock(), runs }]),
+        Ok(recorded) => Report::Histories(vec![History { lock: lock(), recorded }]),
         Err(error) => Report::Failed(error),
     });
     let busy = |state, place, why| {
@@ -95,7 +93,9 @@ fn visited() {
     for mode in [AcquireMode::Once, AcquireMode::Queue] {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
             Ok(Acquired::Granted(lease)) => assert!(lease.fence.is_some_and(|fence| fence.0 > 0)),
-            Ok(Acquired::Held(state, place) | Acquired::Nested(state, place)) => reports.push(busy(state, place, Refusal::Held)),
+            Ok(Acquired::Held(state, place) | Acquired::Nested(state, place)) => {
+                reports.push(busy(state, place, Refusal::Held))
+            }
             Ok(Acquired::TooLate) => {}
             Ok(Acquired::Undecided(state, error)) => {
                 reports.push(busy(state, QueuePlace::default(), Refusal::Undecided(error)));
@@ -133,8 +133,9 @@ fn claim() -> Claim {
     Claim { recording, ..Claim::of("deploy".parse::<LockName>().expect("a name"), token) }
 }
 
-fn store(target: &Target) -> Box<dyn Store> {
-    open(target.clone(), "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), 0)
+fn store(url: &str) -> Box<dyn Store> {
+    let target = Target::choose([url], None, &Credentials::default()).ok().expect("a directory");
+    open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), Durability::default())
 }
 
 fn limit() -> Limit<'static> {

@@ -17,16 +17,16 @@ use anstream::ColorChoice;
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Busy, Claim, Credentials, Error, History, Level, Limit, LockName, LockState, LogOptions, Look,
-    Moment, Named, NotYours, Owner, Prefix, Refusal, Refused, Released, Renewed, Report, Row, Sharing, StatusRows,
-    Store, Target, Token, Ttl, Waiting, Wanted, begin_log, open,
+    AcquireMode, Acquired, Busy, Claim, Credentials, Durability, Error, History, Level, Limit, LockName, LockState,
+    LogOptions, Look, Moment, Named, NotYours, Owner, Prefix, Refusal, Refused, Released, Renewed, Report, Row,
+    Sharing, StatusRows, Store, Target, Token, Ttl, Waiting, Wanted, begin_log, open,
 };
 
 /// The replies on the next connections.
 static ANSWERS: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
 
 /// A server that sends what it is told to, to any request, and then no more.
-static SERVER: LazyLock<Target> = LazyLock::new(|| {
+static SERVER: LazyLock<String> = LazyLock::new(|| {
     begin_log(LogOptions { level: Level::Verbose, json: false, is_run: false }, ColorChoice::Auto);
     let path = std::env::temp_dir().join(format!("nxlock-fuzz-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
@@ -45,9 +45,7 @@ static SERVER: LazyLock<Target> = LazyLock::new(|| {
             }
         }
     });
-    Target::choose([format!("unix://{}", path.display()).as_str()], None, &Credentials::default())
-        .ok()
-        .expect("a server")
+    format!("unix://{}", path.display())
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -56,9 +54,10 @@ fuzz_target!(|bytes: &[u8]| {
     if answers.len() > 64 * 1024 {
         return;
     }
-    let target = SERVER.clone();
+    let target = Target::choose([SERVER.as_str()], None, &Credentials::default()).ok().expect("a server");
     *ANSWERS.lock().unwrap_or_else(PoisonError::into_inner) = split(answers);
-    let mut store = open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), 0);
+    let mut store =
+        open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), Durability::default());
     let name: LockName = "deploy".parse().expect("a name");
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
@@ -116,10 +115,10 @@ fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
         }),
         b'h' => store
             .history(&claim.name, limit())
-            .map(|runs| Some(Report::Histories(vec![History { lock: named(&claim.name), runs }]))),
+            .map(|recorded| Some(Report::Histories(vec![History { lock: named(&claim.name), recorded }]))),
         _ => store.look(&claim.name, Look::All, limit()).map(|status| {
             let (rows, options) = (vec![Row { lock: named(&claim.name), status }], String::new());
-            Some(Report::Status(StatusRows { rows, named: true, options, last: None, doubts: Vec::new() }))
+            Some(Report::Status(StatusRows { rows, named: true, options, doubts: Vec::new() }))
         }),
     };
     report.unwrap_or_else(|error| Some(Report::Failed(error)))
@@ -146,7 +145,7 @@ fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
         let status = store.look(&name, Look::All, limit())?;
         rows.push(Row { lock: named(&name), status });
     }
-    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new(), last: None, doubts: Vec::new() })))
+    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new(), doubts: Vec::new() })))
 }
 
 fn rebuff(claim: &Claim, wanted: Wanted, released: Released) -> Option<Report> {

@@ -36,7 +36,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
         reason: told.reason,
         terms: told.terms,
     });
-    let status = LockStatus { state: state.clone(), queue: queue.collect() };
+    let status = LockStatus { state: state.clone(), queue: queue.collect(), knows_waiters: true, recorded: None };
     let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive);
     let refused = Refused { state: state.clone(), place, waited, sharing, why: Refusal::Held };
     let reports = [
@@ -47,7 +47,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
             rows: vec![Row { lock: lock(), status }],
             named: true,
             options: String::new(),
-            last: None,
+
             doubts: Vec::new(),
         }),
     ];
@@ -94,7 +94,12 @@ fn minted(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut parts = text.splitn(3, '\n');
     let mut part = || parts.next().unwrap_or_default().to_owned();
-    let owner = Owner { user: part().into(), host: part().into(), pid: u32::try_from(bytes.len()).unwrap_or(0), known_as: None };
+    let owner = Owner {
+        user: part().into(),
+        host: part().into(),
+        pid: u32::try_from(bytes.len()).unwrap_or(0),
+        known_as: None,
+    };
     let reason = part();
     let born = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_000_000_123);
     let token = Token::mint(&owner, Some(&reason), born).expect("a token");
