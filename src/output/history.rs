@@ -46,7 +46,7 @@ pub fn table(histories: &[History], columns: Option<usize>) -> String {
     let clock = if columns.is_some() { Clock::Local } else { Clock::Universal };
     // In a file, how long ago something was is soon wrong.
     let ended = if columns.is_some() { HEADING[1] } else { "" };
-    let mut heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
+    let mut heading = HEADING.map(|word| Cell::styled(word, FAINT));
     heading[1].text = ended.to_owned();
     let lines = histories.iter().flat_map(|history| {
         let under_way = history.recorded.under_way.iter().map(move |run| line_under_way(history, run, clock));
@@ -70,7 +70,7 @@ fn style(outcome: RunOutcome) -> Style {
 }
 
 fn or_dash(text: Option<String>) -> Cell {
-    text.map_or_else(|| Cell { text: "-".into(), style: FAINT }, Cell::from)
+    text.map_or_else(|| Cell::styled("-", FAINT), Cell::from)
 }
 
 fn line(history: &History, run: &Run, clock: Clock) -> [Cell; COLUMNS] {
@@ -82,7 +82,7 @@ fn line(history: &History, run: &Run, clock: Clock) -> [Cell; COLUMNS] {
         words::process(&run.by.owner).into(),
         span(run.waited).into(),
         or_dash(run.held().map(span)),
-        Cell { text: words::run_end(&run.end), style: style(run.end.outcome) },
+        Cell::styled(words::run_end(&run.end), style(run.end.outcome)),
         or_dash(run.fence.map(|fence| fence.0.to_string())),
         run.by.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
@@ -102,14 +102,41 @@ fn line_under_way(history: &History, run: &RunUnderWay, clock: Clock) -> [Cell; 
     ]
 }
 
-/// Returns how and when the last run ended, in a few words: `done 3h ago`.
-pub fn brief(recorded: &Recorded, clock: Clock) -> Option<Cell> {
+/// Maximum number of runs in the strip of a table.
+const STRIP: usize = 8;
+
+/// The heights of a strip.
+const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Returns the last runs as marks, at most so many, the last one last: as high as they took long, beside each other. Cyan
+/// and red differ for those too who see no difference between green and red.
+pub fn strip(recorded: &Recorded, most: usize) -> Vec<(char, Style)> {
+    let runs = &recorded.over[..recorded.over.len().min(most)];
+    let longest = runs.iter().filter_map(Run::held).max().unwrap_or_default().as_secs_f64();
+    let mark = |run: &Run| {
+        let part = run.held().map_or(0.0, |held| held.as_secs_f64() / longest.max(f64::MIN_POSITIVE));
+        let step = HEIGHTS.iter().zip(1_u8..).find(|(_, step)| part * 8.0 <= f64::from(*step));
+        let style = match run.end.outcome {
+            RunOutcome::Done => AnsiColor::Cyan.on_default(),
+            outcome => style(outcome),
+        };
+        (step.map_or('█', |(height, _)| *height), style)
+    };
+    runs.iter().rev().map(mark).collect()
+}
+
+/// Returns how and when the last run ended, in a few words: `done 3h ago`; where there is room, behind a strip of the last
+/// runs.
+pub fn brief(recorded: &Recorded, clock: Clock, has_room: bool) -> Option<Cell> {
     let run = recorded.over.first()?;
     let when = match clock {
         Clock::Local => format!("{} ago", coarse(recorded.age_of(run))),
         Clock::Universal => clock.show(run.ended.unwrap_or(run.granted)),
     };
-    Some(Cell { text: format!("{} {when}", words::run_end(&run.end)), style: style(run.end.outcome) })
+    let said = format!("{} {when}", words::run_end(&run.end));
+    let marks = if has_room && recorded.over.len() > 1 { strip(recorded, STRIP) } else { Vec::new() };
+    let gap = if marks.is_empty() { "" } else { " " };
+    Some(Cell { marks, text: format!("{gap}{said}"), style: style(run.end.outcome) })
 }
 
 /// Returns a run in a line: `done 3h ago in 3m 12s, begun 2026-11-23 03:00:07 +0100 by alice@ci-7, pid 4711`. `recorded`

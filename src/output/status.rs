@@ -23,7 +23,7 @@ const WAITING: usize = 6;
 const LAST: usize = 7;
 const REASON: usize = 8;
 /// Down to sixty columns the table keeps who holds what, for how long, and how many wait.
-const YIELDS: [Yield; 17] = [
+const YIELDS: [Yield; 18] = [
     (REASON, 10),
     (NAME, 20),
     (HOLDER, 20),
@@ -35,13 +35,17 @@ const YIELDS: [Yield; 17] = [
     (NAME, 12),
     (HOLDER, 12),
     (LAST, 0),
+    (NAME, 12),
     (WAITING, 4),
-    (HOLDER, 8),
+    (HOLDER, 12),
     (NAME, 10),
     (WAITING, 0),
     (LEASE, 0),
     (NAME, 6),
 ];
+
+/// A terminal of so many columns has room for bars and strips.
+const WIDE: usize = 96;
 
 type Line = [Cell; COLUMNS];
 
@@ -55,10 +59,21 @@ pub struct Table {
 
 impl Table {
     pub fn of(rows: &[&Row], queues: bool, columns: Option<usize>) -> Table {
-        let mut heading = HEADING.map(|word| Cell { text: word.to_owned(), style: FAINT });
+        Table::with_bars(rows, queues, columns, &|_| None)
+    }
+
+    /// Does the same, and draws a bar for the leases of which it is known how much is left.
+    pub fn with_bars(
+        rows: &[&Row],
+        queues: bool,
+        columns: Option<usize>,
+        bar: &dyn Fn(&Row) -> Option<LeaseBar>,
+    ) -> Table {
+        let mut heading = HEADING.map(|word| Cell::styled(word, FAINT));
         let clock = if columns.is_some() { Clock::Local } else { Clock::Universal };
         let has_runs = |row: &&Row| row.status.recorded.as_ref().is_some_and(|recorded| !recorded.over.is_empty());
         let have_runs = rows.iter().any(has_runs);
+        let is_wide = columns.is_some_and(|columns| columns >= WIDE);
         if !have_runs {
             heading[LAST].text.clear();
         }
@@ -69,7 +84,14 @@ impl Table {
             shares.chain(row.status.queue.iter().map(|waiting| waiter(waiting, is_mixed))).collect()
         };
         let below = |row: &Row| if queues { below(row) } else { Vec::new() };
-        let lines = |row: &&Row| std::iter::once(lock(row, have_runs.then_some(clock))).chain(below(row)).collect();
+        let first = |row: &Row| {
+            let mut line = lock(row, have_runs.then_some(clock), is_wide);
+            if let Some(bar) = bar(row).filter(|_| is_wide) {
+                line[LEASE] = bar.cell(&line[LEASE].text);
+            }
+            line
+        };
+        let lines = |row: &&Row| std::iter::once(first(row)).chain(below(row)).collect();
         let locks: Vec<Vec<Line>> = rows.iter().map(lines).collect();
         let layout = Layout::of(std::iter::once(&heading).chain(locks.iter().flatten()), &YIELDS, columns);
         Table { heading, locks, layout }
@@ -88,6 +110,25 @@ impl Table {
     pub fn text(&self) -> String {
         let lines = std::iter::once(self.heading()).chain(self.lines(0..self.locks.len()));
         lines.map(|line| line + "\n").collect()
+    }
+}
+
+/// How much of a lease is left, as a live view draws it.
+pub struct LeaseBar {
+    /// Of the whole, from 0 to 1.
+    pub left: f64,
+    /// The holder should have renewed it by now.
+    pub is_late: bool,
+}
+
+impl LeaseBar {
+    const WIDTH: u8 = 6;
+
+    fn cell(&self, text: &str) -> Cell {
+        let style = if self.is_late { DOUBTFUL } else { AnsiColor::Cyan.on_default() };
+        let is_full = |at: u8| f64::from(at) + 0.5 < self.left * f64::from(LeaseBar::WIDTH);
+        let marks = (0..LeaseBar::WIDTH).map(|at| if is_full(at) { ('▰', style) } else { ('▱', FAINT) }).collect();
+        Cell { marks, text: format!(" {text}"), style: if self.is_late { DOUBTFUL } else { Style::new() } }
     }
 }
 
@@ -112,11 +153,11 @@ fn state_cell(state: &LockState) -> Cell {
         Some((taken, Some(slots))) => format!("{taken} of {}", slots.get()),
         _ => words::state_name(&state.kind).replace('_', " "),
     };
-    Cell { text, style: style(&state.kind) }
+    Cell::styled(text, style(&state.kind))
 }
 
 fn dash() -> Cell {
-    Cell { text: "-".to_owned(), style: FAINT }
+    Cell::styled("-", FAINT)
 }
 
 /// Returns the rest of a lease.
@@ -124,10 +165,11 @@ fn lease(expiry: Expiry) -> String {
     expiry.left().map_or_else(|| "no end".to_owned(), span)
 }
 
-/// Returns the line of a lock; with `clock`, it says how its last run ended, and when.
-fn lock(row: &Row, clock: Option<Clock>) -> Line {
+/// Returns the line of a lock; with `clock`, it says how its last run ended, and when, and shows the runs before if there is
+/// room.
+fn lock(row: &Row, clock: Option<Clock>, is_wide: bool) -> Line {
     let LockStatus { state, queue, knows_waiters, recorded } = &row.status;
-    let last = clock.map(|clock| recorded.as_ref().and_then(|recorded| history::brief(recorded, clock)));
+    let last = clock.map(|clock| recorded.as_ref().and_then(|recorded| history::brief(recorded, clock, is_wide)));
     let mut holders = state.holders();
     let holder = holders.next().filter(|_| state.shares.is_none() || holders.next().is_none());
     let shared = state.shares.as_ref().filter(|_| holder.is_none());
@@ -149,7 +191,7 @@ fn lock(row: &Row, clock: Option<Clock>) -> Line {
         },
         match queue.len() {
             0 if *knows_waiters => dash(),
-            0 => Cell { text: "?".to_owned(), style: FAINT },
+            0 => Cell::styled("?", FAINT),
             _ => count(queue).into(),
         },
         last.map_or_else(Cell::default, |last| last.unwrap_or_else(dash)),
@@ -265,7 +307,10 @@ pub fn detail(row: &Row, options: Option<&str>) -> String {
 /// Returns the last run and, if that did not succeed, the last that did.
 fn runs(recorded: &Recorded) -> String {
     let line = |label: &str, run: &Run| labelled(label, &history::last(run, Clock::Local, Some(recorded)));
-    let last = recorded.over.first().map(|run| line("last", run)).unwrap_or_default();
+    let strip = history::strip(recorded, usize::MAX);
+    let strip: String = strip.iter().map(|(mark, style)| format!("{style}{mark}{style:#}")).collect();
+    let strip = if recorded.over.len() > 1 { labelled("runs", &strip) } else { String::new() };
+    let last = recorded.over.first().map(|run| line("last", run)).unwrap_or_default() + &strip;
     let success = recorded.last_success.as_ref().filter(|success| recorded.over.first() != Some(*success));
     last + &success.map(|run| line("success", run)).unwrap_or_default()
 }

@@ -8,13 +8,25 @@ use unicode_width::UnicodeWidthStr;
 /// One cell of a table.
 #[derive(Clone, Default)]
 pub struct Cell {
+    /// Characters of one column each, before the text.
+    pub marks: Vec<(char, Style)>,
     pub text: String,
     pub style: Style,
 }
 
+impl Cell {
+    pub fn styled(text: impl Into<String>, style: Style) -> Cell {
+        Cell { marks: Vec::new(), text: text.into(), style }
+    }
+
+    fn width(&self) -> usize {
+        self.marks.len() + self.text.width()
+    }
+}
+
 impl From<String> for Cell {
     fn from(text: String) -> Cell {
-        Cell { text, style: Style::new() }
+        Cell::styled(text, Style::new())
     }
 }
 
@@ -41,7 +53,7 @@ impl<const N: usize> Layout<N> {
         let mut widths = [0; N];
         for cells in lines {
             for (width, cell) in widths.iter_mut().zip(cells) {
-                *width = cell.text.width().max(*width);
+                *width = cell.width().max(*width);
             }
         }
         let mut layout = Layout { widths, columns: columns.unwrap_or(usize::MAX) };
@@ -71,11 +83,16 @@ impl<const N: usize> Layout<N> {
         let mut line = String::new();
         let (mut used, mut room) = (0, 0);
         for (cell, width) in cells.iter().zip(self.widths).filter(|(_, width)| *width > 0) {
-            let text = shortened(&cell.text, width.min(self.columns.saturating_sub(room)));
-            if !text.is_empty() {
+            let space = width.min(self.columns.saturating_sub(room));
+            // The last of the marks are the latest.
+            let marks = &cell.marks[cell.marks.len().saturating_sub(space)..];
+            let text = shortened(&cell.text, space - marks.len());
+            if !text.is_empty() || !marks.is_empty() {
                 let (gap, style) = (room - used, cell.style);
-                line += &format!("{:gap$}{style}{text}{style:#}", "");
-                used = room + text.width();
+                line += &format!("{:gap$}", "");
+                marks.iter().for_each(|(mark, style)| line += &format!("{style}{mark}{style:#}"));
+                line += &format!("{style}{text}{style:#}");
+                used = room + marks.len() + text.width();
             }
             room += width + GAP;
         }

@@ -1,14 +1,17 @@
 //! The state of the screen, and how keys change it. Must not know the terminal or the store.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::keys::Key;
 use super::order::{Sort, order};
 use crate::asking::Outcome;
 use crate::clock::Moment;
+use crate::duration::span;
 use crate::error::Error;
 use crate::list::{Seen, Subject};
-use crate::lock::{Expiry, Holder, HolderId, words};
+use crate::lock::{Expiry, Holder, HolderId, Upkeep, words};
+use crate::output::status::LeaseBar;
 use crate::report::{Named, Row};
 use crate::store::Released;
 use crate::text;
@@ -40,7 +43,22 @@ pub struct Model {
     pub height: usize,
     /// Result of the last action.
     pub notice: Option<String>,
+    /// The request to give up that is not answered yet.
+    pending: Option<Pending>,
+    /// The longest lease seen of each holder.
+    leases: BTreeMap<HolderId, Duration>,
 }
+
+/// A holder that was asked to give up.
+struct Pending {
+    lock: Named,
+    id: HolderId,
+    who: String,
+    until: Moment,
+}
+
+/// A holder renews its lease at least so often, and hears then that it was asked.
+const RENEWS: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub enum Page {
@@ -107,6 +125,8 @@ impl Model {
             top: 0,
             height: 1,
             notice: None,
+            pending: None,
+            leases: BTreeMap::new(),
         }
     }
 
@@ -127,7 +147,13 @@ impl Model {
         rows.iter_mut().for_each(steady);
         self.doubts = doubts;
         let place = self.place();
+        self.leases = rows
+            .iter()
+            .filter_map(renewed)
+            .map(|(id, left)| (id.clone(), self.leases.get(id).copied().unwrap_or_default().max(left)))
+            .collect();
         self.rows = rows;
+        self.answer();
         self.seen = Some(Moment::now());
         self.error = None;
         self.arrange(place);
@@ -150,7 +176,11 @@ impl Model {
 
     pub fn asked(&mut self, lock: &Named, answer: Result<Outcome, Error>) {
         self.notice = Some(match answer {
-            Ok(Outcome::Yes(holder)) => format!("asked {}, to give up \"{}\"", words::who(&holder), lock.name),
+            Ok(Outcome::Yes(holder)) => {
+                let (id, who) = (holder.id.clone(), words::who(&holder));
+                self.pending = Some(Pending { lock: lock.clone(), id, who, until: Moment::now() + RENEWS });
+                return;
+            }
             Ok(Outcome::Refuses(holder)) => {
                 let why = if holder.orphaned.is_some() { format!(": {}", words::ORPHANED) } else { String::new() };
                 format!("not asked: {}, cannot be asked to give up \"{}\"{why}", words::who(&holder), lock.name)
@@ -161,6 +191,35 @@ impl Model {
             Ok(Outcome::InDoubt(_, error)) => format!("asked or not: {error}"),
             Err(error) => format!("{error}"),
         });
+    }
+
+    /// Notes whether a holder that was asked has given up.
+    fn answer(&mut self) {
+        let Some(Pending { lock, id, who, until }) = &self.pending else { return };
+        let still = self.holders(lock).iter().any(|holder| holder.id == *id);
+        if !still {
+            self.notice = Some(format!("{who}, has given up \"{}\"", lock.name));
+            self.pending = None;
+        } else if until.passed() {
+            self.notice = Some(format!("{who}, was asked to give up \"{}\", and still holds it", lock.name));
+            self.pending = None;
+        }
+    }
+
+    /// Returns what is known of a request to give up that is not answered yet.
+    pub fn pending(&self) -> Option<String> {
+        let Pending { lock, who, until, .. } = self.pending.as_ref()?;
+        let left = Duration::from_secs(until.remaining().as_secs() + 1);
+        Some(format!("asked {who}, to give up \"{}\": an answer is due within {}", lock.name, span(left)))
+    }
+
+    /// Returns how much is left of the lease of a lock that one holder has.
+    pub fn bar(&self, row: &Row) -> Option<LeaseBar> {
+        let (id, left) = renewed(row)?;
+        let whole = self.leases.get(id).copied().filter(|whole| !whole.is_zero())?;
+        let is_renewed = row.status.state.holder.as_ref().is_some_and(|holder| holder.terms.upkeep == Upkeep::Renewed);
+        let is_late = is_renewed && whole.saturating_sub(left) > (whole / 2).min(RENEWS * 3 / 2);
+        Some(LeaseBar { left: left.as_secs_f64() / whole.as_secs_f64(), is_late })
     }
 
     /// Returns the locks shown, in display order.
@@ -307,6 +366,12 @@ impl Model {
             None => self.notice = Some(format!("\"{}\" has no holder to take it from", lock.name)),
         }
     }
+}
+
+/// Returns the holder that has a lock alone, and the rest of its lease.
+fn renewed(row: &Row) -> Option<(&HolderId, Duration)> {
+    let state = &row.status.state;
+    Some((state.holder_id()?, state.expiry.left()?))
 }
 
 /// Truncates times to whole seconds: tenths would only flicker on a screen that is redrawn once a second.

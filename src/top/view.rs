@@ -120,7 +120,7 @@ fn list(model: &mut Model, columns: usize, height: usize) -> Vec<String> {
         return vec![styled(&format!("{OTHERS}{none}"), FAINT, columns)];
     }
     let columns = columns.saturating_sub(OTHERS.len());
-    let table = Table::of(&shown, false, Some(columns));
+    let table = Table::with_bars(&shown, false, Some(columns), &|row| model.bar(row));
     let visible = model.top..shown.len().min(model.top + height);
     let selected = model.place();
     let mut lines = vec![format!("{OTHERS}{}", table.heading())];
@@ -187,6 +187,11 @@ fn fitted(line: &str, columns: usize) -> String {
 
 /// Returns the last line: a question, the filter, an error, the result of an action, or the keys.
 fn foot(model: &Model, columns: usize) -> String {
+    if let (Page::List | Page::Detail, None, None, Some(pending)) =
+        (&model.page, &model.error, &model.notice, model.pending())
+    {
+        return plain(&pending, columns);
+    }
     match (&model.page, &model.error, &model.notice) {
         (Page::Question(action, lock, holder, _), ..) => question(model, *action, lock, holder, columns),
         (Page::Filter, ..) => plain(&format!("/{}", model.filter), columns),

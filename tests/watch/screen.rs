@@ -236,6 +236,50 @@ fn holder_of(redis: &Redis, name: &str) -> String {
 }
 
 #[test]
+fn the_view_names_its_server_and_draws_leases_and_runs_and_says_what_lies_below() {
+    let redis = Redis::start();
+    for status in [0, 3, 0] {
+        redis.nxlock(["run", "nightly", "--record", "-c", &format!("exit {status}")]).run().exits(status);
+    }
+    let tokens: Vec<String> = (1..=12)
+        .map(|n| redis.nxlock(["acquire", &format!("job-{n}"), "--ttl", "1h"]).run().exits(0).token())
+        .collect();
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "job-1 ");
+    terminal.resize(150, 10);
+    let place = format!("{} lock:", redis.url());
+    let lines = shows(&mut terminal, |lines| lines.len() == 10 && lines[0].ends_with(&place));
+    assert!(lines[2].starts_with("> job-1 ") && lines[3].starts_with("  job-2 "), "{lines:?}");
+    assert!(lines[2].contains("▰▰▰▰▰▰ 59m 5"), "{lines:?}");
+    assert!(lines[8].contains("↓ 7 more"), "{lines:?}");
+    terminal.types("G");
+    let lines = selects(&mut terminal, "nightly ");
+    assert!(lines[8].contains("↑ 7 more"), "{lines:?}");
+    let runs = lines.iter().find(|line| line.starts_with("> nightly ")).unwrap();
+    let marks = runs.chars().filter(|c| ('▁'..='█').contains(c)).count();
+    assert!(marks == 3 && runs.contains(" done "), "{runs}");
+    terminal.types("\r");
+    says(&mut terminal, "  runs ");
+    terminal.types("\x1b");
+    terminal.types("/job-1\r");
+    let begins = |terminal: &mut crate::support::Terminal, name: &str| drop(selects(terminal, name));
+    shows(&mut terminal, |lines| lines[0].starts_with("4 locks"));
+    terminal.types("g");
+    begins(&mut terminal, "job-1 ");
+    for name in ["job-10 ", "job-11 ", "job-12 ", "job-1 "] {
+        terminal.types("n");
+        begins(&mut terminal, name);
+    }
+    terminal.types("N");
+    begins(&mut terminal, "job-12 ");
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    for (n, token) in (1..).zip(tokens) {
+        redis.nxlock(["release", &format!("job-{n}"), &token]).run().exits(0);
+    }
+}
+
+#[test]
 fn when_the_server_goes_the_last_picture_stays_and_it_is_tried_again() {
     let mut redis = Redis::start();
     acquire(&redis, "10m");
