@@ -35,8 +35,11 @@ pub fn probe(server: &mut Server, limit: Limit<'_>) -> Result<Probed, Error> {
     // In a cluster only masters have slots, so every shard accepts writes.
     let mut can_write = true;
     if shards.is_empty() {
-        can_write = look_into(server, &mut findings);
-        if let Some(finding) = kind(server)? {
+        let info = look_into(server, &mut findings);
+        can_write = info.as_ref().is_none_or(|info| !info.is_replica());
+        if let Some(info) = info
+            && let Some(finding) = kind(server, &info)?
+        {
             findings.truncate(1);
             findings.extend([met, finding]);
             return Ok(Probed::of(&server.client, findings));
@@ -86,9 +89,9 @@ fn patiently(server: &Server) -> Limit<'static> {
     Limit::until(Moment::now() + server.client.timeout)
 }
 
-/// Adds what the server reports about itself. Returns whether it accepts writes; if it does not say, it counts as a
-/// master: trying a lock will show.
-fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
+/// Adds what the server reports about itself, and returns that. If it does not say, it counts as a master: trying a lock
+/// will show.
+fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> Option<Info> {
     match info(server) {
         Ok((info, saving)) => {
             findings.extend([info.version(), info.role(server.durability.replicas)]);
@@ -100,7 +103,7 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
                 info.durability(server.durability.on_disk, &saving),
                 info.memory(),
             ]);
-            return !info.is_replica();
+            return Some(info);
         }
         Err(NoInfo::Refused(why)) => {
             let also = if server.client.is_one_of_several() {
@@ -113,13 +116,11 @@ fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> bool {
         }
         Err(NoInfo::Failed(error)) => findings.push(Finding::of_error("answers", &error)),
     }
-    true
+    None
 }
 
 /// Reports a server that keeps no locks, or not all: a sentinel, or one node of a cluster.
-fn kind(server: &mut Server) -> Result<Option<Finding>, Error> {
-    let Ok(answer) = ask(server, &cmd("INFO"))? else { return Ok(None) };
-    let info = Info::new(&reply::text(&answer).unwrap_or_default());
+fn kind(server: &mut Server, info: &Info) -> Result<Option<Finding>, Error> {
     let mut question = cmd("CLUSTER");
     question.arg("INFO");
     let cluster = if info.is_in_cluster() { ask(server, &question)?.ok() } else { None };
