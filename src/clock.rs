@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::proc;
+use crate::{duration, proc};
 
 /// A point in time on this machine, counted from its boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +110,7 @@ impl Boot {
 
     /// Returns the microseconds from the machine's boot to a moment.
     pub fn micros(&self, moment: Moment) -> u64 {
-        u64::try_from(moment.0.as_micros()).unwrap_or(u64::MAX).saturating_add_signed(-self.ahead)
+        duration::micros(moment.0).saturating_add_signed(-self.ahead)
     }
 
     /// Returns the moment this many microseconds after the machine's boot.

@@ -1,4 +1,4 @@
-//! Durations: as a user types them, as a message shows them, and with jitter.
+//! Durations: as a user types them, as a message shows them, as numbers, and with jitter.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub fn span(duration: Duration) -> String {
                 format!("{}.{}s", tenths / 10, tenths % 10)
             };
         }
-        tiny => Duration::from_millis(u64::try_from(tiny.as_millis()).unwrap_or(0)),
+        tiny => Duration::from_millis(millis(tiny)),
     };
     humantime::format_duration(precise).to_string()
 }
@@ -72,6 +72,16 @@ pub fn coarse(duration: Duration) -> String {
         seconds @ 7200..172_800 => format!("{}h", seconds / 3600),
         seconds => format!("{}d", seconds / 86400),
     }
+}
+
+/// Returns the whole milliseconds of a duration, as many as fit.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns the whole microseconds of a duration, as many as fit.
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Returns a random duration between half and one and a half of `about`.

@@ -119,7 +119,7 @@ impl Ttl {
     }
 
     pub fn millis(self) -> u64 {
-        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+        duration::millis(self.0)
     }
 
     /// Returns a ttl of at least this duration, such as the rest of a promise to hold.

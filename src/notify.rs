@@ -13,12 +13,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock::{Moment, wall};
-use crate::duration::span;
+use crate::duration::{millis, span};
 use crate::error::Error;
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Token, Told, Ttl, words};
 use crate::log;
 use crate::output::json::{
-    Claimant, End, Holder, Loss, Run, Shared, claimant, command_end, holder, kind, loss, millis, run, shared, value,
+    Claimant, End, Holder, Loss, Run, Shared, claimant, command_end, holder, kind, loss, run, shared, value,
 };
 use crate::report::{Busy, Ending, Named, Refusal as Why, Refused, Report};
 use crate::store::QueuePlace;

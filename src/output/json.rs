@@ -3,11 +3,11 @@
 //! A struct or a variant is a schema: its fields are those of the document, sorted by name.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::duration::millis;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
     self, Expiry, HolderId, LockState, Lost, Owner, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told, words,
@@ -627,8 +627,4 @@ pub fn kind(error: &Error) -> &'static str {
 
 fn ttl(expiry: Expiry) -> Option<u64> {
     expiry.left().map(millis)
-}
-
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

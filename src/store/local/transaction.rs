@@ -17,6 +17,7 @@ use super::listening::{Next, Watcher};
 use super::state::{Binding, Life, State, told};
 use super::world::{Host, Present};
 use crate::clock::Moment;
+use crate::duration::{micros, millis};
 use crate::error::ErrorKind;
 use crate::lock::machine::{
     self, Begun, Grant, Holder, Mode, Op, Record, Renewal, Reply, Request, Verdict, Waiting, World as _,
@@ -351,14 +352,6 @@ fn record(recording: &Recording) -> Record<Token> {
     let (granted, fence) = (recording.noted.unwrap_or(0), recording.fence.map_or(0, |fence| fence.0));
     let begun = Begun { granted, waited: millis(recording.waited()), fence };
     Record { most: recording.kept.get().into(), begun, end: recording.end }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Describes a mistake of nxlock's.

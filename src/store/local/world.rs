@@ -13,6 +13,7 @@ use super::fault::LocalError;
 use super::pid_view::{PidView, Presence};
 use super::state::{Binding, Life, State};
 use crate::clock::{Boot, Moment, wall};
+use crate::duration::micros;
 use crate::lock::Token;
 use crate::lock::machine::{Bounds, Heard, Holder, Superseding, Waiter, Word, World};
 
@@ -240,6 +241,5 @@ impl World<Token> for Present<'_> {
 
 /// Microseconds since 1970, by the wall clock.
 pub fn micros_of_wall() -> u64 {
-    let since = wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    micros(wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }

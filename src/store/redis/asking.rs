@@ -13,6 +13,7 @@ use super::listening::holder_channel;
 use super::reply::{self, Operation};
 use super::request::{Request, WAITERS, call_of_one};
 use crate::clock::Moment;
+use crate::duration::millis;
 use crate::error::Error;
 use crate::lock::{Asker, Claim, LockName, StateKind, Token, Told, companion_key};
 use crate::log;
@@ -125,7 +126,7 @@ pub fn request(key: &str, asker: &Asker) -> [Cmd; 3] {
     let waiters = companion_key(key, WAITERS);
     let (mut set, mut expire, mut tell) = (cmd("HSET"), cmd("PEXPIRE"), cmd("PUBLISH"));
     set.arg(&waiters).arg(ASKED).arg(asked(asker));
-    expire.arg(&waiters).arg(u64::try_from(LIVES.as_millis()).unwrap_or(u64::MAX));
+    expire.arg(&waiters).arg(millis(LIVES));
     tell.arg(holder_channel(key, &asker.of)).arg("a");
     [set, expire, tell]
 }

@@ -9,7 +9,7 @@ use super::Server;
 use super::info::{NEWER, OFTEN, SAVE};
 use super::reply::{self, Operation, Unexpected};
 use crate::clock::Moment;
-use crate::duration::span;
+use crate::duration::{millis, span};
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, Ttl};
 use crate::store::Durability;
@@ -89,7 +89,7 @@ fn question(durability: Durability, patience: Duration) -> Cmd {
     if durability.on_disk {
         command.arg(1);
     }
-    command.arg(durability.replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
+    command.arg(durability.replicas).arg(millis(patience).max(1));
     command
 }
 
