@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::retry::ReleaseAnswer;
-use crate::store::{Heard, Kept, Renewed, Store};
+use crate::store::{Kept, News, Renewed, Store};
 use crate::wait::{Alarm, Limit, Woken};
 use crate::{log, notify, retry, text, thread};
 
@@ -124,7 +124,7 @@ impl Renewer {
             put_back: 0,
             asked_by: None,
             asked: None,
-            heard: Heard::Nothing,
+            news: News::None,
             listens_at,
         });
         Renewer(Mode::Inline { lock, next, alarm, asker: None })
@@ -237,7 +237,7 @@ struct Lock {
     /// When nxlock last renewed.
     asked: Option<Moment>,
     /// What was heard since.
-    heard: Heard,
+    news: News,
     /// When the store is to tell at once what happens.
     listens_at: Moment,
 }
@@ -279,18 +279,18 @@ impl Lock {
     /// Returns when to renew: when it is due, or earlier, if something was heard. After the end of a connection there is a
     /// delay too: a proxy may close each one after one reply.
     fn due(&mut self, next: Moment) -> Moment {
-        self.heard = self.heard.max(self.store.hear());
-        let apart = match self.heard {
-            Heard::Nothing => return next,
-            Heard::End => self.soon(),
-            Heard::News => BETWEEN_QUESTIONS,
+        self.news = self.news.max(self.store.news());
+        let apart = match self.news {
+            News::None => return next,
+            News::Disconnected => self.soon(),
+            News::Claim => BETWEEN_QUESTIONS,
         };
         self.asked.map_or(next.min(Moment::now()), |asked| next.min(asked + apart))
     }
 
     /// Returns a descriptor that is readable when there may be something to hear that would make a difference.
     fn news_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.store.watch().news_fd.filter(|_| self.heard == Heard::Nothing)
+        self.store.watch().news_fd.filter(|_| self.news == News::None)
     }
 
     /// Returns the minimum delay before an unscheduled renewal.
@@ -302,7 +302,7 @@ impl Lock {
     /// if that is news.
     fn renew(&mut self, until: Moment) -> (Renewal, Moment, Option<Box<Told>>) {
         let asked = Moment::now();
-        (self.asked, self.heard) = (Some(asked), Heard::Nothing);
+        (self.asked, self.news) = (Some(asked), News::None);
         match self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
             Ok(Renewed::Kept(Kept { until, put_back, asked_by })) => {
                 notify::renewed(self.ttl, until);

@@ -63,8 +63,8 @@ pub trait Store: Send {
     }
 
     /// Returns what a holder is told at once, without waiting, and forgets it.
-    fn hear(&mut self) -> Heard {
-        Heard::Nothing
+    fn news(&mut self) -> News {
+        News::None
     }
 
     /// Returns what a holder watches, or a waiter.
@@ -132,7 +132,7 @@ pub struct Watch<'a> {
     /// A descriptor that keeps the claim until its lease ends while nxlock or its guard has it open, if the store has one.
     /// The store owns it.
     pub claim_fd: Option<RawFd>,
-    /// A descriptor that is readable when [`Store::hear`] may have something, if there is one.
+    /// A descriptor that is readable when [`Store::news`] may have something, if there is one.
     pub news_fd: Option<BorrowedFd<'a>>,
     /// To listen may be of use.
     pub may_listen: bool,
@@ -145,12 +145,12 @@ pub struct Watch<'a> {
 
 /// What a holder is told at once, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Heard {
-    Nothing,
-    /// The connection to the server has ended: it may have forgotten the claim.
-    End,
+pub enum News {
+    None,
+    /// The connection to the server has ended: the server may have forgotten the claim.
+    Disconnected,
     /// Something has happened to the claim, or somebody wants something of its holder: a renewal tells.
-    News,
+    Claim,
 }
 
 /// What has to have a grant before it counts, beside the server that gives it.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::redis::endpoint::Endpoint;
 use super::{
-    AcquireMode, Acquired, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed, QueuePlace, Released,
+    AcquireMode, Acquired, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed, QueuePlace, Released,
     Renewed, Reply, ScanCursor, Store, Watch,
 };
 use crate::clock::Moment;
@@ -492,9 +492,9 @@ impl Store for Quorum {
         Ok(check::probe(&self.endpoints, &self.prefix, self.timeout))
     }
 
-    fn hear(&mut self) -> Heard {
+    fn news(&mut self) -> News {
         // That nothing can be heard is no news.
-        self.fanout.as_mut().and_then(|fanout| fanout.news().ok()).unwrap_or(Heard::Nothing)
+        self.fanout.as_mut().and_then(|fanout| fanout.news().ok()).unwrap_or(News::None)
     }
 
     fn watch(&self) -> Watch<'_> {

@@ -38,7 +38,7 @@ mod voting;
 use std::time::Duration;
 
 use super::{
-    AcquireMode, Acquired, Asking, Durability, Feature, Heard, Kept, Listed, LockStatus, Look, Op, Page, Probed,
+    AcquireMode, Acquired, Asking, Durability, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed,
     Released, Renewed, Reply, ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::Moment;
@@ -432,8 +432,8 @@ impl Store for Server {
         check::probe(self, limit)
     }
 
-    fn hear(&mut self) -> Heard {
-        self.client.hear()
+    fn news(&mut self) -> News {
+        self.client.news()
     }
 
     fn watch(&self) -> Watch<'_> {

@@ -16,14 +16,14 @@ use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::redis::Server;
 use crate::store::redis::distinct::Distinct;
 use crate::store::redis::endpoint::Endpoint;
-use crate::store::{Durability, Heard};
+use crate::store::{Durability, News};
 use crate::wait::Limit;
 
 pub struct Fanout {
     members: Vec<Member>,
     replies: Mailbox<Reply>,
     /// What the servers have told unasked.
-    heard: Heard,
+    news: News,
     /// Number of the last request, and of the operation (a ballot, a renewal, a query) that it belongs to.
     question: u64,
     round: u64,
@@ -82,7 +82,7 @@ impl Fanout {
             Ok(Member { jobs, unanswered: 0, asked: now, took: Duration::ZERO, late_since: None })
         };
         let members = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-        Ok(Fanout { members, replies, heard: Heard::Nothing, question: 0, round: 0, closed, open: Some(open) })
+        Ok(Fanout { members, replies, news: News::None, question: 0, round: 0, closed, open: Some(open) })
     }
 
     /// Begins a new operation, and closes the one before.
@@ -176,10 +176,10 @@ impl Fanout {
     ///
     /// # Errors
     /// As poll(2).
-    pub fn news(&mut self) -> io::Result<Heard> {
+    pub fn news(&mut self) -> io::Result<News> {
         // Replies that nobody waits for any more.
         while self.next(Limit::until(Moment::now()))?.is_some() {}
-        Ok(std::mem::replace(&mut self.heard, Heard::Nothing))
+        Ok(std::mem::replace(&mut self.news, News::None))
     }
 
     /// Returns a descriptor that is readable when [`Fanout::news`] may have something.
@@ -195,7 +195,7 @@ impl Fanout {
                     member.unanswered = member.unanswered.saturating_sub(1);
                 }
                 match reply.answer {
-                    Answer::Heard(heard) => self.heard = self.heard.max(heard),
+                    Answer::News(news) => self.news = self.news.max(news),
                     Answer::Unwanted | Answer::Untouched | Answer::Undoing | Answer::Spared => {}
                     // A server that is down fails at once, and costs nothing.
                     Answer::Failed(_) if reply.took < LEAST => {}

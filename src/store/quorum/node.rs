@@ -19,7 +19,7 @@ use crate::lock::{Claim, Fence, LockName, LockState, StateKind, Token, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::redis::Server;
 use crate::store::redis::reply::Operation;
-use crate::store::{AcquireMode, Acquired, Heard, Released, Renewed, Store};
+use crate::store::{AcquireMode, Acquired, News, Released, Renewed, Store};
 use crate::wait::{Limit, is_ready};
 use crate::{log, thread};
 
@@ -93,7 +93,7 @@ pub enum Answer {
     /// The node is silent, and was not asked.
     Spared,
     /// What the server tells unasked, as a holder hears it.
-    Heard(Heard),
+    News(News),
     Failed(Error),
 }
 
@@ -142,8 +142,8 @@ pub fn start(
         while let Some(news) = node.next(&mut given, &end) {
             match news {
                 Next::Job(job) => reply(&mut node, &job),
-                Next::Heard(heard) => {
-                    let (answer, took) = (Answer::Heard(heard), Duration::ZERO);
+                Next::News(news) => {
+                    let (answer, took) = (Answer::News(news), Duration::ZERO);
                     answers.send(Reply { node: at, question: None, answer, took });
                 }
             }
@@ -159,17 +159,17 @@ pub fn start(
 /// What a node does next.
 enum Next {
     Job(Box<Job>),
-    /// It tells what it has heard.
-    Heard(Heard),
+    /// The server has told something unasked.
+    News(News),
 }
 
 impl Node {
     /// Waits for a job, or for something to tell; returns nothing if nobody waits for answers any more.
     fn next(&mut self, given: &mut Mailbox<Job>, end: &UnixStream) -> Option<Next> {
         loop {
-            let heard = self.server.hear();
-            if heard != Heard::Nothing {
-                return Some(Next::Heard(heard));
+            let news = self.server.news();
+            if news != News::None {
+                return Some(Next::News(news));
             }
             let limit = Limit { until: Moment::NEVER, cancel: &[Some(end.as_fd()), self.server.watch().news_fd] };
             match given.next(limit) {
@@ -237,7 +237,7 @@ impl Node {
             }
             Request::Listen(claim) => {
                 let is_news = self.server.listen_for(claim, limit);
-                Answer::Heard(if is_news { Heard::News } else { Heard::Nothing })
+                Answer::News(if is_news { News::Claim } else { News::None })
             }
             Request::Names => Answer::Names((&mut self.server as &mut dyn Store).names(limit)?),
             Request::Doubts => Answer::Doubts(self.server.doubts(limit)?),

@@ -61,10 +61,7 @@ impl Votes {
     /// Returns how many nodes answered the question.
     pub fn answered(&self) -> usize {
         self.count(|answer| {
-            !matches!(
-                answer,
-                Answer::Failed(_) | Answer::Unwanted | Answer::Undoing | Answer::Spared | Answer::Heard(_)
-            )
+            !matches!(answer, Answer::Failed(_) | Answer::Unwanted | Answer::Undoing | Answer::Spared | Answer::News(_))
         })
     }
 

@@ -13,12 +13,12 @@ use super::credentials::Login;
 use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
-use super::pushes::{Pushes, Told};
+use super::pushes::{Accepted, Pushes};
 use super::reply::{self, Peer};
 use super::topology::{Redirect, Topology};
 use crate::clock::Moment;
 use crate::error::ErrorKind;
-use crate::store::Heard;
+use crate::store::News;
 use crate::wait::Limit;
 
 pub struct Client {
@@ -320,16 +320,16 @@ impl Client {
     ///
     /// # Errors
     /// If the server does not answer. The connection is lost then.
-    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Option<Told>, Fault> {
+    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Option<Accepted>, Fault> {
         let limit = self.within(limit);
         let Some(mut connection) = self.idle.pop_if(|connection| !connection.has_pushes()) else { return Ok(None) };
-        let told = connection.ask_for(pushes, limit)?;
+        let accepted = connection.ask_for(pushes, limit)?;
         self.idle.push(connection);
-        Ok(Some(told))
+        Ok(Some(accepted))
     }
 
     /// Does the same, at a server that is connected to if there is no connection.
-    pub fn meet_and_ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Told, Fault> {
+    pub fn meet_and_ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Accepted, Fault> {
         self.reach(limit)?;
         self.ask_for(pushes, limit).map(Option::unwrap_or_default)
     }
@@ -342,19 +342,19 @@ impl Client {
     }
 
     /// Returns what the server that replied last has told unasked since.
-    pub fn hear(&mut self) -> Heard {
-        let Some(connection) = self.idle.last_mut() else { return Heard::Nothing };
+    pub fn news(&mut self) -> News {
+        let Some(connection) = self.idle.last_mut() else { return News::None };
         match connection.has_news() {
-            Ok(false) => Heard::Nothing,
-            Ok(true) => Heard::News,
+            Ok(false) => News::None,
+            Ok(true) => News::Claim,
             Err(_) => {
                 self.idle.pop();
-                Heard::End
+                News::Disconnected
             }
         }
     }
 
-    /// Returns a descriptor that is readable when [`Client::hear`] may have something.
+    /// Returns a descriptor that is readable when [`Client::news`] may have something.
     pub fn news_fd(&self) -> Option<BorrowedFd<'_>> {
         self.idle.last().map(Connection::fd)
     }

@@ -20,7 +20,7 @@ use super::dial::{self, ready};
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
 use super::framing::Framing;
-use super::pushes::{Pushes, Told};
+use super::pushes::{Accepted, Pushes};
 use super::reply;
 use super::tls::{self, TlsStream};
 use crate::clock::Moment;
@@ -187,12 +187,12 @@ impl Connection {
     ///
     /// Asks for RESP3 alone first: a server that refuses it would take the connection of a subscription for nothing else
     /// any more.
-    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Told, Fault> {
+    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Accepted, Fault> {
         let mut hello = cmd("HELLO");
         hello.arg("3");
         let said = self.converse(&[hello], limit)?.pop().unwrap_or(Value::Nil);
         if !speaks_resp3(&said) {
-            return Ok(Told::default());
+            return Ok(Accepted::default());
         }
         let (tracking, subscription) = (pushes.tracking(), pushes.subscription());
         let subscribes = subscription.is_some();
@@ -201,7 +201,7 @@ impl Connection {
         self.send(&packed(&requests), limit)?;
         let changes = !matches!(self.receive(limit)?, Value::ServerError(_));
         let messages = subscribes && self.is_subscribed(limit)?;
-        Ok(Told { changes, messages })
+        Ok(Accepted { changes, messages })
     }
 
     /// Waits for the outcome of a subscription: a push, or an error.

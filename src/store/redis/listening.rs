@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::Server;
-use super::pushes::{Pushes, Told};
+use super::pushes::{Accepted, Pushes};
 use super::reply;
 use crate::clock::Moment;
 use crate::lock::{Claim, HolderId};
@@ -51,10 +51,10 @@ impl Server {
         };
         match self.client.ask_for(Pushes::new(key, channel, claim.token.is_share()), limit) {
             Ok(None) => false,
-            Ok(Some(told)) => {
-                let tells = told != Told::default();
+            Ok(Some(accepted)) => {
+                let tells = accepted != Accepted::default();
                 self.listening = if tells { Listening::Works } else { Listening::Off(Moment::NEVER) };
-                log::trace(format_args!("{} {}", self.client, in_words(told)));
+                log::trace(format_args!("{} {}", self.client, in_words(accepted)));
                 tells
             }
             Err(fault) => {
@@ -75,8 +75,8 @@ pub fn holder_channel(key: &str, id: &HolderId) -> String {
     format!("{key}:holder:{id}")
 }
 
-fn in_words(told: Told) -> &'static str {
-    match (told.changes, told.messages) {
+fn in_words(accepted: Accepted) -> &'static str {
+    match (accepted.changes, accepted.messages) {
         (true, true) => "tells us at once of changes of the lock, and of requests",
         (true, false) => "tells us at once of changes of the lock",
         (false, true) => "tells us at once of requests, and not of changes of the lock",

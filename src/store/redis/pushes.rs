@@ -27,9 +27,9 @@ pub struct Pushes {
     is_called: bool,
 }
 
-/// What a server tells, of what a holder wants to be told.
+/// What a server agrees to tell, of what a holder wants to be told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Accepted {
     /// Changes of the key, or of a shared lock that the server is flushed.
     pub changes: bool,
     /// Messages.
