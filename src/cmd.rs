@@ -261,31 +261,26 @@ pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyh
 }
 
 /// Returns the servers in use, without a password.
-fn place(global: &GlobalArgs) -> String {
+fn servers(global: &GlobalArgs) -> Vec<String> {
     let redis_url = redis_url().filter(|_| global.servers().next().is_none());
-    Target::shown(global.servers().chain(redis_url.as_deref()), true).unwrap_or_default().join(" ")
+    // They were understood, or there would be no store.
+    Target::shown(global.servers().chain(redis_url.as_deref()), true).unwrap_or_default()
 }
 
 /// Returns the options that say where the locks are, whatever has set them: the command that has them is pasted into
 /// another shell, or on another machine. Without a password.
 fn options(global: &GlobalArgs, lock: &Named) -> String {
     let mut options = String::new();
-    let redis_url = redis_url().filter(|_| global.servers().next().is_none());
     for setting in SETTINGS.iter().filter(|setting| setting.locates) {
-        let value = (setting.value)(global);
-        let Some(value) = value.or_else(|| redis_url.as_ref().filter(|_| setting.name == "server").map(OsString::from))
-        else {
-            continue;
-        };
-        let values = match setting.name {
-            // They were understood, or there would be no store.
-            "server" => Target::shown(global.servers().chain(redis_url.as_deref()), true).unwrap_or_default(),
-            "prefix" if lock.by_key || (value == DEFAULT_PREFIX && !is_given(setting)) => Vec::new(),
-            _ if setting.is_file => {
+        let values = match (setting.name, (setting.value)(global)) {
+            ("server", _) => servers(global),
+            (_, None) => Vec::new(),
+            ("prefix", Some(value)) if lock.by_key || (value == DEFAULT_PREFIX && !is_given(setting)) => Vec::new(),
+            (_, Some(value)) if setting.is_file => {
                 let path = std::path::absolute(&value).unwrap_or_else(|_| PathBuf::from(&value));
                 vec![text::path(&path)]
             }
-            _ => vec![value.to_string_lossy().into_owned()],
+            (_, Some(value)) => vec![value.to_string_lossy().into_owned()],
         };
         let option = if setting.name == "server" { "-s".to_owned() } else { format!("--{}", setting.name) };
         for value in values {

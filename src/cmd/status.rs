@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Wants, open, options, place};
+use super::{Wants, open, options, servers};
 use crate::cli::{GlobalArgs, Status};
 use crate::list::{Seen, Subject};
 use crate::lock::{LockName, Prefix};
@@ -26,9 +26,7 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
         Subject { named: Some(given).filter(|given| !given.is_empty()), prefix, timeout: global.server_timeout };
     if asked.history {
         let (mut histories, doubts) = subject.histories(store.as_mut())?;
-        for doubt in doubts {
-            log::warn(format_args!("{doubt}"));
-        }
+        warn_of(&doubts);
         let most = asked.limit.map_or(usize::MAX, usize::from);
         histories.iter_mut().for_each(|history| history.recorded.over.truncate(most));
         return Ok(Report::Histories(histories));
@@ -36,7 +34,7 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     // All named locks have the same options.
     let options = subject.named.iter().flatten().next().map(|lock| options(global, lock)).unwrap_or_default();
     if let Some(every) = asked.watch {
-        let place = format!("{} {}", place(global), subject.prefix.as_str());
+        let place = format!("{} {}", servers(global).join(" "), subject.prefix.as_str());
         return top::watch(store, subject, place.trim_end(), every, global.json);
     }
     let mut listing = Listing::begin();
@@ -45,12 +43,15 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
         return Ok(Report::Alarm(alarm(&subject, store.as_mut(), rows, &limits)));
     }
     if asked.metrics {
-        for doubt in doubts {
-            log::warn(format_args!("{doubt}"));
-        }
+        warn_of(&doubts);
         return Ok(Report::Metrics(rows, subject.prefix));
     }
     Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, doubts }))
+}
+
+/// Warns of what may be wrong with an answer that has no place for it.
+fn warn_of(doubts: &[String]) {
+    doubts.iter().for_each(|doubt| log::warn(format_args!("{doubt}")));
 }
 
 /// Judges locks. Of those whose records came without their status, it reads them, or finds out why it cannot.

@@ -5,7 +5,7 @@ use crate::lock::LockName;
 use crate::report::alarm::{Alarm, Check, Measure, Verdict};
 
 /// Maximum number of findings in the line: a pager shows no more.
-const TOLD: usize = 5;
+const LISTED: usize = 5;
 
 /// Returns the line.
 pub fn line(alarm: &Alarm) -> String {
@@ -22,21 +22,21 @@ pub fn line(alarm: &Alarm) -> String {
 /// Returns the findings, the worst first; if all is fine, of a few locks each.
 pub fn summary(alarm: &Alarm) -> String {
     let findings = |verdict| alarm.checks.iter().filter(move |check| check.verdict == verdict);
-    let told = |check: &Check| format!("{} {}", check.lock.name, check.says);
-    let unknown = findings(Verdict::Unknown).map(told).chain(alarm.unknown.clone());
-    let bad: Vec<String> = findings(Verdict::Critical).map(told).chain(unknown).collect();
+    let finding = |check: &Check| format!("{} {}", check.lock.name, check.says);
+    let unknown = findings(Verdict::Unknown).map(finding).chain(alarm.unknown.clone());
+    let bad: Vec<String> = findings(Verdict::Critical).map(finding).chain(unknown).collect();
     match (bad.as_slice(), alarm.checks.as_slice()) {
         ([], []) => "no lock".to_owned(),
-        ([], few) if few.len() <= TOLD => few.iter().map(told).collect::<Vec<_>>().join("; "),
+        ([], few) if few.len() <= LISTED => few.iter().map(finding).collect::<Vec<_>>().join("; "),
         ([], many) => {
             let mut names: Vec<&LockName> = many.iter().map(|check| &check.lock.name).collect();
             names.dedup();
             format!("{} locks", names.len())
         }
         (bad, _) => {
-            let more = bad.len().checked_sub(TOLD).filter(|more| *more > 0);
+            let more = bad.len().checked_sub(LISTED).filter(|more| *more > 0);
             let more = more.map(|more| format!("; and {more} more")).unwrap_or_default();
-            bad[..bad.len().min(TOLD)].join("; ") + &more
+            bad[..bad.len().min(LISTED)].join("; ") + &more
         }
     }
 }

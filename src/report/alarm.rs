@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Named, Row};
 use crate::duration::coarse;
 use crate::error::Error;
-use crate::lock::{LockState, Recorded, StateKind, words};
+use crate::lock::{Holder, LockState, Recorded, StateKind, words};
 
 /// What counts as wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,12 +135,14 @@ fn judged_held(state: &LockState, most: Duration) -> (Option<Duration>, (Verdict
     let holders = state.shares.as_ref().map_or(1, |shares| shares.taken);
     let is_known = state.tells_holders() && listed >= holders;
     let longest = state.holders().max_by_key(|holder| holder.held);
-    match longest.map(|holder| (holder, holder.held)) {
-        Some((holder, held)) if held > most => {
-            let says = format!("has been held for {} by {}", coarse(held), words::who(holder));
-            (Some(held), (Verdict::Critical, says))
+    match longest {
+        Some(holder) if holder.held > most => {
+            let says = format!("has been held for {} by {}", coarse(holder.held), words::who(holder));
+            (Some(holder.held), (Verdict::Critical, says))
         }
-        Some((_, held)) if is_known => (Some(held), (Verdict::Fine, format!("is held for {}", coarse(held)))),
+        Some(&Holder { held, .. }) if is_known => {
+            (Some(held), (Verdict::Fine, format!("is held for {}", coarse(held))))
+        }
         _ if is_known && holders == 0 => (Some(Duration::ZERO), (Verdict::Fine, "is free".to_owned())),
         _ => {
             let says = format!("is {}: since when is not known", words::held_by(state));

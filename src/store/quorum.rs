@@ -441,6 +441,11 @@ impl Quorum {
     }
 }
 
+/// Returns the error for an operation that [`Store::can`] rules out.
+fn no_place(verb: &str, name: &LockName) -> Error {
+    Error::internal(&format!("cannot {verb} \"{name}\""), &"several servers have no place for that")
+}
+
 impl Store for Quorum {
     fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
         Ok(match op {
@@ -457,15 +462,9 @@ impl Store for Quorum {
                 Reply::Listening(false)
             }
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
-            Op::Ask(name, ..) => {
-                let action = format!("cannot ask for \"{name}\"");
-                return Err(Error::internal(&action, &"several servers have no place for that"));
-            }
+            Op::Ask(name, ..) => return Err(no_place("ask for", name)),
             Op::Look(name, what) => Reply::Seen(Box::new(self.look_at(name, what, limit)?)),
-            Op::History(name) => {
-                let action = format!("cannot read the history of \"{name}\"");
-                return Err(Error::internal(&action, &"several servers have no place for that"));
-            }
+            Op::History(name) => return Err(no_place("read the history of", name)),
             Op::Doubts => Reply::Doubts(self.doubts(limit)?),
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::directory::Part;
 use super::fault::LocalError;
-use super::state::{instant, told};
+use super::state::{instant, readable};
 use super::transaction::Transaction;
 use crate::clock::wall;
 use crate::lock::machine::{self, Lock};
@@ -34,12 +34,12 @@ impl Transaction<'_> {
 
     pub fn recorded(&self) -> Recorded {
         let lock = &self.state.lock;
-        let over = lock.history(&self.world).iter().filter_map(told).collect();
+        let over = lock.history(&self.world).iter().filter_map(readable).collect();
         // Until there is an end, a note is as that of a run which vanished.
         let noted = lock.under_way(&self.world).into_iter();
         let noted = noted.map(|(who, begun)| machine::Run { who, begun, ended: None, end: RunEnd::VANISHED });
-        let under_way = noted.filter_map(|run| told(&run)).map(RunUnderWay::from).collect();
-        Recorded::of(over, under_way, [lock.runs.done.as_ref().and_then(told), None], wall())
+        let under_way = noted.filter_map(|run| readable(&run)).map(RunUnderWay::from).collect();
+        Recorded::of(over, under_way, [lock.runs.done.as_ref().and_then(readable), None], wall())
     }
 
     /// Returns who holds the lock after a step.

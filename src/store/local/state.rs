@@ -263,7 +263,7 @@ fn run(entry: &Entry<'_>) -> Result<Run<Token>, Flaw> {
 }
 
 /// Returns a run for people to read.
-pub fn told(run: &Run<Token>) -> Option<lock::Run> {
+pub fn readable(run: &Run<Token>) -> Option<lock::Run> {
     Some(lock::Run {
         by: run.who.told()?,
         fence: Some(Fence(run.begun.fence)).filter(|fence| fence.0 > 0),

@@ -14,7 +14,7 @@ use super::fault::LocalError;
 use super::files::{self, Saved, Saver};
 use super::flock::Locked;
 use super::listening::{Next, Watcher};
-use super::state::{Binding, Life, State, told};
+use super::state::{Binding, Life, State, readable};
 use super::world::{Host, Present};
 use crate::clock::Moment;
 use crate::duration::{micros, millis};
@@ -160,7 +160,7 @@ impl<'a> Transaction<'a> {
             }
             Verdict::Done(run, others) => {
                 self.save(Saver::Other)?;
-                let run = told(&run).ok_or_else(|| senseless("a run with no token"))?;
+                let run = readable(&run).ok_or_else(|| senseless("a run with no token"))?;
                 let place = QueuePlace { position: 0, length: others };
                 Ok(Acquired::Done(Box::new(run), self.lock_state(), place))
             }
