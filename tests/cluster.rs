@@ -6,7 +6,7 @@ mod failover;
 mod moves;
 mod seeds;
 
-use crate::support::turns::{Turn, fences_rise, grants, turn};
+use crate::support::turns::{Turn, each_is_served, fences_rise, grants, turn};
 use crate::support::{Authority, Cluster, Pool, eventually};
 
 /// Clusters for tests that leave them whole.
@@ -31,10 +31,7 @@ fn line(authority: &impl Authority, n: usize, options: &[&str]) -> Vec<Turn> {
 #[track_caller]
 fn are_served(authority: &impl Authority, line: Vec<Turn>) {
     let n = line.len();
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
     let log = authority.directory().join("log");
     assert_eq!(grants(&log).iter().map(|grant| grant.0).collect::<Vec<_>>(), (0..n).collect::<Vec<_>>());
     fences_rise(&log);

@@ -1,23 +1,9 @@
 //! Waiters that go first, in a Redis server: a queue that is lost, and what looks like a term and is none.
 
-use crate::support::turns::{Turn, queue_is};
+use crate::support::turns::{Turn, each_is_served, pids, queue_is};
 use crate::support::{Authority, Five, Redis};
 
 const FIRST: [&str; 1] = ["--first"];
-
-#[track_caller]
-fn pids(turns: &[&Turn]) -> Vec<i32> {
-    turns.iter().map(|turn| turn.pid()).collect()
-}
-
-/// Lets each of these hold the lock after the other.
-#[track_caller]
-fn are_served_in_this_order(turns: Vec<Turn>) {
-    for mut turn in turns {
-        turn.up();
-        turn.leaves();
-    }
-}
 
 #[test]
 fn a_waiter_that_goes_first_has_its_place_again_in_a_queue_that_was_lost() {
@@ -27,9 +13,9 @@ fn a_waiter_that_goes_first_has_its_place_again_in_a_queue_that_was_lost() {
     let first = Turn::queued(&redis, &FIRST);
     redis.delete("{lock:job}:queue");
     redis.delete("{lock:job}:waiters");
-    queue_is(&redis, &pids(&[&first, &one]));
+    queue_is(&redis, &pids([&first, &one]));
     holder.leaves();
-    are_served_in_this_order(vec![first, one]);
+    each_is_served([first, one]);
 }
 
 #[test]
@@ -49,9 +35,9 @@ fn a_reason_that_looks_like_a_term_is_none() {
     let one = Turn::queued(&redis, &["--record", "--reason", "newest"]);
     let other = Turn::queued(&redis, &["--record", "--reason", "newest"]);
     let last = Turn::queued(&redis, &["--reason", "first"]);
-    queue_is(&redis, &pids(&[&one, &other, &last]));
+    queue_is(&redis, &pids([&one, &other, &last]));
     holder.leaves();
-    are_served_in_this_order(vec![one, other, last]);
+    each_is_served([one, other, last]);
     let document = redis.nxlock(["status", "--history", "--json", "job"]).run().exits(0).json();
     assert_eq!(document[0]["history"].as_array().unwrap().len(), 2, "{document}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::turns::{Turn, is_queued, lock_status};
+use crate::support::turns::{Turn, each_is_served, is_queued, lock_status};
 use crate::support::{Redis, eventually, now, text_of};
 
 /// Requests the lock as a plain client does; returns whether it got it.
@@ -68,10 +68,7 @@ fn a_plain_client_without_expiry_is_waited_for_too() {
     // Only the first waiter gets the lock.
     assert!(redis.value("lock:job").is_some_and(|value| value.starts_with("nx1:")));
     assert!(!line[1].is_up());
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::turns::{Turn, lock_status, queue, turn};
+use crate::support::turns::{Turn, each_is_served, lock_status, queue, turn};
 use crate::support::{Nxlock, Redis, Terminal};
 
 /// Returns what a screen shows after this was written to it.
@@ -110,10 +110,7 @@ fn a_log_has_one_line_at_the_start_and_one_at_the_end_whoever_holds_it_meanwhile
     let line: Vec<Turn> = (0..3).map(|_| Turn::queued(&redis, &[])).collect();
     let last = Turn::of(redis.nxlock(turn(&[]))).once_queued(&redis);
     holder.leaves();
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
     let mut last = last;
     last.up();
     let said = last.running.stderr();

@@ -5,12 +5,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::turns::{Turn, queue, queue_is};
+use crate::support::turns::{Turn, each_is_served, pids, queue, queue_is};
 use crate::support::{Redis, eventually, now};
-
-fn pids(turns: &[Turn]) -> Vec<i32> {
-    turns.iter().map(Turn::pid).collect()
-}
 
 /// What the server has done since it started, for clients other than the test.
 #[derive(Clone, Copy)]
@@ -88,10 +84,7 @@ fn one_that_was_frozen_for_long_has_its_old_place_again() {
     line[0].goes_on();
     queue_is(&redis, &pids(&line));
     holder.leaves();
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
 }
 
 #[test]

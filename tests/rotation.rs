@@ -226,22 +226,28 @@ fn a_guard_has_the_password_printed_too() {
     drop(holder);
 }
 
+/// Checks that a script whose keeper holds the lock goes on with a new password, and gives the lock back with it.
+#[track_caller]
+fn goes_on_with_a_new_password(login: &Login<'_>, script: Nxlock) {
+    let (reader, until_dropped) = std::io::pipe().unwrap();
+    let mut running = script.stdin_from(reader).start();
+    running.line("up");
+    login.file_has("s3cond");
+    login.servers_want("s3cond");
+    is_renewed(login);
+    drop(until_dropped);
+    running.finish().exits(0);
+    assert!(is_free(login));
+}
+
 #[test]
 fn a_keeper_has_the_password_printed_in_the_directory_of_its_caller() {
     let redis = Redis::start();
     let login = Login::of_one(&redis);
     let script = r#"cd "$1"; nxlock acquire job --while-pid $$ --ttl 9s --password-command 'cat password' > token || exit
         echo up; read x; nxlock release job "$(cat token)" --password-command 'cat password'"#;
-    let (reader, writer) = std::io::pipe().unwrap();
     let call = login.sh(script, &[login.home.path().to_str().unwrap()]).env("NXLOCK_PASSWORD_FILE", "");
-    let mut running = call.stdin_from(reader).start();
-    running.line("up");
-    login.file_has("s3cond");
-    login.servers_want("s3cond");
-    is_renewed(&login);
-    drop(writer);
-    running.finish().exits(0);
-    assert!(is_free(&login));
+    goes_on_with_a_new_password(&login, call);
 }
 
 #[test]
@@ -328,16 +334,7 @@ fn a_keeper_uses_a_new_password_though_it_has_left_the_directory_of_a_relative_p
     let login = Login::of_one(&redis);
     let script = r#"cd "$1"; nxlock acquire job --while-pid $$ --ttl 9s --password-file password > token || exit
         echo up; read x; nxlock release job "$(cat token)""#;
-    let (reader, writer) = std::io::pipe().unwrap();
-    let call = login.sh(script, &[login.home.path().to_str().unwrap()]).stdin_from(reader);
-    let mut running = call.start();
-    running.line("up");
-    login.file_has("s3cond");
-    login.servers_want("s3cond");
-    is_renewed(&login);
-    drop(writer);
-    running.finish().exits(0);
-    assert!(is_free(&login));
+    goes_on_with_a_new_password(&login, login.sh(script, &[login.home.path().to_str().unwrap()]));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Server failures while many wait: scripts lost, all data lost, a restart.
 
-use crate::support::turns::{Turn, fences_rise, grants, is_queued, is_renewed, next_holder, queue_is, turn};
+use crate::support::turns::{
+    Turn, each_is_served, fences_rise, grants, is_queued, is_renewed, next_holder, pids, queue_is, turn,
+};
 use crate::support::{Fate, Proxy, Redis, Running, eventually};
 
 /// Starts a run that logs its number and its fence, and holds the lock until told to end.
@@ -20,17 +22,10 @@ fn holder(redis: &Redis, options: &[&str]) -> Turn {
     holder
 }
 
-fn pids(line: &[Turn]) -> Vec<i32> {
-    line.iter().map(Turn::pid).collect()
-}
-
 /// Asserts that each run gets the lock and ends, and that the log shows this order.
 #[track_caller]
 fn served_in_order(redis: &Redis, line: Vec<Turn>, order: &[usize]) {
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
     let log = redis.directory().join("log");
     let served: Vec<usize> = grants(&log).iter().map(|grant| grant.0).collect();
     assert_eq!(served, order);

@@ -1,30 +1,17 @@
 //! Waiters that go first: ahead of all others, in order among themselves.
 
 use crate::support::Authority;
-use crate::support::turns::{Turn, lock_status, queue, queue_is};
+use crate::support::turns::{Turn, each_is_served, lock_status, pids, queue, queue_is};
 
 const FIRST: [&str; 1] = ["--first"];
-
-fn pids(turns: &[&Turn]) -> Vec<i32> {
-    turns.iter().map(|turn| turn.pid()).collect()
-}
-
-/// Lets each of these hold the lock after the other.
-#[track_caller]
-fn are_served_in_this_order(turns: Vec<Turn>) {
-    for mut turn in turns {
-        turn.up();
-        turn.leaves();
-    }
-}
 
 pub fn one_that_goes_first_is_served_before_those_who_came_before_it(authority: &impl Authority) {
     let holder = Turn::had(authority, &[]);
     let (one, other) = (Turn::queued(authority, &[]), Turn::queued(authority, &[]));
     let first = Turn::queued(authority, &["--first", "--reason", "hotfix"]);
-    queue_is(authority, &pids(&[&first, &one, &other]));
+    queue_is(authority, &pids([&first, &one, &other]));
     let second = Turn::queued(authority, &FIRST);
-    queue_is(authority, &pids(&[&first, &second, &one, &other]));
+    queue_is(authority, &pids([&first, &second, &one, &other]));
     let last = Turn::queued(authority, &[]);
     let seen = lock_status(authority);
     let goes_first: Vec<bool> =
@@ -37,7 +24,7 @@ pub fn one_that_goes_first_is_served_before_those_who_came_before_it(authority: 
     assert!(table.lines().any(|line| line.contains("(first) hotfix") && line.trim().starts_with("1.")), "{table}");
     assert_eq!(seen["holder"]["pid"], holder.pid(), "the holder is left alone");
     holder.leaves();
-    are_served_in_this_order(vec![first, second, one, other, last]);
+    each_is_served([first, second, one, other, last]);
     assert!(queue(authority).is_empty());
 }
 
@@ -49,12 +36,12 @@ pub fn a_reader_that_goes_first_passes_a_writer_that_waits_and_another_does_not(
     let at_once = authority.nxlock(["run", "job", "--shared", "--first", "-n", "--", "echo", "ran"]).run().exits(0);
     at_once.prints("ran\n");
     authority.nxlock(["run", "job", "--shared", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
-    queue_is(authority, &pids(&[&writer, &late]));
+    queue_is(authority, &pids([&writer, &late]));
     reader.leaves();
     passes.leaves();
     writer.up();
     writer.leaves();
-    are_served_in_this_order(vec![late]);
+    each_is_served([late]);
 }
 
 pub fn the_first_slot_that_is_free_is_for_those_that_go_first(authority: &impl Authority) {
@@ -62,7 +49,7 @@ pub fn the_first_slot_that_is_free_is_for_those_that_go_first(authority: &impl A
     let (one, two) = (Turn::had(authority, &slots), Turn::had(authority, &slots));
     let mut waits = Turn::queued(authority, &slots);
     let mut first = Turn::queued(authority, &["--slots", "2", "--first"]);
-    queue_is(authority, &pids(&[&first, &waits]));
+    queue_is(authority, &pids([&first, &waits]));
     one.leaves();
     first.up();
     assert!(!waits.is_up());
@@ -77,18 +64,18 @@ pub fn a_newer_one_dismisses_one_that_went_first_whoever_is_ahead(authority: &im
     let older = Turn::queued(authority, &["--supersede", "--first"]);
     let newer = Turn::queued(authority, &["--supersede"]);
     older.finish().exits(75).prints("").says("superseded by");
-    queue_is(authority, &pids(&[&newer]));
+    queue_is(authority, &pids([&newer]));
     holder.leaves();
-    are_served_in_this_order(vec![newer]);
+    each_is_served([newer]);
 }
 
 pub fn one_that_goes_first_and_is_killed_keeps_nobody_waiting(authority: &impl Authority) {
     let holder = Turn::had(authority, &[]);
     let one = Turn::queued(authority, &[]);
     let first = Turn::queued(authority, &FIRST);
-    queue_is(authority, &pids(&[&first, &one]));
+    queue_is(authority, &pids([&first, &one]));
     drop(first);
-    queue_is(authority, &pids(&[&one]));
+    queue_is(authority, &pids([&one]));
     holder.leaves();
-    are_served_in_this_order(vec![one]);
+    each_is_served([one]);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::turns::{Turn, holder_id, is_queued, lock_status, queue, queue_is};
+use crate::support::turns::{Turn, each_is_served, holder_id, is_queued, lock_status, queue, queue_is};
 use crate::support::{Authority, eventually, now};
 
 const LEAVE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -51,10 +51,7 @@ pub fn who_gives_up_leaves_the_line_at_once_and_the_others_move_up(authority: &i
         assert!(positions.eq(1..=line.len() as u64), "{lock_status}");
     }
     holder.leaves();
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
 }
 
 pub fn who_has_waited_long_enough_leaves_the_line(authority: &impl Authority) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::Authority;
-use crate::support::turns::{Turn, lock_status, queue, release};
+use crate::support::turns::{Turn, each_is_served, lock_status, queue, release};
 
 pub fn who_does_not_wait_is_refused_at_once(authority: &impl Authority) {
     let holder = Turn::had(authority, &[]);
@@ -86,10 +86,7 @@ pub fn a_refusal_tells_how_many_wait(authority: &impl Authority) {
         assert_eq!(refused["queue_length"], 2, "{refused}");
     }
     holder.leaves();
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
 }
 
 pub fn a_refusal_after_a_wait_names_the_holder_of_the_end(authority: &impl Authority) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::turns::{Turn, is_free, lock_status, process, queue, queue_is, turn};
+use crate::support::turns::{Turn, each_is_served, is_free, lock_status, process, queue, queue_is, turn};
 use crate::support::{Authority, Done, eventually, now};
 
 /// Longer than a wake-up takes, and shorter than the pause between two heartbeats.
@@ -28,10 +28,7 @@ pub fn the_newest_dismisses_older_ones_of_its_kind_and_nobody_else(authority: &i
     let mut newest = Turn::queued(authority, &NEWEST);
     is_dismissed_by(older, &newest);
     queue_is(authority, &[first.pid(), other.pid(), newest.pid()]);
-    for mut next in [holder, first, other] {
-        next.up();
-        next.leaves();
-    }
+    each_is_served([holder, first, other]);
     newest.up();
     newest.leaves();
     assert!(is_free(authority), "{}", lock_status(authority));

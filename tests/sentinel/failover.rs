@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::turns::{Turn, fences_rise, grants, is_renewed, lock_status, queue_is, turn};
+use crate::support::turns::{Turn, each_is_served, fences_rise, grants, is_renewed, lock_status, queue_is, turn};
 use crate::support::{Authority, Job, Sentinels, eventually, wall};
 
 /// Starts a run that logs its number and its fence, and holds the lock until told to end.
@@ -24,10 +24,7 @@ fn line(group: &Sentinels, n: usize, options: &[&str]) -> Vec<Turn> {
 #[track_caller]
 fn are_served(group: &Sentinels, line: Vec<Turn>) {
     let n = line.len();
-    for mut turn in line {
-        turn.up();
-        turn.leaves();
-    }
+    each_is_served(line);
     let log = group.directory().join("log");
     assert_eq!(grants(&log).iter().map(|grant| grant.0).collect::<Vec<_>>(), (0..n).collect::<Vec<_>>());
     fences_rise(&log);

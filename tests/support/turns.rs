@@ -99,6 +99,19 @@ impl Turn {
     }
 }
 
+/// Lets each of these hold the lock, one after the other.
+#[track_caller]
+pub fn each_is_served(turns: impl IntoIterator<Item = Turn>) {
+    for mut turn in turns {
+        turn.up();
+        turn.leaves();
+    }
+}
+
+pub fn pids<'a>(turns: impl IntoIterator<Item = &'a Turn>) -> Vec<i32> {
+    turns.into_iter().map(Turn::pid).collect()
+}
+
 /// Returns a process of these tests as nxlock names it.
 pub fn process(pid: i32) -> String {
     let host = nix::unistd::gethostname().expect("a host").into_string().expect("a name");
