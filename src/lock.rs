@@ -113,6 +113,9 @@ impl Ttl {
     pub const MIN: Duration = Duration::from_millis(100);
     /// Ten years: far below where the arithmetic of `PX` overflows.
     pub const MAX: Duration = duration::MAX;
+    /// Maximum interval between renewals: a bound on how late a holder notices by itself that a server forgot the lock, or
+    /// that it is asked to give up.
+    pub const RENEWED_WITHIN: Duration = Duration::from_secs(10);
 
     pub fn get(self) -> Duration {
         self.0

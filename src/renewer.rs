@@ -71,11 +71,8 @@ enum Message {
     GivenBack(GivenBack),
 }
 
-/// Maximum interval between renewals: a bound on how late nxlock notices that a server forgot the lock.
-const AT_MOST_APART: Duration = Duration::from_secs(10);
-
-/// The same beside old `SETNX` clients. A client that lost a race writes its own time over nxlock's; that time is at
-/// least a second ahead, and a renewal must replace it before it passes.
+/// Maximum interval between renewals beside old `SETNX` clients. A client that lost a race writes its own time over
+/// nxlock's; that time is at least a second ahead, and a renewal must replace it before it passes.
 const AT_MOST_APART_BESIDE_SETNX: Duration = Duration::from_millis(500);
 
 /// Maximum renewal interval while a cluster node answers that is only importing the slot: if the move is called off, the
@@ -91,7 +88,7 @@ const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
 
 /// Returns the renewal interval, a third of the ttl: two renewals may fail before the lease is in danger.
 fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
-    let mut apart = (ttl.get() / 3).min(AT_MOST_APART);
+    let mut apart = (ttl.get() / 3).min(Ttl::RENEWED_WITHIN);
     if claim.token.is_beside_setnx() {
         apart = apart.min(AT_MOST_APART_BESIDE_SETNX);
     }

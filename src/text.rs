@@ -98,10 +98,9 @@ pub fn natural(a: &str, b: &str) -> Ordering {
                 continue;
             }
             (first, second) => {
-                let value = |text: &str| (text.len(), text.to_owned());
                 let (one, other) = (left[..first].trim_start_matches('0'), right[..second].trim_start_matches('0'));
                 (left, right) = (&left[first..], &right[second..]);
-                value(one).cmp(&value(other))
+                (one.len(), one).cmp(&(other.len(), other))
             }
         };
         if order != Ordering::Equal {

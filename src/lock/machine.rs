@@ -23,9 +23,9 @@
 //! | asking     |                       |                | nobody has asked it yet | forget                   |
 //!
 //! **Tickets** order the queue. A waiter gets its ticket with its first request and sends it with every other, so it has
-//! its place again if the queue was lost. Those that go first are before all others, in the order of their own tickets. **Fences** rise with every grant of a name, except that readers who hold it
-//! together have one: that of their generation, which the first of the holders began. To **break** a lock is to release
-//! it with the token of its holder.
+//! its place again if the queue was lost. Those that go first are before all others, in the order of their own tickets.
+//! **Fences** rise with every grant of a name, except that readers who hold it together have one: that of their
+//! generation, which the first of the holders began. To **break** a lock is to release it with the token of its holder.
 //!
 //! Owns all that decides. Must not know clocks, processes, connections or files: the [`World`] tells the time and who is
 //! alive, and delivers messages. What else a store keeps of a holder or a waiter, it keeps beside the lock, by token.

@@ -10,7 +10,7 @@ use crate::clock::Moment;
 use crate::duration::span;
 use crate::error::Error;
 use crate::list::{Seen, Subject};
-use crate::lock::{Expiry, Holder, HolderId, Upkeep, words};
+use crate::lock::{Expiry, Holder, HolderId, Ttl, Upkeep, words};
 use crate::output::status::LeaseBar;
 use crate::report::{Named, Row};
 use crate::store::Released;
@@ -56,9 +56,6 @@ struct Pending {
     who: String,
     until: Moment,
 }
-
-/// A holder renews its lease at least so often, and hears then that it was asked.
-const RENEWS: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub enum Page {
@@ -178,7 +175,8 @@ impl Model {
         self.notice = Some(match answer {
             Ok(Outcome::Yes(holder)) => {
                 let (id, who) = (holder.id.clone(), words::who(&holder));
-                self.pending = Some(Pending { lock: lock.clone(), id, who, until: Moment::now() + RENEWS });
+                self.pending =
+                    Some(Pending { lock: lock.clone(), id, who, until: Moment::now() + Ttl::RENEWED_WITHIN });
                 return;
             }
             Ok(Outcome::Refuses(holder)) => {
@@ -218,7 +216,7 @@ impl Model {
         let (id, left) = renewed(row)?;
         let whole = self.leases.get(id).copied().filter(|whole| !whole.is_zero())?;
         let is_renewed = row.status.state.holder.as_ref().is_some_and(|holder| holder.terms.upkeep == Upkeep::Renewed);
-        let is_late = is_renewed && whole.saturating_sub(left) > (whole / 2).min(RENEWS * 3 / 2);
+        let is_late = is_renewed && whole.saturating_sub(left) > (whole / 2).min(Ttl::RENEWED_WITHIN * 3 / 2);
         Some(LeaseBar { left: left.as_secs_f64() / whole.as_secs_f64(), is_late })
     }
 

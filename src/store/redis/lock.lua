@@ -8,19 +8,21 @@
 --                       asked:ID -> who asks the share known as ID to give up
 --      queue    zset    token -> ticket of a waiter; FIRST less for one that waits ahead of the others
 --      waiters  hash    token -> 1|end of its lease in ms|grace|channel    ('' = it polls)
---                       in a cluster, `@` and the id of the node at which it subscribed follow the grace; if the token is
---                       a bare number, a line that says who waits follows the channel
+--                       in a cluster, `@` and the id of the node at which it subscribed follow the grace; if the
+--                       token is a bare number, a line that says who waits follows the channel
 --                       reserved -> the token for which the lock was last reserved; counts while lock == it
 --                       asked -> ID of a holder and, after a space, who asks it to give up; counts while ID holds alone
---                       owner -> end in ms|number|record of the holder beside SETNX clients; 0 before it claims the lock
+--                       owner -> end in ms|number|record of the holder beside SETNX clients; 0 before it claims
 --      newest   hash    newest, dismissed -> ticket|token; and of those dismissed that have not left: token -> by whom
 --      runs     hash    see "Records of runs"
---      newest only if the token supersedes, and runs, the last, if the run is recorded. RENEW may go without the queue and
---      the waiters: then it wakes nobody. RAISE has the first two, and RECORD may have the runs alone. Without keys, the script does nothing: it is loaded.
+--      newest only if the token supersedes, and runs, the last, if the run is recorded. RENEW may go without the queue
+--      and the waiters: then it wakes nobody. RAISE has the first two, and RECORD may have the runs alone. Without keys, the
+--      script does nothing: it is loaded.
 -- ARGV operation, field, value, field, value ...
 --      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, cluster, enclosing; margin and
 --               record beside SETNX clients; who, kept, most, waited, unless of a run
---      release  token, tell; who, kept, most, waited, granted, fence, how of a run        record  the same, and releases nothing
+--      release  token, tell; who, kept, most, waited, granted, fence, how of a run
+--      record   the same, and releases nothing
 --      renew    token, ttl, how (set; prolong: never nearer than it is), record     ask  id, by, back
 --      raise    token, fence, ttl          inspect  id, most; who and runs, to see so many          history  who
 -- RETURNS field, value, field, value ...: `verdict` and what belongs to it; all are strings, but queue and shares
