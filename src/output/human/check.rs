@@ -16,12 +16,12 @@ pub fn text(checked: &Checked) -> String {
 }
 
 fn setting(setting: &Setting) -> [String; 3] {
-    let secret = matches!(setting.name.as_str(), "password" | "password-command");
     let value = match &setting.value {
         Some(value) if value.is_empty() => "''".to_owned(),
         Some(value) => clean(value),
-        None if secret => "(set)".to_owned(),
-        None => "-".to_owned(),
+        None if matches!(setting.origin, Origin::Default) => "-".to_owned(),
+        // It is secret.
+        None => "(set)".to_owned(),
     };
     let from = match &setting.origin {
         Origin::Flag => "flag".to_owned(),
