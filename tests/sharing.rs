@@ -62,11 +62,12 @@ fn a_deleted_key_ends_every_share_and_no_other_holder_goes_unseen() {
     let redis = Redis::start();
     let shared = [Turn::had(&redis, &["-t", "3s", "--shared"]), Turn::had(&redis, &["-t", "3s", "--slots", "5"])];
     let waiter = Turn::queued(&redis, &[]);
-    waiter.freeze();
+    // A holder that renewed its lease in between would have the lock reserved for the waiter.
+    shared.iter().chain([&waiter]).for_each(Turn::freeze);
     redis.delete(KEY);
     // A generation of another's begins in between.
     redis.nxlock(["run", "job", "--no-queue", "--shared", "-n", "true"]).run().exits(0);
-    waiter.goes_on();
+    shared.iter().chain([&waiter]).for_each(Turn::goes_on);
     for lost in shared {
         lost.finish().exits(76).says("is lost");
     }
