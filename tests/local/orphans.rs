@@ -184,7 +184,8 @@ fn whoever_looks_learns_that_only_processes_keep_the_lock() {
         assert!(text.contains("--break") && !text.contains("renewed") && !text.contains("--ask"), "{text}");
         assert!(!text.contains("lease 59m") && text.contains("until they end"), "{text}");
         let table = local.nxlock(["status", "job"]).run().exits(0).text();
-        assert!(table.contains("no end") && !table.contains("59m"), "{table}");
+        // Of the hour that was asked for: the time for which it has been held may be 59 ms.
+        assert!(table.contains("no end") && !table.contains("59m "), "{table}");
         pid_is_killed(left);
         eventually("it is free", || is_free(&local));
     }
