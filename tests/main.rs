@@ -113,3 +113,5 @@ mod until;
 mod waiting;
 /// `status --watch`: a screen with keys, or text for each change.
 mod watch;
+/// What nxlock-protocol(7) says of the keys, the script and the messages.
+mod wire;

@@ -34,7 +34,7 @@ const PAGES: [(Option<&str>, &str); 7] = [
 ];
 
 /// The pages that the command line has no part in.
-const OVERVIEWS: [&str; 3] = ["nxlock.7", "nxlock-recipes.7", "nxlock-setnx.7"];
+const OVERVIEWS: [&str; 4] = ["nxlock.7", "nxlock-protocol.7", "nxlock-recipes.7", "nxlock-setnx.7"];
 
 #[test]
 fn the_command_line_is_sound() {
