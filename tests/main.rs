@@ -63,6 +63,8 @@ mod newcomers;
 mod output;
 /// Users with restricted permissions: no channels, no scripts.
 mod permissions;
+/// What the repository has for pipelines: an action for GitHub, and a job for GitLab.
+mod pipelines;
 /// Plain `SET NX` clients on the same key, and nxlock as one of them.
 mod plain_setnx;
 /// The progress line of a waiter, at a terminal and in a log.

@@ -13,7 +13,7 @@ use crate::support::turns::queue_of;
 use crate::support::{Nxlock, Redis, Running, eventually, may_unshare, name_of, program};
 
 /// Returns the verbatim blocks under a heading of the page.
-fn under(heading: &str) -> Vec<String> {
+pub fn under(heading: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("man/nxlock-recipes.7");
     let page = fs::read_to_string(page).expect("there is a page");
     let section = page.split(".SH ").find(|section| section.trim_start_matches('"').starts_with(heading));
@@ -338,7 +338,9 @@ fn a_daemon_runs_on_one_host_and_then_on_the_next() {
 /// Each step runs in a shell of its own that ends at the first command that fails.
 #[test]
 fn the_steps_of_a_github_job_share_a_lock() {
-    let [step, steps, _said, newest, preview] = under("GITHUB").try_into().unwrap();
+    let [step, action, steps, _said, newest, preview] = under("GITHUB").try_into().unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(after(&action, "- uses: "), format!("nxlock/nxlock/.github/actions/lock@v{version}"));
     let redis = Redis::start();
     let directory = workplace();
     put(directory.path(), "migrate.sh", "echo \"${0##*/}\" >> ran");
@@ -452,21 +454,55 @@ fn an_agent_is_known_to_the_others_by_its_name() {
 }
 
 #[test]
-fn the_scripts_of_a_gitlab_job_share_a_lock() {
-    let [line, scripts] = under("GITLAB").try_into().unwrap();
+fn a_script_of_a_gitlab_job_runs_under_a_lock() {
+    let [line, include] = under("GITLAB").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let script = format!("set -e\nexport CI_JOB_ID=42\n{}", nested(&line, "script:").trim_start_matches("- "));
+    shell(&redis, directory.path(), &script).run().exits(0);
+    assert_eq!(ran(directory.path()), "deploy.sh production\n");
+    // What it includes is in the repository; `pipelines` runs it.
+    let file = after(&include, "- remote: ").split_once(&format!("/v{}/", env!("CARGO_PKG_VERSION"))).unwrap().1;
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    for word in [after(&include, "extends: "), "LOCK", "LOCK_WAIT"] {
+        assert!(text.contains(&format!("{word}:")), "{word}");
+    }
+}
+
+#[test]
+fn the_stages_of_a_jenkins_pipeline_share_a_lock_until_its_end() {
+    let [_, pipeline] = under("JENKINS").try_into().unwrap();
     let redis = Redis::start();
     let directory = workplace();
     put(directory.path(), "migrate.sh", "echo \"${0##*/}\" >> ran");
-    let run = |script: &str| {
-        let set = format!("set -e\nexport CI_JOB_ID=42 CI_PROJECT_DIR=./project\n{}", script.replace("\n- ", "\n"));
-        shell(&redis, directory.path(), &set).run()
-    };
-    let part = |key: &str| format!("\n{}", nested(&scripts, key));
-    run(&format!("\n{}", nested(&line, "script:"))).exits(0);
-    run(&format!("{}{}", part("before_script:"), part("script:"))).exits(0);
+    // The steps in the order in which they stand: the text between single quotes.
+    let steps: Vec<&str> = pipeline.split('\'').skip(1).step_by(2).filter(|text| text.contains([' ', '/'])).collect();
+    let [acquire, migrate, deploy, release] = steps.try_into().unwrap();
+    let token = shell(&redis, directory.path(), &format!("BUILD_TAG=42; {acquire}")).run().exits(0).token();
+    let step = |step: &str| shell(&redis, directory.path(), step).env("NXLOCK_TOKEN", &token).run().exits(0);
+    step(migrate);
+    step(deploy);
     assert!(redis.exists("lock:production"));
-    run(&part("after_script:")).exits(0);
-    assert_eq!(ran(directory.path()), "deploy.sh production\nmigrate.sh\ndeploy.sh \n");
+    step(release);
+    assert!(!redis.exists("lock:production"));
+    assert_eq!(ran(directory.path()), "migrate.sh\ndeploy.sh \n");
+    // A build that was not granted it.
+    shell(&redis, directory.path(), release).run().exits(0);
+}
+
+#[test]
+fn a_step_of_buildkite_runs_under_a_lock_and_ends_by_its_cancellation() {
+    let [pipeline] = under("BUILDKITE").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    let step = format!("export BUILDKITE_BUILD_URL=url\n{}", after(&pipeline, "command: "));
+    shell(&redis, directory.path(), &step).run().exits(0);
+    assert_eq!(ran(directory.path()), "deploy.sh production\n");
+    put(directory.path(), "deploy.sh", "echo deploys; exec sleep 600");
+    let mut step = shell(&redis, directory.path(), &step).start();
+    step.line("deploys");
+    step.signal(Signal::SIGTERM);
+    step.finish().exits(143);
     assert!(!redis.exists("lock:production"));
 }
 
@@ -474,7 +510,7 @@ fn the_scripts_of_a_gitlab_job_share_a_lock() {
 fn a_jenkins_stage_and_a_container_run_under_a_lock() {
     let redis = Redis::start();
     let directory = workplace();
-    let [pipeline] = under("JENKINS").try_into().unwrap();
+    let [pipeline, _] = under("JENKINS").try_into().unwrap();
     let step = after(&pipeline, "sh '").trim_end_matches('\'');
     shell(&redis, directory.path(), &format!("BUILD_TAG=42; {step}")).run().exits(0);
     let [job] = under("KUBERNETES").try_into().unwrap();
@@ -487,9 +523,9 @@ fn a_jenkins_stage_and_a_container_run_under_a_lock() {
 /// Of the file that a pipeline downloads, only the one with the checksum is installed.
 #[test]
 fn a_pipeline_installs_the_release_that_was_meant() {
-    let [github, gitlab] = under("INSTALLING").try_into().unwrap();
+    let [github, gitlab, _signature] = under("INSTALLING").try_into().unwrap();
     let (redis, directory) = (Redis::start(), workplace());
-    let name = format!("nxlock-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
+    let name = format!("nxlock-{}-x86_64-unknown-linux-musl", env!("CARGO_PKG_VERSION"));
     let package = format!(
         "mkdir -p r/{name}/man bin; echo 'echo \"runs: $*\"' > r/{name}/nxlock; chmod 755 r/{name}/nxlock
          echo page > r/{name}/man/nxlock.1; tar -czf release.tar.gz -C r {name}"
