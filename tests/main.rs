@@ -61,6 +61,8 @@ mod nested;
 mod newcomers;
 /// Output: documents, tables, quoting, hostile text, usage.
 mod output;
+/// What others build from a release, and how they verify it.
+mod packaging;
 /// Users with restricted permissions: no channels, no scripts.
 mod permissions;
 /// What the repository has for pipelines: an action for GitHub, and a job for GitLab.
