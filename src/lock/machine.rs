@@ -138,6 +138,8 @@ impl Bounds {
 
 /// Longest lease of a waiter, in ms. A longer one was written before the clock was set back.
 const LEASE_MAX: u64 = 120_000;
+/// A waiter with a longer lease, in ms, is far back, and proves its life seldom: not within two seconds.
+const NEAR: u64 = 6_000;
 /// The last fence, 2^53 - 1: any JSON parser reads it as it is. What claims to be one beyond it counts as none.
 const FENCE_MAX: u64 = (1 << 53) - 1;
 /// How many dismissed waiters are noted by their tokens.
@@ -327,6 +329,9 @@ pub struct Reply<T: Claimant> {
     pub state: State<T>,
     /// How many wait.
     pub length: usize,
+    /// To be repeated at once: there may be more dead waiters, or holders whose leases have ended, than one request drops,
+    /// and nobody else may know that the lock is free.
+    pub again: bool,
     /// What the record says now of how the caller's run ended.
     pub recorded: Option<T::End>,
 }
@@ -375,8 +380,6 @@ pub struct Waiting<T> {
     pub hears: bool,
     /// When to ask again without a message if near the front, in ms; none if the lock does not end by itself.
     pub look_in: Option<u64>,
-    /// At once: there may be more dead waiters, or holders whose leases have ended, than one request drops.
-    pub again: bool,
     /// The run around it that holds the lock.
     pub nested: Option<T>,
 }
@@ -466,8 +469,9 @@ impl<T: Claimant> Lock<T> {
         let is_new = matches!(op, Op::Acquire(_) | Op::Ask { .. });
         let state = if is_new { step.lock.state(step.now) } else { found };
         let recorded = step.recorded.take();
+        let again = step.dead >= step.bounds.dead || step.too_many;
         step.put_back();
-        Reply { verdict, state, length: self.queue.len(), recorded }
+        Reply { verdict, state, length: self.queue.len(), again, recorded }
     }
 
     /// Returns who holds the lock at this time, in ms.
@@ -542,6 +546,8 @@ struct Step<'a, T: Claimant, W> {
     dead: usize,
     /// The first of the queue is another one now, or what it waits for ends sooner.
     moved: bool,
+    /// The second waiter may be another one.
+    closer: bool,
     /// The caller has come in by this request, or has claimed its reservation.
     entered: bool,
     recorded: Option<T::End>,
@@ -563,6 +569,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             too_many: false,
             dead: 0,
             moved: false,
+            closer: false,
             entered: false,
             recorded: None,
             ignored: None,
@@ -665,7 +672,8 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
     // The queue
 
     fn dequeue(&mut self, token: &T) {
-        self.moved |= self.lock.queue.first().is_some_and(|first| first.token == *token);
+        let is_at = |at: usize| self.lock.queue.get(at).is_some_and(|waiter| waiter.token == *token);
+        (self.moved, self.closer) = (self.moved || is_at(0), self.closer || is_at(1));
         self.lock.queue.retain(|waiter| waiter.token != *token);
     }
 
@@ -868,17 +876,25 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         }
     }
 
-    /// Settles: tells the first waiter if it is another one now, or what it waits for ends sooner.
+    /// Settles: tells the first waiter if it is another one now, or what it waits for ends sooner; and the second that it is
+    /// near, if it does not know.
     fn settle(&mut self) {
         if self.lock.holders.is_empty() {
             self.lock.generation = None;
             self.lock.asked.clear();
         }
-        let first = if self.moved { self.front() } else { None };
-        self.moved = false;
-        if let Some(first) = first.filter(|first| first.hears && self.caller != Some(&first.token)) {
+        let first = if self.moved || self.closer { self.front() } else { None };
+        let moved = std::mem::take(&mut self.moved);
+        self.closer = false;
+        let Some(first) = first else { return };
+        let is_told = |waiter: &Waiter<T>| waiter.hears && self.caller != Some(&waiter.token);
+        if moved && is_told(&first) {
             let end = self.lock.end().filter(|_| self.lock.generation.is_none());
             self.world.tell(&first.token, end.map_or(Word::Look, Word::LookAt));
+        }
+        let is_far = |waiter: &&Waiter<T>| waiter.is_leased(self.now) && waiter.lease - self.now > NEAR;
+        if let Some(second) = self.lock.queue.get(1).filter(is_far).filter(|second| is_told(second)) {
+            self.world.tell(&second.token, Word::Look);
         }
     }
 
@@ -938,7 +954,6 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             ticket,
             hears,
             look_in: self.look_in(token),
-            again: self.dead >= self.bounds.dead || self.too_many,
             nested: request.enclosing.iter().rev().find(|token| self.holds(token).is_some()).cloned(),
         })
     }

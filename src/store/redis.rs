@@ -176,6 +176,7 @@ impl Server {
         let (whose, was_lost) = match answer {
             Some(answer) => {
                 let was_lost = self.recorded(claim, &answer);
+                self.serve_on(operation, &request, answer.says("again"), limit);
                 let whose = match answer.verdict() {
                     "released" => None,
                     "not_yours" => Some(self.state(operation, &answer)?),
@@ -194,6 +195,16 @@ impl Server {
             Some(state) if was_lost => Released::Lost(state),
             Some(state) => Released::NotYours(state),
         })
+    }
+
+    /// Repeats a release that has dropped as many dead waiters as one script may, and found none alive: nobody knows yet
+    /// that the lock is free.
+    fn serve_on(&mut self, operation: &Operation<'_>, release: &Request<'_>, mut again: bool, limit: Limit<'_>) {
+        // If this fails, a waiter finds out at its next heartbeat.
+        while again && !limit.until.passed() {
+            let answer = self.script_unless_moving(operation, release, limit);
+            again = matches!(answer, Ok(Some(answer)) if answer.says("again"));
+        }
     }
 
     /// Runs RENEW.

@@ -450,7 +450,7 @@ impl Scene {
                 of_state = true;
                 let look_in = waiting.look_in.map_or("-1".to_owned(), |look| look.to_string());
                 fields.extend([("place", digits(waiting.place)), ("ticket", waiting.ticket.to_string())]);
-                fields.extend([("heard", flag(waiting.hears)), ("look_in", look_in), ("again", flag(waiting.again))]);
+                fields.extend([("heard", flag(waiting.hears)), ("look_in", look_in), ("again", flag(reply.again))]);
                 fields.extend([("nested", shown(waiting.nested.as_ref())), ("length", digits(reply.length))]);
                 "waiting"
             }
@@ -473,7 +473,7 @@ impl Scene {
                 "longer"
             }
             Verdict::Released(next) => {
-                fields.push(("next", shown(next.as_ref())));
+                fields.extend([("next", shown(next.as_ref())), ("again", flag(reply.again))]);
                 "released"
             }
             Verdict::NotYours => {
@@ -935,7 +935,7 @@ fn the_script_does_what_the_rules_say() {
 }
 
 /// Faults in the script, and what each does: the second text takes the place of the first.
-const FAULTS: [(&str, &str, &str); 60] = [
+const FAULTS: [(&str, &str, &str); 63] = [
     // Who comes in, and who waits.
     ("one too many comes in", "return most == 0 or lock.count < most", "return most == 0 or lock.count <= most"),
     ("the limit of the newcomer does not count", "(n == 0 or lock.least < n) and lock.least or n", "lock.least or n"),
@@ -961,7 +961,10 @@ const FAULTS: [(&str, &str, &str); 60] = [
     ("a dead waiter blocks the queue", "if w and w.channel ~= '' and listeners(w.channel) == 0 then", "if false then"),
     ("a release serves nobody", "if ends or fits(0) then serve() end", ""),
     ("a reservation lasts too long", "hears and w.grace or", "hears and 3 * w.grace or"),
-    ("the next first is not told", "if lock.moved and Q", "if false and Q"),
+    ("the next first is not told", "if (lock.moved or lock.closer) and Q", "if false and Q"),
+    ("the next second is not told", "if w and w.lease - now > NEAR then", "if false then"),
+    ("a second that is near is told too", "if w and w.lease - now > NEAR then", "if w then"),
+    ("the next is not told when the second leaves", "lock.second, lock.closer = nil, true", "lock.second = nil"),
     (
         "the next is not told when the first leaves",
         "lock.head, lock.second, lock.moved = lock.second, nil, true",

@@ -30,11 +30,11 @@ impl Server {
         let in_cluster = self.client.is_of_a_cluster();
         let mut redirects = 0;
         let (asked, answer) = loop {
-            let (channel, ticket) = match mode {
-                AcquireMode::Once | AcquireMode::Plain => (String::new(), String::new()),
+            let (channel, ticket, lease) = match mode {
+                AcquireMode::Once | AcquireMode::Plain => (String::new(), String::new(), Duration::ZERO),
                 AcquireMode::Queue => self.listen(operation, claim, limit)?,
             };
-            let attempt = Attempt { ttl, mode, grace, channel: &channel, ticket: &ticket, in_cluster };
+            let attempt = Attempt { ttl, mode, lease, grace, channel: &channel, ticket: &ticket, in_cluster };
             let request = Request::acquire(claim, &attempt);
             // Taken before the request is sent: the server starts to count later than nxlock.
             let asked = Moment::now();
@@ -121,13 +121,14 @@ impl Server {
         }
     }
 
-    /// Subscribes at the server that the next request goes to. Returns the channel and the waiter's ticket there.
+    /// Subscribes at the server that the next request goes to. Returns the channel, the waiter's ticket there, and the lease
+    /// of its place.
     fn listen(
         &mut self,
         operation: &Operation<'_>,
         claim: &Claim,
         limit: Limit<'_>,
-    ) -> Result<(String, String), Error> {
+    ) -> Result<(String, String, Duration), Error> {
         self.turn_to(operation);
         let node = self.client.reach(limit).map_err(|fault| self.unanswered(operation, fault))?;
         let entry = self.entry.get_or_insert_with(|| {
@@ -136,7 +137,7 @@ impl Server {
         // Until this returns, nxlock cannot claim a lock that is reserved for it.
         let patience = (self.client.timeout / 4).max(self.round_trip * 8);
         let listening = entry.listen(&node, self.client.within(limit).no_later_than(Moment::now() + patience));
-        let subscribed = (entry.channel().to_owned(), entry.ticket().to_owned());
+        let subscribed = (entry.channel().to_owned(), entry.ticket().to_owned(), entry.lease());
         listening.map_err(|fault| self.unanswered(operation, fault))?;
         Ok(subscribed)
     }

@@ -51,6 +51,8 @@ local R = arg.who and KEYS[#KEYS]
 
 local SHARED, FIRST, FENCE_MAX = 'nx1:shared:', 2 ^ 52, 2 ^ 53 - 1
 local DAY, LEASE_MAX, KEPT = 86400000, 120000, 10000
+-- A waiter with a longer lease is far back, and proves its life seldom: not within two seconds.
+local NEAR = 6000
 -- At most so many holders change in one call, and so many dead waiters are dropped.
 local BATCH, DEAD = 32, 1000
 -- Waiters that are killed after their dismissal never leave: so many are noted each.
@@ -209,7 +211,7 @@ local function passes(t)
     lock.head, lock.second, lock.moved = lock.second, nil, true
     if lock.head == false then lock.second = false end
   elseif lock.second == t then
-    lock.second = nil
+    lock.second, lock.closer = nil, true
   end
 end
 
@@ -315,12 +317,18 @@ local function serve()
   end
 end
 
--- Tells the first to look again; if a lock that it waits for ends by itself, only then.
+-- Tells the first, if it is another one or waits for something else now, to look again; if a lock that it waits for ends
+-- by itself, only then. Tells the second that it is near.
 local function wake()
   local t, w = front()
-  if not t or not w then return end
-  local ms = not lock.generation and lock.value and (lock.ms or redis.call('PTTL', K)) or -1
-  tell(w.channel, ms >= 0 and 'e' .. digits(now + ms) or 'n')
+  if not t then return end
+  if w and lock.moved then
+    local ms = not lock.generation and lock.value and (lock.ms or redis.call('PTTL', K)) or -1
+    tell(w.channel, ms >= 0 and 'e' .. digits(now + ms) or 'n')
+  end
+  local second = redis.call('ZRANGE', Q, 1, 1)[1]
+  w = second and second ~= token and waiter(redis.call('HGET', W, second))
+  if w and w.lease - now > NEAR then tell(w.channel, 'n') end
 end
 
 -- Writes what has changed for all, and tells the first if it has for it. Every operation ends with it: reading may have
@@ -348,8 +356,8 @@ local function settle()
     end
   end
   -- What counts is done: the server may refuse access to a queue that is empty now, if its slot is moving.
-  if lock.moved and Q and first() then pcall(wake) end
-  lock.changed, lock.moved = false, false
+  if (lock.moved or lock.closer) and Q and first() then pcall(wake) end
+  lock.changed, lock.moved, lock.closer = false, false, false
 end
 
 ---- Answers
@@ -368,6 +376,10 @@ local function seen(verdict, ...)
   end
   return answer
 end
+
+-- Whether to repeat the request at once: there may be more dead waiters, or shares that have ended, than one call drops, and
+-- nobody else may know that the lock is free.
+local function again() return (lock.again or lock.dead >= DEAD) and '1' or '0' end
 
 -- Beside SETNX clients: notes until when our lease counts, whatever they write over it.
 local function own(ms)
@@ -780,8 +792,7 @@ if operation == 'acquire' then
     if holds(t) then nested = t end
   end
   local answer = seen('waiting', 'place', digits(place), 'length', digits(redis.call('ZCARD', Q)),
-    'ticket', digits(ticket), 'heard', lock.heard and '1' or '0', 'again', (lock.again or lock.dead >= DEAD) and '1' or '0',
-    'nested', nested)
+    'ticket', digits(ticket), 'heard', lock.heard and '1' or '0', 'again', again(), 'nested', nested)
   -- When to look again without a message, if near the front: 500 if only a waiter ahead is in the way, who may die.
   local look = fits(n) and 500 or lock.pttl
   if lock.generation and not fits(n) and lock.odd ~= H then
@@ -824,6 +835,8 @@ if operation == 'release' or operation == 'record' then
     settle()
     if ends and arg.tell then tell_holder(id_of(token), 'b') end
     answer = answer or { 'verdict', 'released', 'next', lock.value and not lock.generation and lock.value or '' }
+    answer[#answer + 1] = 'again'
+    answer[#answer + 1] = again()
   else
     redis.call('HDEL', R, '')
     settle()

@@ -1,8 +1,9 @@
 //! A waiter's place in the queue: how it is kept, and how the server wakes the waiter.
 //!
 //! The waiter subscribes to a channel of its own. A message there means to ask again, at once or soon; only a test of
-//! the subscription means nothing. Messages may be lost, so the waiter also polls: at the end of the lease if it is near
-//! the front, and otherwise every two seconds, which also keeps its place.
+//! the subscription means nothing. Messages may be lost, so the waiter also polls, which also keeps its place: at the end
+//! of the lease if it is near the front, and otherwise every two seconds if it is among the first two, and the more
+//! seldom the further back it is. A script tells the one that becomes the second (lock.lua).
 
 use std::time::{Duration, SystemTime};
 
@@ -20,10 +21,15 @@ use crate::log;
 use crate::store::poll_pause;
 use crate::wait::{Limit, Woken};
 
-/// How long the queue keeps the place of a silent waiter.
-pub const LEASE: Duration = Duration::from_secs(6);
-/// Three heartbeats a lease, so that one may be lost.
+/// How long the first two of the queue may be silent, and all whom no message reaches.
 const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How much longer each place further back may be.
+const LONGER: Duration = Duration::from_secs(1);
+/// How long anybody may be.
+const LONGEST: Duration = Duration::from_secs(30);
+/// How much longer than that the queue keeps the place: a heartbeat may be late by two attempts of a
+/// `--server-timeout` as usual. One whose host has failed is in the way until then, if its turn comes.
+const SPARE: Duration = Duration::from_secs(4);
 /// Waiters at the front that ask when the holder's lease ends: the second and the third replace a first that died with
 /// the holder, each a little later so that they do not come at once.
 const WATCHERS: usize = 3;
@@ -52,6 +58,8 @@ pub struct QueueEntry {
     look_at: Moment,
     /// As of the last reply.
     clock: Option<ServerClock>,
+    /// From 1, by the last reply; 0 before that.
+    position: usize,
 }
 
 /// The server's clock as of one reply; it may differ from this machine's.
@@ -89,6 +97,7 @@ impl QueueEntry {
             ticket: if ticket.is_empty() { "0".into() } else { ticket },
             look_at: Moment::now(),
             clock: None,
+            position: 0,
         }
     }
 
@@ -142,6 +151,19 @@ impl QueueEntry {
         matches!(self.subscription, Subscription::Open(_))
     }
 
+    /// Returns how long the queue is to keep the place of this waiter, after which it counts as dead.
+    pub fn lease(&self) -> Duration {
+        self.heartbeat(self.position) + SPARE
+    }
+
+    /// Returns how long a waiter at this position may be silent.
+    fn heartbeat(&self, position: usize) -> Duration {
+        match u32::try_from(position.saturating_sub(2)) {
+            Ok(behind) if self.hears() => LONGER.saturating_mul(behind).saturating_add(HEARTBEAT).min(LONGEST),
+            _ => HEARTBEAT,
+        }
+    }
+
     pub fn ticket(&self) -> &str {
         &self.ticket
     }
@@ -162,7 +184,10 @@ impl QueueEntry {
         }
         let position = queued.place.position;
         let first = position == 1;
-        let mut pause = HEARTBEAT * 4 / 5 + jittered(HEARTBEAT / 5);
+        // The lease that the request asked for is that of the position before.
+        let heartbeat = self.heartbeat(position).min(self.heartbeat(self.position));
+        self.position = position;
+        let mut pause = heartbeat * 4 / 5 + jittered(heartbeat / 5);
         if let (1..=WATCHERS, Some(ends_in)) = (position, ends_in) {
             let stagger = STAGGER * u32::try_from(position - 1).unwrap_or(0);
             pause = pause.min(ends_in + LATER + stagger);

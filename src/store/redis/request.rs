@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::queue;
 use super::scripts::{LOCK, MOVING, Script};
 use crate::lock::{Asker, Claim, Fence, HolderId, RunCount, Token, Ttl, companion_key};
 use crate::store::{AcquireMode, Asking};
@@ -21,6 +20,8 @@ pub struct Request<'a> {
 pub struct Attempt<'a> {
     pub ttl: Ttl,
     pub mode: AcquireMode,
+    /// How long the queue keeps the claimant's place if it is silent.
+    pub lease: Duration,
     /// How long the lock stays reserved for the claimant.
     pub grace: Duration,
     /// The channel that wakes the claimant; empty if none does.
@@ -55,7 +56,7 @@ impl<'a> Request<'a> {
         let mut request = Request::of_claim("acquire", claim)
             .with("ttl", attempt.ttl.millis().to_string())
             .with("mode", mode)
-            .with("lease", millis(queue::LEASE))
+            .with("lease", millis(attempt.lease))
             .with("grace", millis(attempt.grace))
             .with_any("channel", attempt.channel)
             .with_any("ticket", attempt.ticket)

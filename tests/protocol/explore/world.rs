@@ -280,7 +280,7 @@ impl World {
                         let is_free = reply.state.count == 0;
                         let is_others = self.server.lock.holders.keys().any(|token| !token.is_ours());
                         let joins = asks != mode;
-                        if joins || waiting.again || is_free || !waiting.hears || waiting.place == 1 && is_others {
+                        if joins || reply.again || is_free || !waiting.hears || waiting.place == 1 && is_others {
                             look_in = if joins { 0 } else { 1 };
                         }
                         Reply::Busy { look_in, ticket: waiting.ticket, free: is_free }
