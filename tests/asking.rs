@@ -355,6 +355,8 @@ fn a_directory_keeps_only_the_last_request_to_those_who_hold_the_lock() {
     let local = Local::start();
     let slots = ["--slots", "2", "-t", "10m"];
     let holders = [Turn::had(&local, &slots), Turn::had(&local, &slots)];
+    // They hear no request meanwhile.
+    holders.iter().for_each(Turn::freeze);
     let seen = lock_status(&local);
     let ids: Vec<_> = seen["holders"].as_array().unwrap().iter().map(|holder| holder["id"].as_str().unwrap()).collect();
     let requests = || {
@@ -367,10 +369,12 @@ fn a_directory_keeps_only_the_last_request_to_those_who_hold_the_lock() {
     assert_eq!(requests().len(), 2);
     let [first, second] = holders;
     let pid = first.pid();
-    first.leaves();
+    first.goes_on();
+    first.finish().exits(143);
     let left = seen["holders"].as_array().unwrap().iter().find(|holder| holder["pid"] != pid).unwrap();
     local.nxlock(["release", "job", "--ask", left["id"].as_str().unwrap()]).run().exits(0);
     let requests = requests();
     assert!(requests.len() == 1 && requests[0].contains(left["id"].as_str().unwrap()), "{requests:?}");
-    second.leaves();
+    second.goes_on();
+    second.finish().exits(143);
 }

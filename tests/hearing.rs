@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::turns::{Turn, break_it, holder_id, is_free, lock_status, turn};
-use crate::support::{Authority, Cluster, Fate, Five, OverTcp, Pool, Proxy, Redis, Secure, Sentinels, eventually, now};
+use crate::support::{
+    Authority, Cluster, Fate, Five, Local, OverTcp, Pool, Proxy, Redis, Secure, Sentinels, eventually, now,
+};
 
 const KEY: &str = "lock:job";
 const LONG: [&str; 3] = ["-t", "10m", "-v"];
@@ -132,6 +134,18 @@ fn at_the_master_that_sentinels_name_a_break_and_a_request_are_heard() {
 #[test]
 fn in_a_cluster_a_break_and_a_request_are_heard() {
     is_heard_of_at(&*CLUSTERS.lend());
+}
+
+#[test]
+fn in_a_directory_a_break_and_a_request_are_heard() {
+    is_heard_of_at(&Local::start());
+}
+
+#[test]
+fn a_record_that_is_removed_is_heard_of() {
+    let directory = Local::start();
+    let holder = hearing(&directory, &[]);
+    ends_at_once(holder, 76, || std::fs::remove_file(directory.file("lock")).unwrap());
 }
 
 #[test]

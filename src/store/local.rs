@@ -37,15 +37,15 @@ pub mod parsers {
 }
 
 use super::{
-    AcquireMode, Acquired, Asking, Durability, Feature, Listed, LockStatus, Op, Page, Probed, Released, Renewed, Reply,
-    ScanCursor, Store, Watch, poll_pause,
+    AcquireMode, Acquired, Asking, Durability, Feature, Listed, LockStatus, News, Op, Page, Probed, Released, Renewed,
+    Reply, ScanCursor, Store, Watch, poll_pause,
 };
 use crate::clock::{Boot, Moment, wall};
 use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Recorded, Token, Ttl};
-use crate::text;
 use crate::wait::{Limit, Woken};
+use crate::{log, text};
 use claim_file::HolderFile;
 use directory::{OpenDirectory, Part};
 use fault::{Flaw, LocalError};
@@ -71,6 +71,10 @@ pub struct Local {
     former: Option<Watcher>,
     /// When to retry without a place in the queue.
     look_at: Moment,
+    /// The record's calls, for a holder.
+    calls: Option<listening::Watch>,
+    /// They have not been listened for yet.
+    may_listen: bool,
 }
 
 /// What every transaction needs.
@@ -93,6 +97,8 @@ impl Local {
             own: Own::default(),
             former: None,
             look_at,
+            calls: None,
+            may_listen: true,
         }
     }
 
@@ -320,6 +326,19 @@ impl Local {
         self.extend(claim, ttl, false, limit)
     }
 
+    /// Listens for what concerns a holder. Returns whether it does so from now on.
+    fn listen(&mut self) -> bool {
+        if std::mem::take(&mut self.may_listen) {
+            let record = self.open.as_ref().map(|(_, record)| record);
+            self.calls = record.and_then(|record| listening::Watch::of_holder(record, self.former.as_mut()));
+            if self.calls.is_some() {
+                log::trace(format_args!("{} tells us at once of changes of the lock, and of requests", self.directory));
+                return true;
+            }
+        }
+        false
+    }
+
     fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         self.extend(claim, rest, true, limit)
     }
@@ -376,7 +395,7 @@ impl Store for Local {
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Leave(_) => Reply::Left(()),
-            Op::Listen(_) => Reply::Listening(false),
+            Op::Listen(_) => Reply::Listening(self.listen()),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
             Op::Look(name, _) => Reply::Seen(Box::new(self.look_at(name, limit)?)),
@@ -419,8 +438,15 @@ impl Store for Local {
         opened.transpose().map_err(|fault| self.error("keep a lock", None, fault))
     }
 
+    fn news(&mut self) -> News {
+        let has_rung = self.calls.as_ref().is_some_and(listening::Watch::has_rung);
+        if has_rung { News::Claim } else { News::None }
+    }
+
     fn watch(&self) -> Watch<'_> {
-        Watch { claim_fd: self.own.held.as_ref().map(HolderFile::fd), hears: true, ..Watch::default() }
+        let claim_fd = self.own.held.as_ref().map(HolderFile::fd);
+        let news_fd = self.calls.as_ref().map(listening::Watch::fd);
+        Watch { claim_fd, news_fd, may_listen: self.may_listen, hears: true, ..Watch::default() }
     }
 
     fn can(&self, feature: Feature) -> bool {

@@ -69,18 +69,37 @@ fn one_that_has_moved_to_the_front_sleeps_until_its_turn() {
         let mut waiter = Turn::queued(&local, &[]);
         ahead.running.signal(Signal::SIGTERM);
         ahead.finish().dies_of(Signal::SIGTERM);
-        let pid = waiter.pid();
-        queue_is(&local, &[pid]);
-        let measured = || {
-            let (before, began) = (spent(pid), now());
-            eventually("a while goes by", || began.elapsed() > Duration::from_millis(300));
-            Duration::from_nanos(spent(pid) - before)
-        };
-        eventually("it sleeps", || measured() < Duration::from_millis(15));
+        queue_is(&local, &[waiter.pid()]);
+        sleeps(&waiter);
         holder.leaves();
         waiter.up();
         waiter.leaves();
     }
+}
+
+#[track_caller]
+fn sleeps(waiter: &Turn) {
+    let pid = waiter.pid();
+    let measured = || {
+        let (before, began) = (spent(pid), now());
+        eventually("a while goes by", || began.elapsed() > Duration::from_millis(300));
+        Duration::from_nanos(spent(pid) - before)
+    };
+    eventually("it sleeps", || measured() < Duration::from_millis(15));
+}
+
+#[test]
+fn one_that_has_asked_a_holder_to_give_up_sleeps_until_its_turn() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &["--ttl", "1h", "--supersede=running"]);
+    holder.freeze();
+    let mut waiter = Turn::queued(&local, &["--supersede=running"]);
+    waiter.running.says("asked ");
+    sleeps(&waiter);
+    holder.goes_on();
+    holder.finish().exits(143);
+    waiter.up();
+    waiter.leaves();
 }
 
 /// Skipped where user namespaces are not permitted: there the limit is the system's, or the whole of a user's.

@@ -1,14 +1,17 @@
-//! What a waiter watches while it sleeps.
+//! What a waiter watches while it sleeps, and a holder while its command runs.
 //!
 //! Every waiter but the first sleeps until the one ahead is gone, for any reason, and the kernel wakes no other. The
 //! first watches the record, which rings when something is said to it, and the end of the process that keeps the claim;
 //! or the ends of all who have a share open. A stopped waiter delays the next one only until that polls: every two seconds
 //! at the front, less often further back, since a poll costs more the longer the queue is.
+//!
+//! A holder watches the record too: it rings when somebody asks it to give up, or has broken its claim, and when the file
+//! is removed.
 
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +45,9 @@ const CLOSING: [Duration; 5] = [
     Duration::from_millis(256),
 ];
 
+/// The events that may mean that the holder of a share has closed its file.
+const CLOSED: inotify::ReadFlags = inotify::ReadFlags::CLOSE_NOWRITE.union(inotify::ReadFlags::QUEUE_OVERFLOW);
+
 /// A waiter's place in the queue, and what the waiter watches there.
 pub struct Watcher {
     place: TicketFile,
@@ -62,7 +68,7 @@ pub struct Watcher {
 }
 
 /// Reports when a file rings, and every holder of a share that closes its file.
-struct Watch {
+pub struct Watch {
     inotify: OwnedFd,
     inode: u64,
     shares: Option<u64>,
@@ -130,7 +136,8 @@ impl Watcher {
         let inode = inode(front.record)?;
         let mut may_have_closed = false;
         match self.record.as_ref().filter(|ears| ears.inode == inode) {
-            Some(ears) => may_have_closed = ears.forget(),
+            // The caller has read the record.
+            Some(ears) => may_have_closed = ears.events().intersects(CLOSED),
             None => self.record = Watch::open(front.record, inode),
         }
         if let (Some(ears), Some(shares)) = (&mut self.record, front.shares) {
@@ -199,7 +206,7 @@ impl Watcher {
         }
         let inode = inode(&self.place.file)?;
         match self.newer.as_ref().filter(|ears| ears.inode == inode) {
-            Some(ears) => _ = ears.forget(),
+            Some(ears) => _ = ears.events(),
             None => self.newer = Watch::open(&self.place.file, inode),
         }
         if self.newer.is_none() {
@@ -255,17 +262,32 @@ impl Watch {
         Ok(true)
     }
 
-    /// Discards the events so far: the caller has read the record. Returns whether the holder of a share
-    /// has closed its file.
-    fn forget(&self) -> bool {
+    /// Returns the kinds of the events so far, and forgets them.
+    fn events(&self) -> inotify::ReadFlags {
         let mut buffer = [MaybeUninit::uninit(); 512];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
-        let mut has_closed = false;
+        let mut kinds = inotify::ReadFlags::empty();
         while let Ok(event) = events.next() {
-            has_closed |=
-                event.events().intersects(inotify::ReadFlags::CLOSE_NOWRITE | inotify::ReadFlags::QUEUE_OVERFLOW);
+            kinds |= event.events();
         }
-        has_closed
+        kinds
+    }
+
+    /// Watches the record for a holder, by what it watched as a waiter if it can: a user has few of these.
+    pub fn of_holder(record: &File, waited: Option<&mut Watcher>) -> Option<Watch> {
+        let inode = inode(record).ok()?;
+        let former = waited.and_then(|waited| waited.record.take_if(|ears| ears.inode == inode));
+        former.or_else(|| Watch::open(record, inode))
+    }
+
+    /// Returns whether the file has rung since the last time.
+    pub fn has_rung(&self) -> bool {
+        self.events().intersects(inotify::ReadFlags::ATTRIB | inotify::ReadFlags::QUEUE_OVERFLOW)
+    }
+
+    /// Returns a descriptor that is readable when the file has rung.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
     }
 }
 

@@ -254,6 +254,7 @@ impl<'a> Transaction<'a> {
         let token = self.state.lock.holders.iter().find(is_it).map(|(token, _)| token.clone());
         let Some(token) = token else { return Ok(Released::NotYours(self.status()?.state)) };
         let verdict = self.step(&Op::Release { token: &token, record: None })?.verdict;
+        self.world.call_holders();
         self.save(Saver::Other)?;
         Ok(self.released(&verdict))
     }
@@ -268,6 +269,11 @@ impl<'a> Transaction<'a> {
     /// Asks a holder to give up, or takes that back. One who is no holder any more is asked nothing.
     pub fn ask(&mut self, asker: &Asker, asking: Asking) -> Result<(), LocalError> {
         let back = asking == Asking::NoMore;
+        let is_repeated = self.state.lock.asked.get(&Some(asker.of.clone())) == Some(&asker.by);
+        // A waiter repeats its request whenever it is woken, and this wakes it too.
+        if !back && !is_repeated {
+            self.world.call_holders();
+        }
         self.step(&Op::Ask { of: Some(asker.of.clone()), by: &asker.by, back })?;
         self.save(if back { Saver::Other } else { Saver::Newcomer })
     }

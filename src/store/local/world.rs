@@ -188,6 +188,11 @@ impl<'a> Present<'a> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
+    /// Has the holders ask what there is: they watch the record, as the first waiter does.
+    pub fn call_holders(&mut self) {
+        self.rings.insert(Part::Record);
+    }
+
     /// Wakes those to whom a word was said. They can only read it when the record is unlocked.
     pub fn wake(&self) {
         self.rings.iter().for_each(|part| self.files.ring(*part));
