@@ -17,6 +17,7 @@ use crate::process::gone_within;
 use crate::record::{Ailment, Journal, Left, On, Record, boot_clock, nanos};
 use crate::seed::Seed;
 use crate::support::{Redis, lasts};
+use crate::trace;
 
 pub struct Spec {
     name: &'static str,
@@ -169,10 +170,10 @@ impl Arena {
             mark: format!("CHAOS_ARENA={}", directory.path().display()),
             over: &over,
         };
-        let files = ground.files();
+        let (files, traced) = (ground.files(), ground.traced());
         let began = boot_clock();
         let mut injector = seed.branch(0);
-        let sights = thread::scope(|scope| {
+        let (sights, traces) = thread::scope(|scope| {
             let (shared, everybody_left, seed, files) = (&shared, &everybody_left, &seed, files.as_ref());
             // If one thread panics, the others end as well.
             let _ends = (Sets(&over), Sets(everybody_left));
@@ -184,6 +185,10 @@ impl Arena {
                     (None, None) => Vec::new(),
                 }
             });
+            let traces: Vec<_> = traced
+                .iter()
+                .map(|socket| scope.spawn(move || trace::follow(socket, || everybody_left.load(Ordering::Relaxed))))
+                .collect();
             for processor in processors() {
                 scope.spawn(move || feel_the_pulse(processor, shared.journal, everybody_left));
             }
@@ -204,7 +209,8 @@ impl Arena {
                 other.join().expect("it ends well");
             }
             everybody_left.store(true, Ordering::Relaxed);
-            observer.join().expect("it ends well")
+            let traces = traces.into_iter().map(|trace| trace.join().expect("it ends well")).collect();
+            (observer.join().expect("it ends well"), traces)
         });
         let ended = boot_clock();
         let names = shared.names.clone();
@@ -213,7 +219,7 @@ impl Arena {
         let mut left: Vec<Left> = processes.iter().map(|pid| Left::of_nobody(format!("process {pid}"))).collect();
         left.extend(ground.left());
         let (attempts, stamps, faults, torn) = journal.close();
-        Record { arena, names, began, ended, attempts, stamps, faults, sights, left, torn }
+        Record { arena, names, began, ended, attempts, stamps, faults, sights, traces, left, torn }
     }
 }
 

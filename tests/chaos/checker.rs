@@ -11,12 +11,15 @@
 //! - The whole machine stopped, or one of its processors: the moment between its resuming and nxlock's.
 //! - nxlock was not scheduled: it may be late by the total time that it waited for a processor, if that was long.
 //!
+//! What a server did is checked besides, whatever came of it: each request is a step of the rules (`trace`).
+//!
 //! Nothing else excuses anything: not a server that hangs, restarts with its data, is full, read-only or loading, not a
 //! network, not a freeze of nxlock with its command, and not a kill of nxlock, of its guard or of its process group,
 //! with any processes that its command has started: the section ends before another holder enters.
 
 mod order;
 mod overlap;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod waits;
@@ -68,6 +71,7 @@ pub fn check(record: &Record) -> Vec<Violation> {
     found.extend(order::check(record, &sections));
     found.extend(waits::check(record, &sections));
     found.extend(endings(record));
+    found.extend(steps::check(record, &sections));
     found.sort_by_key(|violation| violation.from);
     found
 }

@@ -136,6 +136,18 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
     if !queued {
         options.push("--no-queue".into());
     }
+    // Several servers have no place for any of these.
+    if shared.socket.is_some() && kind != Kind::Script {
+        if queued && seed.percent(6) {
+            options.push("--first".into());
+        }
+        if queued && seed.percent(10) {
+            options.push("--supersede".into());
+        }
+        if seed.percent(20) {
+            options.push("--record=5".into());
+        }
+    }
     let kill_after = seed.millis(50, 200);
     if kind != Kind::Script {
         options.extend(["--kill-after".into(), format!("{}ms", kill_after.as_millis())]);
@@ -224,6 +236,7 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         mode: choice.mode,
         ttl: nanos(choice.ttl),
         queued: choice.queued,
+        first: choice.options.iter().any(|option| option == "--first"),
         near: choice.near,
         dawdles: if will_not_stop { nanos(choice.kill_after) } else { 0 },
         // A script may be stopped between `acquire` and `release`.

@@ -9,6 +9,7 @@ use crate::observer::owner_of;
 use crate::record::{Ailment, Journal, Left, On, boot_clock};
 use crate::seed::Seed;
 use crate::support::{Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record};
+use crate::trace::COMPANIONS;
 
 pub trait Ground: Send {
     /// Returns the value of `--server`.
@@ -22,6 +23,11 @@ pub trait Ground: Send {
     /// Returns the server's socket, for plain clients and for the observer.
     fn socket(&self) -> Option<PathBuf> {
         None
+    }
+
+    /// Returns the sockets of the servers whose every step is compared with the rules.
+    fn traced(&self) -> Vec<PathBuf> {
+        self.socket().into_iter().collect()
     }
 
     /// Returns the directory of the locks, for the observer where there are no keys.
@@ -180,11 +186,15 @@ fn lasting(redis: &Redis) -> impl Iterator<Item = String> {
     let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
     // A waiter that was killed is forgotten with the queue, and a holder with the shares.
     let ends = |key: &String| {
-        let limit = if key.ends_with(":fence") { 86_400_000 } else { 24_000 };
+        let limit = match key.rsplit(':').next() {
+            Some("fence" | "newest") => 86_400_000,
+            Some("runs") => 31 * 86_400_000,
+            _ => 24_000,
+        };
         (1..=limit + 10_000).contains(&redis.pttl(key))
     };
     let ours =
-        |key: &String| [":fence", ":queue", ":waiters", ":shares", ":terms"].iter().any(|end| key.ends_with(end));
+        |key: &String| COMPANIONS.iter().any(|name| key.strip_suffix(name).is_some_and(|key| key.ends_with(':')));
     keys.into_iter().filter(move |key| !(ours(key) && ends(key)))
 }
 
@@ -211,6 +221,10 @@ impl Ground for Several {
     fn far(&self) -> Option<String> {
         let urls = self.0.iter().map(|(_, network)| format!("unix://{}", network.socket().display()));
         Some(urls.collect::<Vec<_>>().join(" "))
+    }
+
+    fn traced(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|(redis, _)| redis.socket()).collect()
     }
 
     fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {

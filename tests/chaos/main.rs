@@ -21,6 +21,10 @@ mod ground;
 mod kit {
     pub mod support;
 }
+/// The rules as nxlock has them, not a copy.
+#[path = "../../src/lock/machine.rs"]
+#[expect(dead_code, reason = "the trace needs less of it than the local store does")]
+mod machine;
 /// Polls the keys all the time.
 mod observer;
 /// Plain `SET NX` clients.
@@ -37,6 +41,8 @@ mod seed;
 mod shell;
 /// The report of a violation.
 mod story;
+/// Whether each thing that a server did is a step of the rules.
+mod trace;
 
 use std::any::Any;
 use std::fs;

@@ -146,6 +146,6 @@ pub fn owner_of(line: &str) -> Option<Who> {
 }
 
 /// Finds the attempt in a field of the token. nxlock has it in its reason, which other fields may follow.
-fn who(token: &str) -> Option<Who> {
+pub fn who(token: &str) -> Option<Who> {
     token.split(':').rev().find_map(|field| field.strip_prefix('c')?.parse().ok())
 }

@@ -38,6 +38,7 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         mode: Mode::Exclusive,
         ttl: nanos(ttl),
         queued: false,
+        first: false,
         near: true,
         dawdles: 0,
         outlasted: false,

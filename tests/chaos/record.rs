@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::support::{Condition, Way, text_of};
+use crate::trace::Trace;
 
 /// Nanoseconds since the machine booted.
 pub type Nanos = u64;
@@ -67,6 +68,8 @@ pub struct Attempt {
     pub ttl: Nanos,
     /// Waits in the queue.
     pub queued: bool,
+    /// Waits ahead of those that do not say so, too.
+    pub first: bool,
     /// Reaches the server without a network in between.
     pub near: bool,
     /// How long its command goes on after a signal to stop: 0 if it stops at once.
@@ -257,6 +260,8 @@ pub struct Record {
     pub faults: Vec<Fault>,
     /// In order of name, then of time.
     pub sights: Vec<Sight>,
+    /// What each server was seen to do.
+    pub traces: Vec<Trace>,
     /// What was still there when everybody had gone.
     pub left: Vec<Left>,
     /// Lines of the log whose process was killed while it wrote them.

@@ -59,6 +59,11 @@ pub fn summary(record: &Record) -> String {
         of(999)
     );
     let _ = writeln!(text, "  overlaps excused: {}; the longest, {:.3} s", excused.0, seconds(excused.1));
+    let (steps, unjudged) =
+        record.traces.iter().fold((0, 0), |(steps, unjudged), trace| (steps + trace.steps, unjudged + trace.unjudged));
+    if !record.traces.is_empty() {
+        let _ = writeln!(text, "  requests that were steps of the rules: {steps}; not judged: {unjudged}");
+    }
     let free = checker::longest_wait_for_a_free_lock(record);
     let standstill = seconds(checker::standstill(record));
     let _ = write!(

@@ -1,7 +1,7 @@
 //! First come, first served: no waiter in the queue is overtaken by one that came later and queues too.
 //!
 //! Two that may hold the lock together may be granted it at the same moment, and enter in any order. One of them has
-//! overtaken the other only if that one was still in the queue afterwards.
+//! overtaken the other only if that one was still in the queue afterwards. Those that go first overtake the others.
 
 use std::collections::HashMap;
 
@@ -54,6 +54,9 @@ fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<V
             let since =
                 behind.get(&(served.who, other.who)).copied().or((theirs.asked > place.first).then_some(theirs.asked));
             let Some(since) = since.filter(|_| theirs.queued) else { continue };
+            if theirs.first && !attempt.first {
+                continue;
+            }
             let together = !attempt.mode.is_exclusive() && !theirs.mode.is_exclusive();
             if together && place.last <= other.entered() {
                 continue;

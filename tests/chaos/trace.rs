@@ -1,0 +1,62 @@
+//! Whether each thing that a server did is a step of the rules (`machine`): not only what came of it.
+//!
+//! A thread reads what a server executes, as MONITOR tells it, and follows it with the rules (`replay`). An overlap is not
+//! needed for a fault to be found: a fence that repeats, a slot given twice, a waiter that is passed, a message that is
+//! not sent is one.
+
+mod keyspace;
+mod lock;
+mod monitor;
+mod replay;
+#[cfg(test)]
+mod tests;
+mod token;
+
+use std::path::Path;
+
+use monitor::{Monitor, Next};
+use replay::Replay;
+
+use crate::record::Nanos;
+
+pub use replay::Granted;
+
+/// The companions of a lock's key.
+pub const COMPANIONS: [&str; 7] = ["fence", "shares", "terms", "queue", "waiters", "newest", "runs"];
+
+/// What a server was seen to do.
+#[derive(Default)]
+pub struct Trace {
+    /// How many calls were steps of the rules.
+    pub steps: usize,
+    /// How many could not be judged, as keys were lost or not seen.
+    pub unjudged: usize,
+    /// Each thing that the rules do not allow, and when that was found.
+    pub faults: Vec<(Nanos, String)>,
+    /// The grants, each with its attempt's token.
+    pub grants: Vec<Granted>,
+    /// Intervals of the server's clock, in µs, of which not everything was seen.
+    pub gaps: Vec<(u64, u64)>,
+}
+
+/// Follows a server until `enough`.
+pub fn follow(socket: &Path, enough: impl Fn() -> bool) -> Trace {
+    let mut monitor = Monitor::of(socket);
+    let mut replay = Replay::default();
+    loop {
+        match monitor.next() {
+            Next::Command(command) => {
+                replay.sees(&command);
+                if replay.is_lost() {
+                    monitor.looks();
+                }
+            }
+            Next::Snapshot(keys, at) => replay.begins(keys, at),
+            Next::CutOff => replay.is_cut_off(),
+            Next::Nothing if enough() => break,
+            Next::Nothing => {}
+        }
+    }
+    replay.ends();
+    replay.into_trace()
+}

@@ -1,0 +1,472 @@
+//! Each call of the script, as a step of the rules: what it left in the keys, whom it told what, and to whom it granted the
+//! lock must be what the rules say.
+//!
+//! MONITOR shows what a script did, and neither what it read nor what it answered. What the rules ask of the world is
+//! therefore searched for: which moment of the server's clock a call had, whether a key that was about to expire was still
+//! there, and who listened to its channel. If no world explains what the script did, it did what the rules do not allow.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
+
+use super::keyspace::Keyspace;
+use super::lock::{self, companion};
+use super::monitor::Command;
+use super::token::{End, Token};
+use super::{COMPANIONS, Trace};
+use crate::machine::{
+    Begun, Claimant as _, Heard, Holder, Lock, Mode, Op, Record, Recording, Renewal, Request, Verdict, Word, World,
+};
+use crate::observer::who as owner;
+use crate::record::{Nanos, Who, boot_clock};
+
+/// How far what expires may be from when it was to expire, in ms: the server's clock for it is a little older than the one
+/// that the script reads.
+const BLUR: u64 = 3;
+/// How long a server may take from reading its clock to telling of it, in µs.
+const HELD_UP: u64 = 2_000_000;
+
+/// A call of the script: its request, and what it did.
+struct Call {
+    at: u64,
+    key: String,
+    fields: BTreeMap<String, String>,
+    operation: String,
+    writes: Vec<Vec<String>>,
+    /// The channel and the word of each message to a waiter.
+    said: Vec<(String, String)>,
+    /// The server has begun to execute it.
+    began: bool,
+}
+
+/// A grant that the rules gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    pub token: Token,
+    pub fence: u64,
+    pub slot: Option<u16>,
+}
+
+impl Granted {
+    /// Returns the attempt that has the lock: its token says it in its reason.
+    pub fn who(&self) -> Option<Who> {
+        owner(&self.token.0)
+    }
+}
+
+#[derive(Default)]
+pub struct Replay {
+    /// None until a snapshot says how the keys are.
+    keys: Option<Keyspace>,
+    call: Option<Call>,
+    /// The last commands, for the report.
+    past: VecDeque<String>,
+    grants: Vec<Granted>,
+    /// How many calls were steps of the rules.
+    steps: usize,
+    /// How many calls could not be judged: what they found in the keys had been lost in part, or was not seen.
+    unjudged: usize,
+    /// What the rules do not allow.
+    faults: Vec<(Nanos, String)>,
+    /// Intervals of the server's clock of which not everything was seen, in µs.
+    gaps: Vec<(u64, u64)>,
+    /// When the last command was executed that was seen.
+    last: u64,
+}
+
+/// What is around the lock: what the trace does not tell is chosen.
+struct Around {
+    us: u64,
+    /// Whether those who were asked for listen, in the order in which the rules ask.
+    choices: RefCell<Choices>,
+    said: Vec<(Token, Word)>,
+}
+
+struct Choices {
+    given: Vec<bool>,
+    made: Vec<(Token, bool)>,
+}
+
+impl Around {
+    fn chosen(&self, token: &Token) -> bool {
+        let mut choices = self.choices.borrow_mut();
+        if let Some((_, listens)) = choices.made.iter().find(|(asked, _)| asked == token) {
+            return *listens;
+        }
+        let listens = choices.given.get(choices.made.len()).copied().unwrap_or(true);
+        choices.made.push((token.clone(), listens));
+        listens
+    }
+}
+
+impl World<Token> for Around {
+    fn now_us(&self) -> u64 {
+        self.us
+    }
+
+    fn listens(&self, token: &Token) -> bool {
+        self.chosen(token)
+    }
+
+    /// The key of an exclusive lock is there, or it is not in the lock.
+    fn is_over(&self, token: &Token, holder: &Holder) -> bool {
+        token.limit() != 1 && holder.end.is_some_and(|end| end <= self.us / 1000)
+    }
+
+    /// The server tells whoever is not there, too.
+    fn tell(&mut self, token: &Token, word: Word) -> Heard {
+        self.said.push((token.clone(), word));
+        if self.chosen(token) { Heard::Yes } else { Heard::No }
+    }
+}
+
+impl Replay {
+    pub fn into_trace(self) -> Trace {
+        let Replay { steps, unjudged, faults, grants, gaps, .. } = self;
+        Trace { steps, unjudged, faults, grants, gaps }
+    }
+
+    /// Whether the keys are not known any more: the caller is to take a snapshot.
+    pub fn is_lost(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    pub fn begins(&mut self, keys: Keyspace, at: u64) {
+        self.call = None;
+        self.keys = Some(keys);
+        self.gaps.push((self.last, at));
+        self.past.push_back("a look at all keys".into());
+    }
+
+    /// The connection is gone: what the server executes is not seen.
+    pub fn is_cut_off(&mut self) {
+        self.call = None;
+        self.keys = None;
+    }
+
+    pub fn sees(&mut self, command: &Command) {
+        if self.keys.is_none() {
+            return;
+        }
+        let verb = command.verb();
+        if command.is_in_script {
+            self.in_script(command, &verb);
+            return;
+        }
+        self.ends();
+        self.last = command.at;
+        if let Some(call) = Call::read(command, &verb) {
+            self.note(command);
+            self.call = Some(call);
+        } else if Keyspace::writes(&verb) {
+            self.note(command);
+            self.executes(&verb, command);
+        }
+    }
+
+    fn in_script(&mut self, command: &Command, verb: &str) {
+        let Some(call) = &mut self.call else {
+            if Keyspace::writes(verb) {
+                self.note(command);
+                self.executes(verb, command);
+            }
+            return;
+        };
+        if verb == "TIME" {
+            (call.began, call.at) = (true, command.at);
+        }
+        if verb == "PUBLISH" && !command.words[1].contains(":holder:") {
+            call.said.push((command.words[1].clone(), command.words[2].clone()));
+        }
+        if Keyspace::writes(verb) {
+            call.writes.push(command.words.clone());
+            self.note(command);
+        }
+    }
+
+    fn note(&mut self, command: &Command) {
+        self.past.push_back(format!(
+            "{} {}{}",
+            command.at,
+            if command.is_in_script { "  " } else { "" },
+            command.words.join(" ")
+        ));
+        if self.past.len() > 60 {
+            self.past.pop_front();
+        }
+    }
+
+    /// Another program writes.
+    fn executes(&mut self, verb: &str, command: &Command) {
+        let Some(keys) = &mut self.keys else { return };
+        let now = command.at / 1000;
+        // Whether a key is still there decides what this does.
+        let is_doubtful = verb == "SET" && keys.end(&command.words[1]).is_some_and(|end| end.abs_diff(now) <= BLUR);
+        keys.expire(now);
+        match keys.executes(verb, &command.words, now) {
+            Ok(()) if is_doubtful => self.is_cut_off(),
+            Ok(()) => {}
+            Err(why) => {
+                self.fails(&why);
+                self.is_cut_off();
+            }
+        }
+    }
+
+    fn fails(&mut self, what: &str) {
+        let past: Vec<String> = self.past.iter().skip(self.past.len().saturating_sub(40)).cloned().collect();
+        self.faults.push((boot_clock(), format!("{what}\n    {}", past.join("\n    "))));
+    }
+
+    /// The call is over: it was a step of the rules, or a fault.
+    pub fn ends(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        // A script that was not loaded, or was refused its first write: it has done nothing, but test a channel.
+        if !call.began || call.writes.is_empty() && call.said.iter().all(|(_, word)| word == "t") {
+            return;
+        }
+        let Some(before) = self.keys.take() else { return };
+        let mut why = None;
+        let mut is_known = true;
+        for us in call.moments() {
+            for mut keys in before_it(&before, &call.key, us / 1000) {
+                let Some(lock) = lock::read(&keys, &call.key) else {
+                    is_known = false;
+                    continue;
+                };
+                let found = keys.clone();
+                let judged =
+                    call.carried_out(&mut keys, us / 1000).and_then(|after| call.is_a_step(&lock, &found, &after, us));
+                match judged {
+                    Ok(granted) => {
+                        self.steps += 1;
+                        self.grants.extend(granted);
+                        self.keys = Some(keys);
+                        return;
+                    }
+                    Err(what) => why = why.or(Some(what)),
+                }
+            }
+        }
+        // What follows is judged by what the server has then.
+        if is_known {
+            let what = why.unwrap_or_else(|| "nothing explains it".into());
+            self.fails(&format!("{} of {}: {what}", call.operation, call.key));
+        } else {
+            self.unjudged += 1;
+        }
+    }
+}
+
+/// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both.
+fn before_it(keys: &Keyspace, key: &str, now: u64) -> Vec<Keyspace> {
+    let mut there = keys.clone();
+    there.expire(now.saturating_sub(BLUR));
+    match keys.end(key) {
+        Some(end) if end < now + BLUR => {
+            let mut gone = there.clone();
+            gone.remove(key);
+            vec![gone, there]
+        }
+        _ => vec![there],
+    }
+}
+
+impl Call {
+    fn read(command: &Command, verb: &str) -> Option<Call> {
+        if !matches!(verb, "EVAL" | "EVALSHA") {
+            return None;
+        }
+        let count: usize = command.words.get(2)?.parse().ok()?;
+        let key = command.words.get(3).filter(|key| count > 0 && key.starts_with("lock:"))?.clone();
+        let operation = command.words.get(3 + count)?.clone();
+        if !["acquire", "release", "record", "renew", "ask"].contains(&operation.as_str()) {
+            return None;
+        }
+        let fields = command.words[4 + count..].chunks(2);
+        let fields = fields.map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default())).collect();
+        let (writes, said) = (Vec::new(), Vec::new());
+        Some(Call { at: command.at, key, fields, operation, writes, said, began: false })
+    }
+
+    fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map(String::as_str).unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.field(name).parse().unwrap_or(0)
+    }
+
+    /// Returns the moments, in µs, that the script may have read from the clock, the likeliest first: those that it wrote, the
+    /// one at which the server told of it, and those from which it may have counted what it wrote.
+    fn moments(&self) -> Vec<u64> {
+        let is_possible = |us: &u64| (self.at.saturating_sub(HELD_UP)..=self.at).contains(us);
+        let numbers = |word: &String| {
+            let digits = word.split(|c: char| !c.is_ascii_digit());
+            digits.filter_map(|text| text.parse().ok()).collect::<Vec<u64>>()
+        };
+        let written: Vec<u64> = self.writes.iter().flatten().flat_map(numbers).collect();
+        // The number by which one that goes first is sorted is its ticket less FIRST.
+        let tickets = written.iter().map(|number| lock::FIRST.unsigned_abs().saturating_sub(*number));
+        let mut moments: Vec<u64> = written.iter().copied().chain(tickets).filter(is_possible).collect();
+        moments.sort_unstable();
+        moments.reverse();
+        moments.extend([self.at, (self.at / 1000 * 1000).saturating_sub(1)]);
+        let lengths = ["ttl", "lease", "grace"].map(|name| self.number(name));
+        // A token says when it was made.
+        let ends = self.writes.iter().flatten().filter(|word| !word.contains("nx1:")).flat_map(numbers);
+        let began = |end: u64| lengths.map(|ms| end.saturating_sub(ms).saturating_mul(1000));
+        moments.extend(ends.flat_map(began).filter(is_possible));
+        moments
+    }
+
+    /// Writes into the keys what the script wrote. Returns the lock that they hold then.
+    fn carried_out(&self, keys: &mut Keyspace, now: u64) -> Result<Lock<Token>, String> {
+        for words in &self.writes {
+            keys.executes(&words[0].to_ascii_uppercase(), words, now)?;
+        }
+        if let Some(name) = COMPANIONS.iter().find(|name| keys.lasts(&companion(&self.key, name))) {
+            return Err(format!("{name} never expires"));
+        }
+        lock::read(keys, &self.key).ok_or_else(|| "what it left in the keys is no lock".into())
+    }
+
+    /// Returns the grant, if it is one.
+    ///
+    /// # Errors
+    /// How what it did differs from what the rules say, if everybody listens.
+    fn is_a_step(
+        &self,
+        before: &Lock<Token>,
+        keys: &Keyspace,
+        after: &Lock<Token>,
+        us: u64,
+    ) -> Result<Option<Granted>, String> {
+        let mut given: Vec<bool> = Vec::new();
+        let mut why = None;
+        loop {
+            let choices = RefCell::new(Choices { given: given.clone(), made: Vec::new() });
+            let mut around = Around { us, choices, said: Vec::new() };
+            let mut lock = before.clone();
+            let verdict = self.stepped(&mut lock, &mut around);
+            let found = self.same(&lock, after, keys, &around.said, us / 1000);
+            match found {
+                Ok(()) => return Ok(verdict),
+                Err(what) => why = why.or(Some(what)),
+            }
+            // The next choices: the last that was "listens" becomes "does not".
+            given = around.choices.into_inner().made.into_iter().map(|(_, listens)| listens).collect();
+            while given.last() == Some(&false) {
+                given.pop();
+            }
+            let Some(last) = given.last_mut() else { return Err(why.unwrap_or_default()) };
+            *last = false;
+        }
+    }
+
+    /// Executes the request by the rules; returns the grant, if it is one.
+    fn stepped(&self, lock: &mut Lock<Token>, around: &mut Around) -> Option<Granted> {
+        let token = Token(self.field("token").to_owned());
+        let ttl = self.number("ttl");
+        let record = (!self.field("who").is_empty()).then(|| Record {
+            most: usize::try_from(self.number("most")).unwrap_or(usize::MAX),
+            begun: Begun {
+                granted: self.number("granted"),
+                waited: self.number("waited"),
+                fence: self.number("fence"),
+            },
+            end: self
+                .field("how")
+                .split_once('|')
+                .map(|(outcome, rest)| End { outcome: outcome.to_owned().into(), rest: rest.to_owned().into() }),
+        });
+        let enclosing: Vec<Token> = self.field("enclosing").split_whitespace().map(|it| Token(it.to_owned())).collect();
+        let by = Token(self.field("by").to_owned());
+        let op = match self.operation.as_str() {
+            "acquire" => Op::Acquire(Request {
+                token: &token,
+                ttl,
+                mode: match self.field("mode") {
+                    "once" => Mode::Once,
+                    "plain" => Mode::Plain,
+                    _ => Mode::Queue,
+                },
+                lease: self.number("lease"),
+                grace: self.number("grace"),
+                channel: !self.field("channel").is_empty(),
+                ticket: self.number("ticket"),
+                enclosing: &enclosing,
+                record: record.as_ref().map(|record| Recording {
+                    most: record.most,
+                    waited: record.begun.waited,
+                    unless_done: self.field("unless").parse().ok(),
+                }),
+                margin: None,
+            }),
+            "renew" => {
+                let prolongs = self.field("how") == "prolong";
+                Op::Renew(Renewal { token: &token, ttl, prolongs, beside_setnx: false })
+            }
+            "release" => Op::Release { token: &token, record },
+            "ask" => Op::Ask { of: self.field("id").to_owned(), by: &by, back: !self.field("back").is_empty() },
+            _ => Op::Record { token: &token, record: record? },
+        };
+        match lock.step(&op, around).verdict {
+            Verdict::Granted(grant) => Some(Granted { token: token.clone(), fence: grant.fence, slot: grant.slot }),
+            _ => None,
+        }
+    }
+
+    fn same(
+        &self,
+        rules: &Lock<Token>,
+        server: &Lock<Token>,
+        keys: &Keyspace,
+        said: &[(Token, Word)],
+        now: u64,
+    ) -> Result<(), String> {
+        let same = |what: &str, server: &dyn Debug, rules: &dyn Debug| {
+            let (server, rules) = (format!("{server:?}"), format!("{rules:?}"));
+            if server == rules { Ok(()) } else { Err(format!("{what}: the server has {server}, the rules {rules}")) }
+        };
+        same("the holders", &holders(server), &holders(rules))?;
+        same("the generation", &server.generation, &rules.generation)?;
+        same("the fence", &server.fence, &rules.fence)?;
+        same("the queue", &server.queue, &rules.queue)?;
+        same("who asks", &server.asked, &rules.asked)?;
+        same("those that supersede", &server.superseding, &rules.superseding)?;
+        same("the runs", &server.runs, &rules.runs)?;
+        let caller = self.field("token");
+        let channel = |token: &Token| match token.0 == caller {
+            true => self.field("channel").to_owned(),
+            false => lock::channel(keys, &self.key, token),
+        };
+        let rules: Vec<(String, String)> = said.iter().map(|(token, it)| (channel(token), word(*it))).collect();
+        let alike = |(server, rules): (&(String, String), &(String, String))| {
+            let ends = [server, rules].map(|(_, it)| it.strip_prefix('e').and_then(|end| end.parse::<u64>().ok()));
+            let [Some(one), Some(other)] = ends else { return server == rules };
+            server.0 == rules.0 && one.abs_diff(other) <= BLUR
+        };
+        if self.said.len() == rules.len() && self.said.iter().zip(&rules).all(alike) {
+            return Ok(());
+        }
+        Err(format!("messages at {now}: the server sent {:?}, the rules {rules:?}", self.said))
+    }
+}
+
+/// Returns what the keys say of the holders: of one that has the lock alone, not since when, and of none which ticket it had.
+fn holders(lock: &Lock<Token>) -> BTreeMap<&Token, Holder> {
+    let since = |holder: &Holder| if lock.generation.is_some() { holder.since } else { 0 };
+    let said = |holder: &Holder| Holder { since: since(holder), reserved: holder.reserved.map(|_| 0), ..*holder };
+    lock.holders.iter().map(|(token, holder)| (token, said(holder))).collect()
+}
+
+fn word(word: Word) -> String {
+    match word {
+        Word::Granted => "g".into(),
+        Word::Look => "n".into(),
+        Word::LookAt(end) => format!("e{end}"),
+        Word::Superseded => "s".into(),
+        Word::Test => "t".into(),
+    }
+}

@@ -1,0 +1,180 @@
+//! A script with a fault that lets nobody overlap: the trace finds it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use redis::{Connection, Value, cmd};
+
+use super::{COMPANIONS, Trace, follow};
+use crate::observer::connected;
+use crate::support::{Redis, eventually};
+
+/// The script as nxlock sends it, not a copy.
+const LUA: &str = include_str!("../../../src/store/redis/lock.lua");
+
+struct Scene<'a> {
+    connection: Connection,
+    lua: &'a str,
+}
+
+impl Scene<'_> {
+    fn calls(&mut self, operation: &str, fields: &[(&str, &str)]) {
+        let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map_or("", |(_, it)| *it);
+        let with = |name: &&&str| match **name {
+            "newest" => of("token").ends_with(":newest"),
+            "runs" => !of("who").is_empty(),
+            _ => true,
+        };
+        let companions: Vec<String> =
+            COMPANIONS.iter().filter(with).map(|name| format!("{{lock:job}}:{name}")).collect();
+        let mut call = cmd("EVAL");
+        call.arg(self.lua).arg(companions.len() + 1).arg("lock:job").arg(companions).arg(operation);
+        fields.iter().for_each(|(field, it)| _ = call.arg(*field).arg(*it));
+        call.query::<Value>(&mut self.connection).unwrap();
+    }
+
+    fn acquires(&mut self, who: u16, terms: &str, more: &[(&str, &str)]) {
+        let token = token(who, terms);
+        let usual =
+            [("token", token.as_str()), ("ttl", "60000"), ("mode", "queue"), ("lease", "6000"), ("grace", "1000")];
+        self.calls("acquire", &[&usual[..], more].concat());
+    }
+
+    fn releases(&mut self, who: u16, terms: &str, more: &[(&str, &str)]) {
+        let token = token(who, terms);
+        self.calls("release", &[&[("token", token.as_str())], more].concat());
+    }
+}
+
+fn token(who: u16, terms: &str) -> String {
+    format!("nx1:{who:08}aaaaaaaaaaaaaaaaaa:u@h:1:1:c{who}{terms}")
+}
+
+/// Returns what is seen of a scene, executed by the script with a fault.
+fn seen(fault: Option<(&str, &str)>, scene: impl FnOnce(&mut Scene<'_>)) -> Trace {
+    let lua = fault.map_or(LUA.to_owned(), |(from, to)| {
+        assert_eq!(LUA.matches(from).count(), 1, "lock.lua says once: {from}");
+        LUA.replace(from, to)
+    });
+    let redis = Redis::start();
+    // What holds and waits in a scene stays.
+    redis.leave_as_it_is();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let trace = scope.spawn(|| follow(&redis.socket(), || over.load(Ordering::Relaxed)));
+        eventually("it is followed", || redis.ask::<String>(&["CLIENT", "LIST"]).contains("cmd=eval"));
+        scene(&mut Scene { connection: connected(&redis.socket()).unwrap(), lua: &lua });
+        over.store(true, Ordering::Relaxed);
+        trace.join().unwrap()
+    })
+}
+
+/// Asserts that a scene is seen as steps of the rules, and with a fault is not.
+#[track_caller]
+fn is_found(fault: (&str, &str), scene: impl Fn(&mut Scene<'_>)) {
+    let trace = seen(None, &scene);
+    assert!(trace.faults.is_empty() && trace.steps > 1 && trace.unjudged == 0, "{:?}", trace.faults);
+    let trace = seen(Some(fault), &scene);
+    assert!(!trace.faults.is_empty(), "{} steps, and nothing is found", trace.steps);
+}
+
+#[test]
+fn a_fence_that_is_given_twice_is_found() {
+    is_found(("digits(math.max(last_fence() + 1, us))", "digits(last_fence() > 0 and last_fence() or us)"), |scene| {
+        for who in [1, 2] {
+            scene.acquires(who, "", &[]);
+            scene.releases(who, "", &[]);
+        }
+    });
+}
+
+#[test]
+fn a_place_that_is_not_behind_the_others_is_found() {
+    is_found(("last and tonumber(last) + class + 1 or 0", "0"), |scene| {
+        scene.acquires(1, "", &[]);
+        // As if the clock had been set back since the second came.
+        let (seconds, _): (u64, u64) = cmd("TIME").query(&mut scene.connection).unwrap();
+        scene.acquires(2, "", &[("ticket", &format!("{}000000", seconds + 3600))]);
+        scene.acquires(3, "", &[]);
+    });
+}
+
+#[test]
+fn a_slot_that_is_not_freed_is_found() {
+    is_found((".. '0' .. string.sub(lock.map, slot + 2)", ".. '2' .. string.sub(lock.map, slot + 2)"), |scene| {
+        scene.acquires(1, ":3", &[]);
+        scene.acquires(2, ":3", &[]);
+        scene.releases(1, ":3", &[]);
+        scene.acquires(3, ":3", &[]);
+    });
+}
+
+#[test]
+fn a_limit_that_is_forgotten_to_be_counted_anew_is_found() {
+    is_found(("if many == 1 then set_least() end", ""), |scene| {
+        scene.acquires(1, ":2", &[]);
+        scene.acquires(2, ":4", &[]);
+        scene.acquires(3, ":4", &[]);
+        scene.acquires(4, ":4", &[]);
+        scene.releases(1, ":2", &[]);
+    });
+}
+
+#[test]
+fn a_reservation_that_lasts_too_long_is_found() {
+    is_found(("hears and w.grace or", "hears and 3 * w.grace or"), |scene| {
+        scene.acquires(1, "", &[]);
+        scene.acquires(2, "", &[]);
+        scene.releases(1, "", &[]);
+    });
+}
+
+#[test]
+fn a_waiter_that_comes_back_after_its_dismissal_is_found() {
+    is_found(("local by = N and noted", "local by = nil"), |scene| {
+        scene.acquires(1, "", &[]);
+        scene.acquires(2, ":newest", &[]);
+        scene.acquires(3, ":newest", &[]);
+        scene.acquires(2, ":newest", &[]);
+    });
+}
+
+#[test]
+fn a_run_that_is_recorded_twice_is_found() {
+    let run = |who: &'static str| [("who", who), ("kept", "60000"), ("most", "5"), ("how", "done|0|")];
+    is_found(("whose == arg.who or (own and was ~= 'vanished') or was_listed then", "false then"), |scene| {
+        let who = token(1, "");
+        let who: &'static str = Box::leak(who.into_boxed_str());
+        scene.acquires(1, "", &run(who)[..3]);
+        scene.releases(1, "", &run(who));
+        scene.releases(1, "", &run(who));
+    });
+}
+
+#[test]
+fn a_waiter_that_is_passed_by_one_that_does_not_queue_is_found() {
+    is_found(("fits(n) and (arg.mode == 'plain' or is_next())", "fits(n)"), |scene| {
+        scene.acquires(1, ":2", &[]);
+        scene.acquires(2, "", &[]);
+        scene.acquires(3, ":2", &[("mode", "once")]);
+    });
+}
+
+#[test]
+fn a_key_that_never_expires_is_found() {
+    is_found(("    lengthen(W, 4 * lease)\n", ""), |scene| {
+        scene.acquires(1, "", &[]);
+        scene.acquires(2, "", &[]);
+    });
+}
+
+#[test]
+fn what_was_not_seen_is_judged_by_what_the_server_has_then() {
+    let trace = seen(None, |scene| {
+        scene.acquires(1, "", &[]);
+        scene.calls("release", &[("token", &token(7, ""))]);
+        scene.releases(1, "", &[]);
+    });
+    assert_eq!((trace.steps, trace.faults.len(), trace.grants.len()), (3, 0, 1));
+    assert_eq!(trace.grants[0].who(), Some(1));
+}
