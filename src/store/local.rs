@@ -165,9 +165,9 @@ impl Local {
             for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
                 let limit = limit.no_later_than(Moment::now() + *timeout);
                 let key = match (listed_state(directory, host, &path, file_lock, limit)?, listed) {
-                    (Ok(state), Listed::Histories) => Some(state).filter(has_runs),
-                    (Ok(state), Listed::Locks) => Some(state).filter(|state| is_held(state) || has_runs(state)),
-                    (Ok(state), Listed::Names) => Some(state).filter(is_held),
+                    (Ok(state), Listed::Histories) => state.filter(has_runs),
+                    (Ok(state), Listed::Locks) => state.filter(|state| is_held(state) || has_runs(state)),
+                    (Ok(state), Listed::Names) => state.filter(is_held),
                     // Another program's file is no lock.
                     (Err(Flaw::Foreign), _) => None,
                     // Whoever reads its history is told.
@@ -263,15 +263,15 @@ fn name_of(key: &str, prefix: &str) -> Option<LockName> {
     key.strip_prefix(prefix)?.parse().ok()
 }
 
-/// Returns the state in a file; one that was removed meanwhile is not ours.
+/// Returns the state in a file; none if it was removed meanwhile, or a power failure has left none.
 fn listed_state(
     directory: &OpenDirectory,
     host: &Host,
     path: &Path,
     file_lock: &mut FileLock,
     limit: Limit<'_>,
-) -> Result<Result<State, Flaw>, LocalError> {
-    let Some(file) = directory.open_file(path)?.map(Arc::new) else { return Ok(Err(Flaw::Foreign)) };
+) -> Result<Result<Option<State>, Flaw>, LocalError> {
+    let Some(file) = directory.open_file(path)?.map(Arc::new) else { return Ok(Ok(None)) };
     lock(&file, path, file_lock, limit)?;
     let file = Locked(file);
     let loaded = files::load(&file.0, path, &host.boot, host.now_us() / 1000)?;

@@ -3,8 +3,9 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
+use serde_json::json;
 
-use crate::support::record::{field, with};
+use crate::support::record::{field, with, without_texts};
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue, release, turn};
 use crate::support::{Authority, Local, Nxlock, eventually, may_unshare, we_are_root};
 
@@ -37,6 +38,33 @@ fn what_was_held_is_free_and_who_waited_is_forgotten() {
     }
     local.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     assert_ne!(field(&fs::read(local.file("lock")).unwrap(), "lock", "boot"), ANOTHER);
+}
+
+#[test]
+fn a_lock_whose_file_was_lost_in_a_power_failure_is_free_and_whoever_uses_it_is_told() {
+    let local = Local::start();
+    local.nxlock(["run", "job", "--record", "--", "true"]).run().exits(0);
+    let token = acquire(&local, "1h");
+    let fence = lock_status(&local)["fence"].as_u64().unwrap();
+    let good = fs::read(local.file("lock")).unwrap();
+    let left = without_texts(&good, ANOTHER);
+    fs::write(local.file("lock"), &left).unwrap();
+    assert!(is_free(&local));
+    for listed in [&["status", "--json"][..], &["status", "--history", "--json"]] {
+        assert_eq!(local.nxlock(listed.iter().copied()).run().exits(0).json(), json!([]));
+    }
+    assert!(fs::read(local.file("lock")).unwrap() == left, "nobody has written to it");
+    local.nxlock(["renew", "job", &token, "--ttl", "1h"]).run().exits(76);
+    fs::write(local.file("lock"), &left).unwrap();
+    let done = local.nxlock(["--json", "acquire", "job", "--ttl", "1h", "-n"]).run().exits(0);
+    assert!(done.json()["fence"].as_u64().unwrap() > fence);
+    done.says("was only partly written when the machine went down").says("job.lock");
+    local.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75).never_says("partly written");
+    // What was written in this boot is not lost by a power failure: something else has damaged it.
+    let this = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(local.file("lock"), without_texts(&good, this.trim_end())).unwrap();
+    local.nxlock(["run", "job", "-n", "--", "true"]).run().exits(78).says("is damaged");
+    fs::remove_file(local.file("lock")).unwrap();
 }
 
 #[test]

@@ -96,6 +96,20 @@ fn sealed(text: &str, header: &str) -> Vec<u8> {
     file
 }
 
+/// Returns what a power failure in another boot may have left of a file: the headers, but neither text.
+pub fn without_texts(file: &[u8], boot: &str) -> Vec<u8> {
+    let mut left = vec![0; file.len()];
+    for at in [0, HEADER] {
+        let header = String::from_utf8_lossy(&file[at..at + HEADER]).into_owned();
+        let written = header.trim_end().rsplit_once(" sum=").map(|(summed, _)| {
+            let (place, _) = summed.rsplit_once(" boot=").expect("a boot");
+            resummed(&format!("{place} boot={boot}"))
+        });
+        left[at..at + HEADER].copy_from_slice(&written.unwrap_or(file[at..at + HEADER].to_vec()));
+    }
+    left
+}
+
 /// Returns the same file of a version that does not exist yet, correct in every other way.
 pub fn newer(file: &[u8]) -> Vec<u8> {
     let (at, header) = header(file);

@@ -2,11 +2,14 @@
 //!
 //! The file has two headers and two texts. A save writes the text that is not current, and then the header that is not,
 //! which makes it current: 512 bytes in one pwrite(2) within a page. A process that is killed in between, or has no room,
-//! leaves the state as it was. Within a boot the newest header therefore names a text that is whole; after a power
-//! failure, of which the disk may have seen the header before the text, the older one counts.
+//! leaves the state as it was. Within a boot the newest header therefore names a text that is whole. After a power failure
+//! the disk may have some pages as they were and others as they became: then the older header counts, if its text is
+//! whole, and else nothing is left. No claim outlives the boot in which the headers were written, so the lock is free;
+//! what is lost is the record of its runs.
 //!
 //! There is room for both texts before they are needed, so that a full disk keeps no lock from being renewed or released.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -130,8 +133,14 @@ pub fn created(state: &State, boot: Option<&str>) -> Result<Vec<u8>, LocalError>
     Ok([header, blank(HEADER), text.into_bytes(), rest].concat())
 }
 
-/// Reads the state of a lock from its file, which the caller has locked. `now` as in [`State::read`].
-pub fn load(file: &File, path: &Path, boot: &Boot, now: u64) -> Result<Result<(Saved, State), Flaw>, LocalError> {
+/// Reads the state of a lock from its file, which the caller has locked; no state if a power failure has left none.
+/// `now` as in [`State::read`].
+pub fn load(
+    file: &File,
+    path: &Path,
+    boot: &Boot,
+    now: u64,
+) -> Result<Result<(Saved, Option<State>), Flaw>, LocalError> {
     let failed = |error| LocalError::of(path, &error);
     let mut begin = [0; HEADERS + 2 * ROOM];
     let length = file.read_at(&mut begin, 0).map_err(failed)?;
@@ -146,20 +155,28 @@ pub fn load(file: &File, path: &Path, boot: &Boot, now: u64) -> Result<Result<(S
     };
     let mut headers: Vec<(usize, Header)> =
         headers.into_iter().enumerate().filter_map(|(slot, header)| Some((slot, header?))).collect();
-    headers.sort_by_key(|(_, header)| header.sequence);
-    while let Some((slot, header)) = headers.pop() {
+    headers.sort_by_key(|(_, header)| Reverse(header.sequence));
+    let newest = headers.first().map(|(slot, header)| Saved::lost(header.sequence, *slot));
+    for (slot, header) in headers {
         if let Some(text) = header.text(file, begin).map_err(failed)? {
-            return Ok(State::read(&text, now).map(|state| (Saved { header, slot, text }, state)));
+            return Ok(State::read(&text, now).map(|state| (Saved { header, slot, text }, Some(state))));
         }
         // A kill does not do that.
         if !boot.is_other_than(header.boot.as_deref()) {
-            break;
+            return Ok(Err(Flaw::Damaged));
         }
     }
-    Ok(Err(Flaw::Damaged))
+    Ok(newest.map(|saved| (saved, None)).ok_or(Flaw::Damaged))
 }
 
 impl Saved {
+    /// Returns what a file has whose newest header is that of a text which is lost: the next header is newer. A new file
+    /// had room for two such texts.
+    fn lost(sequence: u64, slot: usize) -> Saved {
+        let text = String::new();
+        Saved { header: Header::of(&text, sequence, (HEADERS, ROOM), None), slot, text }
+    }
+
     /// Writes a state in place of the one that was loaded. `commits` is called right before that counts, unless nothing
     /// has changed.
     ///

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::claim_file::ClaimFiles;
 use super::directory::{OpenDirectory, Part};
 use super::files;
 use super::flock::Locked;
-use super::world::{Host, Present};
+use super::transaction::Transaction;
+use super::world::Host;
 use crate::clock::wall;
 
 /// How long a server keeps a fence.
@@ -35,28 +35,21 @@ fn is_old(path: &Path) -> bool {
     written.is_ok_and(|written| wall().duration_since(written).is_ok_and(|age| age > KEPT))
 }
 
-/// Removes the files of a lock that has no holder and no waiters, under its flock. A process that waits for the flock
-/// then sees that its open file no longer has that name.
+/// Removes the files of a lock that nobody needs, under its flock. A process that waits for the flock then sees that its
+/// open file no longer has that name.
 fn forget(directory: &OpenDirectory, host: &Host, path: &Path) -> Option<()> {
     let file = directory.open_file(path).ok()??;
     file.try_lock().ok()?;
     let file = Locked(file.into());
-    let now = host.now_us();
-    let (_, mut state) = files::load(&file.0, path, &host.boot, now / 1000).ok()?.ok()?;
-    let mut present = Present::new(host, ClaimFiles::new(directory, &state.key, &file.0), now);
-    present.look(&mut state, None).ok()?;
-    let is_held = !state.lock.seen(&present).holders.is_empty();
-    // A holder that has lost the lock, and one that was dismissed and does not know it yet, have a byte too. What a run has
-    // left behind keeps none but its own.
-    let parts = [Part::Record, Part::Shares, Part::Line];
-    let is_anybodys = parts.iter().any(|part| present.files.is_anybodys(*part).unwrap_or(true));
-    let is_it = directory.file(&state.key, Part::Record) == path && directory.is_at(&file.0, path);
-    if is_held || is_anybodys || state.has_runs() || !is_it {
+    let (_, state) = files::load(&file.0, path, &host.boot, host.now_us() / 1000).ok()?.ok()?;
+    let key = state.map_or_else(|| directory.key_of(path), |state| Some(state.key))?;
+    let is_it = directory.file(&key, Part::Record) == path && directory.is_at(&file.0, path);
+    if !is_it || Transaction::begin(host, directory, &key, &file, None).ok()?.is_needed() {
         return None;
     }
     let mut removed = Ok(());
     for part in Part::ALL {
-        removed = fs::remove_file(directory.file(&state.key, part));
+        removed = fs::remove_file(directory.file(&key, part));
     }
     removed.ok()
 }

@@ -24,7 +24,7 @@ use crate::lock::machine::{
 };
 use crate::lock::{Asker, Claim, Fence, HolderId, Lease, Recording, Sharing, Slot, Token, Ttl};
 use crate::store::{AcquireMode, Acquired, Asking, Kept, QueuePlace, Released, Renewed};
-use crate::text;
+use crate::{log, text};
 
 /// How long a lock, or a share of it, stays reserved for the next waiter.
 const GRACE: Duration = Duration::from_secs(1);
@@ -41,6 +41,8 @@ pub struct Transaction<'a> {
     path: PathBuf,
     file: &'a Locked,
     saved: Saved,
+    /// A power failure has left nothing in the file, and nothing was saved since.
+    is_lost: bool,
     pub(super) state: State,
     pub(super) world: Present<'a>,
 }
@@ -65,14 +67,26 @@ impl<'a> Transaction<'a> {
         let path = directory.file(key, Part::Record);
         let now = host.now_us();
         let loaded = files::load(&file.0, &path, &host.boot, now / 1000)?;
-        let (saved, mut state) = loaded.map_err(|flaw| LocalError::flawed(&path, flaw))?;
+        let (saved, state) = loaded.map_err(|flaw| LocalError::flawed(&path, flaw))?;
+        let is_lost = state.is_none();
+        let mut state = state.unwrap_or_else(|| State::new(key, host.boot.id()));
         if state.key != key {
             let cause = format!("{} is the record of another lock", text::path(&path));
             return Err(LocalError::new(ErrorKind::Misconfigured, cause, "use another NAME"));
         }
         let mut world = Present::new(host, ClaimFiles::new(directory, key, &file.0), now);
         world.look(&mut state, caller)?;
-        Ok(Transaction { host, path, file, saved, state, world })
+        Ok(Transaction { host, path, file, saved, is_lost, state, world })
+    }
+
+    /// Returns whether the files of the lock are needed: it is held, its runs are recorded, or a process has locked a byte
+    /// of them. A holder that has lost the lock, and one that was dismissed and does not know it yet, have one too. What a
+    /// run has left behind keeps none but its own.
+    pub fn is_needed(&self) -> bool {
+        let parts = [Part::Record, Part::Shares, Part::Line];
+        !self.state.lock.seen(&self.world).holders.is_empty()
+            || self.state.has_runs()
+            || parts.iter().any(|part| self.world.files.is_anybodys(*part).unwrap_or(true))
     }
 
     /// Executes a request by the rules of a lock.
@@ -84,14 +98,21 @@ impl<'a> Transaction<'a> {
 
     /// Saves what the steps have changed, and wakes those to whom something was said.
     fn save(&mut self, saver: Saver) -> Result<(), LocalError> {
-        let Transaction { host, path, file, saved, state, world } = self;
+        let Transaction { host, path, file, saved, is_lost, state, world } = self;
         state.bindings.retain(|token, _| state.lock.holders.contains_key(token));
         for token in state.lock.holders.keys().filter(|token| !state.bindings.contains_key(token)).collect::<Vec<_>>() {
             // It has a reservation.
             state.bindings.insert(token.clone(), Binding::none(world.now));
             state.boot = host.boot.id().map(str::to_owned);
         }
-        saved.save(&file.0, path, state, (host.boot.id(), saver), || world.wake())
+        saved.save(&file.0, path, state, (host.boot.id(), saver), || world.wake())?;
+        if std::mem::take(is_lost) {
+            let path = text::path(path);
+            log::warn(format_args!(
+                "{path} was only partly written when the machine went down: what runs it had recorded is lost"
+            ));
+        }
+        Ok(())
     }
 
     /// Requests the lock.

@@ -40,8 +40,13 @@ struct Ground {
 
 impl Ground {
     fn new(state: &State) -> Ground {
+        Ground::by(state, Boot::this().unwrap().id())
+    }
+
+    /// Returns a file that was created in this boot.
+    fn by(state: &State, boot: Option<&str>) -> Ground {
         let ground = Ground { file: NamedTempFile::new().unwrap(), boot: Boot::this().unwrap() };
-        let bytes = created(state, ground.boot.id()).unwrap_or_else(|fault| panic!("{}", fault.cause));
+        let bytes = created(state, boot).unwrap_or_else(|fault| panic!("{}", fault.cause));
         ground.set(&bytes);
         ground
     }
@@ -58,12 +63,12 @@ impl Ground {
         File::options().read(true).write(true).open(self.file.path()).unwrap()
     }
 
-    fn loaded(&self) -> Result<(Saved, State), Flaw> {
+    fn loaded(&self) -> Result<(Saved, Option<State>), Flaw> {
         load(&self.opened(), self.file.path(), &self.boot, 0).unwrap_or_else(|fault| panic!("{}", fault.cause))
     }
 
     fn state(&self) -> State {
-        self.loaded().unwrap_or_else(|flaw| panic!("{flaw:?}")).1
+        self.loaded().unwrap_or_else(|flaw| panic!("{flaw:?}")).1.expect("it is not lost")
     }
 
     /// Saves a state, as another boot would if `boot` says so.
@@ -140,6 +145,76 @@ fn after_a_power_failure_the_older_state_counts_where_the_newer_was_not_written(
             // The kernel has both of what a process of this boot wrote.
             false => assert!(matches!(ground.loaded(), Err(Flaw::Damaged))),
         }
+    }
+}
+
+/// Bytes that the kernel writes to the disk together.
+const PAGE: usize = 4096;
+
+/// Returns a file as a power failure may leave it: each page as it was at one of the last saves, and the length too.
+fn torn(versions: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
+    let mut one = || &versions[dice.below(versions.len())];
+    let mut torn = vec![0; one().len()];
+    for (at, page) in torn.chunks_mut(PAGE).enumerate() {
+        let written = one().chunks(PAGE).nth(at).unwrap_or_default();
+        let length = written.len().min(page.len());
+        page[..length].copy_from_slice(&written[..length]);
+    }
+    torn
+}
+
+#[test]
+fn whatever_of_the_pages_a_power_failure_leaves_the_lock_can_be_had_after_it() {
+    let seed = getrandom::u64().unwrap() | 1;
+    let mut dice = Dice(seed);
+    let mut lost = 0;
+    for number in 0..300 {
+        let first = crowded(0);
+        let ground = Ground::by(&first, ANOTHER);
+        let mut states = vec![first];
+        // What was there before is on the disk.
+        let mut versions = vec![ground.bytes()];
+        let most = [5, 20, 100][dice.below(3)];
+        for _ in 0..1 + dice.below(6) {
+            let state = crowded(dice.below(most).try_into().unwrap());
+            ground.saves(&state, ANOTHER, || {});
+            versions.push(ground.bytes());
+            states.push(state);
+        }
+        ground.set(&torn(&versions, &mut dice));
+        let found = || match ground.loaded() {
+            Ok((_, found)) => found,
+            Err(flaw) => panic!("failure {number} of {seed}: {flaw:?}"),
+        };
+        match found() {
+            Some(found) => assert!(states.contains(&found), "failure {number} of {seed}"),
+            None => lost += 1,
+        }
+        // Killed before it counts, a save leaves what another boot has saved, or nothing. The one after that counts.
+        let next = crowded(dice.below(most).try_into().unwrap());
+        states.push(next.clone());
+        let killed = || ground.saves(&next, ground.boot.id(), || panic!("killed"));
+        let _ = catch_unwind(AssertUnwindSafe(killed));
+        assert!(found().is_none_or(|found| states.contains(&found)), "failure {number} of {seed}");
+        ground.saves(&next, ground.boot.id(), || {});
+        assert!(ground.state() == next, "failure {number} of {seed}");
+    }
+    assert!((1..300).contains(&lost), "{lost} of {seed}");
+}
+
+#[test]
+fn nothing_that_this_boot_has_written_is_taken_for_lost() {
+    let seed = getrandom::u64().unwrap() | 1;
+    let mut dice = Dice(seed);
+    for number in 0..200 {
+        let ground = Ground::new(&crowded(0));
+        let mut versions = vec![ground.bytes()];
+        for waiters in [40, 60, 50, 70] {
+            ground.saves(&crowded(waiters), ground.boot.id(), || {});
+            versions.push(ground.bytes());
+        }
+        ground.set(&torn(&versions, &mut dice));
+        assert!(!matches!(ground.loaded(), Ok((_, None))), "{number} of {seed}");
     }
 }
 
@@ -276,8 +351,9 @@ fn a_random_history_takes_the_course_that_the_rules_alone_take() {
         alone.queue.iter_mut().for_each(|waiter| waiter.lease = around.now / 1000);
         around.said.clear();
         let mut elsewhere = around.clone();
-        let (mut saved, mut state) =
+        let (mut saved, state) =
             load(&ground.opened(), ground.file.path(), &ground.boot, around.now / 1000).ok().unwrap().ok().unwrap();
+        let mut state = state.unwrap();
         let replies = [alone.step(&op, &mut around), state.lock.step(&op, &mut elsewhere)];
         assert_eq!(replies[0], replies[1], "step {number} of {seed}: {op:?}");
         assert_eq!(around.said, elsewhere.said, "step {number} of {seed}: {op:?}");
