@@ -47,10 +47,9 @@ enum Mode {
     /// No renewal has been due yet, or no thread could be started.
     Inline {
         lock: Box<Lock>,
-        next: Moment,
         alarm: Alarm,
-        /// The last renewal was reported; who asks for the lock is the next report.
-        asker: Option<Box<Told>>,
+        /// What is still to be reported of the last renewal.
+        rest: Option<Renewal>,
     },
     Threaded {
         finishes: MailSender<Finish>,
@@ -107,7 +106,7 @@ impl Renewer {
         server_timeout: Duration,
         alarm: Alarm,
     ) -> Renewer {
-        let next = lease.asked + apart(&*store, &claim, ttl);
+        let due = lease.asked + apart(&*store, &claim, ttl);
         let listens_at = if store.watch().may_listen { Moment::now() + LISTENS_AFTER } else { Moment::NEVER };
         // Others may be granted a share of the lock too.
         let fence = lease.fence.filter(|_| !claim.token.is_share());
@@ -122,9 +121,10 @@ impl Renewer {
             asked_by: None,
             asked: None,
             news: News::None,
+            due,
             listens_at,
         });
-        Renewer(Mode::Inline { lock, next, alarm, asker: None })
+        Renewer(Mode::Inline { lock, alarm, rest: None })
     }
 
     /// Waits for a report, within the limit.
@@ -132,18 +132,17 @@ impl Renewer {
     /// # Errors
     /// As poll(2).
     pub fn next(&mut self, limit: Limit<'_>) -> io::Result<Arrived<Renewal>> {
-        if let Mode::Inline { lock, next, alarm, asker } = &mut self.0 {
-            if let Some(asker) = asker.take() {
-                return Ok(Arrived::Message(Renewal::Asked(asker)));
+        if let Mode::Inline { lock, alarm, rest } = &mut self.0 {
+            if let Some(renewal) = rest.take() {
+                return Ok(Arrived::Message(renewal));
             }
-            let wake_at = lock.due(*next).min(lock.listens_at);
+            let wake_at = lock.wakes_at();
             match alarm.wait_for(lock.news_fd(), limit.no_later_than(wake_at))? {
                 Woken::Cancelled => return Ok(Arrived::Readable),
-                Woken::Ready if !lock.due(*next).passed() => return Ok(Arrived::Time),
-                Woken::TimeUp if !wake_at.passed() => return Ok(Arrived::Time),
+                Woken::Ready | Woken::TimeUp if !lock.wakes_at().passed() => return Ok(Arrived::Time),
                 Woken::Ready | Woken::TimeUp => {}
             }
-            let is_due = lock.due(*next).passed();
+            let is_due = lock.renews_at().passed();
             if let Err(error) = self.begin_renewing() {
                 log::trace(format_args!("renewing without a thread: {}", text::plain(&error)));
                 if let Mode::Inline { lock, .. } = &mut self.0
@@ -157,9 +156,9 @@ impl Renewer {
         }
         match &mut self.0 {
             // A late reaction to a signal is better than a lost lock.
-            Mode::Inline { lock, next, asker, .. } => {
+            Mode::Inline { lock, rest, .. } => {
                 let renewal;
-                (renewal, *next, *asker) = lock.renew(limit.until);
+                (renewal, *rest) = lock.renew(limit.until);
                 Ok(Arrived::Message(renewal))
             }
             Mode::Threaded { messages, .. } => Ok(match messages.next(limit)? {
@@ -177,12 +176,12 @@ impl Renewer {
         let (messages, sender) = Mailbox::open()?;
         // The supervisor needs one descriptor to search /proc for processes to signal.
         let _spare = Alarm::new()?;
-        let (give, given) = channel::<(Box<Lock>, Moment)>();
-        let keep = move || given.recv().map_or((), |(lock, next)| lock.keep(next, mailbox, &sender));
+        let (give, given) = channel::<Box<Lock>>();
+        let keep = move || given.recv().map_or((), |lock| lock.keep(mailbox, &sender));
         thread::spawn("renewer", keep)?;
         // The lock moves only once the thread exists.
-        if let Mode::Inline { lock, next, .. } = std::mem::replace(&mut self.0, Mode::Threaded { finishes, messages }) {
-            let _ = give.send((lock, next));
+        if let Mode::Inline { lock, .. } = std::mem::replace(&mut self.0, Mode::Threaded { finishes, messages }) {
+            let _ = give.send(lock);
         }
         Ok(())
     }
@@ -235,54 +234,57 @@ struct Lock {
     asked: Option<Moment>,
     /// What was heard since.
     news: News,
+    /// When to renew, if nothing is heard before.
+    due: Moment,
     /// When the store is to tell at once what happens.
     listens_at: Moment,
 }
 
 impl Lock {
-    /// Renews until a `Finish` arrives, and carries that out. `next` is when the first renewal is due.
-    fn keep(mut self, mut next: Moment, mut finishes: Mailbox<Finish>, messages: &MailSender<Message>) {
+    /// Renews until a `Finish` arrives, and carries that out.
+    fn keep(mut self, mut finishes: Mailbox<Finish>, messages: &MailSender<Message>) {
         loop {
-            let wake_at = self.due(next).min(self.listens_at);
+            let wake_at = self.wakes_at();
             match finishes.next(Limit { until: wake_at, cancel: &[self.news_fd()] }) {
                 Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
-                Ok(Arrived::Readable) => continue,
-                Ok(Arrived::Time) if !wake_at.passed() => continue,
-                Ok(Arrived::Time) if !self.due(next).passed() => {
-                    next = self.listened(next);
-                    continue;
+                Ok(Arrived::Readable | Arrived::Time) if !self.renews_at().passed() => self.listen(),
+                Ok(Arrived::Readable | Arrived::Time) | Err(_) => {
+                    let (renewal, rest) = self.renew(Moment::NEVER);
+                    for renewal in [Some(renewal), rest].into_iter().flatten() {
+                        messages.send(Message::Renewal(renewal));
+                    }
                 }
-                Ok(Arrived::Time) | Err(_) => {}
-            }
-            let (renewal, asker);
-            (renewal, next, asker) = self.renew(Moment::NEVER);
-            messages.send(Message::Renewal(renewal));
-            if let Some(asker) = asker {
-                messages.send(Message::Renewal(Renewal::Asked(asker)));
             }
         }
     }
 
-    /// Has the store tell at once what happens, from the moment for that. Returns when to renew, which was `next`.
-    fn listened(&mut self, next: Moment) -> Moment {
+    /// Returns when there is something to do: to renew, or to have the store tell at once what happens.
+    fn wakes_at(&mut self) -> Moment {
+        self.renews_at().min(self.listens_at)
+    }
+
+    /// Has the store tell at once what happens, from the moment for that.
+    fn listen(&mut self) {
         if !self.listens_at.passed() {
-            return next;
+            return;
         }
         self.listens_at = Moment::NEVER;
         let until = Moment::now() + self.server_timeout.min(self.attempt());
-        if self.store.listen(&self.claim, Limit::until(until)) { Moment::now() } else { next }
+        if self.store.listen(&self.claim, Limit::until(until)) {
+            self.due = Moment::now();
+        }
     }
 
     /// Returns when to renew: when it is due, or earlier, if something was heard. After the end of a connection there is a
     /// delay too: a proxy may close each one after one reply.
-    fn due(&mut self, next: Moment) -> Moment {
+    fn renews_at(&mut self) -> Moment {
         self.news = self.news.max(self.store.news());
         let apart = match self.news {
-            News::None => return next,
+            News::None => return self.due,
             News::Disconnected => self.soon(),
             News::Claim => BETWEEN_QUESTIONS,
         };
-        self.asked.map_or(next.min(Moment::now()), |asked| next.min(asked + apart))
+        self.due.min(self.asked.map_or(Moment::now(), |asked| asked + apart))
     }
 
     /// Returns a descriptor that is readable when there may be something to hear that would make a difference.
@@ -295,12 +297,13 @@ impl Lock {
         (self.ttl.get() / 20).min(Duration::from_secs(1))
     }
 
-    /// Renews once, trying no longer than `until`; returns the result, when to renew again, and who asks to give the lock up,
-    /// if that is news.
-    fn renew(&mut self, until: Moment) -> (Renewal, Moment, Option<Box<Told>>) {
+    /// Renews once, trying no longer than `until`; returns the result, and who asks to give the lock up, if that is news.
+    fn renew(&mut self, until: Moment) -> (Renewal, Option<Renewal>) {
         let asked = Moment::now();
         (self.asked, self.news) = (Some(asked), News::None);
-        match self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt()))) {
+        let renewed = self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt())));
+        self.due = asked + apart(&*self.store, &self.claim, self.ttl);
+        match renewed {
             Ok(Renewed::Kept(Kept { until, put_back, asked_by })) => {
                 notify::renewed(self.ttl, until);
                 if put_back {
@@ -314,18 +317,19 @@ impl Lock {
                 if self.listens_at == Moment::NEVER && self.store.watch().may_listen {
                     self.listens_at = asked;
                 }
-                (Renewal::Until(until), asked + apart(&*self.store, &self.claim, self.ttl), news)
+                (Renewal::Until(until), news.map(Renewal::Asked))
             }
             // Never for the holder's own claim; if it were, the lease would be unchanged.
-            Ok(Renewed::Longer(_)) => {
-                (Renewal::Until(self.until), asked + apart(&*self.store, &self.claim, self.ttl), None)
+            Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), None),
+            Ok(Renewed::NotYours(state)) => {
+                self.due = Moment::NEVER;
+                (Renewal::Lost(state), None)
             }
-            Ok(Renewed::NotYours(state)) => (Renewal::Lost(state), Moment::NEVER, None),
             // Retry even after a refusal: a password or a permission may be about to change.
             Err(error) => {
                 notify::error(&error);
-                let soon = jittered(self.soon());
-                (Renewal::Uncertain(error), Moment::now() + soon, None)
+                self.due = Moment::now() + jittered(self.soon());
+                (Renewal::Uncertain(error), None)
             }
         }
     }
