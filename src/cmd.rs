@@ -24,7 +24,9 @@ use crate::report::alarm::Alarm;
 use crate::report::{Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
-use crate::store::{self, Credentials, Durability, Feature, Look, PasswordSource, Store, Target, TlsFiles};
+use crate::store::{
+    self, Credentials, Durability, Feature, Look, PasswordSource, Store, StoreOptions, Target, TlsFiles,
+};
 use crate::wait::Limit;
 use crate::{log, notify, text};
 
@@ -201,7 +203,8 @@ fn open_with_credentials(
     let credentials = Credentials::gather(password.filter(|_| wants_login), &tls)?;
     let target = Target::choose(servers, redis_url.as_deref(), &credentials)?;
     let server = target.to_string();
-    let store = store::open(target, prefix, global.server_timeout, wants.durability);
+    let options = StoreOptions { prefix, timeout: global.server_timeout, durability: wants.durability };
+    let store = store::open(target, options);
     match wants.features().into_iter().find(|(feature, _)| !store.can(*feature)) {
         None => Ok((store, credentials)),
         Some((feature, option)) => {

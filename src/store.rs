@@ -19,7 +19,7 @@ use crate::descriptors::CommandFile;
 use crate::duration::jittered;
 use crate::error::Error;
 use crate::lock::{
-    Asker, Claim, HolderId, Lease, LockName, LockState, Owner, Recorded, Run, StateKind, Terms, Told, Ttl,
+    Asker, Claim, HolderId, Lease, LockName, LockState, Owner, Prefix, Recorded, Run, StateKind, Terms, Told, Ttl,
 };
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
@@ -160,6 +160,16 @@ pub struct Durability {
     pub replicas: u32,
     /// The disk of the server and, of so many replicas, theirs.
     pub on_disk: bool,
+}
+
+/// How a store is used.
+#[derive(Clone)]
+pub struct StoreOptions {
+    pub prefix: Prefix,
+    /// Bound on one connect, on one reply, and on the wait for a file that another process has locked.
+    pub timeout: Duration,
+    /// A grant counts only once it has that.
+    pub durability: Durability,
 }
 
 /// What not every store can.

@@ -23,7 +23,6 @@ mod world;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use directory::Directory;
 
@@ -37,13 +36,13 @@ pub mod parsers {
 }
 
 use super::{
-    AcquireMode, Acquired, Asking, Durability, Feature, Listed, LockStatus, News, Op, Page, Probed, Released, Renewed,
-    Reply, ScanCursor, Store, Watch, poll_pause,
+    AcquireMode, Acquired, Asking, Feature, Listed, LockStatus, News, Op, Page, Probed, Released, Renewed, Reply,
+    ScanCursor, Store, StoreOptions, Watch, poll_pause,
 };
 use crate::clock::{Boot, Moment, wall};
 use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Prefix, Recorded, Token, Ttl};
+use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Recorded, Token, Ttl};
 use crate::wait::{Limit, Woken};
 use crate::{log, text};
 use claim_file::HolderFile;
@@ -57,11 +56,7 @@ use world::{Host, micros_of_wall};
 
 pub struct Local {
     directory: Directory,
-    prefix: Prefix,
-    /// Maximum wait for a record that another process has locked.
-    timeout: Duration,
-    /// A grant counts only once it is on disk.
-    on_disk: bool,
+    options: StoreOptions,
     opened: Option<Opened>,
     /// The record file used last, with its key.
     open: Option<(String, Arc<File>)>,
@@ -84,13 +79,11 @@ struct Opened {
 }
 
 impl Local {
-    pub fn new(directory: Directory, prefix: Prefix, timeout: Duration, durability: Durability) -> Local {
+    pub fn new(directory: Directory, options: StoreOptions) -> Local {
         let look_at = Moment::now();
         Local {
             directory,
-            prefix,
-            timeout,
-            on_disk: durability.on_disk,
+            options,
             opened: None,
             open: None,
             file_lock: FileLock::default(),
@@ -123,10 +116,10 @@ impl Local {
         act: impl FnOnce(&mut Transaction<'_>, &mut Own) -> Result<T, LocalError>,
     ) -> Result<Option<T>, LocalError> {
         self.prepare()?;
-        let Local { opened: Some(opened), open, file_lock, own, timeout, .. } = self else {
+        let Local { opened: Some(opened), open, file_lock, own, options, .. } = self else {
             return Err(LocalError::new(ErrorKind::Internal, "not prepared", ""));
         };
-        let limit = limit.no_later_than(Moment::now() + *timeout);
+        let limit = limit.no_later_than(Moment::now() + options.timeout);
         let Some(file) = locked(opened, open, file_lock, key, make, limit)?.map(Locked) else { return Ok(None) };
         let mut transaction = Transaction::begin(&opened.host, &opened.directory, key, &file, caller)?;
         act(&mut transaction, own).map(Some)
@@ -153,17 +146,17 @@ impl Local {
 
     /// Returns the names of the locks that are listed, sorted.
     fn listed(&mut self, listed: Listed, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-        let prefix = self.prefix.as_str().to_owned();
+        let prefix = self.options.prefix.as_str().to_owned();
         let now = micros_of_wall();
         let names = self.prepare().and_then(|()| {
-            let Local { opened: Some(Opened { directory, host }), file_lock, timeout, .. } = self else {
+            let Local { opened: Some(Opened { directory, host }), file_lock, options, .. } = self else {
                 return Ok(Vec::new());
             };
             let has_runs = |state: &State| state.has_runs() && state.runs_until > now;
             let is_held = |state: &State| !state.lock.holders.is_empty();
             let mut names = Vec::new();
             for path in directory.files()?.into_iter().filter(|path| directory.is_record(path)) {
-                let limit = limit.no_later_than(Moment::now() + *timeout);
+                let limit = limit.no_later_than(Moment::now() + options.timeout);
                 let key = match (listed_state(directory, host, &path, file_lock, limit)?, listed) {
                     (Ok(state), Listed::Histories) => state.filter(has_runs),
                     (Ok(state), Listed::Locks) => state.filter(|state| is_held(state) || has_runs(state)),
@@ -188,7 +181,7 @@ impl Local {
 
     fn extend(&mut self, claim: &Claim, ttl: Ttl, unbound: bool, limit: Limit<'_>) -> Result<Renewed, Error> {
         let asked = Moment::now();
-        let key = self.prefix.key(&claim.name);
+        let key = self.options.prefix.key(&claim.name);
         let renewed = self.transaction((&key, false), Some(&claim.token), limit, |transaction, _| {
             transaction.extend(claim, ttl, asked, unbound)
         });
@@ -282,7 +275,7 @@ impl Local {
     fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
         // Read before the request: the lease in the record starts later.
         let attempt = Attempt { ttl, mode, asked: Moment::now() };
-        let (key, token) = (self.prefix.key(&claim.name), claim.token.clone());
+        let (key, token) = (self.options.prefix.key(&claim.name), claim.token.clone());
         let acquired = self.transaction((&key, true), Some(&token), limit, |transaction, own| {
             transaction.acquire(claim, &attempt, own)
         });
@@ -294,7 +287,7 @@ impl Local {
             Acquired::Granted(_) => {
                 self.former = self.own.waiting.take();
                 self.former.iter().for_each(Watcher::leave);
-                if self.on_disk {
+                if self.options.durability.on_disk {
                     self.make_durable(claim, limit)?;
                 }
             }
@@ -344,26 +337,26 @@ impl Local {
     }
 
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
-        let key = self.prefix.key(&claim.name);
+        let key = self.options.prefix.key(&claim.name);
         self.give_up(&key, claim, limit).map_err(|fault| self.error("release", Some(&claim.name), fault))
     }
 
     fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
-        let key = self.prefix.key(name);
+        let key = self.options.prefix.key(name);
         let taken = self.transaction((&key, false), None, limit, |transaction, _| transaction.break_lock(id));
         let taken = taken.map_err(|fault| self.error("break", Some(name), fault))?;
         Ok(taken.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
 
     fn ask(&mut self, name: &LockName, asker: &Asker, asking: Asking, limit: Limit<'_>) -> Result<(), Error> {
-        let key = self.prefix.key(name);
+        let key = self.options.prefix.key(name);
         // Without a file, there is no holder either.
         let asked = self.transaction((&key, false), None, limit, |transaction, _| transaction.ask(asker, asking));
         asked.map(drop).map_err(|fault| self.error("ask for", Some(name), fault))
     }
 
     fn look_at(&mut self, name: &LockName, limit: Limit<'_>) -> Result<LockStatus, Error> {
-        let key = self.prefix.key(name);
+        let key = self.options.prefix.key(name);
         let status = self.transaction((&key, false), None, limit, |transaction, _| transaction.status());
         let status = status.map_err(|fault| self.error("inspect", Some(name), fault))?;
         let nothing = || LockStatus {
@@ -376,7 +369,7 @@ impl Local {
     }
 
     fn history(&mut self, name: &LockName, limit: Limit<'_>) -> Result<Recorded, Error> {
-        let key = self.prefix.key(name);
+        let key = self.options.prefix.key(name);
         let history = self.transaction((&key, false), None, limit, |transaction, _| Ok(transaction.recorded()));
         let history = history.map_err(|fault| self.error("read the history of", Some(name), fault))?;
         Ok(history.unwrap_or_else(|| Recorded::none(wall())))
@@ -456,10 +449,11 @@ impl Store for Local {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::lock::{Fence, Lease, Owner, Token};
+    use crate::lock::{Fence, Lease, Owner, Prefix, Token};
+    use crate::store::Durability;
 
     #[test]
     fn after_the_last_fence_the_clock_gives_the_next() {
@@ -475,7 +469,8 @@ mod tests {
         std::fs::write(directory.file(&key, Part::Record), written).unwrap();
         let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
         let mut claim = Claim::of(name, Token::mint(&owner, None, SystemTime::UNIX_EPOCH).unwrap());
-        let mut local = Local::new(at, prefix, Duration::from_secs(60), Durability::default());
+        let options = StoreOptions { prefix, timeout: Duration::from_secs(60), durability: Durability::default() };
+        let mut local = Local::new(at, options);
         let limit = Limit::until(Moment::now() + Duration::from_secs(60));
         let acquired =
             local.acquire(&mut claim, Ttl::at_least(Duration::from_secs(60)), AcquireMode::Once, limit).unwrap();

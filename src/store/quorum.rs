@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use super::redis::endpoint::Endpoint;
 use super::{
-    AcquireMode, Acquired, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed, QueuePlace, Released,
-    Renewed, Reply, ScanCursor, Store, Watch,
+    AcquireMode, Acquired, Durability, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed, QueuePlace,
+    Released, Renewed, Reply, ScanCursor, Store, StoreOptions, Watch,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Prefix, StateKind, Token, Ttl};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, StateKind, Token, Ttl};
 use crate::wait::{Limit, Woken};
 use contention::Contention;
 use fanout::{Fanout, Stragglers};
@@ -34,8 +34,7 @@ use tally::{Votes, is_granted, is_not_yours, is_raised, verdict};
 
 pub struct Quorum {
     endpoints: Vec<Endpoint>,
-    prefix: Prefix,
-    timeout: Duration,
+    options: StoreOptions,
     /// Started for the first request.
     fanout: Option<Fanout>,
     ballot: Option<Ballot>,
@@ -51,14 +50,16 @@ struct Ballot {
 }
 
 impl Quorum {
-    pub fn new(endpoints: Vec<Endpoint>, prefix: Prefix, timeout: Duration) -> Quorum {
-        Quorum { endpoints, prefix, timeout, fanout: None, ballot: None, contention: Contention::new() }
+    pub fn new(endpoints: Vec<Endpoint>, options: StoreOptions) -> Quorum {
+        // None of the servers has a grant that counts.
+        let options = StoreOptions { durability: Durability::default(), ..options };
+        Quorum { endpoints, options, fanout: None, ballot: None, contention: Contention::new() }
     }
 
     fn fanout(&mut self) -> Result<&mut Fanout, Error> {
         let fanout = match self.fanout.take() {
             Some(fanout) => fanout,
-            None => Fanout::start(&self.endpoints, &self.prefix, self.timeout).map_err(|error| unable(&error))?,
+            None => Fanout::start(&self.endpoints, &self.options).map_err(|error| unable(&error))?,
         };
         Ok(self.fanout.insert(fanout))
     }
@@ -283,7 +284,7 @@ impl Quorum {
 
     /// Sends the undo of a ballot's votes, and waits for no reply.
     fn give_up(&mut self, claim: &Claim, nodes: impl Fn(usize) -> bool) {
-        let until = Moment::now() + self.timeout;
+        let until = Moment::now() + self.options.timeout;
         if let Some(fanout) = &mut self.fanout {
             fanout.close();
             fanout.put(&Request::Undo(claim.clone()), until, nodes);
@@ -319,7 +320,7 @@ impl Quorum {
         _mode: AcquireMode,
         limit: Limit<'_>,
     ) -> Result<Acquired, Error> {
-        let give_up = limit.no_later_than(Moment::now() + self.timeout);
+        let give_up = limit.no_later_than(Moment::now() + self.options.timeout);
         let mut before = None;
         loop {
             let began = Moment::now();
@@ -488,7 +489,7 @@ impl Store for Quorum {
     }
 
     fn probe(&mut self, _limit: Limit<'_>) -> Result<Probed, Error> {
-        Ok(check::probe(&self.endpoints, &self.prefix, self.timeout))
+        Ok(check::probe(&self.endpoints, &self.options))
     }
 
     fn news(&mut self) -> News {

@@ -38,12 +38,12 @@ mod voting;
 use std::time::Duration;
 
 use super::{
-    AcquireMode, Acquired, Asking, Durability, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed,
-    Released, Renewed, Reply, ScanCursor, Store, Watch, poll_pause,
+    AcquireMode, Acquired, Asking, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed, Released, Renewed,
+    Reply, ScanCursor, Store, StoreOptions, Watch, poll_pause,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, LockName, LockState, Prefix, StateKind, Token, Ttl, Upkeep};
+use crate::lock::{Claim, HolderId, LockName, LockState, StateKind, Token, Ttl, Upkeep};
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
@@ -56,7 +56,7 @@ use topology::Topology;
 
 pub struct Server {
     client: Client,
-    prefix: Prefix,
+    options: StoreOptions,
     means: Means,
     /// The place in the queue, while nxlock waits for a lock.
     entry: Option<QueueEntry>,
@@ -66,7 +66,6 @@ pub struct Server {
     look_at: Moment,
     /// Duration of the last request for a lock: how long nxlock needs to claim one.
     round_trip: Duration,
-    durability: Durability,
     /// The token whose grant may have no fence yet.
     unfenced: Option<Token>,
     /// The last reply about a lock came from a node that is only importing its slot.
@@ -76,17 +75,16 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(topology: impl Into<Topology>, prefix: Prefix, timeout: Duration, durability: Durability) -> Server {
-        let client = Client::new(topology.into(), timeout);
+    pub fn new(topology: impl Into<Topology>, options: StoreOptions) -> Server {
+        let client = Client::new(topology.into(), options.timeout);
         Server {
             client,
-            prefix,
+            options,
             means: Means::Unknown,
             entry: None,
             first_ticket: String::new(),
             look_at: Moment::now(),
             round_trip: Duration::ZERO,
-            durability,
             unfenced: None,
             is_imported: false,
             listening: Listening::Untried,
@@ -95,7 +93,7 @@ impl Server {
 
     fn turn_to(&mut self, operation: &Operation<'_>) {
         if let Some(name) = operation.name {
-            self.client.turn_to(&self.prefix.key(name));
+            self.client.turn_to(&self.options.prefix.key(name));
         }
     }
 
@@ -104,7 +102,7 @@ impl Server {
     }
 
     fn key(&self, operation: &Operation<'_>) -> String {
-        operation.name.map(|name| self.prefix.key(name)).unwrap_or_default()
+        operation.name.map(|name| self.options.prefix.key(name)).unwrap_or_default()
     }
 
     /// Returns the state in an answer.
@@ -276,7 +274,7 @@ impl Server {
     pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_in_doubt = self.client.is_in_doubt();
         if is_in_doubt {
-            let key = self.prefix.key(&claim.name);
+            let key = self.options.prefix.key(&claim.name);
             let mut undo = vec![Request::release(claim).command(&key, self.means.verb())];
             if self.client.is_of_a_cluster() {
                 undo.extend(moving::release_there(&key, &claim.token));

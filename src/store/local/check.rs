@@ -8,7 +8,6 @@ use super::directory::{OpenDirectory, Part};
 use super::fault::LocalError;
 use super::{Local, filesystem};
 use crate::clock::{Boot, Moment};
-use crate::store::Durability;
 use crate::store::probe::{Finding, finely, scratch_name, try_lock};
 use crate::text;
 use crate::wait::Limit;
@@ -45,12 +44,12 @@ fn owner_and_mode(directory: &OpenDirectory) -> Result<Finding, LocalError> {
 
 /// Tries a lock with a record of its own: written, waited for and removed.
 fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
-    let (timeout, prefix) = (local.timeout, local.prefix.clone());
-    let mut other = Local::new(local.directory.clone(), prefix.clone(), timeout, Durability::default());
-    let limit = || Limit::until(Moment::now() + timeout.max(Duration::from_millis(100)));
+    let options = local.options.clone();
+    let mut other = Local::new(local.directory.clone(), options.clone());
+    let limit = || Limit::until(Moment::now() + options.timeout.max(Duration::from_millis(100)));
     let trial = scratch_name().and_then(|name| {
         let trial = try_lock([&mut *local, &mut other], &name, limit, true);
-        let key = prefix.key(&name);
+        let key = options.prefix.key(&name);
         for part in Part::ALL {
             // If this fails, a sweep removes the file after a day.
             let _ = fs::remove_file(directory.file(&key, part));

@@ -1,21 +1,18 @@
 //! Checks whether several servers are fit to vote on locks: each is probed as if it were alone. Obstacles on a minority
 //! are warnings, since they prevent no lock.
 
-use std::time::Duration;
-
-use super::{Endpoint, Limit, Moment, Prefix, Store};
-use crate::store::Durability;
+use super::{Endpoint, Limit, Moment, Store};
+use crate::store::StoreOptions;
 use crate::store::probe::{Finding, Probed, ProbedServer, Verdict};
 use crate::store::redis::Server;
 use crate::store::redis::distinct::Distinct;
 
-pub fn probe(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> Probed {
+pub fn probe(endpoints: &[Endpoint], options: &StoreOptions) -> Probed {
     let mut servers: Vec<ProbedServer> = Vec::with_capacity(endpoints.len());
     let distinct = Distinct::default();
     for endpoint in endpoints {
-        let mut server =
-            Server::new(endpoint.clone(), prefix.clone(), timeout, Durability::default()).with_distinct(&distinct);
-        match server.probe(Limit::until(Moment::now() + timeout)) {
+        let mut server = Server::new(endpoint.clone(), options.clone()).with_distinct(&distinct);
+        match server.probe(Limit::until(Moment::now() + options.timeout)) {
             Ok(probed) => servers.extend(probed.servers),
             Err(error) => {
                 let findings = vec![Finding::of_error("server", &error)];

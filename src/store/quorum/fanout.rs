@@ -11,12 +11,11 @@ use std::time::Duration;
 use super::node::{self, Answer, Job, Reply, Request};
 use super::tally::Votes;
 use crate::clock::Moment;
-use crate::lock::Prefix;
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::redis::Server;
 use crate::store::redis::distinct::Distinct;
 use crate::store::redis::endpoint::Endpoint;
-use crate::store::{Durability, News};
+use crate::store::{News, StoreOptions};
 use crate::wait::Limit;
 
 pub struct Fanout {
@@ -69,15 +68,14 @@ impl Fanout {
     ///
     /// # Errors
     /// If there are too few threads or descriptors.
-    pub fn start(endpoints: &[Endpoint], prefix: &Prefix, timeout: Duration) -> io::Result<Fanout> {
+    pub fn start(endpoints: &[Endpoint], options: &StoreOptions) -> io::Result<Fanout> {
         let (replies, answers) = Mailbox::open()?;
         let (open, end) = UnixStream::pair()?;
         let closed = Arc::new(AtomicU64::new(0));
         let distinct = Distinct::default();
         let now = Moment::now();
         let start = |(at, endpoint): (usize, &Endpoint)| {
-            let server =
-                Server::new(endpoint.clone(), prefix.clone(), timeout, Durability::default()).with_distinct(&distinct);
+            let server = Server::new(endpoint.clone(), options.clone()).with_distinct(&distinct);
             let jobs = node::start(at, server, end.try_clone()?, Arc::clone(&closed), answers.another()?)?;
             Ok(Member { jobs, unanswered: 0, asked: now, took: Duration::ZERO, late_since: None })
         };

@@ -94,13 +94,13 @@ fn patiently(server: &Server) -> Limit<'static> {
 fn look_into(server: &mut Server, findings: &mut Vec<Finding>) -> Option<Info> {
     match info(server) {
         Ok((info, saving)) => {
-            findings.extend([info.version(), info.role(server.durability.replicas)]);
+            findings.extend([info.version(), info.role(server.options.durability.replicas)]);
             if server.client.topology().is_named() {
                 findings.push(info.failover());
             }
             findings.extend([
                 info.persistence(&saving),
-                info.durability(server.durability.on_disk, &saving),
+                info.durability(server.options.durability.on_disk, &saving),
                 info.memory(),
             ]);
             return Some(info);
@@ -220,7 +220,7 @@ fn time(answer: &Value) -> Option<SystemTime> {
 
 fn find_out(server: &mut Server, name: &LockName) -> Result<Rights, Error> {
     let limit = patiently(server);
-    let prefix = server.prefix.clone();
+    let prefix = server.options.prefix.clone();
     acl::find_out(&mut server.client, &prefix, name, limit).map_err(|fault| server.unanswered(&CHECK, fault))
 }
 
@@ -254,7 +254,7 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
 
 /// Reports whether a holder is told at once of changes of its lock: asks for that on a connection of its own.
 fn holders(server: &Server, name: &LockName, rights: &Rights) -> Finding {
-    let pushes = Pushes::new(server.prefix.key(name), String::new(), false);
+    let pushes = Pushes::new(server.options.prefix.key(name), String::new(), false);
     let limit = patiently(server);
     let told = Client::new(server.client.topology().clone(), server.client.timeout).meet_and_ask_for(pushes, limit);
     if told.is_ok_and(|told| told.changes) {
@@ -282,7 +282,7 @@ fn acl(server: &Server, rules: &[String]) -> String {
 /// Tries a lock, by the same code as every verb.
 fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut Vec<Finding>) {
     let timeout = server.client.timeout;
-    let mut other = Server::new(server.client.topology().clone(), server.prefix.clone(), timeout, server.durability);
+    let mut other = Server::new(server.client.topology().clone(), server.options.clone());
     let limit = || Limit::until(Moment::now() + timeout);
     let may_look = !rights.look.iter().any(|rule| rule == "+type");
     let trial = try_lock([&mut *server, &mut other], name, limit, may_look);
@@ -309,7 +309,7 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
 /// Deletes the scratch lock's fence, which would otherwise expire in a day.
 fn forget(server: &mut Server, name: &LockName) {
     let mut delete = cmd("DEL");
-    delete.arg(companion_key(&server.prefix.key(name), "fence"));
+    delete.arg(companion_key(&server.options.prefix.key(name), "fence"));
     let limit = patiently(server);
     let _ = server.client.ask(&delete, limit);
 }

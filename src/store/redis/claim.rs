@@ -132,7 +132,7 @@ impl Server {
         self.turn_to(operation);
         let node = self.client.reach(limit).map_err(|fault| self.unanswered(operation, fault))?;
         let entry = self.entry.get_or_insert_with(|| {
-            QueueEntry::new(channel_of(&self.prefix, claim), std::mem::take(&mut self.first_ticket))
+            QueueEntry::new(channel_of(&self.options.prefix, claim), std::mem::take(&mut self.first_ticket))
         });
         // Until this returns, nxlock cannot claim a lock that is reserved for it.
         let patience = (self.client.timeout / 4).max(self.round_trip * 8);

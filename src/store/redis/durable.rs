@@ -32,7 +32,7 @@ impl Server {
         ttl: Ttl,
         limit: Limit<'_>,
     ) -> Result<(), Error> {
-        if self.durability == Durability::default() {
+        if self.options.durability == Durability::default() {
             return Ok(());
         }
         let asked = Moment::now();
@@ -40,12 +40,12 @@ impl Server {
         // The reply must come before its time-out.
         let patience = (self.client.timeout * 3 / 4).min(ttl.get() * 2 / 5).max(Duration::from_millis(1));
         // On the connection of the grant: each waits for the writes of its own connection.
-        let command = question(self.durability, patience);
+        let command = question(self.options.durability, patience);
         let answer = self.client.ask_on(&[command], limit).map_err(|fault| self.unanswered(operation, fault))?;
-        let copies = answer.first().ok_or(Unexpected::Shape).and_then(|reply| copies(self.durability, reply));
+        let copies = answer.first().ok_or(Unexpected::Shape).and_then(|reply| copies(self.options.durability, reply));
         let error = match copies {
             Err(unexpected) => self.not_durable(operation, unexpected),
-            Ok(copies) => match lacking(self.durability, &copies, asked.elapsed()) {
+            Ok(copies) => match lacking(self.options.durability, &copies, asked.elapsed()) {
                 None => return Ok(()),
                 Some((cause, hint)) => {
                     let action = operation.action(&self.client);
@@ -62,7 +62,7 @@ impl Server {
     /// Returns the error for a server that cannot tell.
     fn not_durable(&self, operation: &Operation<'_>, unexpected: Unexpected) -> Error {
         let known = match &unexpected {
-            Unexpected::Error { text, .. } if !self.durability.on_disk => Err(text),
+            Unexpected::Error { text, .. } if !self.options.durability.on_disk => Err(text),
             Unexpected::Error { text, .. } if text.raw().contains("unknown command") => {
                 Ok(("the server cannot tell when a lock is on disk (WAITAOF)", NEWER))
             }

@@ -104,7 +104,7 @@ impl Server {
             return Ok(());
         };
         let mut request = cmd("SCAN");
-        request.arg(cursor).arg("MATCH").arg(what.pattern(self.prefix.as_str())).arg("COUNT").arg(SCANNED);
+        request.arg(cursor).arg("MATCH").arg(what.pattern(self.options.prefix.as_str())).arg("COUNT").arg(SCANNED);
         self.turn_to_shard(scan.shards.last());
         let is_first = cursor == "0";
         let reply = self.client.ask(&request, limit).map_err(|fault| self.unanswered(&LIST, fault))?;
@@ -138,7 +138,7 @@ impl Server {
                 hint: "check that it is a Redis server".into(),
             });
         }
-        let prefix = self.prefix.as_str();
+        let prefix = self.options.prefix.as_str();
         scan.names.extend(keys.iter().filter_map(reply::text).filter_map(|key| what.name(prefix, key.into_raw())));
         scan.cursor = Some(next).filter(|next| next != "0");
         Ok(())
@@ -147,7 +147,7 @@ impl Server {
     fn look_at_several(&mut self, scan: &mut ScanCursor, limit: Limit<'_>) -> Result<Page, Error> {
         let first = scan.names.len().saturating_sub(TOGETHER);
         let (verb, request) = (self.means.verb_of_reads(), Request::status(WAITERS));
-        let asked = scan.names[first..].iter().map(|name| request.command(&self.prefix.key(name), verb));
+        let asked = scan.names[first..].iter().map(|name| request.command(&self.options.prefix.key(name), verb));
         let asked: Vec<Cmd> = asked.collect();
         self.turn_to_shard(scan.shards.last());
         let mut replies = self.client.ask_here(&asked, limit).map_err(|fault| self.unanswered(&LIST, fault))?;

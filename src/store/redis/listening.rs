@@ -44,7 +44,7 @@ impl Server {
         if !self.listening.may_be_tried() {
             return false;
         }
-        let key = self.prefix.key(&claim.name);
+        let key = self.options.prefix.key(&claim.name);
         let channel = match claim.token.id() {
             Some(id) if claim.token.is_share() || self.hears_askers(claim) => holder_channel(&key, &id),
             _ => String::new(),

@@ -62,7 +62,7 @@ impl Server {
 
     /// Returns the error for a record that this version cannot read, which may be a newer one's.
     pub(super) fn unreadable(&self, operation: &Operation<'_>) -> Error {
-        let key = operation.name.map(|name| companion_key(&self.prefix.key(name), RUNS)).unwrap_or_default();
+        let key = operation.name.map(|name| companion_key(&self.options.prefix.key(name), RUNS)).unwrap_or_default();
         Error {
             kind: ErrorKind::Damaged,
             action: operation.action(&self.client),
