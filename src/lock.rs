@@ -226,9 +226,9 @@ impl Claim {
         Claim { name, token, owner_pid, at_least, beside_setnx: None, recording: None, enclosing: Vec::new() }
     }
 
-    /// Returns the text that tells who has the claim: the token, or the record beside a bare number.
-    pub fn record(&self) -> &str {
-        self.beside_setnx.as_ref().map_or(self.token.as_str(), |beside| &beside.record)
+    /// Returns the token that says who has the claim: its own, or the one beside a bare number.
+    pub fn identity(&self) -> &str {
+        self.beside_setnx.as_ref().map_or(self.token.as_str(), |beside| &beside.identity)
     }
 
     /// Notes how the run under it ended, to be recorded with its release, if it is recorded.
@@ -238,9 +238,9 @@ impl Claim {
         }
     }
 
-    /// Returns whether its holder may be asked to give up, as its token says or the record beside that.
+    /// Returns whether its holder may be asked to give up, as its token says or the one beside that.
     pub fn may_be_asked(&self) -> bool {
-        Token::read(self.record().as_bytes()).is_some_and(|told| told.terms.may_be_asked())
+        Token::read(self.identity().as_bytes()).is_some_and(|told| told.terms.may_be_asked())
     }
 
     /// Returns whether a run that the claimant is part of has this token.

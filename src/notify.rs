@@ -103,7 +103,7 @@ pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<()
         writer,
         lock: lock.clone(),
         id: claim.token.id(),
-        known_as: Token::read(claim.record().as_bytes()).and_then(|told| told.owner.known_as),
+        known_as: Token::read(claim.identity().as_bytes()).and_then(|told| told.owner.known_as),
         fence: None,
         began: now,
         granted: now,

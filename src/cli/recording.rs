@@ -38,6 +38,6 @@ impl RecordingArgs {
     pub fn recording(&self, claim: &Claim) -> Option<Recording> {
         self.record
             .or(self.unless_done.map(|_| RunCount::USUAL))
-            .map(|kept| Recording::new(claim.record(), kept, self.unless_done))
+            .map(|kept| Recording::new(claim.identity(), kept, self.unless_done))
     }
 }

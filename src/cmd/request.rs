@@ -105,8 +105,8 @@ impl<'a> Request<'a> {
         let (reason, now) = (self.wait_args.reason.as_deref(), wall());
         let (token, beside_setnx) = if self.setnx.setnx_compat {
             let token = Token::mint_number()?;
-            let record = token.record(self.terms, &owner, reason, now);
-            (token, Some(BesideSetnx { margin: self.setnx.setnx_margin, record }))
+            let identity = token.identity(self.terms, &owner, reason, now);
+            (token, Some(BesideSetnx { margin: self.setnx.setnx_margin, identity }))
         } else {
             (Token::mint_for(self.terms, &owner, reason, now)?, None)
         };

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// The token of a claim: proves it, and says its terms.
+/// A token: proves who holds the lock or waits for it, and says on which terms.
 pub trait Claimant: Clone + Debug + Ord + Hash {
     /// By which others know a holder.
     type Id: Clone + Debug + Ord + Hash;
@@ -103,7 +103,7 @@ pub enum Word {
     Granted,
     /// Something has changed: it should ask again.
     Look,
-    /// It should ask again at this time, in ms, or if it hears sooner.
+    /// It should ask again soon, and no later than at this time, in ms: the lock that it waits for may end.
     LookAt(u64),
     /// It was dismissed: it should ask by whom.
     Superseded,
@@ -261,7 +261,7 @@ pub enum Op<'a, T: Claimant> {
     },
 }
 
-/// A request for the lock: the first, a heartbeat, a poll, a claim and a retry are the same.
+/// A request for the lock: the first, a heartbeat, a poll, a retry, and that which claims a reservation are the same.
 #[derive(Clone, Debug)]
 pub struct Request<'a, T> {
     pub token: &'a T,
@@ -923,7 +923,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let needs_ticket = ticket == 0 && (mode == Mode::Queue || token.supersedes());
         let ticket = if needs_ticket { self.next_ticket(token) } else { ticket };
         let (mut place, mut hears) = (0, false);
-        // A claim that may not queue comes in if nobody alive waits before it.
+        // One that may not queue comes in only if nobody alive waits before it: the dead go first, and the living come in.
         if mode == Mode::Once && !self.is_next(token) && self.fits(0) {
             self.serve(ttl);
         }

@@ -33,6 +33,6 @@ impl Legacy {
 pub struct BesideSetnx {
     /// How long a lock of theirs must have been stale to be taken over.
     pub margin: Duration,
-    /// The owner, for people: the token has no room for it.
-    pub record: String,
+    /// A token that says what the number cannot.
+    pub identity: String,
 }

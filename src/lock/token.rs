@@ -6,7 +6,7 @@
 //! if that waiter also asks a holder that says so to give up; `:first` if it waits ahead of those that do not; `:noask` if its holder cannot be asked; `:lease` if no
 //! process renews the lock; `:as=NAME` if its owner is known to people by another name than user and host. The random part
 //! and the terms before that decide; the rest is for people. On a key shared with old
-//! `SETNX` clients the value is a bare number, and a record in the same format, with the number as its random part, is
+//! `SETNX` clients the value is a bare number, and its *identity*, a token with the number as its random part, is
 //! stored beside it.
 
 use super::{SHARED_VALUE, Sharing};
@@ -197,8 +197,8 @@ impl Token {
         Token::is_number(self.0.as_bytes())
     }
 
-    /// Returns the record to store beside a bare number, with what the number cannot say.
-    pub fn record(&self, terms: Terms, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
+    /// Returns the token to store beside a bare number, with what the number cannot say.
+    pub fn identity(&self, terms: Terms, owner: &Owner, reason: Option<&str>, now: SystemTime) -> String {
         written(&self.0, owner, reason, now, terms)
     }
 
@@ -231,8 +231,8 @@ impl Token {
         Fields::of(self.0.as_bytes()).map(|fields| fields.terms)
     }
 
-    /// Returns the beginning of this token's record, which no other record shares.
-    pub fn record_begin(&self) -> String {
+    /// Returns the beginning of this number's identity, which no other identity shares.
+    pub fn identity_begin(&self) -> String {
         format!("{VERSION}:{}:", self.0)
     }
 
@@ -554,16 +554,17 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_in_the_far_future_for_any_parser_and_its_record_tells_the_rest() {
+    fn a_bare_number_is_in_the_far_future_for_any_parser_and_its_identity_tells_the_rest() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_000_000_123);
         for _ in 0..1000 {
             let token = Token::mint_number().unwrap();
             let number: i64 = token.as_str().parse().unwrap();
             assert_eq!(token.as_str().len(), 19);
             assert!(token.is_beside_setnx() && number / 1000 > 100 * 1_795_000_000, "{number}");
-            let record = token.record(Terms::exclusive(Upkeep::Renewed), &owner("al:ice", "web@3"), Some("why"), now);
-            assert!(record.starts_with(&token.record_begin()));
-            let told = Token::read(record.as_bytes()).unwrap();
+            let identity =
+                token.identity(Terms::exclusive(Upkeep::Renewed), &owner("al:ice", "web@3"), Some("why"), now);
+            assert!(identity.starts_with(&token.identity_begin()));
+            let told = Token::read(identity.as_bytes()).unwrap();
             assert_eq!(told.owner, owner("al:ice", "web@3"));
             assert_eq!((told.id.as_str(), told.reason.as_ref().map(Tainted::raw)), (&token.as_str()[..8], Some("why")));
             assert_eq!(HolderId::from_str(told.id.as_str()), Ok(told.id));
@@ -583,8 +584,9 @@ mod tests {
                 assert_eq!((&told.owner, told.terms), (&owner, terms), "{name}");
                 assert_eq!(told.reason.unwrap().raw(), ":as=y");
             }
-            let record = Token::mint_number().unwrap().record(Terms::exclusive(Upkeep::Renewed), &owner, None, born);
-            assert_eq!(Token::read(record.as_bytes()).unwrap().owner, owner);
+            let identity =
+                Token::mint_number().unwrap().identity(Terms::exclusive(Upkeep::Renewed), &owner, None, born);
+            assert_eq!(Token::read(identity.as_bytes()).unwrap().owner, owner);
         }
         for bad in ["", "a\nb", &"x".repeat(65)] {
             assert!(KnownAs::from_str(bad).is_err(), "{bad:?}");

@@ -47,7 +47,7 @@ impl Scene {
         let (ttl_ms, record) = (ttl_ms.to_string(), format!("nx1:{token}:"));
         let mut more = vec![("ttl", &ttl_ms[..])];
         if is_beside_setnx(token) {
-            more.extend([("margin", "5000"), ("record", &record)]);
+            more.extend([("margin", "5000"), ("identity", &record)]);
         }
         acquire(&mut self.connection, token, "once", &more).unwrap()
     }

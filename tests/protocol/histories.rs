@@ -708,7 +708,7 @@ impl Scene {
             fields.push(("unless", recording.unless_done.map(known).unwrap_or_default()));
         }
         if let Some(margin) = margin {
-            fields.extend([("margin", margin.to_string()), ("record", who(&token))]);
+            fields.extend([("margin", margin.to_string()), ("identity", who(&token))]);
         }
         let (enclosing, token) = (&enclosing[..], &token);
         let request = Request { token, ttl, mode, lease, grace, channel, ticket, enclosing, record, margin };
@@ -764,7 +764,7 @@ impl Scene {
         let how = if prolongs { "prolong" } else { "set" };
         let mut fields = vec![("token", text(&token)), ("ttl", ttl.to_string()), ("how", how.into())];
         if beside_setnx {
-            fields.push(("record", who(&token)));
+            fields.push(("identity", who(&token)));
         }
         self.executes(&Op::Renew(Renewal { token: &token, ttl, prolongs, beside_setnx }), "renew", &fields).map(drop)
     }
@@ -945,7 +945,7 @@ const FAULTS: [(&str, &str, &str); 63] = [
     ("readers pass a writer", "(arg.mode == 'plain' or is_next())", "(n == 0 or is_next())"),
     ("one that does not queue passes the queue", "fits(n) and (arg.mode == 'plain' or is_next())", "fits(n)"),
     // Going first.
-    ("nobody goes first", "string.find(says, ':first:', 1, true) and FIRST", "false and FIRST"),
+    ("nobody goes first", "string.find(says, ':first:', 1, true) and AHEAD", "false and AHEAD"),
     (
         "a reason makes one go first",
         "'^nx1:[^:]*:[^:]*:[^:]*:[^:]*:[^:]*(:.*)$'",
@@ -953,7 +953,7 @@ const FAULTS: [(&str, &str, &str); 63] = [
     ),
     (
         "one that goes first is behind the others of its kind by chance",
-        "local last = first() and (class > 0",
+        "local last = first() and (ahead > 0",
         "local last = first() and (false",
     ),
     ("one that goes first passes another that does", "tonumber(redis.call('ZSCORE', Q, first())) > 0", "true"),

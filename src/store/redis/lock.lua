@@ -6,13 +6,14 @@
 --      terms    hash    token -> slot|fence|us of the grant|r    slot '-' = none, r = reserved, not claimed yet
 --                       all -> map|limits    which slots are taken, '1' or '0' each; limit:count of those that have one
 --                       asked:ID -> who asks the share known as ID to give up
---      queue    zset    token -> ticket of a waiter; FIRST less for one that waits ahead of the others
---      waiters  hash    token -> 1|end of its lease in ms|grace|channel    ('' = it polls)
+--      queue    zset    token -> ticket of a waiter; AHEAD less for one that waits ahead of the others (--first)
+--      waiters  hash    token -> 1|end of its lease in ms|grace|channel    its entry; channel '' = it polls
 --                       in a cluster, `@` and the id of the node at which it subscribed follow the grace; if the
---                       token is a bare number, a line that says who waits follows the channel
+--                       token is a bare number, a line with its identity follows the channel
 --                       reserved -> the token for which the lock was last reserved; counts while lock == it
 --                       asked -> ID of a holder and, after a space, who asks it to give up; counts while ID holds alone
---                       owner -> end in ms|number|record of the holder beside SETNX clients; 0 before it claims
+--                       owner -> end in ms|number|identity of the last holder beside SETNX clients; end 0 until it has
+--                       claimed its reservation. A number says nothing: its identity is a token that says who has it
 --      newest   hash    newest, dismissed -> ticket|token; and of those dismissed that have not left: token -> by whom
 --      runs     hash    see "Records of runs"
 --      newest only if the token supersedes, and runs, the last, if the run is recorded. RENEW may go without the queue
@@ -20,15 +21,15 @@
 --      script does nothing: it is loaded.
 -- ARGV operation, field, value, field, value ...
 --      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, cluster, enclosing; margin and
---               record beside SETNX clients; who, kept, most, waited, unless of a run
+--               identity beside SETNX clients; who, kept, most, waited, unless of a run
 --      release  token, tell; who, kept, most, waited, granted, fence, how of a run
 --      record   the same, and releases nothing
---      renew    token, ttl, how (set; prolong: never nearer than it is), record     ask  id, by, back
+--      renew    token, ttl, how (set; prolong: never nearer than it is), identity     ask  id, by, back
 --      raise    token, fence, ttl          inspect  id, most; who and runs, to see so many          history  who
 -- RETURNS field, value, field, value ...: `verdict` and what belongs to it; all are strings, but queue and shares
 --
--- Words on a waiter's channel: g "yours, claim it", n "ask again", e and a time in ms "ask again soon, and at the latest
--- then", s "superseded", t "a test, ignore it"
+-- Words on a waiter's channel: g "yours, claim it", n "ask again", e and a time in ms "ask again soon, and no later than
+-- then: the lock that you wait for may end", s "superseded", t "a test, ignore it"
 -- On a holder's, which is the key, ':holder:' and its ID: a "somebody asks you to give up", b "somebody has released it".
 -- Either is also found by its next renewal.
 --
@@ -44,12 +45,12 @@ if not K then return 'loaded' end
 local operation, arg = ARGV[1], {}
 for i = 2, #ARGV, 2 do arg[ARGV[i]] = ARGV[i + 1] end
 local token, ttl = arg.token or '', tonumber(arg.ttl)
--- What the token says behind its reason; beside SETNX clients, its record.
-local says = string.match((arg.record or token) .. ':', '^nx1:[^:]*:[^:]*:[^:]*:[^:]*:[^:]*(:.*)$') or ''
+-- What the token says behind its reason; beside SETNX clients, its identity.
+local says = string.match((arg.identity or token) .. ':', '^nx1:[^:]*:[^:]*:[^:]*:[^:]*:[^:]*(:.*)$') or ''
 local N = string.find(says, ':newest:', 1, true) and KEYS[7]
 local R = arg.who and KEYS[#KEYS]
 
-local SHARED, FIRST, FENCE_MAX = 'nx1:shared:', 2 ^ 52, 2 ^ 53 - 1
+local SHARED, AHEAD, FENCE_MAX = 'nx1:shared:', 2 ^ 52, 2 ^ 53 - 1
 local DAY, LEASE_MAX, KEPT = 86400000, 120000, 10000
 -- A waiter with a longer lease is far back, and proves its life seldom: not within two seconds.
 local NEAR = 6000
@@ -163,14 +164,14 @@ end
 
 ---- The queue
 
--- A record of another version counts until its lease ends; how to wake its waiter is unknown. One whose lease is longer
--- than any was written before the clock was set back.
-local function waiter(record)
-  local version, lease, grace, node, channel = string.match(record or '', '^(%d+)|(%d+)|(%d+)@?(%x*)|?(%C*)')
+-- Returns the waiter that an entry describes; nil if its lease has ended. An entry of another version counts until then; how
+-- to wake its waiter is unknown. One whose lease is longer than any was written before the clock was set back.
+local function waiter(entry)
+  local version, lease, grace, node, channel = string.match(entry or '', '^(%d+)|(%d+)|(%d+)@?(%x*)|?(%C*)')
   lease = tonumber(lease)
   if not lease or lease < now or lease > now + LEASE_MAX then return nil end
   channel = version == '1' and channel or ''
-  return { lease = lease, grace = math.max(1, tonumber(grace)), node = node, channel = channel, record = record }
+  return { lease = lease, grace = math.max(1, tonumber(grace)), node = node, channel = channel, entry = entry }
 end
 
 -- Returns how many listen to the channel itself: PUBLISH also counts who listens to all. nil: the server does not say.
@@ -179,8 +180,8 @@ local function listeners(channel)
   return not n.err and tonumber(n[2]) or nil
 end
 
--- Returns whether a waiter subscribed at another node of a cluster: its slot has moved since, or a replica was promoted.
--- Its listener is not counted here, but hears: the nodes forward messages.
+-- Returns whether a waiter subscribed at another node of a cluster: the hash slot has moved since, or a replica was
+-- promoted. Its listener is not counted here, but hears: the nodes forward messages.
 local function is_away(w)
   if w.node == '' then return false end
   local id = redis.pcall('CLUSTER', 'MYID')
@@ -304,7 +305,7 @@ local function serve()
         local hears = told ~= false or w.channel == ''
         enter(t, hears and w.grace or math.max(w.grace, w.lease - now), true)
         -- Says whose a bare number is; its lease does not count before it is claimed.
-        local owner = string.match(w.record, '\n(.*)')
+        local owner = string.match(w.entry, '\n(.*)')
         if owner then
           lock.owner = '0|' .. t .. '|' .. owner
           redis.call('HSET', W, 'owner', lock.owner)
@@ -317,8 +318,8 @@ local function serve()
   end
 end
 
--- Tells the first, if it is another one or waits for something else now, to look again; if a lock that it waits for ends
--- by itself, only then. Tells the second that it is near.
+-- Tells the first, if it is another one or waits for something else now, to ask again: at once, or soon, and no later than
+-- the lock that it waits for may end. Tells the second that it is near.
 local function wake()
   local t, w = front()
   if not t then return end
@@ -355,7 +356,7 @@ local function settle()
       redis.pcall('PEXPIRE', T, digits(ends + KEPT))
     end
   end
-  -- What counts is done: the server may refuse access to a queue that is empty now, if its slot is moving.
+  -- What counts is done: the server may refuse access to a queue that is empty now, while the lock's hash slot is moving.
   if (lock.moved or lock.closer) and Q and first() then pcall(wake) end
   lock.changed, lock.moved, lock.closer = false, false, false
 end
@@ -369,10 +370,10 @@ local function seen(verdict, ...)
   local answer = { 'verdict', verdict, 'value', is_held and lock.value or '', 'pttl', digits(lock.pttl),
     'fence', digits(last_fence()), 'count', digits(lock.count), 'least', digits(lock.least), 'now', digits(us), ... }
   -- Says who holds it, if its value is a bare number.
-  local number, record = string.match(lock.owner or '', '^%d+|(%d+)|(.*)$')
+  local number, identity = string.match(lock.owner or '', '^%d+|(%d+)|(.*)$')
   if number and number == lock.value then
     answer[#answer + 1] = 'owner'
-    answer[#answer + 1] = record
+    answer[#answer + 1] = identity
   end
   return answer
 end
@@ -383,9 +384,9 @@ local function again() return (lock.again or lock.dead >= DEAD) and '1' or '0' e
 
 -- Beside SETNX clients: notes until when our lease counts, whatever they write over it.
 local function own(ms)
-  if not arg.record then return end
-  local record = string.match(lock.owner or '', '^%d+|' .. token .. '|(.*)$') or arg.record
-  redis.call('HSET', W, 'owner', digits(now + ms) .. '|' .. token .. '|' .. record)
+  if not arg.identity then return end
+  local identity = string.match(lock.owner or '', '^%d+|' .. token .. '|(.*)$') or arg.identity
+  redis.call('HSET', W, 'owner', digits(now + ms) .. '|' .. token .. '|' .. identity)
   lengthen(W, ms)
 end
 
@@ -401,7 +402,7 @@ if F and not reads and operation ~= 'raise' then
   end
   if W then
     local found = sound(redis.pcall('HMGET', W, 'reserved', 'asked', 'owner', token), W) or {}
-    lock.reserved, lock.asked, lock.owner, lock.record = found[1], found[2], found[3], found[4]
+    lock.reserved, lock.asked, lock.owner, lock.entry = found[1], found[2], found[3], found[4]
   end
   if lock.value and string.sub(lock.value, 1, #SHARED) == SHARED then
     lock.generation, lock.limits, lock.map = string.sub(lock.value, #SHARED + 1), {}, ''
@@ -423,7 +424,7 @@ if F and not reads and operation ~= 'raise' then
     lock.count, lock.least = 1, 1
     -- The lock of an old SETNX client: a key without expiry, 10 digits of seconds or 13 of ms. Of two that race, the
     -- one that loses overwrites the winner's value: while our lease runs, that counts.
-    local whole = arg.record and string.match(lock.value, '^([1-9]%d+)%.?%d*$')
+    local whole = arg.identity and string.match(lock.value, '^([1-9]%d+)%.?%d*$')
     local scale = whole and ({ [10] = 1000, [13] = 1 })[#whole]
     if scale and redis.call('PTTL', K) == -1 then
       local ends, number = string.match(lock.owner or '', '^(%d+)|(%d+)|')
@@ -510,7 +511,7 @@ end
 -- kept     the lowest number in use, the next one, and how many lines there are: first|next|count
 -- done     the line of the run that began last of those that succeeded
 -- since    no run noted here was granted the lock before this time, in us
--- WHO is the token with which the lock is held or, beside old SETNX clients, the record of the holder.
+-- WHO is the token with which the lock is held or, beside old SETNX clients, the identity of the holder.
 --
 -- Work: a line that is added or removed takes a constant number of commands. Runs that have vanished are looked for only
 -- if more are noted than there are holders: one command for each note, and 6 for each of at most BATCH.
@@ -553,7 +554,7 @@ if R and not reads then
   end
 
   -- Notes that the caller's run begins, and moves runs that have vanished to those that have ended, if the server permits
-  -- the caller to see them. The notes stay until the lines are written: a node that is handing over the slot creates no
+  -- the caller to see them. The notes stay until the lines are written: a node that is handing over the hash slot creates no
   -- keys any more.
   function note()
     local fields = redis.pcall('HLEN', R)
@@ -664,9 +665,8 @@ if operation == 'acquire' then
     ends = false
   end
 
-  -- Has it been done recently? A caller whose run is noted keeps what it has; a reservation is not claimed. If the clock
-  -- was set back since, it counts as just ended, or nothing would run until the clock has caught up.
-  -- A repeated request: the run is noted, and has the lock.
+  -- Has it been done recently? If the clock was set back since, it counts as just ended, or nothing would run until the
+  -- clock has caught up. Whoever has claimed the lock, and whose run is noted, may be running: it repeats its request.
   local is_repeated = lock.run and ends and lock.reserved ~= token
     and (ends == true or string.sub(redis.call('HGET', T, token) or '', -1) ~= 'r')
   if R and arg.unless and not is_repeated and done then
@@ -708,23 +708,24 @@ if operation == 'acquire' then
     local fence = last_fence()
     if fence == 0 then fence = bump(ttl) else lengthen(F, math.max(DAY, 10 * ttl)) end
     lock.fence = lock.fence or digits(fence)
-    if lock.record or first() then dequeue(token) end
+    if lock.entry or first() then dequeue(token) end
     if N and is_claim then claim(tonumber(arg.ticket) or 0) end
     lock.is_new = is_claim
     if lock.generation then serve() end
     return granted()
   end
 
-  -- A ticket is behind all others of its class, and newer than all that supersede.
-  local class = string.find(says, ':first:', 1, true) and FIRST or 0
-  local score = lock.record and redis.call('ZSCORE', Q, token)
-  local ticket = score and tonumber(score) + class or tonumber(arg.ticket) or 0
+  -- A newcomer's ticket is behind those of all others of its kind, and newer than those of all that supersede. The score
+  -- of one that goes first is so much less.
+  local ahead = string.find(says, ':first:', 1, true) and AHEAD or 0
+  local score = lock.entry and redis.call('ZSCORE', Q, token)
+  local ticket = score and tonumber(score) + ahead or tonumber(arg.ticket) or 0
   local by = N and noted
   if ticket == 0 and (N or arg.mode == 'queue') then
-    local last = first() and (class > 0
+    local last = first() and (ahead > 0
       and redis.call('ZRANGE', Q, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
       or redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES'))[2]
-    ticket = math.max(us, last and tonumber(last) + class + 1 or 0, (tonumber(ticket_of_newest) or 0) + 1,
+    ticket = math.max(us, last and tonumber(last) + ahead + 1 or 0, (tonumber(ticket_of_newest) or 0) + 1,
       (tonumber(ticket_of_dismissed) or 0) + 1)
   elseif N then
     by = by or newest and newest ~= token and tonumber(ticket_of_newest) > ticket and newest
@@ -738,27 +739,27 @@ if operation == 'acquire' then
   end
   if not may_enter(token) then return lock.failed end
 
-  -- One that may not queue is served if nobody alive waits before it, or at once.
   local function is_next()
-    return first() == false or class > 0 and tonumber(redis.call('ZSCORE', Q, first())) > 0
+    return first() == false or ahead > 0 and tonumber(redis.call('ZSCORE', Q, first())) > 0
   end
+  -- One that may not queue comes in only if nobody alive waits before it: the dead go first, and the living come in.
   if arg.mode == 'once' and not is_next() and fits(0) then serve() end
   if not lock.fence and fits(n) and (arg.mode == 'plain' or is_next()) then
     enter(token, ttl, false)
-    if lock.record or first() then dequeue(token) end
+    if lock.entry or first() then dequeue(token) end
     if N then supersede(ticket) end
     lock.moved = true
     if lock.generation then serve() end
   elseif arg.mode == 'queue' then
-    local lease, channel, w = math.min(tonumber(arg.lease), LEASE_MAX), arg.channel or '', score and waiter(lock.record)
+    local lease, channel, w = math.min(tonumber(arg.lease), LEASE_MAX), arg.channel or '', score and waiter(lock.entry)
     -- Proves once that a script may publish to the caller; later, that it listens.
     if channel ~= '' and not (w and w.channel == channel and listeners(channel) ~= 0) then
       if not tell(channel, 't') or listeners(channel) == 0 then channel = '' end
     end
     -- The first write of a newcomer needs memory, and no other.
     if score then redis.call('HDEL', W, '') else
-      redis.call('ZADD', Q, digits(ticket - class), token)
-      -- Any other record belongs to a queue that was lost.
+      redis.call('ZADD', Q, digits(ticket - ahead), token)
+      -- Any other entry belongs to a queue that was lost.
       if not first() then
         local kept = lock.owner and redis.call('PTTL', W) or 0
         redis.call('DEL', W)
@@ -774,7 +775,7 @@ if operation == 'acquire' then
     local id = channel ~= '' and arg.cluster and redis.pcall('CLUSTER', 'MYID')
     if type(id) == 'string' then grace = grace .. '@' .. id end
     redis.call('HSET', W, token, table.concat({ '1', digits(now + lease), grace, channel }, '|')
-      .. (arg.record and '\n' .. arg.record or ''))
+      .. (arg.identity and '\n' .. arg.identity or ''))
     lengthen(Q, 4 * lease)
     lengthen(W, 4 * lease)
     if N then supersede(ticket) end
@@ -807,13 +808,13 @@ end
 ---- Release, or record alone that a run has ended
 
 if operation == 'release' or operation == 'record' then
-  -- While a slot is moving, the runs are the only key, and the caller knows what it holds.
+  -- While the hash slot is moving, the runs are the only key, and the caller knows what it holds.
   local ends = not F or holds(token)
   local answer = { 'verdict', 'recorded' }
   if operation == 'release' then
     answer = not ends and seen('not_yours')
     local sole = lock.reserved == token
-    if lock.record or not ends or sole or first() then
+    if lock.entry or not ends or sole or first() then
       passes(token)
       sound(redis.pcall('ZREM', Q, token), Q)
       sound(redis.pcall('HDEL', W, token, sole and 'reserved' or ''), W)
@@ -824,7 +825,7 @@ if operation == 'release' or operation == 'record' then
       if dismissed_by and redis.call('HLEN', N) == 1 then redis.call('DEL', N) end
     end
     if string.match(lock.owner or '', '^%d+|(%d+)|') == token then redis.call('HDEL', W, 'owner') end
-    -- The lock's key goes in `settle`, if nobody enters: SET over it is one write, and one that a moving slot allows.
+    -- The lock's key goes in `settle`, if nobody enters: SET over it is one write, and one that a moving hash slot allows.
     if ends == true then
       lock.count, lock.least = 0, 0
       if lock.asked then redis.call('HDEL', W, 'asked') end
@@ -990,7 +991,7 @@ for _, it in ipairs(live) do
   local who, ticket, w = it[1], it[2], it[3]
   if not heard or numbers[w.channel] ~= 0 or is_away(w) then
     queue[#queue + 1] = who
-    queue[#queue + 1] = digits(ticket + (ticket < 0 and FIRST or 0))
+    queue[#queue + 1] = digits(ticket + (ticket < 0 and AHEAD or 0))
   end
 end
 if lock.generation then

@@ -6,7 +6,7 @@
 --      renew     token, ttl, how
 --      release   token                      wakes no waiter, and reserves the lock for none
 --      fence     ttl                        one for the holder, higher than all before it
---      own       token, ttl                 lets the record of a holder beside SETNX clients last so long; 0: deletes it
+--      own       token, ttl                 lets the holder noted beside SETNX clients count so long; 0: deletes it
 --      withdraw  field, value               deletes a request to a holder to give up
 -- RETURNS field, value, field, value ... as lock.lua; with granted, `had` is 1 if the lock was the token's already
 --
@@ -31,9 +31,9 @@ if operation == 'fence' then
 end
 
 if operation == 'own' then
-  local number, record = string.match(redis.call('HGET', K, 'owner') or '', '^%d+|(%d+)|(.*)$')
+  local number, identity = string.match(redis.call('HGET', K, 'owner') or '', '^%d+|(%d+)|(.*)$')
   if number == token and ttl > 0 then
-    redis.call('HSET', K, 'owner', digits(math.floor(us / 1000) + ttl) .. '|' .. token .. '|' .. record)
+    redis.call('HSET', K, 'owner', digits(math.floor(us / 1000) + ttl) .. '|' .. token .. '|' .. identity)
     if redis.call('PTTL', K) < ttl then redis.call('PEXPIRE', K, digits(ttl)) end
   elseif number == token then
     redis.call('HDEL', K, 'owner')

@@ -89,7 +89,7 @@ impl Server {
         Err(self.until_it_has_arrived(operation, why).into())
     }
 
-    /// Returns the state that a request for one key has seen; if the value is a bare number, with the record beside it.
+    /// Returns the state that a request for one key has seen; if the value is a bare number, with its identity.
     fn state_moving(
         &mut self,
         operation: &Operation<'_>,
@@ -100,8 +100,8 @@ impl Server {
         Ok(self.with_owner(operation, state, answer.text("value"), limit))
     }
 
-    /// Returns a state with the holder that the record beside a bare number names, if there is one. Without a reply the
-    /// holder is unknown, as without a record.
+    /// Returns a state with the holder that the identity of a bare number names, if there is one. Without a reply the
+    /// holder is unknown, as without an identity.
     fn with_owner(&mut self, operation: &Operation<'_>, state: LockState, value: &str, limit: Limit<'_>) -> LockState {
         if !Token::is_number(value.as_bytes()) {
             return state;
@@ -110,8 +110,8 @@ impl Server {
         let reply = self.client.ask(cmd("HGET").arg(waiters).arg("owner"), limit).unwrap_or(Value::Nil);
         let owner = reply::text(&reply).map(Tainted::into_raw).unwrap_or_default();
         match owner.splitn(3, '|').collect::<Vec<_>>()[..] {
-            [_, number, record] if number == value && Token::read(record.as_bytes()).is_some() => {
-                LockState::of_value(record.as_bytes(), state.expiry.left(), None, wall())
+            [_, number, identity] if number == value && Token::read(identity.as_bytes()).is_some() => {
+                LockState::of_value(identity.as_bytes(), state.expiry.left(), None, wall())
             }
             _ => state,
         }
@@ -213,7 +213,7 @@ impl Server {
         Ok(whose)
     }
 
-    /// Lets the record of a holder beside `SETNX` clients count for so many milliseconds more, or deletes it: 0.
+    /// Lets the note of a holder beside `SETNX` clients count for so many milliseconds more, or deletes it: 0.
     fn own(&mut self, operation: &Operation<'_>, token: &Token, ttl_ms: &str, limit: Limit<'_>) {
         if token.is_beside_setnx() {
             let waiters = companion_key(&self.key(operation), WAITERS);

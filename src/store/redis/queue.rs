@@ -269,8 +269,7 @@ fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Sub
 enum Message {
     /// To ask again: for every word but those below, which later versions may add to.
     Ask,
-    /// To ask again soon, and then at the latest, by the server's clock: the lock was reserved until then for the waiter
-    /// before this one, and that one may be dead.
+    /// To ask again soon, and no later than at this time, by the server's clock: the lock that it waits for may end.
     AskSoon(SystemTime),
     /// A test of the subscription.
     Test,

@@ -383,7 +383,7 @@ impl Answer {
         self.get(field).and_then(bytes).and_then(Token::read)
     }
 
-    /// Returns the state of the lock. Beside a value that is a bare number of nxlock's, the record says who holds it.
+    /// Returns the state of the lock. If its value is a bare number of nxlock's, that number's identity says who holds it.
     pub fn state(&self) -> Option<LockState> {
         let fence = self.fence();
         let pttl: i64 = self.number("pttl")?;
@@ -393,7 +393,7 @@ impl Answer {
         }
         let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
         let value = bytes(self.get("value")?)?;
-        let owner = self.get("owner").and_then(bytes).filter(|owner| is_record(owner, value));
+        let owner = self.get("owner").and_then(bytes).filter(|owner| is_identity(owner, value));
         Some(LockState::of_value(owner.unwrap_or(value), ttl, fence, self.now()?))
     }
 
@@ -453,7 +453,7 @@ impl Answer {
             "" => return None,
             other => wrong_type(other),
         };
-        // A bare number may have lost its record.
+        // A bare number may have lost its identity.
         if self.says("reserved") && matches!(state.kind, StateKind::Held | StateKind::Foreign) {
             state.kind = StateKind::Reserved;
         }
@@ -497,10 +497,10 @@ impl Answer {
     }
 }
 
-/// Returns whether a record is that of the bare number.
-fn is_record(record: &[u8], number: &[u8]) -> bool {
+/// Returns whether a value is the identity of the bare number.
+fn is_identity(value: &[u8], number: &[u8]) -> bool {
     let token = std::str::from_utf8(number).ok().and_then(|number| number.parse::<Token>().ok());
-    token.is_some_and(|token| record.starts_with(token.record_begin().as_bytes())) && Token::read(record).is_some()
+    token.is_some_and(|token| value.starts_with(token.identity_begin().as_bytes())) && Token::read(value).is_some()
 }
 
 /// Parses a share; none if the token is not nxlock's.

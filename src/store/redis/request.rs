@@ -66,7 +66,7 @@ impl<'a> Request<'a> {
             request = request.with("enclosing", tokens.join(" "));
         }
         if let Some(beside) = &claim.beside_setnx {
-            request = request.with("margin", millis(beside.margin)).with("record", &beside.record);
+            request = request.with("margin", millis(beside.margin)).with("identity", &beside.identity);
         }
         if let Some(done) = claim.recording.as_ref().and_then(|recording| recording.unless_done) {
             request = request.with("unless", done.as_micros().to_string());
@@ -89,15 +89,15 @@ impl<'a> Request<'a> {
             .with_end(claim)
     }
 
-    /// A renewal; beside `SETNX` clients with the record of the holder.
+    /// A renewal; beside `SETNX` clients with the identity of the holder.
     pub fn renew(claim: &'a Claim, ttl: Ttl, may_shorten: bool) -> Request<'a> {
         let request = Request::new("renew")
             .with("token", claim.token.as_str())
             .with("ttl", ttl.millis().to_string())
             .with("how", how(may_shorten));
         match &claim.beside_setnx {
-            Some(beside) => request.with("record", &beside.record),
-            None if claim.token.is_beside_setnx() => request.with("record", claim.token.record_begin()),
+            Some(beside) => request.with("identity", &beside.identity),
+            None if claim.token.is_beside_setnx() => request.with("identity", claim.token.identity_begin()),
             None => request,
         }
     }
