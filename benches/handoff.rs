@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::rig::{Contestant, Figures, Server, Table, circumstances, pause, quick, rounds};
 pub use guard::Guard;
-pub use scene::{Scene, scene};
+pub use scene::{Scene, new_name, scene, start};
 
 /// Returns whether this program was started in another role: as the command under a lock, or as a poller. Returns when
 /// that has ended.

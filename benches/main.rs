@@ -8,19 +8,23 @@
 mod crowd;
 mod former;
 mod handoff;
+mod line;
 mod listing;
 mod overhead;
 mod rig;
 mod topology;
+mod windows;
 
 // The listing is first: it takes the peak memory of all children so far for its own.
-const BENCHES: [(&str, fn()); 7] = [
+const BENCHES: [(&str, fn()); 9] = [
     ("listing", listing::measure),
     ("overhead", overhead::measure),
     ("handoff", handoff::measure),
     ("sharing", handoff::measure_sharing),
     ("topology", topology::measure),
     ("crowd", crowd::measure),
+    ("line", line::measure),
+    ("windows", windows::measure),
     ("former", former::measure),
 ];
 

@@ -4,6 +4,7 @@
 
 mod clock;
 mod figures;
+mod kinds;
 mod rounds;
 mod server;
 
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use clock::{now, pause, until};
 pub use figures::{Figures, Table};
+pub use kinds::{Kind, Kinds, at};
 pub use rounds::{Contestant, rounds};
 pub use server::Server;
 

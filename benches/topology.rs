@@ -5,78 +5,34 @@
 //! time.
 
 use std::cell::RefCell;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::rig::{Contestant, Figures, Server, Table, circumstances, command, measured, now, quick, rounds, until};
+use crate::rig::{
+    Contestant, Figures, Kind, Kinds, Server, Table, at, circumstances, command, measured, now, quick, rounds,
+};
 
 const TRUE: &str = "/bin/true";
 
-/// A kind of server: the options of nxlock, and the server processes.
-struct Kind<'a> {
-    name: &'static str,
-    options: Vec<String>,
-    servers: Vec<&'a Server>,
-    /// The TCP connection takes one, the TLS handshake another; each request takes one, and of those sent to several
-    /// servers at once the slowest counts.
-    round_trips: u32,
-}
-
-impl Kind<'_> {
-    fn run(&self) -> Command {
-        let mut command = command(measured());
-        command.args(&self.options).args(["run", "bench", "--", TRUE]);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command
-    }
-}
-
 pub fn measure() {
-    let plain = Server::start();
-    println!("topology: {}", circumstances(&plain));
-    let papers = Papers::make(plain.directory());
-    let port = unused_port().to_string();
-    let secure = Server::with(&papers.options(&port));
-    let sentinel = Server::as_sentinel();
-    sentinel.ask::<()>(&["SENTINEL", "MONITOR", "main", "127.0.0.1", &plain.port().to_string(), "1"]);
-    let node = Server::with(&["--cluster-enabled".into(), "yes".into()]);
-    node.ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    until("the cluster is up", || node.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+    let kinds = Kinds::start();
+    println!("topology: {}", circumstances(kinds.plain()));
     let five: Vec<Server> = (0..5).map(|_| Server::start()).collect();
-
-    let server = |url: String| vec!["-s".to_owned(), url];
-    let ca = papers.ca.display().to_string();
-    let kinds = [
-        Kind { name: "TCP", options: server(plain.tcp()), servers: vec![&plain], round_trips: 3 },
-        Kind { name: "Unix socket", options: server(plain.unix()), servers: vec![&plain], round_trips: 2 },
-        Kind {
-            name: "TLS, --tls-ca",
-            options: [server(format!("rediss://127.0.0.1:{port}")), vec!["--tls-ca".into(), ca]].concat(),
-            servers: vec![&secure],
-            round_trips: 4,
-        },
-        Kind {
-            name: "Sentinel",
-            options: server(format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port())),
-            servers: vec![&sentinel, &plain],
-            round_trips: 6,
-        },
-        Kind {
-            name: "Cluster, at the key's node",
-            options: server(format!("redis+cluster://127.0.0.1:{}", node.port())),
-            servers: vec![&node],
-            round_trips: 4,
-        },
-        Kind {
-            name: "Redlock of 5",
-            options: five.iter().flat_map(|one| server(one.tcp())).collect(),
-            servers: five.iter().collect(),
-            round_trips: 4,
-        },
-    ];
+    let several = Kind {
+        name: "Redlock of 5",
+        options: five.iter().flat_map(|one| at(one.tcp())).collect(),
+        servers: five.iter().collect(),
+        round_trips: 4,
+    };
+    let kinds: Vec<Kind<'_>> = kinds.each().into_iter().chain([several]).collect();
     times(&kinds, if quick() { 60 } else { 500 });
     requests(&kinds, 20);
+}
+
+fn run(kind: &Kind<'_>) -> Command {
+    let mut command = command(measured());
+    command.args(&kind.options).args(["run", "bench", "--", TRUE]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command
 }
 
 fn succeeds(command: &mut Command) {
@@ -86,7 +42,7 @@ fn succeeds(command: &mut Command) {
 
 fn times(kinds: &[Kind<'_>], count: usize) {
     let mut commands: Vec<(&str, Command)> = vec![("true", command(TRUE))];
-    commands.extend(kinds.iter().map(|kind| (kind.name, kind.run())));
+    commands.extend(kinds.iter().map(|kind| (kind.name, run(kind))));
     let taken: Vec<RefCell<Figures>> = commands.iter().map(|_| RefCell::default()).collect();
     let timed = commands.iter_mut().zip(&taken).map(|((_, command), taken)| {
         Box::new(move || {
@@ -122,49 +78,10 @@ fn requests(kinds: &[Kind<'_>], count: u64) {
             each.reduce(|one, other| (one.0 + other.0, one.1 + other.1)).unwrap_or_default()
         };
         let before = told();
-        (0..count).for_each(|_| succeeds(&mut kind.run()));
+        (0..count).for_each(|_| succeeds(&mut run(kind)));
         let after = told();
         // The division drops the connections of these queries, and the few of sentinels.
         let (connections, asked) = ((after.0 - before.0) / count, (after.1 - before.1) / count);
         println!("  {}: {connections} connections, {asked} requests", kind.name);
-    }
-}
-
-fn unused_port() -> u16 {
-    let unused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    unused.expect("a port").port()
-}
-
-/// A certificate for this machine, and its authority.
-struct Papers {
-    ca: PathBuf,
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl Papers {
-    fn make(directory: &Path) -> Papers {
-        let path = |name: &str| directory.join(name);
-        let papers = Papers { ca: path("ca.crt"), certificate: path("server.crt"), key: path("server.key") };
-        let script = "set -e; cd \"$0\"
-            ec='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
-            openssl req -x509 $ec -keyout ca.key -out ca.crt -subj /CN=authority -days 2
-            openssl req $ec -keyout server.key -out server.csr -subj /CN=server
-            printf 'subjectAltName=IP:127.0.0.1' > names
-            openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt";
-        let mut openssl = command("sh");
-        openssl.args(["-c", script]).arg(directory).stdout(Stdio::null()).stderr(Stdio::null());
-        succeeds(&mut openssl);
-        papers
-    }
-
-    fn options(&self, port: &str) -> Vec<String> {
-        let file = |path: &Path| path.display().to_string();
-        let mut options = vec!["--tls-port".to_owned(), port.to_owned()];
-        options.extend(["--tls-cert-file".to_owned(), file(&self.certificate)]);
-        options.extend(["--tls-key-file".to_owned(), file(&self.key)]);
-        options.extend(["--tls-ca-cert-file".to_owned(), file(&self.ca)]);
-        options.extend(["--tls-auth-clients".to_owned(), "no".to_owned()]);
-        options
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -94,7 +94,11 @@ impl Server {
     }
 
     pub fn unix(&self) -> String {
-        format!("unix://{}", self.directory.path().join("s").display())
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("s")
     }
 
     /// Returns the URL of a directory of the measured build: no server at all.
