@@ -92,7 +92,7 @@ fn who_is_far_back_proves_its_life_seldom_and_hears_when_it_is_near() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
     let mut line: Vec<Turn> = (0..10).map(|_| Turn::queued(&redis, &[])).collect();
-    // Its second request knows its place: eight seconds more than the first two have.
+    // Its second request knows its place.
     let seldom = || lease_end(&redis, &line[9]).is_some_and(|end| end > server_time(&redis) + 8_000);
     eventually("the last has a long lease", seldom);
     for turn in &line[..2] {

@@ -23,8 +23,8 @@ use crate::wait::{Limit, Woken};
 
 /// How long the first two of the queue may be silent, and all whom no message reaches.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How much longer each place further back may be.
-const LONGER: Duration = Duration::from_secs(1);
+/// How much longer each place further back may be: on many names, most waiters are among the first ten.
+const LONGER: Duration = Duration::from_secs(4);
 /// How long anybody may be.
 const LONGEST: Duration = Duration::from_secs(30);
 /// How much longer than that the queue keeps the place: a heartbeat may be late by two attempts of a
