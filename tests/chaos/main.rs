@@ -3,7 +3,8 @@
 //! wrote down.
 //!
 //! `NXLOCK_CHAOS_SECONDS` sets the length of a run, `NXLOCK_CHAOS_ARENA` selects one arena, and `NXLOCK_CHAOS_SEED`
-//! repeats a run's decisions. The scheduling of the processes does not repeat.
+//! repeats a run's decisions. `NXLOCK_CHAOS_HISTORY` names a file to which the grants and releases are added (`history`).
+//! The scheduling of the processes does not repeat.
 
 #![expect(clippy::unwrap_used, reason = "in a test, what should be there and is not is the failure")]
 
@@ -15,6 +16,8 @@ mod checker;
 mod contender;
 /// The place where the locks of an arena live, and its faults.
 mod ground;
+/// The grants and releases in a form that other checkers read.
+mod history;
 /// The fault kit of the other tests.
 #[path = ".."]
 #[expect(dead_code, unused_imports, reason = "terminals and the like are the other tests'")]
@@ -45,7 +48,8 @@ mod story;
 mod trace;
 
 use std::any::Any;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -114,6 +118,10 @@ struct Verdict {
 }
 
 fn verdict(record: &Record) -> Verdict {
+    if let Some(path) = std::env::var_os("NXLOCK_CHAOS_HISTORY") {
+        let file = File::options().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(history::of(record).as_bytes())).expect("the history is written");
+    }
     let mut text = story::summary(record);
     let served = !checker::sections(record).is_empty();
     assert!(served && !record.faults.is_empty(), "nothing went on: that proves nothing\n{text}");

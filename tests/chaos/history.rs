@@ -1,0 +1,142 @@
+//! The grants and releases of a run in a form that other checkers read: a Jepsen history, one operation a line in EDN.
+//!
+//! `NXLOCK_CHAOS_HISTORY=FILE` adds to a file, for each attempt: that it asked (`:invoke :acquire`), that it was in (`:ok`),
+//! that it was about to leave (`:invoke :release`) and that it had left (`:ok`); `:info` if it was killed, and may have left
+//! at any later time, and `:fail` if it was never in. `:key` names the arena and the lock, each to be judged alone; `:limit`
+//! is how many may hold the lock while this one does, and nil is any number: a mutex, where it is 1 for all.
+
+use std::fmt::Write;
+
+use crate::checker::{self, Section};
+use crate::record::{Mode, Nanos, Record};
+
+/// Returns the operations of a run, in order of time.
+pub fn of(record: &Record) -> String {
+    let sections = checker::sections(record);
+    let mut lines: Vec<(Nanos, usize, String)> = Vec::new();
+    for (who, attempt) in record.attempts.iter().enumerate() {
+        let limit = match attempt.mode {
+            Mode::Shared => "nil".to_owned(),
+            mode => mode.limit().to_string(),
+        };
+        let mut operation = |at: Nanos, kind: &str, act: &str| {
+            let order = lines.len();
+            let key = format!("{}/{}", record.arena, record.names[attempt.name]);
+            let time = at.saturating_sub(record.began);
+            let line = format!(
+                "{{:process {who}, :type :{kind}, :f :{act}, :value nil, :time {time}, :key {key:?}, :limit {limit}}}"
+            );
+            lines.push((at, order, line));
+        };
+        operation(attempt.asked, "invoke", "acquire");
+        let ended = attempt.ended.as_ref();
+        let was_killed = ended.is_none_or(|(_, how)| how == "137" || how.starts_with("signal"));
+        let end = ended.map_or(record.ended, |(at, _)| *at);
+        let Some(section) = sections.iter().find(|section: &&Section| section.who == who) else {
+            operation(end, if was_killed { "info" } else { "fail" }, "acquire");
+            continue;
+        };
+        operation(section.entered(), "ok", "acquire");
+        operation(section.last(), "invoke", "release");
+        operation(end.max(section.last()), if was_killed { "info" } else { "ok" }, "release");
+    }
+    lines.sort();
+    let mut text = String::new();
+    for (_, _, line) in lines {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::record::{Attempt, Client, Stamp, Terms, Word};
+
+    /// Returns why a history is none of a lock: reads only the text. The lock is held for certain from the reply to
+    /// `acquire` to the call of `release`. If no two such intervals collide, each operation may have happened at these ends,
+    /// and the history is linearizable; if two do, it is not, as the lock was held for at least as long.
+    fn refuted(history: &str) -> Option<String> {
+        let field = |line: &str, name: &str| {
+            let (_, rest) = line.split_once(&format!(":{name} "))?;
+            Some(rest.split([',', '}']).next()?.to_owned())
+        };
+        let mut holders: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        for line in history.lines() {
+            let of = |name: &str| field(line, name).unwrap_or_default();
+            let held = holders.entry(of("key")).or_default();
+            match (of("type").as_str(), of("f").as_str()) {
+                (":ok", ":acquire") => {
+                    held.insert(of("process"), of("limit").parse().unwrap_or(u64::MAX));
+                    if held.values().min().is_some_and(|least| held.len() as u64 > *least) {
+                        return Some(format!("{held:?} hold it: {line}"));
+                    }
+                }
+                (":invoke", ":release") => _ = held.remove(&of("process")),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn record(modes: &[Mode], sections: &[(usize, Nanos, Nanos)]) -> Record {
+        let attempt = |mode: &Mode| Attempt {
+            name: 0,
+            client: Client::Run,
+            mode: *mode,
+            ttl: 1000,
+            queued: true,
+            first: false,
+            near: true,
+            dawdles: 0,
+            outlasted: false,
+            asked: 10,
+            ended: Some((900, "0".into())),
+            starved: 0,
+        };
+        let stamps = sections.iter().flat_map(|(who, from, to)| {
+            let enter = Stamp { at: *from, who: *who, word: Word::Enter(Terms::default()) };
+            [enter, Stamp { at: *to, who: *who, word: Word::Leave }]
+        });
+        let mut stamps: Vec<Stamp> = stamps.collect();
+        stamps.sort_by_key(|stamp| stamp.at);
+        Record {
+            arena: "by hand",
+            names: vec!["job".into()],
+            began: 0,
+            ended: 1000,
+            attempts: modes.iter().map(attempt).collect(),
+            stamps,
+            faults: Vec::new(),
+            sights: Vec::new(),
+            traces: Vec::new(),
+            left: Vec::new(),
+            torn: 0,
+        }
+    }
+
+    #[test]
+    fn a_run_in_turns_is_a_history_of_a_mutex_and_an_overlap_is_not() {
+        let in_turns = of(&record(&[Mode::Exclusive; 3], &[(0, 20, 30), (1, 30, 40)]));
+        assert_eq!(in_turns.lines().count(), 10, "{in_turns}");
+        let first = in_turns.lines().next().unwrap();
+        assert_eq!(
+            first,
+            "{:process 0, :type :invoke, :f :acquire, :value nil, :time 10, :key \"by hand/job\", :limit 1}"
+        );
+        assert!(in_turns.contains("{:process 2, :type :fail, :f :acquire, :value nil, :time 900,"), "{in_turns}");
+        assert_eq!(refuted(&in_turns), None);
+        let overlap = of(&record(&[Mode::Exclusive; 2], &[(0, 20, 31), (1, 30, 40)]));
+        assert!(refuted(&overlap).is_some(), "{overlap}");
+    }
+
+    #[test]
+    fn readers_and_slots_are_a_semaphore() {
+        let slots = [Mode::Slots(2), Mode::Slots(2), Mode::Shared];
+        assert_eq!(refuted(&of(&record(&slots, &[(0, 20, 40), (1, 30, 50)]))), None);
+        assert!(refuted(&of(&record(&slots, &[(0, 20, 40), (1, 30, 50), (2, 35, 36)]))).is_some());
+        assert_eq!(refuted(&of(&record(&[Mode::Shared; 3], &[(0, 20, 40), (1, 30, 50), (2, 35, 36)]))), None);
+    }
+}
