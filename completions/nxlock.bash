@@ -154,7 +154,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__acquire)
-            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --until --export --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --durable --shared --slots --setnx-compat --setnx-margin --events --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -s -q -v -h -V --key --while-pid --lost-signal --ttl --until --export --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --durable --shared --slots --also --also-shared --setnx-compat --setnx-margin --events --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -234,6 +234,20 @@ _nxlock() {
                     ;;
                 -j)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --also)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --also-shared)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
                     return 0
                     ;;
                 --setnx-margin)
@@ -743,7 +757,7 @@ _nxlock() {
             return 0
             ;;
         nxlock__subcmd__run)
-            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --durable --shared --slots --setnx-compat --setnx-margin --events --record --unless-done --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
+            opts="-t -w -n -E -j -c -s -q -v -h -V --key --ttl --wait --no-wait --no-queue --supersede --first --conflict-exit-code --reason --as --min-replicas --durable --shared --slots --also --also-shared --setnx-compat --setnx-margin --events --record --unless-done --shell --at-least --time-limit --kill-after --on-lost --descendants --no-ask --server --prefix --config --password-file --password-command --tls-ca --tls-cert --tls-key --server-timeout --json --quiet --verbose --color --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -802,6 +816,20 @@ _nxlock() {
                     ;;
                 -j)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --also)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --also-shared)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
                     return 0
                     ;;
                 --setnx-margin)

@@ -57,6 +57,8 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l reason -d 'Show TE
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l as -d 'Show TEXT as the holder, before user, host and process' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -s j -l slots -d 'Let at most N hold the lock at a time, each in its own slot' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l also -d 'Hold the lock NAME2 too: all or none' -r -f -a '(__fish_nxlock_finds_names; and string join \n $__fish_nxlock_names)'
+complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l also-shared -d 'The same, together with all who ask for it with --also-shared or --shared' -r -f -a '(__fish_nxlock_finds_names; and string join \n $__fish_nxlock_names)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l events -d 'Write events to FD, or append them to FILE, one JSON object per line' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand run" -l record -d 'Record how this run ends, for `status --history`' -r
@@ -107,6 +109,8 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l reason -d 'Sho
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l as -d 'Show TEXT as the holder, before user, host and process' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l min-replicas -d 'Accept the lock only once N replicas of the server have it' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s j -l slots -d 'Let at most N hold the lock at a time, each in its own slot' -r
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l also -d 'Hold the lock NAME2 too: all or none' -r -f -a '(__fish_nxlock_finds_names; and string join \n $__fish_nxlock_names)'
+complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l also-shared -d 'The same, together with all who ask for it with --also-shared or --shared' -r -f -a '(__fish_nxlock_finds_names; and string join \n $__fish_nxlock_names)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l setnx-margin -d 'With --setnx-compat, how far past such a time must be by the server\'s clock' -r
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -l events -d 'Write events to FD, or append them to FILE, one JSON object per line' -r -F
 complete -c nxlock -n "__fish_nxlock_using_subcommand acquire" -s s -l server -d 'Server that keeps the locks' -r

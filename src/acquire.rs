@@ -57,6 +57,8 @@ pub enum Waited {
     /// For this ttl.
     Granted(Lease, Ttl),
     Busy(Box<Refused>),
+    /// Of several locks, one was lost while another was waited for.
+    Lost(LockState),
     Interrupted(Signal),
 }
 
@@ -116,7 +118,7 @@ pub fn for_grant(
             // There are more dead waiters than one request removes.
             Ok(Acquired::Held(state, place)) if state.kind == StateKind::Free && attempt.clears(place) => {}
             Ok(Acquired::Held(state, _)) if state.kind == StateKind::Free => {
-                let error = attempt.not_granted();
+                let error = attempt.not_granted(&state);
                 if let Some(waited) = attempt.pause_before_retry(error, signals, waiting)? {
                     return Ok(waited);
                 }
@@ -135,6 +137,16 @@ pub fn for_grant(
             }
             Ok(Acquired::Superseded(by, state, place)) => return Ok(attempt.superseded(by, state, place)),
             Ok(Acquired::Done(run, state, place)) => return Ok(attempt.refused(state, place, Refusal::Done(run))),
+            Ok(Acquired::Lost(state)) => {
+                attempt.give_up(&[]);
+                return Ok(Waited::Lost(state));
+            }
+            Ok(Acquired::Asked(by, name)) => {
+                notify::asked(&by, Some(&name), "nothing is started");
+                attempt.give_up(&[]);
+                // As its command would, if it ran.
+                return Ok(Waited::Interrupted(Signal::SIGTERM));
+            }
             Err(error) => {
                 attempt.in_doubt |= error.kind == ErrorKind::Unanswered;
                 attempt.slow_since = None;
@@ -218,10 +230,10 @@ impl Attempt<'_> {
         before.is_none_or(|before| place.length < before)
     }
 
-    fn not_granted(&self) -> Error {
+    fn not_granted(&self, state: &LockState) -> Error {
         Error {
             kind: ErrorKind::Unavailable,
-            action: format!("cannot acquire \"{}\"", self.claim.name),
+            action: format!("cannot acquire \"{}\"", self.claim.part_of(state).name),
             cause: "it is free, and still not granted".into(),
             hint: "try again soon".into(),
         }
@@ -298,7 +310,8 @@ impl Attempt<'_> {
 
     /// Asks a holder to give up that gives way to a newer claim such as this one.
     fn ask_to_give_up(&mut self, state: &LockState) {
-        let is_newer = self.claim.token.told().is_some_and(|by| by.terms.supersedes == Supersedes::Running);
+        let token = &self.claim.part_of(state).token;
+        let is_newer = token.told().is_some_and(|by| by.terms.supersedes == Supersedes::Running);
         let Some(holder) = state.holder.as_ref().filter(|holder| is_newer && holder.terms.gives_way()) else { return };
         if holder.orphaned.is_some() {
             if self.orphaned.replace(holder.id.clone()).as_ref() != Some(&holder.id) {
@@ -347,8 +360,10 @@ impl Attempt<'_> {
             return state;
         }
         let limit = Limit::until(Moment::now() + self.parting());
-        match self.store.look(&self.claim.name, Look::Holders, limit) {
-            Ok(LockStatus { state: seen, .. }) if seen.kind == StateKind::Shared => seen,
+        match self.store.look(&self.claim.part_of(&state).name, Look::Holders, limit) {
+            Ok(LockStatus { state: seen, .. }) if seen.kind == StateKind::Shared => {
+                LockState { name: state.name, ..seen }
+            }
             _ => state,
         }
     }
@@ -369,7 +384,7 @@ impl Attempt<'_> {
 
     fn refused(&mut self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
         let state = self.with_holders(state);
-        if self.mode == AcquireMode::Queue || self.in_doubt || self.slow_since.is_some() {
+        if self.mode == AcquireMode::Queue || self.in_doubt || self.slow_since.is_some() || self.has_several() {
             self.give_up(&[]);
         }
         self.busy(state, place, why)
@@ -378,11 +393,14 @@ impl Attempt<'_> {
     fn superseded(&mut self, by: Box<Told>, state: LockState, place: QueuePlace) -> Waited {
         // The newer one may leave the holder alone; if not, its request has replaced this one.
         self.ask_no_more(Limit::until(Moment::now() + self.options.server_timeout));
+        if self.has_several() {
+            self.give_up(&[]);
+        }
         self.busy(state, place, Refusal::Superseded(by))
     }
 
     fn busy(&self, state: LockState, place: QueuePlace, why: Refusal) -> Waited {
-        let (waited, sharing) = (self.began.elapsed(), self.claim.token.sharing());
+        let (waited, sharing) = (self.began.elapsed(), self.claim.part_of(&state).token.sharing());
         Waited::Busy(Box::new(Refused { state, place, waited, sharing, why }))
     }
 
@@ -465,7 +483,14 @@ impl Attempt<'_> {
         let _ = self.store.release(self.claim, Limit { until, cancel });
     }
 
+    /// Returns whether locks may be held while another is not.
+    fn has_several(&self) -> bool {
+        !self.claim.also.is_empty()
+    }
+
+    /// Returns how long to wait for the last replies; of several locks, each has one.
     fn parting(&self) -> Duration {
-        Duration::from_millis(250).min(self.options.server_timeout / 4)
+        let parting = if self.has_several() { LEAVING } else { Duration::from_millis(250) };
+        parting.min(self.options.server_timeout / 4)
     }
 }

@@ -4,6 +4,7 @@
 //! written for all three. Parsing touches neither the network nor a file.
 
 mod alarm;
+mod also;
 mod brief;
 pub mod config;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use crate::store::Durability;
 use crate::supervise::{Descendants, OnLost};
 
 pub use alarm::AlarmArgs;
+pub use also::AlsoArgs;
 pub use event_args::EventArgs;
 pub use global::{DEFAULT_PREFIX, GlobalArgs, SETTINGS, Setting, given};
 pub use lost::LostSignal;
@@ -113,6 +115,9 @@ pub struct Run {
 
     #[command(flatten)]
     pub sharing: SharingArgs,
+
+    #[command(flatten)]
+    pub also: AlsoArgs,
 
     #[command(flatten)]
     pub setnx: SetnxArgs,
@@ -225,6 +230,9 @@ pub struct Acquire {
 
     #[command(flatten)]
     pub sharing: SharingArgs,
+
+    #[command(flatten)]
+    pub also: AlsoArgs,
 
     #[command(flatten)]
     pub setnx: SetnxArgs,

@@ -19,13 +19,13 @@ use crate::cli::config::Settings;
 use crate::cli::{Cli, DEFAULT_PREFIX, GlobalArgs, LockArg, SETTINGS, Setting, Verb, given};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, LockName, Lost, Prefix, Recording, Sharing, Token};
+use crate::lock::{Also, Claim, HolderId, Key, LockName, LockState, Lost, Prefix, Recording, Sharing, Token};
 use crate::report::alarm::Alarm;
 use crate::report::{Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
 use crate::store::{
-    self, Credentials, Durability, Feature, Look, PasswordSource, Store, StoreOptions, Target, TlsFiles,
+    self, Credentials, Durability, Feature, Look, PasswordSource, Several, Store, StoreOptions, Target, TlsFiles,
 };
 use crate::wait::Limit;
 use crate::{log, notify, text};
@@ -153,6 +153,8 @@ struct Wants {
     asks: bool,
     /// To know who waits.
     counts_waiters: bool,
+    /// To share a further lock.
+    also_shares: bool,
     /// The option that asks for a record of runs, or for what was recorded.
     records: Option<&'static str>,
 }
@@ -166,6 +168,7 @@ impl Wants {
             (self.durability.on_disk, Feature::Disk, "--durable"),
             (self.beside_setnx, Feature::Setnx, "--setnx-compat"),
             (self.sharing != Sharing::Exclusive, Feature::Sharing, sharing),
+            (self.also_shares, Feature::Sharing, "--also-shared"),
             (self.supersedes, Feature::Superseding, "--supersede"),
             (self.goes_first, Feature::Order, "--first"),
             (self.asks, Feature::Asking, "--ask"),
@@ -243,6 +246,35 @@ fn left_recording() -> Option<Recording> {
     text.parse()
         .inspect_err(|()| log::warn(format_args!("{RECORDING} is not what nxlock writes: {}", text::clean(&text))))
         .ok()
+}
+
+/// The variable with which the guard of a killed `run` leaves further locks: for each a line, its token and its name.
+const LEFT: &str = "NXLOCK_LEFT";
+
+/// Returns the claim with this token, and with what the guard of a killed `run` left to this process.
+fn left_claim(lock: &Named, token: Token) -> Claim {
+    let left = std::env::var(LEFT).unwrap_or_default();
+    let also = left.lines().filter_map(|line| {
+        let (token, name) = line.split_once(' ')?;
+        let claim = Claim::of(name.parse().map(|key: Key| key.name()).ok()?, token.parse().ok()?);
+        Some(Also { claim, fence: None })
+    });
+    Claim { recording: left_recording(), also: also.collect(), ..Claim::of(lock.name.clone(), token) }
+}
+
+/// Opens the store of a claim that a process has left.
+fn open_for(global: &GlobalArgs, prefix: &Prefix, claim: &Claim) -> Result<Box<dyn Store>, Error> {
+    let store = open(global, prefix.clone(), Wants::default())?;
+    if claim.also.is_empty() {
+        return Ok(store);
+    }
+    let keys: Vec<String> = claim.parts().map(|part| prefix.key(&part.name)).collect();
+    Ok(Box::new(Several::new(store, &keys).taken_over()))
+}
+
+/// Returns the lock that a state is of, which is this one unless there are several.
+fn lock_of(state: &LockState, lock: Named, prefix: &Prefix) -> Named {
+    state.name.as_ref().map_or(lock, |name| Named::new(name, prefix))
 }
 
 /// Returns the names of all locks that exist.

@@ -100,8 +100,9 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     let (matches, global) = config::so_far(&line)?;
     let (_, verb) = matches.subcommand()?;
     let raw = |id| verb.try_get_raw(id).ok().flatten();
-    let last = raw("name").or_else(|| raw("names"))?.next_back()?;
-    if last != HERE || raw("key").is_some() {
+    let is_here = |id| raw(id).and_then(|mut words| words.next_back()).is_some_and(|last| last == HERE);
+    let is_name = ["name", "names"].into_iter().any(is_here) && raw("key").is_none();
+    if !is_name && !["also", "also_shared"].into_iter().any(is_here) {
         return None;
     }
     let global = quiet(global);

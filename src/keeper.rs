@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 
 pub use control::ask_to_leave;
@@ -25,7 +26,7 @@ pub use watched::Watched;
 use crate::clock::Moment;
 use crate::descriptors;
 use crate::error::Error;
-use crate::lock::{Claim, Lease, Lost, Token, Told, Ttl};
+use crate::lock::{Claim, Lease, LockName, Lost, Token, Told, Ttl};
 use crate::mailbox::Arrived;
 use crate::notify;
 use crate::renewer::{GivenBack, Renewal, Renewer};
@@ -45,7 +46,8 @@ pub struct Resources {
 /// The resources of a keeper in the background, where the token's owner finds it.
 pub struct Ready {
     alarm: Alarm,
-    control: ControlSocket,
+    /// One for each lock.
+    controls: Vec<ControlSocket>,
 }
 
 impl Resources {
@@ -55,16 +57,19 @@ impl Resources {
         Ok(Resources { alarm: Alarm::new()?, nowhere: descriptors::nowhere()? })
     }
 
-    /// Goes into the background with a lock that was just granted, and sends the grant to the front.
+    /// Goes into the background with locks that were just granted, of which these are the keys, and sends the grant to the
+    /// front.
     ///
     /// # Errors
     /// If a system call fails, or the front has ended.
-    pub fn leave(self, key: &str, grant: &Grant, front: &mut FrontEnd) -> io::Result<Ready> {
-        // The token may change until it is granted.
-        let control = ControlSocket::open(key, &grant.token)?;
+    pub fn leave(self, keys: &[String], grant: &Grant, front: &mut FrontEnd) -> io::Result<Ready> {
+        // The tokens may change until they are granted.
+        let tokens = [&grant.token].into_iter().chain(grant.also.iter().map(|(token, _)| token));
+        let controls = keys.iter().zip(tokens).map(|(key, token)| ControlSocket::open(key, token));
+        let controls = controls.collect::<io::Result<_>>()?;
         daemon::detach(&self.nowhere)?;
         front.grant(grant)?;
-        Ok(Ready { alarm: self.alarm, control })
+        Ok(Ready { alarm: self.alarm, controls })
     }
 }
 
@@ -79,15 +84,23 @@ pub struct Assignment {
     pub lost_signal: Option<Signal>,
 }
 
+/// The control socket of one of the locks.
+struct Control {
+    socket: ControlSocket,
+    name: LockName,
+    token: Token,
+}
+
 pub struct Keeper {
     watched: Watched,
     lost_signal: Option<Signal>,
-    token: Token,
     renewer: Renewer,
     signals: Signals,
     /// Present until the token is printed.
     front: Option<FrontEnd>,
-    control: ControlSocket,
+    controls: Vec<Control>,
+    /// There are several locks.
+    has_several: bool,
     /// The lease is valid until then.
     until: Moment,
     /// How long before that an unrenewed lease counts as lost.
@@ -107,8 +120,8 @@ const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
 enum End {
     /// Nobody needs the lock any more, or a signal stopped the keeper.
     GiveBack,
-    /// The token's owner releases the lock.
-    Leave(TokenOwner),
+    /// The token's owner releases the lock with this name.
+    Leave(TokenOwner, LockName),
     /// The lock is lost.
     Lost,
 }
@@ -116,15 +129,20 @@ enum End {
 impl Keeper {
     pub fn begin(ready: Ready, assignment: Assignment, watched: Watched, signals: Signals, front: FrontEnd) -> Keeper {
         let Assignment { store, claim, ttl, lease, server_timeout, lost_signal } = assignment;
-        let token = claim.token.clone();
+        let control = |(socket, part): (ControlSocket, &Claim)| Control {
+            socket,
+            name: part.name.clone(),
+            token: part.token.clone(),
+        };
+        let controls = ready.controls.into_iter().zip(claim.parts()).map(control).collect();
         Keeper {
             watched,
             lost_signal,
-            token,
+            controls,
+            has_several: !claim.also.is_empty(),
             renewer: Renewer::new(store, claim, ttl, lease, server_timeout, ready.alarm),
             signals,
             front: Some(front),
-            control: ready.control,
             until: lease.until,
             margin: margin::stop_before(ttl, Duration::ZERO),
             is_signalled: false,
@@ -141,12 +159,14 @@ impl Keeper {
                 break end;
             }
             let deadline = if self.is_signalled { self.until } else { self.until - self.margin };
-            let fds = self.signals.fds().into_iter().chain(self.control.fds());
+            let fds =
+                self.signals.fds().into_iter().chain(self.controls.iter().flat_map(|control| control.socket.fds()));
             let fds = fds.chain([Some(self.watched.as_fd()), self.front.as_ref().map(AsFd::as_fd)]);
-            let until = deadline.min(self.gives_up).min(self.control.pause_ends());
+            let pauses = self.controls.iter().map(|control| control.socket.pause_ends());
+            let until = pauses.fold(deadline.min(self.gives_up), Moment::min);
             match self.renewer.next(Limit { until, cancel: &fds.collect::<Vec<_>>() }) {
                 Ok(Arrived::Message(Renewal::Until(until))) => self.until = until,
-                Ok(Arrived::Message(Renewal::Asked(asker))) => self.give_up_for(&asker),
+                Ok(Arrived::Message(Renewal::Asked(asker, name))) => self.give_up_for(&asker, name.as_ref()),
                 Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(state)),
                 Ok(Arrived::Message(Renewal::Uncertain(error))) => self.uncertain = Some(error),
                 Ok(Arrived::Readable | Arrived::Time) => {}
@@ -172,10 +192,17 @@ impl Keeper {
                     front.finish(&said);
                 }
             }
-            End::Leave(owner) => {
-                self.renewer.leave();
+            End::Leave(owner, name) => {
+                self.renewer.leave(&name);
                 notify::released(None);
                 owner.answer();
+            }
+            End::Lost if self.has_several => {
+                // The others are still relied on, as long as they are not renewed.
+                let until = self.until.min(Moment::now() + GIVES_UP_WITHIN);
+                let limit = Limit { until, cancel: &self.signals.fds() };
+                let _ = limit.wait_for(&[(self.watched.as_fd(), PollFlags::POLLIN)]);
+                self.renewer.give_back(None, None);
             }
             End::Lost => {}
         }
@@ -189,7 +216,7 @@ impl Keeper {
         }
         if !self.is_signalled && (self.until - self.margin).passed() {
             match self.owner() {
-                Some(owner) => return Some(End::Leave(owner)),
+                Some((owner, name)) => return Some(End::Leave(owner, name)),
                 // A renewal may still succeed, but is no longer to be relied on.
                 None if self.is_relied_on() => self.report_loss(&Lost::Unconfirmed(self.uncertain.clone())),
                 None => return Some(End::GiveBack),
@@ -207,13 +234,13 @@ impl Keeper {
             Some(FrontState::Gone) => return Some(End::GiveBack),
             Some(FrontState::Nothing) | None => {}
         }
-        self.owner().map(End::Leave)
+        self.owner().map(|(owner, name)| End::Leave(owner, name))
     }
 
     /// Handles a lost lock: its owner has released it, or else the watched process must know.
     fn lose(&mut self, how: &Lost) -> End {
         match self.owner() {
-            Some(owner) => End::Leave(owner),
+            Some((owner, name)) => End::Leave(owner, name),
             None => {
                 self.report_loss(how);
                 End::Lost
@@ -222,9 +249,9 @@ impl Keeper {
     }
 
     /// Tells the watched process that somebody asks for the lock, and leaves it some time to end.
-    fn give_up_for(&mut self, asker: &Told) {
+    fn give_up_for(&mut self, asker: &Told, name: Option<&LockName>) {
         if self.gives_up == Moment::NEVER && self.is_relied_on() {
-            notify::asked(asker, &self.what_follows());
+            notify::asked(asker, name, &self.what_follows());
             self.gives_up = Moment::now() + GIVES_UP_WITHIN;
             // The signal may have been for a loss that did not come about.
             self.is_signalled = false;
@@ -248,8 +275,10 @@ impl Keeper {
         }
     }
 
-    fn owner(&mut self) -> Option<TokenOwner> {
-        self.control.owner(&self.token)
+    /// Returns the owner of a token that is about to release its lock, and the lock's name.
+    fn owner(&mut self) -> Option<(TokenOwner, LockName)> {
+        let find = |Control { socket, name, token }: &mut Control| Some((socket.owner(token)?, name.clone()));
+        self.controls.iter_mut().find_map(find)
     }
 
     /// Returns whether the token was printed. If not, it counts as never granted, and the front learns that.

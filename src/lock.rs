@@ -30,7 +30,7 @@ use crate::text::{self, Tainted};
 ///
 /// 1 to 200 bytes, no control characters, and no braces: in a cluster `{...}` picks the slot (Redis cluster
 /// specification, hash tags), so a brace could part a lock from its fence.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(String);
 
 impl LockName {
@@ -140,6 +140,12 @@ impl Ttl {
     pub fn believed_until(self, asked: Moment) -> Moment {
         asked + self.0.saturating_sub(self.drift())
     }
+
+    /// Returns after what time a holder renews its lease, a third of the ttl: two renewals may fail before the lease is in
+    /// danger.
+    pub fn renewed_after(self) -> Duration {
+        (self.0 / 3).min(Ttl::RENEWED_WITHIN)
+    }
 }
 
 /// How long a lock lasts that nobody renews.
@@ -217,13 +223,54 @@ pub struct Claim {
     pub recording: Option<Recording>,
     /// The tokens of the runs that the claimant is part of: if one of them holds the lock, it waits for itself.
     pub enclosing: Vec<Token>,
+    /// The claims to further locks that stand and fall with this one, in the order of the command line.
+    pub also: Vec<Also>,
+}
+
+/// A claim to a lock that stands and falls with another claim.
+#[derive(Clone, Debug)]
+pub struct Also {
+    pub claim: Claim,
+    /// Of its grant.
+    pub fence: Option<Fence>,
 }
 
 impl Claim {
     /// Returns a claim by its token, of a process that does not keep it.
     pub fn of(name: LockName, token: Token) -> Claim {
-        let (owner_pid, at_least) = (None, None);
-        Claim { name, token, owner_pid, at_least, beside_setnx: None, recording: None, enclosing: Vec::new() }
+        Claim {
+            name,
+            token,
+            owner_pid: None,
+            at_least: None,
+            beside_setnx: None,
+            recording: None,
+            enclosing: Vec::new(),
+            also: Vec::new(),
+        }
+    }
+
+    /// Returns the claim to one of the locks: the first is its own.
+    pub fn part(&self, at: usize) -> &Claim {
+        at.checked_sub(1).map_or(self, |at| &self.also[at].claim)
+    }
+
+    /// Does the same, to change it.
+    pub fn part_mut(&mut self, at: usize) -> &mut Claim {
+        match at.checked_sub(1) {
+            None => self,
+            Some(at) => &mut self.also[at].claim,
+        }
+    }
+
+    /// Returns the claims to all locks, its own first.
+    pub fn parts(&self) -> impl Iterator<Item = &Claim> {
+        (0..=self.also.len()).map(|at| self.part(at))
+    }
+
+    /// Returns the claim to the lock that a state is of.
+    pub fn part_of(&self, state: &LockState) -> &Claim {
+        self.parts().find(|part| state.name.as_ref() == Some(&part.name)).unwrap_or(self)
     }
 
     /// Returns the token that says who has the claim: its own, or the one beside a bare number.
@@ -283,6 +330,13 @@ pub enum Lost {
     Taken(LockState),
     /// It could not be renewed in time; the error of the last attempt.
     Unconfirmed(Option<Error>),
+}
+
+impl Lost {
+    /// Returns which one was lost of several, if that is known.
+    pub fn name(&self) -> Option<&LockName> {
+        if let Lost::Taken(state) = self { state.name.as_ref() } else { None }
+    }
 }
 
 /// Who holds a lock, for people to read: no decision depends on it.
@@ -369,6 +423,8 @@ impl Expiry {
 /// Who holds a name now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockState {
+    /// The lock's name, where several are asked for at once.
+    pub name: Option<LockName>,
     pub kind: StateKind,
     pub holder: Option<Holder>,
     pub expiry: Expiry,
@@ -382,6 +438,11 @@ pub struct LockState {
 }
 
 impl LockState {
+    /// Returns the state as that of the lock with this name, one of several.
+    pub fn of(self, name: &LockName) -> LockState {
+        LockState { name: Some(name.clone()), ..self }
+    }
+
     /// Returns the id by which people know its holder.
     pub fn holder_id(&self) -> Option<&HolderId> {
         self.holder.as_ref().map(|holder| &holder.id)
@@ -424,6 +485,7 @@ impl LockState {
 
     pub fn free(fence: Option<Fence>) -> LockState {
         LockState {
+            name: None,
             kind: StateKind::Free,
             holder: None,
             expiry: Expiry::Unknown,
@@ -493,6 +555,7 @@ impl LockState {
             (Some(_), Some(_)) => StateKind::Held,
         };
         LockState {
+            name: None,
             kind,
             holder,
             expiry: Expiry::of_key(ttl),

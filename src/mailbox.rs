@@ -53,7 +53,7 @@ impl<T> Mailbox<T> {
             if limit.until.passed() {
                 return Ok(Arrived::Time);
             }
-            if self.alarm.wait_for(Some(self.wakeup.as_fd()), limit)? == Woken::Cancelled {
+            if self.alarm.wait_for(&[self.wakeup.as_fd()], limit)? == Woken::Cancelled {
                 return Ok(Arrived::Readable);
             }
         }

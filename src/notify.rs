@@ -18,9 +18,9 @@ use crate::error::Error;
 use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Lost, Supersedes, Token, Told, Ttl, words};
 use crate::log;
 use crate::output::json::{
-    Claimant, End, Holder, Loss, Run, Shared, claimant, command_end, holder, kind, loss, run, shared, value,
+    Also, Claimant, End, Holder, Loss, Run, Shared, claimant, command_end, holder, kind, loss, run, shared, value,
 };
-use crate::report::{Busy, Ending, Named, Refusal as Why, Refused, Report};
+use crate::report::{Busy, Ending, Named, NotYours, Refusal as Why, Refused, Report, Wanted};
 use crate::store::QueuePlace;
 use crate::text::{self, Tainted};
 use journal::LONGEST;
@@ -34,30 +34,36 @@ static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
 struct Events {
     /// None without `--events`.
     writer: Option<Writer>,
-    lock: Named,
-    id: Option<HolderId>,
+    lock: Granted,
+    /// The further locks of the claim.
+    also: Vec<Granted>,
     known_as: Option<Box<Tainted>>,
-    fence: Option<Fence>,
     began: Moment,
     granted: Moment,
     started: Moment,
     /// End of the lease, as far as it can be trusted.
     until: Moment,
-    waits: bool,
+    /// The lock that was last reported to be waited for.
+    waits: Option<LockName>,
     /// The error reported last, until a request succeeds.
     error: Option<String>,
+}
+
+/// One of the locks, and what is known of its grant.
+struct Granted {
+    named: Named,
+    id: Option<HolderId>,
+    fence: Option<Fence>,
 }
 
 /// A line of `--events`.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
-    name: &'a str,
-    key: &'a str,
-    id: Option<&'a str>,
+    #[serde(flatten)]
+    lock: Also<'a>,
     #[serde(rename = "as")]
     known_as: Option<&'a str>,
-    fence: Option<u64>,
     #[serde(flatten)]
     event: Event<'a>,
 }
@@ -65,20 +71,64 @@ struct Line<'a> {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
-    Waiting { state: &'static str, holder: Option<Holder<'a>>, position: Option<usize> },
-    Trouble { message: &'a str },
-    Granted { waited_ms: u64, ttl_ms: u64, shared: bool, slot: Option<u16>, slots: Option<u16> },
-    Started { pid: i32 },
-    Renewed { ttl_ms: u64 },
-    Lost { how: &'static str, message: String, then: &'a str },
-    Asked { by: Claimant<'a>, supersedes: bool, then: &'a str },
-    Ended { status: Option<u8>, signal: Option<i32>, time_limit: bool, ran_ms: u64 },
-    Released { held_ms: u64, ends_in_ms: Option<u64> },
-    Unreleased { message: String, ends_in_ms: u64 },
-    Failed { kind: &'static str, message: String },
+    Waiting {
+        state: &'static str,
+        holder: Option<Holder<'a>>,
+        position: Option<usize>,
+    },
+    Trouble {
+        message: &'a str,
+    },
+    Granted {
+        waited_ms: u64,
+        ttl_ms: u64,
+        shared: bool,
+        slot: Option<u16>,
+        slots: Option<u16>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        also: Vec<Also<'a>>,
+    },
+    Started {
+        pid: i32,
+    },
+    Renewed {
+        ttl_ms: u64,
+    },
+    Lost {
+        how: &'static str,
+        message: String,
+        then: &'a str,
+    },
+    Asked {
+        by: Claimant<'a>,
+        supersedes: bool,
+        then: &'a str,
+    },
+    Ended {
+        status: Option<u8>,
+        signal: Option<i32>,
+        time_limit: bool,
+        ran_ms: u64,
+    },
+    Released {
+        held_ms: u64,
+        ends_in_ms: Option<u64>,
+    },
+    Unreleased {
+        message: String,
+        ends_in_ms: u64,
+    },
+    Failed {
+        kind: &'static str,
+        message: String,
+    },
     Refused(Box<Refusal<'a>>),
-    Interrupted { signal: i32 },
-    NotRun { message: String },
+    Interrupted {
+        signal: i32,
+    },
+    NotRun {
+        message: String,
+    },
 }
 
 #[derive(Serialize)]
@@ -96,20 +146,20 @@ struct Refusal<'a> {
 ///
 /// # Errors
 /// If the destination can never be written to.
-pub fn begin(at: Option<&Destination>, lock: &Named, claim: &Claim) -> Result<(), Error> {
+pub fn begin(at: Option<&Destination>, lock: &Named, also: &[Named], claim: &Claim) -> Result<(), Error> {
     let writer = at.map(Writer::open).transpose()?.flatten();
     let now = Moment::now();
+    let one = |named: &Named, claim: &Claim| Granted { named: named.clone(), id: claim.token.id(), fence: None };
     let events = Events {
         writer,
-        lock: lock.clone(),
-        id: claim.token.id(),
+        lock: one(lock, claim),
+        also: also.iter().zip(&claim.also).map(|(named, also)| one(named, &also.claim)).collect(),
         known_as: Token::read(claim.identity().as_bytes()).and_then(|told| told.owner.known_as),
-        fence: None,
         began: now,
         granted: now,
         started: now,
         until: now,
-        waits: false,
+        waits: None,
         error: None,
     };
     *EVENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(events);
@@ -123,14 +173,16 @@ fn note(write: impl FnOnce(&mut Events)) {
     }
 }
 
-/// Reports, once per claim, that nxlock waits for another holder's lock.
+/// Reports, once for each lock, that nxlock waits for another holder's.
 pub fn waiting(state: &LockState, place: QueuePlace) {
     note(|events| {
         events.error = None;
-        if !std::mem::replace(&mut events.waits, true) {
+        let lock = events.named(state.name.as_ref()).named.name.clone();
+        if events.waits.as_ref() != Some(&lock) {
+            events.waits = Some(lock);
             let position = Some(place.position).filter(|position| *position > 0);
-            let (state, holder) = (words::state_name(&state.kind), state.holder.as_ref().map(holder));
-            events.tell(Event::Waiting { state, holder, position });
+            let (kind, holder) = (words::state_name(&state.kind), state.holder.as_ref().map(holder));
+            events.tell_of(state.name.as_ref(), Event::Waiting { state: kind, holder, position });
         }
     });
 }
@@ -149,14 +201,21 @@ pub fn error(error: &Error) {
 /// Reports the grant. The line is written a little later, so that it does not delay the start of a command.
 pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
     note(|events| {
-        events.id = claim.token.id();
+        (events.lock.id, events.lock.fence) = (claim.token.id(), lease.fence);
+        for (one, also) in events.also.iter_mut().zip(&claim.also) {
+            (one.id, one.fence) = (also.claim.token.id(), also.fence);
+        }
         events.error = None;
-        events.fence = lease.fence;
         events.granted = lease.granted;
         events.until = lease.until;
         let (waited_ms, ttl_ms) = (millis(events.began.elapsed()), ttl.millis());
         let Shared { shared, slot, slots } = shared(&claim.token, lease.slot);
-        events.write(Event::Granted { waited_ms, ttl_ms, shared, slot, slots }, Writer::hold_back);
+        if let Some(mut writer) = events.writer.take() {
+            let also = events.also.iter().map(Granted::line).collect();
+            let line = events.line(None, Event::Granted { waited_ms, ttl_ms, shared, slot, slots, also });
+            writer.hold_back(line);
+            events.writer = Some(writer);
+        }
     });
 }
 
@@ -186,23 +245,23 @@ pub fn renewed(ttl: Ttl, until: Moment) {
 /// Reports that the lock was lost before its release.
 pub fn lost(lost: &Lost, follows: &str) {
     note(|events| {
+        let name = &events.named(lost.name()).named.name;
         if log::options().json {
-            let message = lost.to_string();
-            let name = events.lock.name.as_str();
+            let (name, message) = (name.as_str(), lost.to_string());
             log::document(&json!({ "event": "lost", "name": name, "message": message, "then": follows }));
         } else {
-            log::error(format_args!("\"{}\" is lost: {lost}; {follows}", events.lock.name));
+            log::error(format_args!("\"{name}\" is lost: {lost}; {follows}"));
         }
-        let Loss { how, message } = loss(lost);
-        events.tell(Event::Lost { how, message, then: follows });
+        let Loss { how, message, .. } = loss(lost);
+        events.tell_of(lost.name(), Event::Lost { how, message, then: follows });
     });
 }
 
-/// Reports that a process has asked for the lock, and that it is given up.
-pub fn asked(by: &Told, follows: &str) {
+/// Reports that a process has asked for the lock, or the one with this name if there are several, and that it is given up.
+pub fn asked(by: &Told, wanted: Option<&LockName>, follows: &str) {
     note(|events| {
         let is_newer = by.terms.supersedes == Supersedes::Running;
-        let (name, who) = (&events.lock.name, words::who_and_why(by));
+        let (name, who) = (&events.named(wanted).named.name, words::who_and_why(by));
         if log::options().json {
             let (name, by) = (name.as_str(), claimant(by));
             log::document(
@@ -213,7 +272,7 @@ pub fn asked(by: &Told, follows: &str) {
         } else {
             log::stopping(format_args!("asked to give up \"{name}\" by {who}; {follows}"));
         }
-        events.tell(Event::Asked { by: claimant(by), supersedes: is_newer, then: follows });
+        events.tell_of(wanted, Event::Asked { by: claimant(by), supersedes: is_newer, then: follows });
     });
 }
 
@@ -237,8 +296,10 @@ pub fn ended(ending: &Ending, time_limit: bool) {
 pub fn released(rest: Option<Duration>) {
     note(|events| {
         match rest {
-            None => log::trace(format_args!("gave back \"{}\"", events.lock.name)),
-            Some(rest) => log::trace(format_args!("\"{}\" stays locked for {}", events.lock.name, span(rest))),
+            None => log::trace(format_args!("gave back {}", events.names())),
+            Some(rest) => {
+                log::trace(format_args!("\"{}\" stays locked for {}", events.lock.named.name, span(rest)));
+            }
         }
         let held_ms = millis(events.granted.elapsed());
         events.tell(Event::Released { held_ms, ends_in_ms: rest.map(millis) });
@@ -261,14 +322,22 @@ pub fn concluded(report: &Report) {
         }
         Report::Busy(busy) => {
             let refused = &busy.refused;
-            events.tell(Event::Refused(Box::new(Refusal {
-                state: words::state_name(&refused.state.kind),
-                holder: refused.state.holder.as_ref().map(holder),
-                waited_ms: millis(refused.waited),
-                nested: matches!(refused.why, Why::Nested),
-                superseded_by: refused.superseded_by().map(claimant),
-                done: refused.done().map(run),
-            })));
+            events.tell_of(
+                refused.state.name.as_ref(),
+                Event::Refused(Box::new(Refusal {
+                    state: words::state_name(&refused.state.kind),
+                    holder: refused.state.holder.as_ref().map(holder),
+                    waited_ms: millis(refused.waited),
+                    nested: matches!(refused.why, Why::Nested),
+                    superseded_by: refused.superseded_by().map(claimant),
+                    done: refused.done().map(run),
+                })),
+            );
+        }
+        Report::NotYours(NotYours { wanted: Wanted::Hold, state, .. }) => {
+            let lost = Lost::Taken(state.clone());
+            let Loss { how, message, .. } = loss(&lost);
+            events.tell_of(lost.name(), Event::Lost { how, message, then: "nothing is started" });
         }
         Report::Interrupted(signal) => events.tell(Event::Interrupted { signal: *signal as i32 }),
         Report::NotRun(not_run) => events.tell(Event::NotRun { message: text::plain(&not_run.error) }),
@@ -284,40 +353,57 @@ pub fn end() {
     }
 }
 
+impl Granted {
+    fn line(&self) -> Also<'_> {
+        let Granted { named, id, fence } = self;
+        Also {
+            name: named.name.as_str(),
+            key: &named.key,
+            id: id.as_ref().map(HolderId::as_str),
+            fence: fence.map(|it| it.0),
+        }
+    }
+}
+
 impl Events {
     fn tell(&mut self, event: Event<'_>) {
-        self.write(event, Writer::put);
+        self.tell_of(None, event);
     }
 
-    /// Passes the line to the writer. Without `--events`, makes no line.
-    fn write(&mut self, event: Event<'_>, how: fn(&mut Writer, String)) {
+    /// Passes the line to the writer, about the lock with this name if there are several. Without `--events`, makes no line.
+    fn tell_of(&mut self, name: Option<&LockName>, event: Event<'_>) {
         if let Some(mut writer) = self.writer.take() {
-            how(&mut writer, self.line(event));
+            writer.put(self.line(name, event));
             self.writer = Some(writer);
         }
+    }
+
+    /// Returns the lock with this name; the first if there is none.
+    fn named(&self, name: Option<&LockName>) -> &Granted {
+        self.also.iter().find(|one| name == Some(&one.named.name)).unwrap_or(&self.lock)
+    }
+
+    /// Returns the names of all locks, for a message.
+    fn names(&self) -> String {
+        let names = [&self.lock].into_iter().chain(&self.also).map(|one| format!("\"{}\"", one.named.name));
+        names.collect::<Vec<_>>().join(", ")
     }
 
     fn flush(&mut self) {
         self.writer.iter_mut().for_each(Writer::flush);
     }
 
-    fn line(&self, event: Event<'_>) -> String {
-        short(value(Line {
-            time: text::instant(wall()),
-            name: self.lock.name.as_str(),
-            key: &self.lock.key,
-            id: self.id.as_ref().map(HolderId::as_str),
-            known_as: self.known_as.as_deref().map(Tainted::raw),
-            fence: self.fence.map(|fence| fence.0),
-            event,
-        }))
+    fn line(&self, name: Option<&LockName>, event: Event<'_>) -> String {
+        let lock = self.named(name).line();
+        let (time, known_as) = (text::instant(wall()), self.known_as.as_deref().map(Tainted::raw));
+        short(value(Line { time, lock, known_as, event }))
     }
 }
 
 /// Returns a line that fits in one write(2). Sets fields that make it too long to null.
 fn short(mut line: Value) -> String {
     let mut text = format!("{}\n", text::escaped(&line));
-    for long in ["message", "holder", "by", "done", "key"] {
+    for long in ["message", "holder", "by", "done", "also", "key"] {
         if text.len() > LONGEST
             && let Some(field) = line.get_mut(long)
         {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, Lease, LockState, RunEnd, Told, Ttl};
+use crate::lock::{Claim, Fence, Lease, LockName, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::retry::ReleaseAnswer;
 use crate::store::{Kept, News, Renewed, Store};
@@ -26,8 +26,8 @@ use crate::{log, notify, retry, text, thread};
 pub enum Renewal {
     /// The lease is valid until then.
     Until(Moment),
-    /// A process asks to give the lock up.
-    Asked(Box<Told>),
+    /// A process asks to give the lock up; with its name, if there are several.
+    Asked(Box<Told>, Option<LockName>),
     /// The renewal failed; the lease is unchanged.
     Uncertain(Error),
     /// nxlock does not hold the lock any more.
@@ -61,8 +61,8 @@ enum Finish {
     Release(Option<RunEnd>),
     /// Let the lock expire after this ttl.
     LetEnd(Ttl, Option<RunEnd>),
-    /// Another process releases the lock.
-    Leave,
+    /// Another process releases the lock with this name.
+    Leave(LockName),
 }
 
 enum Message {
@@ -85,9 +85,9 @@ const LISTENS_AFTER: Duration = Duration::from_millis(100);
 /// at most four times a second for it.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
 
-/// Returns the renewal interval, a third of the ttl: two renewals may fail before the lease is in danger.
+/// Returns the renewal interval.
 fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
-    let mut apart = (ttl.get() / 3).min(Ttl::RENEWED_WITHIN);
+    let mut apart = ttl.renewed_after();
     if claim.token.is_beside_setnx() {
         apart = apart.min(AT_MOST_APART_BESIDE_SETNX);
     }
@@ -108,8 +108,8 @@ impl Renewer {
     ) -> Renewer {
         let due = lease.asked + apart(&*store, &claim, ttl);
         let listens_at = if store.watch().may_listen { Moment::now() + LISTENS_AFTER } else { Moment::NEVER };
-        // Others may be granted a share of the lock too.
-        let fence = lease.fence.filter(|_| !claim.token.is_share());
+        // Others may be granted a share of the lock too, and each of several has its own.
+        let fence = lease.fence.filter(|_| !claim.token.is_share() && claim.also.is_empty());
         let lock = Box::new(Lock {
             store,
             claim,
@@ -137,7 +137,7 @@ impl Renewer {
                 return Ok(Arrived::Message(renewal));
             }
             let wake_at = lock.wakes_at();
-            match alarm.wait_for(lock.news_fd(), limit.no_later_than(wake_at))? {
+            match alarm.wait_for(&lock.news_fds(), limit.no_later_than(wake_at))? {
                 Woken::Cancelled => return Ok(Arrived::Readable),
                 Woken::Ready | Woken::TimeUp if !lock.wakes_at().passed() => return Ok(Arrived::Time),
                 Woken::Ready | Woken::TimeUp => {}
@@ -192,9 +192,10 @@ impl Renewer {
         self.carry_out(rest.map_or(Finish::Release(end), |rest| Finish::LetEnd(rest, end)))
     }
 
-    /// Stops renewing for good: when this returns, no request is in flight.
-    pub fn leave(self) {
-        self.carry_out(Finish::Leave);
+    /// Stops renewing for good, and leaves the lock with this name to another process: when this returns, no request is
+    /// in flight.
+    pub fn leave(self, name: &LockName) {
+        self.carry_out(Finish::Leave(name.clone()));
     }
 
     fn carry_out(self, finish: Finish) -> GivenBack {
@@ -245,7 +246,8 @@ impl Lock {
     fn keep(mut self, mut finishes: Mailbox<Finish>, messages: &MailSender<Message>) {
         loop {
             let wake_at = self.wakes_at();
-            match finishes.next(Limit { until: wake_at, cancel: &[self.news_fd()] }) {
+            let news = self.news_fds().into_iter().map(Some).collect::<Vec<_>>();
+            match finishes.next(Limit { until: wake_at, cancel: &news }) {
                 Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
                 Ok(Arrived::Readable | Arrived::Time) if !self.renews_at().passed() => self.listen(),
                 Ok(Arrived::Readable | Arrived::Time) | Err(_) => {
@@ -287,9 +289,9 @@ impl Lock {
         self.due.min(self.asked.map_or(Moment::now(), |asked| asked + apart))
     }
 
-    /// Returns a descriptor that is readable when there may be something to hear that would make a difference.
-    fn news_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.store.watch().news_fd.filter(|_| self.news == News::None)
+    /// Returns descriptors one of which is readable when there may be something to hear that would make a difference.
+    fn news_fds(&self) -> Vec<BorrowedFd<'_>> {
+        if self.news == News::None { self.store.watch().news_fds } else { Vec::new() }
     }
 
     /// Returns the minimum delay before an unscheduled renewal.
@@ -304,7 +306,7 @@ impl Lock {
         let renewed = self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt())));
         self.due = asked + apart(&*self.store, &self.claim, self.ttl);
         match renewed {
-            Ok(Renewed::Kept(Kept { until, put_back, asked_by })) => {
+            Ok(Renewed::Kept(Kept { until, put_back, asked_by, wanted })) => {
                 notify::renewed(self.ttl, until);
                 if put_back {
                     self.put_back += 1;
@@ -317,7 +319,7 @@ impl Lock {
                 if self.listens_at == Moment::NEVER && self.store.watch().may_listen {
                     self.listens_at = asked;
                 }
-                (Renewal::Until(until), news.map(Renewal::Asked))
+                (Renewal::Until(until), news.map(|by| Renewal::Asked(by, wanted)))
             }
             // Never for the holder's own claim; if it were, the lease would be unchanged.
             Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), None),
@@ -351,8 +353,8 @@ impl Lock {
             Finish::LetEnd(rest, _) => {
                 retry::let_end(within, *rest, self.fence, |limit| store.let_end(claim, *rest, limit))
             }
-            Finish::Leave => {
-                store.leave(claim);
+            Finish::Leave(name) => {
+                store.leave(claim, name);
                 return GivenBack::Done;
             }
         };

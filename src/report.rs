@@ -72,6 +72,17 @@ pub struct Acquired {
     pub form: TokenForm,
     /// The tokens that the caller holds with this one, as its environment names them.
     pub held: String,
+    /// The further locks.
+    pub also: Vec<Also>,
+    /// The numbered variables: their values, or none for one that is to be unset.
+    pub numbered: Vec<(String, Option<String>)>,
+}
+
+/// A lock that was granted together with another.
+pub struct Also {
+    pub lock: Named,
+    pub token: Token,
+    pub fence: Option<Fence>,
 }
 
 /// How `acquire` prints its token.
@@ -153,6 +164,8 @@ pub enum Wanted {
     Release,
     Break,
     Ask,
+    /// To hold it while another lock is waited for.
+    Hold,
 }
 
 /// A holder that was to be asked to give up.

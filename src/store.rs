@@ -9,6 +9,7 @@ mod probe;
 mod quorum;
 mod redis;
 mod scan;
+mod several;
 mod url;
 
 use std::os::fd::{BorrowedFd, RawFd};
@@ -31,6 +32,7 @@ pub use probe::{Finding, Probed, ProbedServer, Verdict};
 pub use redis::credentials::{Credentials, PasswordSource};
 pub use redis::tls::TlsFiles;
 pub use scan::{Page, ScanCursor};
+pub use several::Several;
 pub use url::{Target, here};
 
 /// A lock store: a server, a quorum of servers or a directory. One thread uses it at a time.
@@ -52,14 +54,14 @@ pub trait Store: Send {
     /// If the store cannot be reached. Later failures are findings.
     fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error>;
 
-    /// Opens a file for the command to inherit, if the store has one. From the moment that the command's process has taken
-    /// the lock on it, and while a process has that open file, nobody else gets the lock, whatever becomes of nxlock, its
-    /// guard and the lease, unless the lock is released.
+    /// Opens the files for the command to inherit, if the store has any. From the moment that the command's process has
+    /// taken the lock on one, and while a process has that open file, nobody else gets the lock that it belongs to, whatever
+    /// becomes of nxlock, its guard and the lease, unless the lock is released.
     ///
     /// # Errors
-    /// If it cannot be opened. No command must begin then.
-    fn command_file(&self) -> Result<Option<CommandFile>, Error> {
-        Ok(None)
+    /// If one cannot be opened. No command must begin then.
+    fn command_files(&self) -> Result<Vec<CommandFile>, Error> {
+        Ok(Vec::new())
     }
 
     /// Returns what a holder is told at once, without waiting, and forgets it.
@@ -82,7 +84,7 @@ pub enum Op<'a> {
     Renew(&'a Claim, Ttl),
     LetEnd(&'a Claim, Ttl),
     Release(&'a Claim),
-    Leave(&'a Claim),
+    Leave(&'a Claim, &'a LockName),
     Listen(&'a Claim),
     Break(&'a LockName, &'a HolderId),
     Ask(&'a LockName, &'a Asker, Asking),
@@ -129,11 +131,11 @@ pub enum Listed {
 /// What a holder watches, or a waiter.
 #[derive(Default)]
 pub struct Watch<'a> {
-    /// A descriptor that keeps the claim until its lease ends while nxlock or its guard has it open, if the store has one.
-    /// The store owns it.
-    pub claim_fd: Option<RawFd>,
-    /// A descriptor that is readable when [`Store::news`] may have something, if there is one.
-    pub news_fd: Option<BorrowedFd<'a>>,
+    /// Descriptors each of which keeps a claim until its lease ends while nxlock or its guard has it open, if the store has
+    /// any. The store owns them.
+    pub claim_fds: Vec<RawFd>,
+    /// Descriptors one of which is readable when [`Store::news`] may have something, if there are any.
+    pub news_fds: Vec<BorrowedFd<'a>>,
     /// To listen may be of use.
     pub may_listen: bool,
     /// The server that has the lock is only about to become responsible for it, as its last answer showed: if the cluster
@@ -275,11 +277,11 @@ impl dyn Store + '_ {
         reply!(self.step(Op::Doubts, limit), Doubts)
     }
 
-    /// Leaves the claim for another process to release. On return, no request is outstanding that could set the key
-    /// again.
-    pub fn leave(&mut self, claim: &Claim) {
+    /// Leaves the claim to the lock with this name for another process to release; if the claim has others, they are given
+    /// back. On return, no request is outstanding that could set the key again.
+    pub fn leave(&mut self, claim: &Claim, name: &LockName) {
         // Nothing that could fail is waited for.
-        let _ = self.step(Op::Leave(claim), Limit::NONE);
+        let _ = self.step(Op::Leave(claim, name), Limit::NONE);
     }
 
     /// Has the store tell a holder at once what happens to its claim, as far as it can, until the connection ends. Returns
@@ -318,6 +320,10 @@ pub enum Acquired {
     /// Another run has done what was to be done, recently enough: nothing is granted to the requester. It may still be in
     /// the queue.
     Done(Box<Run>, LockState, QueuePlace),
+    /// Of several locks, one that had been granted was lost before all were.
+    Lost(LockState),
+    /// Of several locks, that with this name had been granted, and a process asks for it before all are.
+    Asked(Box<Told>, LockName),
 }
 
 /// A place in a queue.
@@ -350,12 +356,14 @@ pub struct Kept {
     pub put_back: bool,
     /// The one that asks the holder to give up, the same each time.
     pub asked_by: Option<Box<Told>>,
+    /// Of several locks, the one that is asked for.
+    pub wanted: Option<LockName>,
 }
 
 impl Kept {
     /// Returns a lease until then, of which nothing else is to be said.
     pub fn until(until: Moment) -> Kept {
-        Kept { until, put_back: false, asked_by: None }
+        Kept { until, put_back: false, asked_by: None, wanted: None }
     }
 }
 

@@ -30,7 +30,7 @@ pub use spawn::{Program, SpawnError, Terminal};
 
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Lease, Lost, Told, Ttl};
+use crate::lock::{Lease, LockName, Lost, Told, Ttl};
 use crate::mailbox::Arrived;
 use crate::proc::{self, Job, JobState};
 use crate::renewer::{Renewal, Renewer};
@@ -405,7 +405,7 @@ impl<'a> Supervisor<'a> {
                 self.until = until;
                 self.guard.kill_at(self.kill_at());
             }
-            Renewal::Asked(asker) => self.give_up_for(asker),
+            Renewal::Asked(asker, name) => self.give_up_for(asker, name.as_ref()),
             Renewal::Uncertain(error) => {
                 if self.uncertain.is_none() && self.lost.is_none() {
                     let left = self.stop_at().remaining();
@@ -419,15 +419,15 @@ impl<'a> Supervisor<'a> {
 
     /// Stops the command as SIGTERM from another process does, once for all who ask for the lock. A lock that was lost
     /// and is renewed again can be asked for too.
-    fn give_up_for(&mut self, asker: Box<Told>) {
+    fn give_up_for(&mut self, asker: Box<Told>, name: Option<&LockName>) {
         if self.asked_by.is_some() {
             return;
         }
         self.asked_to_end = true;
         if self.is_stopping() {
-            notify::asked(&asker, "the command is being stopped already");
+            notify::asked(&asker, name, "the command is being stopped already");
         } else {
-            notify::asked(&asker, "stopping the command");
+            notify::asked(&asker, name, "stopping the command");
             self.stop(libc::SIGTERM, Reach::All);
         }
         self.asked_by = Some(asker);

@@ -98,11 +98,11 @@ impl Alarm {
         Ok(Alarm(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?))
     }
 
-    /// Waits until `wanted` is readable, the wait is cancelled, or the deadline passes, as [`Limit::wait_for`].
+    /// Waits until one of `wanted` is readable, the wait is cancelled, or the deadline passes, as [`Limit::wait_for`].
     ///
     /// # Errors
     /// As poll(2) and timerfd_settime(2).
-    pub fn wait_for(&self, wanted: Option<BorrowedFd<'_>>, limit: Limit<'_>) -> io::Result<Woken> {
+    pub fn wait_for(&self, wanted: &[BorrowedFd<'_>], limit: Limit<'_>) -> io::Result<Woken> {
         match limit.until.since_boot() {
             None => self.0.unset(),
             Some(moment) => {
@@ -111,7 +111,7 @@ impl Alarm {
             }
         }?;
         let mut polled = vec![(self.0.as_fd(), PollFlags::POLLIN)];
-        polled.extend(wanted.map(|fd| (fd, PollFlags::POLLIN)));
+        polled.extend(wanted.iter().map(|fd| (*fd, PollFlags::POLLIN)));
         Ok(match limit.poll(&polled, || PollTimeout::NONE)? {
             (Woken::Ready, Some(0)) => Woken::TimeUp,
             (woken, _) => woken,

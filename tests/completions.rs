@@ -52,6 +52,9 @@ fn names_are_offered_where_a_name_is_typed_and_nowhere_else() {
         &["status", ""],
         &["status", "deploy", "tw"],
         &["run", "--", ""],
+        &["run", "deploy", "--also", ""],
+        &["run", "deploy", "--also", "x", "--also-shared", "tw"],
+        &["acquire", "--key", "k", "--while-pid", "1", "--also", ""],
     ] {
         assert_eq!(finds(&redis, words), all, "{words:?}");
     }

@@ -17,6 +17,7 @@ mod nested;
 mod queue;
 mod refusal;
 mod run;
+mod several;
 mod sharing;
 mod superseding;
 
@@ -129,6 +130,21 @@ every_kind! {
             a_program_is_told_that_it_is_nested
             what_stands_in_the_variable_is_believed_only_if_it_holds_the_lock
         }
+        several {
+            several_locks_are_held_while_a_command_runs_and_no_longer
+            if_one_is_held_nothing_is_taken
+            the_earlier_ones_are_kept_while_a_later_one_is_waited_for
+            a_waiter_for_several_that_is_told_to_leave_leaves_nothing
+            one_that_is_lost_while_another_is_waited_for_ends_the_wait
+            the_loss_of_one_stops_the_command_and_gives_back_all
+            all_are_given_back_if_nxlock_is_killed
+            only_the_first_stays_locked_for_at_least_as_long_as_asked_for
+            a_script_holds_several_until_one_is_released
+            a_script_that_ends_frees_all
+            a_script_is_told_of_the_loss_of_one_and_has_none_then
+            within_a_run_none_of_its_locks_is_waited_for
+            who_asks_in_another_order_waits_in_no_circle
+        }
     }
     of_the_line {
         asking {
@@ -238,6 +254,12 @@ every_kind! {
             the_first_slot_that_is_free_is_for_those_that_go_first
             a_newer_one_dismisses_one_that_went_first_whoever_is_ahead
             one_that_goes_first_and_is_killed_keeps_nobody_waiting
+        }
+        several {
+            deploys_share_what_a_freeze_holds_alone
+            a_recorded_run_of_several_is_recorded_under_the_first
+            asking_for_one_of_several_stops_the_command
+            asking_for_one_that_is_not_in_use_yet_frees_all
         }
         leaving {
             a_waiter_that_is_told_to_leave_leaves_by_that_signal

@@ -95,6 +95,8 @@ mod sentinel;
 mod servers;
 /// Keys shared with old `SETNX` clients.
 mod setnx;
+/// Several locks at once in a Redis server: what they cost, and what faults do to them.
+mod several;
 /// Shared locks and slots in a Redis server: the keys, and what faults do to the shares.
 mod sharing;
 /// Signals to nxlock while a command runs, without a terminal.

@@ -437,6 +437,46 @@ fn a_freeze_refuses_every_deploy_with_its_reason_and_is_given_back() {
 }
 
 #[test]
+fn a_migration_has_both_databases_or_neither() {
+    let [migration] = under("SEVERAL DATABASES").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "move-rows", "nxlock status db/orders db/stock > /dev/null && echo both >> ran");
+    let job = redis.nxlock(["acquire", "db/stock", "--ttl", "1h"]).run().exits(0).token();
+    shell(&redis, directory.path(), &migration.replace("--reason", "-n --reason")).run().exits(75).says("db/stock");
+    redis.nxlock(["release", "db/stock", &job]).run().exits(0);
+    shell(&redis, directory.path(), &migration).run().exits(0).says_nothing();
+    assert_eq!(ran(directory.path()), "both\n");
+}
+
+#[test]
+fn a_freeze_of_all_waits_for_the_deploys_that_run_and_keeps_others_out() {
+    let [deploy, freeze] = under("DEPLOYS AND A FREEZE").try_into().unwrap();
+    let redis = Redis::start();
+    let directory = workplace();
+    put(directory.path(), "deploy", "echo up $1; read x; echo $1 >> ran");
+    put(directory.path(), "fail-over", "echo fail-over >> ran");
+    let deploys = |service: &str| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let call = shell(&redis, directory.path(), &deploy.replace("api", service)).stdin_from(reader);
+        (call.start(), writer)
+    };
+    let (mut api, goes_on) = deploys("api");
+    api.line("up api");
+    let (mut web, web_goes_on) = deploys("web");
+    web.line("up web");
+    let frozen = shell(&redis, directory.path(), &freeze).start();
+    eventually("the freeze waits", || queue_of(&redis, "prod").len() == 1);
+    let late = deploy.replace("api", "db").replace("-- ", "-n -- ");
+    shell(&redis, directory.path(), &late).run().exits(75).prints("");
+    drop((goes_on, web_goes_on));
+    api.finish().exits(0);
+    web.finish().exits(0);
+    frozen.finish().exits(0);
+    assert_eq!(ran(directory.path()).lines().last(), Some("fail-over"));
+}
+
+#[test]
 fn an_agent_is_known_to_the_others_by_its_name() {
     let [build, who] = under("AGENTS").try_into().unwrap();
     let redis = Redis::start();

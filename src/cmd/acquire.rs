@@ -33,19 +33,22 @@ pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> 
         return Ok(interrupted.into());
     }
     let token = claim.token.clone();
-    let grant = Grant { token, fence: lease.fence, slot: lease.slot };
+    let grant = Grant { token, fence: lease.fence, slot: lease.slot, also: Vec::new() };
     Ok(acquired(request, asked, grant, Custody::Here { claim, store }))
 }
 
 fn acquired(request: Request<'_>, asked: &Acquire, grant: Grant, custody: Custody) -> Outcome {
-    let Grant { token, fence, slot } = grant;
+    let Grant { token, fence, slot, also } = grant;
     let form = if asked.export { TokenForm::Export } else { TokenForm::Plain };
     let keeper = match &custody {
         Custody::Here { .. } => None,
         Custody::Keeper(keeper) => Some(keeper.pid().as_raw()),
     };
-    let held = request::held_with(&token);
-    let acquired = Acquired { lock: request.lock, token, keeper, fence, slot, ttl: request.ttl, form, held };
+    let held = request::held_with([&token].into_iter().chain(also.iter().map(|(token, _)| token)));
+    let also = request.also(also);
+    let numbered = request::numbered(&also);
+    let Request { lock, ttl, .. } = request;
+    let acquired = Acquired { lock, token, keeper, fence, slot, ttl, form, held, also, numbered };
     Outcome { report: Report::Acquired(acquired), custody: Some(custody) }
 }
 

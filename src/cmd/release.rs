@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Wants, left_recording, named, open, token};
+use super::{Wants, left_claim, lock_of, named, open, open_for, token};
 use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, Holder, HolderId, LockState, Owner, Token, words};
+use crate::lock::{Asker, Holder, HolderId, LockState, Owner, Token, words};
 use crate::report::{Answer, Asked, NotYours, Released, Report, Wanted};
 use crate::retry::{self, Backoff, ReleaseAnswer};
 use crate::store::{Asking, LockStatus, Look};
@@ -19,15 +19,16 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
         return ask(global, asked, id);
     }
     let (lock, prefix) = named(global, &asked.lock)?;
-    let mut store = open(global, prefix, Wants::default())?;
     let timeout = global.server_timeout;
     let never = Moment::NEVER;
     let (wanted, given_back) = match (&asked.break_id, &asked.token) {
         (Some(id), _) => {
+            let mut store = open(global, prefix.clone(), Wants::default())?;
             (Wanted::Break, retry::release(timeout, never, None, |limit| store.break_lock(&lock.name, id, limit)))
         }
         (None, Some(given)) => {
-            let claim = Claim { recording: left_recording(), ..Claim::of(lock.name.clone(), token(given)?) };
+            let claim = left_claim(&lock, token(given)?);
+            let mut store = open_for(global, &prefix, &claim)?;
             if keeper::ask_to_leave(&lock.key, &claim.token) {
                 log::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }
@@ -53,7 +54,10 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
             ));
             Report::Released(Released { lock, broken })
         }
-        ReleaseAnswer::NotYours(state) => Report::NotYours(NotYours { lock, wanted, state: *state }),
+        ReleaseAnswer::NotYours(state) => {
+            let lock = lock_of(&state, lock, &prefix);
+            Report::NotYours(NotYours { lock, wanted, state: *state })
+        }
     })
 }
 

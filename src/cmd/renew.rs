@@ -1,6 +1,6 @@
 //! Sets a lock's expiry to a full ttl from now.
 
-use super::{Wants, left_recording, named, open, token};
+use super::{left_claim, lock_of, named, open_for, token};
 use crate::cli::{GlobalArgs, Renew};
 use crate::lock::{Claim, Ttl};
 use crate::report::{NotYours, Renewed, Report, Wanted};
@@ -13,10 +13,10 @@ pub const LAST_RENEWAL: &str = "NXLOCK_LAST_RENEWAL";
 
 pub fn renew(global: &GlobalArgs, asked: &Renew) -> anyhow::Result<Report> {
     let (lock, prefix) = named(global, &asked.lock)?;
-    let mut store = open(global, prefix, Wants::default())?;
     let is_last = std::env::var_os(LAST_RENEWAL).is_some();
     let owner_pid = is_last.then(std::process::id);
-    let claim = Claim { owner_pid, recording: left_recording(), ..Claim::of(lock.name.clone(), token(&asked.token)?) };
+    let claim = Claim { owner_pid, ..left_claim(&lock, token(&asked.token)?) };
+    let mut store = open_for(global, &prefix, &claim)?;
     let answer = retry::insist(global.server_timeout, |limit| match is_last {
         true => store.let_end(&claim, asked.ttl, limit),
         false => store.renew(&claim, asked.ttl, limit),
@@ -36,6 +36,9 @@ pub fn renew(global: &GlobalArgs, asked: &Renew) -> anyhow::Result<Report> {
             ));
             Report::Renewed(Renewed { lock, ttl: Ttl::at_least(left) })
         }
-        Answer::NotYours(state) => Report::NotYours(NotYours { lock, wanted: Wanted::Renew, state }),
+        Answer::NotYours(state) => {
+            let lock = lock_of(&state, lock, &prefix);
+            Report::NotYours(NotYours { lock, wanted: Wanted::Renew, state })
+        }
     })
 }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use super::{Wants, named, open_with_credentials, options};
 use crate::acquire::{self, Queueing, Wait, WaitOptions, Waited};
-use crate::cli::{Acquire, EventArgs, GlobalArgs, RecordingArgs, Run, SetnxArgs, SharingArgs, WaitArgs};
+use crate::cli::{Acquire, AlsoArgs, EventArgs, GlobalArgs, RecordingArgs, Run, SetnxArgs, SharingArgs, WaitArgs};
 use crate::clock::wall;
 use crate::duration::span;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    BesideSetnx, Claim, HELD, Lease, Lifetime, Owner, Prefix, Sharing, Slot, Supersedes, Terms, Token, Ttl, Upkeep,
-    words,
+    Also, BesideSetnx, Claim, Fence, HELD, Key, Lease, Lifetime, LockName, LockState, Owner, Prefix, Sharing, Slot,
+    Supersedes, Terms, Token, Ttl, Upkeep, words,
 };
 use crate::output::progress::Waiting;
-use crate::report::{Busy, Named, Report};
+use crate::report::{self, Busy, Named, NotYours, Report, Wanted};
 use crate::signals::Signals;
-use crate::store::{Credentials, Store};
+use crate::store::{Credentials, Several, Store};
 use crate::text::local_instant;
 use crate::{log, notify};
 
@@ -23,6 +23,8 @@ use crate::{log, notify};
 pub struct Request<'a> {
     pub global: &'a GlobalArgs,
     pub lock: Named,
+    /// The further locks.
+    also: Vec<Further>,
     prefix: Prefix,
     lifetime: Lifetime,
     /// Of the lease; with --until, when it was granted.
@@ -36,6 +38,14 @@ pub struct Request<'a> {
     recording: Option<&'a RecordingArgs>,
     /// The lock stays locked for so long after the grant.
     at_least: Option<Duration>,
+}
+
+/// A further lock.
+struct Further {
+    lock: Named,
+    /// Its name under the prefix of the store.
+    name: LockName,
+    sharing: Sharing,
 }
 
 /// The outcome of a request.
@@ -52,9 +62,11 @@ impl<'a> Request<'a> {
     pub fn of_run(global: &'a GlobalArgs, asked: &'a Run) -> Result<Request<'a>, Error> {
         let terms = terms(Upkeep::Renewed, &asked.sharing, &asked.wait_args, asked.no_ask)?;
         let (lock, prefix) = named(global, &asked.lock)?;
+        let also = further(global, &lock, &asked.also)?;
         Ok(Request {
             global,
             lock,
+            also,
             prefix,
             lifetime: Lifetime::For(asked.ttl),
             ttl: asked.ttl,
@@ -80,11 +92,21 @@ impl<'a> Request<'a> {
         let no_ask = asked.while_pid.is_some() && asked.lost_signal.0.is_none();
         let terms = terms(upkeep, &asked.sharing, &asked.wait_args, no_ask)?;
         let (lock, prefix) = named(global, &asked.lock)?;
+        let also = further(global, &lock, &asked.also)?;
+        if !also.is_empty() && asked.while_pid.is_none() {
+            return Err(Error {
+                kind: ErrorKind::Usage,
+                action: "cannot use --also, or --also-shared, here".into(),
+                cause: "no process would renew the locks, and give all of them back if one is lost".into(),
+                hint: "use --while-pid".into(),
+            });
+        }
         let lifetime = lifetime(asked)?;
         let ttl = lifetime.ttl(wall()).unwrap_or(Ttl::at_least(Ttl::MIN));
         Ok(Request {
             global,
             lock,
+            also,
             prefix,
             lifetime,
             ttl,
@@ -114,8 +136,35 @@ impl<'a> Request<'a> {
         let mut claim = Claim { owner_pid, beside_setnx, enclosing, ..Claim::of(self.lock.name.clone(), token) };
         claim.recording = self.recording.and_then(|recording| recording.recording(&claim));
         claim.at_least = self.at_least;
-        notify::begin(self.event_args.events.as_ref(), &self.lock, &claim)?;
+        for Further { name, sharing, .. } in &self.also {
+            let terms = Terms { sharing: *sharing, supersedes: Supersedes::Nobody, ..self.terms };
+            let token = Token::mint_for(terms, &owner, reason, now)?;
+            let enclosing = claim.enclosing.clone();
+            let also = Claim { owner_pid, enclosing, ..Claim::of(name.clone(), token) };
+            claim.also.push(Also { claim: also, fence: None });
+        }
+        let also: Vec<Named> = self.also.iter().map(|further| further.lock.clone()).collect();
+        notify::begin(self.event_args.events.as_ref(), &self.lock, &also, &claim)?;
         Ok(claim)
+    }
+
+    /// Returns the keys of all locks, the first one's first.
+    pub fn keys(&self) -> Vec<String> {
+        let also = self.also.iter().map(|further| &further.lock);
+        [&self.lock].into_iter().chain(also).map(|lock| lock.key.clone()).collect()
+    }
+
+    /// Returns the further locks with what was granted.
+    pub fn also(&self, granted: impl IntoIterator<Item = (Token, Option<Fence>)>) -> Vec<report::Also> {
+        let locks = self.also.iter().map(|further| further.lock.clone());
+        locks.zip(granted).map(|(lock, (token, fence))| report::Also { lock, token, fence }).collect()
+    }
+
+    /// Returns the lock that a state is of.
+    fn named(&self, claim: &Claim, state: &LockState) -> Named {
+        let name = &claim.part_of(state).name;
+        let further = self.also.iter().find(|further| further.name == *name);
+        further.map_or(&self.lock, |further| &further.lock).clone()
     }
 
     /// Opens the store, and returns the credentials for it too.
@@ -130,9 +179,14 @@ impl<'a> Request<'a> {
             supersedes: self.terms.supersedes != Supersedes::Nobody,
             goes_first: self.terms.goes_first,
             records: self.recording.and_then(RecordingArgs::option),
+            also_shares: self.also.iter().any(|further| further.sharing != Sharing::Exclusive),
             ..Wants::default()
         };
-        open_with_credentials(self.global, self.prefix.clone(), wants)
+        let (store, credentials) = open_with_credentials(self.global, self.prefix.clone(), wants)?;
+        if self.also.is_empty() {
+            return Ok((store, credentials));
+        }
+        Ok((Box::new(Several::new(store, &self.keys())), credentials))
     }
 
     /// Waits for the lock.
@@ -154,12 +208,19 @@ impl<'a> Request<'a> {
                 Answer::Granted(self.granted(claim, lease))
             }
             Waited::Interrupted(signal) => Answer::Refused(Box::new(Report::Interrupted(signal))),
-            Waited::Busy(refused) => Answer::Refused(Box::new(Report::Busy(Busy {
-                lock: self.lock.clone(),
-                refused: *refused,
-                options: options(self.global, &self.lock),
-                conflict_exit_code: self.wait_args.conflict_exit_code,
-            }))),
+            Waited::Lost(state) => {
+                let (lock, wanted) = (self.named(claim, &state), Wanted::Hold);
+                Answer::Refused(Box::new(Report::NotYours(NotYours { lock, wanted, state })))
+            }
+            Waited::Busy(refused) => {
+                let lock = self.named(claim, &refused.state);
+                Answer::Refused(Box::new(Report::Busy(Busy {
+                    options: options(self.global, &lock),
+                    lock,
+                    refused: *refused,
+                    conflict_exit_code: self.wait_args.conflict_exit_code,
+                })))
+            }
         })
     }
 
@@ -216,6 +277,67 @@ fn terms(upkeep: Upkeep, sharing: &SharingArgs, waiting: &WaitArgs, no_ask: bool
     })
 }
 
+/// Returns the further locks.
+///
+/// # Errors
+/// If there are too many, or one is named twice.
+fn further(global: &GlobalArgs, lock: &Named, asked: &AlsoArgs) -> Result<Vec<Further>, Error> {
+    let refused = |cause: String, hint: &str| Error {
+        kind: ErrorKind::Usage,
+        action: "cannot take these locks at once".into(),
+        cause,
+        hint: hint.into(),
+    };
+    let mut further: Vec<Further> = Vec::new();
+    for (name, sharing) in asked.locks() {
+        let also = Named::new(name, &global.prefix);
+        let others = further.iter().map(|further| &further.lock).chain([lock]);
+        if let Some(other) = others.into_iter().find(|other| other.key == also.key) {
+            let cause = match other.name == also.name {
+                true => format!("\"{name}\" is named twice"),
+                false => format!("\"{name}\" and \"{}\" have the same key", other.name),
+            };
+            return Err(refused(cause, "name it once"));
+        }
+        // Under an exact key the prefix is no part of the store's.
+        let in_store = if lock.by_key { also.key.parse().map(|key: Key| key.name()) } else { Ok(name.clone()) };
+        let name = in_store.map_err(|cause| refused(cause, "use a shorter --prefix"))?;
+        further.push(Further { lock: also, name, sharing: *sharing });
+    }
+    if further.len() >= MOST {
+        return Err(refused(format!("there are {}, and {MOST} may be held together", further.len() + 1), "name fewer"));
+    }
+    Ok(further)
+}
+
+/// Maximum number of locks that are held together.
+const MOST: usize = 16;
+
+/// The variable with the number of locks that are held together.
+const COUNT: &str = "NXLOCK_COUNT";
+
+/// Returns the variables that name the further locks, and those of an enclosing run, which are to be unset.
+pub fn numbered(also: &[report::Also]) -> Vec<(String, Option<String>)> {
+    let are_inherited = std::env::var_os(COUNT).is_some();
+    if also.is_empty() && !are_inherited {
+        return Vec::new();
+    }
+    let mut variables = vec![(COUNT.to_owned(), (!also.is_empty()).then(|| (also.len() + 1).to_string()))];
+    for number in 2..=MOST {
+        let also = also.get(number - 2);
+        for (variable, value) in [
+            ("NAME", also.map(|also| also.lock.name.as_str().to_owned())),
+            ("KEY", also.map(|also| also.lock.key.clone())),
+            ("TOKEN", also.map(|also| also.token.as_str().to_owned())),
+            ("FENCE", also.and_then(|also| also.fence).map(|fence| fence.0.to_string())),
+        ] {
+            variables.push((format!("NXLOCK_{variable}_{number}"), value));
+        }
+    }
+    variables.retain(|(_, value)| value.is_some() || are_inherited);
+    variables
+}
+
 /// Returns for how long an `acquire` wants its lock.
 ///
 /// # Errors
@@ -243,12 +365,12 @@ const MAX_ENCLOSING: usize = 256;
 
 /// Maximum number of tokens that a script is told it holds. One that takes and releases locks again and again keeps those
 /// around it and its last ones.
-const EXPORTED: usize = 16;
+const EXPORTED: usize = 2 * MOST;
 
-/// Returns the tokens that a script holds with this one, as its environment names them.
-pub fn held_with(token: &Token) -> String {
+/// Returns the tokens that a script holds with these, as its environment names them.
+pub fn held_with<'a>(tokens: impl IntoIterator<Item = &'a Token>) -> String {
     let mut held = enclosing().unwrap_or_default();
-    held.push(token.clone());
+    held.extend(tokens.into_iter().cloned());
     if held.len() > EXPORTED {
         held.drain(EXPORTED / 2..held.len() - EXPORTED / 2);
     }

@@ -2,6 +2,7 @@
 
 mod orphaned;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 
-use super::request::{Answer, Request};
+use super::request::{self, Answer, Request};
 use super::{give_back, give_up_if_asked};
 use crate::cli::{GlobalArgs, Run, SETTINGS};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, Token, Ttl};
 use crate::renewer::{GivenBack, Renewer};
-use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
+use crate::report::{Also, Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
 use crate::supervise::{
     Descendants, Guard, GuardTask, NoEnding, Orphaned, Outcome, Program, Rules, SpawnError, Supervisor, Terminal,
@@ -39,11 +40,12 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
         Answer::Granted(lease) => lease,
         Answer::Refused(report) => return Ok(*report),
     };
+    let also = request.also(claim.also.iter().map(|also| (also.claim.token.clone(), also.fence)));
     let Request { lock, ttl, .. } = request;
     log::trace(format_args!("got \"{}\"", lock.name));
     // Allocate everything fallible before spawning: nxlock must be able to keep the lock and to stop the command.
     let prepared = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
-    let (alarm, command_file) = match prepared.and_then(|alarm| Ok((alarm, store.command_file()?))) {
+    let (alarm, command_files) = match prepared.and_then(|alarm| Ok((alarm, store.command_files()?))) {
         Ok(prepared) => prepared,
         Err(error) => {
             give_back(&mut *store, &claim, timeout);
@@ -63,17 +65,17 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     };
     let terminal = Terminal::find();
     let until_at_least = asked.at_least.map(|least| lease.granted + least);
-    let claim_fd = store.watch().claim_fd;
+    let claim_fds = store.watch().claim_fds;
     keep_files_from_the_command(global);
     let mask = signals.inherited();
     // Before the fork: the guard does as little as possible.
     let files = handover::packed(&credentials.handed());
-    let orphan = Orphan { global, files: &files, lock: &lock, mask, at_least: until_at_least, claim_fd };
+    let orphan = Orphan { global, files: &files, lock: &lock, mask, at_least: until_at_least, claim_fds: &claim_fds };
     let task = GuardTask {
         terminal,
         start_by: rules.stop_at(lease.until),
         kill_at: rules.kill_at(lease.until),
-        keep_open: claim_fd,
+        keep_open: &claim_fds,
         give_back: &|orphaned: &Orphaned| {
             let end = match asked.descendants {
                 // The guard has killed those that the run waited for.
@@ -85,8 +87,8 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             orphan.give_back(&claim, orphaned.was_over);
         },
     };
-    let environment = environment(&lock, &claim, lease, ttl);
-    let program = Program::new(&words, &environment, mask, command_file.as_ref());
+    let environment = environment((&lock, &also), &claim, lease, ttl);
+    let program = Program::new(&words, &environment, mask, &command_files);
     log::trace(format_args!("starting the command"));
     log::settle(before_the_command(lease));
     let mut guard = match program.and_then(|program| Guard::start(Box::leak(Box::new(program)), &task)) {
@@ -97,7 +99,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             return Ok(not_run(lock, words, errno, given_back));
         }
     };
-    drop(command_file);
+    drop(command_files);
     let mut renewer = Renewer::new(store, claim, ttl, lease, timeout, alarm);
     let supervisor = Supervisor::new(&mut guard, terminal, lease, rules, &mut signals, &mut renewer);
     let Outcome { ending, time_limit, mut lost, asked_by, until } =
@@ -211,9 +213,14 @@ fn words(asked: &Run) -> Vec<OsString> {
     }
 }
 
-fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'static str, Option<OsString>); 8] {
-    let held = claim.enclosing.iter().chain([&claim.token]);
-    [
+fn environment(
+    (lock, also): (&Named, &[Also]),
+    claim: &Claim,
+    lease: Lease,
+    ttl: Ttl,
+) -> Vec<(Cow<'static, str>, Option<OsString>)> {
+    let held = claim.enclosing.iter().chain(claim.parts().map(|part| &part.token));
+    let own = [
         ("NXLOCK_NAME", Some(lock.name.as_str().into())),
         ("NXLOCK_KEY", Some(lock.key.clone().into())),
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
@@ -222,7 +229,9 @@ fn environment(lock: &Named, claim: &Claim, lease: Lease, ttl: Ttl) -> [(&'stati
         ("NXLOCK_SLOTS", lease.slot.map(|slot| slot.of.get().to_string().into())),
         ("NXLOCK_TTL_MS", Some(ttl.millis().to_string().into())),
         (HELD, Some(held.map(Token::as_str).collect::<Vec<_>>().join(" ").into())),
-    ]
+    ];
+    let numbered = request::numbered(also).into_iter().map(|(name, value)| (name.into(), value.map(Into::into)));
+    own.map(|(name, value)| (name.into(), value)).into_iter().chain(numbered).collect()
 }
 
 /// Gives the lock back, or leaves it for the `rest` of `--at-least`. Returns the error if that fails; sets `lost` if

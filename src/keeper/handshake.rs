@@ -26,6 +26,8 @@ pub struct Grant {
     pub token: Token,
     pub fence: Option<Fence>,
     pub slot: Option<Slot>,
+    /// The tokens and fences of further locks.
+    pub also: Vec<(Token, Option<Fence>)>,
 }
 
 /// The front's end.
@@ -52,11 +54,16 @@ impl KeeperEnd {
     pub fn grant(&mut self) -> Option<Grant> {
         let mut line = String::new();
         self.stream.read_line(&mut line).ok()?;
-        let mut words = line.strip_suffix('\n')?.splitn(4, ' ');
+        let mut words = line.strip_suffix('\n')?.split(' ');
         let fence = words.next()?.parse().ok().map(Fence);
         let (number, of) = (words.next()?.parse().ok(), words.next()?.parse().ok().and_then(SlotCount::of));
         let slot = number.zip(of).map(|(number, of)| Slot { number, of });
-        Some(Grant { token: words.next()?.parse().ok()?, fence, slot })
+        let token = words.next()?.parse().ok()?;
+        let mut also = Vec::new();
+        while let Some(token) = words.next() {
+            also.push((token.parse().ok()?, words.next()?.parse().ok().map(Fence)));
+        }
+        Some(Grant { token, fence, slot, also })
     }
 
     /// Confirms that the token was printed: from now on the keeper owns the lock.
@@ -105,10 +112,13 @@ impl FrontEnd {
 
     /// # Errors
     /// If the front has ended.
-    pub fn grant(&mut self, Grant { token, fence, slot }: &Grant) -> io::Result<()> {
-        let fence = fence.map_or("-".to_owned(), |fence| fence.0.to_string());
+    pub fn grant(&mut self, Grant { token, fence, slot, also }: &Grant) -> io::Result<()> {
+        let in_words = |fence: &Option<Fence>| fence.map_or("-".to_owned(), |fence| fence.0.to_string());
+        let fence = in_words(fence);
+        let also: String =
+            also.iter().map(|(token, fence)| format!(" {} {}", token.as_str(), in_words(fence))).collect();
         let slot = slot.map_or("- -".to_owned(), |slot| format!("{} {}", slot.number, slot.of.get()));
-        self.0.write_all(format!("{fence} {slot} {}\n", token.as_str()).as_bytes())?;
+        self.0.write_all(format!("{fence} {slot} {}{also}\n", token.as_str()).as_bytes())?;
         self.0.set_nonblocking(true)
     }
 

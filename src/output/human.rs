@@ -95,14 +95,17 @@ fn token(acquired: &Acquired) -> String {
                 format!("export NXLOCK_NAME={} NXLOCK_TOKEN={}", quoted(acquired.lock.name.as_str()), quoted(token));
             text += &format!(" {HELD}={}", quoted(&acquired.held));
             let slot = acquired.slot;
-            for (variable, value) in [
+            let numbers = [
                 ("NXLOCK_FENCE", acquired.fence.map(|fence| fence.0)),
                 ("NXLOCK_SLOT", slot.map(|slot| slot.number.into())),
                 ("NXLOCK_SLOTS", slot.map(|slot| slot.of.get().into())),
-            ] {
+            ];
+            let numbers =
+                numbers.map(|(variable, value)| (variable.to_owned(), value.map(|value: u64| value.to_string())));
+            for (variable, value) in numbers.iter().chain(&acquired.numbered) {
                 match value {
-                    Some(value) => text += &format!(" {variable}={value}"),
-                    None => unset.push(variable),
+                    Some(value) => text += &format!(" {variable}={}", quoted(value)),
+                    None => unset.push(variable.as_str()),
                 }
             }
             if unset.is_empty() { text + "\n" } else { format!("{text}; unset {}\n", unset.join(" ")) }
@@ -185,6 +188,9 @@ fn rebuff(not_yours: &NotYours) -> String {
         }
         (Wanted::Release, StateKind::Free) => {
             return format!("\"{name}\" is not held: it was released before, has expired, or was deleted");
+        }
+        (Wanted::Hold, _) => {
+            return format!("\"{name}\" was lost while another lock was waited for: {}", words::lost_to(state));
         }
         (Wanted::Renew, _) => "cannot renew",
         (Wanted::Release, _) => "cannot release",

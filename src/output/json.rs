@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::duration::millis;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
-    self, Expiry, HolderId, LockState, Lost, Owner, Sharing, Slot, SlotCount, StateKind, Supersedes, Token, Told, words,
+    self, Expiry, HolderId, LockName, LockState, Lost, Owner, Sharing, Slot, SlotCount, StateKind, Supersedes, Token,
+    Told, words,
 };
 use crate::log;
 use crate::report::alarm::{self, Alarm, Measure};
@@ -56,6 +57,16 @@ struct Acquired<'a> {
     keeper: Option<i32>,
     #[serde(flatten)]
     shared: Shared,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also: Vec<AlsoAcquired<'a>>,
+}
+
+#[derive(Serialize)]
+struct AlsoAcquired<'a> {
+    #[serde(flatten)]
+    lock: Name<'a>,
+    token: &'a str,
+    fence: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -83,7 +94,7 @@ struct Ended<'a> {
     #[serde(flatten)]
     end: End,
     time_limit: bool,
-    lost: Option<Loss>,
+    lost: Option<Loss<'a>>,
     asked_by: Option<Claimant<'a>>,
     unreleased: Option<Unreleased>,
 }
@@ -100,6 +111,15 @@ struct Failed<'a> {
 struct Reason<'a> {
     message: String,
     remedy: &'a str,
+}
+
+/// One of the locks of a claim.
+#[derive(Serialize)]
+pub struct Also<'a> {
+    pub name: &'a str,
+    pub key: &'a str,
+    pub id: Option<&'a str>,
+    pub fence: Option<u64>,
 }
 
 /// How a grant is shared.
@@ -262,9 +282,12 @@ pub struct End {
 }
 
 #[derive(Serialize)]
-pub struct Loss {
+pub struct Loss<'a> {
     pub how: &'static str,
     pub message: String,
+    /// Of several locks, the one that was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -332,7 +355,8 @@ pub fn document(report: &Report) -> Option<Value> {
             let report::Acquired { token, keeper, fence, slot, ttl, .. } = acquired;
             let (token, fence, ttl_ms, keeper) = (token.as_str(), fence.map(|it| it.0), ttl.millis(), *keeper);
             let shared = shared(&acquired.token, *slot);
-            ("acquired", &acquired.lock, More::Acquired(Acquired { token, fence, ttl_ms, keeper, shared }))
+            let also = acquired.also.iter().map(also_acquired).collect();
+            ("acquired", &acquired.lock, More::Acquired(Acquired { token, fence, ttl_ms, keeper, shared, also }))
         }
         Report::Busy(busy) => {
             let refused = &busy.refused;
@@ -370,6 +394,7 @@ pub fn document(report: &Report) -> Option<Value> {
                 Wanted::Release => "release",
                 Wanted::Break => "break",
                 Wanted::Ask => "ask",
+                Wanted::Hold => "hold",
             };
             ("not_yours", &not_yours.lock, More::NotYours(NotYours { state: state(&not_yours.state), wanted }))
         }
@@ -396,6 +421,10 @@ pub fn value(document: impl Serialize) -> Value {
 
 fn name(lock: &Named) -> Name<'_> {
     Name { name: lock.name.as_str(), key: &lock.key }
+}
+
+fn also_acquired(also: &report::Also) -> AlsoAcquired<'_> {
+    AlsoAcquired { lock: name(&also.lock), token: also.token.as_str(), fence: also.fence.map(|it| it.0) }
 }
 
 pub fn shared(token: &Token, slot: Option<Slot>) -> Shared {
@@ -602,13 +631,13 @@ pub fn command_end(ending: &Ending) -> End {
     }
 }
 
-pub fn loss(lost: &Lost) -> Loss {
+pub fn loss(lost: &Lost) -> Loss<'_> {
     let how = match lost {
         Lost::Taken(state) if state.kind == StateKind::Free => "expired",
         Lost::Taken(_) => "taken",
         Lost::Unconfirmed(_) => "unconfirmed",
     };
-    Loss { how, message: lost.to_string() }
+    Loss { how, message: lost.to_string(), name: lost.name().map(LockName::as_str) }
 }
 
 fn reason(error: &Error) -> Reason<'_> {

@@ -47,6 +47,13 @@ enum News {
     Error(Error),
 }
 
+impl News {
+    /// Returns the lock that is waited for, if it is one of several.
+    fn name(&self) -> Option<&LockName> {
+        if let News::Held { state, .. } = self { state.name.as_ref() } else { None }
+    }
+}
+
 impl Waiting {
     pub fn new(name: &LockName, sharing: Sharing) -> Waiting {
         let options = log::options();
@@ -75,12 +82,14 @@ impl Waiting {
     pub fn held(&mut self, state: &LockState, place: QueuePlace) {
         self.warn_of_other_numbers(state);
         self.news = Some(News::Held { state: state.clone(), place, seen: Moment::now() });
-        self.tell(if state.orphaned().is_some() { "orphaned" } else { "held" });
+        let kind = if state.orphaned().is_some() { "orphaned" } else { "held" };
+        self.tell(&format!("{kind} {}", self.waits_for()));
     }
 
     /// Reports once that others asked for another number of slots.
     fn warn_of_other_numbers(&mut self, state: &LockState) {
-        let others = state.shares.as_ref().and_then(|shares| shares.slots);
+        let is_another = state.name.as_ref().is_some_and(|name| *name != self.name);
+        let others = state.shares.as_ref().and_then(|shares| shares.slots).filter(|_| !is_another);
         if let (Some(others), Sharing::Slots(asked)) = (others, self.sharing)
             && others != asked
             && !std::mem::replace(&mut self.is_warned, true)
@@ -126,7 +135,7 @@ impl Waiting {
                 format!("{held}{}{place}{}", ends_after(state, seen.elapsed()), why(state))
             }
         };
-        format!("waiting for \"{}\": {what}; waited {}", self.name, self.waited())
+        format!("waiting for \"{}\": {what}; waited {}", self.waits_for(), self.waited())
     }
 
     /// Returns the line for a terminal. What changes comes first, since a long line is cut.
@@ -150,13 +159,17 @@ impl Waiting {
             Some(News::Held { place, .. }) => ahead(*place).map_or(String::new(), |ahead| format!("{ahead}, ")),
             Some(News::Error(_)) | None => String::new(),
         };
-        format!("waiting for \"{}\": {place}waited {}{what}", self.name, self.waited())
+        format!("waiting for \"{}\": {place}waited {}{what}", self.waits_for(), self.waited())
     }
 
     /// Returns what a terminal would show.
     #[cfg(fuzzing)]
     pub fn live(&self) -> String {
         self.live_text()
+    }
+
+    fn waits_for(&self) -> &LockName {
+        self.news.as_ref().and_then(News::name).unwrap_or(&self.name)
     }
 
     fn waited(&self) -> String {

@@ -20,6 +20,7 @@ mod sweep;
 mod transaction;
 mod world;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,10 +67,8 @@ pub struct Local {
     former: Option<Watcher>,
     /// When to retry without a place in the queue.
     look_at: Moment,
-    /// The record's calls, for a holder.
-    calls: Option<listening::Watch>,
-    /// They have not been listened for yet.
-    may_listen: bool,
+    /// The calls of records, for a holder, by the keys of the locks; none of one that cannot be listened to.
+    calls: HashMap<String, Option<listening::Watch>>,
 }
 
 /// What every transaction needs.
@@ -90,8 +89,7 @@ impl Local {
             own: Own::default(),
             former: None,
             look_at,
-            calls: None,
-            may_listen: true,
+            calls: HashMap::new(),
         }
     }
 
@@ -135,13 +133,13 @@ impl Local {
         let released =
             self.transaction((key, false), Some(&claim.token), limit, |transaction, _| transaction.release(claim))?;
         self.own.waiting = None;
-        self.let_go();
+        self.let_go(key);
         Ok(released.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
 
-    /// Unbinds the claim, or the former claim, from all processes.
-    fn let_go(&mut self) {
-        self.own.held.take().into_iter().for_each(HolderFile::let_go);
+    /// Unbinds the claim to a lock, or the former claim, from all processes.
+    fn let_go(&mut self, key: &str) {
+        self.own.held.remove(key).into_iter().for_each(HolderFile::let_go);
     }
 
     /// Returns the names of the locks that are listed, sorted.
@@ -187,7 +185,7 @@ impl Local {
         });
         let renewed = renewed.map_err(|fault| self.error("renew", Some(&claim.name), fault))?;
         if unbound {
-            self.let_go();
+            self.let_go(&key);
         }
         Ok(renewed.unwrap_or_else(|| Renewed::NotYours(LockState::free(None))))
     }
@@ -297,7 +295,9 @@ impl Local {
             | Acquired::TooLate
             | Acquired::Nested(..)
             | Acquired::Superseded(..)
-            | Acquired::Done(..) => {}
+            | Acquired::Done(..)
+            | Acquired::Lost(_)
+            | Acquired::Asked(..) => {}
         }
         Ok(acquired)
     }
@@ -319,17 +319,18 @@ impl Local {
         self.extend(claim, ttl, false, limit)
     }
 
-    /// Listens for what concerns a holder. Returns whether it does so from now on.
+    /// Listens for what concerns a holder of the lock whose record was used last. Returns whether it does so from now on.
     fn listen(&mut self) -> bool {
-        if std::mem::take(&mut self.may_listen) {
-            let record = self.open.as_ref().map(|(_, record)| record);
-            self.calls = record.and_then(|record| listening::Watch::of_holder(record, self.former.as_mut()));
-            if self.calls.is_some() {
-                log::trace(format_args!("{} tells us at once of changes of the lock, and of requests", self.directory));
-                return true;
-            }
+        let Some((key, record)) = self.open.as_ref().filter(|(key, _)| !self.calls.contains_key(key)) else {
+            return false;
+        };
+        let watch = listening::Watch::of_holder(record, self.former.as_mut());
+        let hears = watch.is_some();
+        self.calls.insert(key.clone(), watch);
+        if hears {
+            log::trace(format_args!("{} tells us at once of changes of the lock, and of requests", self.directory));
         }
-        false
+        hears
     }
 
     fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
@@ -387,7 +388,7 @@ impl Store for Local {
             Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
-            Op::Leave(_) => Reply::Left(()),
+            Op::Leave(..) => Reply::Left(()),
             Op::Listen(_) => Reply::Listening(self.listen()),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
@@ -426,20 +427,22 @@ impl Store for Local {
         Ok(Probed::of(&self.directory, findings))
     }
 
-    fn command_file(&self) -> Result<Option<CommandFile>, Error> {
-        let opened = self.own.held.as_ref().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
-        opened.transpose().map_err(|fault| self.error("keep a lock", None, fault))
+    fn command_files(&self) -> Result<Vec<CommandFile>, Error> {
+        let opened = self.own.held.values().map(|held| held.for_the_command(&OpenDirectory::open(&self.directory)?));
+        opened.collect::<Result<_, _>>().map_err(|fault| self.error("keep a lock", None, fault))
     }
 
     fn news(&mut self) -> News {
-        let has_rung = self.calls.as_ref().is_some_and(listening::Watch::has_rung);
-        if has_rung { News::Claim } else { News::None }
+        // All of them, or one would wake the holder for good.
+        let rings = self.calls.values().flatten().filter(|call| call.has_rung()).count();
+        if rings > 0 { News::Claim } else { News::None }
     }
 
     fn watch(&self) -> Watch<'_> {
-        let claim_fd = self.own.held.as_ref().map(HolderFile::fd);
-        let news_fd = self.calls.as_ref().map(listening::Watch::fd);
-        Watch { claim_fd, news_fd, may_listen: self.may_listen, hears: true, ..Watch::default() }
+        let claim_fds = self.own.held.values().map(HolderFile::fd).collect();
+        let news_fds = self.calls.values().flatten().map(listening::Watch::fd).collect();
+        let may_listen = self.open.as_ref().is_none_or(|(key, _)| !self.calls.contains_key(key));
+        Watch { claim_fds, news_fds, may_listen, hears: true, ..Watch::default() }
     }
 
     fn can(&self, feature: Feature) -> bool {

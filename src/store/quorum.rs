@@ -15,6 +15,7 @@ mod fanout;
 mod node;
 mod tally;
 
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -37,11 +38,11 @@ pub struct Quorum {
     options: StoreOptions,
     /// Started for the first request.
     fanout: Option<Fanout>,
-    ballot: Option<Ballot>,
+    /// The last ballot of this process for each lock.
+    ballots: HashMap<LockName, Ballot>,
     contention: Contention,
 }
 
-/// The last ballot of this process.
 struct Ballot {
     /// Used for this ballot only: its undo can never take away a vote of another ballot, however late it arrives.
     token: Token,
@@ -53,7 +54,7 @@ impl Quorum {
     pub fn new(endpoints: Vec<Endpoint>, options: StoreOptions) -> Quorum {
         // None of the servers has a grant that counts.
         let options = StoreOptions { durability: Durability::default(), ..options };
-        Quorum { endpoints, options, fanout: None, ballot: None, contention: Contention::new() }
+        Quorum { endpoints, options, fanout: None, ballots: HashMap::new(), contention: Contention::new() }
     }
 
     fn fanout(&mut self) -> Result<&mut Fanout, Error> {
@@ -116,7 +117,7 @@ impl Quorum {
             let has_said = |votes: &Votes| votes.of(gate).is_some();
             self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Stragglers::Awaited), has_said)?;
             if let Some(Answer::Held(seen)) = votes.of(gate) {
-                self.ballot = None;
+                self.ballots.remove(&claim.name);
                 let state = self.contention.at_the_gate(seen);
                 return Ok(match &self.contention.undecided {
                     Some(error) => Acquired::Undecided(state, error.clone()),
@@ -131,7 +132,7 @@ impl Quorum {
         };
         let patience = (limit, Stragglers::LeftBehind);
         self.go_on(&mut votes, &acquire, |node| Some(node) != gate, patience, is_decided)?;
-        self.gather(&acquire, &mut votes, asked.elapsed(), limit, is_decided)?;
+        self.gather((claim, &acquire), &mut votes, asked.elapsed(), limit, is_decided)?;
         if !votes.has_quorum(is_granted) {
             self.undo(claim, &votes);
             let refused = self.refused(claim, &votes);
@@ -175,7 +176,7 @@ impl Quorum {
     }
 
     fn begin_ballot(&mut self, claim: &mut Claim) -> Result<(), Error> {
-        if let Some(Ballot { token, is_cast }) = self.ballot.take() {
+        if let Some(Ballot { token, is_cast }) = self.ballots.remove(&claim.name) {
             let before = Claim { token, ..claim.clone() };
             if is_cast {
                 self.give_up(&before, |_| true);
@@ -185,7 +186,7 @@ impl Quorum {
                 claim.token = renamed.map_err(|error| Error::internal("cannot vote", &format!("{error:#}")))?;
             }
         }
-        self.ballot = Some(Ballot { token: claim.token.clone(), is_cast: true });
+        self.ballots.insert(claim.name.clone(), Ballot { token: claim.token.clone(), is_cast: true });
         self.fanout()?.begin();
         Ok(())
     }
@@ -193,13 +194,13 @@ impl Quorum {
     /// Asks again for votes that other candidates have, if none of them has as many: those with fewer give theirs up.
     fn gather(
         &mut self,
-        acquire: &Request,
+        (claim, acquire): (&Claim, &Request),
         votes: &mut Votes,
         took: Duration,
         limit: Limit<'_>,
         is_decided: impl Fn(&Votes) -> bool,
     ) -> Result<(), Error> {
-        let ours = self.ballot.as_ref().and_then(|ballot| ballot.token.id());
+        let ours = claim.token.id();
         let is_held = |answer: &Answer| matches!(answer, Answer::Held(_));
         let stay = limit.no_later_than(Moment::now() + STAY.max(took * 10));
         let mut pause = SOON.max(took / 2);
@@ -277,7 +278,7 @@ impl Quorum {
         self.give_up(claim, |node| {
             !matches!(votes.of(node), Some(Answer::Held(_) | Answer::Nested(_) | Answer::Spared))
         });
-        if let Some(ballot) = &mut self.ballot {
+        if let Some(ballot) = self.ballots.get_mut(&claim.name) {
             ballot.is_cast = false;
         }
     }
@@ -293,7 +294,7 @@ impl Quorum {
 
     /// Releases the claim on all servers, and collects the replies.
     fn give_back(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Votes, Error> {
-        let is_ours = self.ballot.as_ref().is_some_and(|ballot| ballot.token == claim.token);
+        let is_ours = self.ballots.get(&claim.name).is_some_and(|ballot| ballot.token == claim.token);
         let whose = if is_ours { Whose::Ours } else { Whose::Anybodys };
         self.ask(&Request::Release(claim.clone(), whose), limit, Stragglers::LeftBehind, |_| false)
     }
@@ -329,7 +330,11 @@ impl Quorum {
                 (Err(error), Some(held)) if error.is_retryable() && limit.until.passed() => return Ok(held),
                 (acquired, _) => acquired?,
             };
-            let (Acquired::Held(state, _) | Acquired::Undecided(state, _)) = &acquired else { return Ok(acquired) };
+            let (Acquired::Held(state, _) | Acquired::Undecided(state, _)) = &acquired else {
+                // What comes next is about another lock.
+                self.contention = Contention::new();
+                return Ok(acquired);
+            };
             self.contention.after(state.expiry.left(), began.elapsed());
             // Several candidates came at the same moment, and none has the lock: one should get it, even if none waits.
             let is_split = state.kind == StateKind::Contested;
@@ -454,7 +459,7 @@ impl Store for Quorum {
             Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
-            Op::Leave(claim) => {
+            Op::Leave(claim, _) => {
                 self.leave(claim);
                 Reply::Left(())
             }
@@ -498,8 +503,8 @@ impl Store for Quorum {
     }
 
     fn watch(&self) -> Watch<'_> {
-        let news_fd = self.fanout.as_ref().map(Fanout::news_fd);
-        Watch { news_fd, may_listen: true, ..Watch::default() }
+        let news_fds = self.fanout.as_ref().map(Fanout::news_fd).into_iter().collect();
+        Watch { news_fds, may_listen: true, ..Watch::default() }
     }
 
     fn can(&self, _: Feature) -> bool {

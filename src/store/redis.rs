@@ -242,9 +242,9 @@ impl Server {
     ) -> Result<Renewed, Error> {
         match answer.verdict() {
             "kept" => {
-                self.client.changes_are_known();
+                self.client.changes_are_known(&self.options.prefix.key(&claim.name));
                 let asked_by = answer.who("asked_by").filter(|_| self.hears_askers(claim)).map(Box::new);
-                Ok(Renewed::Kept(Kept { until, put_back: answer.says("put_back"), asked_by }))
+                Ok(Renewed::Kept(Kept { put_back: answer.says("put_back"), asked_by, ..Kept::until(until) }))
             }
             "longer" => {
                 let left = answer.number("left").map(Duration::from_millis);
@@ -273,13 +273,14 @@ impl Server {
     /// request and for this one, unless the server wants whole scripts.
     pub fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
         let is_in_doubt = self.client.is_in_doubt();
-        if is_in_doubt {
-            let key = self.options.prefix.key(&claim.name);
+        // One that was undone for another lock may have been for this one.
+        let key = self.options.prefix.key(&claim.name);
+        if self.client.may_be_late(&key) {
             let mut undo = vec![Request::release(claim).command(&key, self.means.verb())];
             if self.client.is_of_a_cluster() {
                 undo.extend(moving::release_there(&key, &claim.token));
             }
-            self.client.send_behind(&undo, limit);
+            self.client.send_behind(&key, &undo, limit);
         }
         is_in_doubt
     }
@@ -319,7 +320,9 @@ impl Server {
             | Acquired::TooLate
             | Acquired::Nested(..)
             | Acquired::Superseded(..)
-            | Acquired::Done(..) => {}
+            | Acquired::Done(..)
+            | Acquired::Lost(_)
+            | Acquired::Asked(..) => {}
         }
         Ok(acquired)
     }
@@ -409,7 +412,7 @@ impl Store for Server {
             Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
-            Op::Leave(_) => Reply::Left(()),
+            Op::Leave(..) => Reply::Left(()),
             Op::Listen(claim) => Reply::Listening(self.listen_for(claim, limit)),
             Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
             Op::Ask(name, asker, Asking::ToGiveUp) => Reply::Asked(self.ask_to_give_up(name, asker, limit)?),
@@ -446,10 +449,10 @@ impl Store for Server {
     }
 
     fn watch(&self) -> Watch<'_> {
-        let news_fd = self.client.news_fd();
+        let news_fds = self.client.news_fds();
         let hears = self.entry.as_ref().is_some_and(QueueEntry::hears);
         let may_listen = self.listening.may_be_tried();
-        Watch { claim_fd: None, news_fd, may_listen, may_be_called_off: self.is_imported, hears }
+        Watch { claim_fds: Vec::new(), news_fds, may_listen, may_be_called_off: self.is_imported, hears }
     }
 
     fn can(&self, _: Feature) -> bool {

@@ -87,8 +87,8 @@ pub struct GuardTask<'a> {
     pub start_by: Moment,
     /// The guard kills the tree at this moment, unless nxlock moves it.
     pub kill_at: Moment,
-    /// A descriptor that must stay open in the guard while the tree lives.
-    pub keep_open: Option<RawFd>,
+    /// Descriptors that must stay open in the guard while the tree lives.
+    pub keep_open: &'a [RawFd],
     /// Releases the lock after nxlock has died. The process does nothing else any more: this may replace it.
     pub give_back: &'a dyn Fn(&Orphaned),
 }
@@ -300,7 +300,7 @@ impl Guarding {
         let _ = setsid();
         // nxlock must be able to close what it has open: a connection, a pipe, another program's lock.
         let own = [socket.as_raw_fd(), alarm.as_fd().as_raw_fd(), signals.as_fd().as_raw_fd()];
-        close_all_but(&own.into_iter().chain(task.keep_open).collect::<Vec<_>>());
+        close_all_but(&own.iter().chain(task.keep_open).copied().collect::<Vec<_>>());
         let mut tree = Tree::new(Vec::new(), task.terminal);
         tree.command = Some(command);
         let kill_at = task.kill_at;
@@ -347,7 +347,7 @@ impl Guarding {
             // Once nxlock has died, its socket is always readable.
             let socket = Some(self.socket.as_fd()).filter(|_| !orphaned);
             let limit = Limit { until: self.next_deadline(), cancel: &[socket] };
-            if self.alarm.wait_for(Some(self.signals.as_fd()), limit).is_err() {
+            if self.alarm.wait_for(&[self.signals.as_fd()], limit).is_err() {
                 // The guard exits, and the kernel kills the command.
                 return 1;
             }

@@ -70,7 +70,7 @@ pub struct Program {
     _owned: [Vec<CString>; 2],
     /// The signal mask of nxlock's caller.
     mask: SigSet,
-    inherited: Option<InheritedFile>,
+    inherited: Vec<InheritedFile>,
 }
 
 /// A file that the program inherits, and the lock that its process takes on it.
@@ -117,30 +117,31 @@ const LONGEST: usize = libc::PATH_MAX as usize;
 
 impl Program {
     /// Prepares a program found in PATH, its arguments, nxlock's environment with the variables in `environment` set or
-    /// removed, and the file that it inherits in addition to those that are not closed at exec.
+    /// removed, and the files that it inherits in addition to those that are not closed at exec.
     ///
     /// # Errors
     /// EINVAL if a word or a variable contains a NUL; ENOENT if there is no word.
     pub fn new(
         words: &[OsString],
-        environment: &[(&str, Option<OsString>)],
+        environment: &[(impl AsRef<str>, Option<OsString>)],
         mask: SigSet,
-        file: Option<&CommandFile>,
+        files_to_inherit: &[CommandFile],
     ) -> Result<Program, Errno> {
         let program = words.first().ok_or(Errno::ENOENT)?.as_bytes();
         let is_searched = !program.is_empty() && !program.contains(&b'/');
         let files = if is_searched { searched(program)? } else { vec![ended_by_nul(program.to_vec())?] };
         let words = words.iter().map(|word| ended_by_nul(word.as_bytes().to_vec())).collect::<Result<Vec<_>, _>>()?;
         let set = environment.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-        let set = set.map(|(name, value)| ended_by_nul([name.as_bytes(), b"=", value.as_bytes()].concat()));
+        let set = set.map(|(name, value)| ended_by_nul([name.as_ref().as_bytes(), b"=", value.as_bytes()].concat()));
         let set = set.collect::<Result<Vec<_>, _>>()?;
-        let is_inherited = |variable: &&CStr| environment.iter().all(|(name, _)| !sets(variable.to_bytes(), name));
+        let is_inherited =
+            |variable: &&CStr| environment.iter().all(|(name, _)| !sets(variable.to_bytes(), name.as_ref()));
         let inherited = inherited_environment().filter(is_inherited);
         let end = [std::ptr::null()];
         let envp = inherited.map(CStr::as_ptr).chain(set.iter().map(|variable| variable.as_ptr())).chain(end).collect();
         let argv = [SHELL.as_ptr()].into_iter().chain(words.iter().map(|word| word.as_ptr())).chain(end);
         let argv = argv.map(Cell::new).collect();
-        let inherited = file.map(InheritedFile::new).transpose()?;
+        let inherited = files_to_inherit.iter().map(InheritedFile::new).collect::<Result<_, _>>()?;
         Ok(Program { files, is_searched, argv, envp, _owned: [words, set], mask, inherited })
     }
 
@@ -230,8 +231,10 @@ impl Program {
             let _ = unsafe { system_call(libc::SYS_kill, [myself, libc::SIGKILL as usize, 0, 0, 0, 0]) };
         }
         // Before it looks at the clock: if the lease has not ended by then, nobody gets the lock until the command has.
-        if let Some(Err(errno)) = self.inherited.as_ref().map(InheritedFile::take) {
-            return errno;
+        for file in &self.inherited {
+            if let Err(errno) = file.take() {
+                return errno;
+            }
         }
         // nxlock may have been delayed since the grant: no command starts without the lock.
         if start_by.passed() {
@@ -294,7 +297,7 @@ mod tests {
     fn spawned(words: &[&str], start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         let words: Vec<_> = words.iter().map(OsString::from).collect();
-        let program = Box::leak(Box::new(Program::new(&words, &[], SigSet::empty(), None).unwrap()));
+        let program = Box::leak(Box::new(Program::new(&words, &[("", None)], SigSet::empty(), &[]).unwrap()));
         let tell: &'static OwnedFd = Box::leak(Box::new(writer));
         let say = move |number: i32| _ = write(tell, &number.to_ne_bytes());
         // SAFETY: both make system calls that cannot fail.

@@ -195,6 +195,9 @@ mod tests {
             "slots",
             // Nor is who goes first.
             "first",
+            // Nor which locks one command needs.
+            "also",
+            "also-shared",
         ];
         let command = Cli::command();
         let commands = std::iter::once(&command).chain(command.get_subcommands());

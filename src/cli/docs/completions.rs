@@ -81,19 +81,21 @@ pub fn script(shell: Shell) -> String {
     }
 }
 
-/// With the IDs as what completes the options that take one.
+/// With the IDs as what completes the options that take one, and the names of further locks.
 fn of_fish(script: &str) -> String {
     let mut found = 0;
     let lines = script.lines().map(|line| {
         let is_id = line.contains("subcommand release\"") && (line.contains(" -l ask ") || line.contains(" -l break "));
-        if !is_id {
+        let is_name = line.contains(" -l also ") || line.contains(" -l also-shared ");
+        if !is_id && !is_name {
             return format!("{line}\n");
         }
         found += 1;
-        format!("{line} -f -a '(__fish_nxlock_finds_names; and string join \\n $__fish_nxlock_names)'\n")
+        let no_files = if is_id { " -f" } else { "" };
+        format!("{line}{no_files} -a '(__fish_nxlock_finds_names; and string join \\n $__fish_nxlock_names)'\n")
     });
     let script = lines.collect();
-    assert_eq!(found, 2, "--ask and --break");
+    assert_eq!(found, 6, "--ask and --break, and of run and acquire --also and --also-shared");
     script
 }
 
@@ -101,7 +103,8 @@ fn of_fish(script: &str) -> String {
 fn naming(script: &str) -> String {
     let mut found = 0;
     let lines = script.lines().map(|line| {
-        let is_name = line.starts_with("':name -- ") || line.starts_with("'*::names -- ");
+        let begins = ["':name -- ", "'*::names -- ", "'*--also=", "'*--also-shared="];
+        let is_name = begins.iter().any(|begin| line.starts_with(begin));
         let is_id = line.starts_with('\'') && ["--ask=", "--break="].iter().any(|option| line.contains(option));
         match line.strip_suffix(if is_id { ":_default' \\" } else { ":' \\" }).filter(|_| is_name || is_id) {
             Some(spec) => {
@@ -112,6 +115,6 @@ fn naming(script: &str) -> String {
         }
     });
     let script = lines.collect();
-    assert_eq!(found, 7, "run, acquire, renew, release, its --ask and --break, and status");
+    assert_eq!(found, 11, "run, acquire, their further locks, renew, release, its --ask and --break, and status");
     script
 }

@@ -70,8 +70,9 @@ fn keep(
     }
     // Flush the log while the caller still reads it.
     log::urgent(false);
-    let grant = Grant { token: claim.token.clone(), fence: lease.fence, slot: lease.slot };
-    let ready = match resources.leave(&request.lock.key, &grant, &mut front) {
+    let also = claim.also.iter().map(|also| (also.claim.token.clone(), also.fence)).collect();
+    let grant = Grant { token: claim.token.clone(), fence: lease.fence, slot: lease.slot, also };
+    let ready = match resources.leave(&request.keys(), &grant, &mut front) {
         Ok(ready) => ready,
         Err(error) => {
             give_back(&mut *store, &claim, server_timeout);

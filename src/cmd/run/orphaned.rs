@@ -14,9 +14,9 @@ use nix::unistd::{dup2_stdout, write};
 
 use crate::cli::{GlobalArgs, SETTINGS};
 use crate::clock::Moment;
-use crate::cmd::RECORDING;
 use crate::cmd::renew::LAST_RENEWAL;
-use crate::lock::{Claim, Ttl};
+use crate::cmd::{LEFT, RECORDING};
+use crate::lock::{Also, Claim, Ttl};
 use crate::report::Named;
 use crate::supervise::Program;
 use crate::wait::is_ready;
@@ -34,8 +34,8 @@ pub struct Orphan<'a> {
     pub mask: SigSet,
     /// The lock stays locked until then.
     pub at_least: Option<Moment>,
-    /// The descriptor with which the claim lives, if there is one.
-    pub claim_fd: Option<RawFd>,
+    /// The descriptors with which the claim lives, if there are any.
+    pub claim_fds: &'a [RawFd],
 }
 
 impl Orphan<'_> {
@@ -43,27 +43,24 @@ impl Orphan<'_> {
     /// expires. `was_over` says that the command had ended, and nxlock was giving the lock back. Must be called in a
     /// process that does nothing else any more.
     pub fn give_back(&self, claim: &Claim, was_over: bool) {
-        let Orphan { global, files, lock, mask, at_least, claim_fd } = *self;
+        let Orphan { global, files, lock, mask, at_least, claim_fds } = *self;
         let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
         report(lock, was_over);
         // stdout belongs to the command.
         let _ = descriptors::nowhere().map(|nowhere| dup2_stdout(nowhere.as_fd()));
         let mut words: Vec<OsString> = vec![SELF.into(), "--quiet".into()];
         words.extend(global.json.then(|| "--json".into()));
-        match (rest, claim_fd) {
-            (Some(rest), _) => {
+        match rest {
+            Some(rest) => {
                 let rest = Ttl::at_least(rest).millis();
                 words.extend(["renew".into(), "--ttl".into(), format!("{rest}ms").into()]);
-                // The claim lives with this descriptor until the renewal is done.
-                claim_fd.into_iter().for_each(keep_open);
             }
             // The claim ends with this process; but processes that the command has left would keep it.
-            (None, Some(_)) if claim.recording.is_none() && !was_over => return,
-            (None, _) => {
-                words.push("release".into());
-                claim_fd.into_iter().for_each(keep_open);
-            }
+            None if !claim_fds.is_empty() && claim.recording.is_none() && !was_over => return,
+            None => words.push("release".into()),
         }
+        // The claim lives with them until the other nxlock is done.
+        claim_fds.iter().for_each(|fd| keep_open(*fd));
         if lock.by_key {
             words.extend(["--key".into(), lock.key.clone().into()]);
         } else {
@@ -71,7 +68,7 @@ impl Orphan<'_> {
         }
         // The tree is gone: nobody else inherits the descriptor. Without it, the files are read again.
         let handover = handover::send(files).ok();
-        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask, None) {
+        if let Ok(program) = Program::new(&words, &environment(global, claim, handover), mask, &[]) {
             program.exec();
         }
     }
@@ -86,8 +83,16 @@ fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> V
         (handover::VARIABLE, handover.map(|number| number.to_string().into())),
         (LAST_RENEWAL, Some("1".into())),
         (RECORDING, claim.recording.as_ref().map(|recording| recording.to_string().into())),
+        (LEFT, (!claim.also.is_empty()).then(|| left(claim).into())),
     ];
     SETTINGS.iter().map(|setting| (setting.variable, (setting.value)(global))).chain(of_this_run).collect()
+}
+
+/// Returns the further locks of a claim as [`LEFT`] has them.
+fn left(claim: &Claim) -> String {
+    let lines =
+        claim.also.iter().map(|Also { claim, .. }| format!("{} {}\n", claim.token.as_str(), claim.name.as_str()));
+    lines.collect()
 }
 
 /// Leaves a descriptor open across execve(2).

@@ -4,6 +4,7 @@
 //! A process may be killed at any instruction. It therefore locks the byte of a claim or a ticket before the state says
 //! that it has one, and unlocks it after the state says that it has none.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,11 +30,12 @@ use crate::{log, text};
 /// How long a lock, or a share of it, stays reserved for the next waiter.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What this process has open for its claim: by that, the kernel knows that it lives.
+/// What this process has open for its claims: by that, the kernel knows that it lives.
 #[derive(Default)]
 pub struct Own {
     pub waiting: Option<Watcher>,
-    pub held: Option<HolderFile>,
+    /// By the keys of the locks.
+    pub held: HashMap<String, HolderFile>,
 }
 
 pub struct Transaction<'a> {
@@ -142,10 +144,10 @@ impl<'a> Transaction<'a> {
         let saver = |is_known: bool| if is_known { Saver::Other } else { Saver::Newcomer };
         match verdict {
             Verdict::Granted(grant) => {
-                let held = self.bind(claim, before, &own.held)?;
+                let held = self.bind(claim, before, own.held.get(&self.state.key))?;
                 // If the state is not saved, the claim is not bound.
                 self.save(saver(before.is_some()))?;
-                own.held = held.or(own.held.take());
+                own.held.extend(held.map(|held| (self.state.key.clone(), held)));
                 if let Some(recording) = &mut claim.recording {
                     recording.noted = grant.noted;
                 }
@@ -195,7 +197,7 @@ impl<'a> Transaction<'a> {
         &mut self,
         claim: &Claim,
         before: Option<Holder>,
-        held: &Option<HolderFile>,
+        held: Option<&HolderFile>,
     ) -> Result<Option<HolderFile>, LocalError> {
         let Claim { token, owner_pid, at_least, .. } = claim;
         let life = match owner_pid {
@@ -217,7 +219,7 @@ impl<'a> Transaction<'a> {
             (_, None) => lock.holders.get(token).map(|holder| holder.fence),
         };
         let byte = number.filter(|_| life != Life::Lease).map(|number| Byte::of(token, number));
-        let is_new = |byte: &Byte| held.as_ref().is_none_or(|held| held.byte() != *byte);
+        let is_new = |byte: &Byte| held.is_none_or(|held| held.byte() != *byte);
         let held = byte.filter(is_new).map(|byte| self.world.files.hold(byte)).transpose()?;
         let now = self.world.now;
         let not_before = at_least.map(|least| now.saturating_add(micros(least)));

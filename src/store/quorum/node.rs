@@ -4,6 +4,7 @@
 //! The undo of a request in doubt follows it on the same connection, without waiting for a reply. Its token is never
 //! used again, so it can remove nothing else, whenever the server executes it.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -109,6 +110,13 @@ pub struct Reply {
 struct Node {
     server: Server,
     closed: Arc<AtomicU64>,
+    /// Of the locks that the server was asked for.
+    votes: HashMap<LockName, Vote>,
+}
+
+/// What is known of the server's vote for a lock.
+#[derive(Default)]
+struct Vote {
     /// Token of the claim that the server was asked for, and may have granted.
     asked: Option<Token>,
     /// The server has not replied to the last such request, and may still grant it.
@@ -132,7 +140,7 @@ pub fn start(
     answers: MailSender<Reply>,
 ) -> io::Result<MailSender<Job>> {
     let (mut given, jobs) = Mailbox::<Job>::open()?;
-    let mut node = Node { server, closed, asked: None, is_in_doubt: false, given_back: None, is_absent: false };
+    let mut node = Node { server, closed, votes: HashMap::new() };
     let work = move || {
         let reply = |node: &mut Node, job: &Job| {
             let answer = node.carry_out(job, &end);
@@ -171,8 +179,9 @@ impl Node {
             if news != News::None {
                 return Some(Next::News(news));
             }
-            let limit = Limit { until: Moment::NEVER, cancel: &[Some(end.as_fd()), self.server.watch().news_fd] };
-            match given.next(limit) {
+            let news = self.server.watch().news_fds.into_iter();
+            let cancel = [end.as_fd()].into_iter().chain(news).map(Some).collect::<Vec<_>>();
+            match given.next(Limit { until: Moment::NEVER, cancel: &cancel }) {
                 Ok(Arrived::Message(job)) => return Some(Next::Job(Box::new(job))),
                 Ok(Arrived::Readable) if is_ready(end.as_fd(), PollFlags::POLLIN) => return None,
                 Ok(Arrived::Readable) => {}
@@ -206,7 +215,7 @@ impl Node {
                     Answer::Held(state)
                 }
                 Acquired::Undecided(_, error) => return Err(error),
-                Acquired::TooLate => Answer::Untouched,
+                Acquired::TooLate | Acquired::Lost(_) | Acquired::Asked(..) => Answer::Untouched,
             },
             Request::Raise(claim, fence, ttl) => match self.server.raise(claim, *fence, *ttl, limit)? {
                 true => Answer::Raised,
@@ -214,14 +223,14 @@ impl Node {
             },
             Request::Renew(claim, ttl) => self.renew(claim, *ttl, limit)?,
             Request::Heal(claim, ttl) => {
-                if std::mem::take(&mut self.is_absent) {
+                if std::mem::take(&mut self.vote(claim).is_absent) {
                     self.acquire(claim, *ttl, limit)?;
                 }
                 Answer::Done
             }
             Request::Undo(claim) => match self.undo_outstanding(claim, limit) {
                 true => {
-                    self.asked = None;
+                    self.vote(claim).asked = None;
                     Answer::Undoing
                 }
                 false => self.release(claim, Whose::Ours, limit)?,
@@ -244,24 +253,27 @@ impl Node {
         })
     }
 
+    fn vote(&mut self, claim: &Claim) -> &mut Vote {
+        self.votes.entry(claim.name.clone()).or_default()
+    }
+
     fn acquire(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Acquired, Error> {
         self.server.connect(&Operation::to("acquire", &claim.name), limit)?;
-        self.asked = Some(claim.token.clone());
-        self.given_back = None;
-        self.is_in_doubt = true;
+        let vote = self.vote(claim);
+        (vote.asked, vote.given_back, vote.is_in_doubt) = (Some(claim.token.clone()), None, true);
         let acquired = self.server.acquire(&mut claim.clone(), ttl, AcquireMode::Plain, limit)?;
-        self.is_in_doubt = false;
+        self.vote(claim).is_in_doubt = false;
         Ok(acquired)
     }
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Answer, Error> {
-        self.is_absent = false;
+        self.vote(claim).is_absent = false;
         self.server.connect(&Operation::to("renew", &claim.name), limit)?;
         Ok(match self.server.renew(claim, ttl, limit)? {
             Renewed::Kept(_) => Answer::Extended(None),
             Renewed::Longer(left) => Answer::Extended(Some(left)),
             Renewed::NotYours(state) => {
-                self.is_absent = state.kind == StateKind::Free;
+                self.vote(claim).is_absent = state.kind == StateKind::Free;
                 Answer::NotYours(state)
             }
         })
@@ -269,29 +281,30 @@ impl Node {
 
     /// Sends a release behind each outstanding request for this claim. Returns whether there was one.
     fn undo_outstanding(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
-        let is_asked = self.asked.as_ref() == Some(&claim.token);
-        is_asked && std::mem::take(&mut self.is_in_doubt) && self.server.undo_outstanding(claim, limit)
+        let vote = self.vote(claim);
+        let is_asked = vote.asked.as_ref() == Some(&claim.token);
+        is_asked && std::mem::take(&mut vote.is_in_doubt) && self.server.undo_outstanding(claim, limit)
     }
 
     fn release(&mut self, claim: &Claim, whose: Whose, limit: Limit<'_>) -> Result<Answer, Error> {
-        let token = Some(&claim.token);
+        let (token, vote) = (Some(&claim.token), self.vote(claim));
         // A retry, since not all servers have replied.
-        if self.given_back.as_ref() == token {
+        if vote.given_back.as_ref() == token {
             return Ok(Answer::Done);
         }
-        if whose == Whose::Ours && self.asked.as_ref() != token {
+        if whose == Whose::Ours && vote.asked.as_ref() != token {
             return Ok(Answer::Untouched);
         }
         // The server may execute an outstanding request after this release, so an undo follows that request too.
         let is_undoing = self.undo_outstanding(claim, limit);
         let released = self.server.release(claim, limit)?;
         // Cleared only now: a retry after a lost reply must not be told that the server has no vote of ours.
-        self.asked = None;
+        self.vote(claim).asked = None;
         Ok(match released {
             Released::NotYours(_) | Released::Lost(_) if is_undoing => Answer::Undoing,
             Released::NotYours(state) | Released::Lost(state) => Answer::NotYours(state),
             Released::Done => {
-                self.given_back = Some(claim.token.clone());
+                self.vote(claim).given_back = Some(claim.token.clone());
                 Answer::Done
             }
         })

@@ -8,7 +8,7 @@ use super::Server;
 use super::acl::{self, Rights};
 use super::client::Client;
 use super::info::{Info, Saving};
-use super::pushes::Pushes;
+use super::pushes::Wanted;
 use super::reply::{self, Operation, Peer, Unexpected};
 use crate::clock::{Moment, wall};
 use crate::duration::span;
@@ -254,9 +254,9 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
 
 /// Reports whether a holder is told at once of changes of its lock: asks for that on a connection of its own.
 fn holders(server: &Server, name: &LockName, rights: &Rights) -> Finding {
-    let pushes = Pushes::new(server.options.prefix.key(name), String::new(), false);
+    let wanted = Wanted { key: server.options.prefix.key(name), channel: String::new(), is_shared: false };
     let limit = patiently(server);
-    let told = Client::new(server.client.topology().clone(), server.client.timeout).meet_and_ask_for(pushes, limit);
+    let told = Client::new(server.client.topology().clone(), server.client.timeout).meet_and_ask_for(wanted, limit);
     if told.is_ok_and(|told| told.changes) {
         return Finding::fine("holders", "are told at once of a lost lock");
     }

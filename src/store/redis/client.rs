@@ -13,7 +13,7 @@ use super::credentials::Login;
 use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
-use super::pushes::{Accepted, Pushes};
+use super::pushes::{Accepted, Wanted};
 use super::reply::{self, Peer};
 use super::topology::{Redirect, Topology};
 use crate::clock::Moment;
@@ -38,11 +38,19 @@ pub struct Client {
     spent: Vec<Connection>,
     /// Former spent connections, with when something was sent behind their requests, the latest first. They stay open
     /// for the replies: a proxy that cannot deliver one may end both sides, and drop what came behind.
-    undone: Vec<(Moment, Connection)>,
+    undone: Vec<Undone>,
     /// A server has replied before.
     has_met: bool,
     /// The identities of all servers, if this is one of several.
     distinct: Option<Distinct>,
+}
+
+/// A former spent connection.
+struct Undone {
+    since: Moment,
+    connection: Connection,
+    /// The keys of the locks for which something was sent behind its request.
+    keys: Vec<String>,
 }
 
 /// Maximum redirects per request.
@@ -54,6 +62,12 @@ const MOST_SPENT: usize = 16;
 const UNDONE_FOR: Duration = Duration::from_secs(60);
 /// How long to wait for a server that is executing what was given up, before this process may exit.
 const LINGER: Duration = Duration::from_secs(1);
+
+impl Undone {
+    fn has(&self, key: &str) -> bool {
+        self.keys.iter().any(|one| one == key)
+    }
+}
 
 impl Client {
     pub fn new(topology: Topology, timeout: Duration) -> Client {
@@ -139,6 +153,12 @@ impl Client {
     /// Returns whether a request is outstanding that was given up.
     pub fn is_in_doubt(&self) -> bool {
         !self.spent.is_empty()
+    }
+
+    /// Returns whether a request may still be outstanding that was given up, and behind which nothing was sent for the lock
+    /// with this key.
+    pub fn may_be_late(&self, key: &str) -> bool {
+        self.is_in_doubt() || self.undone.iter().any(|undone| !undone.has(key))
     }
 
     /// Sends a request and returns its reply.
@@ -231,7 +251,7 @@ impl Client {
 
     fn connection(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
         let limit = self.within(limit);
-        self.undone.retain(|(since, _)| since.elapsed() < UNDONE_FOR);
+        self.undone.retain(|undone| undone.since.elapsed() < UNDONE_FOR);
         let connection = self.topology.connection(&mut self.idle, limit);
         let connection = connection.map_err(|fault| self.judged(fault))?;
         if self.topology.may_turn() {
@@ -307,56 +327,74 @@ impl Client {
         self.spent.retain_mut(|spent| spent.send_behind(&packed, limit, linger).is_ok());
     }
 
-    /// Does the same for the last time.
-    pub fn send_behind(&mut self, requests: &[Cmd], limit: Limit<'_>) {
+    /// Does the same for the last time for the lock with this key. What is sent for another lock goes behind the same
+    /// requests: one of them may have been for that.
+    pub fn send_behind(&mut self, key: &str, requests: &[Cmd], limit: Limit<'_>) {
+        let packed = connection::packed(requests);
+        for undone in self.undone.iter_mut().filter(|undone| !undone.has(key)) {
+            // If sending fails, so has whatever the server was to do later.
+            let _ = undone.connection.send(&packed, limit);
+            undone.keys.push(key.to_owned());
+        }
         self.follow(requests, limit, Moment::NEVER);
-        let now = Moment::now();
-        self.undone.splice(0..0, self.spent.drain(..).map(|spent| (now, spent)));
+        let since = Moment::now();
+        let undone = |connection| Undone { since, connection, keys: vec![key.to_owned()] };
+        self.undone.splice(0..0, self.spent.drain(..).map(undone));
         self.undone.truncate(MOST_SPENT);
     }
 
-    /// Asks the server that replied last to tell these things unasked, on that connection. Returns which of them it tells;
-    /// nothing if there is no connection, or it was asked already.
+    /// Asks the server that replied last to tell what concerns a lock, on that connection. Returns what it tells; nothing
+    /// if there is no connection, or it was asked already.
     ///
     /// # Errors
     /// If the server does not answer. The connection is lost then.
-    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Option<Accepted>, Fault> {
+    pub fn ask_for(&mut self, wanted: Wanted, limit: Limit<'_>) -> Result<Option<Accepted>, Fault> {
         let limit = self.within(limit);
-        let Some(mut connection) = self.idle.pop_if(|connection| !connection.has_pushes()) else { return Ok(None) };
-        let accepted = connection.ask_for(pushes, limit)?;
+        let Some(mut connection) = self.idle.pop_if(|connection| !connection.hears_of(&wanted.key)) else {
+            return Ok(None);
+        };
+        let accepted = connection.ask_for(wanted, limit)?;
         self.idle.push(connection);
         Ok(Some(accepted))
     }
 
     /// Does the same, at a server that is connected to if there is no connection.
-    pub fn meet_and_ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Accepted, Fault> {
+    pub fn meet_and_ask_for(&mut self, wanted: Wanted, limit: Limit<'_>) -> Result<Accepted, Fault> {
         self.reach(limit)?;
-        self.ask_for(pushes, limit).map(Option::unwrap_or_default)
+        self.ask_for(wanted, limit).map(Option::unwrap_or_default)
     }
 
-    /// Forgets the changes that the server has told: the last reply knows of them.
-    pub fn changes_are_known(&mut self) {
+    /// Forgets the changes of a key that the server has told: the last reply knows of them.
+    pub fn changes_are_known(&mut self, key: &str) {
         if let Some(connection) = self.idle.last_mut() {
-            connection.changes_are_known();
+            connection.changes_are_known(key);
         }
     }
 
-    /// Returns what the server that replied last has told unasked since.
+    /// Returns what the servers have told unasked that are asked to, or that replied last.
     pub fn news(&mut self) -> News {
-        let Some(connection) = self.idle.last_mut() else { return News::None };
-        match connection.has_news() {
-            Ok(false) => News::None,
-            Ok(true) => News::Claim,
-            Err(_) => {
-                self.idle.pop();
-                News::Disconnected
-            }
+        let mut news = News::None;
+        for at in (0..self.idle.len()).rev().filter(|at| self.may_have_news(*at)).collect::<Vec<_>>() {
+            news = news.max(match self.idle[at].has_news() {
+                Ok(false) => News::None,
+                Ok(true) => News::Claim,
+                Err(_) => {
+                    self.idle.remove(at);
+                    News::Disconnected
+                }
+            });
         }
+        news
     }
 
-    /// Returns a descriptor that is readable when [`Client::news`] may have something.
-    pub fn news_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.idle.last().map(Connection::fd)
+    /// Returns descriptors one of which is readable when [`Client::news`] may have something.
+    pub fn news_fds(&self) -> Vec<BorrowedFd<'_>> {
+        (0..self.idle.len()).filter(|at| self.may_have_news(*at)).map(|at| self.idle[at].fd()).collect()
+    }
+
+    /// Returns whether the end of an idle connection is news, or something may be told on it.
+    fn may_have_news(&self, at: usize) -> bool {
+        at + 1 == self.idle.len() || self.idle[at].has_pushes()
     }
 }
 

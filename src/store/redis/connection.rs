@@ -20,7 +20,7 @@ use super::dial::{self, ready};
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
 use super::framing::Framing;
-use super::pushes::{Accepted, Pushes};
+use super::pushes::{Accepted, Pushes, Wanted};
 use super::reply;
 use super::tls::{self, TlsStream};
 use crate::clock::Moment;
@@ -182,25 +182,32 @@ impl Connection {
         }
     }
 
-    /// Asks the server to tell these things unasked, and returns which of them it tells. Nothing has changed if that is
-    /// none.
+    /// Asks the server to tell unasked what concerns a lock, in addition to what it tells, and returns what of that it
+    /// tells. Nothing has changed if that is nothing.
     ///
     /// Asks for RESP3 alone first: a server that refuses it would take the connection of a subscription for nothing else
     /// any more.
-    pub fn ask_for(&mut self, pushes: Pushes, limit: Limit<'_>) -> Result<Accepted, Fault> {
-        let mut hello = cmd("HELLO");
-        hello.arg("3");
-        let said = self.converse(&[hello], limit)?.pop().unwrap_or(Value::Nil);
-        if !speaks_resp3(&said) {
-            return Ok(Accepted::default());
+    pub fn ask_for(&mut self, wanted: Wanted, limit: Limit<'_>) -> Result<Accepted, Fault> {
+        if self.pushes.is_none() {
+            let mut hello = cmd("HELLO");
+            hello.arg("3");
+            let said = self.converse(&[hello], limit)?.pop().unwrap_or(Value::Nil);
+            if !speaks_resp3(&said) {
+                return Ok(Accepted::default());
+            }
         }
-        let (tracking, subscription) = (pushes.tracking(), pushes.subscription());
-        let subscribes = subscription.is_some();
-        let requests: Vec<Cmd> = [tracking].into_iter().chain(subscription).collect();
-        self.pushes = Some(pushes);
+        let pushes = self.pushes.get_or_insert_default();
+        let mut changes = pushes.tells_changes;
+        let (tracking, subscription) = pushes.add(wanted);
+        let requests: Vec<Cmd> = tracking.iter().chain(&subscription).cloned().collect();
         self.send(&packed(&requests), limit)?;
-        let changes = !matches!(self.receive(limit)?, Value::ServerError(_));
-        let messages = subscribes && self.is_subscribed(limit)?;
+        for _ in tracking {
+            changes = !matches!(self.receive(limit)?, Value::ServerError(_));
+        }
+        let messages = subscription.is_some() && self.is_subscribed(limit)?;
+        if let Some(pushes) = &mut self.pushes {
+            pushes.tells_changes = changes;
+        }
         Ok(Accepted { changes, messages })
     }
 
@@ -222,10 +229,15 @@ impl Connection {
         self.pushes.is_some()
     }
 
-    /// Forgets the changes that the server has told: the reply to a renewal knows of them.
-    pub fn changes_are_known(&mut self) {
+    /// Returns whether the server was asked to tell what concerns the lock with this key.
+    pub fn hears_of(&self, key: &str) -> bool {
+        self.pushes.as_ref().is_some_and(|pushes| pushes.has(key))
+    }
+
+    /// Forgets the changes of a key that the server has told: the reply to a renewal knows of them.
+    pub fn changes_are_known(&mut self, key: &str) {
         if let Some(pushes) = &mut self.pushes {
-            pushes.are_known();
+            pushes.are_known(key);
         }
     }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::Server;
-use super::pushes::{Accepted, Pushes};
+use super::pushes::{Accepted, Wanted};
 use super::reply;
 use crate::clock::Moment;
 use crate::lock::{Claim, HolderId};
@@ -49,7 +49,7 @@ impl Server {
             Some(id) if claim.token.is_share() || self.hears_askers(claim) => holder_channel(&key, &id),
             _ => String::new(),
         };
-        match self.client.ask_for(Pushes::new(key, channel, claim.token.is_share()), limit) {
+        match self.client.ask_for(Wanted { key, channel, is_shared: claim.token.is_share() }, limit) {
             Ok(None) => false,
             Ok(Some(accepted)) => {
                 let tells = accepted != Accepted::default();

@@ -125,7 +125,7 @@ enum Done {
     Ours,
     /// Ours, with an expiry later than requested: unchanged.
     Longer(Duration),
-    NotOurs(LockState),
+    NotOurs(Box<LockState>),
 }
 
 /// Maximum attempts at a transaction while other clients touch the key.
@@ -164,7 +164,7 @@ impl Lock<'_> {
         Ok(match self.transact(claim, change)? {
             Done::Ours => Renewed::Kept(Kept::until(ttl.believed_until(asked))),
             Done::Longer(left) => Renewed::Longer(left),
-            Done::NotOurs(state) => Renewed::NotYours(state),
+            Done::NotOurs(state) => Renewed::NotYours(*state),
         })
     }
 
@@ -172,7 +172,7 @@ impl Lock<'_> {
     fn release(&mut self, claim: &Claim) -> Result<Option<LockState>, PlainError> {
         Ok(match self.transact(claim, Change::Release)? {
             Done::Ours | Done::Longer(_) => None,
-            Done::NotOurs(state) => Some(state),
+            Done::NotOurs(state) => Some(*state),
         })
     }
 
@@ -236,7 +236,7 @@ impl Lock<'_> {
             let value = refuse_error(get)?;
             let seen = seen(&value, &refuse_error(pttl)?);
             if !is(&value, claim) {
-                return Ok(Done::NotOurs(seen));
+                return Ok(Done::NotOurs(Box::new(seen)));
             }
             let act = match (change, seen.expiry.left()) {
                 (Change::Prolong(ttl), Some(left)) if left > ttl.get() => return Ok(Done::Longer(left)),
@@ -253,7 +253,7 @@ impl Lock<'_> {
             if let Some(result) = self.exec(&acts)?
                 && let Value::Int(1) = refuse_error(result)?
             {
-                self.client.changes_are_known();
+                self.client.changes_are_known(&self.key);
                 return Ok(Done::Ours);
             }
         }

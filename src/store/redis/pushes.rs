@@ -15,16 +15,41 @@ use redis::{Cmd, PushKind, Value, cmd};
 
 use super::reply;
 
-/// What a holder wants to be told, and what it was told since it last looked.
-pub struct Pushes {
-    key: String,
+/// What a holder wants to be told of one lock.
+pub struct Wanted {
+    pub key: String,
     /// Empty if no message concerns it.
-    channel: String,
-    is_shared: bool,
+    pub channel: String,
+    pub is_shared: bool,
+}
+
+/// What a holder wants to be told on one connection, and what it was told since it last looked.
+#[derive(Default)]
+pub struct Pushes {
+    locks: Vec<Heard>,
+    tracking: Tracking,
+    /// The server tells of changes.
+    pub tells_changes: bool,
+}
+
+/// A lock, and what was told of it.
+struct Heard {
+    wanted: Wanted,
     /// The key has changed, or may have.
     has_changed: bool,
     /// A message has come.
     is_called: bool,
+}
+
+/// Of which keys the server is asked to tell changes.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Tracking {
+    #[default]
+    Off,
+    /// Of those that are asked for, and none is: that all keys are gone is told all the same.
+    None,
+    /// Of those that are read.
+    Read,
 }
 
 /// What a server agrees to tell, of what a holder wants to be told.
@@ -37,51 +62,71 @@ pub struct Accepted {
 }
 
 impl Pushes {
-    pub fn new(key: String, channel: String, is_shared: bool) -> Pushes {
-        Pushes { key, channel, is_shared, has_changed: false, is_called: false }
-    }
-
-    /// Returns the request for changes.
-    pub fn tracking(&self) -> Cmd {
-        let mut tracking = cmd("CLIENT");
-        tracking.arg("TRACKING").arg("ON").arg("NOLOOP");
-        if self.is_shared {
-            // No key is tracked but those that are asked for, and none is.
-            tracking.arg("OPTIN");
+    /// Adds a lock. Returns the requests for changes, and the request for messages, if there are any.
+    pub fn add(&mut self, wanted: Wanted) -> (Vec<Cmd>, Option<Cmd>) {
+        let tracking = if wanted.is_shared { self.tracking.max_of(Tracking::None) } else { Tracking::Read };
+        let mut changes = Vec::new();
+        if tracking != self.tracking {
+            if self.tracking != Tracking::Off {
+                // The server does not change the mode of what is on.
+                changes.push(client_tracking(&["OFF"]));
+            }
+            let none = if tracking == Tracking::None { &["ON", "NOLOOP", "OPTIN"][..] } else { &["ON", "NOLOOP"] };
+            changes.push(client_tracking(none));
         }
-        tracking
+        self.tracking = tracking;
+        let mut subscribe = cmd("SUBSCRIBE");
+        subscribe.arg(&wanted.channel);
+        let messages = (!wanted.channel.is_empty()).then_some(subscribe);
+        self.locks.push(Heard { wanted, has_changed: false, is_called: false });
+        (changes, messages)
     }
 
-    /// Returns the request for messages, if there are any.
-    pub fn subscription(&self) -> Option<Cmd> {
-        let mut subscribe = cmd("SUBSCRIBE");
-        subscribe.arg(&self.channel);
-        (!self.channel.is_empty()).then_some(subscribe)
+    /// Returns whether a lock was added.
+    pub fn has(&self, key: &str) -> bool {
+        self.locks.iter().any(|heard| heard.wanted.key == key)
     }
 
     /// Takes notice of a push.
     pub fn hear(&mut self, kind: &PushKind, data: &[Value]) {
         let is_ours = |value: &Value, own: &str| reply::bytes(value) == Some(own.as_bytes());
-        match (kind, data) {
-            (PushKind::Invalidate, [Value::Array(keys)]) => {
-                self.has_changed |= keys.iter().any(|key| is_ours(key, &self.key));
+        for Heard { wanted, has_changed, is_called } in &mut self.locks {
+            match (kind, data) {
+                (PushKind::Invalidate, [Value::Array(keys)]) => {
+                    // The key of a shared lock is tracked only because another lock's is.
+                    *has_changed |= !wanted.is_shared && keys.iter().any(|key| is_ours(key, &wanted.key));
+                }
+                // All keys are gone.
+                (PushKind::Invalidate, _) => *has_changed = true,
+                (PushKind::Message, [channel, ..]) => *is_called |= is_ours(channel, &wanted.channel),
+                _ => {}
             }
-            // All keys are gone.
-            (PushKind::Invalidate, _) => self.has_changed = true,
-            (PushKind::Message, [channel, ..]) => self.is_called |= is_ours(channel, &self.channel),
-            _ => {}
         }
     }
 
-    /// Forgets changes: the reply to a renewal has come, which knows of them.
-    pub fn are_known(&mut self) {
-        self.has_changed = false;
+    /// Forgets changes of a key: the reply to a renewal has come, which knows of them.
+    pub fn are_known(&mut self, key: &str) {
+        self.locks.iter_mut().filter(|heard| heard.wanted.key == key).for_each(|heard| heard.has_changed = false);
     }
 
     /// Returns whether there is reason to ask, and forgets it.
     pub fn take(&mut self) -> bool {
-        std::mem::take(&mut self.has_changed) | std::mem::take(&mut self.is_called)
+        let take = |heard: &mut Heard| std::mem::take(&mut heard.has_changed) | std::mem::take(&mut heard.is_called);
+        self.locks.iter_mut().map(take).fold(false, |any, one| any | one)
     }
+}
+
+impl Tracking {
+    /// Returns the one by which more is told.
+    fn max_of(self, other: Tracking) -> Tracking {
+        if self == Tracking::Off { other } else { self }
+    }
+}
+
+fn client_tracking(how: &[&str]) -> Cmd {
+    let mut tracking = cmd("CLIENT");
+    tracking.arg("TRACKING").arg(how);
+    tracking
 }
 
 #[cfg(test)]
@@ -92,9 +137,58 @@ mod tests {
         Value::BulkString(text.into())
     }
 
+    /// Returns what a holder of these locks hears: of each, the key, the channel, and whether it is shared.
+    fn hearing(locks: &[(&str, &str, bool)]) -> Pushes {
+        let mut pushes = Pushes::default();
+        for (key, channel, is_shared) in locks.iter().copied() {
+            pushes.add(Wanted { key: key.into(), channel: channel.into(), is_shared });
+        }
+        pushes
+    }
+
+    fn written(requests: &[Cmd]) -> Vec<String> {
+        let words = |request: &Cmd| {
+            let words = request.args_iter().map(|arg| match arg {
+                redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
+                _ => "?".to_owned(),
+            });
+            words.collect::<Vec<_>>().join(" ")
+        };
+        requests.iter().map(words).collect()
+    }
+
+    #[test]
+    fn the_keys_of_exclusive_locks_are_tracked_also_if_a_shared_one_came_first() {
+        let mut pushes = Pushes::default();
+        let mut add = |key: &str, is_shared| {
+            let (tracking, _) = pushes.add(Wanted { key: key.into(), channel: String::new(), is_shared });
+            written(&tracking)
+        };
+        assert_eq!(add("a", true), ["CLIENT TRACKING ON NOLOOP OPTIN"]);
+        assert!(add("b", true).is_empty());
+        assert_eq!(add("c", false), ["CLIENT TRACKING OFF", "CLIENT TRACKING ON NOLOOP"]);
+        assert!(add("d", false).is_empty() && add("e", true).is_empty());
+    }
+
+    #[test]
+    fn of_several_locks_each_is_heard_and_known_for_itself() {
+        let mut pushes = hearing(&[("a", "a:c", false), ("b", "b:c", false), ("s", "s:c", true)]);
+        let invalidate =
+            |pushes: &mut Pushes, key| pushes.hear(&PushKind::Invalidate, &[Value::Array(vec![text(key)])]);
+        invalidate(&mut pushes, "b");
+        pushes.are_known("a");
+        assert!(pushes.take() && !pushes.take());
+        invalidate(&mut pushes, "a");
+        pushes.are_known("a");
+        invalidate(&mut pushes, "s");
+        assert!(!pushes.take());
+        pushes.hear(&PushKind::Message, &[text("s:c"), text("a")]);
+        assert!(pushes.take());
+    }
+
     #[test]
     fn what_concerns_the_lock_is_heard_and_nothing_else() {
-        let mut pushes = Pushes::new("lock:a".into(), "lock:a:holder:x".into(), false);
+        let mut pushes = hearing(&[("lock:a", "lock:a:holder:x", false)]);
         let keys = |keys: &[&str]| vec![Value::Array(keys.iter().copied().map(text).collect())];
         let mut hears = |kind: PushKind, data: Vec<Value>| {
             pushes.hear(&kind, &data);
@@ -112,12 +206,12 @@ mod tests {
 
     #[test]
     fn a_reply_knows_of_changes_before_it_but_a_message_may_come_from_elsewhere() {
-        let mut pushes = Pushes::new("k".into(), "c".into(), false);
+        let mut pushes = hearing(&[("k", "c", false)]);
         pushes.hear(&PushKind::Invalidate, &[Value::Nil]);
-        pushes.are_known();
+        pushes.are_known("k");
         assert!(!pushes.take());
         pushes.hear(&PushKind::Message, &[text("c"), text("a")]);
-        pushes.are_known();
+        pushes.are_known("k");
         assert!(pushes.take() && !pushes.take());
     }
 }

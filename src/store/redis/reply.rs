@@ -290,15 +290,7 @@ pub fn fence(value: &Value) -> Option<Fence> {
 
 /// Returns the state of a key that cannot be a lock.
 pub fn wrong_type(kind: &str) -> LockState {
-    LockState {
-        kind: StateKind::WrongType(kind.into()),
-        holder: None,
-        expiry: Expiry::Unknown,
-        fence: None,
-        legacy: None,
-        shares: None,
-        since_grant: None,
-    }
+    LockState { kind: StateKind::WrongType(kind.into()), ..LockState::free(None) }
 }
 
 /// An answer of a script: fields and their values.

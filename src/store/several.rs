@@ -1,0 +1,368 @@
+//! Several locks as one: all are held, or none. A store over the store that keeps them.
+//!
+//! They are taken one after the other in the byte order of their keys, which is the same for everybody. So nobody who
+//! waits for a lock holds one that comes after it, and those who wait never form a circle.
+//!
+//! While a later lock is waited for, the earlier ones are renewed. A claim to one that is lost is lost to all of them:
+//! [`Acquired::Lost`] before the grant, [`Renewed::NotYours`] after it. The state that either has says which one it was.
+
+use std::time::Duration;
+
+use super::{
+    AcquireMode, Acquired, CommandFile, Feature, Kept, Listed, News, Op, Page, Probed, Released, Renewed, Reply,
+    ScanCursor, Store, Watch,
+};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::lock::{Claim, Lease, LockName, LockState, Ttl};
+use crate::wait::{Limit, Woken};
+
+pub struct Several {
+    store: Box<dyn Store>,
+    /// In the order in which they are taken.
+    locks: Vec<One>,
+    /// Each lock is renewed again after this.
+    apart: Duration,
+    /// The store is to tell at once what happens to the locks.
+    listens: bool,
+    /// One of the locks is at a node that is only importing it.
+    may_be_called_off: bool,
+    /// The first lock that turned out to be lost when it was given back, and whether an earlier request may have given it
+    /// back.
+    lost: Option<(LockState, bool)>,
+    /// The first lock of the claim is to end by itself, at that moment.
+    ends: Option<Moment>,
+}
+
+/// One of the locks.
+struct One {
+    /// Its place in the claim, [`Claim::part`].
+    at: usize,
+    stage: Stage,
+    /// Of the grant, with the times of the last renewal.
+    lease: Option<Lease>,
+    /// A request to give it back was not answered.
+    in_doubt: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing of it is in the store.
+    Untouched,
+    /// It was asked for without waiting, and in vain: nothing of it is in the store.
+    Refused,
+    /// It may be granted, or waited for.
+    Asked,
+    Held,
+    /// It is given back, or ends by itself.
+    Over,
+}
+
+/// How long ago a lock may have been confirmed when the last one is granted. One that was confirmed earlier is confirmed
+/// again: it may have been broken while another was waited for.
+const CONFIRMED_WITHIN: Duration = Duration::from_millis(100);
+
+/// How long a process waits that wants to give one of the locks back, until the others are: less than it does.
+const LEAVING: Duration = Duration::from_millis(750);
+
+impl Several {
+    /// Makes one of the locks of a claim, by their keys in the order of the claim. Nothing is known of them yet: each may
+    /// be held.
+    pub fn new(store: Box<dyn Store>, keys: &[String]) -> Several {
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by_key(|at| keys[*at].as_bytes());
+        let one = |at| One { at, stage: Stage::Untouched, lease: None, in_doubt: false };
+        Several {
+            store,
+            locks: order.into_iter().map(one).collect(),
+            apart: Ttl::RENEWED_WITHIN,
+            listens: false,
+            may_be_called_off: false,
+            lost: None,
+            ends: None,
+        }
+    }
+
+    /// The claim to all of them is another process's, which may hold each.
+    pub fn taken_over(mut self) -> Several {
+        self.locks.iter_mut().for_each(|one| one.stage = Stage::Held);
+        self
+    }
+
+    fn acquire(&mut self, claim: &mut Claim, ttl: Ttl, mode: AcquireMode, limit: Limit<'_>) -> Result<Acquired, Error> {
+        self.apart = ttl.renewed_after();
+        let due = |lease: &Lease| (lease.asked + ttl.renewed_after()).passed();
+        for index in 0..self.locks.len() {
+            if self.locks[index].stage == Stage::Held {
+                continue;
+            }
+            if let Some(gives_up) = self.confirm(claim, ttl, due, limit)? {
+                return Ok(gives_up);
+            }
+            if let Some(refused) = self.acquire_one(index, claim, ttl, mode, limit)? {
+                return Ok(refused);
+            }
+        }
+        if let Some(gives_up) = self.confirm(claim, ttl, |lease| lease.asked.elapsed() > CONFIRMED_WITHIN, limit)? {
+            return Ok(gives_up);
+        }
+        Ok(match self.lease() {
+            Some(lease) => Acquired::Granted(lease),
+            None => Acquired::TooLate,
+        })
+    }
+
+    /// Requests one of the locks. Returns the answer if it is not, or of no use, a grant.
+    fn acquire_one(
+        &mut self,
+        index: usize,
+        claim: &mut Claim,
+        ttl: Ttl,
+        mode: AcquireMode,
+        limit: Limit<'_>,
+    ) -> Result<Option<Acquired>, Error> {
+        let Several { store, locks, .. } = self;
+        let one = &mut locks[index];
+        let part = claim.part_mut(one.at);
+        loop {
+            let before = std::mem::replace(&mut one.stage, Stage::Asked);
+            // A lock that is free at once needs no queue.
+            let asks = if before == Stage::Untouched && mode == AcquireMode::Queue { AcquireMode::Once } else { mode };
+            let acquired = store.acquire(part, ttl, asks, limit)?;
+            let leaves_nothing = asks != AcquireMode::Queue && before != Stage::Asked;
+            return Ok(Some(match acquired {
+                Acquired::Granted(lease) if lease.until.remaining() >= ttl.get() / 2 => {
+                    (one.stage, one.lease) = (Stage::Held, Some(lease));
+                    if let Some(at) = one.at.checked_sub(1) {
+                        claim.also[at].fence = lease.fence;
+                    }
+                    return Ok(None);
+                }
+                // Of no use: the caller asks again.
+                Acquired::Granted(lease) => Acquired::Granted(lease),
+                Acquired::Held(..) if asks != mode => continue,
+                refused => {
+                    if leaves_nothing || matches!(refused, Acquired::Superseded(..)) {
+                        one.stage = Stage::Refused;
+                    }
+                    of(refused, &part.name)
+                }
+            }));
+        }
+    }
+
+    /// Renews those of the locks that are held and of which this is `due`. Returns why to wait no longer: one is lost, or
+    /// somebody asks for it.
+    fn confirm(
+        &mut self,
+        claim: &Claim,
+        ttl: Ttl,
+        due: impl Fn(&Lease) -> bool,
+        limit: Limit<'_>,
+    ) -> Result<Option<Acquired>, Error> {
+        for index in 0..self.locks.len() {
+            let One { at, stage, lease, .. } = &self.locks[index];
+            if *stage != Stage::Held || !lease.as_ref().is_some_and(&due) {
+                continue;
+            }
+            let name = claim.part(*at).name.clone();
+            match self.renew_one(index, claim, ttl, limit)? {
+                Renewed::NotYours(state) => return Ok(Some(Acquired::Lost(state))),
+                Renewed::Kept(Kept { asked_by: Some(by), .. }) => return Ok(Some(Acquired::Asked(by, name))),
+                Renewed::Kept(_) | Renewed::Longer(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the lease of all: that of the first lock of the claim, as far as the shortest one goes.
+    fn lease(&self) -> Option<Lease> {
+        let leases = || self.locks.iter().filter_map(|one| one.lease);
+        let first = self.locks.iter().find(|one| one.at == 0)?.lease?;
+        let (asked, until) = (leases().map(|lease| lease.asked).min()?, leases().map(|lease| lease.until).min()?);
+        Some(Lease { asked, until, granted: Moment::now(), ..first })
+    }
+
+    fn renew_one(&mut self, index: usize, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        let Several { store, locks, listens, .. } = self;
+        let one = &mut locks[index];
+        let part = claim.part(one.at);
+        let mut asked = Moment::now();
+        let mut renewed = store.renew(part, ttl, limit)?;
+        // At the server that has just replied: each lock may be at another.
+        if *listens && matches!(renewed, Renewed::Kept(_)) && store.watch().may_listen && store.listen(part, limit) {
+            asked = Moment::now();
+            renewed = store.renew(part, ttl, limit)?;
+        }
+        if let (Renewed::Kept(kept), Some(lease)) = (&renewed, &mut one.lease) {
+            (lease.asked, lease.until) = (asked, kept.until);
+        }
+        Ok(match renewed {
+            Renewed::NotYours(state) => Renewed::NotYours(state.of(&part.name)),
+            renewed => renewed,
+        })
+    }
+
+    /// Renews all. An error of one moves nothing, and the loss of one is the loss of all.
+    fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        let mut all = Kept::until(Moment::NEVER);
+        let mut failed = None;
+        self.may_be_called_off = false;
+        for index in 0..self.locks.len() {
+            match self.renew_one(index, claim, ttl, limit) {
+                Ok(Renewed::Kept(kept)) => {
+                    all.until = all.until.min(kept.until);
+                    all.put_back |= kept.put_back;
+                    if all.asked_by.is_none() && kept.asked_by.is_some() {
+                        all.asked_by = kept.asked_by;
+                        all.wanted = Some(claim.part(self.locks[index].at).name.clone());
+                    }
+                }
+                // Never for a claim's own holder.
+                Ok(Renewed::Longer(_)) => {}
+                Ok(Renewed::NotYours(state)) => return Ok(Renewed::NotYours(state)),
+                Err(error) => _ = failed.get_or_insert(error),
+            }
+            self.may_be_called_off |= self.store.watch().may_be_called_off;
+        }
+        failed.map_or(Ok(Renewed::Kept(all)), Err)
+    }
+
+    /// Gives back those of the locks that may be held or waited for, the last one first, except one. What is given back is
+    /// not given back again.
+    fn give_back(&mut self, claim: &Claim, kept: Option<usize>, limit: Limit<'_>) -> Result<(), Error> {
+        let Several { store, locks, lost, .. } = self;
+        let mut failed = None;
+        let is_there = |one: &&mut One| matches!(one.stage, Stage::Asked | Stage::Held) && Some(one.at) != kept;
+        for one in locks.iter_mut().rev().filter(is_there) {
+            let part = claim.part(one.at);
+            match store.release(part, limit) {
+                Ok(released) => {
+                    let was_held = std::mem::replace(&mut one.stage, Stage::Over) == Stage::Held;
+                    if let Released::NotYours(state) | Released::Lost(state) = released
+                        && was_held
+                    {
+                        lost.get_or_insert((state.of(&part.name), one.in_doubt));
+                    }
+                }
+                Err(error) => {
+                    one.in_doubt = true;
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
+        self.give_back(claim, None, limit)?;
+        Ok(match self.lost.take() {
+            None => Released::Done,
+            Some((state, true)) => Released::NotYours(state),
+            Some((state, false)) => Released::Lost(state),
+        })
+    }
+
+    /// Lets the first lock of the claim end, and gives back the others.
+    fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        if self.ends.is_none() {
+            match self.store.let_end(claim, rest, limit)? {
+                Renewed::Kept(kept) => self.ends = Some(kept.until),
+                Renewed::Longer(left) => self.ends = Some(Moment::now() + left),
+                Renewed::NotYours(state) => {
+                    self.lost.get_or_insert((state.of(&claim.name), true));
+                    self.ends = Some(Moment::now());
+                }
+            }
+        }
+        self.give_back(claim, Some(0), limit)?;
+        Ok(match (self.lost.take(), self.ends) {
+            (Some((state, _)), _) => Renewed::NotYours(state),
+            (None, ends) => Renewed::Kept(Kept::until(ends.unwrap_or(Moment::now()))),
+        })
+    }
+
+    /// Leaves one of the locks to another process, and gives back the others.
+    fn leave(&mut self, claim: &Claim, name: &LockName) {
+        let left = self.locks.iter().map(|one| one.at).find(|at| claim.part(*at).name == *name);
+        // What cannot be given back ends by itself.
+        let _ = self.give_back(claim, left, Limit::until(Moment::now() + LEAVING));
+        self.store.leave(claim.part(left.unwrap_or(0)), name);
+    }
+
+    /// Returns when a lock is to be renewed that is held while another is waited for.
+    fn due(&self) -> Moment {
+        let held = self.locks.iter().filter(|one| one.stage == Stage::Held);
+        held.filter_map(|one| one.lease).map(|lease| lease.asked + self.apart).min().unwrap_or(Moment::NEVER)
+    }
+}
+
+/// Returns an answer that grants nothing as one about the lock with this name.
+fn of(refused: Acquired, name: &LockName) -> Acquired {
+    match refused {
+        Acquired::Held(state, place) => Acquired::Held(state.of(name), place),
+        Acquired::Nested(state, place) => Acquired::Nested(state.of(name), place),
+        Acquired::Undecided(state, error) => Acquired::Undecided(state.of(name), error),
+        Acquired::Superseded(by, state, place) => Acquired::Superseded(by, state.of(name), place),
+        Acquired::Done(run, state, place) => Acquired::Done(run, state.of(name), place),
+        Acquired::Lost(state) => Acquired::Lost(state.of(name)),
+        other @ (Acquired::Granted(_) | Acquired::TooLate | Acquired::Asked(..)) => other,
+    }
+}
+
+impl Store for Several {
+    fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
+        Ok(match op {
+            Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
+            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
+            Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
+            Op::Leave(claim, name) => {
+                self.leave(claim, name);
+                Reply::Left(())
+            }
+            // Each lock at its next renewal, which is now.
+            Op::Listen(_) => {
+                self.listens = true;
+                Reply::Listening(true)
+            }
+            of_any @ (Op::Break(..) | Op::Ask(..) | Op::Look(..) | Op::History(_) | Op::Doubts) => {
+                return self.store.step(of_any, limit);
+            }
+        })
+    }
+
+    fn pause(&mut self, limit: Limit<'_>) -> Woken {
+        let due = self.due();
+        match self.store.pause(limit.no_later_than(due)) {
+            Woken::TimeUp if due.passed() => Woken::Ready,
+            woken => woken,
+        }
+    }
+
+    fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
+        self.store.page(listed, cursor, limit)
+    }
+
+    fn probe(&mut self, limit: Limit<'_>) -> Result<Probed, Error> {
+        self.store.probe(limit)
+    }
+
+    fn command_files(&self) -> Result<Vec<CommandFile>, Error> {
+        self.store.command_files()
+    }
+
+    fn news(&mut self) -> News {
+        self.store.news()
+    }
+
+    fn watch(&self) -> Watch<'_> {
+        let watch = self.store.watch();
+        let may_listen = watch.may_listen && !self.listens;
+        Watch { may_listen, may_be_called_off: self.may_be_called_off, ..watch }
+    }
+
+    fn can(&self, feature: Feature) -> bool {
+        self.store.can(feature)
+    }
+}

@@ -1,0 +1,301 @@
+//! Several locks at once in a Redis server: what they cost, what is left of them, and what faults do to them.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::{Authority, Cluster, Five, Local, Redis, Running, eventually, text_of};
+
+/// Starts a run that holds these locks, and waits until its command runs.
+fn holding(authority: &impl Authority, words: &[&str]) -> Running {
+    let mut running = authority.nxlock(["run"].iter().chain(words).chain(&["-c", "echo up; sleep 600"])).start();
+    running.line("up");
+    running
+}
+
+#[test]
+fn a_name_twice_or_too_many_are_refused_before_a_server_is_asked() {
+    let nowhere = |words: &[&str]| {
+        let call = crate::support::Nxlock::new(["run"].iter().chain(words).chain(&["--", "true"]));
+        call.env("NXLOCK_SERVER", "redis://127.0.0.1:1").run().exits(64).prints("")
+    };
+    nowhere(&["a", "--also", "a"]).says("\"a\" is named twice");
+    nowhere(&["a", "--also", "b", "--also-shared", "b"]).says("\"b\" is named twice");
+    nowhere(&["--key", "lock:b", "--also", "b"]).says("same key");
+    let names: Vec<String> = (0..16).map(|n| format!("n{n}")).collect();
+    let also: Vec<&str> = names.iter().flat_map(|name| ["--also", name]).collect();
+    nowhere(&[&["a"][..], &also].concat()).says("16 may be held together");
+    let acquire = crate::support::Nxlock::new(["acquire", "a", "--also", "b", "--ttl", "1m"]);
+    acquire.env("NXLOCK_SERVER", "redis://127.0.0.1:1").run().exits(64).says("--while-pid");
+    let five = Five::start();
+    five.nxlock(["run", "a", "--also-shared", "b", "--", "true"]).run().exits(64).says("--also-shared");
+}
+
+#[test]
+fn sixteen_are_held_together_beside_an_exact_key() {
+    let redis = Redis::start();
+    let names: Vec<String> = (2..=16).map(|n| format!("n{n}")).collect();
+    let also = names.iter().flat_map(|name| ["--also-shared", name]);
+    let script = r#"echo "$NXLOCK_COUNT $NXLOCK_KEY $NXLOCK_NAME_16 $NXLOCK_KEY_16"; nxlock status n2 n16 | grep -c '^n.*shared'"#;
+    let words = ["run", "--key", "own"].into_iter().chain(also).chain(["-c", script]);
+    redis.nxlock(words).run().exits(0).prints("16 own n16 lock:n16\n2\n").says_nothing();
+}
+
+/// Returns the requests that a server gets while this runs, without those of other connections of the test.
+fn requests(redis: &Redis, words: &[&str]) -> Vec<String> {
+    redis.knows_the_script();
+    let log = redis.directory().join("monitor");
+    let file = std::fs::File::create(&log).unwrap();
+    let socket = redis.socket();
+    let mut monitor = std::process::Command::new("redis-cli")
+        .args(["-s", socket.to_str().unwrap(), "MONITOR"])
+        .stdout(file)
+        .spawn()
+        .unwrap();
+    eventually("it is monitored", || text_of(&log).starts_with("OK"));
+    redis.nxlock(words).run().exits(0);
+    redis.ask::<String>(&["ECHO", "the-end"]);
+    eventually("all is told", || text_of(&log).contains("the-end"));
+    monitor.kill().unwrap();
+    monitor.wait().unwrap();
+    let is_asked = |line: &&str| line.contains("] \"") && !line.contains(" lua] ") && !line.contains("the-end");
+    text_of(&log).lines().filter(is_asked).map(|line| line.split('"').nth(1).unwrap().to_owned()).collect()
+}
+
+#[test]
+fn each_lock_costs_two_requests_on_one_connection() {
+    let redis = Redis::start();
+    let counted = |words: &[&str]| {
+        let before = connections(&redis);
+        (requests(&redis, words), connections(&redis) - before)
+    };
+    let (one, of_one) = counted(&["run", "a", "--", "true"]);
+    let (three, of_three) = counted(&["run", "a", "--also", "b", "--also", "c", "--", "true"]);
+    assert_eq!((one, three), (vec!["EVALSHA".to_owned(); 2], vec!["EVALSHA".to_owned(); 6]));
+    assert_eq!(of_one, of_three, "among them those of the test");
+}
+
+fn connections(redis: &Redis) -> u64 {
+    let info: String = redis.ask(&["INFO", "stats"]);
+    let count = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    // The question may come on a connection of its own.
+    count.unwrap().trim().parse().unwrap()
+}
+
+/// The renewals are ten seconds apart.
+#[test]
+fn a_holder_hears_at_once_that_any_of_its_locks_is_gone() {
+    let redis = Redis::start();
+    for gone in ["a", "b", "c"] {
+        let words = ["a", "--also-shared", "b", "--also", "c", "--ttl", "10m"];
+        let running = holding(&redis, &words);
+        hears(&redis, 1);
+        let id = |name: &str| -> Value {
+            redis.nxlock(["status", "--json", name]).run().json()[0]["holders"][0]["id"].take()
+        };
+        let id = id(gone).as_str().unwrap().to_owned();
+        redis.nxlock(["release", gone, "--break", &id]).run().exits(0);
+        running.finish().exits(76).says(&format!("\"{gone}\" is lost")).within(Duration::from_secs(5));
+    }
+}
+
+/// Waits until so many clients are told of changes.
+fn hears(redis: &Redis, clients: usize) {
+    let tracks = |line: &&str| line.split(' ').any(|field| field.starts_with("flags=") && field.contains('t'));
+    eventually("it listens", || {
+        let list: String = redis.ask(&["CLIENT", "LIST"]);
+        list.lines().filter(tracks).count() == clients
+    });
+}
+
+#[test]
+fn the_nodes_of_a_cluster_each_tell_of_the_locks_that_they_have() {
+    let cluster = Cluster::of_masters();
+    for gone in ["a", "b", "c", "d"] {
+        let running = holding(&cluster, &["a", "--also", "b", "--also", "c", "--also", "d", "--ttl", "10m"]);
+        // Its renewals, and that it listens, show in its events only; after a while it is sure to.
+        crate::support::lasts(Duration::from_millis(700));
+        let id = cluster.nxlock(["status", "--json", gone]).run().json()[0]["holder"]["id"].take();
+        cluster.nxlock(["release", gone, "--break", id.as_str().unwrap()]).run().exits(0);
+        running.finish().exits(76).says(&format!("\"{gone}\" is lost")).within(Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_wait_that_ends_on_a_server_that_hangs_leaves_nothing_when_it_goes_on() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "c", "--ttl", "1h"]).run().exits(0).token();
+    let mut waits = redis.nxlock(["run", "a", "--also", "b", "--also", "c", "--ttl", "10m", "--", "true"]).start();
+    waits.says("waiting for \"c\"");
+    redis.hang();
+    waits.signal(Signal::SIGTERM);
+    waits.finish().dies_of(Signal::SIGTERM);
+    redis.resume();
+    let are_free = || redis.nxlock(["status", "a", "b"]).run().text().matches(" free ").count() == 2;
+    eventually("what was sent behind is carried out", are_free);
+    redis.nxlock(["release", "c", &token]).run().exits(0);
+}
+
+#[test]
+fn an_outage_while_one_is_waited_for_costs_nothing_if_the_others_are_still_there() {
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "b", "--ttl", "1h"]).run().exits(0).token();
+    let mut waits = redis
+        .nxlock(["run", "a", "--also", "b", "--ttl", "1h", "--server-timeout", "500ms", "--", "echo", "ran"])
+        .start();
+    waits.says("waiting for \"b\"");
+    redis.hang();
+    waits.says("no answer");
+    redis.resume();
+    redis.nxlock(["release", "b", &token]).run().exits(0);
+    waits.finish().exits(0).prints("ran\n");
+}
+
+#[test]
+fn events_say_which_lock_they_are_about() {
+    let redis = Redis::start();
+    let log = redis.directory().join("events");
+    let token = redis.nxlock(["acquire", "b", "--ttl", "1h"]).run().exits(0).token();
+    let events = ["--events", log.to_str().unwrap(), "--ttl", "2s"];
+    let words = ["run", "job", "--also", "b"];
+    let mut running = redis.nxlock(words.iter().chain(&events).chain(&["-c", "echo up; sleep 600"])).start();
+    running.says("waiting for \"b\"");
+    redis.nxlock(["release", "b", &token]).run().exits(0);
+    running.line("up");
+    redis.delete("lock:b");
+    running.finish().exits(76);
+    let text = text_of(&log);
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of =
+        |event: &str| lines.iter().find(|line| line["event"] == event).unwrap_or_else(|| panic!("{event}: {text}"));
+    assert_eq!((&of("waiting")["name"], &of("waiting")["key"]), (&"b".into(), &"lock:b".into()), "{text}");
+    assert_eq!(of("granted")["name"], "job");
+    assert_eq!(of("granted")["also"][0]["name"], "b", "{text}");
+    assert!(of("granted")["also"][0]["fence"].is_u64());
+    assert_eq!((&of("lost")["name"], &of("lost")["id"]), (&"b".into(), &of("granted")["also"][0]["id"]), "{text}");
+    assert_eq!(of("ended")["name"], "job");
+}
+
+/// The command has a descriptor for each.
+#[test]
+fn the_processes_of_a_command_keep_all_local_locks_if_nxlock_and_guard_are_killed() {
+    let local = Local::start();
+    let mut running = local.nxlock([
+        "run",
+        "a",
+        "--also",
+        "b",
+        "-c",
+        "setsid sh -c 'echo $$ > pid; exec sleep 600' & sleep 0.2; echo up; wait",
+    ]);
+    running = running.in_directory(&local.directory());
+    let mut running = running.start();
+    running.line("up");
+    let guard = crate::support::children_of(running.pid())[0];
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guard), Signal::SIGSTOP).unwrap();
+    running.signal(Signal::SIGKILL);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guard), Signal::SIGKILL).unwrap();
+    for name in ["a", "b"] {
+        local.nxlock(["run", name, "-n", "--", "true"]).run().exits(75);
+    }
+    let pid: i32 = text_of(&local.directory().join("pid")).trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    for name in ["a", "b"] {
+        local.nxlock(["run", name, "-w", "20s", "--", "true"]).run().exits(0);
+    }
+}
+
+/// Random numbers that are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        // The constants of Knuth's MMIX.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % limit
+    }
+
+    /// Returns two to five of these, in any order.
+    fn some<'a>(&mut self, names: &[&'a str]) -> Vec<&'a str> {
+        let mut left = names.to_vec();
+        let count = 2 + self.below(4);
+        (0..count).map(|_| left.swap_remove(self.below(left.len()))).collect()
+    }
+}
+
+/// Runs once under some of the locks, and returns how long it waited for them; nothing if it was killed before.
+fn runs_once(authority: &impl Authority, dice: &mut Dice) -> Option<Duration> {
+    let script = r#"for n in $NAMES; do exec 9>"$DIR/$n"; flock -n 9 || echo "overlap $n" >> "$DIR/log"
+        case $n in a) exec 3>&9;; b) exec 4>&9;; c) exec 5>&9;; d) exec 6>&9;; e) exec 7>&9;; f) exec 8>&9;; esac; done
+        echo up; exec sleep 0.01"#;
+    let names = dice.some(&["a", "b", "c", "d", "e", "f"]);
+    let also = names[1..].iter().flat_map(|name| ["--also", name]);
+    let words = ["-q", "run", names[0], "--ttl", "1s"].into_iter().chain(also).chain(["-c", script]);
+    let call = authority.nxlock(words).env("NAMES", names.join(" ")).env("DIR", authority.directory().join("held"));
+    let began = crate::support::now();
+    let mut running = call.start();
+    let kill = |pid: i32| _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+    match dice.below(8) {
+        0 | 1 => {
+            crate::support::lasts(Duration::from_millis(dice.below(200).try_into().unwrap()));
+            let guards = if dice.below(2) == 0 { crate::support::children_of(running.pid()) } else { Vec::new() };
+            running.signal(Signal::SIGKILL);
+            guards.into_iter().for_each(kill);
+            None
+        }
+        2 => {
+            crate::support::lasts(Duration::from_millis(dice.below(200).try_into().unwrap()));
+            running.signal(Signal::SIGTERM);
+            None
+        }
+        _ => {
+            running.line("up");
+            let waited = began.elapsed();
+            running.finish().exits(0).says_nothing();
+            Some(waited)
+        }
+    }
+}
+
+/// Thirty runners at a time, each with a few locks in any order, some of which are killed.
+fn are_taken_in_any_order(authority: &(impl Authority + Sync)) {
+    // By hand: more rounds, and a file for the longest wait.
+    let rounds: usize = std::env::var("SEVERAL_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap());
+    let directory = authority.directory().join("held");
+    std::fs::create_dir_all(&directory).unwrap();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let longest = std::sync::Mutex::new(Duration::ZERO);
+    std::thread::scope(|scope| {
+        for _ in 0..30 {
+            scope.spawn(|| {
+                loop {
+                    let round = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if round >= rounds {
+                        return;
+                    }
+                    if let Some(waited) = runs_once(authority, &mut Dice(round as u64 * 7919)) {
+                        let mut longest = longest.lock().unwrap();
+                        *longest = waited.max(*longest);
+                    }
+                }
+            });
+        }
+    });
+    if let Ok(report) = std::env::var("SEVERAL_REPORT") {
+        std::fs::write(report, format!("{rounds} rounds, longest wait {:?}\n", longest.into_inner().unwrap())).unwrap();
+    }
+    assert_eq!(text_of(&directory.join("log")), "");
+    let left = || authority.nxlock(["--json", "status"]).run().exits(0).json();
+    eventually("no lock is left", || left().as_array().unwrap().iter().all(|lock| lock["state"] == "free"));
+}
+
+#[test]
+fn in_any_order_and_with_kills_nobody_waits_in_a_circle_and_nothing_is_left() {
+    are_taken_in_any_order(&Redis::start());
+}
+
+#[test]
+fn local_locks_are_taken_in_any_order_and_with_kills() {
+    are_taken_in_any_order(&Local::start());
+}
