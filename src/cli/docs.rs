@@ -105,7 +105,7 @@ pub fn agrees(path: &str, expected: &str) {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         return fs::write(&file, expected).unwrap();
     }
-    assert!(committed == expected, "{path} is stale: run BLESS=1 cargo test docs");
+    assert!(committed == expected, "{path} is stale: run BLESS=1 cargo test --bin nxlock");
 }
 
 /// Returns a page's template with its markers replaced.

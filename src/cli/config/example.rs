@@ -1,5 +1,5 @@
 //! Generates `man/config.toml`: a configuration file with every key, what it means, and a value. `BLESS=1 cargo test
-//! example` rewrites it.
+//! --bin nxlock` rewrites it.
 
 use std::path::PathBuf;
 
