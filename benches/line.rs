@@ -20,24 +20,10 @@ const SOON: Duration = Duration::from_millis(100);
 
 pub fn measure() {
     let (many, names) = if quick() { (1000, 100) } else { (10_000, 1000) };
-    println!("line: {}", circumstances(&server()));
-    let mut table = Table::new(&["idle", "waiters", "KB each", "requests a second", "us of CPU each", "% of a core"]);
+    println!("line: {}\n", circumstances(&server()));
     for (waiters, names) in [(10, 1), (many, 1), (many, names)] {
-        let server = server();
-        let before = memory(&server);
-        let mut line = Line::of(&server, names, waiters / names);
-        let each = (memory(&server) - before) as f64 / 1024.0 / waiters as f64;
-        line.rest(Duration::from_secs(if quick() { 5 } else { 40 }));
-        let time = Duration::from_secs(if quick() { 10 } else { 60 });
-        server.forget_stats();
-        let cpu = server.cpu();
-        line.rest(time);
-        let used = (server.cpu() - cpu).as_secs_f64() / time.as_secs_f64();
-        let asked = server.stats().scripts() as f64 / time.as_secs_f64();
-        let cells = [each, asked, used / asked * 1e6, used * 100.0].map(|number| format!("{number:.1}"));
-        table.row(&format!("on {names} names"), &[&[waiters.to_string()], &cells[..]].concat());
+        idle(waiters, names);
     }
-    println!("\n{}", table.text());
 
     let mut table = Table::new(&["hand-offs", "p50 ms", "p99 ms", "max ms"]);
     for waiters in [10, many] {
@@ -63,6 +49,26 @@ pub fn measure() {
         }
     }
     println!("{}", table.text());
+}
+
+/// Measures what waiters cost a server while nothing happens.
+fn idle(waiters: usize, names: usize) {
+    let server = server();
+    let before = memory(&server);
+    let mut line = Line::of(&server, names, waiters / names);
+    let each = (memory(&server) - before) as f64 / 1024.0 / waiters as f64;
+    line.rest(Duration::from_secs(if quick() { 5 } else { 40 }));
+    let time = Duration::from_secs(if quick() { 10 } else { 60 });
+    server.forget_stats();
+    let cpu = server.cpu();
+    line.rest(time);
+    let used = (server.cpu() - cpu).as_secs_f64() / time.as_secs_f64();
+    let stats = server.stats();
+    let asked = stats.scripts() as f64 / time.as_secs_f64();
+    println!("  {waiters} waiters on {names} names, idle: {each:.1} KiB of the server's memory each");
+    // A waiter whose request is too late is dropped from the queue, and comes back.
+    let late = stats.of("zadd");
+    println!("    {asked:.1} requests a second, {late} of them late in {time:?}: {:.2} % of a core", used * 100.0);
 }
 
 fn server() -> Server {
