@@ -72,7 +72,7 @@ fn who_follows_what_it_says_gets_there() {
 #[test]
 fn without_tracking_a_deleted_lock_is_noticed_later_which_is_a_warning() {
     let redis = Redis::with(&SAFE);
-    let done = user(&redis, &format!("{ENOUGH} -client|tracking")).exits(1);
+    let done = user(&redis, &ENOUGH.replace("+client|tracking ", "")).exits(1);
     finds(&done, "holders", "warning", "noticed at the next renewal", "ACL SETUSER bob +client|tracking");
     finds(&done, "locks", "fine", "handed over", "");
 }
