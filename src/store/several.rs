@@ -189,8 +189,13 @@ impl Several {
         let part = claim.part(one.at);
         let mut asked = Moment::now();
         let mut renewed = store.renew(part, ttl, limit)?;
-        // At the server that has just replied: each lock may be at another.
-        if *listens && matches!(renewed, Renewed::Kept(_)) && store.watch().may_listen && store.listen(part, limit) {
+        // At the server that has just replied: each lock may be at another. One that hangs instead has renewed the lock.
+        if *listens
+            && matches!(renewed, Renewed::Kept(_))
+            && store.watch().may_listen
+            && store.listen(part, limit)
+            && !limit.until.passed()
+        {
             asked = Moment::now();
             renewed = store.renew(part, ttl, limit)?;
         }
