@@ -273,7 +273,7 @@ fn its_first_line_installs_the_binary_of_a_release() {
     let [line] = under("Install", "sh");
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
-        "set -e; name=nxlock-{}-$(uname -m)-linux; mkdir -p bin $name/man; touch $name/README.md $name/man/nxlock.1
+        "set -e; name=nxlock-{}-$(uname -m)-unknown-linux-musl; mkdir -p bin $name/man; touch $name/README.md $name/man/nxlock.1
          echo 'echo it runs' > $name/nxlock; chmod 755 $name/nxlock; tar -czf $name.tar.gz $name
          curl() {{ for url; do :; done; cat \"${{url##*/}}\"; }}; sudo() {{ \"$@\"; }}
          {}; bin/nxlock; ls bin",
