@@ -669,6 +669,13 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         (self.wall - done.begun.granted < unless_done).then(|| done.clone())
     }
 
+    /// Returns whether the caller's run is recorded as ended: the request arrives late, and nobody is there to hold the lock,
+    /// for whom a newer one would have to leave. One that has vanished may come back.
+    fn has_ended(&self, token: &T) -> bool {
+        let runs = &self.lock.runs;
+        runs.line_of(token).is_some_and(|at| runs.ended[at].end != T::End::VANISHED)
+    }
+
     // The queue
 
     fn dequeue(&mut self, token: &T) {
@@ -902,6 +909,9 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
 
     fn acquire(&mut self, request: &Request<'_, T>) -> Verdict<T> {
         let Request { token, ttl, mode, ticket, .. } = *request;
+        if request.record.is_some() && self.has_ended(token) {
+            return Verdict::Waiting(Waiting { place: 0, ticket, hears: false, look_in: None, nested: None });
+        }
         if let Some(run) = request.record.and_then(|recording| self.done_recently(token, recording)) {
             let others = self.lock.queue.iter().filter(|waiter| waiter.token != *token).count();
             return Verdict::Done(run, others);

@@ -323,9 +323,10 @@ impl Scene {
         let queue = self.model.lock.queue.clone();
         self.take_up_the_ticket(op);
         let is_found = self.find_a_fence(op);
+        let is_late = self.is_late(op);
         let mut reply = self.model.step(op);
         // Such a request changes nothing.
-        if matches!(reply.verdict, Verdict::Done(..)) {
+        if is_late || matches!(reply.verdict, Verdict::Done(..)) {
             self.model.lock.queue = queue;
             if is_found {
                 self.sets_fence(0);
@@ -406,6 +407,12 @@ impl Scene {
             waiter.ticket = if *ticket > 0 { *ticket } else { new };
         }
         lock.queue.sort_by_key(|waiter| (score(waiter), waiter.token));
+    }
+
+    /// Returns whether a run asks for the lock that is recorded as ended.
+    fn is_late(&self, op: &Op<'_, Token>) -> bool {
+        let Op::Acquire(Request { token, record: Some(_), .. }) = op else { return false };
+        self.model.lock.runs.ended.iter().any(|run| run.who == **token && run.ended.is_some())
     }
 
     /// A holder that asks again when the fence is lost begins a new one.
@@ -935,7 +942,7 @@ fn the_script_does_what_the_rules_say() {
 }
 
 /// Faults in the script, and what each does: the second text takes the place of the first.
-const FAULTS: [(&str, &str, &str); 63] = [
+const FAULTS: [(&str, &str, &str); 64] = [
     // Who comes in, and who waits.
     ("one too many comes in", "return most == 0 or lock.count < most", "return most == 0 or lock.count <= most"),
     ("the limit of the newcomer does not count", "(n == 0 or lock.least < n) and lock.least or n", "lock.least or n"),
@@ -945,6 +952,7 @@ const FAULTS: [(&str, &str, &str); 63] = [
     ("readers pass a writer", "(arg.mode == 'plain' or is_next())", "(n == 0 or is_next())"),
     ("one that does not queue passes the queue", "fits(n) and (arg.mode == 'plain' or is_next())", "fits(n)"),
     // Going first.
+    ("a run that has ended holds the lock again", "outcome and outcome ~= 'vanished'", "false"),
     ("nobody goes first", "string.find(says, ':first:', 1, true) and AHEAD", "false and AHEAD"),
     (
         "a reason makes one go first",

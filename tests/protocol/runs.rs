@@ -76,6 +76,28 @@ fn a_release_that_comes_again_changes_no_record_however_late() {
     }
 }
 
+#[test]
+fn a_request_that_comes_when_its_run_has_ended_is_not_granted_the_lock_and_keeps_nobody_from_it() {
+    let server = Server::start();
+    let mut world = World::new(&server);
+    let token = |number: usize| format!("nx1:{number:026}:u@h:1:1:why:newest");
+    let ask = |world: &mut World, token: &str, mode: &str, ticket: &str| {
+        let fields = [("who", token), ("kept", MONTH_MS), ("most", "3"), ("ticket", ticket)];
+        acquire(&mut world.connection, token, mode, &fields).unwrap()
+    };
+    let (old, new) = (token(1), token(2));
+    let noted = ask(&mut world, &old, "once", "0").of("noted");
+    // The newer one has its ticket, and has not joined yet.
+    let ticket = ask(&mut world, &new, "once", "0").of("ticket");
+    assert_eq!(world.release(&old, &noted, "3", "failed|1|").of("verdict"), "released");
+    for mode in ["once", "queue", "plain"] {
+        assert_eq!(ask(&mut world, &old, mode, "0").of("verdict"), "waiting", "{mode}");
+    }
+    let seen = call(&mut world.connection, "inspect", &[("most", "9")]).unwrap();
+    assert_eq!(seen.of("type"), "none");
+    assert_eq!(ask(&mut world, &new, "queue", &ticket).of("verdict"), "granted");
+}
+
 /// Returns how a run ended, and the token.
 fn line_of(line: &str) -> [&str; 2] {
     let (rest, token) = line.rsplit_once('|').unwrap();

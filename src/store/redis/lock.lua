@@ -655,9 +655,18 @@ end
 if operation == 'acquire' then
   local n, ends, done = limit_of(token), holds(token), nil
   if R then
-    local found = sound(redis.pcall('HMGET', R, 'run:' .. arg.who, 'done'), R)
+    local found = sound(redis.pcall('HMGET', R, 'run:' .. arg.who, 'done', 'of:' .. arg.who), R)
     if lock.failed then return lock.failed end
     lock.run, done = found[1], found[2]
+    -- If the run is recorded as ended, the request arrives late, and nobody is there to hold the lock. One that has vanished
+    -- may come back.
+    local _, _, outcome = parts(found[3] and redis.call('HGET', R, 'line:' .. found[3]) or '')
+    if outcome and outcome ~= 'vanished' then
+      redis.call('HDEL', R, '')
+      settle()
+      return seen('waiting', 'place', '0', 'length', digits(redis.call('ZCARD', Q)), 'ticket', arg.ticket or '0', 'heard', '0',
+        'again', again(), 'nested', '', 'look_in', '-1')
+    end
   end
   -- A share whose slot is lost has to wait for another.
   if ends and ends ~= true and n > 0 and not redis.call('HGET', T, token) then
