@@ -275,7 +275,8 @@ impl Attempt<'_> {
     /// Waits until it is worth asking again; returns the signal that ended the wait, if one did.
     fn rest(&mut self, signals: &mut Signals, waiting: &mut Waiting) -> Option<Signal> {
         loop {
-            let limit = Limit { until: waiting.redraw_at().min(self.gives_up_at()), cancel: &signals.fds() };
+            let wake_at = waiting.redraw_at().min(waiting.asks_at()).min(self.gives_up_at());
+            let limit = Limit { until: wake_at, cancel: &signals.fds() };
             match self.store.pause(limit) {
                 Woken::Ready => return None,
                 Woken::Cancelled => {
@@ -283,7 +284,7 @@ impl Attempt<'_> {
                         return Some(signal);
                     }
                 }
-                Woken::TimeUp if self.gives_up_at().passed() => return None,
+                Woken::TimeUp if self.gives_up_at().passed() || waiting.asks_at().passed() => return None,
                 Woken::TimeUp => waiting.redraw(),
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, each_is_served, lock_status, pids, queue, queue_is, turn};
-use crate::support::{Fate, Proxy, Redis, eventually, now};
+use crate::support::{Fate, Proxy, Redis, Terminal, eventually, now};
 
 /// What the server has done since it started, for clients other than the test.
 #[derive(Clone, Copy)]
@@ -75,9 +75,9 @@ fn what_a_hand_off_costs_the_server_does_not_grow_with_the_line() {
 }
 
 /// Returns when the lease of a waiter's place ends, in ms of the server's clock.
-fn lease_end(redis: &Redis, turn: &Turn) -> Option<u64> {
+fn lease_end(redis: &Redis, pid: i32) -> Option<u64> {
     let records: HashMap<String, String> = redis.ask(&["HGETALL", "{lock:job}:waiters"]);
-    let own = format!(":{}:", turn.pid());
+    let own = format!(":{pid}:");
     let (_, record) = records.iter().find(|(token, _)| token.contains(&own))?;
     record.split('|').nth(1)?.parse().ok()
 }
@@ -93,10 +93,10 @@ fn who_is_far_back_proves_its_life_seldom_and_hears_when_it_is_near() {
     let holder = Turn::had(&redis, &[]);
     let mut line: Vec<Turn> = (0..10).map(|_| Turn::queued(&redis, &[])).collect();
     // Its second request knows its place.
-    let seldom = || lease_end(&redis, &line[9]).is_some_and(|end| end > server_time(&redis) + 8_000);
+    let seldom = || lease_end(&redis, line[9].pid()).is_some_and(|end| end > server_time(&redis) + 8_000);
     eventually("the last has a long lease", seldom);
     for turn in &line[..2] {
-        assert!(lease_end(&redis, turn).unwrap() <= server_time(&redis) + 6_000);
+        assert!(lease_end(&redis, turn.pid()).unwrap() <= server_time(&redis) + 6_000);
     }
     // All but the first leave.
     for mut turn in line.drain(1..9) {
@@ -106,7 +106,7 @@ fn who_is_far_back_proves_its_life_seldom_and_hears_when_it_is_near() {
     queue_is(&redis, &pids(&line));
     let mut ends: Vec<u64> = Vec::new();
     eventually("the second asks every two seconds", || {
-        let end = lease_end(&redis, &line[1]).unwrap();
+        let end = lease_end(&redis, line[1].pid()).unwrap();
         if ends.last() != Some(&end) {
             ends.push(end);
         }
@@ -115,6 +115,24 @@ fn who_is_far_back_proves_its_life_seldom_and_hears_when_it_is_near() {
     holder.leaves();
     each_is_served(line);
     redis.has_only_a_fence();
+}
+
+#[test]
+fn who_waits_far_back_at_a_terminal_sees_the_line_move() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let mut line: Vec<Turn> = (0..9).map(|_| Turn::queued(&redis, &[])).collect();
+    let mut terminal = Terminal::start(redis.nxlock(["run", "job", "--", "true"]));
+    terminal.shows("9 ahead of us");
+    let pid = terminal.pid();
+    eventually("it has a long lease", || lease_end(&redis, pid).is_some_and(|end| end > server_time(&redis) + 30_000));
+    let mut leaves = line.remove(5);
+    leaves.running.signal(Signal::SIGTERM);
+    eventually("one has left", || leaves.running.has_ended());
+    terminal.shows("8 ahead of us");
+    holder.leaves();
+    each_is_served(line);
+    terminal.exits(0);
 }
 
 /// Puts waiters in the queue, before all others, whom nobody hears any more.

@@ -18,6 +18,8 @@ use crate::text::shortened;
 /// Interval between log lines about an unchanged wait.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 const REDRAW_EVERY: Duration = Duration::from_secs(1);
+/// How old what a terminal shows of the lock may be. A waiter far back would ask more seldom by itself.
+const FRESH: Duration = Duration::from_secs(2);
 
 pub struct Waiting {
     name: LockName,
@@ -174,6 +176,15 @@ impl Waiting {
 
     fn waited(&self) -> String {
         span(whole(self.began.elapsed()))
+    }
+
+    /// Returns when to ask again, so that what is shown or logged next is true.
+    pub fn asks_at(&self) -> Moment {
+        match (&self.news, &self.form) {
+            (Some(News::Held { seen, .. }), Form::Live) => *seen + FRESH,
+            (Some(News::Held { .. }), Form::Log) => self.next_log,
+            (Some(News::Held { .. }), Form::Silent) | (Some(News::Error(_)) | None, _) => Moment::NEVER,
+        }
     }
 
     /// Returns when to redraw the line.
