@@ -1,6 +1,11 @@
 //! How a waiter subscribes for its wake-up, and what it does where it cannot.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 use std::time::Duration;
+
+use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, turn};
 use crate::support::{Fate, Proxy, Redis, eventually, lasts, now};
@@ -91,6 +96,35 @@ fn a_subscription_that_is_cut_again_and_again_is_not_tried_without_a_pause() {
     redis.delete("lock:job");
     waiter.up();
     waiter.leaves();
+}
+
+#[test]
+fn messages_without_end_hold_up_no_waiter() {
+    let redis = Redis::start();
+    redis.put("lock:job", b"another's", Some(600_000));
+    // Otherwise the server closes the connection of whoever does not read fast enough.
+    redis.ask::<()>(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 0 0 0"]);
+    let waiter = Turn::queued(&redis, &[]);
+    let channel = redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]).remove(0);
+    let (goes_on, published) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
+    let storm = thread::spawn({
+        let (goes_on, published) = (Arc::clone(&goes_on), Arc::clone(&published));
+        let mut connection = redis.connection().unwrap();
+        let mut messages = redis::pipe();
+        (0..1000).for_each(|_| _ = messages.cmd("PUBLISH").arg(&channel).arg("t").ignore());
+        move || {
+            while goes_on.load(Ordering::Relaxed) {
+                messages.exec(&mut connection).unwrap();
+                published.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    eventually("there are many messages", || published.load(Ordering::Relaxed) >= 20);
+    waiter.running.signal(Signal::SIGTERM);
+    waiter.finish().dies_of(Signal::SIGTERM);
+    goes_on.store(false, Ordering::Relaxed);
+    storm.join().unwrap();
+    redis.delete("lock:job");
 }
 
 #[test]

@@ -59,7 +59,7 @@ const UNTIMED: usize = 1 << 20;
 /// Bytes that are read at once.
 const PIECE: usize = 8192;
 /// How many values are read at once of what nobody asked for.
-const AT_ONCE: usize = 64;
+pub const AT_ONCE: usize = 64;
 
 static OPENED: AtomicU64 = AtomicU64::new(0);
 

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use nix::poll::PollFlags;
 use redis::{Value, cmd};
 
-use super::connection::Connection;
+use super::connection::{AT_ONCE, Connection};
 use super::endpoint::Endpoint;
 use super::fault::Fault;
 use super::reply::{self, Queued};
@@ -225,11 +225,12 @@ impl QueueEntry {
         }
     }
 
-    /// Reads all messages. Returns whether one was a wake-up, or the connection has ended.
+    /// Reads the messages. Returns whether one was a wake-up, the connection has ended, or there may be more: whoever
+    /// publishes without end does not hold up the waiter, whose next request knows all that they could say.
     fn called(&mut self) -> bool {
         let Subscription::Open(connection) = &mut self.subscription else { return true };
         let mut called = false;
-        loop {
+        for _ in 0..AT_ONCE {
             match connection.receive(Limit::until(Moment::now())).map(|said| Message::read(&said)) {
                 Ok(Message::Ask) => called = true,
                 // The message may be old: the network delayed it, or this process was stopped. If the server's clock
@@ -246,6 +247,7 @@ impl QueueEntry {
                 }
             }
         }
+        true
     }
 }
 
