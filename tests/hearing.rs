@@ -300,6 +300,30 @@ fn where_a_server_does_not_tell_the_next_renewal_finds_out_and_nothing_is_said()
 }
 
 #[test]
+fn a_proxy_that_cuts_the_connection_only_behind_the_request_to_be_told_is_asked_once() {
+    let redis = Redis::start();
+    let has_agreed = AtomicBool::new(false);
+    let proxy = Proxy::by_command(&redis, move |_, command| {
+        if command.starts_with("SUBSCRIBE") {
+            has_agreed.store(true, Ordering::SeqCst);
+        }
+        match command.starts_with("EVALSHA") && has_agreed.swap(false, Ordering::SeqCst) {
+            true => Fate::CutBefore,
+            false => Fate::Delivered,
+        }
+    });
+    let asked = || proxy.commands().iter().filter(|command| command.starts_with("HELLO")).count();
+    let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "3s"])));
+    holder.up();
+    eventually("it is asked to tell", || asked() == 1);
+    let scripts = redis.scripts_run();
+    eventually("it is renewed", || redis.scripts_run() >= scripts + 4);
+    assert_eq!(asked(), 1);
+    redis.delete(KEY);
+    holder.finish().exits(76).says("lost");
+}
+
+#[test]
 fn without_the_right_to_be_told_of_changes_requests_are_heard_and_the_other_way_round() {
     let redis = Redis::start();
     let all = "~lock:* ~{lock:*}:* resetchannels &lock:* +@all";

@@ -333,12 +333,16 @@ impl Server {
         let only_by_script = claim.token.is_share() || claim.token.is_beside_setnx();
         let needs = needs_scripts(claim).filter(|_| only_by_script);
         let plainly = |server: &mut Server| server.renew_plainly(&operation, claim, ttl, limit);
-        match self.by_means(&operation, needs, by_script, plainly) {
+        let renewed = match self.by_means(&operation, needs, by_script, plainly) {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 Ok(Renewed::NotYours(reply::wrong_type("another type")))
             }
             renewed => renewed,
+        };
+        if renewed.is_ok() {
+            self.was_renewed();
         }
+        renewed
     }
 
     pub fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {

@@ -145,6 +145,11 @@ impl Client {
         self.idle.last().map(|connection| connection.number)
     }
 
+    /// Returns whether the connection of this number is still there.
+    pub fn has(&self, number: u64) -> bool {
+        self.idle.iter().any(|connection| connection.number == number)
+    }
+
     /// Returns the server that replied last if it is only importing the key's slot.
     pub fn sent_there(&self) -> Option<&Endpoint> {
         self.answered().filter(|_| self.sent_there)

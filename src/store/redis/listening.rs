@@ -18,6 +18,12 @@ use crate::wait::Limit;
 #[derive(Clone, Copy)]
 pub enum Listening {
     Untried,
+    /// One has agreed to, on the connection of this number, and may not have answered a renewal there yet: a proxy may cut
+    /// the connection only then. `works` if one has before.
+    Agreed {
+        on: u64,
+        works: bool,
+    },
     /// One has.
     Works,
     /// Not to be tried before that moment.
@@ -31,9 +37,17 @@ const PAUSE: Duration = Duration::from_secs(60);
 impl Listening {
     pub fn may_be_tried(self) -> bool {
         match self {
-            Listening::Untried | Listening::Works => true,
+            Listening::Untried | Listening::Agreed { .. } | Listening::Works => true,
             Listening::Off(until) => until.passed(),
         }
+    }
+
+    /// Returns what follows from an attempt that cost the connection.
+    fn failed(self) -> Listening {
+        Listening::Off(match self {
+            Listening::Untried | Listening::Agreed { works: false, .. } => Moment::NEVER,
+            Listening::Agreed { works: true, .. } | Listening::Works | Listening::Off(_) => Moment::now() + PAUSE,
+        })
     }
 }
 
@@ -53,19 +67,25 @@ impl Server {
             Ok(None) => false,
             Ok(Some(accepted)) => {
                 let tells = accepted != Accepted::default();
-                self.listening = if tells { Listening::Works } else { Listening::Off(Moment::NEVER) };
+                let on = self.client.answered_by().filter(|_| tells);
+                let works = !matches!(self.listening, Listening::Untried | Listening::Agreed { works: false, .. });
+                self.listening = on.map_or(Listening::Off(Moment::NEVER), |on| Listening::Agreed { on, works });
                 log::trace(format_args!("{} {}", self.client, in_words(accepted)));
                 tells
             }
             Err(fault) => {
                 let (_, cause, _) = reply::described(fault, self.client.timeout);
                 log::trace(format_args!("{} does not tell us of changes: {cause}", self.client));
-                self.listening = Listening::Off(match self.listening {
-                    Listening::Untried => Moment::NEVER,
-                    Listening::Works | Listening::Off(_) => Moment::now() + PAUSE,
-                });
+                self.listening = self.listening.failed();
                 true
             }
+        }
+    }
+
+    /// Takes notice of a renewal that was answered: on the connection of [`Server::listen_for`], unless that was lost.
+    pub fn was_renewed(&mut self) {
+        if let Listening::Agreed { on, .. } = self.listening {
+            self.listening = if self.client.has(on) { Listening::Works } else { self.listening.failed() };
         }
     }
 }
