@@ -5,8 +5,8 @@
 //! take for an answer, and the next attempt takes its output.
 //!
 //! It leads a process group, so that a Ctrl-C for the command under the lock does not reach it, and that all of it can be
-//! killed. Like everything that nxlock starts, it is a process of the tree that nxlock stops with the command: that fails
-//! an attempt to connect, and the next one runs it again.
+//! killed, also when nxlock gives up meanwhile. Like everything that nxlock starts, it is a process of the tree that nxlock
+//! stops with the command: that fails an attempt to connect, and the next one runs it again.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -154,7 +154,7 @@ impl Execution {
         let status = self.child.wait()?;
         match status.success() {
             true if self.stdout.bytes.is_empty() => Err(failed(&format!("it printed nothing{}", self.complaint()))),
-            true => Ok(self.stdout.bytes),
+            true => Ok(std::mem::take(&mut self.stdout.bytes)),
             false => Err(failed(&format!("{}{}", in_words(status), self.complaint()))),
         }
     }
@@ -166,11 +166,24 @@ impl Execution {
         let _ = self.child.try_wait();
     }
 
-    /// Returns what it has said on stderr, as the end of a sentence.
+    /// Returns what it has said on stderr, as the end of a sentence: without what may be the password, which a shell that
+    /// traces its commands (`set -x`) repeats there.
     fn complaint(&self) -> String {
-        let said = String::from_utf8_lossy(&self.stderr.bytes);
+        let (said, printed) =
+            (String::from_utf8_lossy(&self.stderr.bytes), String::from_utf8_lossy(&self.stdout.bytes));
+        let password = printed.lines().next().unwrap_or_default().trim_end_matches('\r');
+        let said = if password.is_empty() { said } else { said.replace(password, "***").into() };
         let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if lines.is_empty() { String::new() } else { format!(": {}", text::clean(&lines.join("; "))) }
+    }
+}
+
+/// Nobody takes the output any more.
+impl Drop for Execution {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.kill();
+        }
     }
 }
 
@@ -260,6 +273,16 @@ mod tests {
     }
 
     #[test]
+    fn one_whose_output_nobody_takes_any_more_is_killed() {
+        let command = CredentialCommand::new("sleep 600; :".into(), Duration::from_secs(600));
+        assert_eq!(output(&command, soon()), Err("TimeUp".into()));
+        let ended = command.unfinished()[0].ended.try_clone().unwrap();
+        drop(command);
+        let limit = Limit::until(Moment::now() + Duration::from_secs(60));
+        assert_eq!(limit.wait_for(&[(ended.as_fd(), PollFlags::POLLIN)]).unwrap(), Woken::Ready);
+    }
+
+    #[test]
     fn what_it_leaves_in_the_background_is_not_waited_for() {
         let command = CredentialCommand::new("sleep 5 & echo pw".into(), Duration::from_secs(3));
         assert_eq!(output(&command, Limit::NONE), Ok("pw\n".into()));
@@ -273,6 +296,8 @@ mod tests {
         };
         let cause = fails("echo s3cret; echo no vault >&2; echo ' try later' >&2; exit 3");
         assert!(cause.ends_with("it exited with status 3: no vault; try later"), "{cause}");
+        let cause = fails("set -x; echo s3cret; exit 3");
+        assert!(!cause.contains("s3cret") && cause.ends_with("+ echo ***; + exit 3"), "{cause}");
         assert!(fails("kill -9 $$").ends_with("signal 9 killed it"));
         assert!(fails("read x && echo got").ends_with("it exited with status 1"), "it has no input");
         assert!(fails(":").ends_with("it printed nothing"));

@@ -213,7 +213,7 @@ pub fn denies_command(unexpected: &Unexpected, command: &str) -> bool {
         || (text.contains("unknown command") && text.contains(&command))
 }
 
-const READ_URL: &str = "check the user and password: in the URL, --password-file or REDISCLI_AUTH";
+const READ_URL: &str = "check the user and password: in the URL, --password-file, --password-command or REDISCLI_AUTH";
 const READ_ACL: &str = "grant the user what PERMISSIONS in nxlock(1) lists (ACL SETUSER)";
 
 /// Error codes, and what can be done about each.
