@@ -88,6 +88,7 @@ fn an_instant_that_cannot_be_is_refused_with_what_to_write() {
     let call = |words: Vec<&str>| redis.nxlock(words).run().exits(64).prints("");
     call(until("2020-01-01T00:00Z", &[])).says("--until").says("has passed");
     call(until("2020-01-01 00:00", &[])).says("has passed");
+    call(until("27-01-01 00:00", &[])).says("that has passed");
     call(until("9000-01-01T00:00Z", &[])).says("ten years");
     for bad in ["tomorrow", "10m", "2026-11-30", "2026-13-01T00:00Z", ""] {
         call(until(bad, &[])).says("--until").says("08:00");

@@ -348,7 +348,11 @@ fn lifetime(asked: &Acquire) -> Result<Lifetime, Error> {
     let cause = match until.resolve(now) {
         Err(cause) => cause,
         Ok(end) => match end.duration_since(now) {
-            Err(_) => format!("{} has passed", local_instant(end)),
+            Err(_) => match local_instant(end) {
+                // Before 1970: a year of two digits.
+                shown if shown.is_empty() => "that has passed".to_owned(),
+                shown => format!("{shown} has passed"),
+            },
             Ok(left) if left > Ttl::MAX => "that is more than ten years from now".to_owned(),
             Ok(left) => {
                 log::trace(format_args!("until {}, for {}", local_instant(end), span(left)));
