@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::alarms::is_open_metrics;
 use crate::support::{Nxlock, Redis, eventually, write_program};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -46,7 +47,7 @@ fn blocks() -> Vec<Block> {
 
 /// Returns the texts of the blocks of a language under a heading.
 #[track_caller]
-fn under<const N: usize>(heading: &str, language: &str) -> [String; N] {
+pub fn under<const N: usize>(heading: &str, language: &str) -> [String; N] {
     let found = blocks().into_iter().filter(|block| block.heading == heading && block.language == language);
     let texts: Vec<String> = found.map(|block| block.text).collect();
     texts.try_into().unwrap_or_else(|texts: Vec<_>| panic!("{} blocks of {language} under {heading}", texts.len()))
@@ -99,6 +100,8 @@ fn kind(word: &str) -> &'static str {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_lowercase());
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     match word {
+        _ if !word.is_empty() && word.chars().all(|c| ('▁'..='█').contains(&c)) => "strip",
+        _ if !word.is_empty() && word.chars().all(|c| matches!(c, '▰' | '▱')) => "bar",
         _ if word.contains("://") => "server",
         _ if word.contains('@') => "user@host",
         _ if word.len() == 24 && word.ends_with('Z') => "instant",
@@ -109,8 +112,9 @@ fn kind(word: &str) -> &'static str {
     }
 }
 
+/// Asserts that a text reads as the README has it, but for what differs between runs.
 #[track_caller]
-fn reads_alike(documented: &str, printed: &str) {
+pub fn reads_alike(documented: &str, printed: &str) {
     let alike = |(a, b): (&str, &str)| a == b || (!kind(a).is_empty() && kind(a) == kind(b));
     let lines = documented.lines().count() == printed.lines().count();
     let words = documented.lines().zip(printed.lines()).all(|(documented, printed)| {
@@ -158,7 +162,7 @@ fn a_lock_taken_by_hand() {
 
 #[test]
 fn a_cron_job_runs_on_one_host() {
-    let [crontab, once_a_night, alarm] = under("cron", "crontab");
+    let [crontab, once_a_night, alarm, metrics] = under("cron", "crontab");
     let redis = Redis::start();
     let directory = workplace();
     let job = crontab.lines().find(|line| !line.contains("NXLOCK_SERVER=") && !line.starts_with("PATH=")).unwrap();
@@ -178,6 +182,12 @@ fn a_cron_job_runs_on_one_host() {
     // It has succeeded, and nothing is mailed.
     let command = alarm.split_whitespace().skip(5).collect::<Vec<_>>().join(" ");
     shell(&redis, directory.path(), &command).run().exits(0).prints("").says_nothing();
+    let exported = metrics.split_whitespace().skip(5).collect::<Vec<_>>().join(" ");
+    let exported = exported.replace("/var/lib/prometheus/node-exporter", &directory.path().display().to_string());
+    shell(&redis, directory.path(), &exported).run().exits(0).prints("").says_nothing();
+    let written = fs::read_to_string(directory.path().join("nxlock.prom")).unwrap();
+    is_open_metrics(&written);
+    assert!(written.contains("nxlock_last_success_timestamp_seconds{name=\"nightly\""), "{written}");
     redis.delete("{lock:nightly}:runs");
     let mailed = shell(&redis, directory.path(), &command).run().exits(0).says_nothing().text();
     assert!(mailed.starts_with("UNKNOWN: nightly has no recorded run"), "{mailed}");
@@ -195,6 +205,23 @@ fn pipelines_deploy() {
         shell(&redis, directory.path(), command).run().exits(0);
     }
     assert_eq!(ran(directory.path()), "deploy.sh production\ndeploy.sh production\n");
+}
+
+#[test]
+fn somebody_else_is_asked_for_the_lock() {
+    let [text] = under("Somebody else has it", "console");
+    let redis = Redis::start();
+    let directory = workplace();
+    let words = ["run", "deploy", "-t", "3s", "--reason", "release 4.2", "--", "sleep", "600"];
+    let alice = redis.nxlock(words).start();
+    let status = || redis.nxlock(["--json", "status", "deploy"]).run().json();
+    eventually("she has the lock", || status()[0]["holder"]["pid"] == alice.pid());
+    let id = status()[0]["holder"]["id"].as_str().unwrap().to_owned();
+    let (script, printed) = transcript(&text);
+    let shown = text.split_whitespace().skip_while(|word| *word != "--ask").nth(1).unwrap();
+    let done = shell(&redis, directory.path(), &script.replace(shown, &id)).run().exits(0);
+    reads_alike(&printed, &done.text());
+    alice.finish().exits(143).says(": the outage, Bob; stopping the command");
 }
 
 #[test]
@@ -300,11 +327,14 @@ fn its_exit_statuses_are_those_of_help() {
 #[test]
 fn every_block_is_one_that_is_run() {
     let known = [
+        // By a test of the live view.
+        ("nxlock", "text"),
         ("Ten seconds of it", "console"),
         ("Install", "sh"),
         ("From source", "sh"),
         ("cron", "crontab"),
         ("CI", "yaml"),
+        ("Somebody else has it", "console"),
         ("A stretch of a shell script", "sh"),
         ("At a terminal", "console"),
         ("Configuration", "toml"),

@@ -34,7 +34,8 @@ const PAGES: [(Option<&str>, &str); 7] = [
 ];
 
 /// The pages that the command line has no part in.
-const OVERVIEWS: [&str; 4] = ["nxlock.7", "nxlock-protocol.7", "nxlock-recipes.7", "nxlock-setnx.7"];
+const OVERVIEWS: [&str; 5] =
+    ["nxlock.7", "nxlock-figures.7", "nxlock-protocol.7", "nxlock-recipes.7", "nxlock-setnx.7"];
 
 #[test]
 fn the_command_line_is_sound() {
@@ -183,7 +184,8 @@ mod exit_statuses {
 
     fn not_run(missing: bool) -> Report {
         let error = io::Error::other("");
-        Report::NotRun(NotRun { lock: lock(), command: "x".into(), missing, error, given_back: true })
+        let before_dashes = false;
+        Report::NotRun(NotRun { lock: lock(), command: "x".into(), before_dashes, missing, error, given_back: true })
     }
 
     fn checked() -> Report {
@@ -207,8 +209,10 @@ mod exit_statuses {
             let refused = Refused { state, place, waited, sharing, why: Refusal::Held };
             Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
         };
-        let not_yours =
-            || Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: LockState::free(None) });
+        let not_yours = || {
+            let state = LockState::free(None);
+            Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state, ended: None })
+        };
         match verb {
             "run" => {
                 let lost = ran(true, Some(Lost::Unconfirmed(None)));
