@@ -349,6 +349,7 @@ pub struct Renew {
 /// it does not report a loss.
 #[derive(Debug, Args)]
 #[command(after_long_help = text::RELEASE_HELP)]
+#[command(group = ArgGroup::new("holder").args(["ask", "break_id"]))]
 #[command(
     override_usage = "nxlock release [OPTIONS] NAME [TOKEN]\n       nxlock release [OPTIONS] NAME --ask ID\n       \
                       nxlock release [OPTIONS] NAME --break ID\n       \
@@ -367,11 +368,11 @@ pub struct Release {
     /// Its command is stopped as by TERM, and then the lock is free. The holder learns of it when it renews the lock,
     /// within 10s. It may refuse (`run --no-ask`), and a lock that no process renews has nobody to ask: 75. If ID does
     /// not hold the lock, nxlock exits with 76.
-    #[arg(long, value_name = "ID", conflicts_with = "break_id")]
+    #[arg(long, value_name = "ID")]
     pub ask: Option<HolderId>,
 
     /// Tell the holder TEXT.
-    #[arg(long, value_name = "TEXT", requires = "ask", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", requires = "holder", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
 
     /// Wait until the holder has given up, at most D.
@@ -382,8 +383,8 @@ pub struct Release {
 
     /// Take the lock from the holder that `status` shows as ID.
     ///
-    /// The holder's command goes on: this is the last resort. nxlock refuses this and exits with 76 if the holder has
-    /// changed since.
+    /// This is the last resort: the holder's command goes on until its nxlock finds out, which says who has broken the
+    /// lock and why, and stops the command. nxlock refuses this and exits with 76 if the holder has changed since.
     #[arg(long = "break", value_name = "ID")]
     pub break_id: Option<HolderId>,
 }

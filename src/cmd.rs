@@ -361,7 +361,7 @@ fn give_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> bool {
 fn try_give_back(store: &mut dyn Store, claim: &Claim, timeout: Duration) -> Result<(), Error> {
     match crate::retry::release(timeout, Moment::NEVER, None, |limit| store.release(claim, limit)) {
         Ok(ReleaseAnswer::NotYours(state)) => {
-            notify::lost(&Lost::Taken(*state), "found when it was to be given back");
+            notify::lost(&Lost::Taken(*state), "found when it was to be released");
         }
         Ok(ReleaseAnswer::Done | ReleaseAnswer::InDoubt) => {
             notify::released(None);

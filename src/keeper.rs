@@ -167,7 +167,7 @@ impl Keeper {
             match self.renewer.next(Limit { until, cancel: &fds.collect::<Vec<_>>() }) {
                 Ok(Arrived::Message(Renewal::Until(until))) => self.until = until,
                 Ok(Arrived::Message(Renewal::Asked(asker, name))) => self.give_up_for(&asker, name.as_ref()),
-                Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(state)),
+                Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(*state)),
                 Ok(Arrived::Message(Renewal::Uncertain(error))) => self.uncertain = Some(error),
                 Ok(Arrived::Readable | Arrived::Time) => {}
                 Err(_) => {
@@ -184,7 +184,7 @@ impl Keeper {
                 match given_back {
                     GivenBack::Done => notify::released(None),
                     GivenBack::NotYours(state) => {
-                        notify::lost(&Lost::Taken(state), "found when it was to be given back");
+                        notify::lost(&Lost::Taken(state), "found when it was to be released");
                     }
                     GivenBack::Unconfirmed(error) => notify::unreleased(&error),
                 }
@@ -300,7 +300,7 @@ impl Keeper {
 
 fn in_words(given_back: &GivenBack) -> String {
     match given_back {
-        GivenBack::Done | GivenBack::NotYours(_) => "the lock was given back".to_owned(),
+        GivenBack::Done | GivenBack::NotYours(_) => "the lock was released".to_owned(),
         GivenBack::Unconfirmed(error) => format!("{error}; the lock ends by itself"),
     }
 }

@@ -225,6 +225,8 @@ pub struct Claim {
     pub enclosing: Vec<Token>,
     /// The claims to further locks that stand and fall with this one, in the order of the command line.
     pub also: Vec<Also>,
+    /// Who breaks the lock: set if it is to be released by that one in place of its holder.
+    pub broken_by: Option<Token>,
 }
 
 /// A claim to a lock that stands and falls with another claim.
@@ -247,6 +249,7 @@ impl Claim {
             recording: None,
             enclosing: Vec::new(),
             also: Vec::new(),
+            broken_by: None,
         }
     }
 
@@ -271,6 +274,13 @@ impl Claim {
     /// Returns the claim to the lock that a state is of.
     pub fn part_of(&self, state: &LockState) -> &Claim {
         self.parts().find(|part| state.name.as_ref() == Some(&part.name)).unwrap_or(self)
+    }
+
+    /// Returns the claim with this token, as somebody else breaks it. No process would find out by whom that does not renew
+    /// it.
+    pub fn broken(name: LockName, token: Token, by: &Token) -> Claim {
+        let broken_by = Some(by.clone()).filter(|_| !token.is_lease_only());
+        Claim { broken_by, ..Claim::of(name, token) }
     }
 
     /// Returns the token that says who has the claim: its own, or the one beside a bare number.
@@ -301,7 +311,7 @@ impl Claim {
     }
 }
 
-/// A process that asks a holder to give up.
+/// A process that asks a holder to give up, or breaks its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// The holder.
@@ -435,6 +445,8 @@ pub struct LockState {
     pub shares: Option<Shares>,
     /// How long ago the lock was granted the last time, by the server's clock; nothing if it does not tell.
     pub since_grant: Option<Duration>,
+    /// Who has broken the claim that was to be renewed or released, if somebody has, and the server tells.
+    pub broken_by: Option<Box<Told>>,
 }
 
 impl LockState {
@@ -493,6 +505,7 @@ impl LockState {
             legacy: None,
             shares: None,
             since_grant: None,
+            broken_by: None,
         }
     }
 
@@ -563,6 +576,7 @@ impl LockState {
             legacy,
             shares: None,
             since_grant: fence.map(|fence| fence.age(now)),
+            broken_by: None,
         }
     }
 }

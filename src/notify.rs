@@ -95,8 +95,8 @@ enum Event<'a> {
         ttl_ms: u64,
     },
     Lost {
-        how: &'static str,
-        message: String,
+        #[serde(flatten)]
+        loss: Loss<'a>,
         then: &'a str,
     },
     Asked {
@@ -252,8 +252,7 @@ pub fn lost(lost: &Lost, follows: &str) {
         } else {
             log::error(format_args!("\"{name}\" is lost: {lost}; {follows}"));
         }
-        let Loss { how, message, .. } = loss(lost);
-        events.tell_of(lost.name(), Event::Lost { how, message, then: follows });
+        events.lost(lost, follows);
     });
 }
 
@@ -296,7 +295,7 @@ pub fn ended(ending: &Ending, time_limit: bool) {
 pub fn released(rest: Option<Duration>) {
     note(|events| {
         match rest {
-            None => log::trace(format_args!("gave back {}", events.names())),
+            None => log::trace(format_args!("released {}", events.names())),
             Some(rest) => {
                 log::trace(format_args!("\"{}\" stays locked for {}", events.lock.named.name, span(rest)));
             }
@@ -336,8 +335,7 @@ pub fn concluded(report: &Report) {
         }
         Report::NotYours(NotYours { wanted: Wanted::Hold, state, .. }) => {
             let lost = Lost::Taken(state.clone());
-            let Loss { how, message, .. } = loss(&lost);
-            events.tell_of(lost.name(), Event::Lost { how, message, then: "nothing is started" });
+            events.lost(&lost, "nothing is started");
         }
         Report::Interrupted(signal) => events.tell(Event::Interrupted { signal: *signal as i32 }),
         Report::NotRun(not_run) => events.tell(Event::NotRun { message: text::plain(&not_run.error) }),
@@ -368,6 +366,12 @@ impl Granted {
 impl Events {
     fn tell(&mut self, event: Event<'_>) {
         self.tell_of(None, event);
+    }
+
+    fn lost(&mut self, lost: &Lost, follows: &str) {
+        // The line has the name already.
+        let loss = Loss { name: None, ..loss(lost) };
+        self.tell_of(lost.name(), Event::Lost { loss, then: follows });
     }
 
     /// Passes the line to the writer, about the lock with this name if there are several. Without `--events`, makes no line.

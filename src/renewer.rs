@@ -31,7 +31,7 @@ pub enum Renewal {
     /// The renewal failed; the lease is unchanged.
     Uncertain(Error),
     /// nxlock does not hold the lock any more.
-    Lost(LockState),
+    Lost(Box<LockState>),
 }
 
 /// The result of a release.
@@ -325,7 +325,7 @@ impl Lock {
             Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), None),
             Ok(Renewed::NotYours(state)) => {
                 self.due = Moment::NEVER;
-                (Renewal::Lost(state), None)
+                (Renewal::Lost(Box::new(state)), None)
             }
             // Retry even after a refusal: a password or a permission may be about to change.
             Err(error) => {

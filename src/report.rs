@@ -6,13 +6,14 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 
 use crate::error::{Error, ErrorKind};
 use crate::lock::{
     Fence, Holder, Key, LockName, LockState, Lost, Prefix, Recorded, Run, RunEnd, Sharing, Slot, Token, Told, Ttl,
+    words,
 };
 use crate::store::{Finding, LockStatus, QueuePlace, Verdict};
 use crate::text;
@@ -156,6 +157,8 @@ pub struct NotYours {
     pub lock: Named,
     pub wanted: Wanted,
     pub state: LockState,
+    /// When the recorded run ended that had this token, if there is one.
+    pub ended: Option<SystemTime>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -321,7 +324,7 @@ impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Ending::Status(status) => write!(f, "it exited with {status}"),
-            Ending::Killed { signal, .. } => write!(f, "it died of signal {signal}"),
+            Ending::Killed { signal, .. } => write!(f, "it died of {}", words::signal(*signal)),
         }
     }
 }
@@ -339,6 +342,8 @@ pub struct NotRun {
     pub given_back: bool,
     pub lock: Named,
     pub command: OsString,
+    /// The word after it is `--`: it may be meant for a second name.
+    pub before_dashes: bool,
     pub missing: bool,
     pub error: io::Error,
 }

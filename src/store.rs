@@ -86,7 +86,7 @@ pub enum Op<'a> {
     Release(&'a Claim),
     Leave(&'a Claim, &'a LockName),
     Listen(&'a Claim),
-    Break(&'a LockName, &'a HolderId),
+    Break(&'a LockName, &'a Asker),
     Ask(&'a LockName, &'a Asker, Asking),
     Look(&'a LockName, Look<'a>),
     History(&'a LockName),
@@ -235,9 +235,10 @@ impl dyn Store + '_ {
         reply!(self.step(Op::Release(claim), limit), Released)
     }
 
-    /// Releases a lock that the holder known as `id` has, if it is still the holder.
-    pub fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
-        reply!(self.step(Op::Break(name, id), limit), Released)
+    /// Releases a lock in place of the holder that the breaker names, if it is still the holder. Where the store can, that
+    /// one finds out who did so when it next renews or releases the lock.
+    pub fn break_lock(&mut self, name: &LockName, breaker: &Asker, limit: Limit<'_>) -> Result<Released, Error> {
+        reply!(self.step(Op::Break(name, breaker), limit), Released)
     }
 
     /// Asks a holder to give a lock up, or takes that back if the holder has not found it: it finds the asker's token when

@@ -413,7 +413,7 @@ impl<'a> Supervisor<'a> {
                 }
                 self.uncertain = Some(error);
             }
-            Renewal::Lost(state) => self.lose(Lost::Taken(state)),
+            Renewal::Lost(state) => self.lose(Lost::Taken(*state)),
         }
     }
 

@@ -28,7 +28,7 @@ fn append_only_file(redis: &Redis) -> PathBuf {
 
 #[track_caller]
 fn is_refused(done: Done, cause: &str, remedy: &str) {
-    done.exits(69).prints("").says(cause).says(remedy).says("it was given back");
+    done.exits(69).prints("").says(cause).says(remedy).says("it was released");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn in_a_directory_a_grant_is_written_to_the_disk() {
 #[test]
 fn in_a_cluster_the_keys_node_is_asked() {
     let cluster = Cluster::of_masters();
-    cluster.nxlock(JOB).run().exits(69).prints("").says("it was given back");
+    cluster.nxlock(JOB).run().exits(69).prints("").says("it was released");
     assert!(is_free(&cluster));
 }
 

@@ -392,7 +392,7 @@ fn who_is_not_answered_is_told_that_it_may_have_been_done() {
     });
     let timeout = ["--server-timeout", "300ms"];
     let run = proxy.nxlock([&timeout[..], &["run", "job", "--record", "-c", "exit 3"]].concat()).run().exits(3);
-    run.says("may have been given back").says("may not be recorded").never_says("is not recorded");
+    run.says("may have been released").says("may not be recorded").never_says("is not recorded");
     eventually("it was released", || !redis.exists("lock:job"));
     let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().exits(0).token();
     let released = proxy.nxlock([&timeout[..], &["release", "job", &token]].concat()).run().exits(69);

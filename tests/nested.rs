@@ -47,7 +47,7 @@ fn a_share_among_many_is_found_whatever_their_number() {
         outer.line("up");
         readers_join(&redis, 600);
         drop(told);
-        outer.finish().exits(75).prints("up\n").says(HELD).says("give that share back first");
+        outer.finish().exits(75).prints("up\n").says(HELD).says("release that share first");
         assert!(queue(&redis).is_empty(), "nobody has waited");
         [KEY, SHARES, TERMS].iter().for_each(|key| redis.delete(key));
     }
@@ -61,7 +61,7 @@ fn a_share_is_found_however_slow_the_answers_are() {
         for alone in ALONE {
             let script = format!("NXLOCK_SERVER='{}' {alone}", slow.url());
             let call = redis.nxlock([&["run", "job"], options, &["-c", &script]].concat());
-            call.run().exits(75).prints("").says(HELD).says("give that share back first");
+            call.run().exits(75).prints("").says(HELD).says("release that share first");
         }
     }
     redis.has_only_a_fence();

@@ -148,3 +148,40 @@ fn fish_offers_the_ids_of_holders() {
     assert!(!is_there || offered.lines().any(|line| line.starts_with(&id)), "{id}:\n{offered}");
     holder.leaves();
 }
+
+#[test]
+fn a_pattern_is_told_to_be_a_name() {
+    let local = Local::start();
+    let seen = local.nxlock(["status", "job-*"]).run().exits(1);
+    seen.says("\"job-*\" is the name of one lock, not a pattern").says("`nxlock status` without names");
+    local.nxlock(["-q", "status", "*"]).run().exits(1).prints("").says_nothing();
+    let token = local.nxlock(["acquire", "*", "--ttl", "1h"]).run().exits(0).token();
+    local.nxlock(["status", "*"]).run().exits(0).says_nothing();
+    local.nxlock(["release", "*", &token]).run().exits(0);
+}
+
+#[test]
+fn a_second_name_before_the_dashes_is_told_to_be_the_command() {
+    let local = Local::start();
+    let refused = local.nxlock(["run", "one", "two", "--", "true"]).run().exits(127);
+    refused.says("cannot run \"two\": not found").says("the command begins with the word after the name");
+    local.nxlock(["run", "one", "no-such-command", "x"]).run().exits(127).never_says("the command begins");
+    local.nxlock(["run", "one", "echo", "--", "x"]).run().exits(0).prints("-- x\n").says_nothing();
+}
+
+#[test]
+fn a_release_after_a_recorded_run_says_when_that_ended() {
+    let local = Local::start();
+    let token = local.nxlock(["run", "job", "--record", "-c", "echo $NXLOCK_TOKEN"]).run().exits(0).token();
+    let again = local.nxlock(["release", "job", &token]).run().exits(76);
+    again.says("\"job\" is not held: its run has ended, at 20").never_says("lost");
+}
+
+#[test]
+fn quiet_reports_that_a_command_is_stopped_because_its_lock_was_lost() {
+    let redis = Redis::start();
+    let run = redis.nxlock(["-q", "run", "job", "-t", "1s", "--", "sleep", "60"]).start();
+    eventually("it has the lock", || redis.exists("lock:job"));
+    redis.delete("lock:job");
+    run.finish().exits(76).says("\"job\" is lost: ").says("stopping the command");
+}

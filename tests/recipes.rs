@@ -68,7 +68,7 @@ fn a_nightly_job_is_done_by_the_first_host_that_can() {
     }
     assert_eq!(ran(directory.path()), "nightly-import nightly\n");
     let shown = shell(&redis, directory.path(), &history).run().exits(0).text();
-    assert!(shown.contains("done") && shown.contains("failed with 1") && shown.lines().count() == 3, "{shown}");
+    assert!(shown.contains("done") && shown.contains("failed (1)") && shown.lines().count() == 3, "{shown}");
 }
 
 /// Returns the words of a crontab's last line, and the settings before it, as a script.

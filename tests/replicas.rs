@@ -28,7 +28,7 @@ fn a_lock_is_granted_once_as_many_replicas_as_asked_for_have_it() {
 fn what_too_few_replicas_have_is_given_back() {
     let servers = Sentinels::of_three();
     let done = servers.nxlock(wanting("3", &["--", "echo", "ran"])).run().exits(69).prints("");
-    done.says("2 of the 3 replicas that --min-replicas asks for").says("it was given back");
+    done.says("2 of the 3 replicas that --min-replicas asks for").says("it was released");
     assert!(is_free(&servers));
     servers.master().cuts_its_replicas_off();
     let document =

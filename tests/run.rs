@@ -212,7 +212,7 @@ fn verbose_tells_of_the_grant_before_the_command_begins_and_of_the_release_after
         let done = redis.nxlock(["-v", "run", "job", "--", "sh", "-c", "echo the command >&2"]).run().exits(0);
         let lines: Vec<&str> = done.stderr.lines().collect();
         let at = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{lines:?}"));
-        let told = [at("got \"job\""), at("starting the command"), at("the command"), at("gave back \"job\"")];
+        let told = [at("got \"job\""), at("starting the command"), at("the command"), at("released \"job\"")];
         assert!(told.is_sorted(), "{lines:#?}");
     }
     redis

@@ -83,7 +83,7 @@ impl Custody {
         let cause = match self {
             Custody::Here { claim, mut store } => {
                 let handed_back = try_give_back(&mut *store, &claim, server_timeout);
-                handed_back.map_or_else(|error| ends(&error.to_string()), |()| "the lock was given back".to_owned())
+                handed_back.map_or_else(|error| ends(&error.to_string()), |()| "the lock was released".to_owned())
             }
             // The keeper may be renewing now, which has its own time limit.
             Custody::Keeper(keeper) => {

@@ -1,16 +1,16 @@
 //! Gives a lock back, or asks or forces a known holder to.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::{Wants, left_claim, lock_of, named, open, open_for, token};
 use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Holder, HolderId, LockState, Owner, Token, words};
+use crate::lock::{Asker, Holder, HolderId, LockName, LockState, Owner, StateKind, Token, words};
 use crate::report::{Answer, Asked, NotYours, Released, Report, Wanted};
 use crate::retry::{self, Backoff, ReleaseAnswer};
-use crate::store::{Asking, LockStatus, Look};
+use crate::store::{Asking, LockStatus, Look, Store};
 use crate::wait::Limit;
 use crate::{asking, keeper, log};
 
@@ -21,10 +21,14 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
     let (lock, prefix) = named(global, &asked.lock)?;
     let timeout = global.server_timeout;
     let never = Moment::NEVER;
+    // The store and the ID of a claim that the caller has, or had.
+    let mut own = None;
     let (wanted, given_back) = match (&asked.break_id, &asked.token) {
         (Some(id), _) => {
             let mut store = open(global, prefix.clone(), Wants::default())?;
-            (Wanted::Break, retry::release(timeout, never, None, |limit| store.break_lock(&lock.name, id, limit)))
+            let breaker = asker(asked, id)?;
+            let taken = retry::release(timeout, never, None, |limit| store.break_lock(&lock.name, &breaker, limit));
+            (Wanted::Break, taken)
         }
         (None, Some(given)) => {
             let claim = left_claim(&lock, token(given)?);
@@ -32,7 +36,9 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
             if keeper::ask_to_leave(&lock.key, &claim.token) {
                 log::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }
-            (Wanted::Release, retry::release(timeout, never, None, |limit| store.release(&claim, limit)))
+            let released = retry::release(timeout, never, None, |limit| store.release(&claim, limit));
+            own = claim.token.id().map(|id| (store, id));
+            (Wanted::Release, released)
         }
         (None, None) => return Err(no_token().into()),
     };
@@ -49,16 +55,30 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
         ReleaseAnswer::Done => Report::Released(Released { lock, broken }),
         ReleaseAnswer::InDoubt => {
             log::warn(format_args!(
-                "an answer was lost, so \"{}\" may have been given back only now, or have ended before",
+                "an answer was lost, so \"{}\" may have been released only now, or have ended before",
                 lock.name
             ));
             Report::Released(Released { lock, broken })
         }
         ReleaseAnswer::NotYours(state) => {
+            let own = own.filter(|_| state.kind == StateKind::Free);
+            let ended = own.and_then(|(mut store, id)| ended(&mut *store, &lock.name, &id, timeout));
             let lock = lock_of(&state, lock, &prefix);
-            Report::NotYours(NotYours { lock, wanted, state: *state })
+            Report::NotYours(NotYours { lock, wanted, state: *state, ended })
         }
     })
+}
+
+/// Returns when the recorded run of the holder that was known as `id` ended, if the record tells.
+fn ended(store: &mut dyn Store, name: &LockName, id: &HolderId, within: Duration) -> Option<SystemTime> {
+    let recorded = store.history(name, Limit::until(Moment::now() + within)).ok()?;
+    recorded.over.iter().find(|run| run.by.id == *id)?.ended
+}
+
+/// Returns who wants the lock that this holder has, and why.
+fn asker(asked: &Release, id: &HolderId) -> anyhow::Result<Asker> {
+    let by = Token::mint(&Owner::this_process(), asked.reason.as_deref(), wall())?;
+    Ok(Asker { of: id.clone(), by })
 }
 
 /// How often a request is repeated while nxlock waits: the server may have lost it.
@@ -70,13 +90,12 @@ fn ask(global: &GlobalArgs, asked: &Release, id: &HolderId) -> anyhow::Result<Re
     let mut store = open(global, prefix, Wants { asks: true, ..Wants::default() })?;
     let timeout = global.server_timeout;
     let began = Moment::now();
-    let by = Token::mint(&Owner::this_process(), asked.reason.as_deref(), wall())?;
-    let asker = Asker { of: id.clone(), by };
+    let asker = asker(asked, id)?;
     // A request that may not have arrived is repeated at once.
     let mut repeat_at = Moment::now();
     let (holder, answer) = match asking::ask(&mut *store, &lock.name, &asker, timeout)? {
         Outcome::NotTheHolder(state) => {
-            return Ok(Report::NotYours(NotYours { lock, wanted: Wanted::Ask, state }));
+            return Ok(Report::NotYours(NotYours { lock, wanted: Wanted::Ask, state, ended: None }));
         }
         Outcome::Refuses(holder) => (holder, Answer::Refuses),
         Outcome::Yes(holder) => {

@@ -38,7 +38,7 @@ pub fn renew(global: &GlobalArgs, asked: &Renew) -> anyhow::Result<Report> {
         }
         Answer::NotYours(state) => {
             let lock = lock_of(&state, lock, &prefix);
-            Report::NotYours(NotYours { lock, wanted: Wanted::Renew, state })
+            Report::NotYours(NotYours { lock, wanted: Wanted::Renew, state, ended: None })
         }
     })
 }

@@ -210,7 +210,7 @@ impl<'a> Request<'a> {
             Waited::Interrupted(signal) => Answer::Refused(Box::new(Report::Interrupted(signal))),
             Waited::Lost(state) => {
                 let (lock, wanted) = (self.named(claim, &state), Wanted::Hold);
-                Answer::Refused(Box::new(Report::NotYours(NotYours { lock, wanted, state })))
+                Answer::Refused(Box::new(Report::NotYours(NotYours { lock, wanted, state, ended: None })))
             }
             Waited::Busy(refused) => {
                 let lock = self.named(claim, &refused.state);

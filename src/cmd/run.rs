@@ -145,8 +145,10 @@ fn before_the_command(lease: Lease) -> Duration {
 }
 
 fn not_run(lock: Named, words: Vec<OsString>, errno: Errno, given_back: bool) -> Report {
+    let before_dashes = words.get(1).is_some_and(|word| word == "--");
     let command = words.into_iter().next().unwrap_or_default();
-    Report::NotRun(NotRun { lock, command, missing: errno == Errno::ENOENT, error: errno.into(), given_back })
+    let missing = errno == Errno::ENOENT;
+    Report::NotRun(NotRun { lock, command, before_dashes, missing, error: errno.into(), given_back })
 }
 
 /// Returns how a run ended, for its record; none if it never began.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{Wants, open, options, servers};
 use crate::cli::{GlobalArgs, Status};
+use crate::error::Error;
 use crate::list::{Seen, Subject};
-use crate::lock::{LockName, Prefix};
+use crate::lock::{LockName, Prefix, StateKind};
 use crate::output::progress::Listing;
 use crate::report::alarm::{Alarm, Limits};
 use crate::report::{Named, Report, Row, StatusRows};
@@ -42,6 +43,9 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     if limits.are_given() {
         return Ok(Report::Alarm(alarm(&subject, store.as_mut(), rows, &limits)));
     }
+    if subject.named.is_some() {
+        note_of_patterns(&rows);
+    }
     if asked.metrics {
         warn_of(&doubts);
         return Ok(Report::Metrics(rows, subject.prefix));
@@ -49,18 +53,41 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     Ok(Report::Status(StatusRows { rows, named: subject.named.is_some(), options, doubts }))
 }
 
+/// Says of a free name that looks like a pattern that it is none.
+fn note_of_patterns(rows: &[Row]) {
+    let is_pattern = |row: &&Row| row.lock.name.as_str().contains('*') && row.status.state.kind == StateKind::Free;
+    if let Some(Row { lock, .. }) = rows.iter().find(is_pattern) {
+        log::note(format_args!(
+            "\"{}\" is the name of one lock, not a pattern: `nxlock status` without names lists all locks",
+            lock.name
+        ));
+    }
+}
+
 /// Warns of what may be wrong with an answer that has no place for it.
 fn warn_of(doubts: &[String]) {
     doubts.iter().for_each(|doubt| log::warn(format_args!("{doubt}")));
 }
 
+/// How many records may come too late, or not at all, before no more are asked for: a server that has gone answers none of
+/// thousands.
+const UNANSWERED: usize = 3;
+
 /// Judges locks. Of those whose records came without their status, it reads them, or finds out why it cannot.
 fn alarm(subject: &Subject, store: &mut dyn Store, mut rows: Vec<Row>, limits: &Limits) -> Alarm {
     let mut unread: BTreeMap<LockName, String> = BTreeMap::new();
+    let mut unanswered = Vec::new();
     for row in rows.iter_mut().filter(|row| limits.age.is_some() && row.status.recorded.is_none()) {
-        match subject.history(store, &row.lock) {
+        let read = match unanswered.get(UNANSWERED - 1).cloned() {
+            Some(error) => Err(error),
+            None => subject.history(store, &row.lock),
+        };
+        match read {
             Ok(history) => row.status.recorded = Some(history.recorded),
-            Err(error) => _ = unread.insert(row.lock.name.clone(), error.to_string()),
+            Err(error) => {
+                unread.insert(row.lock.name.clone(), error.to_string());
+                unanswered.extend(Some(error).filter(Error::is_retryable));
+            }
         }
     }
     Alarm::of(&rows, limits, subject.named.is_some(), |lock| unread.remove(&lock.name))

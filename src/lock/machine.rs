@@ -21,11 +21,13 @@
 //! | records    |                       | done recently? | note that a run begins  | note how it ended        |
 //! | SETNX      | free, ours or foreign | margin         | until when it counts    | forget                   |
 //! | asking     |                       |                | nobody has asked it yet | forget                   |
+//! | breaking   | forget                |                |                         | note by whom             |
 //!
 //! **Tickets** order the queue. A waiter gets its ticket with its first request and sends it with every other, so it has
 //! its place again if the queue was lost. Those that go first are before all others, in the order of their own tickets.
 //! **Fences** rise with every grant of a name, except that readers who hold it together have one: that of their
-//! generation, which the first of the holders began. To **break** a lock is to release it with the token of its holder.
+//! generation, which the first of the holders began. To **break** a lock is to release it with the token of its holder; who
+//! does so is noted for the holder, which finds it with its loss.
 //!
 //! Owns all that decides. Must not know clocks, processes, connections or files: the [`World`] tells the time and who is
 //! alive, and delivers messages. What else a store keeps of a holder or a waiter, it keeps beside the lock, by token.
@@ -144,6 +146,8 @@ const NEAR: u64 = 6_000;
 const FENCE_MAX: u64 = (1 << 53) - 1;
 /// How many dismissed waiters are noted by their tokens.
 const NOTED: usize = 16;
+/// How long it is noted who broke a lock, at most, in ms: its holder renews it sooner.
+const NOTED_FOR: u64 = 30_000;
 /// When to ask again if only a waiter ahead is in the way, which may die.
 const BRIEFLY: u64 = 500;
 
@@ -159,6 +163,7 @@ pub struct Lock<T: Claimant> {
     pub fence: u64,
     /// By whom holders are asked to give up.
     pub asked: BTreeMap<T::Id, T>,
+    pub broken: Option<Broken<T>>,
     pub superseding: Superseding<T>,
     pub runs: Runs<T>,
     /// Beside SETNX clients: the last holder of ours, and until when its lease counts, whatever they write over it; 0 if it
@@ -178,6 +183,15 @@ pub struct Holder {
     pub since: u64,
     /// The ticket of a waiter that has not claimed its reservation yet.
     pub reserved: Option<u64>,
+}
+
+/// The claim that was broken last.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Broken<T: Claimant> {
+    pub of: T::Id,
+    pub by: T,
+    /// Until when that counts, in ms: its holder knows of the loss by then.
+    pub until: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -246,6 +260,8 @@ pub enum Op<'a, T: Claimant> {
     /// Gives the lock back, or the place in the queue, or both.
     Release {
         token: &'a T,
+        /// Who breaks the lock, if that is not its holder.
+        by: Option<&'a T>,
         record: Option<Record<T>>,
     },
     /// Records how a run ended whose lease is left to end by itself.
@@ -334,6 +350,8 @@ pub struct Reply<T: Claimant> {
     pub again: bool,
     /// What the record says now of how the caller's run ended.
     pub recorded: Option<T::End>,
+    /// Who has broken the claim that the caller renews or releases.
+    pub broken_by: Option<T>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -406,6 +424,7 @@ impl<T: Claimant> Default for Lock<T> {
             queue: Vec::new(),
             fence: 0,
             asked: BTreeMap::new(),
+            broken: None,
             superseding: Superseding::default(),
             runs: Runs::default(),
             owner: None,
@@ -461,17 +480,17 @@ impl<T: Claimant> Lock<T> {
         let verdict = match op {
             Op::Acquire(request) => step.acquire(request),
             Op::Renew(renewal) => step.renew(renewal),
-            Op::Release { token, record } => step.release(token, record.as_ref()),
+            Op::Release { token, by, record } => step.release(token, *by, record.as_ref()),
             Op::Record { token, record } => step.record(token, record),
             Op::Ask { of, by, back } => step.ask(of, by, *back),
         };
         step.settle();
         let is_new = matches!(op, Op::Acquire(_) | Op::Ask { .. });
         let state = if is_new { step.lock.state(step.now) } else { found };
-        let recorded = step.recorded.take();
+        let (recorded, broken_by) = (step.recorded.take(), step.broken_by.take());
         let again = step.dead >= step.bounds.dead || step.too_many;
         step.put_back();
-        Reply { verdict, state, length: self.queue.len(), again, recorded }
+        Reply { verdict, state, length: self.queue.len(), again, recorded, broken_by }
     }
 
     /// Returns who holds the lock at this time, in ms.
@@ -551,6 +570,8 @@ struct Step<'a, T: Claimant, W> {
     /// The caller has come in by this request, or has claimed its reservation.
     entered: bool,
     recorded: Option<T::End>,
+    /// Who has broken the caller's claim.
+    broken_by: Option<T>,
     /// What a SETNX client wrote, and does not count: its lock is over, or the caller's lease runs.
     ignored: Option<(T, Holder)>,
 }
@@ -572,6 +593,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             closer: false,
             entered: false,
             recorded: None,
+            broken_by: None,
             ignored: None,
         }
     }
@@ -590,6 +612,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             self.too_many = over.len() == self.bounds.batch;
         }
         over.iter().for_each(|(_, token)| self.drop(token));
+        self.lock.broken.take_if(|broken| broken.until < self.now);
         match op {
             Op::Acquire(Request { margin: Some(margin), .. }) => self.read_setnx(Some(*margin)),
             Op::Renew(Renewal { beside_setnx: true, .. }) => self.read_setnx(None),
@@ -1014,6 +1037,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         let Renewal { token, ttl, prolongs, beside_setnx } = *renewal;
         let Some(mine) = self.holds(token) else {
             self.lock.owner.take_if(|(owner, _)| owner == token);
+            self.find_breaker(token);
             return Verdict::NotYours;
         };
         let left = mine.end.map(|end| end.saturating_sub(self.now));
@@ -1033,8 +1057,16 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         Verdict::Kept { asked_by: self.lock.asked.get(&token.id()).cloned(), put_back }
     }
 
-    fn release(&mut self, token: &T, record: Option<&Record<T>>) -> Verdict<T> {
-        let is_mine = self.holds(token).is_some();
+    fn release(&mut self, token: &T, by: Option<&T>, record: Option<&Record<T>>) -> Verdict<T> {
+        let mine = self.holds(token).copied();
+        let is_mine = mine.is_some();
+        if let (Some(Holder { end, .. }), Some(by)) = (mine, by) {
+            let until = end.unwrap_or(u64::MAX).min(self.now + NOTED_FOR);
+            self.lock.broken = Some(Broken { of: token.id(), by: by.clone(), until });
+        }
+        if !is_mine {
+            self.find_breaker(token);
+        }
         self.dequeue(token);
         if token.supersedes() {
             self.lock.superseding.forget(token);
@@ -1052,6 +1084,11 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         }
         let next = self.lock.holders.keys().next().filter(|_| self.lock.generation.is_none());
         if is_mine { Verdict::Released(next.cloned()) } else { Verdict::NotYours }
+    }
+
+    /// Tells the caller who has broken its claim, once.
+    fn find_breaker(&mut self, token: &T) {
+        self.broken_by = self.lock.broken.take_if(|broken| broken.of == token.id()).map(|broken| broken.by);
     }
 
     fn record(&mut self, token: &T, record: &Record<T>) -> Verdict<T> {

@@ -36,20 +36,25 @@ pub fn who_and_why(told: &Told) -> String {
     owner(&told.owner) + &reason
 }
 
-/// Returns how a run ended: `done`, `failed with 3`, `died of TERM`.
+/// Returns how a run ended: `done`, `failed (3)`, `died of TERM`.
 pub fn run_end(end: &RunEnd) -> String {
     match (end.outcome, end.status, end.signal) {
         (RunOutcome::Done, ..) => "done".to_owned(),
-        (RunOutcome::Failed, Some(status), _) => format!("failed with {status}"),
+        (RunOutcome::Failed, Some(status), _) => format!("failed ({status})"),
         (RunOutcome::Failed, None, _) => "failed".to_owned(),
-        (RunOutcome::Signal, _, Some(signal)) => match Signal::try_from(signal) {
-            Ok(signal) => format!("died of {}", signal.as_str().trim_start_matches("SIG")),
-            Err(_) => format!("died of signal {signal}"),
-        },
+        (RunOutcome::Signal, _, Some(number)) => format!("died of {}", signal(number)),
         (RunOutcome::Signal, _, None) => "died of a signal".to_owned(),
         (RunOutcome::Lost, ..) => "lost the lock".to_owned(),
         (RunOutcome::TimeLimit, ..) => "time limit".to_owned(),
-        (RunOutcome::Vanished, ..) => "never ended".to_owned(),
+        (RunOutcome::Vanished, ..) => "vanished".to_owned(),
+    }
+}
+
+/// Returns a signal's name: `TERM`.
+pub fn signal(number: i32) -> String {
+    match Signal::try_from(number) {
+        Ok(signal) => signal.as_str().trim_start_matches("SIG").to_owned(),
+        Err(_) => format!("signal {number}"),
     }
 }
 
@@ -158,16 +163,23 @@ pub fn describe(state: &LockState) -> String {
 
 /// Returns who holds it now, after a claim turned out to be another's, or to have ended.
 pub fn now_whose(state: &LockState) -> String {
-    match state.kind {
-        StateKind::Free => "it had expired or was deleted".to_owned(),
-        _ => format!("it is now {}", held_by(state)),
+    whose(state, "")
+}
+
+/// The same; `but` follows whose it is.
+fn whose(state: &LockState, but: &str) -> String {
+    let broken = state.broken_by.as_ref().map(|by| format!("broken by {}", who_and_why(by)));
+    match (state.kind == StateKind::Free, broken) {
+        (true, None) => "it had expired or was deleted".to_owned(),
+        (true, Some(broken)) => format!("it was {broken}"),
+        (false, None) => format!("it is now {}{but}", held_by(state)),
+        (false, Some(broken)) => format!("it is now {}{but}, after it was {broken}", held_by(state)),
     }
 }
 
 /// Returns who holds it now, after the caller's own claim turned out to be lost.
 pub fn lost_to(state: &LockState) -> String {
-    let now = now_whose(state);
-    if state.kind == StateKind::Shared { format!("{now}, without us") } else { now }
+    whose(state, if state.kind == StateKind::Shared { ", without us" } else { "" })
 }
 
 /// Formats how the lock was lost.

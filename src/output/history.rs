@@ -1,7 +1,7 @@
 //! Recorded runs for people: a table of them, and one in a line.
 
 use std::io::IsTerminal;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anstyle::{AnsiColor, Style};
 
@@ -41,16 +41,21 @@ impl Clock {
     }
 }
 
+/// A terminal of so many columns has room for bars and marks.
+pub const WIDE: usize = 96;
+
 /// Returns a table of runs for a terminal of this width, or for a file; nothing if there are none.
 pub fn table(histories: &[History], columns: Option<usize>) -> String {
     let clock = if columns.is_some() { Clock::Local } else { Clock::Universal };
+    let is_wide = columns.is_some_and(|columns| columns >= WIDE);
     // In a file, how long ago something was is soon wrong.
     let ended = if columns.is_some() { HEADING[1] } else { "" };
     let mut heading = HEADING.map(|word| Cell::styled(word, FAINT));
     heading[1].text = ended.to_owned();
     let lines = histories.iter().flat_map(|history| {
-        let under_way = history.recorded.under_way.iter().map(move |run| line_under_way(history, run, clock));
-        under_way.chain(history.recorded.over.iter().map(move |run| line(history, run, clock)))
+        let under_way = history.recorded.under_way.iter().map(move |run| line_under_way(history, run, clock, is_wide));
+        let longest = is_wide.then(|| longest(&history.recorded.over));
+        under_way.chain(history.recorded.over.iter().map(move |run| line(history, run, clock, longest)))
     });
     let lines: Vec<[Cell; COLUMNS]> = lines.collect();
     if lines.is_empty() {
@@ -73,7 +78,11 @@ fn or_dash(text: Option<String>) -> Cell {
     text.map_or_else(|| Cell::styled("-", FAINT), Cell::from)
 }
 
-fn line(history: &History, run: &Run, clock: Clock) -> [Cell; COLUMNS] {
+/// With `longest`, how long the longest run took, the line has a mark.
+fn line(history: &History, run: &Run, clock: Clock, longest: Option<Duration>) -> [Cell; COLUMNS] {
+    let marks: Vec<_> = longest.map(|longest| mark(run, longest)).into_iter().collect();
+    let held = or_dash(run.held().map(span));
+    let gap = if marks.is_empty() { "" } else { " " };
     let ago = run.ended.map(|ended| format!("{} ago", coarse(history.recorded.age(ended))));
     [
         history.lock.name.to_string().into(),
@@ -81,21 +90,22 @@ fn line(history: &History, run: &Run, clock: Clock) -> [Cell; COLUMNS] {
         clock.show(run.granted).into(),
         words::process(&run.by.owner).into(),
         span(run.waited).into(),
-        or_dash(run.held().map(span)),
+        Cell { marks, text: format!("{gap}{}", held.text), ..held },
         Cell::styled(words::run_end(&run.end), style(run.end.outcome)),
         or_dash(run.fence.map(|fence| fence.0.to_string())),
         run.by.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
     ]
 }
 
-fn line_under_way(history: &History, run: &RunUnderWay, clock: Clock) -> [Cell; COLUMNS] {
+fn line_under_way(history: &History, run: &RunUnderWay, clock: Clock, has_marks: bool) -> [Cell; COLUMNS] {
     [
         history.lock.name.to_string().into(),
         if clock == Clock::Local { or_dash(None) } else { Cell::default() },
         clock.show(run.granted).into(),
         words::process(&run.by.owner).into(),
         span(run.waited).into(),
-        span(history.recorded.age(run.granted)).into(),
+        // Below the marks of the runs that have ended.
+        format!("{}{}", if has_marks { "  " } else { "" }, span(history.recorded.age(run.granted))).into(),
         "running".into(),
         or_dash(run.fence.map(|fence| fence.0.to_string())),
         run.by.reason.as_ref().map(ToString::to_string).unwrap_or_default().into(),
@@ -112,17 +122,23 @@ const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 /// and red differ for those too who see no difference between green and red.
 pub fn strip(recorded: &Recorded, most: usize) -> Vec<(char, Style)> {
     let runs = &recorded.over[..recorded.over.len().min(most)];
-    let longest = runs.iter().filter_map(Run::held).max().unwrap_or_default().as_secs_f64();
-    let mark = |run: &Run| {
-        let part = run.held().map_or(0.0, |held| held.as_secs_f64() / longest.max(f64::MIN_POSITIVE));
-        let step = HEIGHTS.iter().zip(1_u8..).find(|(_, step)| part * 8.0 <= f64::from(*step));
-        let style = match run.end.outcome {
-            RunOutcome::Done => AnsiColor::Cyan.on_default(),
-            outcome => style(outcome),
-        };
-        (step.map_or('█', |(height, _)| *height), style)
+    let longest = longest(runs);
+    runs.iter().rev().map(|run| mark(run, longest)).collect()
+}
+
+fn longest(runs: &[Run]) -> Duration {
+    runs.iter().filter_map(Run::held).max().unwrap_or_default()
+}
+
+/// Returns the mark of a run beside one that took longest.
+fn mark(run: &Run, longest: Duration) -> (char, Style) {
+    let part = run.held().map_or(0.0, |held| held.as_secs_f64() / longest.as_secs_f64().max(f64::MIN_POSITIVE));
+    let step = HEIGHTS.iter().zip(1_u8..).find(|(_, step)| part * 8.0 <= f64::from(*step));
+    let style = match run.end.outcome {
+        RunOutcome::Done => AnsiColor::Cyan.on_default(),
+        outcome => style(outcome),
     };
-    runs.iter().rev().map(mark).collect()
+    (step.map_or('█', |(height, _)| *height), style)
 }
 
 /// Returns how and when the last run ended, in a few words: `done 3h ago`; where there is room, behind a strip of the last

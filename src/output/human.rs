@@ -129,7 +129,7 @@ fn refusal(busy: &Busy) -> String {
         Refusal::Held | Refusal::Undecided(_) => {}
         Refusal::Nested if state.kind == StateKind::Shared => {
             return format!(
-                "\"{name}\" is already held by this script, which would wait for itself: give that share back first"
+                "\"{name}\" is already held by this script, which would wait for itself: release that share first"
             );
         }
         Refusal::Nested => return format!("\"{name}\" is already held by this script: it would wait for itself"),
@@ -186,8 +186,13 @@ fn rebuff(not_yours: &NotYours) -> String {
         (Wanted::Ask, _) => {
             return format!("nobody to ask for \"{name}\": the holder has changed, {}", words::now_whose(state));
         }
-        (Wanted::Release, StateKind::Free) => {
-            return format!("\"{name}\" is not held: it was released before, has expired, or was deleted");
+        (Wanted::Release, StateKind::Free) if state.broken_by.is_none() => {
+            let clock = Clock::of(&std::io::stderr());
+            let why = match not_yours.ended {
+                Some(ended) => format!("its run has ended, at {}", clock.show(ended)),
+                None => "it was released before, has expired, or was deleted".to_owned(),
+            };
+            return format!("\"{name}\" is not held: {why}");
         }
         (Wanted::Hold, _) => {
             return format!("\"{name}\" was lost while another lock was waited for: {}", words::lost_to(state));
@@ -202,8 +207,12 @@ fn unstartable(not_run: &NotRun) -> String {
     let command = clean(&not_run.command.to_string_lossy());
     let why = if not_run.missing { "not found".to_owned() } else { text::plain(&not_run.error) };
     let lock = &not_run.lock.name;
-    let then = if not_run.given_back { "was given back" } else { "ends by itself" };
-    format!("cannot run \"{command}\": {why}; \"{lock}\" {then}")
+    let then = if not_run.given_back { "was released" } else { "ends by itself" };
+    let hint = match not_run.missing && not_run.before_dashes {
+        true => "; the command begins with the word after the name; a further name takes --also NAME",
+        false => "",
+    };
+    format!("cannot run \"{command}\": {why}; \"{lock}\" {then}{hint}")
 }
 
 fn aftermath(ran: &Ran) {
@@ -214,7 +223,7 @@ fn aftermath(ran: &Ran) {
     if let Some(unreleased) = &ran.unreleased {
         let ends_in = span(unreleased.ends_in);
         let (lock, is) = match unreleased.error.kind {
-            ErrorKind::Unanswered => ("may have been given back, and otherwise ends", "may not be"),
+            ErrorKind::Unanswered => ("may have been released, and otherwise ends", "may not be"),
             _ => ("ends", "is not"),
         };
         let record =

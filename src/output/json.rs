@@ -285,6 +285,8 @@ pub struct End {
 pub struct Loss<'a> {
     pub how: &'static str,
     pub message: String,
+    /// Who broke the lock.
+    pub by: Option<Claimant<'a>>,
     /// Of several locks, the one that was lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
@@ -632,12 +634,14 @@ pub fn command_end(ending: &Ending) -> End {
 }
 
 pub fn loss(lost: &Lost) -> Loss<'_> {
+    let by = if let Lost::Taken(state) = lost { state.broken_by.as_deref() } else { None };
     let how = match lost {
+        _ if by.is_some() => "broken",
         Lost::Taken(state) if state.kind == StateKind::Free => "expired",
         Lost::Taken(_) => "taken",
         Lost::Unconfirmed(_) => "unconfirmed",
     };
-    Loss { how, message: lost.to_string(), name: lost.name().map(LockName::as_str) }
+    Loss { how, message: lost.to_string(), by: by.map(claimant), name: lost.name().map(LockName::as_str) }
 }
 
 fn reason(error: &Error) -> Reason<'_> {

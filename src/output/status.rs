@@ -44,9 +44,6 @@ const YIELDS: [Yield; 18] = [
     (NAME, 6),
 ];
 
-/// A terminal of so many columns has room for bars and strips.
-const WIDE: usize = 96;
-
 type Line = [Cell; COLUMNS];
 
 /// A table of locks. With `queues`, each lock is followed by its holders, if it is shared, and its waiters.
@@ -73,7 +70,7 @@ impl Table {
         let clock = if columns.is_some() { Clock::Local } else { Clock::Universal };
         let has_runs = |row: &&Row| row.status.recorded.as_ref().is_some_and(|recorded| !recorded.over.is_empty());
         let have_runs = rows.iter().any(has_runs);
-        let is_wide = columns.is_some_and(|columns| columns >= WIDE);
+        let is_wide = columns.is_some_and(|columns| columns >= history::WIDE);
         if !have_runs {
             heading[LAST].text.clear();
         }

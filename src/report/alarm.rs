@@ -210,7 +210,7 @@ mod tests {
             (
                 of(vec![run(3, failed)], begun(1)),
                 Verdict::Critical,
-                "has never succeeded: the last run failed with 3 3h ago",
+                "has never succeeded: the last run failed (3) 3h ago",
             ),
             (of(vec![], begun(2)), Verdict::Unknown, "has not ended its first run yet"),
             (of(vec![], begun(30)), Verdict::Critical, "has not succeeded: its first run began 30h ago"),

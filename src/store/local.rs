@@ -43,7 +43,7 @@ use super::{
 use crate::clock::{Boot, Moment, wall};
 use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, LockName, LockState, Recorded, Token, Ttl};
+use crate::lock::{Asker, Claim, LockName, LockState, Recorded, Token, Ttl};
 use crate::wait::{Limit, Woken};
 use crate::{log, text};
 use claim_file::HolderFile;
@@ -308,7 +308,7 @@ impl Local {
         let file = self.open.as_ref().map(|(_, file)| file.sync_data());
         let directory = self.opened.as_ref().map(|opened| opened.directory.sync());
         let Some(error) = file.into_iter().chain(directory).find_map(Result::err) else { return Ok(()) };
-        let cause = format!("it cannot be written to the disk ({}), so it was given back", text::plain(&error));
+        let cause = format!("it cannot be written to the disk ({}), so it was released", text::plain(&error));
         let fault = LocalError::new(ErrorKind::Untrusted, cause, "see what the kernel says of the disk (dmesg)");
         // If that fails, the caller that gives up the wait tries once more.
         let _ = self.release(claim, limit);
@@ -342,9 +342,10 @@ impl Local {
         self.give_up(&key, claim, limit).map_err(|fault| self.error("release", Some(&claim.name), fault))
     }
 
-    fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
+    fn break_lock(&mut self, name: &LockName, breaker: &Asker, limit: Limit<'_>) -> Result<Released, Error> {
         let key = self.options.prefix.key(name);
-        let taken = self.transaction((&key, false), None, limit, |transaction, _| transaction.break_lock(id));
+        let taken =
+            self.transaction((&key, false), None, limit, |transaction, _| transaction.break_lock(name, breaker));
         let taken = taken.map_err(|fault| self.error("break", Some(name), fault))?;
         Ok(taken.unwrap_or_else(|| Released::NotYours(LockState::free(None))))
     }
@@ -390,7 +391,7 @@ impl Store for Local {
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Leave(..) => Reply::Left(()),
             Op::Listen(_) => Reply::Listening(self.listen()),
-            Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
+            Op::Break(name, breaker) => Reply::Released(self.break_lock(name, breaker, limit)?),
             Op::Ask(name, asker, asking) => Reply::Asked(self.ask(name, asker, asking, limit)?),
             Op::Look(name, _) => Reply::Seen(Box::new(self.look_at(name, limit)?)),
             Op::History(name) => Reply::History(self.history(name, limit)?),

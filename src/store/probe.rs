@@ -139,18 +139,18 @@ fn go_through(
     };
     let heard = second.watch().hears;
     let Released::Done = first.release(ours, limit())? else {
-        return Err(wrong("it was lost before it was given back"));
+        return Err(wrong("it was lost before it was released"));
     };
     let given_back = Moment::now();
     let turn = limit();
     while let Acquired::Held(..) = second.acquire(others, ttl, AcquireMode::Queue, limit())? {
         if turn.until.passed() || second.pause(turn) != Woken::Ready {
-            return Err(wrong("it was given back, and did not come to the one who waited for it"));
+            return Err(wrong("it was released, and did not come to the one who waited for it"));
         }
     }
     let handed_over = given_back.elapsed();
     let Released::Done = second.release(others, limit())? else {
-        return Err(wrong("it was lost before it was given back"));
+        return Err(wrong("it was lost before it was released"));
     };
     Ok(Trial { fence: lease.fence, queued: place.position > 0, heard, handed_over })
 }

@@ -26,12 +26,12 @@ use super::{
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, StateKind, Token, Ttl};
+use crate::lock::{Asker, Claim, Fence, Lease, LockName, LockState, StateKind, Token, Ttl};
 use crate::wait::{Limit, Woken};
 use contention::Contention;
 use fanout::{Fanout, Stragglers};
 use node::{Answer, Request, Whose};
-use tally::{Votes, is_granted, is_not_yours, is_raised, verdict};
+use tally::{Votes, broken_by, is_granted, is_not_yours, is_raised, verdict};
 
 pub struct Quorum {
     endpoints: Vec<Endpoint>,
@@ -240,7 +240,7 @@ impl Quorum {
             // Nodes that have not answered yet may tell who the holder is.
             let is_clear = |votes: &Votes| verdict(votes).kind != StateKind::Unknown;
             self.go_on(&mut votes, &renew, |_| false, (limit, Stragglers::LeftBehind), is_clear)?;
-            return Ok(Renewed::NotYours(verdict(&votes)));
+            return Ok(Renewed::NotYours(LockState { broken_by: broken_by(&votes), ..verdict(&votes) }));
         }
         Err(self.too_few("renew", Some(&claim.name), &votes))
     }
@@ -358,7 +358,7 @@ impl Quorum {
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
         let votes = self.give_back(claim, limit)?;
         if votes.rules_out_the_rest(is_not_yours) {
-            return Ok(Released::NotYours(verdict(&votes)));
+            return Ok(Released::NotYours(LockState { broken_by: broken_by(&votes), ..verdict(&votes) }));
         }
         if votes.answered() >= votes.quorum() {
             return Ok(Released::Done);
@@ -366,10 +366,10 @@ impl Quorum {
         Err(self.too_few("release", Some(&claim.name), &votes))
     }
 
-    fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
+    fn break_lock(&mut self, name: &LockName, breaker: &Asker, limit: Limit<'_>) -> Result<Released, Error> {
         let theirs = |votes: &Votes| {
             votes.each().flatten().find_map(|answer| match answer {
-                Answer::Seen(LockState { holder: Some(holder), .. }, token) if holder.id == *id => token.clone(),
+                Answer::Seen(LockState { holder: Some(holder), .. }, token) if holder.id == breaker.of => token.clone(),
                 _ => None,
             })
         };
@@ -383,7 +383,7 @@ impl Quorum {
             };
         };
         // Each server compares the whole value again before it deletes the key.
-        let release = Request::Release(Claim::of(name.clone(), token), Whose::Anybodys);
+        let release = Request::Release(Claim::broken(name.clone(), token, &breaker.by), Whose::Anybodys);
         let votes = self.ask(&release, limit, Stragglers::Awaited, |_| false)?;
         if votes.answered() < votes.quorum() {
             return Err(self.too_few("break", Some(name), &votes));
@@ -467,7 +467,7 @@ impl Store for Quorum {
                 self.listen(claim, limit);
                 Reply::Listening(false)
             }
-            Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
+            Op::Break(name, breaker) => Reply::Released(self.break_lock(name, breaker, limit)?),
             Op::Ask(name, ..) => return Err(no_place("ask for", name)),
             Op::Look(name, what) => Reply::Seen(Box::new(self.look_at(name, what, limit)?)),
             Op::History(name) => return Err(no_place("read the history of", name)),

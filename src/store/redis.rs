@@ -43,7 +43,7 @@ use super::{
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HolderId, LockName, LockState, StateKind, Token, Ttl, Upkeep};
+use crate::lock::{Asker, Claim, LockName, LockState, StateKind, Token, Ttl, Upkeep};
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
@@ -382,15 +382,16 @@ impl Server {
         released
     }
 
-    pub fn break_lock(&mut self, name: &LockName, id: &HolderId, limit: Limit<'_>) -> Result<Released, Error> {
+    pub fn break_lock(&mut self, name: &LockName, breaker: &Asker, limit: Limit<'_>) -> Result<Released, Error> {
         let operation = Operation::to("break", name);
-        let (LockStatus { state, .. }, tokens) = self.look(&operation, &Request::inspect(Some(id), 0), limit)?;
-        let Some(token) = tokens.into_iter().find(|token| token.id().as_ref() == Some(id)) else {
+        let (LockStatus { state, .. }, tokens) =
+            self.look(&operation, &Request::inspect(Some(&breaker.of), 0), limit)?;
+        let Some(token) = tokens.into_iter().find(|token| token.id().as_ref() == Some(&breaker.of)) else {
             return Ok(Released::NotYours(state));
         };
         // The release compares the whole value again, so the holder that was seen is the one that loses the lock.
         let limit = self.for_another_reply(limit);
-        self.release_as(&operation, &Claim::of(name.clone(), token), limit)
+        self.release_as(&operation, &Claim::broken(name.clone(), token, &breaker.by), limit)
     }
 
     fn look_at(&mut self, name: &LockName, what: Look<'_>, limit: Limit<'_>) -> Result<LockStatus, Error> {
@@ -418,7 +419,7 @@ impl Store for Server {
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Leave(..) => Reply::Left(()),
             Op::Listen(claim) => Reply::Listening(self.listen_for(claim, limit)),
-            Op::Break(name, id) => Reply::Released(self.break_lock(name, id, limit)?),
+            Op::Break(name, breaker) => Reply::Released(self.break_lock(name, breaker, limit)?),
             Op::Ask(name, asker, Asking::ToGiveUp) => Reply::Asked(self.ask_to_give_up(name, asker, limit)?),
             Op::Ask(name, asker, Asking::NoMore) => Reply::Asked(self.ask_no_more(name, asker, limit)?),
             Op::Look(name, what) => Reply::Seen(Box::new(self.look_at(name, what, limit)?)),

@@ -2,6 +2,7 @@
 //! request at a time. Must not know who reads its messages.
 
 use std::io;
+use std::time::Duration;
 
 use super::model::Action;
 use crate::asking::{self, Outcome};
@@ -43,6 +44,22 @@ pub fn begin(store: Box<dyn Store>, subject: Subject) -> io::Result<(Mailbox<Upd
     Ok((updates, task))
 }
 
+/// Asks a holder, or breaks its lock.
+fn act(store: &mut dyn Store, action: Action, lock: Named, asker: Result<Asker, Error>, timeout: Duration) -> Update {
+    if action == Action::Ask {
+        let asked = asker.and_then(|asker| asking::ask(store, &lock.name, &asker, timeout));
+        return Update::Asked(lock, asked);
+    }
+    let taken = asker.and_then(|breaker| {
+        let take = |limit: Limit<'_>| store.break_lock(&lock.name, &breaker, limit);
+        Ok(match retry::release(timeout, Moment::NEVER, None, take)? {
+            ReleaseAnswer::Done | ReleaseAnswer::InDoubt => Released::Done,
+            ReleaseAnswer::NotYours(state) => Released::NotYours(*state),
+        })
+    });
+    Update::Broken(lock, taken)
+}
+
 fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, updates: &MailSender<Update>) {
     while let Ok(arrival) = tasks.next(Limit::NONE) {
         let Arrived::Message(task) = arrival else { continue };
@@ -51,20 +68,11 @@ fn poll(mut store: Box<dyn Store>, subject: &Subject, mut tasks: Mailbox<Task>, 
                 Ok(seen) => Update::Seen(seen),
                 Err(error) => Update::Error(error),
             },
-            Task::Do(Action::Ask, lock, id) => {
+            Task::Do(action, lock, id) => {
                 let by = Token::mint(&Owner::this_process(), None, wall());
-                let by = by.map_err(|error| Error::internal("cannot ask", &error));
-                let asked =
-                    by.and_then(|by| asking::ask(store.as_mut(), &lock.name, &Asker { of: id, by }, subject.timeout));
-                Update::Asked(lock, asked)
-            }
-            Task::Do(Action::Break, lock, id) => {
-                let take = |limit: Limit<'_>| store.break_lock(&lock.name, &id, limit);
-                let taken = retry::release(subject.timeout, Moment::NEVER, None, take).map(|taken| match taken {
-                    ReleaseAnswer::Done | ReleaseAnswer::InDoubt => Released::Done,
-                    ReleaseAnswer::NotYours(state) => Released::NotYours(*state),
-                });
-                Update::Broken(lock, taken)
+                let asker = by.map(|by| Asker { of: id, by });
+                let asker = asker.map_err(|error| Error::internal("cannot say who wants the lock", &error));
+                act(store.as_mut(), action, lock, asker, subject.timeout)
             }
         });
     }

@@ -100,7 +100,7 @@ pub fn every_way_to_end_has_its_outcome(authority: &impl Authority) {
     ];
     assert_eq!(told, expected);
     let table = authority.nxlock(["status", "--history", "job"]).run().exits(0).text();
-    for told in ["NAME ", "done", "failed with 127", "time limit", "died of KILL", "failed with 3"] {
+    for told in ["NAME ", "done", "failed (127)", "time limit", "died of KILL", "failed (3)"] {
         assert!(table.contains(told), "{told}:\n{table}");
     }
     assert_eq!(table.lines().count(), 6, "{table}");
@@ -152,7 +152,7 @@ pub fn a_run_that_is_killed_with_its_guard_never_ended(authority: &impl Authorit
     let runs = history(authority);
     assert_eq!(runs[1], seen[0], "{runs:?}");
     assert_eq!((&runs[0]["outcome"], runs.len()), (&"done".into(), 2), "{runs:?}");
-    assert!(authority.nxlock(["status", "--history", "job"]).run().exits(0).text().contains("never ended"));
+    assert!(authority.nxlock(["status", "--history", "job"]).run().exits(0).text().contains("vanished"));
 }
 
 pub fn the_guard_records_the_end_if_only_nxlock_is_killed(authority: &impl Authority) {
@@ -300,7 +300,7 @@ pub fn a_run_under_way_is_the_first_line_of_a_history(authority: &impl Authority
     let table = authority.nxlock(["status", "--history", "job"]).run().exits(0).text();
     let outcomes: Vec<bool> = table.lines().map(|line| line.contains("running")).collect();
     assert_eq!(outcomes, [false, true, false], "{table}");
-    assert!(table.contains("failed with 3"), "{table}");
+    assert!(table.contains("failed (3)"), "{table}");
     holder.leaves();
     assert!(!authority.nxlock(["status", "--history", "job"]).run().exits(0).text().contains("running"));
 }
@@ -317,7 +317,7 @@ pub fn what_is_wrong_has_a_status_and_a_line_of_its_own(authority: &impl Authori
     says(&["--max-age", "1h"], 3, "UNKNOWN: no run of any lock is recorded");
     says(&["job", "--max-held", "1h", "--max-waiting", "0"], 0, "OK: job is free; job has no waiters |");
     run(authority, &["--record"], "exit 3").exits(3);
-    says(&age, 2, "CRITICAL: job has never succeeded: the last run failed with 3 ");
+    says(&age, 2, "CRITICAL: job has never succeeded: the last run failed (3) ");
     run(authority, &["--record"], "exit 0").exits(0);
     says(&age, 0, "OK: job succeeded ");
     says(&["--max-age", "1h"], 0, "OK: job succeeded ");

@@ -113,16 +113,16 @@ pub fn a_lock_whose_token_cannot_be_printed_is_given_back(authority: &impl Autho
     for options in [&[][..], &["--json"], &["--export"]] {
         let call = || authority.nxlock(["acquire", "job", "--ttl", "1m"].iter().chain(options).copied());
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        call().stdout_to(full).run().exits(70).says("given back");
+        call().stdout_to(full).run().exits(70).says("released");
         assert!(is_free(authority), "{options:?}: /dev/full");
 
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        call().stdout_to(writer).run().exits(70).says("given back");
+        call().stdout_to(writer).run().exits(70).says("released");
         assert!(is_free(authority), "{options:?}: a closed pipe");
 
         let read_only = std::fs::File::open("/dev/null").unwrap();
-        call().stdout_to(read_only).run().exits(70).says("given back").prints("");
+        call().stdout_to(read_only).run().exits(70).says("released").prints("");
         assert!(is_free(authority), "{options:?}: open for reading only");
     }
     authority.sh("exec nxlock acquire job --ttl 1m >&-", &[]).run().exits(70);

@@ -387,9 +387,9 @@ pub fn within_a_share_a_further_one_is_granted_at_once_or_not_at_all(authority: 
     within(&["--slots", "2"], slot).exits(0).prints("1\n");
     // Two slots, and both are taken by this script itself.
     let full = "nxlock run job --slots 2 -c 'nxlock run job --slots 2 -- echo ran'";
-    within(&["--slots", "2"], full).exits(75).prints("").says(WAITS_FOR_ITSELF).says("give that share back first");
+    within(&["--slots", "2"], full).exits(75).prints("").says(WAITS_FOR_ITSELF).says("release that share first");
     for alone in ["nxlock run job -- echo ran", "nxlock acquire job --ttl 1m -w 1h"] {
-        within(shared, alone).exits(75).prints("").says(WAITS_FOR_ITSELF).says("give that share back first");
+        within(shared, alone).exits(75).prints("").says(WAITS_FOR_ITSELF).says("release that share first");
     }
     within(shared, "nxlock run job -E 9 -- echo ran").exits(9).prints("").says(WAITS_FOR_ITSELF);
     within(&[], "nxlock run job --shared -- echo ran").exits(75).prints("").says(WAITS_FOR_ITSELF);

@@ -86,16 +86,16 @@ fn a_token_that_cannot_be_printed_is_given_back_by_the_keeper() {
     let asks = || redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid(), "--ttl", "1h"]);
     let full = File::options().write(true).open("/dev/full").unwrap();
     let asked = asks().stdout_to(full).start();
-    asked.finish().exits(70).says("cannot write the token").says("the lock was given back");
+    asked.finish().exits(70).says("cannot write the token").says("the lock was released");
     assert!(is_free(&redis));
     let asked = asks().stdout_to(File::open("/dev/null").unwrap()).start();
-    asked.finish().exits(70).says("cannot write the token").says("the lock was given back");
+    asked.finish().exits(70).says("cannot write the token").says("the lock was released");
     assert!(is_free(&redis));
     redis
         .sh(&format!("nxlock acquire job --while-pid {} --ttl 1h >&-", bystander.pid()), &[])
         .run()
         .exits(70)
-        .says("given back");
+        .says("released");
     assert!(is_free(&redis));
 }
 

@@ -755,7 +755,7 @@ impl Scene {
         }
         match record {
             Some(record) if !is_release => self.executes(&Op::Record { token: &token, record }, "record", &fields),
-            record => self.executes(&Op::Release { token: &token, record }, "release", &fields),
+            record => self.executes(&Op::Release { token: &token, by: None, record }, "release", &fields),
         }?;
         // Some come again, after a lost reply.
         if !self.dice.one_in(5) {

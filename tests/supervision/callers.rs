@@ -40,7 +40,7 @@ fn a_stream_that_is_closed_does_no_harm_where_there_is_no_dev_null() {
 fn who_may_start_no_process_is_told_and_holds_nothing() {
     let redis = Redis::start();
     let script = "ulimit -u 0; exec nxlock run job -- true";
-    few_processes(&redis, 0, script).run().exits(126).says("cannot run \"true\"").says("given back");
+    few_processes(&redis, 0, script).run().exits(126).says("cannot run \"true\"").says("released");
     assert!(!redis.exists("lock:job"));
 }
 

@@ -1,8 +1,11 @@
 //! The live view, at a terminal.
 
+use nix::sys::signal::Signal;
+
 use super::{says, selects, shows, watch};
+use crate::readme;
 use crate::support::turns::{Turn, acquire, holder_id, is_free, lock_status, release};
-use crate::support::{Redis, eventually};
+use crate::support::{Redis, Running, eventually};
 
 #[test]
 fn one_lock_is_chosen_and_seen_with_its_queue_as_it_changes() {
@@ -58,7 +61,7 @@ fn a_name_alone_is_seen_at_once_with_its_queue() {
 #[test]
 fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
     let redis = Redis::start();
-    let holder = Turn::had(&redis, &["-t", "10m", "--on-lost", "continue"]);
+    let mut holder = Turn::had(&redis, &["-t", "10m", "--on-lost", "continue"]);
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "job ");
     for no in ["n", "\r", "\x1b"] {
@@ -83,6 +86,7 @@ fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
     says(&mut terminal, "no locks");
     terminal.types("q");
     terminal.shows("as before, 0.");
+    holder.running.says("it was broken by ");
     drop(holder);
 }
 
@@ -132,7 +136,8 @@ fn of_several_holders_the_question_names_one_and_turns_to_the_next() {
     assert_eq!(left.iter().map(|holder| holder["pid"].clone()).collect::<Vec<_>>(), [pair[0].pid()]);
     terminal.types("q");
     terminal.shows("as before, 0.");
-    let [first, second] = pair;
+    let [first, mut second] = pair;
+    second.running.says(", after it was broken by ");
     first.leaves();
     drop(second);
 }
@@ -310,4 +315,38 @@ fn a_server_that_hangs_holds_up_no_key() {
     terminal.shows("as before, 0.");
     redis.resume();
     release(&redis, &token);
+}
+
+/// Starts a run of a lock that lasts until it is dropped.
+fn runs(redis: &Redis, words: &[&str]) -> Running {
+    redis.nxlock([&["run"], words, &["--", "sleep", "600"]].concat()).start()
+}
+
+#[test]
+fn the_picture_in_the_readme_is_what_it_shows() {
+    let [shown] = readme::under("nxlock", "text");
+    let redis = Redis::start();
+    for status in [0, 0, 3, 0, 0, 0] {
+        redis.nxlock(["run", "nightly", "--record", "-c", &format!("exit {status}")]).run().exits(status);
+    }
+    let state = |name: &str| redis.nxlock(["--json", "status", name]).run().json()[0].clone();
+    let deploys = runs(&redis, &["deploy", "--reason", "release 4.2"]);
+    eventually("it deploys", || state("deploy")["holder"]["pid"] == deploys.pid());
+    let waits = [0, 1].map(|_| runs(&redis, &["deploy"]));
+    let trains = [0, 1, 2].map(|_| runs(&redis, &["gpu", "--slots", "4"]));
+    eventually("they wait, and train", || state("deploy")["queue"][1].is_object() && state("gpu")["taken"] == 3);
+    let mut terminal = watch(&redis, "");
+    selects(&mut terminal, "deploy ");
+    terminal.resize(110, 7);
+    let said =
+        |lines: &[String]| lines.iter().filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect();
+    let lines = shows(&mut terminal, |lines| lines.len() == 7 && lines.iter().any(|line| line.contains('▰')));
+    let lines: String = said(&lines);
+    readme::reads_alike(&shown.replace("\n\n", "\n"), &lines);
+    terminal.types("q");
+    terminal.shows("as before, 0.");
+    for running in trains.into_iter().chain(waits).chain([deploys]) {
+        running.signal(Signal::SIGTERM);
+        running.finish();
+    }
 }

@@ -58,7 +58,7 @@ fn locks(local: &mut Local, directory: &OpenDirectory) -> Finding {
     });
     match trial {
         Ok(trial) => {
-            let found = format!("taken, renewed, handed over in {} and given back", finely(trial.handed_over));
+            let found = format!("taken, renewed, handed over in {} and released", finely(trial.handed_over));
             Finding::fine("locks", found)
         }
         Err(error) => Finding::of_error("locks", &error),

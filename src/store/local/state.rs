@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 use super::fault::Flaw;
 use super::format::{Entry, or_dash, write_fields};
 use super::pid_view::Process;
-use crate::lock::machine::{Begun, Claimant, Holder, Lock, Run, Waiter};
+use crate::lock::machine::{Begun, Broken, Claimant, Holder, Lock, Run, Waiter};
 use crate::lock::{self, Fence, HolderId, RunEnd, Token};
 
 /// Characters that could be taken for the end of a field.
@@ -105,7 +105,7 @@ impl State {
             write_fields(&mut text, fields);
             text.push('\n');
         };
-        let Lock { holders, generation, queue, fence, asked, superseding, runs, .. } = &self.lock;
+        let Lock { holders, generation, queue, fence, asked, broken, superseding, runs, .. } = &self.lock;
         let key = utf8_percent_encode(&self.key, ESCAPED);
         let (generation, boot) = (or_dash(generation.as_ref()), or_dash(self.boot.as_ref()));
         line("lock", &[("key", &key), ("fence", fence), ("generation", &generation), ("boot", &boot)]);
@@ -144,6 +144,9 @@ impl State {
         }
         for (of, by) in asked.iter().filter_map(|(of, by)| Some((of.as_ref()?, by))) {
             line("asked", &[("of", of), ("by", &by.as_str())]);
+        }
+        if let Some((Broken { by, until, .. }, of)) = broken.as_ref().and_then(|it| Some((it, it.of.as_ref()?))) {
+            line("broken", &[("of", of), ("by", &by.as_str()), ("until_ms", until)]);
         }
         if self.has_runs() {
             line("runs", &[("since_us", &or_dash(runs.since.as_ref())), ("kept_until_us", &self.runs_until)]);
@@ -224,6 +227,10 @@ impl State {
             "noted" => _ = lock.superseding.noted.insert(entry.parsed("token")?, entry.parsed("by")?),
             "more" => lock.superseding.more = true,
             "asked" => _ = lock.asked.insert(Some(entry.parsed::<HolderId>("of")?), entry.parsed("by")?),
+            "broken" => {
+                let (of, by) = (Some(entry.parsed::<HolderId>("of")?), entry.parsed("by")?);
+                lock.broken = Some(Broken { of, by, until: entry.parsed("until_ms")? });
+            }
             "runs" => {
                 lock.runs.since = entry.optional("since_us")?;
                 self.runs_until = entry.parsed("kept_until_us")?;

@@ -23,7 +23,7 @@ use crate::error::ErrorKind;
 use crate::lock::machine::{
     self, Begun, Grant, Holder, Mode, Op, Record, Renewal, Reply, Request, Verdict, Waiting, World as _,
 };
-use crate::lock::{Asker, Claim, Fence, HolderId, Lease, Recording, Sharing, Slot, Token, Ttl};
+use crate::lock::{Asker, Claim, Fence, Lease, LockName, LockState, Recording, Sharing, Slot, Token, Ttl};
 use crate::store::{AcquireMode, Acquired, Asking, Kept, QueuePlace, Released, Renewed};
 use crate::{log, text};
 
@@ -175,7 +175,7 @@ impl<'a> Transaction<'a> {
             }
             Verdict::Superseded(by) => {
                 // It knows now.
-                self.step(&Op::Release { token, record: None })?;
+                self.step(&Op::Release { token, by: None, record: None })?;
                 self.save(Saver::Other)?;
                 own.waiting = None;
                 let by = by.told().ok_or_else(|| senseless("superseded by no token"))?;
@@ -237,8 +237,8 @@ impl<'a> Transaction<'a> {
         let token = &claim.token;
         let prolongs = !claim.may_shorten();
         let renewal = Renewal { token, ttl: ttl.millis(), prolongs, beside_setnx: false };
-        let verdict = self.step(&Op::Renew(renewal))?.verdict;
-        if let Verdict::Longer(left) = verdict {
+        let reply = self.step(&Op::Renew(renewal))?;
+        if let Verdict::Longer(left) = reply.verdict {
             return Ok(Renewed::Longer(Duration::from_millis(left)));
         }
         if unbound {
@@ -251,42 +251,50 @@ impl<'a> Transaction<'a> {
             }
         }
         self.save(Saver::Other)?;
-        match verdict {
+        match &reply.verdict {
             Verdict::Kept { asked_by, .. } => {
                 let hears = !unbound && claim.owner_pid.is_some() && claim.may_be_asked();
-                let asked_by = asked_by.filter(|_| hears).and_then(|by| by.told()).map(Box::new);
+                let asked_by = asked_by.as_ref().filter(|_| hears).and_then(Token::told).map(Box::new);
                 Ok(Renewed::Kept(Kept { asked_by, ..Kept::until(ttl.believed_until(asked)) }))
             }
-            _ => Ok(Renewed::NotYours(self.lock_state())),
+            _ => Ok(Renewed::NotYours(self.state_after_loss(&reply))),
         }
     }
 
     /// Ends a claim or a wait, and records the end of the claim's run.
     pub fn release(&mut self, claim: &Claim) -> Result<Released, LocalError> {
         let record = claim.recording.as_ref().map(record);
-        let verdict = self.step(&Op::Release { token: &claim.token, record })?.verdict;
+        let reply = self.step(&Op::Release { token: &claim.token, by: None, record })?;
         self.keep_runs(claim.recording.as_ref());
         self.save(Saver::Other)?;
-        Ok(self.released(&verdict))
+        Ok(self.released(&reply))
     }
 
-    /// Ends the claim of the holder that is known as `id`.
-    pub fn break_lock(&mut self, id: &HolderId) -> Result<Released, LocalError> {
-        let is_it =
-            |(token, holder): &(&Token, &Holder)| token.id().as_ref() == Some(id) && !self.world.is_over(token, holder);
+    /// Ends the claim of the holder that the breaker names.
+    pub fn break_lock(&mut self, name: &LockName, breaker: &Asker) -> Result<Released, LocalError> {
+        let is_it = |(token, holder): &(&Token, &Holder)| {
+            token.id().as_ref() == Some(&breaker.of) && !self.world.is_over(token, holder)
+        };
         let token = self.state.lock.holders.iter().find(is_it).map(|(token, _)| token.clone());
         let Some(token) = token else { return Ok(Released::NotYours(self.status()?.state)) };
-        let verdict = self.step(&Op::Release { token: &token, record: None })?.verdict;
+        let Claim { token, broken_by, .. } = Claim::broken(name.clone(), token, &breaker.by);
+        let reply = self.step(&Op::Release { token: &token, by: broken_by.as_ref(), record: None })?;
         self.world.call_holders();
         self.save(Saver::Other)?;
-        Ok(self.released(&verdict))
+        Ok(self.released(&reply))
     }
 
-    fn released(&self, verdict: &Verdict<Token>) -> Released {
-        match verdict {
+    fn released(&self, reply: &Reply<Token>) -> Released {
+        match reply.verdict {
             Verdict::Released(_) => Released::Done,
-            _ => Released::NotYours(self.lock_state()),
+            _ => Released::NotYours(self.state_after_loss(reply)),
         }
+    }
+
+    /// Returns who holds the lock in place of the caller.
+    fn state_after_loss(&self, reply: &Reply<Token>) -> LockState {
+        let broken_by = reply.broken_by.as_ref().and_then(Token::told).map(Box::new);
+        LockState { broken_by, ..self.lock_state() }
     }
 
     /// Asks a holder to give up, or takes that back. One who is no holder any more is asked nothing.

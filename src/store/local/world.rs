@@ -106,6 +106,7 @@ impl<'a> Present<'a> {
         }
         // The tickets may be those of a clock that has restarted since.
         if !is_of_now {
+            state.lock.broken = None;
             let mut alive = Vec::new();
             for waiter in std::mem::take(&mut state.lock.queue) {
                 if caller == Some(&waiter.token) || self.files.waits(waiter.ticket)? {

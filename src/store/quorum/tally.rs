@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::node::Answer;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Expiry, Fence, HolderId, LockState, StateKind};
+use crate::lock::{Expiry, Fence, HolderId, LockState, StateKind, Told};
 
 /// Each node's answer to one question; `None` until it has answered.
 pub struct Votes {
@@ -87,6 +87,12 @@ pub fn is_granted(answer: &Answer) -> bool {
 
 pub fn is_raised(answer: &Answer) -> bool {
     matches!(answer, Answer::Raised)
+}
+
+/// Returns who has broken the claim, if a server says so.
+pub fn broken_by(votes: &Votes) -> Option<Box<Told>> {
+    let told = |answer: &Answer| if let Answer::NotYours(state) = answer { state.broken_by.clone() } else { None };
+    votes.each().flatten().find_map(told)
 }
 
 pub fn is_not_yours(answer: &Answer) -> bool {

@@ -292,7 +292,7 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
         Err(error) => return findings.push(Finding::of_error("locks", &error)),
     };
     let fence = if fence.is_some() { "with a fence" } else { "without a fence" };
-    let found = format!("taken {fence}, renewed, handed over in {} and given back", finely(handed_over));
+    let found = format!("taken {fence}, renewed, handed over in {} and released", finely(handed_over));
     findings.push(Finding::fine("locks", found));
     if queued && heard {
         findings.push(Finding::fine("waiters", "queue, and are woken"));

@@ -77,7 +77,7 @@ impl Server {
             Ok((cause, remedy)) => Error {
                 kind: ErrorKind::Untrusted,
                 action: operation.action(&self.client),
-                cause: format!("{cause}: it was given back"),
+                cause: format!("{cause}: it was released"),
                 hint: format!("{remedy}; or leave out --durable"),
             },
         }
@@ -108,7 +108,7 @@ fn lacking(wanted: Durability, have: &Copies, waited: Duration) -> Option<(Strin
     let within = span(waited);
     if have.disks == Some(0) {
         return Some((
-            format!("the server did not have it on disk within {within}, so it was given back"),
+            format!("the server did not have it on disk within {within}, so it was released"),
             if waited < Duration::from_secs(1) { "use a longer --ttl, or a longer --server-timeout" } else { OFTEN },
         ));
     }
@@ -118,7 +118,7 @@ fn lacking(wanted: Durability, have: &Copies, waited: Duration) -> Option<(Strin
         return Some((
             format!(
                 "{have} of the {all} replicas that --min-replicas asks for had it{on_disk} within {within}, so it was \
-                 given back"
+                 released"
             ),
             "see INFO replication there",
         ));

@@ -12,6 +12,7 @@
 --                       token is a bare number, a line with its identity follows the channel
 --                       reserved -> the token for which the lock was last reserved; counts while lock == it
 --                       asked -> ID of a holder and, after a space, who asks it to give up; counts while ID holds alone
+--                       broken -> until when, in ms|ID|who: of the holder whose claim was broken last, and by whom
 --                       owner -> end in ms|number|identity of the last holder beside SETNX clients; end 0 until it has
 --                       claimed its reservation. A number says nothing: its identity is a token that says who has it
 --      newest   hash    newest, dismissed -> ticket|token; and of those dismissed that have not left: token -> by whom
@@ -22,7 +23,7 @@
 -- ARGV operation, field, value, field, value ...
 --      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, cluster, enclosing; margin and
 --               identity beside SETNX clients; who, kept, most, waited, unless of a run
---      release  token, tell; who, kept, most, waited, granted, fence, how of a run
+--      release  token, tell, by; who, kept, most, waited, granted, fence, how of a run
 --      record   the same, and releases nothing
 --      renew    token, ttl, how (set; prolong: never nearer than it is), identity     ask  id, by, back
 --      raise    token, fence, ttl          inspect  id, most; who and runs, to see so many          history  who
@@ -96,6 +97,21 @@ end
 
 -- The ID by which people know a holder.
 local function id_of(t) return string.sub(string.match(t, '^nx1:(.*)$') or t, 1, 8) end
+
+-- How long it is noted who broke a lock, at most: its holder renews it sooner.
+local NOTED_FOR = 30000
+
+-- Adds to an answer who has broken the caller's claim, if somebody has, once.
+local function with_breaker(answer)
+  local broken = W and redis.pcall('HGET', W, 'broken')
+  local till, of, by = string.match(type(broken) == 'string' and broken or '', '^(%d+)|([^|]*)|(.*)$')
+  if of == id_of(token) and tonumber(till) >= now then
+    redis.pcall('HDEL', W, 'broken')
+    answer[#answer + 1] = 'broken_by'
+    answer[#answer + 1] = by
+  end
+  return answer
+end
 
 ---- The fence
 
@@ -770,9 +786,10 @@ if operation == 'acquire' then
       redis.call('ZADD', Q, digits(ticket - ahead), token)
       -- Any other entry belongs to a queue that was lost.
       if not first() then
-        local kept = lock.owner and redis.call('PTTL', W) or 0
+        local broken = redis.call('HGET', W, 'broken')
+        local kept = (lock.owner or broken) and redis.call('PTTL', W) or 0
         redis.call('DEL', W)
-        for field, it in pairs({ reserved = lock.reserved, asked = lock.asked, owner = lock.owner }) do
+        for field, it in pairs({ reserved = lock.reserved, asked = lock.asked, owner = lock.owner, broken = broken }) do
           if it then redis.call('HSET', W, field, it) end
         end
         if kept > 0 then lengthen(W, kept) end
@@ -819,9 +836,10 @@ end
 if operation == 'release' or operation == 'record' then
   -- While the hash slot is moving, the runs are the only key, and the caller knows what it holds.
   local ends = not F or holds(token)
-  local answer = { 'verdict', 'recorded' }
+  local answer, left = { 'verdict', 'recorded' }, nil
   if operation == 'release' then
-    answer = not ends and seen('not_yours')
+    answer = not ends and with_breaker(seen('not_yours'))
+    if ends and arg.by then left = ends == true and redis.call('PTTL', K) or ends - now end
     local sole = lock.reserved == token
     if lock.entry or not ends or sole or first() then
       passes(token)
@@ -843,6 +861,10 @@ if operation == 'release' or operation == 'record' then
     end
     if ends or fits(0) then serve() end
     settle()
+    -- Advisory: it may fail.
+    if left and (left < 0 or left > NOTED_FOR) then left = NOTED_FOR end
+    local broken = left and table.concat({ digits(now + left), id_of(token), arg.by }, '|')
+    if broken and type(redis.pcall('HSET', W, 'broken', broken)) == 'number' then lengthen(W, left) end
     if ends and arg.tell then tell_holder(id_of(token), 'b') end
     answer = answer or { 'verdict', 'released', 'next', lock.value and not lock.generation and lock.value or '' }
     answer[#answer + 1] = 'again'
@@ -868,7 +890,7 @@ if operation == 'renew' then
   local ms = arg.how == 'prolong' and left and math.max(left, ttl) or ttl
   if not ends then
     if W and string.match(lock.owner or '', '^%d+|(%d+)|') == token then redis.call('HDEL', W, 'owner') end
-    answer = seen('not_yours')
+    answer = with_breaker(seen('not_yours'))
   elseif arg.how == 'prolong' and left > ttl and not lock.overwritten then
     lock.changed = true
     answer = seen('longer', 'left', digits(left))

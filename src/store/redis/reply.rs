@@ -377,16 +377,16 @@ impl Answer {
 
     /// Returns the state of the lock. If its value is a bare number of nxlock's, that number's identity says who holds it.
     pub fn state(&self) -> Option<LockState> {
-        let fence = self.fence();
+        let (fence, broken_by) = (self.fence(), self.who("broken_by").map(Box::new));
         let pttl: i64 = self.number("pttl")?;
         if pttl == -2 {
             let since_grant = fence.zip(self.now()).map(|(fence, now)| fence.age(now));
-            return Some(LockState { since_grant, ..LockState::free(fence) });
+            return Some(LockState { since_grant, broken_by, ..LockState::free(fence) });
         }
         let ttl = u64::try_from(pttl).ok().map(Duration::from_millis);
         let value = bytes(self.get("value")?)?;
         let owner = self.get("owner").and_then(bytes).filter(|owner| is_identity(owner, value));
-        Some(LockState::of_value(owner.unwrap_or(value), ttl, fence, self.now()?))
+        Some(LockState { broken_by, ..LockState::of_value(owner.unwrap_or(value), ttl, fence, self.now()?) })
     }
 
     /// Returns the same, with how many share the lock.

@@ -75,10 +75,12 @@ impl<'a> Request<'a> {
     }
 
     /// A release; the end of the run under the claim is recorded with it. A holder that is not the one who releases is
-    /// told.
+    /// told, and who breaks its claim is noted for it.
     pub fn release(claim: &'a Claim) -> Request<'a> {
         let is_told = claim.owner_pid.is_none();
-        Request::of_claim("release", claim).with_any("tell", if is_told { "1" } else { "" }).with_end(claim)
+        let by = claim.broken_by.as_ref().map_or("", Token::as_str);
+        let request = Request::of_claim("release", claim).with_any("tell", if is_told { "1" } else { "" });
+        request.with_any("by", by).with_end(claim)
     }
 
     /// The end of the run under a claim, without a release.

@@ -407,7 +407,7 @@ impl Call {
                 let prolongs = self.field("how") == "prolong";
                 Op::Renew(Renewal { token: &token, ttl, prolongs, beside_setnx: false })
             }
-            "release" => Op::Release { token: &token, record },
+            "release" => Op::Release { token: &token, by: Some(&by).filter(|by| !by.0.is_empty()), record },
             "ask" => Op::Ask { of: self.field("id").to_owned(), by: &by, back: !self.field("back").is_empty() },
             _ => Op::Record { token: &token, record: record? },
         };

@@ -300,7 +300,7 @@ impl World {
                 }
             }
             Request::Release => {
-                (setting.scripts)(&mut self.server, &Op::Release { token: &token, record: None });
+                (setting.scripts)(&mut self.server, &Op::Release { token: &token, by: None, record: None });
                 Reply::Yes(None)
             }
         };
