@@ -49,6 +49,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// Formats a duration as precisely as a person needs it: `4m 12s`, `24s`, `1.5s`, `80ms`.
 pub fn span(duration: Duration) -> String {
     let precise = match duration {
+        days if days >= Duration::from_secs(86400) => Duration::from_secs(days.as_secs() / 3600 * 3600),
         long if long >= Duration::from_secs(3600) => Duration::from_secs(long.as_secs() / 60 * 60),
         middling if middling >= Duration::from_secs(10) => Duration::from_secs(middling.as_secs()),
         short if short >= Duration::from_secs(1) => {

@@ -276,10 +276,10 @@ impl Claim {
         self.parts().find(|part| state.name.as_ref() == Some(&part.name)).unwrap_or(self)
     }
 
-    /// Returns the claim with this token, as somebody else breaks it. No process would find out by whom that does not renew
-    /// it.
+    /// Returns the claim with this token, as somebody else breaks it. By whom is found out by a process that renews it; a bare
+    /// number does not say whether one does.
     pub fn broken(name: LockName, token: Token, by: &Token) -> Claim {
-        let broken_by = Some(by.clone()).filter(|_| !token.is_lease_only());
+        let broken_by = Some(by.clone()).filter(|_| !token.is_lease_only() && !token.is_beside_setnx());
         Claim { broken_by, ..Claim::of(name, token) }
     }
 

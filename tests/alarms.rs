@@ -90,6 +90,10 @@ fn a_holder_that_nobody_can_date_and_waiters_that_nobody_counts_are_unknown() {
     let call = |words: &[&str]| Nxlock::new(words).env("NXLOCK_SERVER", &url).run();
     call(&["status", "job", "--max-held", "1h"]).exits(0);
     assert!(call(&["status", "job", "--max-waiting", "3"]).exits(3).text().contains("who waits is not known"));
+    redis.put("lock:other", b"another program's", Some(60_000));
+    let said = call(&["status", "--max-age", "1h"]).exits(3).text();
+    redis.delete("lock:other");
+    assert!(said.contains("does not run scripts for us"), "{said}");
 }
 
 /// Returns the value of a series.

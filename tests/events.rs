@@ -69,7 +69,7 @@ const FIELDS: [(&str, &[&str]); 14] = [
     ("started", &["pid"]),
     ("renewed", &["ttl_ms"]),
     ("trouble", &["message"]),
-    ("lost", &["how", "message", "then"]),
+    ("lost", &["how", "message", "by", "then"]),
     ("asked", &["by", "supersedes", "then"]),
     ("ended", &["status", "signal", "time_limit", "ran_ms"]),
     ("released", &["held_ms", "ends_in_ms"]),

@@ -585,8 +585,8 @@ fn a_terminal_shows_the_last_run_and_the_live_view_all_of_them_in_local_time() {
     }
     let zone = |call: Nxlock| call.env("TZ", "XYZ-05:30");
     let mut terminal = Terminal::start(zone(redis.nxlock(["status", "job"])));
-    let shown = terminal.shows(": weekly");
-    assert!(shown.contains(" failed (3) ") && shown.contains(" ago after ") && shown.contains(" +0530 by "), "{shown}");
+    let shown = terminal.shows(" +0530: weekly");
+    assert!(shown.contains(" failed (3) ") && shown.contains(" ago after ") && shown.contains(", begun 20"), "{shown}");
     terminal.shows("success");
     terminal.shows(": monthly");
     terminal.exits(1);

@@ -12,6 +12,7 @@ use crate::lock::{
     Also, BesideSetnx, Claim, Fence, HELD, Key, Lease, Lifetime, LockName, LockState, Owner, Prefix, Sharing, Slot,
     Supersedes, Terms, Token, Ttl, Upkeep, words,
 };
+use crate::output::history::Clock;
 use crate::output::progress::Waiting;
 use crate::report::{self, Busy, Named, NotYours, Report, Wanted};
 use crate::signals::Signals;
@@ -237,7 +238,7 @@ impl<'a> Request<'a> {
         }
         notify::granted(claim, &lease, self.ttl);
         if let Some(stale) = &lease.taken_over {
-            let since = words::validity(stale);
+            let since = words::validity(stale, |time| Clock::of(&std::io::stderr()).show(time));
             log::note(format_args!("took over \"{}\" from an old SETNX client: {since}", self.lock.name));
         }
         lease

@@ -41,7 +41,10 @@ pub fn status(global: &GlobalArgs, asked: &Status) -> anyhow::Result<Report> {
     let mut listing = Listing::begin();
     let Seen { rows, doubts } = subject.look(store.as_mut(), &mut |found| listing.found(found))?;
     if limits.are_given() {
-        return Ok(Report::Alarm(alarm(&subject, store.as_mut(), rows, &limits)));
+        let mut alarm = alarm(&subject, store.as_mut(), rows, &limits);
+        // It may be that nobody can tell.
+        alarm.unknown = alarm.unknown.map(|why| if doubts.is_empty() { why } else { doubts.join("; ") });
+        return Ok(Report::Alarm(alarm));
     }
     if subject.named.is_some() {
         note_of_patterns(&rows);

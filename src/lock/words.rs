@@ -1,7 +1,7 @@
 //! The state of a lock in words: for messages, tables and JSON.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 
@@ -19,7 +19,8 @@ pub fn who(holder: &Holder) -> String {
     owner(&holder.owner)
 }
 
-fn owner(owner: &Owner) -> String {
+/// The same of somebody who is no holder.
+pub fn owner(owner: &Owner) -> String {
     known_as(owner, format!("{}@{}, pid {}", owner.user, owner.host, owner.pid))
 }
 
@@ -143,9 +144,9 @@ pub fn state_name(kind: &StateKind) -> &'static str {
 }
 
 /// Returns what an old `SETNX` lock says of its end, compared by the server's clock.
-pub fn validity(legacy: &Legacy) -> String {
-    match (instant(legacy.valid_until), legacy.stale) {
-        (never, _) if never.is_empty() => "valid for ever".to_owned(),
+pub fn validity(legacy: &Legacy, show: impl Fn(SystemTime) -> String) -> String {
+    match (show(legacy.valid_until), legacy.stale) {
+        _ if instant(legacy.valid_until).is_empty() => "valid for ever".to_owned(),
         (since, true) => format!("stale since {since}"),
         (until, false) => format!("valid until {until}"),
     }

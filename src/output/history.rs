@@ -15,8 +15,25 @@ use crate::text::{instant, local_instant};
 const COLUMNS: usize = 9;
 const HEADING: [&str; COLUMNS] = ["NAME", "ENDED", "GRANTED", "HOLDER", "WAITED", "HELD", "OUTCOME", "FENCE", "REASON"];
 /// Down to sixty columns the table keeps who ran when, and how it ended.
-const YIELDS: [Yield; 11] =
-    [(7, 0), (8, 10), (0, 12), (3, 16), (4, 0), (5, 0), (3, 10), (8, 0), (0, 6), (2, 0), (3, 8)];
+const YIELDS: [Yield; 17] = [
+    (7, 0),
+    (8, 10),
+    (0, 12),
+    (3, 16),
+    (4, 0),
+    (8, 10),
+    (0, 12),
+    (3, 16),
+    (8, 0),
+    (0, 12),
+    (3, 16),
+    (5, 0),
+    (0, 12),
+    (2, 0),
+    (0, 12),
+    (3, 12),
+    (0, 6),
+];
 
 /// How a time is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,9 +74,13 @@ pub fn table(histories: &[History], columns: Option<usize>) -> String {
         let longest = is_wide.then(|| longest(&history.recorded.over));
         under_way.chain(history.recorded.over.iter().map(move |run| line(history, run, clock, longest)))
     });
-    let lines: Vec<[Cell; COLUMNS]> = lines.collect();
+    let mut lines: Vec<[Cell; COLUMNS]> = lines.collect();
     if lines.is_empty() {
         return String::new();
+    }
+    // On a terminal, a single lock has been named above.
+    if let ([_], Some(_)) = (histories, columns) {
+        lines.iter_mut().chain([&mut heading]).for_each(|line| line[0] = Cell::default());
     }
     let layout = Layout::of(std::iter::once(&heading).chain(&lines), &YIELDS, columns);
     std::iter::once(&heading).chain(&lines).map(|line| layout.line(line) + "\n").collect()
@@ -155,7 +176,7 @@ pub fn brief(recorded: &Recorded, clock: Clock, has_room: bool) -> Option<Cell> 
     Some(Cell { marks, text: format!("{gap}{said}"), style: style(run.end.outcome) })
 }
 
-/// Returns a run in a line: `done 3h ago in 3m 12s, begun 2026-11-23 03:00:07 +0100 by alice@ci-7, pid 4711`. `recorded`
+/// Returns a run in a line: `done 3h ago in 3m 12s by alice@ci-7, pid 4711, begun 2026-11-23 03:00:07 +0100`. `recorded`
 /// tells how long ago it ended.
 pub fn last(run: &Run, clock: Clock, recorded: Option<&Recorded>) -> String {
     let word = if run.is_success() { "in" } else { "after" };
@@ -163,5 +184,6 @@ pub fn last(run: &Run, clock: Clock, recorded: Option<&Recorded>) -> String {
     let ended = recorded.and_then(|recorded| Some(recorded.age(run.ended?)));
     let ago = ended.map(|age| format!(" {} ago", coarse(age))).unwrap_or_default();
     let (end, granted) = (words::run_end(&run.end), clock.show(run.granted));
-    format!("{end}{ago}{held}, begun {granted} by {}", words::who_and_why(&run.by))
+    let reason = run.by.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{end}{ago}{held} by {}, begun {granted}{reason}", words::owner(&run.by.owner))
 }

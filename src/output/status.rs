@@ -23,7 +23,7 @@ const WAITING: usize = 6;
 const LAST: usize = 7;
 const REASON: usize = 8;
 /// Down to sixty columns the table keeps who holds what, for how long, and how many wait.
-const YIELDS: [Yield; 18] = [
+const YIELDS: [Yield; 23] = [
     (REASON, 10),
     (NAME, 20),
     (HOLDER, 20),
@@ -40,7 +40,12 @@ const YIELDS: [Yield; 18] = [
     (HOLDER, 12),
     (NAME, 10),
     (WAITING, 0),
+    (NAME, 12),
+    (HOLDER, 12),
+    (NAME, 8),
     (LEASE, 0),
+    (NAME, 12),
+    (HOLDER, 12),
     (NAME, 6),
 ];
 
@@ -82,7 +87,7 @@ impl Table {
         };
         let below = |row: &Row| if queues { below(row) } else { Vec::new() };
         let first = |row: &Row| {
-            let mut line = lock(row, have_runs.then_some(clock), is_wide);
+            let mut line = lock(row, clock, have_runs, is_wide);
             if let Some(bar) = bar(row).filter(|_| is_wide) {
                 line[LEASE] = bar.cell(&line[LEASE].text);
             }
@@ -162,11 +167,11 @@ fn lease(expiry: Expiry) -> String {
     expiry.left().map_or_else(|| "no end".to_owned(), span)
 }
 
-/// Returns the line of a lock; with `clock`, it says how its last run ended, and when, and shows the runs before if there is
-/// room.
-fn lock(row: &Row, clock: Option<Clock>, is_wide: bool) -> Line {
+/// Returns the line of a lock; with `have_runs`, it says how its last run ended, and when, and shows the runs before if there
+/// is room.
+fn lock(row: &Row, clock: Clock, have_runs: bool, is_wide: bool) -> Line {
     let LockStatus { state, queue, knows_waiters, recorded } = &row.status;
-    let last = clock.map(|clock| recorded.as_ref().and_then(|recorded| history::brief(recorded, clock, is_wide)));
+    let last = have_runs.then(|| recorded.as_ref().and_then(|recorded| history::brief(recorded, clock, is_wide)));
     let mut holders = state.holders();
     let holder = holders.next().filter(|_| state.shares.is_none() || holders.next().is_none());
     let shared = state.shares.as_ref().filter(|_| holder.is_none());
@@ -193,7 +198,7 @@ fn lock(row: &Row, clock: Option<Clock>, is_wide: bool) -> Line {
         },
         last.map_or_else(Cell::default, |last| last.unwrap_or_else(dash)),
         match &state.legacy {
-            Some(legacy) => words::validity(legacy),
+            Some(legacy) => words::validity(legacy, |time| clock.show(time)),
             None => holder.and_then(|holder| holder.reason.as_ref()).map(ToString::to_string).unwrap_or_default(),
         }
         .into(),
@@ -373,7 +378,7 @@ pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize
         Expiry::Unknown => {}
     }
     if let Some(legacy) = &state.legacy {
-        line("says", words::validity(legacy));
+        line("says", words::validity(legacy, |time| clock.show(time)));
     }
     if let Some(reason) = state.holder.as_ref().and_then(|holder| holder.reason.as_ref()) {
         line("reason", reason.to_string());

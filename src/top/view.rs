@@ -26,19 +26,20 @@ const GAP: usize = 3;
 /// How late a poll may be before the head shows the age of the model.
 const LATE: Duration = Duration::from_secs(1);
 
-const HELP: [(&str, &str); 12] = [
+const HELP: [(&str, &str); 13] = [
     ("up, k", "the lock before"),
     ("down, j", "the next"),
     ("page up, page down", "a screen at a time"),
     ("g, G", "the first, the last"),
-    ("Enter", "one lock, its queue and its recorded runs"),
+    ("Enter", "one lock, its queue and its runs"),
     ("Esc", "back; without the filter"),
-    ("s", "sort by the next of name, held, lease, waiting"),
-    ("/", "show only those with a text in name, holder or reason; n, N: the next of them"),
-    ("a", "ask the holder to give up, after a question; again: its next"),
-    ("b", "break: take the lock from its holder, after a question; again: from its next"),
+    ("s", "sort by name, held, lease, waiting"),
+    ("/", "filter by name, holder, reason"),
+    ("n, N", "the next match, the one before"),
+    ("a", "ask the holder to give up"),
+    ("b", "take the lock from its holder"),
     ("?", "this help"),
-    ("q, Ctrl-C", "leave"),
+    ("q, Ctrl-C", "quit"),
 ];
 
 /// Returns all lines of a screen, none wider than the screen.
@@ -201,8 +202,8 @@ fn foot(model: &Model, columns: usize) -> String {
         }
         (_, _, Some(notice)) => plain(notice, columns),
         (Page::Help, ..) => styled("any key: back", FAINT, columns),
-        (Page::Detail, ..) => styled("Esc back  a ask  b break  ? help  q leave", FAINT, columns),
-        (Page::List, ..) => styled("Enter queue  s sort  / filter  a ask  b break  ? help  q leave", FAINT, columns),
+        (Page::Detail, ..) => styled("Esc back  a ask  b break  ? help  q quit", FAINT, columns),
+        (Page::List, ..) => styled("Enter queue  s sort  / find  a ask  b break  ? help  q quit", FAINT, columns),
     }
 }
 

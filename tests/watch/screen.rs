@@ -213,6 +213,10 @@ fn whatever_the_size_of_the_terminal_no_line_is_wider_and_the_last_is_the_last()
     let token = redis.nxlock(["acquire", &name, "--ttl", "10m", "--reason", &reason]).run().token();
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "a-name");
+    // The widest cell takes no room from what tells how long, and for how much longer.
+    let words = ["acquire", "other", "--ttl", "50h", "--as", "an agent that is known by a long name"];
+    let other = redis.nxlock(words).run().exits(0).token();
+    shows(&mut terminal, |lines| lines.iter().any(|line| line.starts_with("  other")));
     for (columns, rows) in [(60, 24), (200, 50), (61, 5), (20, 3), (1, 1), (100, 2), (80, 24)] {
         terminal.resize(columns, rows);
         let fits = |lines: &[String]| {
@@ -225,6 +229,7 @@ fn whatever_the_size_of_the_terminal_no_line_is_wider_and_the_last_is_the_last()
                 lines[1].contains("HOLDER") && lines[1].contains("HELD") && lines[1].contains("LEASE"),
                 "{lines:?}"
             );
+            assert!(lines.iter().any(|line| line.starts_with("  other") && line.contains("2days 1h")), "{lines:?}");
         }
         if columns == 200 {
             assert!(lines[2].contains(&holder_of(&redis, &name)) && lines[2].contains("because"), "{lines:?}");
@@ -233,6 +238,7 @@ fn whatever_the_size_of_the_terminal_no_line_is_wider_and_the_last_is_the_last()
     terminal.types("q");
     terminal.shows("as before, 0.");
     redis.nxlock(["release", &name, &token]).run().exits(0);
+    redis.nxlock(["release", "other", &other]).run().exits(0);
 }
 
 fn holder_of(redis: &Redis, name: &str) -> String {
