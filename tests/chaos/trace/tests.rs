@@ -90,7 +90,7 @@ fn a_fence_that_is_given_twice_is_found() {
 
 #[test]
 fn a_place_that_is_not_behind_the_others_is_found() {
-    is_found(("last and tonumber(last) + class + 1 or 0", "0"), |scene| {
+    is_found(("last and tonumber(last) + ahead + 1 or 0", "0"), |scene| {
         scene.acquires(1, "", &[]);
         // As if the clock had been set back since the second came.
         let (seconds, _): (u64, u64) = cmd("TIME").query(&mut scene.connection).unwrap();
