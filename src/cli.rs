@@ -365,8 +365,8 @@ pub struct Release {
 
     /// Ask the holder that `status` shows as ID to give up.
     ///
-    /// Its command is stopped as by TERM, and then the lock is free. The holder learns of it when it renews the lock,
-    /// within 10s. It may refuse (`run --no-ask`), and a lock that no process renews has nobody to ask: 75. If ID does
+    /// Its command is stopped as by TERM, and then the lock is free. The holder learns of it at once, or
+    /// when it renews the lock, within 10s. It may refuse (`run --no-ask`), and a lock that no process renews has nobody to ask: 75. If ID does
     /// not hold the lock, nxlock exits with 76.
     #[arg(long, value_name = "ID")]
     pub ask: Option<HolderId>,

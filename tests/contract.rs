@@ -81,7 +81,6 @@ every_kind! {
         }
         breaking {
             a_lock_is_broken_by_the_id_that_status_shows
-            a_holder_says_who_has_broken_its_lock_and_why
             nobody_breaks_a_lock_whose_holder_has_changed
             a_refusal_says_how_to_break_the_lock
             the_command_that_breaks_a_lock_is_right_for_an_odd_name
@@ -190,6 +189,7 @@ every_kind! {
         }
         breaking {
             breaking_the_holders_lock_hands_it_to_the_next
+            a_holder_says_who_has_broken_its_lock_and_why
             a_holder_whose_lock_another_has_is_told_who_broke_it
         }
         refusal {

@@ -143,7 +143,7 @@ fn the_documents_of_run_go_to_stderr_one_a_line() {
     drop(writer);
     let told = documents(&done.stderr);
     assert!(told.iter().any(|document| document["event"] == "lost"), "{told:?}");
-    has_fields(&told.last().unwrap()["lost"], &["how", "message"]);
+    has_fields(&told.last().unwrap()["lost"], &["by", "how", "message"]);
 }
 
 #[test]

@@ -93,6 +93,11 @@ pub trait World<T: Claimant> {
 
     fn tell(&mut self, token: &T, word: Word) -> Heard;
 
+    /// Whether a holder listens: one that does not may not be there any more.
+    fn hears_of_loss(&self, _token: &T) -> bool {
+        true
+    }
+
     fn bounds(&self) -> Bounds {
         Bounds::USUAL
     }
@@ -1060,7 +1065,9 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
     fn release(&mut self, token: &T, by: Option<&T>, record: Option<&Record<T>>) -> Verdict<T> {
         let mine = self.holds(token).copied();
         let is_mine = mine.is_some();
-        if let (Some(Holder { end, .. }), Some(by)) = (mine, by) {
+        if let (Some(Holder { end, .. }), Some(by)) = (mine, by)
+            && self.world.hears_of_loss(token)
+        {
             let until = end.unwrap_or(u64::MAX).min(self.now + NOTED_FOR);
             self.lock.broken = Some(Broken { of: token.id(), by: by.clone(), until });
         }

@@ -212,7 +212,8 @@ local function tell(channel, word)
   if n > 0 then return true end
 end
 
-local function tell_holder(id, word) tell(K .. ':holder:' .. id, word) end
+local function channel_of(id) return K .. ':holder:' .. id end
+local function tell_holder(id, word) tell(channel_of(id), word) end
 
 -- The first of the queue; false if there is none, or if it is not known.
 local function first()
@@ -861,9 +862,10 @@ if operation == 'release' or operation == 'record' then
     end
     if ends or fits(0) then serve() end
     settle()
-    -- Advisory: it may fail.
+    -- Advisory: it may fail. A holder that does not listen may not be there any more, and the note would be nobody's.
     if left and (left < 0 or left > NOTED_FOR) then left = NOTED_FOR end
-    local broken = left and table.concat({ digits(now + left), id_of(token), arg.by }, '|')
+    local hears = left and (listeners(channel_of(id_of(token))) or 0) > 0
+    local broken = hears and table.concat({ digits(now + left), id_of(token), arg.by }, '|')
     if broken and type(redis.pcall('HSET', W, 'broken', broken)) == 'number' then lengthen(W, left) end
     if ends and arg.tell then tell_holder(id_of(token), 'b') end
     answer = answer or { 'verdict', 'released', 'next', lock.value and not lock.generation and lock.value or '' }
