@@ -122,7 +122,12 @@ fn a_holder_is_asked_after_a_question_that_names_it_and_an_answer() {
 #[test]
 fn of_several_holders_the_question_names_one_and_turns_to_the_next() {
     let redis = Redis::start();
-    let pair = [0, 1].map(|_| Turn::had(&redis, &["-t", "10m", "--slots", "2", "--on-lost", "continue"]));
+    let pair = [0, 1].map(|_| {
+        let mut holder = Turn::had(&redis, &["-v", "-t", "10m", "--slots", "2", "--on-lost", "continue"]);
+        // From now on it listens, and is told who breaks its lock.
+        holder.running.says("renewed for");
+        holder
+    });
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "job ");
     for holder in &pair {
