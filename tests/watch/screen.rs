@@ -61,7 +61,9 @@ fn a_name_alone_is_seen_at_once_with_its_queue() {
 #[test]
 fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
     let redis = Redis::start();
-    let mut holder = Turn::had(&redis, &["-t", "10m", "--on-lost", "continue"]);
+    let mut holder = Turn::had(&redis, &["-v", "-t", "10m", "--on-lost", "continue"]);
+    // From now on it listens, and is told who breaks its lock.
+    holder.running.says("renewed for");
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "job ");
     for no in ["n", "\r", "\x1b"] {
