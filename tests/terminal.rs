@@ -241,9 +241,9 @@ fn a_job_that_is_continued_while_it_gets_ready_to_be_suspended_goes_on() {
     let redis = Redis::start();
     // It does not stop, and nxlock gives it time to.
     let script = r"
-import signal, time
+import os, signal, time
 continued = []
-signal.signal(signal.SIGTSTP, lambda *_: print('ready', flush=True))
+signal.signal(signal.SIGTSTP, lambda *_: os.write(1, b'ready\n'))
 signal.signal(signal.SIGCONT, lambda *_: continued.append(1))
 print('up', flush=True)
 while not continued: time.sleep(0.01)
