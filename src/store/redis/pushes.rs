@@ -41,8 +41,8 @@ struct Heard {
     is_called: bool,
 }
 
-/// Of which keys the server is asked to tell changes.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+/// Of which keys the server is asked to tell changes, the fewest first.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Tracking {
     #[default]
     Off,
@@ -64,7 +64,7 @@ pub struct Accepted {
 impl Pushes {
     /// Adds a lock. Returns the requests for changes, and the request for messages, if there are any.
     pub fn add(&mut self, wanted: Wanted) -> (Vec<Cmd>, Option<Cmd>) {
-        let tracking = if wanted.is_shared { self.tracking.max_of(Tracking::None) } else { Tracking::Read };
+        let tracking = self.tracking.max(if wanted.is_shared { Tracking::None } else { Tracking::Read });
         let mut changes = Vec::new();
         if tracking != self.tracking {
             if self.tracking != Tracking::Off {
@@ -113,13 +113,6 @@ impl Pushes {
     pub fn take(&mut self) -> bool {
         let take = |heard: &mut Heard| std::mem::take(&mut heard.has_changed) | std::mem::take(&mut heard.is_called);
         self.locks.iter_mut().map(take).fold(false, |any, one| any | one)
-    }
-}
-
-impl Tracking {
-    /// Returns the one by which more is told.
-    fn max_of(self, other: Tracking) -> Tracking {
-        if self == Tracking::Off { other } else { self }
     }
 }
 
