@@ -98,9 +98,8 @@ pub struct Keeper {
     signals: Signals,
     /// Present until the token is printed.
     front: Option<FrontEnd>,
+    /// One for each lock.
     controls: Vec<Control>,
-    /// There are several locks.
-    has_several: bool,
     /// The lease is valid until then.
     until: Moment,
     /// How long before that an unrenewed lease counts as lost.
@@ -139,7 +138,6 @@ impl Keeper {
             watched,
             lost_signal,
             controls,
-            has_several: !claim.also.is_empty(),
             renewer: Renewer::new(store, claim, ttl, lease, server_timeout, ready.alarm),
             signals,
             front: Some(front),
@@ -197,7 +195,7 @@ impl Keeper {
                 notify::released(None);
                 owner.answer();
             }
-            End::Lost if self.has_several => {
+            End::Lost if self.controls.len() > 1 => {
                 // The others are still relied on, as long as they are not renewed.
                 let until = self.until.min(Moment::now() + GIVES_UP_WITHIN);
                 let limit = Limit { until, cancel: &self.signals.fds() };
