@@ -210,12 +210,11 @@ pub fn granted(claim: &Claim, lease: &Lease, ttl: Ttl) {
         events.until = lease.until;
         let (waited_ms, ttl_ms) = (millis(events.began.elapsed()), ttl.millis());
         let Shared { shared, slot, slots } = shared(&claim.token, lease.slot);
-        if let Some(mut writer) = events.writer.take() {
+        let line = |events: &Events| {
             let also = events.also.iter().map(Granted::line).collect();
-            let line = events.line(None, Event::Granted { waited_ms, ttl_ms, shared, slot, slots, also });
-            writer.hold_back(line);
-            events.writer = Some(writer);
-        }
+            events.line(None, Event::Granted { waited_ms, ttl_ms, shared, slot, slots, also })
+        };
+        events.write(line, Writer::hold_back);
     });
 }
 
@@ -374,10 +373,15 @@ impl Events {
         self.tell_of(lost.name(), Event::Lost { loss, then: follows });
     }
 
-    /// Passes the line to the writer, about the lock with this name if there are several. Without `--events`, makes no line.
+    /// The same of the lock with this name, if there are several.
     fn tell_of(&mut self, name: Option<&LockName>, event: Event<'_>) {
+        self.write(|events| events.line(name, event), Writer::put);
+    }
+
+    /// Passes a line to the writer. Without `--events`, makes no line.
+    fn write(&mut self, line: impl FnOnce(&Events) -> String, how: fn(&mut Writer, String)) {
         if let Some(mut writer) = self.writer.take() {
-            writer.put(self.line(name, event));
+            how(&mut writer, line(self));
             self.writer = Some(writer);
         }
     }
