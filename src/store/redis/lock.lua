@@ -59,6 +59,8 @@ local NEAR = 6000
 local BATCH, DEAD = 32, 1000
 -- Waiters that are killed after their dismissal never leave: so many are noted each.
 local NOTED = 16
+-- How long it is noted who broke a lock, at most: its holder renews it sooner.
+local NOTED_FOR = 30000
 
 -- What the lock holds. A table, not variables: a function costs time for each variable that it uses.
 local lock = { value = false, count = 0, least = 0, dead = 0 }
@@ -98,13 +100,9 @@ end
 -- The ID by which people know a holder.
 local function id_of(t) return string.sub(string.match(t, '^nx1:(.*)$') or t, 1, 8) end
 
--- How long it is noted who broke a lock, at most: its holder renews it sooner.
-local NOTED_FOR = 30000
-
 -- Adds to an answer who has broken the caller's claim, if somebody has, once.
 local function with_breaker(answer)
-  local broken = W and redis.pcall('HGET', W, 'broken')
-  local till, of, by = string.match(type(broken) == 'string' and broken or '', '^(%d+)|([^|]*)|(.*)$')
+  local till, of, by = string.match(lock.broken or '', '^(%d+)|([^|]*)|(.*)$')
   if of == id_of(token) and tonumber(till) >= now then
     redis.pcall('HDEL', W, 'broken')
     answer[#answer + 1] = 'broken_by'
@@ -418,8 +416,8 @@ if F and not reads and operation ~= 'raise' then
     lock.foreign, lock.value, lock.count, lock.least = lock.value, false, 1, 1
   end
   if W then
-    local found = sound(redis.pcall('HMGET', W, 'reserved', 'asked', 'owner', token), W) or {}
-    lock.reserved, lock.asked, lock.owner, lock.entry = found[1], found[2], found[3], found[4]
+    local found = sound(redis.pcall('HMGET', W, 'reserved', 'asked', 'owner', token, 'broken'), W) or {}
+    lock.reserved, lock.asked, lock.owner, lock.entry, lock.broken = found[1], found[2], found[3], found[4], found[5]
   end
   if lock.value and string.sub(lock.value, 1, #SHARED) == SHARED then
     lock.generation, lock.limits, lock.map = string.sub(lock.value, #SHARED + 1), {}, ''
@@ -787,10 +785,9 @@ if operation == 'acquire' then
       redis.call('ZADD', Q, digits(ticket - ahead), token)
       -- Any other entry belongs to a queue that was lost.
       if not first() then
-        local broken = redis.call('HGET', W, 'broken')
-        local kept = (lock.owner or broken) and redis.call('PTTL', W) or 0
+        local kept = (lock.owner or lock.broken) and redis.call('PTTL', W) or 0
         redis.call('DEL', W)
-        for field, it in pairs({ reserved = lock.reserved, asked = lock.asked, owner = lock.owner, broken = broken }) do
+        for field, it in pairs({ reserved = lock.reserved, asked = lock.asked, owner = lock.owner, broken = lock.broken }) do
           if it then redis.call('HSET', W, field, it) end
         end
         if kept > 0 then lengthen(W, kept) end
