@@ -381,7 +381,7 @@ end
 local function seen(verdict, ...)
   -- The key of a shared lock may still be there when the last share has ended.
   local is_held = lock.value and (lock.count > 0 or operation == 'inspect')
-  lock.pttl = is_held and redis.call('PTTL', K) or -2
+  lock.pttl = is_held and (lock.overwritten and lock.ends - now or redis.call('PTTL', K)) or -2
   local answer = { 'verdict', verdict, 'value', is_held and lock.value or '', 'pttl', digits(lock.pttl),
     'fence', digits(last_fence()), 'count', digits(lock.count), 'least', digits(lock.least), 'now', digits(us), ... }
   -- Says who holds it, if its value is a bare number.
@@ -716,6 +716,7 @@ if operation == 'acquire' then
     if ends == true then
       redis.call('PEXPIRE', K, digits(ttl))
       if lock.overwritten then redis.call('SET', K, token, 'PX', digits(ttl)) end
+      lock.overwritten = false
       if lock.reserved then redis.call('HDEL', W, 'reserved') end
     else
       redis.call('PEXPIRE', K, digits(math.max(ttl, redis.call('PTTL', K))))
