@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::observer::owner_of;
 use crate::record::{Ailment, Journal, Left, On, boot_clock};
+use crate::script::COMPANIONS;
 use crate::seed::Seed;
 use crate::support::{Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record};
-use crate::trace::COMPANIONS;
 
 pub trait Ground: Send {
     /// Returns the value of `--server`.

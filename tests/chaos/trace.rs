@@ -21,9 +21,6 @@ use crate::record::Nanos;
 
 pub use replay::Granted;
 
-/// The companions of a lock's key.
-pub const COMPANIONS: [&str; 7] = ["fence", "shares", "terms", "queue", "waiters", "newest", "runs"];
-
 /// What a server was seen to do.
 #[derive(Default)]
 pub struct Trace {

@@ -14,9 +14,10 @@ use redis::{Connection, Value, cmd};
 use crate::dice::Dice;
 use crate::keys;
 use crate::machine::{
-    Begun, Bounds, Mode, Op, Record, Recording, Renewal, Reply, Request, Run, State, Verdict, Waiter, Word, World as _,
+    Begun, Bounds, Mode, Op, Record, Recording, Renewal, Reply, Request, Run, State, Verdict, Waiter, World as _,
 };
-use crate::server::{self, Answer, COMPANIONS, KEY, LUA, Server, companion};
+use crate::script::{self, AHEAD, COMPANIONS, LUA, word};
+use crate::server::{self, Answer, KEY, Server, companion};
 use crate::token::{End, FOREIGN, Token, UNKNOWN};
 
 const START_US: u64 = 1_800_000_000_000_000;
@@ -47,8 +48,6 @@ const TERMS: [(u16, bool, bool); 18] = [
     (0, false, true),
     (1, true, true),
 ];
-/// Subtracted from the ticket of one that goes first.
-const FIRST: i64 = 1 << 52;
 /// The first clients share the key with SETNX clients, if there are any.
 const BESIDE_SETNX: usize = 3;
 
@@ -154,7 +153,7 @@ fn text(token: &Token) -> String {
 
 /// Returns the number by which the server sorts a waiter.
 fn score(waiter: &Waiter<Token>) -> i64 {
-    waiter.ticket.cast_signed() - if waiter.token.is_first { FIRST } else { 0 }
+    waiter.ticket.cast_signed() - if waiter.token.is_first { AHEAD } else { 0 }
 }
 
 /// Returns the ID by which others know a holder.
@@ -173,14 +172,9 @@ fn channel(token: &Token) -> String {
     format!("c|{}", token.who)
 }
 
-fn word(word: Word) -> String {
-    match word {
-        Word::Granted => "g".into(),
-        Word::Look => "n".into(),
-        Word::LookAt(end) => format!("e{end}"),
-        Word::Superseded => "s".into(),
-        Word::Test => "t".into(),
-    }
+/// Returns the channel on which it hears of what befalls its lock.
+fn holder_channel(token: &Token) -> String {
+    format!("{KEY}:holder:{}", id(token))
 }
 
 /// Returns a number as it is stored where 0 is none.
@@ -348,11 +342,9 @@ impl Scene {
     /// Sends a request, and notes what is in the keys then.
     fn asks_server(&mut self, verb: &str, fields: &[(&str, String)]) -> Result<Answer, String> {
         let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map(|(_, it)| it.clone());
-        let newest = of("token").is_some_and(|token| token.split(':').skip(6).any(|term| term == "newest"));
-        let with = |name: &&str| (*name != "newest" || newest) && (*name != "runs" || of("who").is_some());
-        let companions: Vec<String> = COMPANIONS.into_iter().filter(with).map(companion).collect();
+        let keys = script::keys(KEY, &of("token").unwrap_or_default(), of("who").is_some());
         let mut call = cmd("EVALSHA");
-        call.arg(&self.script).arg(companions.len() + 1).arg(KEY).arg(companions).arg(verb);
+        call.arg(&self.script).arg(keys.len()).arg(keys).arg(verb);
         fields.iter().filter(|(_, it)| !it.is_empty()).for_each(|(field, it)| _ = call.arg(*field).arg(it));
         call.arg("clock").arg(self.model.around.now_us);
         let shown: Vec<String> = fields.iter().map(|(field, it)| format!("{field}={it}")).collect();

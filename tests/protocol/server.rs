@@ -13,12 +13,9 @@ use nix::sys::signal::Signal;
 use redis::{Client, Connection, FromRedisValue, RedisResult, Value, cmd};
 use tempfile::TempDir;
 
-pub const KEY: &str = "lock:x";
-/// The companions of the lock's key, in the script's order.
-pub const COMPANIONS: [&str; 7] = ["fence", "shares", "terms", "queue", "waiters", "newest", "runs"];
+use crate::script;
 
-/// The script as nxlock sends it, not a copy.
-pub const LUA: &str = include_str!("../../src/store/redis/lock.lua");
+pub const KEY: &str = "lock:x";
 
 pub struct Server {
     process: Child,
@@ -143,18 +140,16 @@ impl Answer {
 
 /// Returns the key of a companion.
 pub fn companion(name: &str) -> String {
-    format!("{{{KEY}}}:{name}")
+    script::companion(KEY, name)
 }
 
 /// Calls the script, with the keys that it needs for these fields.
 pub fn call(connection: &mut Connection, operation: &str, fields: &[(&str, &str)]) -> RedisResult<Answer> {
     let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map_or("", |(_, it)| *it);
-    let newest = format!("{}:", of("token")).contains(":newest:");
-    let with = |name: &&str| (*name != "newest" || newest) && (*name != "runs" || !of("who").is_empty());
-    let companions: Vec<String> = COMPANIONS.into_iter().filter(with).map(companion).collect();
+    let keys = script::keys(KEY, of("token"), !of("who").is_empty());
     let only_reads = matches!(operation, "inspect" | "history");
     let mut eval = cmd(if only_reads { "EVAL_RO" } else { "EVAL" });
-    eval.arg(LUA).arg(companions.len() + 1).arg(KEY).arg(companions).arg(operation);
+    eval.arg(script::LUA).arg(keys.len()).arg(keys).arg(operation);
     fields.iter().filter(|(_, it)| !it.is_empty()).for_each(|(field, it)| _ = eval.arg(*field).arg(*it));
     eval.query(connection).map(|parts: Vec<Value>| Answer::read(&parts))
 }

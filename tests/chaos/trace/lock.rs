@@ -7,15 +7,9 @@ use std::collections::BTreeMap;
 use super::keyspace::Keyspace;
 use super::token::{End, Token};
 use crate::machine::{Begun, Claimant, Holder, Lock, Run, Runs, Superseding, Waiter};
+use crate::script::{AHEAD, companion};
 
-/// Subtracted from the ticket of one that goes first.
-pub const FIRST: i64 = 1 << 52;
 const SHARED: &str = "nx1:shared:";
-
-/// Returns the key of a companion of a lock's key.
-pub fn companion(key: &str, name: &str) -> String {
-    format!("{{{key}}}:{name}")
-}
 
 /// Returns the channel of a waiter; empty if it has none.
 pub fn channel(keys: &Keyspace, key: &str, token: &Token) -> String {
@@ -82,7 +76,7 @@ pub fn read(keys: &Keyspace, key: &str) -> Option<Lock<Token>> {
 fn waiter(record: &str, token: Token, score: i64) -> Option<Waiter<Token>> {
     let mut fields = record.split('\n').next()?.splitn(4, '|').skip(1);
     let (lease, grace, channel) = (fields.next()?, fields.next()?, fields.next()?);
-    let ticket = (if score < 0 { score + FIRST } else { score }).unsigned_abs();
+    let ticket = (if score < 0 { score + AHEAD } else { score }).unsigned_abs();
     Some(Waiter {
         ticket,
         token,

@@ -9,16 +9,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 
+use super::Trace;
 use super::keyspace::Keyspace;
-use super::lock::{self, companion};
+use super::lock;
 use super::monitor::Command;
 use super::token::{End, Token};
-use super::{COMPANIONS, Trace};
 use crate::machine::{
     Begun, Claimant as _, Heard, Holder, Lock, Mode, Op, Record, Recording, Renewal, Request, Verdict, Word, World,
 };
 use crate::observer::who as owner;
 use crate::record::{Nanos, Who, boot_clock};
+use crate::script::{AHEAD, COMPANIONS, companion, word};
 
 /// How far what expires may be from when it was to expire, in ms: the server's clock for it is a little older than the one
 /// that the script reads.
@@ -306,8 +307,8 @@ impl Call {
             digits.filter_map(|text| text.parse().ok()).collect::<Vec<u64>>()
         };
         let written: Vec<u64> = self.writes.iter().flatten().flat_map(numbers).collect();
-        // The number by which one that goes first is sorted is its ticket less FIRST.
-        let tickets = written.iter().map(|number| lock::FIRST.unsigned_abs().saturating_sub(*number));
+        // The number by which one that goes first is sorted is its ticket less AHEAD.
+        let tickets = written.iter().map(|number| AHEAD.unsigned_abs().saturating_sub(*number));
         let mut moments: Vec<u64> = written.iter().copied().chain(tickets).filter(is_possible).collect();
         moments.sort_unstable();
         moments.reverse();
@@ -459,14 +460,4 @@ fn holders(lock: &Lock<Token>) -> BTreeMap<&Token, Holder> {
     let since = |holder: &Holder| if lock.generation.is_some() { holder.since } else { 0 };
     let said = |holder: &Holder| Holder { since: since(holder), reserved: holder.reserved.map(|_| 0), ..*holder };
     lock.holders.iter().map(|(token, holder)| (token, said(holder))).collect()
-}
-
-fn word(word: Word) -> String {
-    match word {
-        Word::Granted => "g".into(),
-        Word::Look => "n".into(),
-        Word::LookAt(end) => format!("e{end}"),
-        Word::Superseded => "s".into(),
-        Word::Test => "t".into(),
-    }
 }

@@ -5,12 +5,10 @@ use std::thread;
 
 use redis::{Connection, Value, cmd};
 
-use super::{COMPANIONS, Trace, follow};
+use super::{Trace, follow};
 use crate::observer::connected;
+use crate::script::{self, LUA};
 use crate::support::{Redis, eventually};
-
-/// The script as nxlock sends it, not a copy.
-const LUA: &str = include_str!("../../../src/store/redis/lock.lua");
 
 struct Scene<'a> {
     connection: Connection,
@@ -20,15 +18,9 @@ struct Scene<'a> {
 impl Scene<'_> {
     fn calls(&mut self, operation: &str, fields: &[(&str, &str)]) {
         let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map_or("", |(_, it)| *it);
-        let with = |name: &&&str| match **name {
-            "newest" => of("token").ends_with(":newest"),
-            "runs" => !of("who").is_empty(),
-            _ => true,
-        };
-        let companions: Vec<String> =
-            COMPANIONS.iter().filter(with).map(|name| format!("{{lock:job}}:{name}")).collect();
+        let keys = script::keys("lock:job", of("token"), !of("who").is_empty());
         let mut call = cmd("EVAL");
-        call.arg(self.lua).arg(companions.len() + 1).arg("lock:job").arg(companions).arg(operation);
+        call.arg(self.lua).arg(keys.len()).arg(keys).arg(operation);
         fields.iter().for_each(|(field, it)| _ = call.arg(*field).arg(*it));
         call.query::<Value>(&mut self.connection).unwrap();
     }
