@@ -301,13 +301,13 @@ impl Scene {
     fn listens(&mut self, at: usize) {
         let token = self.clients[at].token;
         self.model.around.listening.insert(token);
-        self.command(&["SADD", "__ears", &channel(&token)]);
+        self.command(&["SADD", "__ears", &channel(&token), &holder_channel(&token)]);
     }
 
     fn is_deaf(&mut self, at: usize) {
         let token = self.clients[at].token;
         self.model.around.listening.remove(&token);
-        self.command(&["SREM", "__ears", &channel(&token)]);
+        self.command(&["SREM", "__ears", &channel(&token), &holder_channel(&token)]);
     }
 
     /// Executes a request on both, and compares.
@@ -317,7 +317,7 @@ impl Scene {
         let queue = self.model.lock.queue.clone();
         self.take_up_the_ticket(op);
         let is_found = self.find_a_fence(op);
-        let is_late = self.is_late(op);
+        let is_late = self.model.is_late(op);
         let mut reply = self.model.step(op);
         // Such a request changes nothing.
         if is_late || matches!(reply.verdict, Verdict::Done(..)) {
@@ -376,7 +376,7 @@ impl Scene {
             (waiter.lease, waiter.hears) = (0, false);
             self.unrecorded.insert(waiter.token);
         }
-        lock.owner = None;
+        (lock.owner, lock.broken) = (None, None);
         if lock.generation.is_none() {
             lock.asked.clear();
             lock.holders.values_mut().for_each(|holder| holder.reserved = None);
@@ -399,12 +399,6 @@ impl Scene {
             waiter.ticket = if *ticket > 0 { *ticket } else { new };
         }
         lock.queue.sort_by_key(|waiter| (score(waiter), waiter.token));
-    }
-
-    /// Returns whether a run asks for the lock that is recorded as ended.
-    fn is_late(&self, op: &Op<'_, Token>) -> bool {
-        let Op::Acquire(Request { token, record: Some(_), .. }) = op else { return false };
-        self.model.lock.runs.ended.iter().any(|run| run.who == **token && run.ended.is_some())
     }
 
     /// A holder that asks again when the fence is lost begins a new one.
@@ -496,6 +490,7 @@ impl Scene {
             same(field, &server, &rules).map_err(|why| format!("{why}: {answer:?}"))?;
         }
         same("outcome", &answer.of("outcome"), &reply.recorded.map(|end| end.outcome.to_owned()).unwrap_or_default())?;
+        same("who broke it", &answer.of("broken_by"), &shown(reply.broken_by.as_ref()))?;
         same("unrecorded", &answer.of("unrecorded"), &String::new())
     }
 
@@ -545,6 +540,12 @@ impl Scene {
         }
         let owner = lock.owner.as_ref().map(|(token, end)| format!("{end}|{}|{}", text(token), who(token)));
         same("the owner", &seen.waiters.get("owner").cloned(), &owner)?;
+        // A note that has ended stays until another is written over it.
+        let counts = |note: &&String| number(note.split('|').next().unwrap()) >= self.now();
+        let broken = lock.broken.as_ref().filter(|broken| broken.until >= self.now());
+        let broken =
+            broken.map(|broken| format!("{}|{}|{}", broken.until, id(&Token::exclusive(broken.of)), text(&broken.by)));
+        same("who broke a lock", &seen.waiters.get("broken").filter(counts).cloned(), &broken)?;
         let superseding = &lock.superseding;
         let mut newest: BTreeMap<String, String> =
             superseding.noted.iter().map(|(token, by)| (text(token), text(by))).collect();
@@ -737,6 +738,8 @@ impl Scene {
         let most = 1 + dice.index(4);
         // The lease of some is left to end by itself.
         let is_release = !(is_recorded && dice.one_in(8));
+        // Others break the lock in the holder's place.
+        let by = dice.one_in(4).then(|| self.clients[dice.index(TERMS.len())].token);
         let mut fields = vec![("token", text(&token))];
         let record = is_recorded.then_some(Record { most, begun, end });
         if is_recorded {
@@ -747,10 +750,13 @@ impl Scene {
         }
         match record {
             Some(record) if !is_release => self.executes(&Op::Record { token: &token, record }, "record", &fields),
-            record => self.executes(&Op::Release { token: &token, by: None, record }, "release", &fields),
+            record => {
+                fields.push(("by", by.as_ref().map(text).unwrap_or_default()));
+                self.executes(&Op::Release { token: &token, by: by.as_ref(), record }, "release", &fields)
+            }
         }?;
-        // Some come again, after a lost reply.
-        if !self.dice.one_in(5) {
+        // Some come again, after a lost reply, or because they do not know of it.
+        if by.is_none() && !self.dice.one_in(5) {
             self.begins_anew(at);
         }
         Ok(())
@@ -934,7 +940,7 @@ fn the_script_does_what_the_rules_say() {
 }
 
 /// Faults in the script, and what each does: the second text takes the place of the first.
-const FAULTS: [(&str, &str, &str); 64] = [
+const FAULTS: [(&str, &str, &str); 67] = [
     // Who comes in, and who waits.
     ("one too many comes in", "return most == 0 or lock.count < most", "return most == 0 or lock.count <= most"),
     ("the limit of the newcomer does not count", "(n == 0 or lock.least < n) and lock.least or n", "lock.least or n"),
@@ -1064,6 +1070,9 @@ const FAULTS: [(&str, &str, &str); 64] = [
         "",
     ),
     ("a request to give up is not found", "by = id == id_of(token) and asker", ""),
+    ("nobody notes who broke a lock", "local broken = hears and", "local broken = false and"),
+    ("it is noted for one that does not listen", "(listeners(channel_of(id_of(token))) or 0) > 0", "true"),
+    ("a holder is told twice who broke its lock", "    redis.pcall('HDEL', W, 'broken')\n", ""),
     ("a request to give up is taken back by another", "redis.call('HGET', key, field) == it and field or ''", "field"),
 ];
 

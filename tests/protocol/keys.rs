@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::machine::{Bounds, Heard, Holder, Lock, Op, Reply, Word, World};
+use crate::machine::{Bounds, Heard, Holder, Lock, Op, Reply, Request, Word, World};
 use crate::token::{Token, UNKNOWN};
 
 /// A lease of a waiter is no longer than this.
@@ -40,6 +40,10 @@ impl World<Token> for Around {
         self.listening.contains(token)
     }
 
+    fn hears_of_loss(&self, token: &Token) -> bool {
+        self.listens(token)
+    }
+
     fn tell(&mut self, token: &Token, word: Word) -> Heard {
         if !self.listening.contains(token) {
             return Heard::No;
@@ -67,7 +71,7 @@ impl Server {
     pub fn step(&mut self, op: &Op<'_, Token>) -> Reply<Token> {
         self.expire();
         let asks_again = match op {
-            Op::Acquire(request) if self.unknown.remove(request.token) => Some(*request.token),
+            Op::Acquire(request) if !self.is_late(op) && self.unknown.remove(request.token) => Some(*request.token),
             _ => None,
         };
         if let Some(token) = asks_again.filter(|token| token.limit > 0) {
@@ -100,6 +104,12 @@ impl Server {
             self.queue_until = None;
         }
         self.unknown.retain(|token| self.lock.holders.contains_key(token));
+    }
+
+    /// Returns whether this is a request of a recorded run that has ended: it changes nothing.
+    pub fn is_late(&self, op: &Op<'_, Token>) -> bool {
+        let Op::Acquire(Request { token, record: Some(_), .. }) = op else { return false };
+        self.lock.runs.ended.iter().any(|run| run.who == **token && run.ended.is_some())
     }
 
     pub fn lose_lock(&mut self) {

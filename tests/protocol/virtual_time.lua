@@ -49,6 +49,8 @@ function instead.PUBSUB(_, ...)
 end
 function instead.PUBLISH(channel, word)
   if command('SISMEMBER', '__ears', channel) == 0 then return 0 end
+  -- What a holder is told makes it ask, and changes nothing.
+  if string.find(channel, ':holder:', 1, true) then return 1 end
   command('RPUSH', '__said', channel .. ' ' .. word)
   return 1
 end
