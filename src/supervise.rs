@@ -5,7 +5,6 @@
 //! renewals and loss from the renewer's mailbox, deadlines from the boot clock. The guard reaps the command only after
 //! this module has received its exit status, so nxlock never signals another process that reuses its pid.
 
-mod clone;
 mod group;
 mod guard;
 mod kill;

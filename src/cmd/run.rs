@@ -91,7 +91,7 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let program = Program::new(&words, &environment, mask, &command_files);
     log::trace(format_args!("starting the command"));
     log::settle(before_the_command(lease));
-    let mut guard = match program.and_then(|program| Guard::start(Box::leak(Box::new(program)), &task)) {
+    let mut guard = match program.and_then(|program| Guard::start(&program, &task)) {
         Ok(guard) => guard,
         Err(errno) => {
             claim.ended(Some(not_begun(errno)));

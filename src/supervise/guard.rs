@@ -109,7 +109,7 @@ impl Guard {
     ///
     /// # Errors
     /// As fork(2), socketpair(2) and prctl(2).
-    pub fn start(program: &'static Program, task: &GuardTask<'_>) -> Result<Guard, Errno> {
+    pub fn start(program: &Program, task: &GuardTask<'_>) -> Result<Guard, Errno> {
         prctl::set_child_subreaper(true)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, guards) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
@@ -275,11 +275,9 @@ enum Reaped {
 }
 
 impl Guarding {
-    fn begin(nxlock: Pid, socket: OwnedFd, program: &'static Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
-        let fd = socket.as_raw_fd();
-        // The command's process has a descriptor of its own with this number, which lives as long as the process.
-        let begins = move || _ = transmit(&fd, [STARTED, number(getpid().as_raw())]);
-        let failed = move |errno: Errno| _ = transmit(&fd, [FAILED, number(errno as i32)]);
+    fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
+        let begins = || _ = transmit(&socket, [STARTED, number(getpid().as_raw())]);
+        let failed = |errno: Errno| _ = transmit(&socket, [FAILED, number(errno as i32)]);
         let begun = (|| {
             let all = set(blockable());
             all.thread_block()?;
@@ -290,8 +288,7 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            // SAFETY: both make only system calls: getpid(2), which cannot fail, and send(2) without libc.
-            let command = unsafe { program.spawn(task.terminal, task.start_by, begins, failed) }?;
+            let command = program.spawn(task.terminal, task.start_by, begins, failed)?;
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;

@@ -3,22 +3,18 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::libc::{self, c_int};
-use nix::sys::socket::{MsgFlags, recv};
-
-use super::clone::system_call;
+use nix::libc::c_int;
+use nix::sys::socket::{MsgFlags, recv, send};
 
 pub type Message = [u64; 2];
 const SIZE: usize = size_of::<Message>();
 
-/// Sends a message; returns whether there was room for it. Leaves errno alone, for processes that share memory.
-pub fn transmit(socket: &impl AsRawFd, message: Message) -> bool {
+/// Sends a message; returns whether there was room for it.
+pub fn transmit(socket: &OwnedFd, message: Message) -> bool {
     let mut bytes = [0; SIZE];
     bytes[..8].copy_from_slice(&message[0].to_ne_bytes());
     bytes[8..].copy_from_slice(&message[1].to_ne_bytes());
-    let (socket, flags) = (socket.as_raw_fd() as usize, libc::MSG_NOSIGNAL as usize);
-    // SAFETY: send(2) reads the bytes.
-    unsafe { system_call(libc::SYS_sendto, [socket, bytes.as_ptr() as usize, SIZE, flags, 0, 0]) == Ok(SIZE) }
+    send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) == Ok(SIZE)
 }
 
 /// Receives a message; returns `None` at the end, or if none is there and the socket does not block.

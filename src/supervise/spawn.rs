@@ -7,11 +7,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::libc;
-use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use nix::unistd::{Pid, getpid, getppid};
+use nix::sys::prctl;
+use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+use nix::sys::stat::Mode;
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setpgid};
 
-use super::clone::{self, system_call};
 use crate::clock::Moment;
 use crate::descriptors::CommandFile;
 use crate::signals::is_ignored;
@@ -94,18 +96,10 @@ impl InheritedFile {
 
     /// Opens and locks the file, and gives it its number, for the program to inherit.
     fn take(&self) -> Result<(), Errno> {
-        let at = libc::AT_FDCWD as usize;
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-        let lock = std::ptr::from_ref(&self.lock) as usize;
-        let number = usize::try_from(self.number).map_err(|_| Errno::EBADF)?;
-        // SAFETY: openat(2) reads a NUL-terminated string, fcntl(2) a lock; dup3(2) takes numbers, of which nothing else in
-        // this process uses either.
-        unsafe {
-            let opened = system_call(libc::SYS_openat, [at, self.path.as_ptr() as usize, flags, 0, 0, 0])?;
-            system_call(libc::SYS_fcntl, [opened, libc::F_OFD_SETLK as usize, lock, 0, 0, 0])?;
-            // The other descriptor is closed at exec.
-            system_call(libc::SYS_dup3, [opened, number, 0, 0, 0, 0])?;
-        }
+        let opened = open(self.path.as_c_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        fcntl(&opened, FcntlArg::F_OFD_SETLK(&self.lock))?;
+        // SAFETY: nothing else in this process uses what has this number. The other descriptor is closed.
+        Errno::result(unsafe { libc::dup3(opened.as_raw_fd(), self.number, 0) })?;
         Ok(())
     }
 }
@@ -146,7 +140,7 @@ impl Program {
     }
 
     /// Becomes the program; returns the error if that fails. First sets the caller's signal mask, and restores the
-    /// inherited dispositions of SIGPIPE and SIGINT. Searches PATH as execvp(3) does, and leaves errno alone.
+    /// inherited dispositions of SIGPIPE and SIGINT. Searches PATH as execvp(3) does, in every libc alike.
     pub fn exec(&self) -> Errno {
         let pipe = if inherited::pipe_ignored() { SigHandler::SigIgn } else { SigHandler::SigDfl };
         // SAFETY: installs no handler.
@@ -178,57 +172,52 @@ impl Program {
     }
 
     fn execve(&self, file: &CStr, argv: &[Cell<*const c_char>]) -> Errno {
-        let arguments = [file.as_ptr() as usize, argv.as_ptr() as usize, self.envp.as_ptr() as usize, 0, 0, 0];
         // SAFETY: the file's name ends with a NUL; `argv` and `envp` are arrays of such strings, and end with a null
-        // pointer.
-        unsafe { system_call(libc::SYS_execve, arguments) }.err().unwrap_or(Errno::UnknownErrno)
+        // pointer. A cell is what it contains.
+        unsafe { libc::execve(file.as_ptr(), argv.as_ptr().cast(), self.envp.as_ptr()) };
+        Errno::last()
     }
 
     /// Starts a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
     /// execve(2), which a hung file system may delay. The process itself calls `begins` first; if it does not become the
-    /// command, it calls `failed` with the reason and exits with 127. The kernel kills it when the calling thread ends,
-    /// prctl(2).
-    ///
-    /// # Safety
-    /// `begins` and `failed` must do what [`clone::start`] asks for.
+    /// command, it calls `failed` with the reason and exits with 127. Both may only make system calls, as in any child of
+    /// fork(2). The kernel kills the process when the calling thread ends, prctl(2).
     ///
     /// # Errors
     /// As fork(2).
-    pub unsafe fn spawn(
-        &'static self,
+    pub fn spawn(
+        &self,
         terminal: Terminal,
         start_by: Moment,
-        begins: impl Fn() + 'static,
-        failed: impl Fn(Errno) + 'static,
+        begins: impl FnOnce(),
+        failed: impl FnOnce(Errno),
     ) -> Result<Pid, Errno> {
         let parent = getpid();
-        let become_it = move || {
-            begins();
-            failed(self.begin(terminal, parent, start_by));
-        };
-        // SAFETY: it makes only system calls, and those of libc cannot fail: of signal(2) and sigprocmask(2) with valid
-        // arguments, getpid(2), getppid(2), and clock_gettime(2).
-        unsafe { clone::start(Box::leak(Box::new(become_it))) }
+        // SAFETY: the child makes only system calls, and never returns from here.
+        match unsafe { fork() }? {
+            ForkResult::Parent { child } => Ok(child),
+            ForkResult::Child => {
+                begins();
+                failed(self.begin(terminal, parent, start_by));
+                // SAFETY: ends this process, and runs no code of nxlock.
+                unsafe { libc::_exit(127) }
+            }
+        }
     }
 
     /// Becomes the program as a child of `parent`; returns the error if that fails.
     fn begin(&self, terminal: Terminal, parent: Pid, start_by: Moment) -> Errno {
         if terminal == Terminal::Absent
-            // SAFETY: setpgid(2) takes numbers.
-            && let Err(errno) = unsafe { system_call(libc::SYS_setpgid, [0; 6]) }
+            && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
         {
             return errno;
         }
-        let set = [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0, 0, 0];
-        // SAFETY: this prctl(2) takes numbers.
-        if let Err(errno) = unsafe { system_call(libc::SYS_prctl, set) } {
+        if let Err(errno) = prctl::set_pdeathsig(Signal::SIGKILL) {
             return errno;
         }
         // If the parent died before that, the kernel sends nothing.
         if getppid() != parent {
-            let myself = usize::try_from(getpid().as_raw()).unwrap_or(0);
-            // SAFETY: kill(2) takes numbers.
-            let _ = unsafe { system_call(libc::SYS_kill, [myself, libc::SIGKILL as usize, 0, 0, 0, 0]) };
+            let _ = raise(Signal::SIGKILL);
         }
         // Before it looks at the clock: if the lease has not ended by then, nobody gets the lock until the command has.
         for file in &self.inherited {
@@ -284,10 +273,8 @@ fn inherited_environment() -> impl Iterator<Item = &'static CStr> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
     use std::time::Duration;
 
-    use nix::fcntl::OFlag;
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{pipe2, read, write};
 
@@ -297,15 +284,10 @@ mod tests {
     fn spawned(words: &[&str], start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         let words: Vec<_> = words.iter().map(OsString::from).collect();
-        let program = Box::leak(Box::new(Program::new(&words, &[("", None)], SigSet::empty(), &[]).unwrap()));
-        let tell: &'static OwnedFd = Box::leak(Box::new(writer));
-        let say = move |number: i32| _ = write(tell, &number.to_ne_bytes());
-        // SAFETY: both make system calls that cannot fail.
-        let pid = unsafe {
-            let (begins, failed) = (move || say(getpid().as_raw()), move |errno| say(errno as i32));
-            program.spawn(Terminal::Absent, start_by, begins, failed)
-        };
-        let pid = pid.unwrap();
+        let program = Program::new(&words, &[("", None)], SigSet::empty(), &[]).unwrap();
+        let say = |number: i32| _ = write(&writer, &number.to_ne_bytes());
+        let (begins, failed) = (|| say(getpid().as_raw()), |errno| say(errno as i32));
+        let pid = program.spawn(Terminal::Absent, start_by, begins, failed).unwrap();
         let status = waitpid(pid, None).unwrap();
         let said = || {
             let mut number = [0; 4];
