@@ -1069,7 +1069,9 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             && self.world.hears_of_loss(token)
         {
             let until = end.unwrap_or(u64::MAX).min(self.now + NOTED_FOR);
-            self.lock.broken = Some(Broken { of: token.id(), by: by.clone(), until });
+            if until > self.now {
+                self.lock.broken = Some(Broken { of: token.id(), by: by.clone(), until });
+            }
         }
         if !is_mine {
             self.find_breaker(token);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::machine::{Bounds, Heard, Holder, Lock, Op, Reply, Request, Word, World};
+use crate::machine::{Bounds, Heard, Holder, Lock, Op, Reply, Request, Verdict, Word, World};
 use crate::token::{Token, UNKNOWN};
 
 /// A lease of a waiter is no longer than this.
@@ -71,7 +71,7 @@ impl Server {
     pub fn step(&mut self, op: &Op<'_, Token>) -> Reply<Token> {
         self.expire();
         let asks_again = match op {
-            Op::Acquire(request) if !self.is_late(op) && self.unknown.remove(request.token) => Some(*request.token),
+            Op::Acquire(request) if !self.is_late(op) && self.unknown.contains(request.token) => Some(*request.token),
             _ => None,
         };
         if let Some(token) = asks_again.filter(|token| token.limit > 0) {
@@ -79,8 +79,12 @@ impl Server {
             self.lock.asked.remove(&token.who);
         }
         let reply = self.lock.step(op, &mut self.around);
-        if let Some(holder) = asks_again.and_then(|token| self.lock.holders.get_mut(&token)) {
-            holder.since = self.around.now_us;
+        // One that was done recently writes nothing.
+        if let Some(token) = asks_again.filter(|_| !matches!(reply.verdict, Verdict::Done(..))) {
+            self.unknown.remove(&token);
+            if let Some(holder) = self.lock.holders.get_mut(&token) {
+                holder.since = self.around.now_us;
+            }
         }
         if let Op::Acquire(request) = op
             && self.lock.waiter(request.token).is_some()

@@ -862,7 +862,7 @@ if operation == 'release' or operation == 'record' then
     settle()
     -- Advisory: it may fail. A holder that does not listen may not be there any more, and the note would be nobody's.
     if left and (left < 0 or left > NOTED_FOR) then left = NOTED_FOR end
-    local hears = left and (listeners(channel_of(id_of(token))) or 0) > 0
+    local hears = left and left > 0 and (listeners(channel_of(id_of(token))) or 0) > 0
     local broken = hears and table.concat({ digits(now + left), id_of(token), arg.by }, '|')
     if broken and type(redis.pcall('HSET', W, 'broken', broken)) == 'number' then lengthen(W, left) end
     if ends and arg.tell then tell_holder(id_of(token), 'b') end
