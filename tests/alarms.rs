@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::support::turns::Turn;
-use crate::support::{Authority, Five, Local, Nxlock, Redis};
+use crate::support::{Authority, Fate, Five, Local, Nxlock, Proxy, Redis};
 
 const ALARM: [&str; 4] = ["status", "job", "--max-held", "1h"];
 
@@ -65,6 +65,13 @@ fn an_alarm_that_makes_no_sense_is_a_slip_of_usage() {
     five.nxlock(["status", "job", "--max-held", "1h"]).run().exits(0);
 }
 
+/// Makes a user who may not run scripts, whose records do not come with the status. Returns who that is, in a URL.
+fn without_scripts(redis: &Redis) -> &'static str {
+    let scripts = ["-eval", "-evalsha", "-eval_ro", "-evalsha_ro"];
+    redis.ask::<()>(&[&["ACL", "SETUSER", "plain", "on", ">pw", "~*", "&*", "+@all"], &scripts[..]].concat());
+    "?user=plain&pass=pw"
+}
+
 #[test]
 fn a_holder_that_nobody_can_date_and_waiters_that_nobody_counts_are_unknown() {
     let redis = Redis::start();
@@ -72,21 +79,7 @@ fn a_holder_that_nobody_can_date_and_waiters_that_nobody_counts_are_unknown() {
     let done = redis.nxlock(["status", "job", "--max-held", "1h"]).run().exits(3);
     done.prints("UNKNOWN: job is held by another program: since when is not known | 'job held'=U;;3600;0\n");
     redis.delete("lock:job");
-    redis.ask::<()>(&[
-        "ACL",
-        "SETUSER",
-        "plain",
-        "on",
-        ">pw",
-        "~*",
-        "&*",
-        "+@all",
-        "-eval",
-        "-evalsha",
-        "-eval_ro",
-        "-evalsha_ro",
-    ]);
-    let url = format!("{}?user=plain&pass=pw", redis.url());
+    let url = format!("{}{}", redis.url(), without_scripts(&redis));
     let call = |words: &[&str]| Nxlock::new(words).env("NXLOCK_SERVER", &url).run();
     call(&["status", "job", "--max-held", "1h"]).exits(0);
     assert!(call(&["status", "job", "--max-waiting", "3"]).exits(3).text().contains("who waits is not known"));
@@ -94,6 +87,25 @@ fn a_holder_that_nobody_can_date_and_waiters_that_nobody_counts_are_unknown() {
     let said = call(&["status", "--max-age", "1h"]).exits(3).text();
     redis.delete("lock:other");
     assert!(said.contains("does not run scripts for us"), "{said}");
+}
+
+#[test]
+fn a_server_that_goes_while_records_are_read_is_not_waited_for_once_for_each_name() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, |_, request| match request.split_whitespace().nth(1) {
+        Some("history") => Fate::Blackholed,
+        _ => Fate::Delivered,
+    });
+    let url = format!("{}{}", proxy.url(), without_scripts(&redis));
+    let names: Vec<String> = (0..20).map(|n| format!("job-{n}")).collect();
+    let options = ["--server-timeout", "1s", "status", "--max-age", "1h"];
+    let words = options.into_iter().chain(names.iter().map(String::as_str)).collect::<Vec<_>>();
+    let line = Nxlock::new(words).env("NXLOCK_SERVER", &url).run().exits(3).text();
+    assert!(line.starts_with("UNKNOWN: ") && line.contains("job-3 may not have succeeded: it is not read"), "{line}");
+    // Each name has its finding.
+    assert_eq!(line.matches("age'=U").count(), names.len(), "{line}");
+    let asked = proxy.commands().into_iter().filter(|command| command.contains("history")).count();
+    assert!((3..10).contains(&asked), "{asked}: {line}");
 }
 
 /// Returns the value of a series.

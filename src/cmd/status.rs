@@ -81,11 +81,11 @@ fn alarm(subject: &Subject, store: &mut dyn Store, mut rows: Vec<Row>, limits: &
     let mut unread: BTreeMap<LockName, String> = BTreeMap::new();
     let mut unanswered = Vec::new();
     for row in rows.iter_mut().filter(|row| limits.age.is_some() && row.status.recorded.is_none()) {
-        let read = match unanswered.get(UNANSWERED - 1).cloned() {
-            Some(error) => Err(error),
-            None => subject.history(store, &row.lock),
-        };
-        match read {
+        if let Some(Error { cause, .. }) = unanswered.get(UNANSWERED - 1) {
+            unread.insert(row.lock.name.clone(), format!("it is not read, like the ones before it: {cause}"));
+            continue;
+        }
+        match subject.history(store, &row.lock) {
             Ok(history) => row.status.recorded = Some(history.recorded),
             Err(error) => {
                 unread.insert(row.lock.name.clone(), error.to_string());
