@@ -143,6 +143,7 @@ every_kind! {
             a_script_that_ends_frees_all
             a_script_is_told_of_the_loss_of_one_and_has_none_then
             within_a_run_none_of_its_locks_is_waited_for
+            within_a_run_nothing_is_waited_for_together_with_its_lock
             who_asks_in_another_order_waits_in_no_circle
         }
     }
@@ -262,6 +263,8 @@ every_kind! {
             a_recorded_run_of_several_is_recorded_under_the_first
             asking_for_one_of_several_stops_the_command
             asking_for_one_that_is_not_in_use_yet_frees_all
+            a_newer_run_of_several_takes_over_from_an_older_one
+            a_newer_run_takes_over_from_one_that_waits_for_another_lock
         }
         leaving {
             a_waiter_that_is_told_to_leave_leaves_by_that_signal

@@ -9,12 +9,12 @@
 use std::time::Duration;
 
 use super::{
-    AcquireMode, Acquired, CommandFile, Feature, Kept, Listed, News, Op, Page, Probed, Released, Renewed, Reply,
-    ScanCursor, Store, Watch,
+    AcquireMode, Acquired, CommandFile, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed, QueuePlace,
+    Released, Renewed, Reply, ScanCursor, Store, Watch,
 };
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, Lease, LockName, LockState, Ttl};
+use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Sharing, StateKind, Token, Ttl};
 use crate::wait::{Limit, Woken};
 
 pub struct Several {
@@ -32,6 +32,8 @@ pub struct Several {
     lost: Option<(LockState, bool)>,
     /// The first lock of the claim is to end by itself, at that moment.
     ends: Option<Moment>,
+    /// No lock that is still to be granted is held by a run that the claimant is part of.
+    is_known_to_wait_for_others: bool,
 }
 
 /// One of the locks.
@@ -80,6 +82,7 @@ impl Several {
             may_be_called_off: false,
             lost: None,
             ends: None,
+            is_known_to_wait_for_others: false,
         }
     }
 
@@ -100,7 +103,9 @@ impl Several {
                 return Ok(gives_up);
             }
             if let Some(refused) = self.acquire_one(index, claim, ttl, mode, limit)? {
-                return Ok(refused);
+                let is_waited_for = matches!(refused, Acquired::Held(..) | Acquired::Undecided(..));
+                let nested = if is_waited_for { self.nested_behind(index, claim, limit)? } else { None };
+                return Ok(nested.unwrap_or(refused));
             }
         }
         if let Some(gives_up) = self.confirm(claim, ttl, |lease| lease.asked.elapsed() > CONFIRMED_WITHIN, limit)? {
@@ -149,6 +154,28 @@ impl Several {
                 }
             }));
         }
+    }
+
+    /// Returns the answer that one of the locks behind this one is held by a run that the claimant is part of: to wait for
+    /// this one would be in vain, and for ever if its holder waits for that run. Asks once, and only where such a run holds
+    /// any lock. Of a lock that the run shares, the claimant may get a share: that turns out when it is asked for.
+    fn nested_behind(&mut self, index: usize, claim: &Claim, limit: Limit<'_>) -> Result<Option<Acquired>, Error> {
+        if std::mem::replace(&mut self.is_known_to_wait_for_others, true) {
+            return Ok(None);
+        }
+        let runs: Vec<HolderId> = claim.enclosing.iter().filter_map(Token::id).collect();
+        for One { at, .. } in &self.locks[index + 1..] {
+            let part = claim.part(*at);
+            for run in &runs {
+                let seen = self.store.look(&part.name, Look::Holder(run), limit);
+                let LockStatus { state, .. } = seen.inspect_err(|_| self.is_known_to_wait_for_others = false)?;
+                let is_alone = state.kind == StateKind::Held || part.token.sharing() == Sharing::Exclusive;
+                if is_alone && state.held_by(run).is_some() {
+                    return Ok(Some(Acquired::Nested(state.of(&part.name), QueuePlace::default())));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Renews those of the locks that are held and of which this is `due`. Returns why to wait no longer: one is lost, or

@@ -172,6 +172,20 @@ pub fn within_a_run_none_of_its_locks_is_waited_for(authority: &impl Authority) 
     done.says("\"b\" is already held by this script").says("\"a\" is already held by this script");
 }
 
+/// The holder of `a` waits for the run, and the run would wait for it.
+pub fn within_a_run_nothing_is_waited_for_together_with_its_lock(authority: &impl Authority) {
+    let token = authority.nxlock(["acquire", "a", "--ttl", "10m"]).run().exits(0).token();
+    let script = "nxlock run a --also job -- true; echo $?; nxlock run b --also job --also a -- true; echo $?";
+    let done = authority.nxlock(["run", "job", "-c", script]).run().exits(0).prints("75\n75\n");
+    done.says("\"job\" is already held by this script");
+    assert!(are_free(authority, &["b", "job"]));
+    // A run that holds another lock is in nobody's way.
+    let mut outer = authority.nxlock(["run", "outer", "-c", "nxlock run a --also job --ttl 1s -- echo ran"]).start();
+    outer.says("waiting for \"a\"");
+    authority.nxlock(["release", "a", &token]).run().exits(0);
+    outer.finish().exits(0).prints("ran\n");
+}
+
 pub fn who_asks_in_another_order_waits_in_no_circle(authority: &impl Authority) {
     let script = r#"echo "$1 in" >> "$LOG"; sleep 0.05; echo "$1 out" >> "$LOG""#;
     let log = authority.directory().join("log");
@@ -239,4 +253,28 @@ pub fn asking_for_one_that_is_not_in_use_yet_frees_all(authority: &impl Authorit
     waits.finish().dies_of(Signal::SIGTERM).prints("").says("asked to give up \"b\"");
     assert!(are_free(authority, &["a", "b"]));
     authority.nxlock(["release", "job", &token]).run().exits(0);
+}
+
+pub fn a_newer_run_of_several_takes_over_from_an_older_one(authority: &impl Authority) {
+    let running = ["--also", "z", "--supersede=running", "--ttl", "2s"];
+    let older = holding(authority, &running);
+    let words = ["run", "job"].iter().chain(&running).chain(&["--", "echo", "ran"]);
+    let newer = authority.nxlock(words).run().exits(0).prints("ran\n");
+    newer.says("asked").says("to give up \"job\"");
+    older.finish().exits(143).says("\"job\": superseded by").says("stopping the command");
+    assert!(are_free(authority, &["job", "z"]));
+}
+
+/// It has the one that the newer run wants, and would do what is out of date.
+pub fn a_newer_run_takes_over_from_one_that_waits_for_another_lock(authority: &impl Authority) {
+    let token = authority.nxlock(["acquire", "z", "--ttl", "10m"]).run().exits(0).token();
+    let running = ["--supersede=running", "--ttl", "1s"];
+    let words = ["run", "job", "--also", "z"].iter().chain(&running).chain(&["--", "echo", "late"]);
+    let mut older = authority.nxlock(words).start();
+    older.says("waiting for \"z\"");
+    let words = ["run", "job"].iter().chain(&running).chain(&["--", "echo", "ran"]);
+    authority.nxlock(words).run().exits(0).prints("ran\n");
+    older.finish().dies_of(Signal::SIGTERM).prints("").says("\"job\": superseded by").says("nothing is started");
+    authority.nxlock(["release", "z", &token]).run().exits(0);
+    assert!(are_free(authority, &["job", "z"]));
 }
