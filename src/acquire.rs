@@ -26,7 +26,8 @@ const ASKING: Duration = Duration::from_millis(250);
 const LEAVING: Duration = Duration::from_millis(700);
 
 /// Steps of a first request that each have the server timeout of their own, by which the store bounds them: to connect,
-/// to get the lock, and with several servers to raise its fence.
+/// to get the lock, and with several servers to raise its fence. Each of several locks has as many: to get it, to wait
+/// until it is on disk, and to confirm it when the last one is granted.
 const STEPS: u32 = 3;
 
 /// For how long to want a lock, and how long to wait for it, and for a server.
@@ -440,7 +441,7 @@ impl Attempt<'_> {
     fn answer_by(&self) -> Moment {
         match self.met {
             true => self.wait_ends().max(Moment::now() + self.parting()),
-            false => (self.began + self.options.server_timeout * STEPS).min(self.wait_ends()),
+            false => (self.began + self.options.server_timeout * STEPS * self.locks()).min(self.wait_ends()),
         }
     }
 
@@ -482,6 +483,10 @@ impl Attempt<'_> {
         self.ask_no_more(Limit { until: Moment::now() + limit.min(self.options.server_timeout), cancel });
         let until = Moment::now() + self.parting();
         let _ = self.store.release(self.claim, Limit { until, cancel });
+    }
+
+    fn locks(&self) -> u32 {
+        u32::try_from(self.claim.parts().count()).unwrap_or(u32::MAX)
     }
 
     /// Returns whether locks may be held while another is not.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Authority, Cluster, Five, Local, Redis, Running, eventually, text_of};
+use crate::support::{Authority, Cluster, Fate, Five, Local, Proxy, Redis, Running, eventually, text_of};
 
 /// Starts a run that holds these locks, and waits until its command runs.
 fn holding(authority: &impl Authority, words: &[&str]) -> Running {
@@ -150,6 +150,28 @@ fn an_outage_while_one_is_waited_for_costs_nothing_if_the_others_are_still_there
     redis.resume();
     redis.nxlock(["release", "b", &token]).run().exits(0);
     waits.finish().exits(0).prints("ran\n");
+}
+
+/// Sixteen at a quarter of a second each, and as much again to confirm them: four times the server timeout.
+#[test]
+fn many_are_had_from_a_server_that_is_far_away_and_given_back() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(250)));
+    let names: Vec<String> = (2..=16).map(|n| format!("n{n}")).collect();
+    let also = || names.iter().flat_map(|name| ["--also", name]);
+    let words = |more: &[&'static str]| -> Vec<String> {
+        ["run", "n1"].into_iter().chain(also()).chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    proxy.nxlock(words(&["--", "echo", "ran"])).run().exits(0).prints("ran\n").says_nothing();
+    let are_free = || {
+        let document = redis.nxlock(["--json", "status"]).run().json();
+        document.as_array().unwrap().iter().all(|lock| lock["name"] == "n9" || lock["state"] == "free")
+    };
+    eventually("all are given back", are_free);
+    let token = redis.nxlock(["acquire", "n9", "--ttl", "1h"]).run().exits(0).token();
+    proxy.nxlock(words(&["-n", "--", "true"])).run().exits(75).says("\"n9\" is held");
+    eventually("those that were had are given back", are_free);
+    redis.nxlock(["release", "n9", &token]).run().exits(0);
 }
 
 #[test]

@@ -261,9 +261,12 @@ impl Several {
     }
 
     /// Gives back those of the locks that may be held or waited for, the last one first, except one. What is given back is
-    /// not given back again.
-    fn give_back(&mut self, claim: &Claim, kept: Option<usize>, limit: Limit<'_>) -> Result<(), Error> {
+    /// not given back again. After a grant of all, each reply leaves as much time for the next one. Who leaves a wait has
+    /// no time, and no use for the replies.
+    fn give_back(&mut self, claim: &Claim, kept: Option<usize>, mut limit: Limit<'_>) -> Result<(), Error> {
         let Several { store, locks, lost, .. } = self;
+        let within = limit.until.remaining();
+        let were_granted = locks.iter().all(|one| matches!(one.stage, Stage::Held | Stage::Over));
         let mut failed = None;
         let is_there = |one: &&mut One| matches!(one.stage, Stage::Asked | Stage::Held) && Some(one.at) != kept;
         for one in locks.iter_mut().rev().filter(is_there) {
@@ -275,6 +278,9 @@ impl Several {
                         && was_held
                     {
                         lost.get_or_insert((state.of(&part.name), one.in_doubt));
+                    }
+                    if were_granted {
+                        limit.until = limit.until.max(Moment::now() + within);
                     }
                 }
                 Err(error) => {
