@@ -31,6 +31,8 @@ pub struct Spec {
     severed: u64,
     /// Percentage of attempts that start processes which outlive their command.
     branching: u64,
+    /// Percentage of attempts that want several locks at once.
+    together: u64,
 }
 
 impl Spec {
@@ -45,26 +47,32 @@ impl Spec {
             outsiders: 0,
             severed: 0,
             branching: 0,
+            together: 0,
         }
     }
 
     /// No faults of the server: all contention is between processes, and most happens here.
     pub fn bare() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
-        Spec { outsiders: 1, ..Spec::new("bare", server, &["hot", "mild"], 7) }
+        Spec { outsiders: 1, together: 25, ..Spec::new("bare", server, &["hot", "mild"], 7) }
     }
 
     /// The same, but most commands start processes that outlive them. Many commands, nxlocks and guards are killed.
     pub fn killed() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
-        Spec { branching: 60, pools: vec!["pool"], ..Spec::new("killed", server, &["hot", "mild", "cold"], 6) }
+        Spec {
+            branching: 60,
+            together: 25,
+            pools: vec!["pool"],
+            ..Spec::new("killed", server, &["hot", "mild", "cold"], 6)
+        }
     }
 
     /// A server with every fault that loses no data, and with a clock as fast as the margin allows.
     pub fn lasting() -> Spec {
         let redis = Redis::with_clock(9_000, &["--appendonly", "yes", "--appendfsync", "always"]);
         let server = Server::new(redis, &everything_but_forgetting(), (20, 300));
-        Spec { pools: vec!["pool"], ..Spec::new("lasting", server, &["hot", "mild", "cold"], 7) }
+        Spec { together: 25, pools: vec!["pool"], ..Spec::new("lasting", server, &["hot", "mild", "cold"], 7) }
     }
 
     /// A server that loses data. Only here may two holders overlap, for a limited time.
@@ -90,7 +98,7 @@ impl Spec {
 
     /// Five servers that vote, of which some are down or slow at any time.
     pub fn several() -> Spec {
-        Spec { branching: 10, ..Spec::new("several", Several::new(), &["hot", "mild", "cold"], 5) }
+        Spec { branching: 10, together: 25, ..Spec::new("several", Several::new(), &["hot", "mild", "cold"], 5) }
     }
 
     /// A master that sentinels replace, and that does not know it. A lock that the next master does not have may
@@ -106,7 +114,12 @@ impl Spec {
 
     /// No server: a directory of this machine.
     pub fn serverless() -> Spec {
-        Spec { branching: 20, pools: vec!["pool"], ..Spec::new("serverless", OneMachine::new(), &["hot", "mild"], 7) }
+        Spec {
+            branching: 20,
+            together: 25,
+            pools: vec!["pool"],
+            ..Spec::new("serverless", OneMachine::new(), &["hot", "mild"], 7)
+        }
     }
 }
 
@@ -122,6 +135,7 @@ pub struct Shared<'a> {
     pub socket: Option<PathBuf>,
     pub severed: u64,
     pub branching: u64,
+    pub together: u64,
     pub directory: PathBuf,
     /// An environment variable that all processes started here inherit.
     pub mark: String,
@@ -152,7 +166,7 @@ impl Arena {
 
     pub fn run(self, duration: Duration) -> Record {
         let Arena { spec, seed, directory } = self;
-        let Spec { name: arena, mut ground, names, pools, contenders, outsiders, severed, branching } = spec;
+        let Spec { name: arena, mut ground, names, pools, contenders, outsiders, severed, branching, together } = spec;
         let journal = Journal::at(&directory.path().join("log"));
         std::fs::write(&journal.log, "").expect("a log");
         let over = AtomicBool::new(false);
@@ -166,6 +180,7 @@ impl Arena {
             socket: ground.socket(),
             severed,
             branching,
+            together,
             directory: directory.path().to_owned(),
             mark: format!("CHAOS_ARENA={}", directory.path().display()),
             over: &over,

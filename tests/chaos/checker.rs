@@ -24,7 +24,7 @@ mod steps;
 mod tests;
 mod waits;
 
-use crate::record::{Ailment, Client, Fault, Nanos, On, Record, Terms, Who, Word};
+use crate::record::{Ailment, Attempt, Client, Fault, Mode, Nanos, On, Record, Terms, Who, Word};
 
 pub use overlap::most_at_once;
 pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
@@ -45,11 +45,12 @@ pub struct Violation {
     pub to: Nanos,
 }
 
-/// The work done under one grant.
+/// The work done under one grant. That of an attempt with several locks is a section of each.
 #[derive(Debug, Clone)]
 pub struct Section {
     pub who: Who,
     pub name: usize,
+    pub mode: Mode,
     pub terms: Terms,
     /// The times of its stamps, in order; the first is the entry.
     pub stamps: Vec<Nanos>,
@@ -97,14 +98,23 @@ pub fn sections(record: &Record) -> Vec<Section> {
     for stamp in &record.stamps {
         match (&mut all[stamp.who], stamp.word) {
             (empty @ None, Word::Enter(terms)) => {
-                let name = record.attempts[stamp.who].name;
-                *empty = Some(Section { who: stamp.who, name, terms, stamps: vec![stamp.at] });
+                let Attempt { name, mode, .. } = record.attempts[stamp.who];
+                *empty = Some(Section { who: stamp.who, name, mode, terms, stamps: vec![stamp.at] });
             }
             (Some(section), Word::Beat | Word::Leave) => section.stamps.push(stamp.at),
             (section, word) => panic!("{word:?} of c{} after {section:?}", stamp.who),
         }
     }
-    let mut sections: Vec<Section> = all.into_iter().flatten().collect();
+    let of_each_lock = |section: Section| {
+        let also = &record.attempts[section.who].also;
+        let further = also.iter().zip(section.terms.also).map(|(&(name, mode), fence)| {
+            let terms = Terms { fence, ..Terms::default() };
+            Section { name, mode, terms, ..section.clone() }
+        });
+        let further: Vec<Section> = further.collect();
+        [section].into_iter().chain(further)
+    };
+    let mut sections: Vec<Section> = all.into_iter().flatten().flat_map(of_each_lock).collect();
     sections.sort_by_key(Section::entered);
     sections
 }
@@ -174,7 +184,7 @@ fn endings(record: &Record) -> Vec<Violation> {
     let may_leave = |who: &Who| {
         let attempt = &record.attempts[*who];
         let was_killed = attempt.ended.as_ref().is_some_and(|(_, how)| how == "signal 9" || how == "137");
-        was_killed || attempt.outlasted && !attempt.mode.is_exclusive()
+        was_killed || attempt.outlasted && attempt.locks().any(|(_, mode)| !mode.is_exclusive())
     };
     for left in record.left.iter().filter(|left| !left.of.as_ref().is_some_and(may_leave)) {
         let what = format!("left behind: {}", left.what);

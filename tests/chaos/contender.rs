@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::arena::Shared;
 use crate::process::{Process, children, command_of, guard_of, signal, starved, told};
-use crate::record::{Ailment, Attempt, Client, Mode, On, Who, boot_clock, nanos};
+use crate::record::{ALSO, Ailment, Attempt, Client, Mode, On, Who, boot_clock, nanos};
 use crate::section::{CARRY_OUT, Orders};
 use crate::seed::Seed;
 use crate::shell;
@@ -42,6 +42,8 @@ enum Kind {
 struct Choice {
     name: usize,
     mode: Mode,
+    /// The further locks.
+    also: Vec<(usize, Mode)>,
     kind: Kind,
     ttl: Duration,
     length: Duration,
@@ -148,6 +150,14 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
             options.push("--record=5".into());
         }
     }
+    let name = usize::try_from(name).expect("it fits");
+    // No process keeps those of a script, and the shortest lease is over before the last of several is granted.
+    let may_have_more = !matches!(kind, Kind::Script | Kind::Shortest);
+    let also = if may_have_more && seed.percent(shared.together) { further(shared, seed, name) } else { Vec::new() };
+    for (other, mode) in &also {
+        let option = if mode.is_exclusive() { "--also" } else { "--also-shared" };
+        options.extend([option.to_owned(), shared.names[*other].clone()]);
+    }
     let kill_after = seed.millis(50, 200);
     if kind != Kind::Script {
         options.extend(["--kill-after".into(), format!("{}ms", kill_after.as_millis())]);
@@ -159,7 +169,6 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
         }
     }
     let near = kind != Kind::Severed && (shared.far.is_none() || seed.percent(50));
-    let name = usize::try_from(name).expect("it fits");
     let typed = match kind {
         Kind::Script | Kind::Severed | Kind::Shortest => false,
         Kind::Tree | Kind::Daemon => ailing && seed.percent(50),
@@ -167,7 +176,22 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
     };
     let plan = ailing.then(|| plan(seed, ttl, kind, typed));
     let plan = plan.or_else(|| (kind == Kind::Severed).then(|| severed(seed, ttl)));
-    Choice { name, mode, kind, ttl, length, beat: seed.millis(1, 5), kill_after, queued, near, typed, options, plan }
+    let beat = seed.millis(1, 5);
+    Choice { name, mode, also, kind, ttl, length, beat, kill_after, queued, near, typed, options, plan }
+}
+
+/// Returns one or two locks to have beside this one, in any order. Those that can be shared are, mostly.
+fn further(shared: &Shared<'_>, seed: &mut Seed, name: usize) -> Vec<(usize, Mode)> {
+    let mut others: Vec<usize> = (0..shared.names.len()).filter(|other| *other != name).collect();
+    let count = seed.between(1, ALSO as u64 + 1).min(others.len() as u64);
+    let mut chosen = Vec::new();
+    for _ in 0..count {
+        let at = usize::try_from(seed.between(0, others.len() as u64)).expect("it fits");
+        let other = others.swap_remove(at);
+        let is_shared = other >= shared.exclusive && seed.percent(70);
+        chosen.push((other, if is_shared { Mode::Shared } else { Mode::Exclusive }));
+    }
+    chosen
 }
 
 /// Returns how one of several users of a lock shares it: mostly by slots, or mostly as readers.
@@ -234,6 +258,7 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         name: choice.name,
         client: if choice.kind == Kind::Script { Client::Script } else { Client::Run },
         mode: choice.mode,
+        also: choice.also.clone(),
         ttl: nanos(choice.ttl),
         queued: choice.queued,
         first: choice.options.iter().any(|option| option == "--first"),

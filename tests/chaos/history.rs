@@ -8,20 +8,24 @@
 use std::fmt::Write;
 
 use crate::checker::{self, Section};
-use crate::record::{Mode, Nanos, Record};
+use crate::record::{Attempt, Mode, Nanos, Record};
 
 /// Returns the operations of a run, in order of time.
 pub fn of(record: &Record) -> String {
     let sections = checker::sections(record);
     let mut lines: Vec<(Nanos, usize, String)> = Vec::new();
-    for (who, attempt) in record.attempts.iter().enumerate() {
-        let limit = match attempt.mode {
+    let of_each_lock = |(who, attempt): (usize, &'_ Attempt)| -> Vec<(usize, usize, Mode)> {
+        attempt.locks().map(|(name, mode)| (who, name, mode)).collect()
+    };
+    for (who, name, mode) in record.attempts.iter().enumerate().flat_map(of_each_lock) {
+        let attempt = &record.attempts[who];
+        let limit = match mode {
             Mode::Shared => "nil".to_owned(),
             mode => mode.limit().to_string(),
         };
         let mut operation = |at: Nanos, kind: &str, act: &str| {
             let order = lines.len();
-            let key = format!("{}/{}", record.arena, record.names[attempt.name]);
+            let key = format!("{}/{}", record.arena, record.names[name]);
             let time = at.saturating_sub(record.began);
             let line = format!(
                 "{{:process {who}, :type :{kind}, :f :{act}, :value nil, :time {time}, :key {key:?}, :limit {limit}}}"
@@ -53,7 +57,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::record::{Attempt, Client, Stamp, Terms, Word};
+    use crate::record::{Client, Stamp, Terms, Word};
 
     /// Returns why a history is none of a lock: reads only the text. The lock is held for certain from the reply to
     /// `acquire` to the call of `release`. If no two such intervals collide, each operation may have happened at these ends,
@@ -86,6 +90,7 @@ mod tests {
             name: 0,
             client: Client::Run,
             mode: *mode,
+            also: Vec::new(),
             ttl: 1000,
             queued: true,
             first: false,
@@ -130,6 +135,17 @@ mod tests {
         assert_eq!(refuted(&in_turns), None);
         let overlap = of(&record(&[Mode::Exclusive; 2], &[(0, 20, 31), (1, 30, 40)]));
         assert!(refuted(&overlap).is_some(), "{overlap}");
+    }
+
+    #[test]
+    fn several_locks_are_each_a_history() {
+        let mut record = record(&[Mode::Exclusive; 2], &[(0, 20, 31), (1, 30, 40)]);
+        record.names.push("other".into());
+        record.attempts[1].name = 1;
+        assert_eq!(refuted(&of(&record)), None);
+        record.attempts[1].also = vec![(0, Mode::Exclusive)];
+        let history = of(&record);
+        assert!(refuted(&history).is_some_and(|why| why.contains("by hand/job")), "{history}");
     }
 
     #[test]

@@ -36,6 +36,7 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         name,
         client: Client::Outsider,
         mode: Mode::Exclusive,
+        also: Vec::new(),
         ttl: nanos(ttl),
         queued: false,
         first: false,

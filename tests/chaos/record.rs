@@ -65,6 +65,8 @@ pub struct Attempt {
     pub name: usize,
     pub client: Client,
     pub mode: Mode,
+    /// The further locks, each exclusive or shared.
+    pub also: Vec<(usize, Mode)>,
     pub ttl: Nanos,
     /// Waits in the queue.
     pub queued: bool,
@@ -81,6 +83,18 @@ pub struct Attempt {
     pub ended: Option<(Nanos, String)>,
     /// How long nxlock, or the script, was runnable in all while others had the processors.
     pub starved: Nanos,
+}
+
+impl Attempt {
+    /// Returns its locks, in the order of its command line.
+    pub fn locks(&self) -> impl Iterator<Item = (usize, Mode)> {
+        [(self.name, self.mode)].into_iter().chain(self.also.iter().copied())
+    }
+
+    /// Returns how it has, or wants, the lock of this name; exclusively if it does not.
+    pub fn mode_of(&self, name: usize) -> Mode {
+        self.locks().find(|(other, _)| *other == name).map_or(Mode::Exclusive, |(_, mode)| mode)
+    }
 }
 
 /// An action under a lock.
@@ -103,7 +117,12 @@ pub enum Word {
 pub struct Terms {
     pub fence: Option<u64>,
     pub slot: Option<Slot>,
+    /// The fences of the further locks.
+    pub also: [Option<u64>; ALSO],
 }
+
+/// Maximum number of further locks of an attempt.
+pub const ALSO: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -366,19 +385,25 @@ fn may_be_torn(piece: &str) -> bool {
 /// Returns whether the third field of a line may begin so.
 fn may_begin_terms(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let (fence, slot) = text.split_once('#').unwrap_or((text, ""));
+    let mut fences = text.split('+');
+    let own = fences.next().unwrap_or("");
+    let (fence, slot) = own.split_once('#').unwrap_or((own, ""));
     let (number, of) = slot.split_once('/').unwrap_or((slot, ""));
-    (fence == "-" || digits(fence)) && digits(number) && digits(of)
+    (fence == "-" || digits(fence)) && digits(number) && digits(of) && fences.all(digits)
 }
 
-/// `-` without a fence; `1795268515026344`; with slot 2 of 4, `1795268515026344#2/4`.
+/// `-` without a fence; `1795268515026344`; with slot 2 of 4, `1795268515026344#2/4`; with further locks, their fences behind
+/// it, each after a `+`.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.fence {
             Some(fence) => write!(f, "{fence}")?,
             None => write!(f, "-")?,
         }
-        self.slot.map_or(Ok(()), |Slot { number, of }| write!(f, "#{number}/{of}"))
+        if let Some(Slot { number, of }) = self.slot {
+            write!(f, "#{number}/{of}")?;
+        }
+        self.also.iter().flatten().try_for_each(|fence| write!(f, "+{fence}"))
     }
 }
 
@@ -387,11 +412,17 @@ impl Terms {
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Terms {
         let number = |name: &str| variable(name)?.parse().ok();
         let slot = number("NXLOCK_SLOT").zip(number("NXLOCK_SLOTS")).map(|(number, of)| Slot { number, of });
-        Terms { fence: number("NXLOCK_FENCE"), slot }
+        Terms { fence: number("NXLOCK_FENCE"), slot, also: ["NXLOCK_FENCE_2", "NXLOCK_FENCE_3"].map(number) }
     }
 
     fn read(text: &str) -> Option<Terms> {
-        let (fence, slot) = text.split_once('#').map_or((text, None), |(fence, slot)| (fence, Some(slot)));
+        let mut fences = text.split('+');
+        let own = fences.next()?;
+        let mut also = [None; ALSO];
+        for (at, fence) in fences.enumerate() {
+            *also.get_mut(at)? = Some(fence.parse().ok()?);
+        }
+        let (fence, slot) = own.split_once('#').map_or((own, None), |(fence, slot)| (fence, Some(slot)));
         let fence = if fence == "-" { None } else { Some(fence.parse().ok()?) };
         let slot = match slot {
             None => None,
@@ -400,7 +431,7 @@ impl Terms {
                 Some(Slot { number: number.parse().ok()?, of: of.parse().ok()? })
             }
         };
-        Some(Terms { fence, slot })
+        Some(Terms { fence, slot, also })
     }
 }
 
@@ -434,9 +465,9 @@ impl Stamp {
 mod tests {
     use super::*;
 
-    const WHOLE: &str =
-        "enter 12 1795268515026344#12/40 81245023456789\nbeat 12 - 81245023456800\nleave 12 - 81245023456900\n";
-    const ENTRY: Stamp = Stamp { at: 5, who: 336, word: Word::Enter(Terms { fence: None, slot: None }) };
+    const WHOLE: &str = "enter 12 1795268515026344#12/40+1795268515026345+1795268515026346 81245023456789\nbeat 12 - 81245023456800\nleave 12 - 81245023456900\n";
+    const ENTRY: Stamp =
+        Stamp { at: 5, who: 336, word: Word::Enter(Terms { fence: None, slot: None, also: [None; ALSO] }) };
 
     #[test]
     fn whole_lines_are_read_as_they_were_written() {
@@ -479,6 +510,7 @@ mod tests {
             "beat x - 2",
             "enter 1 5#x/2 2",
             "enter 1 5/2 2",
+            "enter 1 5+x 2",
             "beat 1 - 2 3",
             "",
             "xenter 336 - 5",

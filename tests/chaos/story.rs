@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::checker::{self, Violation};
-use crate::record::{Ailment, Client, Nanos, On, Record, Stamp, Whose, Word};
+use crate::record::{Ailment, Attempt, Client, Nanos, On, Record, Stamp, Whose, Word};
 
 /// How much before and after is reported; of the attempts concerned, all lines are.
 const AROUND: Nanos = 250_000_000;
@@ -41,10 +41,19 @@ pub fn summary(record: &Record) -> String {
         faults.values().sum::<usize>(),
         stalls,
     );
-    let shared = sections.iter().filter(|section| !record.attempts[section.who].mode.is_exclusive()).count();
+    let shared = sections.iter().filter(|section| !section.mode.is_exclusive()).count();
     let most = checker::most_at_once(record, &sections);
     if shared > 0 {
         let _ = writeln!(text, "  shared: {shared} grants, up to {most} holders at once");
+    }
+    let together = record.attempts.iter().filter(|attempt| !attempt.also.is_empty()).count();
+    if together > 0 {
+        let had = |section: &&checker::Section| {
+            let attempt = &record.attempts[section.who];
+            section.name == attempt.name && !attempt.also.is_empty()
+        };
+        let had = sections.iter().filter(had).count();
+        let _ = writeln!(text, "  several at once: {together} attempts, {had} of them had all; each lock is a grant");
     }
     let _ = writeln!(text, "  faults: {faults:?}; {} lines torn by a kill", record.torn);
     let _ = writeln!(text, "  attempts ended: {ends:?}");
@@ -87,7 +96,8 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
         let mut words = line.split(' ');
         !line.contains("seen:") && words.any(|word| concerned.iter().any(|who| who == word))
     };
-    for (who, attempt) in record.attempts.iter().enumerate().filter(|(_, attempt)| about(attempt.name)) {
+    let concerns_it = |attempt: &Attempt| attempt.locks().any(|(name, _)| about(name));
+    for (who, attempt) in record.attempts.iter().enumerate().filter(|(_, attempt)| concerns_it(attempt)) {
         let how = format!(
             "{:?}, {:?}, ttl {} ms{}{}{}",
             attempt.client,
@@ -97,13 +107,14 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
             if attempt.near { "" } else { ", over the network" },
             if attempt.dawdles > 0 { ", will not stop" } else { "" },
         );
-        lines.push((attempt.asked, format!("c{who} asks for {}: {how}", record.names[attempt.name])));
+        let names: Vec<&str> = attempt.locks().map(|(name, _)| record.names[name].as_str()).collect();
+        lines.push((attempt.asked, format!("c{who} asks for {}: {how}", names.join(" and "))));
         if let Some((at, how)) = &attempt.ended {
             lines.push((*at, format!("c{who} has ended: {how}")));
         }
     }
     // Of the attempts concerned, the first and the last beat of each run of beats.
-    let stamps = record.stamps.iter().filter(|stamp| about(record.attempts[stamp.who].name));
+    let stamps = record.stamps.iter().filter(|stamp| concerns_it(&record.attempts[stamp.who]));
     let stamps: Vec<&Stamp> = stamps.filter(|stamp| (from..=to).contains(&stamp.at)).collect();
     for (n, stamp) in stamps.iter().enumerate() {
         let same =
@@ -117,7 +128,7 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
         let whom = match fault.on {
             On::All => String::new(),
             On::Name(name) if about(name) => format!(" {}", record.names[name]),
-            On::Attempt(who) if about(record.attempts[who].name) => format!(" c{who}"),
+            On::Attempt(who) if concerns_it(&record.attempts[who]) => format!(" c{who}"),
             On::Name(_) | On::Attempt(_) => continue,
         };
         lines.push((fault.from, format!("    fault begins: {:?}{whom}", fault.ailment)));

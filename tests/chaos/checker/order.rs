@@ -57,7 +57,7 @@ fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<V
             if theirs.first && !attempt.first {
                 continue;
             }
-            let together = !attempt.mode.is_exclusive() && !theirs.mode.is_exclusive();
+            let together = !served.mode.is_exclusive() && !other.mode.is_exclusive();
             if together && place.last <= other.entered() {
                 continue;
             }

@@ -52,16 +52,12 @@ fn allowed(record: &Record, section: &Section, end: Nanos, moments: &[Nanos]) ->
     moments.iter().all(|at| allowances.iter().any(|(from, to)| (from..=to).contains(&at)))
 }
 
-fn mode(record: &Record, section: &Section) -> Mode {
-    record.attempts[section.who].mode
-}
-
 /// Returns whether one section may have been granted before another. The time of an outsider's grant is unknown.
-fn may_be_older(record: &Record, section: &Section, other: &Section) -> bool {
+fn may_be_older(section: &Section, other: &Section) -> bool {
     match (section.terms.fence, other.terms.fence) {
         (Some(fence), Some(theirs)) if fence <= theirs => true,
         // A reader has the fence of the first share of all, however late it joins.
-        (Some(_), Some(_)) => mode(record, other) == Mode::Shared && !mode(record, section).is_exclusive(),
+        (Some(_), Some(_)) => other.mode == Mode::Shared && !section.mode.is_exclusive(),
         _ => true,
     }
 }
@@ -69,7 +65,7 @@ fn may_be_older(record: &Record, section: &Section, other: &Section) -> bool {
 /// Returns whether a section may go on though the lock was granted to another: it had lost the lock.
 fn goes_on_beside(record: &Record, old: &Section, new: &Section) -> bool {
     let beside: Vec<Nanos> = old.stamps.iter().copied().filter(|at| *at >= new.entered()).collect();
-    may_be_older(record, old, new) && allowed(record, old, new.entered(), &beside)
+    may_be_older(old, new) && allowed(record, old, new.entered(), &beside)
 }
 
 fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
@@ -78,7 +74,7 @@ fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
     for &newcomer in sections {
         inside.retain(|section| section.last() >= newcomer.entered());
         inside.push(newcomer);
-        let Some(wrong) = too_many(record, &inside) else { continue };
+        let Some(wrong) = too_many(&inside) else { continue };
         // Those that had lost the lock by then do not count.
         let had_lost = |section: &Section| match section.who == newcomer.who {
             true => inside.iter().any(|other| other.who != section.who && goes_on_beside(record, section, other)),
@@ -87,7 +83,7 @@ fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {
         let counted: Vec<&Section> = inside.iter().copied().filter(|section| !had_lost(section)).collect();
         let at = newcomer.entered();
         let first_end = |sections: &[&Section]| sections.iter().map(|section| section.last()).min().unwrap_or(at);
-        match too_many(record, &counted).filter(|_| counted.iter().any(|section| section.who == newcomer.who)) {
+        match too_many(&counted).filter(|_| counted.iter().any(|section| section.who == newcomer.who)) {
             None => found.excused.push(first_end(&wrong.who) - at),
             Some(Excess { who, rule }) => {
                 let to = first_end(&who);
@@ -106,8 +102,8 @@ struct Excess<'a> {
     rule: String,
 }
 
-fn too_many<'a>(record: &Record, at_once: &[&'a Section]) -> Option<Excess<'a>> {
-    let least = at_once.iter().map(|section| mode(record, section).limit()).min()?;
+fn too_many<'a>(at_once: &[&'a Section]) -> Option<Excess<'a>> {
+    let least = at_once.iter().map(|section| section.mode.limit()).min()?;
     if at_once.len() as u64 > least {
         let rule = if least == 1 { String::new() } else { format!(", where {least} may hold it") };
         return Some(Excess { who: at_once.to_vec(), rule });
@@ -121,13 +117,13 @@ fn too_many<'a>(record: &Record, at_once: &[&'a Section]) -> Option<Excess<'a>> 
 /// Finds holders that were told something else than they had asked for.
 fn slots(record: &Record, sections: &[&Section], found: &mut Overlaps) {
     for section in sections {
-        let as_asked = match (mode(record, section), section.terms.slot) {
+        let as_asked = match (section.mode, section.terms.slot) {
             (Mode::Slots(count), Some(slot)) => slot.of == count && slot.number < count,
             (mode, slot) => !matches!(mode, Mode::Slots(_)) && slot.is_none(),
         };
         if !as_asked {
             let (who, name) = (section.who, &record.names[section.name]);
-            let asked = mode(record, section);
+            let asked = section.mode;
             let what = format!("c{who} entered {name} with {:?}, and asked for {asked:?}", section.terms.slot);
             let at = section.entered();
             found.violations.push(Violation { what, name: Some(section.name), who: vec![who], from: at, to: at });
@@ -152,7 +148,7 @@ fn fences(record: &Record, sections: &[&Section], found: &mut Overlaps) {
     let mut readers: Vec<&Section> = Vec::new();
     for &section in sections {
         let Some(fence) = section.terms.fence else { continue };
-        let mode = mode(record, section);
+        let mode = section.mode;
         let slot = section.terms.slot.map(|slot| slot.number);
         let before = match slot {
             _ if mode.is_exclusive() => of_all,

@@ -38,6 +38,7 @@ impl Scene {
             name: 0,
             client: Client::Run,
             mode: Mode::Exclusive,
+            also: Vec::new(),
             ttl: 3_000 * MS,
             queued: true,
             first: false,
@@ -54,7 +55,11 @@ impl Scene {
     /// Adds an attempt that is inside from `from` to `to`, with a stamp every 10 ms.
     fn inside(&mut self, asked: u64, from: u64, to: u64, fence: u64) -> Who {
         let who = self.asks(asked, to + 5);
-        self.0.stamps.push(Stamp { at: at(from), who, word: Word::Enter(Terms { fence: Some(fence), slot: None }) });
+        self.0.stamps.push(Stamp {
+            at: at(from),
+            who,
+            word: Word::Enter(Terms { fence: Some(fence), ..Terms::default() }),
+        });
         for beat in (from + 10..to).step_by(10) {
             self.0.stamps.push(Stamp { at: at(beat), who, word: Word::Beat });
         }
@@ -81,6 +86,15 @@ impl Scene {
         for stamp in self.0.stamps.iter_mut().filter(|stamp| stamp.who == who) {
             if let Word::Enter(terms) = &mut stamp.word {
                 terms.slot = told;
+            }
+        }
+    }
+
+    /// Gives an attempt a second lock's fence.
+    fn has_further(&mut self, who: Who, fence: u64) {
+        for stamp in self.0.stamps.iter_mut().filter(|stamp| stamp.who == who) {
+            if let Word::Enter(terms) = &mut stamp.word {
+                terms.also[0] = Some(fence);
             }
         }
     }
@@ -157,6 +171,68 @@ fn other_names_are_other_locks() {
     scene.0.names.push("other".into());
     scene.0.attempts[old].name = 1;
     scene.shows(&[]);
+}
+
+/// Returns `overlapping`, but the first attempt has that lock as its second one, beside one that nobody else wants.
+fn overlapping_in_the_second_lock() -> (Scene, Who) {
+    let (mut scene, old) = overlapping();
+    scene.0.names.push("other".into());
+    (scene.0.attempts[old].name, scene.0.attempts[old].also) = (1, vec![(0, Mode::Exclusive)]);
+    scene.has_further(old, 1);
+    (scene, old)
+}
+
+#[test]
+fn each_lock_of_an_attempt_with_several_is_judged() {
+    overlapping_in_the_second_lock().0.shows(FOUND);
+    for (name, found) in [(0, &[][..]), (1, FOUND)] {
+        let (mut scene, _) = overlapping_in_the_second_lock();
+        scene.befalls(Ailment::Deleted, On::Name(name), 3_600, 3_600);
+        scene.shows(found);
+    }
+    let (mut scene, old) = overlapping_in_the_second_lock();
+    scene.0.attempts[old].also = vec![(0, Mode::Shared)];
+    scene.0.attempts[1 - old].mode = Mode::Shared;
+    scene.has_further(old, 2);
+    scene.shows(&[]);
+}
+
+#[test]
+fn a_fence_of_a_second_lock_that_is_too_low_is_found() {
+    for (fence, found) in [(2, &[][..]), (1, &["c1 entered job with fence 1, after c0 with 1"])] {
+        let mut scene = Scene::new();
+        scene.0.names.push("other".into());
+        scene.inside(0, 100, 200, 1);
+        let second = scene.inside(0, 201, 300, 9);
+        (scene.0.attempts[second].name, scene.0.attempts[second].also) = (1, vec![(0, Mode::Exclusive)]);
+        scene.has_further(second, fence);
+        scene.shows(found);
+    }
+}
+
+#[test]
+fn one_that_goes_on_after_the_loss_of_its_second_lock_is_found() {
+    let mut scene = Scene::new();
+    scene.0.names.push("other".into());
+    let who = scene.inside(0, 100, 500, 9);
+    (scene.0.attempts[who].name, scene.0.attempts[who].also) = (1, vec![(0, Mode::Exclusive)]);
+    scene.has_further(who, 1);
+    scene.seen(Whose::Of(who), &[], 90, 200);
+    scene.seen(Whose::Nobodys, &[], 210, 600);
+    scene.shows(&["c0 went on in job for"]);
+}
+
+/// It waits for `job` first, and then for `other`.
+#[test]
+fn only_the_first_lock_of_several_is_waited_for_from_the_beginning() {
+    for (free, found) in [("job", &["job was free for 3"][..]), ("other", &[])] {
+        let mut scene = Scene::new();
+        scene.0.names = if free == "job" { ["job", "other"] } else { ["other", "job"] }.map(str::to_owned).into();
+        let who = scene.asks(0, 4_000);
+        (scene.0.attempts[who].name, scene.0.attempts[who].also) = (1, vec![(0, Mode::Exclusive)]);
+        scene.seen(Whose::Nobodys, &[], 10, 4_100);
+        scene.shows(found);
+    }
 }
 
 #[test]

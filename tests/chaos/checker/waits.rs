@@ -2,7 +2,7 @@
 //! may hold it together with those who do.
 
 use super::{LATE, MS, Section, Violation};
-use crate::record::{Client, Nanos, On, Record, Sight, Who, Whose};
+use crate::record::{Attempt, Client, Nanos, On, Record, Sight, Who, Whose};
 
 /// A waiter polls every 2 s, give or take a fifth: by then it has found a free lock even if it missed its message.
 const HEARTBEAT: Nanos = 2_400 * MS;
@@ -115,7 +115,7 @@ fn first_that_fits(record: &Record, sight: &Sight) -> Option<Who> {
     let lives = |who: &Who| record.attempts[*who].ended.as_ref().is_none_or(|(at, _)| *at > sight.last.before);
     let first = sight.line.iter().copied().find(|who| !holders.contains(who) && lives(who))?;
     let all = holders.iter().chain([&first]);
-    let least = all.clone().map(|who| record.attempts[*who].mode.limit()).min()?;
+    let least = all.clone().map(|who| record.attempts[*who].mode_of(sight.name).limit()).min()?;
     (all.count() as u64 <= least).then_some(first)
 }
 
@@ -127,7 +127,10 @@ fn longest_waiter(record: &Record, entered: &[Nanos], name: usize, from: Nanos, 
     let waits = record.attempts.iter().enumerate().filter_map(|(who, attempt)| {
         let waited_from = from.max(attempt.asked + LATE);
         let waited_to = to.min(attempt.ended.as_ref().map_or(to, |(at, _)| *at)).min(entered[who]);
-        let waits = attempt.name == name && attempt.near && attempt.client == Client::Run && waited_from < waited_to;
+        let waits = comes_first(record, attempt) == name
+            && attempt.near
+            && attempt.client == Client::Run
+            && waited_from < waited_to;
         (waits && !kept(record, who, waited_from, waited_to)).then_some(Wait {
             name,
             who,
@@ -136,6 +139,12 @@ fn longest_waiter(record: &Record, entered: &[Nanos], name: usize, from: Nanos, 
         })
     });
     waits.max_by_key(|wait| wait.to - wait.from)
+}
+
+/// Returns the lock of an attempt that it waits for before it waits for any other.
+fn comes_first(record: &Record, attempt: &Attempt) -> usize {
+    let names = attempt.locks().map(|(name, _)| name);
+    names.min_by_key(|name| record.names[*name].as_bytes()).unwrap_or(attempt.name)
 }
 
 fn kept(record: &Record, who: usize, from: Nanos, to: Nanos) -> bool {
