@@ -174,6 +174,17 @@ fn many_are_had_from_a_server_that_is_far_away_and_given_back() {
     redis.nxlock(["release", "n9", &token]).run().exits(0);
 }
 
+/// A round of renewals takes a second, and each renewal has two thirds of that.
+#[test]
+fn many_are_renewed_at_a_server_that_is_far_away() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(120)));
+    let names: Vec<String> = (2..=8).map(|n| format!("n{n}")).collect();
+    let also = names.iter().flat_map(|name| ["--also", name]);
+    let words = ["run", "n1", "--ttl", "4s"].into_iter().chain(also).chain(["-c", "sleep 5; echo ran"]);
+    proxy.nxlock(words).run().exits(0).prints("ran\n").says_nothing();
+}
+
 #[test]
 fn events_say_which_lock_they_are_about() {
     let redis = Redis::start();

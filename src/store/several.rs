@@ -193,7 +193,7 @@ impl Several {
                 continue;
             }
             let name = claim.part(*at).name.clone();
-            match self.renew_one(index, claim, ttl, limit)? {
+            match self.renew_one(index, claim, ttl, limit, Moment::now())? {
                 Renewed::NotYours(state) => return Ok(Some(Acquired::Lost(state))),
                 Renewed::Kept(Kept { asked_by: Some(by), .. }) => return Ok(Some(Acquired::Asked(by, name))),
                 Renewed::Kept(_) | Renewed::Longer(_) => {}
@@ -210,7 +210,15 @@ impl Several {
         Some(Lease { asked, until, granted: Moment::now(), ..first })
     }
 
-    fn renew_one(&mut self, index: usize, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+    /// Renews one, and before the moment `listens_by` has the store tell what happens to it.
+    fn renew_one(
+        &mut self,
+        index: usize,
+        claim: &Claim,
+        ttl: Ttl,
+        limit: Limit<'_>,
+        listens_by: Moment,
+    ) -> Result<Renewed, Error> {
         let Several { store, locks, listens, .. } = self;
         let one = &mut locks[index];
         let part = claim.part(one.at);
@@ -220,6 +228,7 @@ impl Several {
         if *listens
             && matches!(renewed, Renewed::Kept(_))
             && store.watch().may_listen
+            && !listens_by.passed()
             && store.listen(part, limit)
             && !limit.until.passed()
         {
@@ -235,14 +244,20 @@ impl Several {
         })
     }
 
-    /// Renews all. An error of one moves nothing, and the loss of one is the loss of all.
-    fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+    /// Renews all. An error of one moves nothing, and the loss of one is the loss of all. Each reply leaves as much time for
+    /// the next one, as long as no lease ends meanwhile.
+    fn renew(&mut self, claim: &Claim, ttl: Ttl, mut limit: Limit<'_>) -> Result<Renewed, Error> {
+        let within = limit.until.remaining();
+        let ends = self.lease().map_or(limit.until, |lease| lease.until);
+        // To listen takes several replies for each: what there is no time for now is done with the next renewals.
+        let listens_by = Moment::now() + within / 2;
         let mut all = Kept::until(Moment::NEVER);
         let mut failed = None;
         self.may_be_called_off = false;
         for index in 0..self.locks.len() {
-            match self.renew_one(index, claim, ttl, limit) {
+            match self.renew_one(index, claim, ttl, limit, listens_by) {
                 Ok(Renewed::Kept(kept)) => {
+                    limit.until = limit.until.max(ends.min(Moment::now() + within));
                     all.until = all.until.min(kept.until);
                     all.put_back |= kept.put_back;
                     if all.asked_by.is_none() && kept.asked_by.is_some() {
