@@ -264,7 +264,9 @@ impl Attempt<'_> {
             Err(error) => return self.fail(error).map(Some),
         };
         self.begin_waiting(signals);
-        let limit = Limit { until: Moment::now() + pause, cancel: &signals.fds() };
+        // Of several locks, those that are held are renewed meanwhile, unless that is what has failed.
+        let renews_at = self.store.watch().renews_at.filter(|due| !due.passed()).unwrap_or(Moment::NEVER);
+        let limit = Limit { until: renews_at.min(Moment::now() + pause), cancel: &signals.fds() };
         if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Cancelled)
             && let Some(signal) = signals.stop_requested()
         {

@@ -143,6 +143,8 @@ pub struct Watch<'a> {
     pub may_be_called_off: bool,
     /// A waiter is woken when it is its turn.
     pub hears: bool,
+    /// When one of several locks is to be renewed that is held while another is waited for: by a request for all.
+    pub renews_at: Option<Moment>,
 }
 
 /// What a holder is told at once, the least first.

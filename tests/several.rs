@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Authority, Cluster, Fate, Five, Local, Proxy, Redis, Running, eventually, text_of};
+use crate::support::{Authority, Cluster, Fate, Five, Local, Proxy, Redis, Running, eventually, lasts, text_of};
 
 /// Starts a run that holds these locks, and waits until its command runs.
 fn holding(authority: &impl Authority, words: &[&str]) -> Running {
@@ -115,11 +115,33 @@ fn the_nodes_of_a_cluster_each_tell_of_the_locks_that_they_have() {
     for gone in ["a", "b", "c", "d"] {
         let running = holding(&cluster, &["a", "--also", "b", "--also", "c", "--also", "d", "--ttl", "10m"]);
         // Its renewals, and that it listens, show in its events only; after a while it is sure to.
-        crate::support::lasts(Duration::from_millis(700));
+        lasts(Duration::from_millis(700));
         let id = cluster.nxlock(["status", "--json", gone]).run().json()[0]["holder"]["id"].take();
         cluster.nxlock(["release", gone, "--break", id.as_str().unwrap()]).run().exits(0);
         running.finish().exits(76).says(&format!("\"{gone}\" is lost")).within(Duration::from_secs(5));
     }
+}
+
+/// The time-out of the server is longer than the lease.
+#[test]
+fn a_node_that_hangs_while_its_lock_is_waited_for_costs_none_of_the_others() {
+    let cluster = Cluster::of_masters();
+    let there = cluster.name_apart_from("a");
+    let token = cluster.nxlock(["acquire", &there, "--ttl", "1h"]).run().exits(0).token();
+    let words = ["run", "a", "--also", &there, "--ttl", "1s", "--", "echo", "ran"];
+    let mut waits = cluster.nxlock(words).start();
+    waits.says(&format!("waiting for \"{there}\""));
+    let node = &cluster.nodes[cluster.at(&format!("lock:{there}"))];
+    node.hang();
+    let value = || cluster.ask::<Option<String>>(&["GET", "lock:a"]);
+    let held = value();
+    assert!(held.is_some());
+    // Longer than a lease and the time-out of a server together, and than the longest pause between attempts.
+    lasts(Duration::from_secs(6));
+    assert_eq!(value(), held);
+    node.resume();
+    cluster.nxlock(["release", &there, &token]).run().exits(0);
+    waits.finish().exits(0).prints("ran\n");
 }
 
 #[test]
@@ -271,14 +293,14 @@ fn runs_once(authority: &impl Authority, dice: &mut Dice) -> Option<Duration> {
     let kill = |pid: i32| _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
     match dice.below(8) {
         0 | 1 => {
-            crate::support::lasts(Duration::from_millis(dice.below(200).try_into().unwrap()));
+            lasts(Duration::from_millis(dice.below(200).try_into().unwrap()));
             let guards = if dice.below(2) == 0 { crate::support::children_of(running.pid()) } else { Vec::new() };
             running.signal(Signal::SIGKILL);
             guards.into_iter().for_each(kill);
             None
         }
         2 => {
-            crate::support::lasts(Duration::from_millis(dice.below(200).try_into().unwrap()));
+            lasts(Duration::from_millis(dice.below(200).try_into().unwrap()));
             running.signal(Signal::SIGTERM);
             None
         }

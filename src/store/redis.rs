@@ -457,7 +457,7 @@ impl Store for Server {
         let news_fds = self.client.news_fds();
         let hears = self.entry.as_ref().is_some_and(QueueEntry::hears);
         let may_listen = self.listening.may_be_tried();
-        Watch { claim_fds: Vec::new(), news_fds, may_listen, may_be_called_off: self.is_imported, hears }
+        Watch { news_fds, may_listen, may_be_called_off: self.is_imported, hears, ..Watch::default() }
     }
 
     fn can(&self, _: Feature) -> bool {

@@ -102,7 +102,15 @@ impl Several {
             if let Some(gives_up) = self.confirm(claim, ttl, due, limit)? {
                 return Ok(gives_up);
             }
-            if let Some(refused) = self.acquire_one(index, claim, ttl, mode, limit)? {
+            // The server of this lock may hang, and that of the others not.
+            let meanwhile = limit.no_later_than(self.due() + ttl.get() / 3);
+            let acquired = self.acquire_one(index, claim, ttl, mode, meanwhile);
+            if acquired.is_err()
+                && let Ok(Some(gives_up)) = self.confirm(claim, ttl, due, limit)
+            {
+                return Ok(gives_up);
+            }
+            if let Some(refused) = acquired? {
                 let is_waited_for = matches!(refused, Acquired::Held(..) | Acquired::Undecided(..));
                 let nested = if is_waited_for { self.nested_behind(index, claim, limit)? } else { None };
                 return Ok(nested.unwrap_or(refused));
@@ -412,7 +420,8 @@ impl Store for Several {
     fn watch(&self) -> Watch<'_> {
         let watch = self.store.watch();
         let may_listen = watch.may_listen && !self.listens;
-        Watch { may_listen, may_be_called_off: self.may_be_called_off, ..watch }
+        let renews_at = Some(self.due()).filter(|due| *due != Moment::NEVER);
+        Watch { may_listen, may_be_called_off: self.may_be_called_off, renews_at, ..watch }
     }
 
     fn can(&self, feature: Feature) -> bool {
