@@ -222,8 +222,9 @@ impl Replay {
     /// The call is over: it was a step of the rules, or a fault.
     pub fn ends(&mut self) {
         let Some(call) = self.call.take() else { return };
-        // A script that was not loaded, or was refused its first write: it has done nothing, but test a channel.
-        if !call.began || call.writes.is_empty() && call.said.iter().all(|(_, word)| word == "t") {
+        // A script that was not loaded, or was refused its first write: it has done nothing, but test a channel, or tell a
+        // waiter of a grant that was to be written next. The waiter asks, and learns that there is none.
+        if !call.began || call.writes.is_empty() && call.said.iter().all(|(_, word)| word == "t" || word == "g") {
             return;
         }
         let Some(before) = self.keys.take() else { return };

@@ -1,5 +1,6 @@
 //! A script with a fault that lets nobody overlap: the trace finds it.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -158,6 +159,30 @@ fn a_key_that_never_expires_is_found() {
         scene.acquires(1, "", &[]);
         scene.acquires(2, "", &[]);
     });
+}
+
+#[test]
+fn a_grant_that_was_told_and_could_not_be_written_is_none() {
+    let trace = seen(None, |scene| {
+        scene.acquires(1, "", &[("ttl", "100")]);
+        let socket: Vec<String> = cmd("CONFIG").arg("GET").arg("unixsocket").query(&mut scene.connection).unwrap();
+        let mut waiter = connected(Path::new(&socket[1])).unwrap();
+        waiter.send_packed_command(&cmd("SUBSCRIBE").arg("lock:job:wake:2").get_packed_command()).unwrap();
+        waiter.recv_response().unwrap();
+        scene.acquires(2, "", &[("channel", "lock:job:wake:2")]);
+        let mut ask = |words: &[&str]| cmd(words[0]).arg(&words[1..]).query::<Value>(&mut scene.connection);
+        eventually("the lease is over", || ask(&["EXISTS", "lock:job"]) == Ok(Value::Int(0)));
+        ask(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+        let third = token(3, "");
+        let keys = script::keys("lock:job", &third, false);
+        let mut call = cmd("EVAL");
+        call.arg(LUA).arg(keys.len()).arg(keys).arg("acquire");
+        call.arg(&["token", &third, "ttl", "1000", "mode", "once", "lease", "0", "grace", "1000"]);
+        call.query::<Value>(&mut scene.connection).unwrap_err();
+        cmd("REPLICAOF").arg("NO").arg("ONE").query::<Value>(&mut scene.connection).unwrap();
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.grants.len(), 1);
 }
 
 #[test]
