@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::alarms::is_open_metrics;
-use crate::support::{Nxlock, Redis, eventually, write_program};
+use crate::support::{Nxlock, Redis, Terminal, eventually, write_program};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -81,6 +81,15 @@ pub fn shell(redis: &Redis, directory: &Path, script: &str) -> Nxlock {
     Nxlock::by("sh", ["-c", &script]).env("NXLOCK_SERVER", redis.url()).in_directory(directory)
 }
 
+/// Runs a script at a terminal without colours that is wide enough for what the README shows, and returns what that shows.
+#[track_caller]
+fn at_a_terminal(redis: &Redis, directory: &Path, script: &str, status: i32) -> String {
+    let call = shell(redis, directory, &format!("stty cols 100 rows 40\n{script}"));
+    let mut terminal = Terminal::start(call.env("NO_COLOR", "1"));
+    terminal.exits(status);
+    terminal.screen().replace("\r\n", "\n")
+}
+
 /// Returns the commands of a transcript, as a script that merges both streams as a terminal does, and their output.
 fn transcript(text: &str) -> (String, String) {
     let mut script = "exec 2>&1\n".to_owned();
@@ -104,12 +113,20 @@ fn kind(word: &str) -> &'static str {
         _ if !word.is_empty() && word.chars().all(|c| matches!(c, '▰' | '▱')) => "bar",
         _ if word.contains("://") => "server",
         _ if word.contains('@') => "user@host",
-        _ if word.len() == 24 && word.ends_with('Z') => "instant",
+        _ if has_shape(word, "0000-00-00") => "date",
+        _ if has_shape(word, "00:00:00") => "time",
+        _ if has_shape(word, "+0000") || has_shape(word, "-0000") => "time zone",
         _ if is_number && digits == word && word.len() > 2 => "fence or pid",
         _ if is_number && matches!(&word[digits.len()..], "ms" | "s" | "m" | "h") => "span",
         _ if word.len() == 8 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) => "id",
         _ => "",
     }
+}
+
+/// Returns whether a word has the digits and the other characters of another in the same places.
+fn has_shape(word: &str, other: &str) -> bool {
+    let shape = |word: &str| word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect::<String>();
+    shape(word) == shape(other)
 }
 
 /// Asserts that a text reads as the README has it, but for what differs between runs.
@@ -144,7 +161,7 @@ fn two_people_deploy() {
     let mut deploying = shell(&redis, directory.path(), &script).start();
     deploying.line("deploying");
     let (refused, said) = transcript(&bob);
-    reads_alike(&said, &shell(&redis, directory.path(), &refused).run().exits(0).text());
+    reads_alike(&said, &at_a_terminal(&redis, directory.path(), &refused, 0));
     assert_eq!(ran(directory.path()), "");
     fs::write(directory.path().join("go"), "").unwrap();
     reads_alike(&printed, &deploying.finish().exits(0).text());
@@ -157,7 +174,7 @@ fn a_lock_taken_by_hand() {
     let directory = workplace();
     let (script, printed) = transcript(&text);
     // Its last command reports that the lock is free, also by its status.
-    reads_alike(&printed, &shell(&redis, directory.path(), &script).run().exits(1).text());
+    reads_alike(&printed, &at_a_terminal(&redis, directory.path(), &script, 1));
 }
 
 #[test]
@@ -174,6 +191,7 @@ fn a_cron_job_runs_on_one_host() {
     // `--at-least` still keeps the lock.
     assert!(redis.pttl("lock:nightly") > 200_000);
     redis.delete("lock:nightly");
+    redis.delete("{lock:nightly}:runs");
     let command = once_a_night.split_whitespace().skip(5).collect::<Vec<_>>().join(" ");
     for _host in 0..2 {
         shell(&redis, directory.path(), &command).run().exits(0).says_nothing();
@@ -219,8 +237,8 @@ fn somebody_else_is_asked_for_the_lock() {
     let id = status()[0]["holder"]["id"].as_str().unwrap().to_owned();
     let (script, printed) = transcript(&text);
     let shown = text.split_whitespace().skip_while(|word| *word != "--ask").nth(1).unwrap();
-    let done = shell(&redis, directory.path(), &script.replace(shown, &id)).run().exits(0);
-    reads_alike(&printed, &done.text());
+    let script = script.replace(shown, &id);
+    reads_alike(&printed, &at_a_terminal(&redis, directory.path(), &script, 0));
     alice.finish().exits(143).says(": the outage, Bob; stopping the command");
 }
 
@@ -273,7 +291,7 @@ fn a_configuration_is_heard_and_checked() {
     }
     let (script, printed) = transcript(&text);
     let printed = printed.replace("redis://cache:6379", &redis.url());
-    reads_alike(&printed, &shell(&redis, directory.path(), &script).run().exits(1).text());
+    reads_alike(&printed, &at_a_terminal(&redis, directory.path(), &script, 1));
 }
 
 #[test]

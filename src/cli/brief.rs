@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, Command};
 
-/// Variables that `-h` shows, of those that set options: without them, the option is required.
+/// Variables that `-h` shows, of those that set options: without them, most users have to give the option.
 const SHOWN: [&str; 2] = ["NXLOCK_SERVER", "NXLOCK_TOKEN"];
 
 /// Returns a definition with brief help.
@@ -11,16 +11,20 @@ pub fn brief(command: Command) -> Command {
     let command =
         command.mut_args(terse).after_help("Recipes: man nxlock-recipes. All options and examples: nxlock --help");
     let of_every_verb: Vec<Arg> = command.get_arguments().map(|arg| arg.clone().hide_short_help(true)).collect();
-    command.mut_subcommands(|verb| {
+    without_help_and_version(command).mut_subcommands(|verb| {
         let name = verb.get_name().to_owned();
-        verb.mut_args(terse)
-            .args(&of_every_verb)
-            .disable_help_flag(true)
-            .disable_version_flag(true)
-            .arg(Arg::new("help").short('h').long("help").action(ArgAction::Help).hide_short_help(true))
-            .arg(Arg::new("version").short('V').long("version").action(ArgAction::Version).hide_short_help(true))
+        without_help_and_version(verb.mut_args(terse).args(&of_every_verb))
             .after_help(format!("All options and examples: nxlock {name} --help. Of every verb: nxlock -h"))
     })
+}
+
+/// Accepts -h and -V, and does not list them: whoever reads the screen has typed -h, and its last line names --help.
+fn without_help_and_version(command: Command) -> Command {
+    command
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .arg(Arg::new("help").short('h').long("help").action(ArgAction::Help).hide_short_help(true))
+        .arg(Arg::new("version").short('V').long("version").action(ArgAction::Version).hide_short_help(true))
 }
 
 fn terse(arg: Arg) -> Arg {
@@ -47,9 +51,10 @@ mod tests {
     }
 
     #[test]
-    fn each_fits_on_a_screen() {
-        for screen in screens() {
-            assert!(screen.lines().count() <= 30, "{} lines:\n{screen}", screen.lines().count());
+    fn the_first_fits_on_a_screen_of_24_lines_with_a_prompt_and_each_on_one_of_31() {
+        for (at, screen) in screens().iter().enumerate() {
+            let most = if at == 0 { 23 } else { 30 };
+            assert!(screen.lines().count() <= most, "{} lines:\n{screen}", screen.lines().count());
             assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
             // clap wraps a longer one.
             let last = screen.lines().last().unwrap_or_default();

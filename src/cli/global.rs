@@ -69,7 +69,7 @@ pub struct GlobalArgs {
     ///
     /// Without this option, nxlock trusts those of the system.
     #[arg(long, global = true, value_name = "FILE", env = "NXLOCK_TLS_CA", hide_env_values = true)]
-    #[arg(value_parser = file(), value_hint = ValueHint::FilePath)]
+    #[arg(value_parser = file(), value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub tls_ca: Option<PathBuf>,
 
     /// Present the client certificate in FILE.
@@ -112,7 +112,7 @@ pub struct GlobalArgs {
     ///
     /// auto uses them on a terminal.
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
-    #[arg(hide_possible_values = true)]
+    #[arg(hide_possible_values = true, hide_short_help = true)]
     pub color: When,
 }
 
