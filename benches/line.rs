@@ -1,4 +1,5 @@
-//! What ten thousand waiters cost the server, alone and at a hand-off, and what it costs that a thousand are killed at once.
+//! What ten thousand waiters cost the server, alone and at a hand-off, what it costs that a thousand are killed at once, and
+//! how long it takes until all are in line again when the server has lost all keys.
 //!
 //! `cargo bench -- line` (with `--quick` for fewer waiters, and shorter). The waiters are no processes: this program speaks
 //! the protocol for all of them, each on a connection of its own, as `src/store/redis/queue.rs` does.
@@ -21,7 +22,7 @@ const SOON: Duration = Duration::from_millis(100);
 pub fn measure() {
     let (many, names) = if quick() { (1000, 100) } else { (10_000, 1000) };
     println!("line: {}\n", circumstances(&server()));
-    for (waiters, names) in [(10, 1), (many, 1), (many, names)] {
+    for (waiters, names) in [(10, 1), (100, 1), (many, 1), (many, names)] {
         idle(waiters, names);
     }
 
@@ -47,6 +48,18 @@ pub fn measure() {
             line.rest(Duration::from_millis(20));
             table.row("the one after that", &cells(line.hand_off().0));
         }
+    }
+    println!("{}", table.text());
+
+    let mut table = Table::new(&["all keys are lost", "the next holds it, s", "all in line, s", "CPU, s"]);
+    for waiters in [10, 100, many] {
+        let server = server();
+        let mut line = Line::of(&server, 1, waiters);
+        line.rest(Duration::from_secs(if quick() { 3 } else { 10 }));
+        let cpu = server.cpu();
+        let (next, all) = line.is_forgotten();
+        let cells = [next, all, server.cpu() - cpu].map(|took| format!("{:.2}", took.as_secs_f64()));
+        table.row(&format!("{waiters} waiting"), &cells);
     }
     println!("{}", table.text());
 }
@@ -144,14 +157,20 @@ impl<'a> Line<'a> {
         let Some(member) = &mut self.members[at] else { return };
         match member.hears() {
             Called::ToAsk => self.asks(at),
-            Called::ToAskSoon => {
-                let due = member.asks_at.min(now() + SOON);
-                self.due.remove(&(member.asks_at, at));
-                member.asks_at = due;
-                self.due.insert((due, at));
+            Called::ToAskSoon => self.asks_within(SOON, at),
+            Called::ToAskInTurn => {
+                let turn = member.turn();
+                self.asks_within(turn, at);
             }
             Called::No => {}
         }
+    }
+
+    fn asks_within(&mut self, time: Duration, at: usize) {
+        let Some(member) = self.members[at].as_mut().filter(|member| !member.holds) else { return };
+        self.due.remove(&(member.asks_at, at));
+        member.asks_at = member.asks_at.min(now() + time);
+        self.due.insert((member.asks_at, at));
     }
 
     fn rest(&mut self, time: Duration) {
@@ -168,6 +187,24 @@ impl<'a> Line<'a> {
         let took = now() - began;
         self.members[holder] = None;
         (took, releases)
+    }
+
+    /// Lets the server lose all keys. Returns how long it takes until one of those that wait holds the lock, and until all
+    /// others are in line again.
+    fn is_forgotten(&mut self) -> (Duration, Duration) {
+        let (began, holder) = (now(), self.holder);
+        let waiting = self.members.iter().flatten().count() - 1;
+        self.members[holder] = None;
+        let _: String = self.server.ask(&["FLUSHALL"]);
+        let limit = began + Duration::from_secs(60);
+        self.goes_on(limit, |line| line.holder != holder);
+        let next = now() - began;
+        let in_line = |line: &Line<'_>| line.server.ask::<usize>(&["ZCARD", "{lock:bench0}:queue"]);
+        while in_line(self) < waiting - 1 {
+            assert!(now() < limit, "{} of {waiting} are in line", in_line(self));
+            self.rest(Duration::from_millis(20));
+        }
+        (next, now() - began)
     }
 
     /// Kills the first of those that wait, as many as this.

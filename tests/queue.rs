@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::turns::{Turn, each_is_served, lock_status, pids, queue, queue_is, turn};
+use crate::support::turns::{Turn, each_is_served, lock_status, next_holder, pids, queue, queue_is, turn};
 use crate::support::{Fate, Proxy, Redis, Terminal, eventually, now};
 
 /// What the server has done since it started, for clients other than the test.
@@ -115,6 +115,94 @@ fn who_is_far_back_proves_its_life_seldom_and_hears_when_it_is_near() {
     holder.leaves();
     each_is_served(line);
     redis.has_only_a_fence();
+}
+
+/// Less than those who are far back wait before they ask by themselves.
+const AT_ONCE: Duration = Duration::from_secs(8);
+
+/// Starts twenty waiters, and waits until those behind the fourth ask seldom.
+fn long_line(redis: &Redis, options: &[&str]) -> Vec<Turn> {
+    let line: Vec<Turn> = (0..20).map(|_| Turn::queued(redis, options)).collect();
+    let is_seldom = |turn: &Turn| lease_end(redis, turn.pid()).is_some_and(|end| end > server_time(redis) + 8_000);
+    eventually("they ask seldom", || line[4..].iter().all(is_seldom));
+    line
+}
+
+#[test]
+fn when_a_server_loses_the_queue_all_are_soon_in_line_again_in_their_order() {
+    let (queue, waiters) = ("{lock:job}:queue", "{lock:job}:waiters");
+    for lost in [&["DEL", queue][..], &["DEL", waiters], &["DEL", queue, waiters]] {
+        let redis = Redis::start();
+        let holder = Turn::had(&redis, &[]);
+        let mut line = long_line(&redis, &[]);
+        // They come back behind somebody who has not known the former queue.
+        line[..2].iter().for_each(Turn::freeze);
+        let began = now();
+        redis.ask::<()>(lost);
+        let newcomer = Turn::queued(&redis, &[]);
+        line[..2].iter().for_each(Turn::goes_on);
+        line.push(newcomer);
+        queue_is(&redis, &pids(&line));
+        assert!(began.elapsed() < AT_ONCE, "{lost:?}: {:?}", began.elapsed());
+        holder.leaves();
+        each_is_served(line);
+        redis.has_only_a_fence();
+    }
+}
+
+#[test]
+fn after_a_flush_one_starts_soon_and_all_others_are_in_line_again_in_their_order() {
+    let redis = Redis::start();
+    let mut holder = Turn::had(&redis, &["-t", "10m", "-v"]);
+    holder.running.says("tells us at once of changes of the lock");
+    let mut line = long_line(&redis, &[]);
+    let began = now();
+    redis.ask::<()>(&["FLUSHALL"]);
+    holder.finish().exits(76);
+    let next = next_holder(&mut line);
+    queue_is(&redis, &pids(&line));
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    next.leaves();
+    each_is_served(line);
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn after_a_flush_the_lock_is_not_idle_while_twenty_wait_for_it() {
+    let redis = Redis::start();
+    let mut holder = Turn::had(&redis, &["-t", "10m", "-v"]);
+    holder.running.says("tells us at once of changes of the lock");
+    let mut line = long_line(&redis, &[]);
+    // Their commands end at once.
+    line.iter_mut().for_each(Turn::is_told);
+    let began = now();
+    redis.ask::<()>(&["FLUSHALL"]);
+    holder.finish().exits(76);
+    line.into_iter().for_each(Turn::leaves);
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    redis.has_only_a_fence();
+}
+
+#[test]
+fn one_that_alone_was_dropped_calls_nobody_back() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let [first, mut second, third] = [(); 3].map(|()| Turn::queued(&redis, &[]));
+    let mut connection = redis.connection().unwrap();
+    let mut called = connection.as_pubsub();
+    called.subscribe("lock:job:wake").unwrap();
+    let before = lease_end(&redis, first.pid());
+    eventually("it asks when all are there", || lease_end(&redis, first.pid()) > before);
+    first.freeze();
+    eventually("its lease has ended", || queue(&redis) == [second.pid(), third.pid()]);
+    holder.leaves();
+    second.up();
+    first.goes_on();
+    queue_is(&redis, &[first.pid(), third.pid()]);
+    redis.ask::<()>(&["PUBLISH", "lock:job:wake", "nothing was before"]);
+    assert_eq!(called.get_message().unwrap().get_payload_bytes(), b"nothing was before");
+    second.leaves();
+    each_is_served([first, third]);
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct Member {
     token: String,
     channel: String,
     ticket: String,
+    /// The server's time as of the last answer, unless it was called back since.
+    last: String,
     place: u32,
     pub asks_at: Duration,
     pub holds: bool,
@@ -38,6 +40,7 @@ pub struct Member {
 pub enum Called {
     No,
     ToAskSoon,
+    ToAskInTurn,
     ToAsk,
 }
 
@@ -52,6 +55,7 @@ impl Member {
             channel: format!("{key}:wake:{random}"),
             key,
             ticket: "0".into(),
+            last: String::new(),
             place: 0,
             asks_at: Duration::ZERO,
             holds: false,
@@ -59,9 +63,12 @@ impl Member {
             called: Called::No,
         };
         member.converses(cmd("HELLO").arg("3"));
-        let subscribe = cmd("SUBSCRIBE").arg(&member.channel).get_packed_command();
+        let channels = [member.channel.clone(), format!("{}:wake", member.key)];
+        let subscribe = cmd("SUBSCRIBE").arg(&channels).get_packed_command();
         member.stream.write_all(&subscribe).expect("it is sent");
-        while !matches!(member.value(), Value::Push { kind: PushKind::Subscribe, .. }) {}
+        for _ in channels {
+            while !matches!(member.value(), Value::Push { kind: PushKind::Subscribe, .. }) {}
+        }
         member
     }
 
@@ -71,6 +78,7 @@ impl Member {
         let fields =
             [("ttl", TTL_MS.to_string()), ("mode", "queue".into()), ("lease", lease), ("grace", "1000".into())];
         let fields = fields.into_iter().chain([("channel", self.channel.clone()), ("ticket", self.ticket.clone())]);
+        let fields = fields.chain((!self.last.is_empty()).then(|| ("last", self.last.clone())));
         let answer = self.calls(script, "acquire", &fields.collect::<Vec<_>>());
         let of = |field: &str| answer.iter().find(|(name, _)| name == field).map(|(_, value)| value.as_str());
         self.holds = of("verdict") == Some("granted");
@@ -78,6 +86,7 @@ impl Member {
             assert_eq!((of("verdict"), of("heard")), (Some("waiting"), Some("1")), "{answer:?}");
             let before = self.heartbeat();
             self.ticket = of("ticket").expect("a ticket").to_owned();
+            self.last = of("now").expect("the server's time").to_owned();
             self.place = of("place").and_then(|place| place.parse().ok()).expect("a place");
             let pause = before.min(self.heartbeat()).mul_f64(0.8 + 0.2 * self.jitter);
             let ends_in = of("look_in").and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
@@ -89,6 +98,11 @@ impl Member {
     /// Releases the lock. Returns how many requests that takes.
     pub fn releases(&mut self, script: &str) -> usize {
         (1..).find(|_| !self.calls(script, "release", &[]).contains(&("again".into(), "1".into()))).expect("it ends")
+    }
+
+    /// Returns how long it takes at least from a message that calls all back.
+    pub fn turn(&self) -> Duration {
+        Duration::from_millis(self.place.into())
     }
 
     fn heartbeat(&self) -> Duration {
@@ -114,9 +128,13 @@ impl Member {
         let word = data.get(1).map(text).unwrap_or_default();
         self.called = self.called.max(match word.as_bytes() {
             b"t" => Called::No,
+            b"l" => Called::ToAskInTurn,
             [b'e', ..] => Called::ToAskSoon,
             _ => Called::ToAsk,
         });
+        if word == "l" {
+            self.last.clear();
+        }
     }
 
     /// Calls the script. Returns the fields of its answer.

@@ -24,7 +24,7 @@
 //! | breaking   | forget                |                |                         | note by whom             |
 //!
 //! **Tickets** order the queue. A waiter gets its ticket with its first request and sends it with every other, so it has
-//! its place again if the queue was lost. Those that go first are before all others, in the order of their own tickets.
+//! its place again if the queue was lost; the first that finds it lost has all others called back. Those that go first are before all others, in the order of their own tickets.
 //! **Fences** rise with every grant of a name, except that readers who hold it together have one: that of their
 //! generation, which the first of the holders began. To **break** a lock is to release it with the token of its holder; who
 //! does so is noted for the holder, which finds it with its loss.
@@ -92,6 +92,10 @@ pub trait World<T: Claimant> {
     }
 
     fn tell(&mut self, token: &T, word: Word) -> Heard;
+
+    /// Tells all who wait, whether they are in the queue or not, that it was lost: they should ask again, the first of them
+    /// first. Nobody says that of a queue which is kept with the lock.
+    fn call_back(&mut self) {}
 
     /// Whether a holder listens: one that does not may not be there any more.
     fn hears_of_loss(&self, _token: &T) -> bool {
@@ -203,7 +207,7 @@ pub struct Broken<T: Claimant> {
 pub struct Waiter<T> {
     pub ticket: u64,
     pub token: T,
-    /// The end of its lease, in ms: it counts as dead then, unless it has asked again.
+    /// The end of its lease, in ms: it counts as dead then, unless it has asked again. 0 if what was kept of it is lost.
     pub lease: u64,
     /// How long a reservation for it lasts.
     pub grace: u64,
@@ -295,6 +299,8 @@ pub struct Request<'a, T> {
     pub channel: bool,
     /// As it was told; 0 if it has none yet.
     pub ticket: u64,
+    /// When it was last in the queue, in µs; none if it never was, or was called back since.
+    pub last: Option<u64>,
     /// The tokens of the runs that it is part of: if one of them holds the lock, it waits for itself.
     pub enclosing: &'a [T],
     /// Set if its run is recorded.
@@ -743,6 +749,15 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         ticket
     }
 
+    /// Returns whether the queue was lost: the caller was in it once, and is not any more, nor is anybody who was then. One
+    /// that alone was dropped finds others.
+    fn is_lost(&self, request: &Request<'_, T>) -> bool {
+        request.last.is_some_and(|last| match self.lock.waiter(request.token) {
+            Some(own) => own.lease == 0,
+            None => self.lock.queue.iter().all(|other| other.ticket > last),
+        })
+    }
+
     /// Takes a place in the queue, or keeps it; returns whether messages reach the caller. That is tested once; later, it
     /// is enough that it listens.
     fn join(&mut self, request: &Request<'_, T>, ticket: u64) -> bool {
@@ -960,7 +975,7 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         }
         let needs_ticket = ticket == 0 && (mode == Mode::Queue || token.supersedes());
         let ticket = if needs_ticket { self.next_ticket(token) } else { ticket };
-        let (mut place, mut hears) = (0, false);
+        let (mut place, mut hears, is_lost) = (0, false, self.is_lost(request));
         // One that may not queue comes in only if nobody alive waits before it: the dead go first, and the living come in.
         if mode == Mode::Once && !self.is_next(token) && self.fits(0) {
             self.serve(ttl);
@@ -979,6 +994,9 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
             // After all else: nobody is dismissed by one that is not there.
             self.supersede(token, ticket);
             self.serve(ttl);
+        }
+        if is_lost {
+            self.world.call_back();
         }
         if self.entered {
             return self.granted(request);

@@ -48,6 +48,8 @@ const TERMS: [(u16, bool, bool); 18] = [
     (0, false, true),
     (1, true, true),
 ];
+/// The channel of all who wait.
+const TO_ALL: &str = "lock:x:wake";
 /// The first clients share the key with SETNX clients, if there are any.
 const BESIDE_SETNX: usize = 3;
 
@@ -90,6 +92,8 @@ const EVENTS: [(u64, Event); 12] = [
 struct Client {
     token: Token,
     ticket: u64,
+    /// When it was last told that it waits, in µs; 0 if it never was.
+    last: u64,
     is_recorded: bool,
     /// As it was granted the lock: when that was noted, and its fence.
     begun: Begun,
@@ -268,6 +272,7 @@ impl Scene {
             scene.clients.push(client);
             scene.listens(at);
         }
+        scene.command(&["SADD", "__ears", TO_ALL]);
         scene
     }
 
@@ -286,7 +291,7 @@ impl Scene {
         let who = if self.is_beside_setnx(at) { self.last - 1000 } else { self.last };
         let token = Token { who, limit, is_newest, is_first, setnx_end: None };
         let begun = Begun { granted: 0, waited: 7, fence: 0 };
-        Client { token, ticket: 0, is_recorded: at.is_multiple_of(2), begun }
+        Client { token, ticket: 0, last: 0, is_recorded: at.is_multiple_of(2), begun }
     }
 
     fn begins_anew(&mut self, at: usize) {
@@ -329,11 +334,16 @@ impl Scene {
         }
         self.model.queue_until = None;
         let said = std::mem::take(&mut self.model.around.said);
+        let calls_back = std::mem::take(&mut self.model.around.calls_back);
         let (lock, records) = (&self.model.lock, &self.seen.waiters);
         self.unrecorded.retain(|token| lock.waiter(token).is_some() && !records.contains_key(&text(token)));
         self.same_answer(&answer, &reply)?;
         let said: Vec<String> = said.iter().map(|(to, it)| format!("{} {}", channel(to), word(*it))).collect();
-        same("messages", &self.seen.said, &said)?;
+        let (to_all, to_each): (Vec<String>, Vec<String>) =
+            self.seen.said.iter().cloned().partition(|it| it.starts_with(TO_ALL));
+        same("messages", &to_each, &said)?;
+        let to_all = to_all == [format!("{TO_ALL} l")];
+        same("whether all are called back", &to_all, &calls_back)?;
         self.same_keys()?;
         self.keeps_the_rules()?;
         Ok(reply)
@@ -676,7 +686,7 @@ impl Scene {
     }
 
     fn acquires(&mut self, at: usize) -> Result<(), String> {
-        let Client { token, ticket, is_recorded, .. } = self.clients[at];
+        let Client { token, ticket, last, is_recorded, .. } = self.clients[at];
         let is_queued = self.model.lock.waiter(&token).is_some();
         let dice = &mut self.dice;
         let mode = dice.weighted(&[(78, Mode::Queue), (15, Mode::Once), (7, Mode::Plain)]);
@@ -685,6 +695,8 @@ impl Scene {
         let ticket = if dice.one_in(20) && !token.is_newest { 0 } else { ticket };
         let (ttl, lease) = (dice.of(&[500, 2_000, 5_000, 30_000]), dice.of(&[300, 6_000, 6_000, 200_000]));
         let (grace, channel) = (dice.of(&[200, 1_000, 5_000]), dice.below(100) < 85);
+        // One that was called back since, or hears nothing, does not say when it was in the queue.
+        let last = Some(last).filter(|last| *last > 0 && mode == Mode::Queue && !dice.one_in(4));
         let recording =
             Recording { most: 1 + dice.index(4), waited: 7, unless_done: dice.one_in(2).then_some(3_000_000) };
         let enclosing: Vec<Token> = (0..2).map(|_| self.clients[dice.index(TERMS.len())].token).collect();
@@ -700,6 +712,7 @@ impl Scene {
             ("grace", grace.to_string()),
             ("channel", if channel { self::channel(&token) } else { String::new() }),
             ("ticket", ticket.to_string()),
+            ("last", last.map(known).unwrap_or_default()),
             ("enclosing", enclosing_text.join(" ")),
         ];
         if let Some(recording) = record {
@@ -711,14 +724,16 @@ impl Scene {
             fields.extend([("margin", margin.to_string()), ("identity", who(&token))]);
         }
         let (enclosing, token) = (&enclosing[..], &token);
-        let request = Request { token, ttl, mode, lease, grace, channel, ticket, enclosing, record, margin };
+        let request = Request { token, ttl, mode, lease, grace, channel, ticket, last, enclosing, record, margin };
         let reply = self.executes(&Op::Acquire(request), "acquire", &fields)?;
         let client = &mut self.clients[at];
         match reply.verdict {
             Verdict::Granted(grant) => {
                 client.begun = Begun { granted: grant.noted.unwrap_or(0), fence: grant.fence, ..client.begun };
             }
-            Verdict::Waiting(waiting) if waiting.ticket > 0 => client.ticket = waiting.ticket,
+            Verdict::Waiting(waiting) if waiting.ticket > 0 => {
+                (client.ticket, client.last) = (waiting.ticket, self.model.around.now_us);
+            }
             Verdict::Superseded(_) if self.dice.one_in(2) => return self.releases(at),
             _ => {}
         }
@@ -940,7 +955,7 @@ fn the_script_does_what_the_rules_say() {
 }
 
 /// Faults in the script, and what each does: the second text takes the place of the first.
-const FAULTS: [(&str, &str, &str); 67] = [
+const FAULTS: [(&str, &str, &str); 72] = [
     // Who comes in, and who waits.
     ("one too many comes in", "return most == 0 or lock.count < most", "return most == 0 or lock.count <= most"),
     ("the limit of the newcomer does not count", "(n == 0 or lock.least < n) and lock.least or n", "lock.least or n"),
@@ -977,6 +992,16 @@ const FAULTS: [(&str, &str, &str); 67] = [
         "lock.head, lock.second = lock.second, nil",
     ),
     ("an earlier end is told to nobody", "lock.moved = true, left > ms or left < 0", "lock.moved = true, lock.moved"),
+    // A queue that was lost.
+    ("nobody is called back", "if lock.lost then tell", "if false then tell"),
+    (
+        "nobody is called back if the entries alone are lost",
+        "lock.lost = not lock.entry and redis.call('ZSCORE', Q, token)",
+        "lock.lost = false",
+    ),
+    ("one that alone was dropped calls all back", "and not anybody('0', last)", "and true"),
+    ("those that go first do not count", "not anybody('-inf', last - AHEAD) and not", "not"),
+    ("those that came later count", "and not anybody('0', last)", "and not anybody('0', us)"),
     // Shares.
     (
         "a slot is given twice",

@@ -28,6 +28,8 @@ pub struct Around {
     pub listening: BTreeSet<Token>,
     /// The messages sent, and received, since a caller last took them from here.
     pub said: Vec<(Token, Word)>,
+    /// All who wait were called back since.
+    pub calls_back: bool,
     pub bounds: Bounds,
 }
 
@@ -52,6 +54,10 @@ impl World<Token> for Around {
         Heard::Yes
     }
 
+    fn call_back(&mut self) {
+        self.calls_back = true;
+    }
+
     fn bounds(&self) -> Bounds {
         self.bounds
     }
@@ -59,7 +65,7 @@ impl World<Token> for Around {
 
 impl Server {
     pub fn new(now_us: u64, bounds: Bounds) -> Server {
-        let around = Around { now_us, listening: BTreeSet::new(), said: Vec::new(), bounds };
+        let around = Around { now_us, listening: BTreeSet::new(), said: Vec::new(), calls_back: false, bounds };
         Server { lock: Lock::default(), around, queue_until: None, unknown: BTreeSet::new() }
     }
 

@@ -135,6 +135,7 @@ impl<'a> Transaction<'a> {
             grace: millis(GRACE),
             channel: true,
             ticket: own.waiting.as_ref().map_or(0, Watcher::ticket),
+            last: None,
             enclosing: &claim.enclosing,
             record: claim.recording.as_ref().map(recording),
             margin: None,

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::means::{ScriptError, needs_scripts};
-use super::queue::{QueueEntry, ServerClock};
+use super::queue::{Channels, Place, QueueEntry, ServerClock};
 use super::reply::{Answer, Operation};
 use super::request::{Attempt, Request};
 use super::{AcquireMode, Acquired, Server};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, Fence, Lease, Prefix, Ttl};
+use crate::lock::{Claim, Fence, Lease, Ttl};
 use crate::store::QueuePlace;
 use crate::wait::Limit;
 
@@ -30,11 +30,11 @@ impl Server {
         let in_cluster = self.client.is_of_a_cluster();
         let mut redirects = 0;
         let (asked, answer) = loop {
-            let (channel, ticket, lease) = match mode {
-                AcquireMode::Once | AcquireMode::Plain => (String::new(), String::new(), Duration::ZERO),
+            let place = match mode {
+                AcquireMode::Once | AcquireMode::Plain => Place::default(),
                 AcquireMode::Queue => self.listen(operation, claim, limit)?,
             };
-            let attempt = Attempt { ttl, mode, lease, grace, channel: &channel, ticket: &ticket, in_cluster };
+            let attempt = Attempt { ttl, mode, grace, place: &place, in_cluster };
             let request = Request::acquire(claim, &attempt);
             // Taken before the request is sent: the server starts to count later than nxlock.
             let asked = Moment::now();
@@ -121,25 +121,21 @@ impl Server {
         }
     }
 
-    /// Subscribes at the server that the next request goes to. Returns the channel, the waiter's ticket there, and the lease
-    /// of its place.
-    fn listen(
-        &mut self,
-        operation: &Operation<'_>,
-        claim: &Claim,
-        limit: Limit<'_>,
-    ) -> Result<(String, String, Duration), Error> {
+    /// Subscribes at the server that the next request goes to.
+    fn listen(&mut self, operation: &Operation<'_>, claim: &Claim, limit: Limit<'_>) -> Result<Place, Error> {
         self.turn_to(operation);
         let node = self.client.reach(limit).map_err(|fault| self.unanswered(operation, fault))?;
         let entry = self.entry.get_or_insert_with(|| {
-            QueueEntry::new(channel_of(&self.options.prefix, claim), std::mem::take(&mut self.first_ticket))
+            let of_all = format!("{}:wake", self.options.prefix.key(&claim.name));
+            let own = format!("{of_all}:{}", claim.token.random_part());
+            QueueEntry::new(Channels { own, of_all }, std::mem::take(&mut self.first_ticket))
         });
         // Until this returns, nxlock cannot claim a lock that is reserved for it.
         let patience = (self.client.timeout / 4).max(self.round_trip * 8);
         let listening = entry.listen(&node, self.client.within(limit).no_later_than(Moment::now() + patience));
-        let subscribed = (entry.channel().to_owned(), entry.ticket().to_owned(), entry.lease());
+        let place = entry.place();
         listening.map_err(|fault| self.unanswered(operation, fault))?;
-        Ok(subscribed)
+        Ok(place)
     }
 
     /// Returns whether the server that replied last is the one with the subscription, if there is one.
@@ -164,9 +160,4 @@ impl Server {
 
 fn is_grant(answer: &Answer) -> bool {
     answer.verdict() == "granted"
-}
-
-/// Returns the channel that wakes a waiter: no other client subscribes to it.
-fn channel_of(prefix: &Prefix, claim: &Claim) -> String {
-    format!("{}:wake:{}", prefix.key(&claim.name), claim.token.random_part())
 }

@@ -21,8 +21,8 @@
 --      and the waiters: then it wakes nobody. RAISE has the first two, and RECORD may have the runs alone. Without keys, the
 --      script does nothing: it is loaded.
 -- ARGV operation, field, value, field, value ...
---      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, cluster, enclosing; margin and
---               identity beside SETNX clients; who, kept, most, waited, unless of a run
+--      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, last, cluster, enclosing; margin
+--               and identity beside SETNX clients; who, kept, most, waited, unless of a run
 --      release  token, tell, by; who, kept, most, waited, granted, fence, how of a run
 --      record   the same, and releases nothing
 --      renew    token, ttl, how (set; prolong: never nearer than it is), identity     ask  id, by, back
@@ -31,6 +31,7 @@
 --
 -- Words on a waiter's channel: g "yours, claim it", n "ask again", e and a time in ms "ask again soon, and no later than
 -- then: the lock that you wait for may end", s "superseded", t "a test, ignore it"
+-- On the channel of all waiters, which is the key and ':wake': l "the queue was lost, ask again, the first of you first"
 -- On a holder's, which is the key, ':holder:' and its ID: a "somebody asks you to give up", b "somebody has released it".
 -- Either is also found by its next renewal.
 --
@@ -764,6 +765,15 @@ if operation == 'acquire' then
   end
   if not may_enter(token) then return lock.failed end
 
+  -- The queue was lost: the caller was in it once, and is not any more, nor is anybody who was then. One that alone was
+  -- dropped finds others. Perhaps only the entries are lost.
+  local last = not score and tonumber(arg.last)
+  if last then
+    local function anybody(from, to) return redis.call('ZRANGE', Q, from, digits(to), 'BYSCORE', 'LIMIT', 0, 1)[1] end
+    lock.lost = not lock.entry and redis.call('ZSCORE', Q, token)
+      or not anybody('-inf', last - AHEAD) and not anybody('0', last)
+  end
+
   local function is_next()
     return first() == false or ahead > 0 and tonumber(redis.call('ZSCORE', Q, first())) > 0
   end
@@ -807,6 +817,7 @@ if operation == 'acquire' then
     serve()
     lock.heard = channel ~= ''
   end
+  if lock.lost then tell(K .. ':wake', 'l') end
   if lock.fence then return granted() end
 
   settle()

@@ -4,6 +4,10 @@
 //! the subscription means nothing. Messages may be lost, so the waiter also polls, which also keeps its place: at the end
 //! of the lease if it is near the front, and otherwise every two seconds if it is among the first two, and the more
 //! seldom the further back it is. A script tells the one that becomes the second (lock.lua).
+//!
+//! A server that loses the queue knows nobody whom it could wake. So all who wait also subscribe to one channel, and each
+//! says in its requests when it was last in the queue: the first that comes back, mostly one of the first two, shows the
+//! script that the queue was lost, and the script calls all others back. They come in their order, and not all at once.
 
 use std::time::{Duration, SystemTime};
 
@@ -39,6 +43,9 @@ const STAGGER: Duration = Duration::from_millis(25);
 const SOON: Duration = Duration::from_millis(100);
 /// How much later than its end a waiter asks for a lock: the server counts whole milliseconds.
 const LATER: Duration = Duration::from_millis(1);
+/// How much later each comes back than the one ahead of it when the queue was lost: ten thousand take a few percent of a
+/// server's time for ten seconds.
+const APART: Duration = Duration::from_millis(1);
 
 /// Bounds of the pause between attempts to subscribe, which grows each time one fails or does not last.
 const AT_LEAST_APART: Duration = Duration::from_secs(1);
@@ -46,8 +53,29 @@ const AT_MOST_APART: Duration = Duration::from_secs(30);
 /// A subscription that lasted this long was a good one.
 const LASTING: Duration = Duration::from_secs(10);
 
+/// What wakes a waiter.
+pub struct Channels {
+    /// No other client subscribes to it.
+    pub own: String,
+    /// That of all who wait for the lock.
+    pub of_all: String,
+}
+
+/// What a request of a waiter says of its place.
+#[derive(Default)]
+pub struct Place {
+    /// The channel that wakes the waiter; empty if none does.
+    pub channel: String,
+    /// Empty if it has none yet.
+    pub ticket: String,
+    /// How long the queue is to keep the place of this waiter, after which it counts as dead.
+    pub lease: Duration,
+    /// When it was last in the queue, by the server's clock; none if it never was, was called back since, or could not be.
+    pub last: Option<SystemTime>,
+}
+
 pub struct QueueEntry {
-    channel: String,
+    channels: Channels,
     subscription: Subscription,
     /// When the last attempt to subscribe began.
     tried_at: Option<Moment>,
@@ -60,6 +88,8 @@ pub struct QueueEntry {
     clock: Option<ServerClock>,
     /// From 1, by the last reply; 0 before that.
     position: usize,
+    /// Called back since the last reply: another waiter has found that the queue was lost.
+    is_called_back: bool,
 }
 
 /// The server's clock as of one reply; it may differ from this machine's.
@@ -88,9 +118,9 @@ enum Subscription {
 
 impl QueueEntry {
     /// Creates an entry with the ticket that a call without the queue was given, empty if there is none.
-    pub fn new(channel: String, ticket: String) -> QueueEntry {
+    pub fn new(channels: Channels, ticket: String) -> QueueEntry {
         QueueEntry {
-            channel,
+            channels,
             subscription: Subscription::Off,
             tried_at: None,
             apart: AT_LEAST_APART,
@@ -98,6 +128,7 @@ impl QueueEntry {
             look_at: Moment::now(),
             clock: None,
             position: 0,
+            is_called_back: false,
         }
     }
 
@@ -116,7 +147,7 @@ impl QueueEntry {
             && is_due
         {
             self.tried_at = Some(Moment::now());
-            match subscribe(endpoint, &self.channel, limit) {
+            match subscribe(endpoint, &self.channels, limit) {
                 Ok(subscription) => self.subscription = subscription,
                 Err(Fault::Cancelled) => return Err(Fault::Cancelled),
                 Err(_) => self.close("cannot subscribe to a channel: polling"),
@@ -141,19 +172,20 @@ impl QueueEntry {
         }
     }
 
-    /// Returns the channel for wake-ups; empty without a subscription.
-    pub fn channel(&self) -> &str {
-        if self.hears() { &self.channel } else { "" }
+    /// Returns what the next request says of the place.
+    pub fn place(&self) -> Place {
+        let hears = self.hears();
+        Place {
+            channel: if hears { self.channels.own.clone() } else { String::new() },
+            ticket: self.ticket.clone(),
+            lease: self.heartbeat(self.position) + SPARE,
+            last: self.clock.filter(|_| hears && !self.is_called_back).map(|clock| clock.time),
+        }
     }
 
     /// Returns whether the server can wake this waiter.
     pub fn hears(&self) -> bool {
         matches!(self.subscription, Subscription::Open(_))
-    }
-
-    /// Returns how long the queue is to keep the place of this waiter, after which it counts as dead.
-    pub fn lease(&self) -> Duration {
-        self.heartbeat(self.position) + SPARE
     }
 
     /// Returns how long a waiter at this position may be silent.
@@ -162,10 +194,6 @@ impl QueueEntry {
             Ok(behind) if self.hears() => LONGER.saturating_mul(behind).saturating_add(HEARTBEAT).min(LONGEST),
             _ => HEARTBEAT,
         }
-    }
-
-    pub fn ticket(&self) -> &str {
-        &self.ticket
     }
 
     /// Records a reply that was not a grant: when to ask again without a wake-up. `ends_in` is when the lock, or a
@@ -177,7 +205,7 @@ impl QueueEntry {
         (ends_in, clock): (Option<Duration>, Option<ServerClock>),
         grace: Duration,
     ) {
-        self.clock = clock;
+        (self.clock, self.is_called_back) = (clock, false);
         self.ticket.clone_from(&queued.ticket);
         if !queued.heard && self.hears() {
             self.close("published messages do not arrive: polling");
@@ -239,6 +267,11 @@ impl QueueEntry {
                     let ends = self.clock.map_or(Moment::now(), |clock| clock.moment(ends) + LATER);
                     self.look_at = self.look_at.min(ends).min(Moment::now() + SOON);
                 }
+                Ok(Message::AskInTurn) => {
+                    let ahead = u32::try_from(self.position).unwrap_or(u32::MAX);
+                    self.look_at = self.look_at.min(Moment::now() + APART.saturating_mul(ahead));
+                    self.is_called_back = true;
+                }
                 Ok(Message::Test) => {}
                 Err(Fault::TimeUp) => return called,
                 Err(_) => {
@@ -251,19 +284,24 @@ impl QueueEntry {
     }
 }
 
-fn subscribe(endpoint: &Endpoint, channel: &str, limit: Limit<'_>) -> Result<Subscription, Fault> {
+fn subscribe(endpoint: &Endpoint, channels: &Channels, limit: Limit<'_>) -> Result<Subscription, Fault> {
     let mut connection = Connection::open(endpoint, limit)?;
-    connection.send(&cmd("SUBSCRIBE").arg(channel).get_packed_command(), limit)?;
-    let reply = connection.receive(limit)?;
-    match &reply {
-        Value::ServerError(_) if reply::denies(&reply::unexpected(&reply)) => {
-            // The log must not show the channel: its name contains most of the token.
-            log::trace(format_args!("may not subscribe to a channel: polling"));
-            Ok(Subscription::NotPermitted)
+    let channels = [&channels.own, &channels.of_all];
+    connection.send(&cmd("SUBSCRIBE").arg(&channels).get_packed_command(), limit)?;
+    // One reply for each, or one error.
+    for _ in channels {
+        let reply = connection.receive(limit)?;
+        match &reply {
+            Value::ServerError(_) if reply::denies(&reply::unexpected(&reply)) => {
+                // The log must not show the channel: its name contains most of the token.
+                log::trace(format_args!("may not subscribe to a channel: polling"));
+                return Ok(Subscription::NotPermitted);
+            }
+            Value::ServerError(_) => return Err(reply::refusal(&reply, endpoint.session.login.as_ref())),
+            _ => {}
         }
-        Value::ServerError(_) => Err(reply::refusal(&reply, endpoint.session.login.as_ref())),
-        _ => Ok(Subscription::Open(connection)),
     }
+    Ok(Subscription::Open(connection))
 }
 
 /// A message of a script to a waiter, lock.lua.
@@ -273,6 +311,8 @@ enum Message {
     Ask,
     /// To ask again soon, and no later than at this time, by the server's clock: the lock that it waits for may end.
     AskSoon(SystemTime),
+    /// To ask again, those ahead first: the queue was lost.
+    AskInTurn,
     /// A test of the subscription.
     Test,
 }
@@ -283,6 +323,7 @@ impl Message {
         let Some(word) = fields.get(2).and_then(reply::text) else { return Message::Ask };
         match word.raw().split_at_checked(1) {
             Some(("t", "")) => Message::Test,
+            Some(("l", "")) => Message::AskInTurn,
             Some(("e", ms)) => {
                 ms.parse().ok().and_then(reply::instant_of_millis).map_or(Message::Ask, Message::AskSoon)
             }
@@ -302,8 +343,9 @@ mod tests {
             Message::read(&Value::Array(fields.into()))
         };
         assert_eq!(read("t"), Message::Test);
+        assert_eq!(read("l"), Message::AskInTurn);
         assert_eq!(read("e1000"), Message::AskSoon(SystemTime::UNIX_EPOCH + Duration::from_secs(1)));
-        for word in ["g", "n", "s", "", "e", "e-1", "e1s", "e99999999999999999999", "test", "\u{e9}1"] {
+        for word in ["g", "n", "s", "", "late", "e", "e-1", "e1s", "e99999999999999999999", "test", "\u{e9}1"] {
             assert_eq!(read(word), Message::Ask, "{word:?}");
         }
         assert_eq!(Message::read(&Value::Nil), Message::Ask);

@@ -1,10 +1,11 @@
 //! The requests that lock.lua carries out: its keys, and its arguments as fields and values.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use redis::Cmd;
 
+use super::queue::Place;
 use super::scripts::{LOCK, MOVING, Script};
 use crate::lock::{Asker, Claim, Fence, HolderId, RunCount, Token, Ttl, companion_key};
 use crate::store::{AcquireMode, Asking};
@@ -20,14 +21,10 @@ pub struct Request<'a> {
 pub struct Attempt<'a> {
     pub ttl: Ttl,
     pub mode: AcquireMode,
-    /// How long the queue keeps the claimant's place if it is silent.
-    pub lease: Duration,
     /// How long the lock stays reserved for the claimant.
     pub grace: Duration,
-    /// The channel that wakes the claimant; empty if none does.
-    pub channel: &'a str,
-    /// Empty if it has none yet.
-    pub ticket: &'a str,
+    /// Its place in the queue.
+    pub place: &'a Place,
     /// The server is a node of a cluster: a lock's slot may move to another.
     pub in_cluster: bool,
 }
@@ -56,11 +53,14 @@ impl<'a> Request<'a> {
         let mut request = Request::of_claim("acquire", claim)
             .with("ttl", attempt.ttl.millis().to_string())
             .with("mode", mode)
-            .with("lease", millis(attempt.lease))
+            .with("lease", millis(attempt.place.lease))
             .with("grace", millis(attempt.grace))
-            .with_any("channel", attempt.channel)
-            .with_any("ticket", attempt.ticket)
+            .with_any("channel", &attempt.place.channel)
+            .with_any("ticket", &attempt.place.ticket)
             .with_any("cluster", if attempt.in_cluster { "1" } else { "" });
+        if let Some(last) = attempt.place.last.and_then(|last| last.duration_since(SystemTime::UNIX_EPOCH).ok()) {
+            request = request.with("last", last.as_micros().to_string());
+        }
         if !claim.enclosing.is_empty() {
             let tokens: Vec<&str> = claim.enclosing.iter().map(Token::as_str).collect();
             request = request.with("enclosing", tokens.join(" "));

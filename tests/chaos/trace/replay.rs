@@ -81,6 +81,8 @@ struct Around {
     /// Whether those who were asked for listen, in the order in which the rules ask.
     choices: RefCell<Choices>,
     said: Vec<(Token, Word)>,
+    /// All who wait were called back.
+    calls_back: bool,
 }
 
 struct Choices {
@@ -118,6 +120,10 @@ impl World<Token> for Around {
     fn tell(&mut self, token: &Token, word: Word) -> Heard {
         self.said.push((token.clone(), word));
         if self.chosen(token) { Heard::Yes } else { Heard::No }
+    }
+
+    fn call_back(&mut self) {
+        self.calls_back = true;
     }
 }
 
@@ -348,10 +354,10 @@ impl Call {
         let mut why = None;
         loop {
             let choices = RefCell::new(Choices { given: given.clone(), made: Vec::new() });
-            let mut around = Around { us, choices, said: Vec::new() };
+            let mut around = Around { us, choices, said: Vec::new(), calls_back: false };
             let mut lock = before.clone();
             let verdict = self.stepped(&mut lock, &mut around);
-            let found = self.same(&lock, after, keys, &around.said, us / 1000);
+            let found = self.same(&lock, after, keys, &around, us / 1000);
             match found {
                 Ok(()) => return Ok(verdict),
                 Err(what) => why = why.or(Some(what)),
@@ -397,6 +403,7 @@ impl Call {
                 grace: self.number("grace"),
                 channel: !self.field("channel").is_empty(),
                 ticket: self.number("ticket"),
+                last: self.field("last").parse().ok(),
                 enclosing: &enclosing,
                 record: record.as_ref().map(|record| Recording {
                     most: record.most,
@@ -424,7 +431,7 @@ impl Call {
         rules: &Lock<Token>,
         server: &Lock<Token>,
         keys: &Keyspace,
-        said: &[(Token, Word)],
+        around: &Around,
         now: u64,
     ) -> Result<(), String> {
         let same = |what: &str, server: &dyn Debug, rules: &dyn Debug| {
@@ -443,16 +450,19 @@ impl Call {
             true => self.field("channel").to_owned(),
             false => lock::channel(keys, &self.key, token),
         };
-        let rules: Vec<(String, String)> = said.iter().map(|(token, it)| (channel(token), word(*it))).collect();
-        let alike = |(server, rules): (&(String, String), &(String, String))| {
+        let to_all = (format!("{}:wake", self.key), "l".to_owned());
+        same("whether all are called back", &self.said.contains(&to_all), &around.calls_back)?;
+        let server: Vec<&(String, String)> = self.said.iter().filter(|said| **said != to_all).collect();
+        let rules: Vec<(String, String)> = around.said.iter().map(|(token, it)| (channel(token), word(*it))).collect();
+        let alike = |(server, rules): (&&(String, String), &(String, String))| {
             let ends = [server, rules].map(|(_, it)| it.strip_prefix('e').and_then(|end| end.parse::<u64>().ok()));
-            let [Some(one), Some(other)] = ends else { return server == rules };
+            let [Some(one), Some(other)] = ends else { return *server == rules };
             server.0 == rules.0 && one.abs_diff(other) <= BLUR
         };
-        if self.said.len() == rules.len() && self.said.iter().zip(&rules).all(alike) {
+        if server.len() == rules.len() && server.iter().zip(&rules).all(alike) {
             return Ok(());
         }
-        Err(format!("messages at {now}: the server sent {:?}, the rules {rules:?}", self.said))
+        Err(format!("messages at {now}: the server sent {server:?}, the rules {rules:?}"))
     }
 }
 

@@ -333,6 +333,7 @@ fn a_random_history_takes_the_course_that_the_rules_alone_take() {
                 grace: 1000,
                 channel: true,
                 ticket,
+                last: None,
                 enclosing: &[],
                 record: is_recorded.then_some(Recording { most: 3, waited: 5, unless_done: Some(2_000_000) }),
                 margin: None,

@@ -82,6 +82,7 @@ impl Setting {
             grace: GRACE,
             channel: mode == Mode::Queue,
             ticket,
+            last: None,
             enclosing: &[],
             record: None,
             margin: self.beside_setnx.then_some(0),
