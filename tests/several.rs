@@ -91,13 +91,19 @@ fn a_holder_hears_at_once_that_any_of_its_locks_is_gone() {
         let words = ["a", "--also-shared", "b", "--also", "c", "--ttl", "10m"];
         let running = holding(&redis, &words);
         hears(&redis, 1);
-        let id = |name: &str| -> Value {
-            redis.nxlock(["status", "--json", name]).run().json()[0]["holders"][0]["id"].take()
-        };
-        let id = id(gone).as_str().unwrap().to_owned();
-        redis.nxlock(["release", gone, "--break", &id]).run().exits(0);
-        running.finish().exits(76).says(&format!("\"{gone}\" is lost")).within(Duration::from_secs(5));
+        hears_of(&redis, running, gone);
     }
+}
+
+/// Breaks one of the locks of a run, and asserts that the run hears of it: it renews them ten seconds after the last time.
+#[track_caller]
+fn hears_of(authority: &impl Authority, running: Running, gone: &str) {
+    let status = authority.nxlock(["status", "--json", gone]).run().json();
+    let id = status[0]["holders"][0]["id"].as_str().unwrap_or_else(|| panic!("{status}")).to_owned();
+    let broken = crate::support::now();
+    authority.nxlock(["release", gone, "--break", &id]).run().exits(0);
+    running.finish().exits(76).says(&format!("\"{gone}\" is lost"));
+    assert!(broken.elapsed() < Duration::from_secs(5), "\"{gone}\" is found by a renewal");
 }
 
 /// Waits until so many clients are told of changes.
@@ -116,9 +122,18 @@ fn the_nodes_of_a_cluster_each_tell_of_the_locks_that_they_have() {
         let running = holding(&cluster, &["a", "--also", "b", "--also", "c", "--also", "d", "--ttl", "10m"]);
         // Its renewals, and that it listens, show in its events only; after a while it is sure to.
         lasts(Duration::from_millis(700));
-        let id = cluster.nxlock(["status", "--json", gone]).run().json()[0]["holder"]["id"].take();
-        cluster.nxlock(["release", gone, "--break", id.as_str().unwrap()]).run().exits(0);
-        running.finish().exits(76).says(&format!("\"{gone}\" is lost")).within(Duration::from_secs(5));
+        hears_of(&cluster, running, gone);
+    }
+}
+
+#[test]
+fn each_of_several_servers_tells_of_all_locks() {
+    let five = Five::start();
+    for gone in ["a", "b", "c"] {
+        let running = holding(&five, &["a", "--also", "b", "--also", "c", "--ttl", "10m"]);
+        // That it listens shows in its events only; after a while it is sure to.
+        lasts(Duration::from_millis(1200));
+        hears_of(&five, running, gone);
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Fanout {
     /// Number of the last request, and of the operation (a ballot, a renewal, a query) that it belongs to.
     question: u64,
     round: u64,
-    /// Nodes carry out no request of operations up to this number, except renewals and releases.
+    /// Nodes carry out no request of operations up to this number, except renewals, releases and that it is to tell.
     closed: Arc<AtomicU64>,
     /// Dropped at the end, which cancels all waiting for replies.
     open: Option<UnixStream>,

@@ -128,7 +128,7 @@ struct Vote {
 }
 
 /// Starts a node's thread, which ends when no sender of jobs is left. When `end` is readable, nobody waits for answers
-/// any more. Of operations up to `closed`, the node sends only renewals and releases.
+/// any more. Of operations up to `closed`, the node sends only renewals and releases, and that it is to tell.
 ///
 /// # Errors
 /// As pthread_create(3), or if there are too few descriptors.
@@ -191,9 +191,10 @@ impl Node {
     }
 
     fn carry_out(&mut self, job: &Job, end: &UnixStream) -> Answer {
-        // A request that decides how long the lock is ours is sent in any case.
-        let is_last = matches!(job.request, Request::Renew(..)) || job.request.is_about_the_end();
-        if !is_last && job.round <= self.closed.load(Ordering::Relaxed) {
+        // A request that decides how long the lock is ours is sent in any case, and one that has the server tell of it: the
+        // next operation may be about another lock.
+        let is_sent_later = matches!(job.request, Request::Renew(..) | Request::Listen(_));
+        if !is_sent_later && !job.request.is_about_the_end() && job.round <= self.closed.load(Ordering::Relaxed) {
             return Answer::Unwanted;
         }
         if job.until.passed() && !job.request.is_about_the_end() {
