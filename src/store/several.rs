@@ -284,12 +284,15 @@ impl Several {
     }
 
     /// Gives back those of the locks that may be held or waited for, the last one first, except one. What is given back is
-    /// not given back again. After a grant of all, each reply leaves as much time for the next one. Who leaves a wait has
-    /// no time, and no use for the replies.
-    fn give_back(&mut self, claim: &Claim, kept: Option<usize>, mut limit: Limit<'_>) -> Result<(), Error> {
+    /// not given back again. Each reply leaves at least `each` for the next one.
+    fn give_back(
+        &mut self,
+        claim: &Claim,
+        kept: Option<usize>,
+        each: Duration,
+        mut limit: Limit<'_>,
+    ) -> Result<(), Error> {
         let Several { store, locks, lost, .. } = self;
-        let within = limit.until.remaining();
-        let were_granted = locks.iter().all(|one| matches!(one.stage, Stage::Held | Stage::Over));
         let mut failed = None;
         let is_there = |one: &&mut One| matches!(one.stage, Stage::Asked | Stage::Held) && Some(one.at) != kept;
         for one in locks.iter_mut().rev().filter(is_there) {
@@ -302,9 +305,7 @@ impl Several {
                     {
                         lost.get_or_insert((state.of(&part.name), one.in_doubt));
                     }
-                    if were_granted {
-                        limit.until = limit.until.max(Moment::now() + within);
-                    }
+                    limit.until = limit.until.max(Moment::now() + each);
                 }
                 Err(error) => {
                     one.in_doubt = true;
@@ -316,7 +317,10 @@ impl Several {
     }
 
     fn release(&mut self, claim: &Claim, limit: Limit<'_>) -> Result<Released, Error> {
-        self.give_back(claim, None, limit)?;
+        // Who leaves a wait has no time, and no use for the replies.
+        let were_granted = self.locks.iter().all(|one| matches!(one.stage, Stage::Held | Stage::Over));
+        let each = if were_granted { limit.until.remaining() } else { Duration::ZERO };
+        self.give_back(claim, None, each, limit)?;
         Ok(match self.lost.take() {
             None => Released::Done,
             Some((state, true)) => Released::NotYours(state),
@@ -326,6 +330,7 @@ impl Several {
 
     /// Lets the first lock of the claim end, and gives back the others.
     fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        let within = limit.until.remaining();
         if self.ends.is_none() {
             match self.store.let_end(claim, rest, limit)? {
                 Renewed::Kept(kept) => self.ends = Some(kept.until),
@@ -336,7 +341,7 @@ impl Several {
                 }
             }
         }
-        self.give_back(claim, Some(0), limit)?;
+        self.give_back(claim, Some(0), within, limit)?;
         Ok(match (self.lost.take(), self.ends) {
             (Some((state, _)), _) => Renewed::NotYours(state),
             (None, ends) => Renewed::Kept(Kept::until(ends.unwrap_or(Moment::now()))),
@@ -347,7 +352,7 @@ impl Several {
     fn leave(&mut self, claim: &Claim, name: &LockName) {
         let left = self.locks.iter().map(|one| one.at).find(|at| claim.part(*at).name == *name);
         // What cannot be given back ends by itself.
-        let _ = self.give_back(claim, left, Limit::until(Moment::now() + LEAVING));
+        let _ = self.give_back(claim, left, Duration::ZERO, Limit::until(Moment::now() + LEAVING));
         self.store.leave(claim.part(left.unwrap_or(0)), name);
     }
 
