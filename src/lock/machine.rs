@@ -931,7 +931,10 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
     fn settle(&mut self) {
         if self.lock.holders.is_empty() {
             self.lock.generation = None;
-            self.lock.asked.clear();
+            // Of a value that is put back, the owner may come back too.
+            if self.ignored.is_none() {
+                self.lock.asked.clear();
+            }
         }
         let first = if self.moved || self.closer { self.front() } else { None };
         let moved = std::mem::take(&mut self.moved);
