@@ -43,8 +43,8 @@ const STAGGER: Duration = Duration::from_millis(25);
 const SOON: Duration = Duration::from_millis(100);
 /// How much later than its end a waiter asks for a lock: the server counts whole milliseconds.
 const LATER: Duration = Duration::from_millis(1);
-/// How much later each comes back than the one ahead of it when the queue was lost: ten thousand take a few percent of a
-/// server's time for ten seconds.
+/// How much later each comes back than the one ahead of it when the queue was lost: ten thousand take a fifth of a server's
+/// time for ten seconds.
 const APART: Duration = Duration::from_millis(1);
 
 /// Bounds of the pause between attempts to subscribe, which grows each time one fails or does not last.
