@@ -22,7 +22,6 @@ pub mod text;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Args, Command, Parser, Subcommand, ValueHint};
 
 use crate::calendar::Instant;
@@ -37,6 +36,7 @@ pub use event_args::EventArgs;
 pub use global::{DEFAULT_PREFIX, GlobalArgs, SETTINGS, Setting, given};
 pub use lost::LostSignal;
 pub use parse::LockArg;
+use parse::reason;
 pub use recording::RecordingArgs;
 pub use setnx::SetnxArgs;
 pub use sharing::SharingArgs;
@@ -289,7 +289,9 @@ pub struct WaitArgs {
     pub conflict_exit_code: Option<u8>,
 
     /// Show TEXT in `status` and to those who wait.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    ///
+    /// Line breaks become spaces. An empty TEXT is none.
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub reason: Option<String>,
 
     /// Show TEXT as the holder, before user, host and process.
@@ -372,8 +374,13 @@ pub struct Release {
     pub ask: Option<HolderId>,
 
     /// Tell the holder TEXT.
-    #[arg(long, value_name = "TEXT", requires = "holder", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", requires = "holder", value_parser = reason)]
     pub reason: Option<String>,
+
+    /// With --ask and --break, tell the holder that it was TEXT, before user, host and process.
+    #[arg(id = "as", long = "as", value_name = "TEXT", env = "NXLOCK_AS", hide_env_values = true)]
+    #[arg(hide_short_help = true)]
+    pub known_as: Option<KnownAs>,
 
     /// Wait until the holder has given up, at most D.
     ///

@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lock::{Also, Claim, HolderId, Key, LockName, LockState, Lost, Prefix, Recording, Sharing, Token};
 use crate::report::alarm::Alarm;
-use crate::report::{Named, Report};
+use crate::report::{CommandOptions, Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
 use crate::store::{
@@ -196,8 +196,7 @@ fn open_with_credentials(
 ) -> Result<(Box<dyn Store>, Credentials), Error> {
     let redis_url = redis_url();
     let servers: Vec<&str> = global.servers().collect();
-    let asked = servers.iter().copied().chain(redis_url.as_deref().filter(|_| servers.is_empty()));
-    let wants_login = asked.map(store::here).any(|here| here.is_none());
+    let wants_login = urls(global).iter().any(|url| store::here(url).is_none());
     let password = given(global.password_file.as_ref())
         .map(|path| PasswordSource::File(path.as_path()))
         .or_else(|| global.password_command().map(|command| PasswordSource::Command(command, global.server_timeout)));
@@ -297,18 +296,33 @@ pub fn holder_ids(global: &GlobalArgs, lock: &LockArg, limit: Limit<'_>) -> anyh
 
 /// Returns the servers in use, without a password.
 fn servers(global: &GlobalArgs) -> Vec<String> {
-    let redis_url = redis_url().filter(|_| global.servers().next().is_none());
+    targets(global).iter().map(ToString::to_string).collect()
+}
+
+fn targets(global: &GlobalArgs) -> Vec<Target> {
     // They were understood, or there would be no store.
-    Target::shown(global.servers().chain(redis_url.as_deref()), true).unwrap_or_default()
+    Target::to_show(urls(global).iter().map(String::as_str), true).unwrap_or_default()
+}
+
+/// Returns the texts that name the servers in use, each one or several.
+fn urls(global: &GlobalArgs) -> Vec<String> {
+    let named: Vec<String> = global.servers().map(str::to_owned).collect();
+    if named.is_empty() { redis_url().into_iter().collect() } else { named }
 }
 
 /// Returns the options that say where the locks are, whatever has set them: the command that has them is pasted into
-/// another shell, or on another machine. Without a password.
-fn options(global: &GlobalArgs, lock: &Named) -> String {
+/// another shell, or on another machine.
+fn options(global: &GlobalArgs, lock: &Named) -> CommandOptions {
+    let targets = targets(global);
+    let urls = urls(global);
+    let has_password = Target::have_password(urls.iter().map(String::as_str));
+    let is_typed = urls.iter().all(|url| std::env::args_os().any(|word| word.to_string_lossy().ends_with(url)));
     let mut options = String::new();
     for setting in SETTINGS.iter().filter(|setting| setting.locates) {
         let values = match (setting.name, (setting.value)(global)) {
-            ("server", _) => servers(global),
+            // Without the password in it, it would take the place of a URL of the reader's own that has one.
+            ("server", _) if has_password && !is_typed => Vec::new(),
+            ("server", _) => targets.iter().map(ToString::to_string).collect(),
             (_, None) => Vec::new(),
             ("prefix", Some(value)) if lock.by_key || (value == DEFAULT_PREFIX && !is_given(setting)) => Vec::new(),
             (_, Some(value)) if setting.is_file => {
@@ -319,10 +333,11 @@ fn options(global: &GlobalArgs, lock: &Named) -> String {
         };
         let option = if setting.name == "server" { "-s".to_owned() } else { format!("--{}", setting.name) };
         for value in values {
-            options += &format!(" {option} {}", shlex::try_quote(&value).unwrap_or_default());
+            options += &format!(" {option} {}", text::quoted(&value));
         }
     }
-    options
+    let redis_cli = if let [target] = targets.as_slice() { target.redis_cli() } else { String::new() };
+    CommandOptions { nxlock: options, redis_cli }
 }
 
 /// Returns whether the command line or the environment has a setting.

@@ -94,12 +94,19 @@ pub enum TokenForm {
     Export,
 }
 
+/// Options with which another command means the same locks. Without a password.
+#[derive(Default)]
+pub struct CommandOptions {
+    pub nxlock: String,
+    /// redis-cli(1)
+    pub redis_cli: String,
+}
+
 /// The lock is not granted: nxlock did not wait, or timed out.
 pub struct Busy {
     pub lock: Named,
     pub refused: Refused,
-    /// Options with which another command line means the same lock.
-    pub options: String,
+    pub options: CommandOptions,
     pub conflict_exit_code: Option<u8>,
 }
 
@@ -196,8 +203,7 @@ pub struct StatusRows {
     pub rows: Vec<Row>,
     /// The user named locks: only then does the exit status depend on them.
     pub named: bool,
-    /// Options with which another command line means the same locks.
-    pub options: String,
+    pub options: CommandOptions,
     /// Warnings about all rows.
     pub doubts: Vec<String>,
 }

@@ -30,6 +30,11 @@ pub fn clean(text: &str) -> String {
     cleaned
 }
 
+/// Quotes text for a POSIX shell. Names, tokens and paths contain no NUL, the only character that cannot be quoted.
+pub fn quoted(text: &str) -> String {
+    shlex::try_quote(text).map_or_else(|_| String::new(), std::borrow::Cow::into_owned)
+}
+
 /// Returns a path sanitised.
 pub fn path(path: &Path) -> String {
     clean(&path.to_string_lossy())

@@ -257,7 +257,6 @@ fn a_mistake_is_told_with_its_file_line_and_key() {
     refused("conflict-exit-code = 256\n", "1: conflict-exit-code: 256 is not in 0..=255");
     refused("min-replicas = -1\n", "1: min-replicas: -1 is not in");
     refused("color = 'red'\n", "1: color: it is none of auto, always, never");
-    refused("reason = ''\n", "1: reason: it is empty");
     refused("server = 7\n", "1: server: expected a string or an array of strings, found an integer");
     refused("server = ['a', 7]\n", "1: server: expected a string or an array of strings");
     refused("[run]\nttl = '1m'\n", "1: run: tables are not supported");

@@ -1,15 +1,17 @@
 //! What somebody meets who uses nxlock for the first time: reasons, commands to paste, and what to write in place of a
 //! slip.
 
-use crate::support::turns::{Turn, holder_id, is_free};
-use crate::support::{Authority, Cluster, Local, MASTER, Nxlock, Redis, Sentinels, eventually};
+use nix::sys::signal::Signal;
+
+use crate::support::turns::{Turn, holder_id, is_free, lock_status};
+use crate::support::{Authority, Cluster, Local, MASTER, Nxlock, Redis, Sentinels, Terminal, eventually};
 
 #[test]
 fn whoever_waits_sees_why_the_lock_is_held() {
     let local = Local::start();
     let holder = Turn::had(&local, &["--reason", "backfill of May"]);
     let mut waits = Turn::waiting(&local, &[]);
-    waits.running.says(", for \"backfill of May\"; waited ");
+    waits.running.says(", for \"backfill of May\", lease ");
     holder.leaves();
     waits.up();
     waits.leaves();
@@ -58,13 +60,95 @@ fn a_command_to_paste_means_the_same_lock_in_an_empty_environment() {
 }
 
 #[test]
-fn a_command_to_paste_has_no_password() {
+fn a_command_to_paste_has_no_password_and_works_where_the_environment_has_one() {
     let redis = Redis::with_password("s3cret");
-    let call = |words: &[&str]| redis.nxlock(words.iter().copied());
-    let token = call(&["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
+    let url = format!("unix://{}?pass=s3cret", redis.socket().display());
+    let call = |words: &[&str]| Nxlock::new(words).env("NXLOCK_SERVER", &url);
+    call(&["acquire", "job", "--ttl", "1h"]).run().exits(0);
     let refused = call(&["run", "job", "-n", "--", "true"]).run().exits(75).never_says("s3cret");
+    let command = pasted(&refused.stderr, "break");
+    assert_eq!(command, format!("nxlock release job --break {}", holder_id(&redis)));
+    Nxlock::by("sh", ["-c", &command]).env("NXLOCK_SERVER", &url).run().exits(0).says("broke \"job\"");
+    call(&["acquire", "job", "--ttl", "1h"]).run().exits(0);
+    let refused = Nxlock::new(["-s", &url, "run", "job", "-n", "true"]).run().exits(75).never_says("s3cret");
     assert!(pasted(&refused.stderr, "break").starts_with("nxlock -s unix://"), "{}", refused.stderr);
-    call(&["release", "job", &token]).run().exits(0);
+    redis.delete("lock:job");
+}
+
+#[test]
+fn what_breaks_the_lock_of_another_program_goes_to_the_same_server_and_database() {
+    let redis = Redis::start();
+    let socket = redis.socket();
+    for (db, options) in [("", String::new()), ("?db=3", " -n 3".to_owned())] {
+        let url = format!("unix://{}{db}", socket.display());
+        let cli = format!("redis-cli -s {}{options}", socket.display());
+        let by_hand = |words: &str| Nxlock::by("sh", ["-c", &format!("{cli} {words}")]).run().exits(0);
+        by_hand("SET lock:job theirs");
+        let refused = Nxlock::new(["-s", &url, "run", "job", "-n", "true"]).run().exits(75);
+        let command = pasted(&refused.stderr, "break");
+        assert_eq!(command, format!("{cli} DEL lock:job"));
+        Nxlock::by("sh", ["-c", &command]).run().exits(0);
+        Nxlock::new(["-s", &url, "run", "job", "-n", "true"]).run().exits(0);
+    }
+}
+
+#[test]
+fn an_empty_reason_is_none_and_one_of_several_lines_is_shown_in_one() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &["--reason", ""]);
+    assert!(lock_status(&local)["holder"]["reason"].is_null());
+    holder.leaves();
+    let holder = Turn::had(&local, &["--reason", "Fix it\n\nThe long story\n"]);
+    assert_eq!(lock_status(&local)["holder"]["reason"], "Fix it The long story");
+    local.nxlock(["release", "job", "--ask", &holder_id(&local), "--reason", ""]).run().exits(0);
+    holder.finish().exits(143);
+}
+
+#[test]
+fn the_holder_is_told_by_which_name_people_know_who_asks() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &[]);
+    let words = ["release", "job", "--ask", &holder_id(&local)];
+    local.nxlock(words).env("NXLOCK_AS", "Bob").run().exits(0);
+    holder.finish().exits(143).says("asked to give up \"job\" by Bob (");
+    let redis = Redis::start();
+    let mut holder = Turn::had(&redis, &["-v"]);
+    // From now on it listens, and is told who breaks its lock.
+    holder.running.says("renewed for");
+    redis.nxlock(["release", "job", "--break", &holder_id(&redis), "--as", "Eve"]).run().exits(0);
+    holder.finish().exits(76).says("it was broken by Eve (");
+}
+
+#[test]
+fn one_that_does_not_wait_says_once_why_it_has_nothing() {
+    let done =
+        Nxlock::new(["-s", "redis://127.0.0.1:1", "run", "job", "-n", "true"]).run().exits(69).never_says("waiting");
+    assert_eq!(done.stderr.matches("connection refused").count(), 1, "{}", done.stderr);
+}
+
+#[test]
+fn an_id_that_nobody_has_may_be_misspelt() {
+    let local = Local::start();
+    let holder = Turn::had(&local, &[]);
+    for option in ["--ask", "--break"] {
+        let done = local.nxlock(["release", "job", option, "zzzzzzzz"]).run().exits(76);
+        done.says("the holder has changed, or the ID is misspelt, it is now held by ");
+    }
+    holder.leaves();
+}
+
+#[test]
+fn a_trace_does_not_stand_in_the_line_of_a_wait() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &[]);
+    let mut terminal = Terminal::start(redis.nxlock(["-v", "run", "job", "--", "true"]));
+    terminal.shows("waiting for \"job\"");
+    redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let before = terminal.shows("nxlock: [");
+    assert!(before.ends_with("\r\x1b[K"), "{before:?}");
+    terminal.types("\x03");
+    terminal.dies_of(Signal::SIGINT);
+    holder.leaves();
 }
 
 #[test]
@@ -88,6 +172,7 @@ fn an_address_that_is_no_url_is_shown_with_what_to_write() {
         ("localhost:6379", "write redis://localhost:6379"),
         ("cache-1.example:7000", "write redis://cache-1.example:7000"),
         ("local", "write local:"),
+        ("localhost", "write redis://localhost"),
         ("/run/redis.sock", "write unix:///run/redis.sock "),
     ] {
         let refused = Nxlock::new(["-s", address, "status"]).run().exits(78);

@@ -164,8 +164,9 @@ fn of_verbs(verbs: &[&str], command: Command, id: &str, change: impl Fn(Arg) -> 
     })
 }
 
-/// The option of `run` and `acquire` that a variable sets.
+/// The option that a variable sets, and the verbs that have it.
 const AS: &str = "as";
+const NAMED_VERBS: [&str; 3] = ["run", "acquire", "release"];
 
 /// Returns whether the variable of `--as` is set: an empty one is not.
 ///
@@ -183,7 +184,7 @@ fn variable_of_as() -> Result<bool, Error> {
 }
 
 fn without_variable(definition: Command) -> Command {
-    of_verbs(&["run", "acquire"], definition, AS, |option| option.env(Resettable::Reset))
+    of_verbs(&NAMED_VERBS, definition, AS, |option| option.env(Resettable::Reset))
 }
 
 fn was_set_empty(option: &Arg) -> bool {

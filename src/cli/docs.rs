@@ -169,8 +169,8 @@ mod exit_statuses {
     use crate::exit::Exit;
     use crate::lock::{LockState, Lost, Owner, Prefix, Sharing, Token};
     use crate::report::{
-        Answer, Asked, Busy, Checked, CheckedServer, Ending, Named, NotRun, NotYours, Ran, Refusal, Refused, Released,
-        Report, Wanted,
+        Answer, Asked, Busy, Checked, CheckedServer, CommandOptions, Ending, Named, NotRun, NotYours, Ran, Refusal,
+        Refused, Released, Report, Wanted,
     };
     use crate::store::{Finding, QueuePlace};
 
@@ -207,7 +207,7 @@ mod exit_statuses {
             let (state, place) = (LockState::free(None), QueuePlace { position: 0, length: 0 });
             let (waited, sharing) = (Duration::ZERO, Sharing::Exclusive);
             let refused = Refused { state, place, waited, sharing, why: Refusal::Held };
-            Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
+            Report::Busy(Busy { lock: lock(), refused, options: CommandOptions::default(), conflict_exit_code: None })
         };
         let not_yours = || {
             let state = LockState::free(None);

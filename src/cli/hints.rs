@@ -11,7 +11,7 @@ use super::Cli;
 use crate::lock::LockName;
 
 /// Options of flock(1), and of other tools, that nxlock does not have.
-const HABITS: [(&[&str], &str); 6] = [
+const HABITS: [(&[&str], &str); 10] = [
     (&["-x", "-e", "--exclusive"], "a lock is exclusive unless --shared or --slots is given: leave this option out"),
     (
         &["-u", "--unlock"],
@@ -26,6 +26,10 @@ const HABITS: [(&[&str], &str); 6] = [
          that `nxlock status NAME` shows",
     ),
     (&["-o", "--close", "-F", "--no-fork"], "the command never inherits the lock: leave this option out"),
+    (&["--lease", "--expire", "--expiry"], "write --ttl D"),
+    (&["--name"], "the name stands alone, after the verb: `nxlock run NAME -- COMMAND`"),
+    (&["--all", "-a"], "write `nxlock status`, without names"),
+    (&["-w"], "write --watch, or --watch=D"),
 ];
 
 /// Words for a verb that nxlock calls otherwise, and what to write.
@@ -49,6 +53,7 @@ const SYNONYMS: [(&[&str], &str); 11] = [
     (&["help"], "write `nxlock --help`, or `nxlock run --help`"),
 ];
 
+const NO_NAME: &str = "the NAME of the lock is missing: `nxlock run NAME -- COMMAND`";
 const RUN: &str =
     "write the command after the name: `nxlock run NAME -- COMMAND`; `nxlock acquire` takes a lock without a command";
 const TOKEN: &str =
@@ -70,6 +75,7 @@ pub fn hinted(mut error: Error, line: &[OsString]) -> Error {
     }
     if let Some(tip) = tip {
         error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
     error
@@ -135,10 +141,8 @@ fn instead_of_verb(word: &str, error: &Error, line: &[OsString]) -> Option<Strin
 /// Returns the tip for an option that is unknown where it was given.
 fn instead_of_option(option: &str, error: &Error) -> Option<String> {
     let usage = usage(error);
-    // Other verbs have no command, and wait for no lock.
-    let takes_lock =
-        ["<VERB>", "nxlock run", "nxlock acquire", "nxlock release"].iter().any(|usual| usage.contains(usual));
-    if let Some((_, tip)) = HABITS.iter().find(|(options, _)| options.contains(&option)).filter(|_| takes_lock) {
+    let tip = HABITS.iter().find(|(options, _)| options.contains(&option));
+    if let Some((_, tip)) = tip.filter(|(options, _)| is_meant(options[0], &usage)) {
         return Some((*tip).into());
     }
     if option.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit())) {
@@ -154,6 +158,18 @@ fn instead_of_option(option: &str, error: &Error) -> Option<String> {
         true => format!("{option} is an option of {owners}: write it after the verb, as in `nxlock {first} {option}`"),
         false => format!("{option} is an option of {owners}"),
     })
+}
+
+/// Returns whether somebody who gives this option to a verb with this usage may mean what its tip says.
+fn is_meant(option: &str, usage: &str) -> bool {
+    let is_of = |verbs: &[&str]| verbs.iter().any(|verb| usage.contains(verb));
+    match option {
+        "--name" => true,
+        "--all" | "-w" => is_of(&["nxlock status"]),
+        "--lease" => is_of(&["nxlock run", "nxlock acquire", "nxlock renew"]),
+        // Other verbs have no command, and wait for no lock.
+        _ => is_of(&["<VERB>", "nxlock run", "nxlock acquire", "nxlock release"]),
+    }
 }
 
 fn has(verb: &Command, option: &str) -> bool {
@@ -172,6 +188,7 @@ fn missing(error: &Error, line: &[OsString]) -> Option<&'static str> {
     let behind_run = line.iter().position(|word| word == "run").and_then(|at| line.get(at + 1..)).unwrap_or_default();
     match () {
         () if lacks("COMMAND") && begin_as_flocks(behind_run) => Some(SHARED),
+        () if lacks("COMMAND") && behind_run.first().is_some_and(|word| word == "--") => Some(NO_NAME),
         () if lacks("COMMAND") => Some(RUN),
         () if lacks("<TOKEN>") => Some(TOKEN),
         () if lacks("--ttl") && usage(error).contains("--while-pid") => Some(HOW_LONG),
@@ -200,6 +217,11 @@ mod tests {
         for (line, tip) in [
             ("nxlock run deploy", "`nxlock run NAME -- COMMAND`"),
             ("nxlock run deploy", "COMMAND, or -c TEXT"),
+            ("nxlock run -- true", "the NAME of the lock is missing"),
+            ("nxlock run --name deploy -- true", "the name stands alone"),
+            ("nxlock acquire deploy --lease 5s", "--ttl D"),
+            ("nxlock status --all", "without names"),
+            ("nxlock status -w", "--watch=D"),
             ("nxlock deploy -- ./x", "`nxlock run deploy -- COMMAND`"),
             ("nxlock 'a job' ./x", "`nxlock run 'a job' -- COMMAND`"),
             ("nxlock lock deploy", "`nxlock acquire NAME --ttl D`"),

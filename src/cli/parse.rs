@@ -3,6 +3,7 @@
 //! With --key, the first positional is not NAME but what follows NAME: a command or a token. clap cannot drop a
 //! positional because an option is present, so the line is first parsed by a definition without NAME.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
@@ -26,6 +27,15 @@ pub struct LockArg {
     /// nxlock shows KEY as the lock's name. See nxlock-setnx(7).
     #[arg(long, value_name = "KEY", value_hint = ValueHint::Other, hide_short_help = true)]
     pub key: Option<Key>,
+}
+
+/// Parses a reason, which is shown in a line.
+///
+/// # Errors
+/// None.
+pub fn reason(text: &str) -> Result<String, Infallible> {
+    let words = text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty());
+    Ok(words.collect::<Vec<_>>().join(" "))
 }
 
 impl Cli {

@@ -77,7 +77,7 @@ fn ended(store: &mut dyn Store, name: &LockName, id: &HolderId, within: Duration
 
 /// Returns who wants the lock that this holder has, and why.
 fn asker(asked: &Release, id: &HolderId) -> anyhow::Result<Asker> {
-    let by = Token::mint(&Owner::this_process(), asked.reason.as_deref(), wall())?;
+    let by = Token::mint(&Owner::this_process_as(asked.known_as.as_ref()), asked.reason.as_deref(), wall())?;
     Ok(Asker { of: id.clone(), by })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Wants, named, open_with_credentials, options};
+use super::{Wants, named, open_with_credentials};
 use crate::acquire::{self, Queueing, Wait, WaitOptions, Waited};
 use crate::cli::{Acquire, AlsoArgs, EventArgs, GlobalArgs, RecordingArgs, Run, SetnxArgs, SharingArgs, WaitArgs};
 use crate::clock::wall;
@@ -123,8 +123,7 @@ impl<'a> Request<'a> {
 
     /// Makes a new claim, and begins to report its events.
     pub fn claim(&self) -> anyhow::Result<Claim> {
-        let known_as = self.wait_args.known_as.as_ref().map(|name| Box::new(name.as_str().into()));
-        let owner = Owner { known_as, ..Owner::this_process() };
+        let owner = Owner::this_process_as(self.wait_args.known_as.as_ref());
         let (reason, now) = (self.wait_args.reason.as_deref(), wall());
         let (token, beside_setnx) = if self.setnx.setnx_compat {
             let token = Token::mint_number()?;
@@ -197,8 +196,9 @@ impl<'a> Request<'a> {
         claim: &mut Claim,
         signals: &mut Signals,
     ) -> anyhow::Result<Answer> {
-        let mut waiting = Waiting::new(&self.lock.name, self.terms.sharing);
-        let waited = acquire::for_grant(store, claim, self.wait_options(), signals, &mut waiting);
+        let options = self.wait_options();
+        let mut waiting = Waiting::new(&self.lock.name, self.terms.sharing, options.wait != Wait::Not);
+        let waited = acquire::for_grant(store, claim, options, signals, &mut waiting);
         let granted = matches!(waited, Ok(Waited::Granted(..)));
         waiting.end(granted);
         // From here on a lease runs.
@@ -216,7 +216,7 @@ impl<'a> Request<'a> {
             Waited::Busy(refused) => {
                 let lock = self.named(claim, &refused.state);
                 Answer::Refused(Box::new(Report::Busy(Busy {
-                    options: options(self.global, &lock),
+                    options: super::options(self.global, &lock),
                     lock,
                     refused: *refused,
                     conflict_exit_code: self.wait_args.conflict_exit_code,

@@ -467,6 +467,12 @@ impl Owner {
         let host = host.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into());
         Owner { user: user_name().into(), host: host.into(), pid: std::process::id(), known_as: None }
     }
+
+    /// The same, as people know it.
+    pub fn this_process_as(name: Option<&KnownAs>) -> Owner {
+        let known_as = name.map(|name| Box::new(name.as_str().into()));
+        Owner { known_as, ..Owner::this_process() }
+    }
 }
 
 /// Returns the effective user's name, from /etc/passwd or else the environment. Not by getpwuid(3): it loads its

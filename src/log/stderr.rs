@@ -18,9 +18,12 @@ use crate::wait::is_ready;
 pub enum Text {
     /// With styles, which are stripped where colours are unwanted.
     Styled(String),
-    /// Written unchanged: it moves the cursor.
-    Raw(String),
+    /// A line in the last row of a terminal, which the next text replaces. An empty one erases it.
+    Line(String),
 }
+
+/// Whether there is such a line.
+static IS_DRAWN: AtomicBool = AtomicBool::new(false);
 
 static URGENT: AtomicBool = AtomicBool::new(false);
 static WRITER: OnceLock<Option<BackgroundWriter<Text>>> = OnceLock::new();
@@ -65,14 +68,23 @@ pub fn offer(text: &Text) {
 
 #[cfg(fuzzing)]
 fn write(text: &Text) {
-    let (Text::Styled(text) | Text::Raw(text)) = text;
+    let (Text::Styled(text) | Text::Line(text)) = text;
     super::captured::put(text);
 }
 
+/// Bypasses anstream for what moves the cursor: it strips escapes where colours are unwanted.
 #[cfg(not(fuzzing))]
 fn write(text: &Text) {
     let _ = match text {
-        Text::Styled(text) => anstream::stderr().lock().write_all(text.as_bytes()),
-        Text::Raw(text) => std::io::stderr().write_all(text.as_bytes()),
+        Text::Styled(text) => {
+            if IS_DRAWN.swap(false, Ordering::SeqCst) {
+                let _ = std::io::stderr().write_all(b"\r\x1b[K");
+            }
+            anstream::stderr().lock().write_all(text.as_bytes())
+        }
+        Text::Line(text) => {
+            IS_DRAWN.store(!text.is_empty(), Ordering::SeqCst);
+            std::io::stderr().write_all(format!("\r{text}\x1b[K").as_bytes())
+        }
     };
 }

@@ -5,7 +5,7 @@ mod check;
 use std::io::IsTerminal;
 
 use super::history::{self, Clock};
-use super::status::{Table, block, detail, processes_of, quoted};
+use super::status::{Table, block, detail, processes_of};
 use super::{alarm, metrics};
 use crate::descriptors;
 use crate::duration::span;
@@ -15,7 +15,7 @@ use crate::log::{self, FAINT};
 use crate::report::{
     Acquired, Answer, Asked, Busy, NotRun, NotYours, Ran, Refusal, Refused, Report, StatusRows, TokenForm, Wanted,
 };
-use crate::text::{self, clean};
+use crate::text::{self, clean, quoted};
 
 pub fn stdout(report: &Report) -> Option<String> {
     match report {
@@ -174,17 +174,20 @@ fn ask(Asked { lock, holder, answer, waited }: &Asked) {
     }
 }
 
+/// Nobody who holds the lock has the ID that was given.
+const OTHER_HOLDER: &str = "the holder has changed, or the ID is misspelt";
+
 fn rebuff(not_yours: &NotYours) -> String {
     let name = &not_yours.lock.name;
     let state = &not_yours.state;
     let then = match (not_yours.wanted, &state.kind) {
         (Wanted::Break, StateKind::Free) => return format!("cannot break \"{name}\": it is free"),
         (Wanted::Break, _) => {
-            return format!("cannot break \"{name}\": the holder has changed, {}", words::now_whose(state));
+            return format!("cannot break \"{name}\": {OTHER_HOLDER}, {}", words::now_whose(state));
         }
         (Wanted::Ask, StateKind::Free) => return format!("nobody to ask for \"{name}\": it is free"),
         (Wanted::Ask, _) => {
-            return format!("nobody to ask for \"{name}\": the holder has changed, {}", words::now_whose(state));
+            return format!("nobody to ask for \"{name}\": {OTHER_HOLDER}, {}", words::now_whose(state));
         }
         (Wanted::Release, StateKind::Free) if state.broken_by.is_none() => {
             let clock = Clock::of(&std::io::stderr());

@@ -57,10 +57,11 @@ impl News {
 }
 
 impl Waiting {
-    pub fn new(name: &LockName, sharing: Sharing) -> Waiting {
+    /// `waits` is false if nothing is to be waited for: one that is refused at once is told so once.
+    pub fn new(name: &LockName, sharing: Sharing, waits: bool) -> Waiting {
         let options = log::options();
         let form = match () {
-            () if options.json || options.level == Level::Quiet => Form::Silent,
+            () if !waits || options.json || options.level == Level::Quiet => Form::Silent,
             () if std::io::stderr().is_terminal() => Form::Live,
             () => Form::Log,
         };
@@ -134,7 +135,7 @@ impl Waiting {
             Some(News::Held { state, place, seen }) => {
                 let held = held_by_after(state, seen.elapsed());
                 let place = ahead(*place).map_or(String::new(), |ahead| format!(", {ahead}"));
-                format!("{held}{}{place}{}", ends_after(state, seen.elapsed()), why(state))
+                format!("{held}{}{}{place}", why(state), ends_after(state, seen.elapsed()))
             }
         };
         format!("waiting for \"{}\": {what}; waited {}", self.waits_for(), self.waited())
@@ -204,16 +205,14 @@ impl Waiting {
         }
         let (columns, _) = descriptors::window(std::io::stderr());
         // Leave the last column empty: writing it may wrap the line.
-        let text = format!("\r{}\x1b[K", shortened(&self.live_text(), columns.saturating_sub(1)));
-        // Bypass anstream, which strips escapes where colours are unwanted.
-        offer(&Text::Raw(text));
+        offer(&Text::Line(shortened(&self.live_text(), columns.saturating_sub(1)).into_owned()));
         self.drawn = true;
     }
 
     /// Ends the wait. On a terminal, erases the line.
     pub fn end(&mut self, granted: bool) {
         if self.drawn && is_in_the_foreground() {
-            offer(&Text::Raw("\r\x1b[K".into()));
+            offer(&Text::Line(String::new()));
         }
         self.drawn = false;
         if self.form == Form::Log && self.logged.is_some() && granted {
@@ -269,7 +268,7 @@ impl Listing {
     /// Shows the number of locks found so far.
     pub fn found(&mut self, locks: usize) {
         if self.is_shown && self.redraw_at.passed() {
-            offer(&Text::Raw(format!("\rlisting locks: {locks} so far\x1b[K")));
+            offer(&Text::Line(format!("listing locks: {locks} so far")));
             self.drawn = true;
             self.redraw_at = Moment::now() + LISTING_EVERY;
         }
@@ -280,7 +279,7 @@ impl Listing {
 impl Drop for Listing {
     fn drop(&mut self) {
         if self.drawn {
-            offer(&Text::Raw("\r\x1b[K".into()));
+            offer(&Text::Line(String::new()));
         }
     }
 }

@@ -9,9 +9,9 @@ use super::table::{Cell, Layout, Yield};
 use crate::duration::span;
 use crate::lock::{Expiry, Holder, LockState, Recorded, Run, Share, Shares, Sharing, StateKind, Supersedes, words};
 use crate::log::{DOUBTFUL, FAINT};
-use crate::report::{Named, Row};
+use crate::report::{CommandOptions, Named, Row};
 use crate::store::{LockStatus, Waiter};
-use crate::text::clean;
+use crate::text::{clean, quoted};
 
 const COLUMNS: usize = 9;
 const HEADING: [&str; COLUMNS] = ["NAME", "STATE", "HOLDER", "ID", "HELD", "LEASE", "WAITING", "LAST RUN", "REASON"];
@@ -273,7 +273,7 @@ fn waiter(waiter: &Waiter, is_mixed: bool) -> Line {
 
 /// Returns all that is known of one lock, and its queue, a line each. `options` are those of a command that would ask for
 /// it or break it.
-pub fn detail(row: &Row, options: Option<&str>) -> String {
+pub fn detail(row: &Row, options: Option<&CommandOptions>) -> String {
     let Row { lock, status: LockStatus { state, queue, knows_waiters, recorded } } = row;
     let (style, text) = match &state.holder {
         Some(_) => (style(&state.kind), words::state_name(&state.kind).to_owned()),
@@ -348,7 +348,7 @@ fn sharer(share: &Share) -> String {
 
 /// Returns who holds a lock, since when, the rest of its lease, the reason, and the commands that ask for it and break
 /// it. Lists at most `most` of several holders.
-pub fn block(lock: &Named, state: &LockState, options: Option<&str>, most: usize, clock: Clock) -> String {
+pub fn block(lock: &Named, state: &LockState, options: Option<&CommandOptions>, most: usize, clock: Clock) -> String {
     let mut text = String::new();
     let mut line = |label: &str, what: String| text += &labelled(label, &what);
     if let Some(holder) = &state.holder {
@@ -405,7 +405,7 @@ pub fn processes_of(file: &Path) -> String {
 }
 
 /// Returns the command that asks a holder to give up, if one may be asked.
-fn asks(lock: &Named, state: &LockState, options: &str) -> Option<String> {
+fn asks(lock: &Named, state: &LockState, options: &CommandOptions) -> Option<String> {
     let id = id_of(state, Holder::may_be_asked)?;
     Some(releases(lock, &format!("--ask {id}"), options))
 }
@@ -417,19 +417,19 @@ fn id_of(state: &LockState, is_of_it: impl Fn(&Holder) -> bool) -> Option<String
 }
 
 /// Returns the command that breaks a lock.
-fn breaks(lock: &Named, state: &LockState, options: &str) -> Option<String> {
+fn breaks(lock: &Named, state: &LockState, options: &CommandOptions) -> Option<String> {
     let Some(id) = id_of(state, |_| true) else {
         let nobodys = matches!(
             state.kind,
             StateKind::Free | StateKind::Shared | StateKind::Contested | StateKind::Unknown | StateKind::Damaged
         );
-        return (!nobodys).then(|| format!("redis-cli DEL {}", quoted(&lock.key)));
+        return (!nobodys).then(|| format!("redis-cli{} DEL {}", options.redis_cli, quoted(&lock.key)));
     };
     Some(releases(lock, &format!("--break {id}"), options))
 }
 
 /// Returns a call of `release` for this lock.
-fn releases(Named { name, by_key, .. }: &Named, how: &str, options: &str) -> String {
+fn releases(Named { name, by_key, .. }: &Named, how: &str, options: &CommandOptions) -> String {
     let quoted = quoted(name.as_str());
     // A name that begins with a dash would be parsed as an option.
     let which = match name.as_str().starts_with('-') {
@@ -437,10 +437,5 @@ fn releases(Named { name, by_key, .. }: &Named, how: &str, options: &str) -> Str
         true => format!("{how} -- {quoted}"),
         false => format!("{quoted} {how}"),
     };
-    format!("nxlock{options} release {which}")
-}
-
-/// Quotes text for a POSIX shell. Names and tokens contain no NUL, the only character that cannot be quoted.
-pub fn quoted(text: &str) -> String {
-    shlex::try_quote(text).map_or_else(|_| String::new(), std::borrow::Cow::into_owned)
+    format!("nxlock{} release {which}", options.nxlock)
 }

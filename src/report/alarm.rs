@@ -94,7 +94,7 @@ impl Alarm {
         let hint = if why.hint.is_empty() { String::new() } else { format!("; {}", why.hint) };
         let text = format!("{why}{hint}");
         // In one line.
-        Alarm { checks: Vec::new(), unknown: Some(text.split_whitespace().collect::<Vec<_>>().join(" ")) }
+        Alarm { checks: Vec::new(), unknown: Some(in_a_line(&text)) }
     }
 
     /// Returns the worst of all.
@@ -160,6 +160,15 @@ fn judged_waiting(waiting: Option<usize>, most: usize) -> (Verdict, String) {
             (verdict, format!("has {waiting} {}", if waiting == 1 { "waiter" } else { "waiters" }))
         }
     }
+}
+
+/// Returns a text of several lines in one.
+fn in_a_line(text: &str) -> String {
+    text.lines().map(str::trim).fold(String::new(), |line, next| match line.as_str() {
+        "" => next.to_owned(),
+        before if before.ends_with(':') => format!("{line} {next}"),
+        _ => format!("{line}; {next}"),
+    })
 }
 
 #[cfg(test)]

@@ -11,8 +11,7 @@ use super::redis::endpoint::{self, Address, Endpoint, Scheme, Session};
 use super::redis::topology::{Cluster, SENTINEL_PORT, Sentinels, Topology};
 use crate::error::{Error, ErrorKind};
 
-/// flock(1) has another -s.
-const NO_URL: &str = "it is not a URL (for a shared lock, write --shared)";
+const NO_URL: &str = "it is not a URL";
 
 /// The place where locks live.
 #[derive(Clone)]
@@ -77,18 +76,41 @@ impl Target {
         }
     }
 
-    /// Returns the URLs as they may be shown, or nothing if one cannot be parsed. In a URL without a password, what
+    /// Returns the URLs as they may be shown, or nothing if one cannot be parsed.
+    pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>, has_password: bool) -> Option<Vec<String>> {
+        let targets = Target::to_show(urls, has_password)?;
+        Some(targets.iter().map(ToString::to_string).collect())
+    }
+
+    /// Returns the targets that URLs name, each alone, or nothing if one cannot be parsed. In a URL without a password, what
     /// looks like a user may be a password that lacks its colon: it counts as a user only if there is a password from
     /// elsewhere.
-    pub fn shown<'a>(urls: impl IntoIterator<Item = &'a str>, has_password: bool) -> Option<Vec<String>> {
+    pub fn to_show<'a>(urls: impl IntoIterator<Item = &'a str>, has_password: bool) -> Option<Vec<Target>> {
         let fallback = Secret::of("any".into()).filter(|_| has_password);
         let credentials = Credentials::of_fallback(fallback);
-        let shown = |url| Target::parse(url, &credentials).map(|target| target.to_string()).ok();
         let urls: Vec<&str> = urls.into_iter().collect();
         if urls.iter().any(|text| may_hide_a_password(text)) {
             return None;
         }
-        urls.into_iter().flat_map(parted).map(shown).collect()
+        urls.into_iter().flat_map(parted).map(|url| Target::parse(url, &credentials).ok()).collect()
+    }
+
+    /// Returns whether a password stands in one of the URLs.
+    pub fn have_password<'a>(urls: impl IntoIterator<Item = &'a str>) -> bool {
+        let mut urls = urls.into_iter().flat_map(parted);
+        urls.any(|url| Target::parse(url, &Credentials::default()).is_ok_and(|target| target.has_login()))
+    }
+
+    /// Returns the options with which redis-cli(1) finds the key of a lock.
+    pub fn redis_cli(&self) -> String {
+        match self {
+            Target::Redis(Topology::Single(endpoint)) => endpoint.redis_cli(),
+            Target::Redis(Topology::Cluster(cluster)) => {
+                format!(" -c{}", cluster.seed().as_ref().map(Endpoint::redis_cli).unwrap_or_default())
+            }
+            Target::Redis(Topology::Sentinel(_)) => " -h MASTER".to_owned(),
+            Target::Quorum(_) | Target::Local(_) => String::new(),
+        }
     }
 
     fn parse(text: &str, credentials: &Credentials) -> Result<Target, String> {
@@ -107,7 +129,8 @@ impl Target {
             "redis+cluster" => cluster(Scheme::Tcp, rest, credentials)?,
             "redis+tls+cluster" => cluster(Scheme::Tls, rest, credentials)?,
             _ => {
-                let schemes = "redis, rediss, redis+unix, unix, redis+sentinel, redis+cluster, local";
+                let schemes = "redis, rediss, redis+unix, unix, redis+sentinel, rediss+sentinel, redis+cluster, \
+                               rediss+cluster, local; valkey may stand for redis";
                 return Err(format!("the scheme `{scheme}` is not one of {schemes}"));
             }
         };
@@ -190,7 +213,8 @@ fn misconfigured(by: NamedBy, url: &str, cause: String) -> Error {
     let action = |shown: &str| format!("the URL{shown} in {by} cannot be used");
     let (action, hint) = match meant(url) {
         Some(meant) => (action(&format!(" \"{url}\"")), format!("write {meant}")),
-        None => (action(""), FORMS.to_owned()),
+        // flock(1) has another -s.
+        None => (action(""), format!("{FORMS}; for a shared lock, write --shared")),
     };
     Error { kind: ErrorKind::Misconfigured, action, cause, hint }
 }
@@ -203,6 +227,7 @@ fn meant(address: &str) -> Option<String> {
     match address.rsplit_once(':') {
         Some((host, port)) if is_plain(host) && port.parse::<u16>().is_ok() => Some(format!("redis://{address}")),
         None if address == "local" => Some("local:".to_owned()),
+        None if address == "localhost" => Some("redis://localhost".to_owned()),
         None => {
             let is_path = address.strip_prefix('/').is_some_and(|path| path.split('/').all(is_plain));
             is_path.then(|| {
@@ -299,6 +324,20 @@ mod tests {
     fn shown(url: &str) -> String {
         Target::parse(url, &Credentials::default())
             .map_or_else(|cause| format!("! {cause}"), |target| target.to_string())
+    }
+
+    #[test]
+    fn redis_cli_is_told_where_a_key_is() {
+        for (url, options) in [
+            ("redis://cache", " -h cache -p 6379"),
+            ("rediss://bob:pw@cache:7000/2", " -h cache -p 7000 --tls --user bob -n 2"),
+            ("unix:///run/my%20redis?db=1", " -s '/run/my redis' -n 1"),
+            ("redis+cluster://[::1],b", " -c -h ::1 -p 6379"),
+            ("redis+sentinel://a,b/main", " -h MASTER"),
+        ] {
+            let target = Target::parse(url, &Credentials::default()).unwrap_or_else(|why| panic!("{url}: {why}"));
+            assert_eq!(target.redis_cli(), options, "{url}");
+        }
     }
 
     #[test]

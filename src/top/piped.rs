@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::list::{Seen, Subject};
 use crate::lock::{HolderId, LockName, StateKind};
-use crate::report::{Report, Row, StatusRows};
+use crate::report::{CommandOptions, Report, Row, StatusRows};
 use crate::store::Store;
 use crate::wait::{Limit, Woken};
 use crate::{log, output};
@@ -35,7 +35,7 @@ pub fn watch(mut store: Box<dyn Store>, subject: &Subject, every: Duration, as_j
                 error = None;
                 let seen = (gist(&rows), doubts.clone());
                 if shown.as_ref() != Some(&seen) {
-                    let (named, options) = (subject.named.is_some(), String::new());
+                    let (named, options) = (subject.named.is_some(), CommandOptions::default());
                     let report = Report::Status(StatusRows { rows, named, options, doubts });
                     let has_doubts = shown.as_ref().map_or(&[][..], |(_, doubts)| doubts) != seen.1;
                     match output::show_again(&report, as_json, shown.is_none(), has_doubts) {

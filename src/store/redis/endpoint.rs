@@ -2,7 +2,7 @@
 
 use super::credentials::{Credentials, Login};
 use super::tls::Trust;
-use crate::text::Tainted;
+use crate::text::{self, Tainted};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -105,6 +105,25 @@ impl Endpoint {
         }
         let trust = (scheme == Scheme::Tls).then(|| credentials.trust());
         Ok(Endpoint { address, session: Session { login, db: settings.db(), trust } })
+    }
+
+    /// Returns the options with which redis-cli(1) connects to it. Without the password, which REDISCLI_AUTH may give.
+    pub fn redis_cli(&self) -> String {
+        let Endpoint { address, session } = self;
+        let mut options = match address {
+            Address::Tcp { host, port } => format!(" -h {host} -p {port}"),
+            Address::Unix(path) => format!(" -s {}", text::quoted(&text::path(path))),
+        };
+        if session.trust.is_some() {
+            options += " --tls";
+        }
+        if let Some(user) = session.login.as_ref().and_then(|login| login.user.as_deref()) {
+            options += &format!(" --user {}", text::quoted(user));
+        }
+        if session.db != 0 {
+            options += &format!(" -n {}", session.db);
+        }
+        options
     }
 }
 

@@ -221,7 +221,7 @@ const CODES: [(&str, ErrorKind, &str); 23] = [
     (
         "NOAUTH",
         ErrorKind::Refused,
-        "put the password in the URL: redis://:PASSWORD@host or redis://USER:PASSWORD@host; or use --password-file or REDISCLI_AUTH",
+        "put the password in the URL: redis://:PASSWORD@host or redis://USER:PASSWORD@host; or use --password-file, --password-command or REDISCLI_AUTH",
     ),
     ("WRONGPASS", ErrorKind::Refused, READ_URL),
     ("NOPERM", ErrorKind::Refused, READ_ACL),

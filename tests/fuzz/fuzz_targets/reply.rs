@@ -69,7 +69,7 @@ fuzz_target!(|bytes: &[u8]| {
         texts.push(oracle::human(&report));
         texts.push(oracle::json(&report).to_string());
         if let Report::Failed(error) = &report {
-            let mut waiting = Waiting::new(&claim.name, Sharing::Exclusive);
+            let mut waiting = Waiting::new(&claim.name, Sharing::Exclusive, true);
             waiting.error(error);
             oracle::harmless(&waiting.live());
             texts.push(oracle::said());
@@ -128,11 +128,11 @@ fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Op
     let acquired = store.acquire(&mut claim.clone(), Ttl::at_least(Duration::from_secs(30)), mode, limit())?;
     let Acquired::Held(state, place) = acquired else { return Ok(None) };
     store.pause(Limit::until(Moment::now()));
-    let mut waiting = Waiting::new(&claim.name, Sharing::Exclusive);
+    let mut waiting = Waiting::new(&claim.name, Sharing::Exclusive, true);
     waiting.held(&state, place);
     oracle::harmless(&waiting.live());
     oracle::said();
-    let (waited, sharing) = (Duration::from_secs(2), Sharing::Exclusive);
+    let (waited, sharing) = (Duration::from_secs(2), Sharing::Exclusive, true);
     let refused = Refused { state, place, waited, sharing, why: Refusal::Held };
     let lock = named(&claim.name);
     Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))

@@ -37,7 +37,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
         terms: told.terms,
     });
     let status = LockStatus { state: state.clone(), queue: queue.collect(), knows_waiters: true, recorded: None };
-    let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive);
+    let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive, true);
     let refused = Refused { state: state.clone(), place, waited, sharing, why: Refusal::Held };
     let reports = [
         Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
@@ -53,7 +53,7 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
     ];
     let mut texts: Vec<String> = reports.iter().map(oracle::human).collect();
     texts.push(Lost::to_string(&Lost::Taken(state.clone())));
-    let mut waiting = Waiting::new(&name, Sharing::Exclusive);
+    let mut waiting = Waiting::new(&name, Sharing::Exclusive, true);
     waiting.held(&state, place);
     texts.push(oracle::said());
     texts.push(waiting.live());

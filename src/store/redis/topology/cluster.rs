@@ -98,6 +98,12 @@ impl Cluster {
         })
     }
 
+    /// Returns the first node that the URL names.
+    pub fn seed(&self) -> Option<Endpoint> {
+        let address = self.seeds.first()?.clone();
+        Some(Endpoint { address, session: self.session.clone() })
+    }
+
     /// Returns a connection to any node: it can redirect.
     fn any(&mut self, idle: &mut Vec<Connection>, limit: Limit<'_>) -> Result<Connection, Fault> {
         match take(idle, |_| true) {
