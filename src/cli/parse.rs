@@ -63,7 +63,9 @@ impl Cli {
     }
 }
 
-/// Returns the definition of the verbs that a line may name: to define all of them takes time too.
+/// Returns the definition of the verbs that a line may name: to define all of them would cost a run 0.2 of what flock(1)
+/// costs. clap's `Command::defer` defines a verb once it is named, but by a function that could not know the defaults
+/// from files.
 fn definition_for(line: &[OsString]) -> Command {
     let named = VERBS.into_iter().filter(|(name, _)| line.iter().any(|word| word == name));
     with_servers_on_both_sides(named.fold(CommandLine::<NoVerb>::command(), |command, (name, define)| {
@@ -119,8 +121,6 @@ fn read_by(line: &[OsString], definition: &dyn Fn() -> Command) -> Result<(ArgMa
     let mut command = definition();
     let matches = command.try_get_matches_from_mut(line)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    // The process needs its memory for nothing else, and freeing it takes time.
-    std::mem::forget(command);
     if let Some(after) = matches.subcommand().and_then(|(_, verb)| servers(verb)) {
         cli.global.server = [servers(&matches).unwrap_or_default(), after].concat();
     }
