@@ -135,7 +135,8 @@ pub struct Run {
     /// Keep the name locked until D after the grant.
     ///
     /// The name stays locked even if the command ends sooner. For short cron jobs: a host whose clock is behind must
-    /// not run the job again.
+    /// not run the job again. Once the command has ended, nobody hears a request to give the lock up (`release --ask`);
+    /// it can still be broken.
     #[arg(long, value_name = "D", value_parser = positive, help_heading = "The command")]
     pub at_least: Option<Duration>,
 
@@ -284,7 +285,8 @@ pub struct WaitArgs {
 
     /// Exit with N instead of 75 if the lock is held.
     ///
-    /// N is 0 to 255. It applies wherever nxlock would exit with 75.
+    /// N is 0 to 255. It applies wherever nxlock would exit with 75: with 0, a wait in vain (--wait) is a success too,
+    /// although nothing was run.
     #[arg(short = 'E', long, value_name = "N", allow_negative_numbers = true)]
     pub conflict_exit_code: Option<u8>,
 
@@ -296,8 +298,8 @@ pub struct WaitArgs {
 
     /// Show TEXT as the holder, before user, host and process.
     ///
-    /// For what people call it: the run of a pipeline, an agent. TEXT is 1 to 64 bytes without control characters. A
-    /// `nxlock` that the command starts is known so too if you set NXLOCK_AS instead.
+    /// For what people call it: the run of a pipeline, an agent. TEXT is 1 to 64 bytes without control characters. An
+    /// nxlock that the command starts is known so too if you set NXLOCK_AS instead.
     #[arg(id = "as", long = "as", value_name = "TEXT", env = "NXLOCK_AS", hide_env_values = true)]
     #[arg(hide_short_help = true)]
     pub known_as: Option<KnownAs>,
@@ -337,7 +339,7 @@ pub struct Renew {
 
     /// Token that `acquire` printed, or - for stdin.
     #[arg(value_name = "TOKEN", env = "NXLOCK_TOKEN", hide_env_values = true, value_hint = ValueHint::Other)]
-    pub token: String,
+    pub token: Option<String>,
 
     /// How long you need the lock from now on, at least 100ms.
     #[arg(short, long, value_name = "D")]

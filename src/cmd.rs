@@ -346,6 +346,16 @@ fn is_given(setting: &Setting) -> bool {
     std::env::var_os(setting.variable).is_some() || std::env::args_os().any(is_option)
 }
 
+/// Returns the error of a verb that was given no token; `otherwise` is what its user may do without one.
+fn no_token(verb: &str, otherwise: &str) -> Error {
+    Error {
+        kind: ErrorKind::Usage,
+        action: format!("cannot {verb} a lock without its token"),
+        cause: "none was given".into(),
+        hint: format!("give TOKEN, set NXLOCK_TOKEN, or write `-` to read it from stdin{otherwise}"),
+    }
+}
+
 /// Reads a token: given as a word, or `-` for stdin.
 fn token(given: &str) -> anyhow::Result<Token> {
     let text = if given == "-" {

@@ -9,7 +9,7 @@ use crate::support::{Nxlock, Redis, eventually};
 fn without_a_token_nothing_is_released_or_renewed() {
     let redis = Redis::start();
     redis.nxlock(["release", "job"]).run().exits(64).says("NXLOCK_TOKEN").says("`-`");
-    redis.nxlock(["renew", "job", "--ttl", "1m"]).run().exits(64).says("TOKEN");
+    redis.nxlock(["renew", "job", "--ttl", "1m"]).run().exits(64).says("give TOKEN, set NXLOCK_TOKEN, or write `-`");
     redis.nxlock(["release", "job", ""]).run().exits(64);
     redis.nxlock(["release", "job", "-"]).stdin(b"").run().exits(64);
 }

@@ -56,8 +56,6 @@ const SYNONYMS: [(&[&str], &str); 11] = [
 const NO_NAME: &str = "the NAME of the lock is missing: `nxlock run NAME -- COMMAND`";
 const RUN: &str =
     "write the command after the name: `nxlock run NAME -- COMMAND`; `nxlock acquire` takes a lock without a command";
-const TOKEN: &str =
-    "give the token that `nxlock acquire` printed, set NXLOCK_TOKEN to it, or write `-` to read it from stdin";
 const HOW_LONG: &str = "--ttl 10m takes the lock for so long; --while-pid $$ keeps it until this shell ends";
 const VERB: &str = "to run a command under a lock, write `nxlock run NAME -- COMMAND`";
 const SHARED: &str =
@@ -190,7 +188,6 @@ fn missing(error: &Error, line: &[OsString]) -> Option<&'static str> {
         () if lacks("COMMAND") && begin_as_flocks(behind_run) => Some(SHARED),
         () if lacks("COMMAND") && behind_run.first().is_some_and(|word| word == "--") => Some(NO_NAME),
         () if lacks("COMMAND") => Some(RUN),
-        () if lacks("<TOKEN>") => Some(TOKEN),
         () if lacks("--ttl") && usage(error).contains("--while-pid") => Some(HOW_LONG),
         () => None,
     }
@@ -242,14 +239,12 @@ mod tests {
             ("nxlock -n deploy ./x", "`nxlock run -n`"),
             ("nxlock --wait 5s run deploy ./x", "--wait is an option of run, acquire, release"),
             ("nxlock acquire --time-limit 5s deploy", "--time-limit is an option of run"),
-            ("nxlock renew deploy --ttl 1m", "NXLOCK_TOKEN"),
             ("nxlock acquire deploy", "--while-pid"),
             ("nxlock run -w -5s deploy ./x", "negative"),
             ("nxlock stauts", "similar subcommand exists: 'status'"),
             ("nxlock release-notes -- ./x", "`nxlock run release-notes -- COMMAND`"),
             ("nxlock nightly mail -s report root", "`nxlock run nightly -- COMMAND`"),
             ("nxlock -s cache run deploy", "`nxlock run NAME -- COMMAND`"),
-            ("nxlock -s cache renew deploy --ttl 1m", "NXLOCK_TOKEN"),
             ("nxlock u:secret@host:6379 -- ./x", "`nxlock run NAME -- COMMAND`"),
         ] {
             let said = refusal(line);

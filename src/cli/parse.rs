@@ -221,7 +221,7 @@ mod tests {
         let Verb::Release(release) = read("nxlock release --key lock.foo 4123").unwrap().verb else { panic!() };
         assert_eq!(release.token.as_deref(), Some("4123"));
         let Verb::Renew(renew) = read("nxlock renew --ttl 1m --key lock.foo 4123").unwrap().verb else { panic!() };
-        assert_eq!(renew.token, "4123");
+        assert_eq!(renew.token.as_deref(), Some("4123"));
         assert!(read("nxlock status --key lock.foo").is_ok());
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Wants, left_claim, lock_of, named, open, open_for, token};
+use super::{Wants, left_claim, lock_of, named, no_token, open, open_for, token};
 use crate::asking::Outcome;
 use crate::cli::{GlobalArgs, Release};
 use crate::clock::{Moment, wall};
@@ -40,7 +40,11 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
             own = claim.token.id().map(|id| (store, id));
             (Wanted::Release, released)
         }
-        (None, None) => return Err(no_token().into()),
+        (None, None) => {
+            let otherwise = "; for a lock of somebody else, write --ask ID or, as the last resort, --break ID, with the ID \
+                             that `nxlock status NAME` shows";
+            return Err(no_token("release", otherwise).into());
+        }
     };
     let broken = wanted == Wanted::Break;
     let given_back = given_back.map_err(|error| match error.kind {
@@ -153,16 +157,5 @@ fn is_over(state: &LockState, id: &HolderId) -> bool {
     match state.held_by(id) {
         Some((holder, _)) => holder.orphaned.is_some(),
         None => state.tells_holders(),
-    }
-}
-
-fn no_token() -> Error {
-    Error {
-        kind: ErrorKind::Usage,
-        action: "cannot release a lock without its token".into(),
-        cause: "none was given".into(),
-        hint: "give TOKEN, set NXLOCK_TOKEN, or write `-` to read it from stdin; for a lock of somebody else, write --ask ID \
-               or, as the last resort, --break ID, with the ID that `nxlock status NAME` shows"
-            .into(),
     }
 }

@@ -1,6 +1,6 @@
 //! Sets a lock's expiry to a full ttl from now.
 
-use super::{left_claim, lock_of, named, open_for, token};
+use super::{left_claim, lock_of, named, no_token, open_for, token};
 use crate::cli::{GlobalArgs, Renew};
 use crate::lock::{Claim, Ttl};
 use crate::report::{NotYours, Renewed, Report, Wanted};
@@ -15,7 +15,8 @@ pub fn renew(global: &GlobalArgs, asked: &Renew) -> anyhow::Result<Report> {
     let (lock, prefix) = named(global, &asked.lock)?;
     let is_last = std::env::var_os(LAST_RENEWAL).is_some();
     let owner_pid = is_last.then(std::process::id);
-    let claim = Claim { owner_pid, ..left_claim(&lock, token(&asked.token)?) };
+    let given = asked.token.as_deref().ok_or_else(|| no_token("renew", ""))?;
+    let claim = Claim { owner_pid, ..left_claim(&lock, token(given)?) };
     let mut store = open_for(global, &prefix, &claim)?;
     let answer = retry::insist(global.server_timeout, |limit| match is_last {
         true => store.let_end(&claim, asked.ttl, limit),
