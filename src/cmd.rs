@@ -25,7 +25,8 @@ use crate::report::{CommandOptions, Named, Report};
 use crate::retry::ReleaseAnswer;
 use crate::signals::Signals;
 use crate::store::{
-    self, Credentials, Durability, Feature, Look, PasswordSource, Several, Store, StoreOptions, Target, TlsFiles,
+    self, Credentials, Durability, Feature, Listed, Look, PasswordSource, Several, Store, StoreOptions, Target,
+    TlsFiles,
 };
 use crate::wait::Limit;
 use crate::{log, notify, text};
@@ -280,8 +281,8 @@ fn lock_of(state: &LockState, lock: Named, prefix: &Prefix) -> Named {
 ///
 /// # Errors
 /// If the store cannot list them.
-pub fn names(global: &GlobalArgs, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
-    open(global, global.prefix.clone(), Wants::default())?.names(limit)
+pub fn names(global: &GlobalArgs, listed: Listed, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
+    open(global, global.prefix.clone(), Wants::default())?.names(listed, limit)
 }
 
 /// Returns the IDs of those who hold a lock.

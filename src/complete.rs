@@ -1,5 +1,6 @@
-//! `nxlock complete-names`: prints the names of locks, and after `--ask` and `--break` the IDs of holders, for the
-//! scripts in `completions/` to offer.
+//! `nxlock complete-names`: prints the names of locks, after `--ask` and `--break` the IDs of holders, and after
+//! `--lost-signal` those of signals, for the scripts in `completions/` to offer. `nxlock complete-names --command` prints
+//! how many words of the line are the command's: the shell completes that itself.
 //!
 //! A hidden interface, which the manual promises in NOTES: it prints these, and never anything else. After an error, or
 //! longer than a person waits for a key, it prints none.
@@ -13,9 +14,10 @@ use std::time::Duration;
 
 use clap::FromArgMatches;
 
-use crate::cli::{GlobalArgs, LockArg, config};
+use crate::cli::{GlobalArgs, LockArg, LostSignal, config};
 use crate::clock::Moment;
 use crate::lock::LockName;
+use crate::store::Listed;
 use crate::wait::Limit;
 use crate::{cmd, log, text};
 use bash::Typed;
@@ -46,6 +48,13 @@ pub fn asked() -> Option<Vec<String>> {
 /// line.
 fn offer(words: &[OsString]) -> Option<Vec<String>> {
     match words {
+        [what, by, line] if what == "--command" && by == "--bash" => {
+            let typed = Typed::read(line.to_str()?)?;
+            let (word, before) = typed.words.split_last()?;
+            let before: Vec<OsString> = before.iter().map(OsString::from).collect();
+            Some(vec![command_words(&before, word.as_ref())?.to_string()])
+        }
+        [what, before @ .., word] if what == "--command" => Some(vec![command_words(before, word)?.to_string()]),
         [by, current, line] if by == "--bash" => {
             let typed = Typed::read(line.to_str()?)?;
             let (word, before) = typed.words.split_last()?;
@@ -86,7 +95,21 @@ fn ids(before: &[OsString]) -> Option<Vec<String>> {
     Some(ids.iter().map(ToString::to_string).collect())
 }
 
-/// Returns the names of all locks, if a lock's name may follow these words, or the IDs that may.
+/// Returns how many words the command of `run` has, the one that is being typed included, if that is one of them.
+fn command_words(before: &[OsString], word: &OsStr) -> Option<usize> {
+    let line: Vec<_> = before.iter().cloned().chain([HERE.into()]).collect();
+    let (matches, _) = config::so_far(&line)?;
+    let ("run", run) = matches.subcommand()? else { return None };
+    let count = |id| run.try_get_raw(id).ok().flatten().map_or(0, Iterator::count);
+    // With --key, the first word is parsed as NAME.
+    let words = count("command") + if count("key") > 0 { count("name") } else { 0 };
+    let is_option =
+        words == 1 && word.as_encoded_bytes().starts_with(b"-") && before.last().is_none_or(|last| last != "--");
+    (words > 0 && count("shell") == 0 && !is_option).then_some(words)
+}
+
+/// Returns the names of the locks that are of use, if a lock's name may follow these words, or the IDs or signals that
+/// may.
 fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     if word.as_encoded_bytes().starts_with(b"-") {
         return None;
@@ -96,9 +119,12 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     {
         return ids(before);
     }
+    if before.last().is_some_and(|last| last == "--lost-signal") {
+        return Some(LostSignal::names().map(str::to_owned).collect());
+    }
     let line: Vec<_> = before.iter().cloned().chain([HERE.into()]).collect();
     let (matches, global) = config::so_far(&line)?;
-    let (_, verb) = matches.subcommand()?;
+    let (word, verb) = matches.subcommand()?;
     let raw = |id| verb.try_get_raw(id).ok().flatten();
     let is_here = |id| raw(id).and_then(|mut words| words.next_back()).is_some_and(|last| last == HERE);
     let is_name = ["name", "names"].into_iter().any(is_here) && raw("key").is_none();
@@ -106,7 +132,13 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
         return None;
     }
     let global = quiet(global);
-    let names = cmd::names(&global, Limit::until(Moment::now() + BOUND)).ok()?;
+    // Nobody releases or renews a lock that is free, and only what is recorded has a history.
+    let listed = match word {
+        "release" | "renew" => Listed::Held,
+        "status" if verb.get_flag("history") => Listed::Histories,
+        _ => Listed::Names,
+    };
+    let names = cmd::names(&global, listed, Limit::until(Moment::now() + BOUND)).ok()?;
     // Drop names that would be taken for an option, or would look like another name.
     let harmless = |name: &&str| !name.starts_with('-') && !name.contains(text::may_fool);
     Some(names.iter().map(LockName::as_str).filter(harmless).map(str::to_owned).collect())

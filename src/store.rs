@@ -122,7 +122,9 @@ pub enum Look<'a> {
 pub enum Listed {
     /// All locks, with their status; a free one may be listed, and is if it has recorded runs.
     Locks,
-    /// The names of all locks.
+    /// The names of the locks that are held.
+    Held,
+    /// The names of the locks that are held or have recorded runs.
     Names,
     /// The names of the locks that have recorded runs.
     Histories,
@@ -254,10 +256,10 @@ impl dyn Store + '_ {
         reply!(self.step(Op::Look(name, what), limit), Seen).map(|seen| *seen)
     }
 
-    /// Returns the names of all locks, sorted.
-    pub fn names(&mut self, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
+    /// Returns the names of what is listed, sorted.
+    pub fn names(&mut self, listed: Listed, limit: Limit<'_>) -> Result<Vec<LockName>, Error> {
         let (mut cursor, mut names) = (ScanCursor::default(), Vec::new());
-        while let Some(page) = self.page(Listed::Names, &mut cursor, limit)? {
+        while let Some(page) = self.page(listed, &mut cursor, limit)? {
             names.extend(page.into_iter().map(|(name, _)| name));
         }
         // SCAN may return a key twice, and so may two servers of which one migrates its keys to the other.

@@ -6,7 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use crate::support::{Nxlock, Redis, eventually_some};
+use crate::support::{Authority, Local, Nxlock, Redis, eventually_some};
 
 /// Returns the names that a call offers for its last word.
 fn offered(call: Nxlock) -> Vec<String> {
@@ -77,6 +77,64 @@ fn names_are_offered_where_a_name_is_typed_and_nowhere_else() {
     }
     offered(Nxlock::new(["complete-names"]));
     clear(&redis);
+}
+
+#[test]
+fn a_name_that_is_free_is_offered_if_its_runs_are_recorded() {
+    let redis = with_locks(&["deploy"]);
+    let local = Local::start();
+    let token = local.nxlock(["acquire", "deploy", "--ttl", "10m"]).run().exits(0).token();
+    for url in [redis.url(), local.url()] {
+        Nxlock::new(["-s", &url, "run", "nightly", "--record", "--", "true"]).run().exits(0);
+        let offered = |words: &[&str]| {
+            eventually_some("names are offered", || {
+                let call = Nxlock::new(["complete-names", "nxlock"].iter().chain(words).copied());
+                Some(offered(call.env("NXLOCK_SERVER", &url))).filter(|names| !names.is_empty())
+            })
+        };
+        assert_eq!(offered(&["status", ""]), ["deploy", "nightly"]);
+        assert_eq!(offered(&["run", "deploy", "--also", ""]), ["deploy", "nightly"]);
+        assert_eq!(offered(&["status", "--history", ""]), ["nightly"]);
+        assert_eq!(offered(&["release", ""]), ["deploy"]);
+    }
+    local.nxlock(["release", "deploy", &token]).run().exits(0);
+    clear(&redis);
+}
+
+#[test]
+fn signals_are_offered_after_lost_signal() {
+    let line = ["complete-names", "nxlock", "acquire", "job", "--while-pid", "1", "--lost-signal", ""];
+    let signals = offered(Nxlock::new(line));
+    assert!(["TERM", "USR1", "none"].iter().all(|name| signals.iter().any(|signal| signal == name)), "{signals:?}");
+}
+
+#[test]
+fn the_words_of_the_command_are_counted_with_the_one_that_is_typed() {
+    let counted = |words: &[&str]| {
+        let line = words.join(" ");
+        let by_bash = offered(Nxlock::new(["complete-names", "--command", "--bash", &line]));
+        assert_eq!(offered(Nxlock::new(["complete-names", "--command"].iter().chain(words).copied())), by_bash);
+        by_bash.concat()
+    };
+    for (words, count) in [
+        (&["nxlock", "run", "job", ""][..], "1"),
+        (&["nxlock", "run", "job", "--", "gre"], "1"),
+        (&["nxlock", "run", "--ttl", "1m", "job", "-n", "--", ""], "1"),
+        (&["nxlock", "-q", "run", "job", "--", "-x"], "1"),
+        (&["nxlock", "run", "job", "grep", "--col"], "2"),
+        (&["nxlock", "run", "job", "--", "env", "A=b", ""], "3"),
+        (&["nxlock", "run", "--key", "k", "gre"], "1"),
+        (&["nxlock", "run", "--key=k", "--", "grep", "x"], "2"),
+        (&["nxlock", "run", ""], ""),
+        (&["nxlock", "run", "--", ""], ""),
+        (&["nxlock", "run", "job", "--ti"], ""),
+        (&["nxlock", "run", "job", "--ttl", ""], ""),
+        (&["nxlock", "run", "job", "-c", "text", ""], ""),
+        (&["nxlock", "status", "job", ""], ""),
+        (&["nxlock", ""], ""),
+    ] {
+        assert_eq!(counted(words), count, "{words:?}");
+    }
 }
 
 #[test]

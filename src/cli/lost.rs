@@ -17,6 +17,14 @@ pub fn process(text: &str) -> Result<u32, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostSignal(pub Option<Signal>);
 
+impl LostSignal {
+    /// Returns the names that it is parsed from, without `SIG`.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let names = Signal::iterator().map(Signal::as_str);
+        names.map(|name| name.strip_prefix("SIG").unwrap_or(name)).chain(["none"])
+    }
+}
+
 impl FromStr for LostSignal {
     type Err = String;
 
@@ -53,6 +61,7 @@ mod tests {
         for text in ["TERM", "SIGTERM", "term", "sigterm", "15"] {
             assert_eq!(text.parse(), Ok(LostSignal(Some(Signal::SIGTERM))), "{text}");
         }
+        assert!(LostSignal::names().all(|name| name.parse::<LostSignal>().is_ok()));
         for text in ["none", "NONE", "0"] {
             assert_eq!(text.parse(), Ok(LostSignal(None)), "{text}");
         }

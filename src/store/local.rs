@@ -157,8 +157,10 @@ impl Local {
                 let limit = limit.no_later_than(Moment::now() + options.timeout);
                 let key = match (listed_state(directory, host, &path, file_lock, limit)?, listed) {
                     (Ok(state), Listed::Histories) => state.filter(has_runs),
-                    (Ok(state), Listed::Locks) => state.filter(|state| is_held(state) || has_runs(state)),
-                    (Ok(state), Listed::Names) => state.filter(is_held),
+                    (Ok(state), Listed::Locks | Listed::Names) => {
+                        state.filter(|state| is_held(state) || has_runs(state))
+                    }
+                    (Ok(state), Listed::Held) => state.filter(is_held),
                     // Another program's file is no lock.
                     (Err(Flaw::Foreign), _) => None,
                     // Whoever reads its history is told.
@@ -167,7 +169,9 @@ impl Local {
                         None
                     }
                     // It may be a lock that is held.
-                    (Err(flaw), Listed::Locks | Listed::Names) => return Err(LocalError::flawed(&path, flaw)),
+                    (Err(flaw), Listed::Locks | Listed::Names | Listed::Held) => {
+                        return Err(LocalError::flawed(&path, flaw));
+                    }
                 };
                 names.extend(key.and_then(|state| name_of(&state.key, &prefix)));
             }

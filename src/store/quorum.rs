@@ -487,7 +487,7 @@ impl Store for Quorum {
         let Some(name) = cursor.names.last().cloned() else { return Ok(None) };
         let status = match listed {
             Listed::Locks => Some(self.look_at(&name, Look::All, limit)?),
-            Listed::Names | Listed::Histories => None,
+            Listed::Held | Listed::Names | Listed::Histories => None,
         };
         cursor.names.pop();
         Ok(Some(vec![(name, status)]))

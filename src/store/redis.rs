@@ -438,7 +438,7 @@ impl Store for Server {
     fn page(&mut self, listed: Listed, cursor: &mut ScanCursor, limit: Limit<'_>) -> Result<Option<Page>, Error> {
         match listed {
             Listed::Locks => self.next_page(cursor, limit),
-            Listed::Names | Listed::Histories => {
+            Listed::Held | Listed::Names | Listed::Histories => {
                 let names = self.next_names(listed, cursor, limit)?;
                 Ok(names.map(|names| names.into_iter().map(|name| (name, None)).collect()))
             }

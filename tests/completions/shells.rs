@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use super::{clear, with_locks};
-use crate::support::{Nxlock, Redis, Terminal, eventually, text_of};
+use crate::support::{Nxlock, Redis, Terminal, eventually, text_of, write_program};
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/completions");
 
@@ -115,8 +115,12 @@ fn names_are_completed(shell: &str) {
     shell.completes("nxlock --prefix other: run th\t", &["--prefix", "other:", "run", "thing"]);
     shell.completes("nxlock status a:b:c tw\t", &["status", "a:b:c", "two words"]);
     shell.completes("nxlock run --no-que\t", &["run", "--no-queue"]);
-    // nxlock does not complete the command's arguments.
+    // The command is no lock.
     assert_eq!(shell.words("nxlock run job zq\t"), ["run", "job", "zq"]);
+    shell.completes(
+        "nxlock acquire job --while-pid 1 --lost-signal WIN\t",
+        &["acquire", "job", "--while-pid", "1", "--lost-signal", "WINCH"],
+    );
     assert!(!shell.directory.path().join("x").exists(), "nothing was expanded");
     redis.delete("other:thing");
     clear(&redis);
@@ -209,6 +213,23 @@ fn no_name_is_run_that_fish_puts_in() {
     no_name_is_run_that_is_put_in("fish", "", 1, "\r");
 }
 
+/// The shell's own completion: a program of PATH in the place of the command, and files for its arguments.
+fn the_command_is_completed(shell: &str) {
+    let Some(mut shell) = start(shell, None) else { return };
+    write_program(&shell.directory.path().join("gruezi-mitenand"), "#!/bin/sh\n");
+    fs::write(shell.directory.path().join("somefile"), "").unwrap();
+    let path = format!("PATH={}:$PATH", shell.directory.path().display());
+    shell.terminal.types(&format!("export {path}\r"));
+    shell.completes("nxlock run job -- gruez\t", &["run", "job", "--", "gruezi-mitenand"]);
+    shell.completes("nxlock run job --ttl 1m gruez\t", &["run", "job", "--ttl", "1m", "gruezi-mitenand"]);
+    shell.completes("nxlock run job -- cat somef\t", &["run", "job", "--", "cat", "somefile"]);
+    // What is no file has none offered.
+    for option in ["--ttl", "-s", "--reason"] {
+        assert_eq!(shell.words(&format!("nxlock run {option} somef\t")), ["run", option, "somef"]);
+    }
+    assert_eq!(shell.words("nxlock status --max-age somef\t"), ["status", "--max-age", "somef"]);
+}
+
 fn without_a_server_nothing_is_said(shell: &str) {
     let Some(mut shell) = start(shell, None) else { return };
     assert_eq!(shell.words("nxlock run tw\t"), ["run", "tw"]);
@@ -219,17 +240,20 @@ fn without_a_server_nothing_is_said(shell: &str) {
 #[test]
 fn bash_completes_names() {
     names_are_completed("bash");
+    the_command_is_completed("bash");
     without_a_server_nothing_is_said("bash");
 }
 
 #[test]
 fn zsh_completes_names() {
     names_are_completed("zsh");
+    the_command_is_completed("zsh");
     without_a_server_nothing_is_said("zsh");
 }
 
 #[test]
 fn fish_completes_names() {
     names_are_completed("fish");
+    the_command_is_completed("fish");
     without_a_server_nothing_is_said("fish");
 }

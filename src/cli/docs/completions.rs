@@ -3,7 +3,7 @@
 //! The binary tells whether a name is what is being typed, and which there are (`complete.rs`); each shell has its own way
 //! to ask.
 
-use clap::CommandFactory;
+use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 
 use super::Cli;
@@ -16,9 +16,14 @@ _nxlock_or_names() {
     if [[ -n ${names} ]]; then
         mapfile -t COMPREPLY <<< "${names}"
         compopt -o nospace
-    else
-        _nxlock "$@"
+        return
     fi
+    # How many words of the command there are: bash completes the first, and files for the others.
+    case $(command "$1" complete-names --command --bash "${COMP_LINE:0:COMP_POINT}" 2>/dev/null </dev/null) in
+        '') _nxlock "$@" ;;
+        1) mapfile -t COMPREPLY < <(compgen -c -- "$2" | sort -u) ;;
+        *) COMPREPLY=() ;;
+    esac
 }
 "#;
 
@@ -54,11 +59,27 @@ function __fish_nxlock_finds_names
 end
 
 complete -c nxlock -n "__fish_nxlock_using_subcommand run acquire renew release status; and __fish_nxlock_finds_names" -f -a '$__fish_nxlock_names'
+
+function __fish_nxlock_finds_command
+    set -l words (commandline -opc)
+    command -q $words[1]
+    or return
+    set -l word (commandline -ct | string unescape)
+    set -l count (command $words[1] complete-names --command $words "$word" 2>/dev/null </dev/null)
+    test -n "$count"
+    or return
+    set -l before
+    test $count -gt 1
+    and set before (string escape -- $words[(math 1 - $count)..-1])
+    set -g __fish_nxlock_command (string join ' ' -- $before (commandline -ct))
+end
+
+complete -c nxlock -n "__fish_nxlock_using_subcommand run; and __fish_nxlock_finds_command" -f -a '(complete -C "$__fish_nxlock_command")'
 "#;
 
 pub fn script(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "nxlock", &mut script);
+    clap_complete::generate(shell, &mut without_files(Cli::command()), "nxlock", &mut script);
     let script = String::from_utf8(script).unwrap();
     match shell {
         Shell::Bash => {
@@ -81,40 +102,54 @@ pub fn script(shell: Shell) -> String {
     }
 }
 
-/// With the IDs as what completes the options that take one, and the names of further locks.
+/// With nothing as what completes a value that is not said to be a file: shells offer files for it otherwise.
+fn without_files(command: Command) -> Command {
+    let other = |arg: Arg| match (arg.get_action().takes_values(), arg.get_value_hint()) {
+        (true, ValueHint::Unknown) => arg.value_hint(ValueHint::Other),
+        _ => arg,
+    };
+    command.mut_args(other).mut_subcommands(|verb| verb.mut_args(other))
+}
+
+/// With the IDs as what completes the options that take one, signals, and the names of further locks.
 fn of_fish(script: &str) -> String {
     let mut found = 0;
     let lines = script.lines().map(|line| {
         let is_id = line.contains("subcommand release\"") && (line.contains(" -l ask ") || line.contains(" -l break "));
-        let is_name = line.contains(" -l also ") || line.contains(" -l also-shared ");
-        if !is_id && !is_name {
+        let others = [" -l also ", " -l also-shared ", " -l lost-signal "];
+        if !is_id && !others.iter().any(|option| line.contains(option)) {
             return format!("{line}\n");
         }
         found += 1;
-        let no_files = if is_id { " -f" } else { "" };
-        format!("{line}{no_files} -a '(__fish_nxlock_finds_names; and string join \\n $__fish_nxlock_names)'\n")
+        format!("{line} -a '(__fish_nxlock_finds_names; and string join \\n $__fish_nxlock_names)'\n")
     });
     let script = lines.collect();
-    assert_eq!(found, 6, "--ask and --break, and of run and acquire --also and --also-shared");
+    assert_eq!(found, 7, "--ask and --break, --lost-signal, and of run and acquire --also and --also-shared");
     script
 }
 
-/// With _nxlock_names as what completes NAME, each of several, and the IDs to ask and to break.
+/// With _nxlock_names as what completes NAME, each of several, signals, and the IDs to ask and to break; and with the
+/// command's own completion after NAME.
 fn naming(script: &str) -> String {
     let mut found = 0;
     let lines = script.lines().map(|line| {
-        let begins = ["':name -- ", "'*::names -- ", "'*--also=", "'*--also-shared="];
+        let begins = ["':name -- ", "'*::names -- ", "'*--also=", "'*--also-shared=", "'--lost-signal="];
         let is_name = begins.iter().any(|begin| line.starts_with(begin));
         let is_id = line.starts_with('\'') && ["--ask=", "--break="].iter().any(|option| line.contains(option));
-        match line.strip_suffix(if is_id { ":_default' \\" } else { ":' \\" }).filter(|_| is_name || is_id) {
-            Some(spec) => {
+        let name = line.strip_suffix(":' \\").filter(|_| is_name || is_id).map(|spec| (spec, "_nxlock_names"));
+        let command = line.strip_suffix(":_cmdambivalent' \\").map(|spec| (spec, "_normal"));
+        match name.or(command) {
+            Some((spec, by)) => {
                 found += 1;
-                format!("{spec}:_nxlock_names' \\\n")
+                format!("{spec}:{by}' \\\n")
             }
             None => format!("{line}\n"),
         }
     });
     let script = lines.collect();
-    assert_eq!(found, 11, "run, acquire, their further locks, renew, release, its --ask and --break, and status");
+    assert_eq!(
+        found, 13,
+        "names: run, acquire, their further locks, renew, release, status; --ask, --break, --lost-signal; the command"
+    );
     script
 }

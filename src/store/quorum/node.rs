@@ -20,7 +20,7 @@ use crate::lock::{Claim, Fence, LockName, LockState, StateKind, Token, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
 use crate::store::redis::Server;
 use crate::store::redis::reply::Operation;
-use crate::store::{AcquireMode, Acquired, News, Released, Renewed, Store};
+use crate::store::{AcquireMode, Acquired, Listed, News, Released, Renewed, Store};
 use crate::wait::{Limit, is_ready};
 use crate::{log, thread};
 
@@ -249,7 +249,7 @@ impl Node {
                 let is_news = self.server.listen_for(claim, limit);
                 Answer::News(if is_news { News::Claim } else { News::None })
             }
-            Request::Names => Answer::Names((&mut self.server as &mut dyn Store).names(limit)?),
+            Request::Names => Answer::Names((&mut self.server as &mut dyn Store).names(Listed::Held, limit)?),
             Request::Doubts => Answer::Doubts(self.server.doubts(limit)?),
         })
     }

@@ -27,8 +27,8 @@ impl Listed {
         let all = format!("{}*", glob_escaped(prefix));
         match self {
             // One scan finds the locks and the records beside them.
-            Listed::Locks => format!("*{all}"),
-            Listed::Names => all,
+            Listed::Locks | Listed::Names => format!("*{all}"),
+            Listed::Held => all,
             Listed::Histories => companion_key(&all, RUNS),
         }
     }
@@ -38,8 +38,8 @@ impl Listed {
         let of_runs = || key.strip_prefix('{')?.strip_suffix(&format!("}}:{RUNS}"));
         // A key whose rest is no name is no lock: companion keys, for example, begin with a brace.
         let lock = match self {
-            Listed::Locks => of_runs().unwrap_or(key),
-            Listed::Names => key,
+            Listed::Locks | Listed::Names => of_runs().unwrap_or(key),
+            Listed::Held => key,
             Listed::Histories => of_runs()?,
         };
         lock.strip_prefix(prefix)?.parse().ok()
