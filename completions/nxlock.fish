@@ -159,6 +159,7 @@ complete -c nxlock -n "__fish_nxlock_using_subcommand renew" -s V -l version -d 
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l key -d 'Use KEY, without prefix, in place of NAME: for old scripts that use a fixed key' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l ask -d 'Ask the holder that `status` shows as ID to give up' -r -f -a '(__fish_nxlock_finds_names; and string join \n $__fish_nxlock_names)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l reason -d 'Tell the holder TEXT' -r -f
+complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l as -d 'With --ask and --break, tell the holder that it was TEXT, before user, host and process' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s w -l wait -d 'Wait until the holder has given up, at most D' -r -f
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -l break -d 'Take the lock from the holder that `status` shows as ID' -r -f -a '(__fish_nxlock_finds_names; and string join \n $__fish_nxlock_names)'
 complete -c nxlock -n "__fish_nxlock_using_subcommand release" -s s -l server -d 'Server that keeps the locks' -r -f
