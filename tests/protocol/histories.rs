@@ -14,7 +14,7 @@ use redis::{Connection, Value, cmd};
 use crate::dice::Dice;
 use crate::keys;
 use crate::machine::{
-    Begun, Bounds, Mode, Op, Record, Recording, Renewal, Reply, Request, Run, State, Verdict, Waiter, World as _,
+    Begun, Bounds, Lock, Mode, Op, Record, Recording, Renewal, Reply, Request, Run, State, Verdict, Waiter, World as _,
 };
 use crate::script::{self, AHEAD, COMPANIONS, LUA, word};
 use crate::server::{self, Answer, KEY, Server, companion};
@@ -781,6 +781,12 @@ impl Scene {
         let token = self.clients[at].token;
         let (ttl, prolongs) = (self.dice.of(&[500, 5_000, 30_000]), self.dice.one_in(3));
         let beside_setnx = self.is_beside_setnx(at);
+        // Nobody renews what it has not claimed. Beside SETNX clients it would own the lock before it does, and the mark of
+        // the reservation outlive what they write over.
+        let is_reserved = |lock: &Lock<Token>| lock.holders.get(&token).is_some_and(|holder| holder.reserved.is_some());
+        if beside_setnx && is_reserved(&self.model.lock) {
+            return Ok(());
+        }
         let how = if prolongs { "prolong" } else { "set" };
         let mut fields = vec![("token", text(&token)), ("ttl", ttl.to_string()), ("how", how.into())];
         if beside_setnx {
