@@ -24,7 +24,8 @@
 //! | breaking   | forget                |                |                         | note by whom             |
 //!
 //! **Tickets** order the queue. A waiter gets its ticket with its first request and sends it with every other, so it has
-//! its place again if the queue was lost; the first that finds it lost has all others called back. Those that go first are before all others, in the order of their own tickets.
+//! its place again if the queue was lost; the first that finds it lost has all others called back. Those that go first are
+//! before all others, in the order of their own tickets.
 //! **Fences** rise with every grant of a name, except that readers who hold it together have one: that of their
 //! generation, which the first of the holders began. To **break** a lock is to release it with the token of its holder; who
 //! does so is noted for the holder, which finds it with its loss.
