@@ -444,6 +444,9 @@ impl<'a> Supervisor<'a> {
         let follows = match then {
             OnLost::Stop | OnLost::Continue if self.is_stopping() => "the command is being stopped already",
             OnLost::Stop => "stopping the command",
+            OnLost::Continue if lost.name().is_some() => {
+                "the command runs on, and none of its locks is renewed any more"
+            }
             OnLost::Continue => "the command runs on without it",
         };
         notify::lost(&lost, follows);

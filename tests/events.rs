@@ -270,7 +270,7 @@ fn acquire_tells_its_grant_and_gives_back_what_it_cannot_print() {
 #[test]
 fn what_is_hostile_in_an_event_is_escaped() {
     let (redis, told) = (Redis::start(), Told::new());
-    let reason = "\u{202e}\u{1b}[2J\n\"";
+    let reason = "\u{202e}\u{1b}[2J\u{7}\"";
     redis.nxlock(["acquire", "job", "--ttl", "5m", "--reason", reason]).run().exits(0);
     redis.nxlock(["run", "job", "-n", "--events", &told.word(), "true"]).run().exits(75);
     assert_eq!(told.all()[0]["holder"]["reason"], reason);

@@ -240,6 +240,19 @@ fn a_keeper_leaves_in_time_though_the_server_is_far_away() {
 }
 
 #[test]
+fn a_command_that_goes_on_without_one_of_its_locks_is_left_by_all() {
+    let redis = Redis::start();
+    let mut running = holding(&redis, &["a", "--also", "b", "-t", "1s", "--on-lost", "continue"]);
+    redis.delete("lock:a");
+    running.says("\"a\" is lost: ");
+    running.says("the command runs on, and none of its locks is renewed any more");
+    eventually("the other has ended too", || redis.value("lock:b").is_none());
+    assert!(!running.has_ended());
+    running.signal(Signal::SIGTERM);
+    running.finish().exits(76);
+}
+
+#[test]
 fn events_say_which_lock_they_are_about() {
     let redis = Redis::start();
     let log = redis.directory().join("events");
