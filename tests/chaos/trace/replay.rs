@@ -30,6 +30,8 @@ const HELD_UP: u64 = 2_000_000;
 /// A call of the script: its request, and what it did.
 struct Call {
     at: u64,
+    /// When its last command was told of.
+    last: u64,
     key: String,
     fields: BTreeMap<String, String>,
     operation: String,
@@ -182,6 +184,7 @@ impl Replay {
         if verb == "TIME" {
             (call.began, call.at) = (true, command.at);
         }
+        call.last = command.at;
         if verb == "PUBLISH" && !command.words[1].contains(":holder:") {
             call.said.push((command.words[1].clone(), command.words[2].clone()));
         }
@@ -249,7 +252,7 @@ impl Replay {
                     Ok(granted) => {
                         self.steps += 1;
                         self.grants.extend(granted);
-                        self.keys = Some(keys);
+                        self.keys = Some(keys).filter(|_| !call.is_stretched());
                         return;
                     }
                     Err(what) => why = why.or(Some(what)),
@@ -294,7 +297,13 @@ impl Call {
         let fields = command.words[4 + count..].chunks(2);
         let fields = fields.map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default())).collect();
         let (writes, said) = (Vec::new(), Vec::new());
-        Some(Call { at: command.at, key, fields, operation, writes, said, began: false })
+        Some(Call { at: command.at, last: command.at, key, fields, operation, writes, said, began: false })
+    }
+
+    /// Returns whether the server was stopped, or its clock set forward, in the middle of it: it may count an expiry from
+    /// either time.
+    fn is_stretched(&self) -> bool {
+        self.last.abs_diff(self.at) / 1000 > BLUR
     }
 
     fn field(&self, name: &str) -> &str {

@@ -3,15 +3,17 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use redis::{Connection, Value, cmd};
 
 use super::{Trace, follow};
 use crate::observer::connected;
 use crate::script::{self, LUA};
-use crate::support::{Redis, eventually};
+use crate::support::{Redis, eventually, lasts};
 
 struct Scene<'a> {
+    redis: &'a Redis,
     connection: Connection,
     lua: &'a str,
 }
@@ -45,18 +47,21 @@ fn token(who: u16, terms: &str) -> String {
 
 /// Returns what is seen of a scene, executed by the script with a fault.
 fn seen(fault: Option<(&str, &str)>, scene: impl FnOnce(&mut Scene<'_>)) -> Trace {
+    seen_at(&Redis::start(), fault, scene)
+}
+
+fn seen_at(redis: &Redis, fault: Option<(&str, &str)>, scene: impl FnOnce(&mut Scene<'_>)) -> Trace {
     let lua = fault.map_or(LUA.to_owned(), |(from, to)| {
         assert_eq!(LUA.matches(from).count(), 1, "lock.lua says once: {from}");
         LUA.replace(from, to)
     });
-    let redis = Redis::start();
     // What holds and waits in a scene stays.
     redis.leave_as_it_is();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let trace = scope.spawn(|| follow(&redis.socket(), || over.load(Ordering::Relaxed)));
         eventually("it is followed", || redis.ask::<String>(&["CLIENT", "LIST"]).contains("cmd=eval"));
-        scene(&mut Scene { connection: connected(&redis.socket()).unwrap(), lua: &lua });
+        scene(&mut Scene { redis, connection: connected(&redis.socket()).unwrap(), lua: &lua });
         over.store(true, Ordering::Relaxed);
         trace.join().unwrap()
     })
@@ -183,6 +188,29 @@ fn a_grant_that_was_told_and_could_not_be_written_is_none() {
     });
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!(trace.grants.len(), 1);
+}
+
+#[test]
+fn a_clock_that_is_set_forward_in_the_middle_of_a_request_raises_no_alarm() {
+    let long = ("local us = tonumber(time[1])", "for _ = 1, 30000000 do end local us = tonumber(time[1])");
+    let redis = Redis::with_clock(0, &[]);
+    let trace = seen_at(&redis, Some(long), |scene| {
+        scene.acquires(1, "", &[]);
+        thread::scope(|scope| {
+            let redis = scene.redis;
+            scope.spawn(|| {
+                lasts(Duration::from_millis(50));
+                redis.clock().is_set_forward(Duration::from_secs(5));
+            });
+            scene.calls("renew", &[("token", &token(1, "")), ("ttl", "2000"), ("how", "set")]);
+        });
+        // The server counts the lease from the later time, and refuses this.
+        let mut plain = cmd("SET");
+        plain.arg(&["lock:job", "plain:c2", "NX", "PX", "60000"]);
+        plain.query::<Value>(&mut scene.connection).unwrap();
+        scene.releases(1, "", &[]);
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
 }
 
 #[test]
