@@ -176,7 +176,7 @@ fn a_list_that_begins_at_one_master_and_ends_at_the_next_has_all_locks() {
 #[test]
 fn a_lock_that_another_had_and_released_at_the_new_master_was_lost() {
     let group = Scripted::of(2);
-    let mut holder = Turn::had(&group, &["-t", "60s"]);
+    let mut holder = Turn::had(&group, &["-v", "-t", "60s"]);
     is_had_and_released_at(&group.servers[1]);
     group.name(1, 2);
     holder.is_told();
