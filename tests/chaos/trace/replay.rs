@@ -75,6 +75,8 @@ pub struct Replay {
     gaps: Vec<(u64, u64)>,
     /// When the last command was executed that was seen.
     last: u64,
+    /// For the key of a lock, how far what its last call set to expire may be off, in ms.
+    blurs: BTreeMap<String, u64>,
 }
 
 /// What is around the lock: what the trace does not tell is chosen.
@@ -211,7 +213,8 @@ impl Replay {
         let Some(keys) = &mut self.keys else { return };
         let now = command.at / 1000;
         // Whether a key is still there decides what this does.
-        let is_doubtful = verb == "SET" && keys.end(&command.words[1]).is_some_and(|end| end.abs_diff(now) <= BLUR);
+        let blur = BLUR + self.blurs.get(&command.words[1]).copied().unwrap_or(0);
+        let is_doubtful = verb == "SET" && keys.end(&command.words[1]).is_some_and(|end| end.abs_diff(now) <= blur);
         keys.expire(now);
         match keys.executes(verb, &command.words, now) {
             Ok(()) if is_doubtful => self.is_cut_off(),
@@ -237,10 +240,11 @@ impl Replay {
             return;
         }
         let Some(before) = self.keys.take() else { return };
+        let blur = BLUR + self.blurs.get(&call.key).copied().unwrap_or(0);
         let mut why = None;
         let mut is_known = true;
         for us in call.moments() {
-            for mut keys in before_it(&before, &call.key, us / 1000) {
+            for mut keys in before_it(&before, &call.key, us / 1000, blur) {
                 let Some(lock) = lock::read(&keys, &call.key) else {
                     is_known = false;
                     continue;
@@ -252,7 +256,8 @@ impl Replay {
                     Ok(granted) => {
                         self.steps += 1;
                         self.grants.extend(granted);
-                        self.keys = Some(keys).filter(|_| !call.is_stretched());
+                        self.keys = Some(keys);
+                        self.blurs.insert(call.key.clone(), call.took());
                         return;
                     }
                     Err(what) => why = why.or(Some(what)),
@@ -270,11 +275,11 @@ impl Replay {
 }
 
 /// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both.
-fn before_it(keys: &Keyspace, key: &str, now: u64) -> Vec<Keyspace> {
+fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
     let mut there = keys.clone();
-    there.expire(now.saturating_sub(BLUR));
+    there.expire(now.saturating_sub(blur));
     match keys.end(key) {
-        Some(end) if end < now + BLUR => {
+        Some(end) if end < now + blur => {
             let mut gone = there.clone();
             gone.remove(key);
             vec![gone, there]
@@ -300,10 +305,10 @@ impl Call {
         Some(Call { at: command.at, last: command.at, key, fields, operation, writes, said, began: false })
     }
 
-    /// Returns whether the server was stopped, or its clock set forward, in the middle of it: it may count an expiry from
-    /// either time.
-    fn is_stretched(&self) -> bool {
-        self.last.abs_diff(self.at) / 1000 > BLUR
+    /// Returns how long it took by the server's clock, in ms: long if the server was stopped, or its clock set forward, in the
+    /// middle of it. The server may count an expiry from either time.
+    fn took(&self) -> u64 {
+        self.last.abs_diff(self.at) / 1000
     }
 
     fn field(&self, name: &str) -> &str {
