@@ -213,8 +213,12 @@ impl Replay {
         let Some(keys) = &mut self.keys else { return };
         let now = command.at / 1000;
         // Whether a key is still there decides what this does.
-        let blur = BLUR + self.blurs.get(&command.words[1]).copied().unwrap_or(0);
-        let is_doubtful = verb == "SET" && keys.end(&command.words[1]).is_some_and(|end| end.abs_diff(now) <= blur);
+        let blurs = &self.blurs;
+        let is_near = |key: &String| {
+            let blur = BLUR + blurs.get(key).copied().unwrap_or(0);
+            keys.end(key).is_some_and(|end| end.abs_diff(now) <= blur)
+        };
+        let is_doubtful = verb == "SET" && command.words.get(1).is_some_and(is_near);
         keys.expire(now);
         match keys.executes(verb, &command.words, now) {
             Ok(()) if is_doubtful => self.is_cut_off(),
