@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use clap::FromArgMatches;
+use clap::{ArgMatches, FromArgMatches};
 
 use crate::cli::{GlobalArgs, LockArg, LostSignal, config};
 use crate::clock::Moment;
@@ -49,12 +49,10 @@ pub fn asked() -> Option<Vec<String>> {
 fn offer(words: &[OsString]) -> Option<Vec<String>> {
     match words {
         [what, by, line] if what == "--command" && by == "--bash" => {
-            let typed = Typed::read(line.to_str()?)?;
-            let (word, before) = typed.words.split_last()?;
-            let before: Vec<OsString> = before.iter().map(OsString::from).collect();
-            Some(vec![command_words(&before, word.as_ref())?.to_string()])
+            let words: Vec<OsString> = Typed::read(line.to_str()?)?.words.into_iter().map(OsString::from).collect();
+            command_words(&words)
         }
-        [what, before @ .., word] if what == "--command" => Some(vec![command_words(before, word)?.to_string()]),
+        [what, words @ ..] if what == "--command" => command_words(words),
         [by, current, line] if by == "--bash" => {
             let typed = Typed::read(line.to_str()?)?;
             let (word, before) = typed.words.split_last()?;
@@ -95,17 +93,23 @@ fn ids(before: &[OsString]) -> Option<Vec<String>> {
     Some(ids.iter().map(ToString::to_string).collect())
 }
 
-/// Returns how many words the command of `run` has, the one that is being typed included, if that is one of them.
-fn command_words(before: &[OsString], word: &OsStr) -> Option<usize> {
+/// Parses a line whose next word is being typed, which [`HERE`] stands for.
+fn parsed(before: &[OsString]) -> Option<(ArgMatches, GlobalArgs)> {
     let line: Vec<_> = before.iter().cloned().chain([HERE.into()]).collect();
-    let (matches, _) = config::so_far(&line)?;
+    config::so_far(&line)
+}
+
+/// Returns how many words the command of `run` has, the last one of these included, if that is one of them.
+fn command_words(words: &[OsString]) -> Option<Vec<String>> {
+    let (word, before) = words.split_last()?;
+    let (matches, _) = parsed(before)?;
     let ("run", run) = matches.subcommand()? else { return None };
     let count = |id| run.try_get_raw(id).ok().flatten().map_or(0, Iterator::count);
     // With --key, the first word is parsed as NAME.
     let words = count("command") + if count("key") > 0 { count("name") } else { 0 };
     let is_option =
         words == 1 && word.as_encoded_bytes().starts_with(b"-") && before.last().is_none_or(|last| last != "--");
-    (words > 0 && count("shell") == 0 && !is_option).then_some(words)
+    (words > 0 && count("shell") == 0 && !is_option).then(|| vec![words.to_string()])
 }
 
 /// Returns the names of the locks that are of use, if a lock's name may follow these words, or the IDs or signals that
@@ -122,9 +126,8 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     if before.last().is_some_and(|last| last == "--lost-signal") {
         return Some(LostSignal::names().map(str::to_owned).collect());
     }
-    let line: Vec<_> = before.iter().cloned().chain([HERE.into()]).collect();
-    let (matches, global) = config::so_far(&line)?;
-    let (word, verb) = matches.subcommand()?;
+    let (matches, global) = parsed(before)?;
+    let (name, verb) = matches.subcommand()?;
     let raw = |id| verb.try_get_raw(id).ok().flatten();
     let is_here = |id| raw(id).and_then(|mut words| words.next_back()).is_some_and(|last| last == HERE);
     let is_name = ["name", "names"].into_iter().any(is_here) && raw("key").is_none();
@@ -133,7 +136,7 @@ fn names(before: &[OsString], word: &OsStr) -> Option<Vec<String>> {
     }
     let global = quiet(global);
     // Nobody releases or renews a lock that is free, and only what is recorded has a history.
-    let listed = match word {
+    let listed = match name {
         "release" | "renew" => Listed::Held,
         "status" if verb.get_flag("history") => Listed::Histories,
         _ => Listed::Names,

@@ -373,7 +373,7 @@ impl Events {
         self.tell_of(lost.name(), Event::Lost { loss, then: follows });
     }
 
-    /// The same of the lock with this name, if there are several.
+    /// Passes an event to the writer, about the lock with this name if there are several.
     fn tell_of(&mut self, name: Option<&LockName>, event: Event<'_>) {
         self.write(|events| events.line(name, event), Writer::put);
     }

@@ -34,8 +34,7 @@ fn owner_and_mode(directory: &OpenDirectory) -> Result<Finding, LocalError> {
     let told = format!("{}, of user {}, mode {mode:04o}", text::path(path), found.uid());
     let meddlesome = mode & 0o002 != 0 && mode & 0o1000 == 0;
     Ok(if meddlesome {
-        let quoted = path.to_string_lossy();
-        let hint = format!("chmod +t {}", shlex::try_quote(&quoted).unwrap_or_default());
+        let hint = format!("chmod +t {}", text::quoted(&path.to_string_lossy()));
         Finding::warning("directory", format!("{told}: everybody may remove everybody's locks"), hint)
     } else {
         Finding::fine("directory", told)

@@ -212,7 +212,7 @@ impl Changing {
         })?;
         if mode.is_some_and(|mode| mode & 0o077 != 0) && self.sent().is_empty() {
             let shown = text::path(file.path());
-            let quoted = shlex::try_quote(&shown).unwrap_or_default();
+            let quoted = text::quoted(&shown);
             log::warn(format_args!("others may read the password in {shown}: chmod 600 {quoted}"));
         }
         self.first_line(&bytes).map_err(|cause| (cause, "write the password there"))
