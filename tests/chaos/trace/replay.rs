@@ -29,6 +29,8 @@ const HELD_UP: u64 = 2_000_000;
 
 /// A call of the script: its request, and what it did.
 struct Call {
+    begins: u64,
+    /// When it read the clock.
     at: u64,
     /// When its last command was told of.
     last: u64,
@@ -75,8 +77,17 @@ pub struct Replay {
     gaps: Vec<(u64, u64)>,
     /// When the last command was executed that was seen.
     last: u64,
-    /// For the key of a lock, how far what its last call set to expire may be off, in ms.
+    /// For the key of a lock, how far its end may be off, in ms: as long as the call took that set it.
     blurs: BTreeMap<String, u64>,
+}
+
+/// What a call found.
+struct Found<'a> {
+    keys: &'a Keyspace,
+    /// By the clock that it read.
+    us: u64,
+    /// How far the end of the lock's key may be off, in ms.
+    blur: u64,
 }
 
 /// What is around the lock: what the trace does not tell is chosen.
@@ -192,6 +203,8 @@ impl Replay {
         }
         if Keyspace::writes(verb) {
             call.writes.push(command.words.clone());
+        }
+        if Keyspace::writes(verb) || verb == "PUBLISH" {
             self.note(command);
         }
     }
@@ -245,7 +258,7 @@ impl Replay {
         }
         let Some(before) = self.keys.take() else { return };
         let blur = BLUR + self.blurs.get(&call.key).copied().unwrap_or(0);
-        let mut why = None;
+        let mut why: Vec<String> = Vec::new();
         let mut is_known = true;
         for us in call.moments() {
             for mut keys in before_it(&before, &call.key, us / 1000, blur) {
@@ -254,24 +267,28 @@ impl Replay {
                     continue;
                 };
                 let found = keys.clone();
-                let judged =
-                    call.carried_out(&mut keys, us / 1000).and_then(|after| call.is_a_step(&lock, &found, &after, us));
-                match judged {
+                let found = Found { keys: &found, us, blur };
+                let after = call.carried_out(&mut keys, us / 1000).map_err(|what| vec![what]);
+                match after.and_then(|after| call.is_a_step(&lock, &found, &after)) {
                     Ok(granted) => {
                         self.steps += 1;
                         self.grants.extend(granted);
                         self.keys = Some(keys);
-                        self.blurs.insert(call.key.clone(), call.took());
+                        if call.sets_the_end() {
+                            self.blurs.insert(call.key.clone(), call.took());
+                        }
                         return;
                     }
-                    Err(what) => why = why.or(Some(what)),
+                    Err(what) => why.extend(what),
                 }
             }
         }
         // What follows is judged by what the server has then.
         if is_known {
-            let what = why.unwrap_or_else(|| "nothing explains it".into());
-            self.fails(&format!("{} of {}: {what}", call.operation, call.key));
+            why.sort();
+            why.dedup();
+            why.truncate(6);
+            self.fails(&format!("{} of {}: {}", call.operation, call.key, why.join("\n    or ")));
         } else {
             self.unjudged += 1;
         }
@@ -306,13 +323,19 @@ impl Call {
         let fields = command.words[4 + count..].chunks(2);
         let fields = fields.map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default())).collect();
         let (writes, said) = (Vec::new(), Vec::new());
-        Some(Call { at: command.at, last: command.at, key, fields, operation, writes, said, began: false })
+        let at = command.at;
+        Some(Call { begins: at, at, last: at, key, fields, operation, writes, said, began: false })
     }
 
     /// Returns how long it took by the server's clock, in ms: long if the server was stopped, or its clock set forward, in the
-    /// middle of it. The server may count an expiry from either time.
+    /// middle of it. The server counts an expiry from the beginning of the call (7.2 and later), or from the command.
     fn took(&self) -> u64 {
-        self.last.abs_diff(self.at) / 1000
+        self.last.abs_diff(self.begins) / 1000
+    }
+
+    /// Whether it sets when the lock's key expires.
+    fn sets_the_end(&self) -> bool {
+        self.writes.iter().any(|words| matches!(&*words[0], "SET" | "PEXPIRE") && words[1] == self.key)
     }
 
     fn field(&self, name: &str) -> &str {
@@ -360,32 +383,30 @@ impl Call {
     /// Returns the grant, if it is one.
     ///
     /// # Errors
-    /// How what it did differs from what the rules say, if everybody listens.
+    /// How what it did differs from what the rules say, for each choice of who listens.
     fn is_a_step(
         &self,
         before: &Lock<Token>,
-        keys: &Keyspace,
+        found: &Found<'_>,
         after: &Lock<Token>,
-        us: u64,
-    ) -> Result<Option<Granted>, String> {
+    ) -> Result<Option<Granted>, Vec<String>> {
         let mut given: Vec<bool> = Vec::new();
-        let mut why = None;
+        let mut why = Vec::new();
         loop {
             let choices = RefCell::new(Choices { given: given.clone(), made: Vec::new() });
-            let mut around = Around { us, choices, said: Vec::new(), calls_back: false };
+            let mut around = Around { us: found.us, choices, said: Vec::new(), calls_back: false };
             let mut lock = before.clone();
             let verdict = self.stepped(&mut lock, &mut around);
-            let found = self.same(&lock, after, keys, &around, us / 1000);
-            match found {
+            match self.same(&lock, after, found, &around) {
                 Ok(()) => return Ok(verdict),
-                Err(what) => why = why.or(Some(what)),
+                Err(what) => why.push(what),
             }
             // The next choices: the last that was "listens" becomes "does not".
             given = around.choices.into_inner().made.into_iter().map(|(_, listens)| listens).collect();
             while given.last() == Some(&false) {
                 given.pop();
             }
-            let Some(last) = given.last_mut() else { return Err(why.unwrap_or_default()) };
+            let Some(last) = given.last_mut() else { return Err(why) };
             *last = false;
         }
     }
@@ -448,9 +469,8 @@ impl Call {
         &self,
         rules: &Lock<Token>,
         server: &Lock<Token>,
-        keys: &Keyspace,
+        found: &Found<'_>,
         around: &Around,
-        now: u64,
     ) -> Result<(), String> {
         let same = |what: &str, server: &dyn Debug, rules: &dyn Debug| {
             let (server, rules) = (format!("{server:?}"), format!("{rules:?}"));
@@ -466,7 +486,7 @@ impl Call {
         let caller = self.field("token");
         let channel = |token: &Token| match token.0 == caller {
             true => self.field("channel").to_owned(),
-            false => lock::channel(keys, &self.key, token),
+            false => lock::channel(found.keys, &self.key, token),
         };
         let to_all = (format!("{}:wake", self.key), "l".to_owned());
         same("whether all are called back", &self.said.contains(&to_all), &around.calls_back)?;
@@ -475,11 +495,12 @@ impl Call {
         let alike = |(server, rules): (&&(String, String), &(String, String))| {
             let ends = [server, rules].map(|(_, it)| it.strip_prefix('e').and_then(|end| end.parse::<u64>().ok()));
             let [Some(one), Some(other)] = ends else { return *server == rules };
-            server.0 == rules.0 && one.abs_diff(other) <= BLUR
+            server.0 == rules.0 && one.abs_diff(other) <= found.blur
         };
         if server.len() == rules.len() && server.iter().zip(&rules).all(alike) {
             return Ok(());
         }
+        let now = found.us / 1000;
         Err(format!("messages at {now}: the server sent {server:?}, the rules {rules:?}"))
     }
 }
