@@ -86,7 +86,8 @@ struct Found<'a> {
     keys: &'a Keyspace,
     /// By the clock that it read.
     us: u64,
-    /// How far the end of the lock's key may be off, in ms.
+    /// How far off, in ms, what it says of the lock's end may be: that end may be, and the call may have been held up
+    /// between two looks at the clock.
     blur: u64,
 }
 
@@ -267,7 +268,7 @@ impl Replay {
                     continue;
                 };
                 let found = keys.clone();
-                let found = Found { keys: &found, us, blur };
+                let found = Found { keys: &found, us, blur: blur + call.took() };
                 let after = call.carried_out(&mut keys, us / 1000).map_err(|what| vec![what]);
                 match after.and_then(|after| call.is_a_step(&lock, &found, &after)) {
                     Ok(granted) => {
@@ -295,7 +296,8 @@ impl Replay {
     }
 }
 
-/// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both.
+/// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both. If both
+/// explain the call, the key is there, so that the next call may find either.
 fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
     let mut there = keys.clone();
     there.expire(now.saturating_sub(blur));
@@ -303,7 +305,7 @@ fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
         Some(end) if end < now + blur => {
             let mut gone = there.clone();
             gone.remove(key);
-            vec![gone, there]
+            vec![there, gone]
         }
         _ => vec![there],
     }

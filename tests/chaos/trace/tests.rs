@@ -14,15 +14,20 @@ use crate::support::{Redis, eventually, lasts};
 struct Scene<'a> {
     redis: &'a Redis,
     connection: Connection,
-    lua: &'a str,
+    /// The digest of the script.
+    script: String,
 }
 
 impl Scene<'_> {
+    fn loads(&mut self, lua: &str) {
+        self.script = cmd("SCRIPT").arg("LOAD").arg(lua).query(&mut self.connection).unwrap();
+    }
+
     fn calls(&mut self, operation: &str, fields: &[(&str, &str)]) {
         let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map_or("", |(_, it)| *it);
         let keys = script::keys("lock:job", of("token"), !of("who").is_empty());
-        let mut call = cmd("EVAL");
-        call.arg(self.lua).arg(keys.len()).arg(keys).arg(operation);
+        let mut call = cmd("EVALSHA");
+        call.arg(&self.script).arg(keys.len()).arg(keys).arg(operation);
         fields.iter().for_each(|(field, it)| _ = call.arg(*field).arg(*it));
         call.query::<Value>(&mut self.connection).unwrap();
     }
@@ -68,7 +73,10 @@ fn seen_at(redis: &Redis, fault: Option<(&str, &str)>, scene: impl FnOnce(&mut S
     thread::scope(|scope| {
         let trace = scope.spawn(|| follow(&redis.socket(), || over.load(Ordering::Relaxed)));
         eventually("it is followed", || redis.ask::<String>(&["CLIENT", "LIST"]).contains("cmd=eval"));
-        scene(&mut Scene { redis, connection: connected(&redis.socket()).unwrap(), lua: &lua });
+        let connection = connected(&redis.socket()).unwrap();
+        let mut set = Scene { redis, connection, script: String::new() };
+        set.loads(&lua);
+        scene(&mut set);
         over.store(true, Ordering::Relaxed);
         trace.join().unwrap()
     })
@@ -222,7 +230,7 @@ fn a_grant_that_was_held_up_raises_no_alarm_about_what_is_told_later() {
     let long = ("local us = tonumber(time[1])", "for _ = 1, 10000000 do end local us = tonumber(time[1])");
     let trace = seen(Some(long), |scene| {
         scene.acquires(1, "", &[]);
-        scene.lua = LUA;
+        scene.loads(LUA);
         let _waiters = [2, 3].map(|who| {
             let channel = format!("lock:job:wake:{who}");
             let waiter = scene.listener(&channel);
@@ -235,6 +243,38 @@ fn a_grant_that_was_held_up_raises_no_alarm_about_what_is_told_later() {
     });
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!(trace.steps, 5);
+}
+
+#[test]
+fn a_release_that_was_held_up_raises_no_alarm_about_what_it_told() {
+    let long = ("local function wake()", "local function wake() for _ = 1, 10000000 do end");
+    let trace = seen(Some(long), |scene| {
+        scene.acquires(1, "", &[]);
+        let channel = "lock:job:wake:3";
+        let _waiter = scene.listener(channel);
+        scene.acquires(2, "", &[]);
+        scene.acquires(3, "", &[("channel", channel)]);
+        scene.releases(2, "", &[]);
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 4);
+}
+
+#[test]
+fn a_lease_that_may_have_ended_has_not_until_something_shows_it() {
+    let trace = seen(None, |scene| {
+        scene.acquires(1, "", &[("ttl", "300")]);
+        // Each may find the lock or not, up to the moment at which it is gone.
+        let mut left = || cmd("PTTL").arg("lock:job").query::<i64>(&mut scene.connection).unwrap();
+        eventually("the lease ends soon", || left() < 20);
+        for n in 0..400 {
+            scene.releases(2, "", &[]);
+            if n % 4 == 0 {
+                scene.acquires(3, "", &[("mode", "plain")]);
+            }
+        }
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
 }
 
 #[test]
