@@ -73,19 +73,17 @@ const READS: [&str; 42] = [
 impl Keyspace {
     /// Reads the reply to a snapshot.
     pub fn read(all: Vec<Value>) -> RedisResult<Keyspace> {
-        let mut parts = all.into_iter();
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
-        let now = (seconds * 1_000_000 + micros) / 1000;
         let mut keys = BTreeMap::new();
-        for part in parts {
-            let (key, kind, left, content): (String, String, i64, Vec<String>) = redis::from_redis_value(part)?;
+        for part in all {
+            let (key, kind, content, left, (seconds, micros)): (String, String, Vec<String>, i64, (u64, u64)) =
+                redis::from_redis_value(part)?;
             let pairs = content.chunks(2).map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default()));
             let content = match kind.as_str() {
                 "hash" => Content::Hash(pairs.collect()),
                 "zset" => Content::Sorted(pairs.map(|(member, score)| (member, number(&score))).collect()),
                 _ => Content::Text(content.concat()),
             };
-            let end = u64::try_from(left).ok().map(|left| now + left);
+            let end = u64::try_from(left).ok().map(|left| seconds * 1000 + micros / 1000 + left);
             keys.insert(key, Key { content, end });
         }
         Ok(Keyspace(keys))

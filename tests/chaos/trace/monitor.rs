@@ -34,14 +34,15 @@ pub enum Next {
     Nothing,
 }
 
-/// Returns all keys with their types, contents and remaining lives; the second argument only marks the place.
-const SNAPSHOT: &str = "local all = { redis.call('TIME') } \
+/// Returns all keys with their types, contents and remaining lives, each at what time; the second argument only marks the
+/// place.
+const SNAPSHOT: &str = "local all = {} \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
       local kind = redis.call('TYPE', key).ok \
       local content = kind == 'string' and { redis.call('GET', key) } \
         or kind == 'hash' and redis.call('HGETALL', key) \
         or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or {} \
-      all[#all + 1] = { key, kind, redis.call('PTTL', key), content } \
+      all[#all + 1] = { key, kind, content, redis.call('PTTL', key), redis.call('TIME') } \
     end return all";
 
 /// How long to wait for a line before the caller may look whether it is time to stop.

@@ -77,7 +77,8 @@ pub struct Replay {
     gaps: Vec<(u64, u64)>,
     /// When the last command was executed that was seen.
     last: u64,
-    /// For the key of a lock, how far its end may be off, in ms: as long as the call took that set it.
+    /// For the key of a lock, how far its end may be off, in ms: as long as the call took that set it. A command of another
+    /// program is told of after it was executed, so it may be older by the time since the command before it.
     blurs: BTreeMap<String, u64>,
 }
 
@@ -155,6 +156,7 @@ impl Replay {
     }
 
     pub fn begins(&mut self, keys: Keyspace, at: u64) {
+        self.blurs.clear();
         self.call = None;
         self.keys = Some(keys);
         self.gaps.push((self.last, at));
@@ -177,13 +179,13 @@ impl Replay {
             return;
         }
         self.ends();
-        self.last = command.at;
+        let since = std::mem::replace(&mut self.last, command.at);
         if let Some(call) = Call::read(command, &verb) {
             self.note(command);
             self.call = Some(call);
         } else if Keyspace::writes(&verb) {
             self.note(command);
-            self.executes(&verb, command);
+            self.executes(&verb, command, since);
         }
     }
 
@@ -191,7 +193,7 @@ impl Replay {
         let Some(call) = &mut self.call else {
             if Keyspace::writes(verb) {
                 self.note(command);
-                self.executes(verb, command);
+                self.executes(verb, command, self.last);
             }
             return;
         };
@@ -222,8 +224,8 @@ impl Replay {
         }
     }
 
-    /// Another program writes.
-    fn executes(&mut self, verb: &str, command: &Command) {
+    /// Another program writes, at some moment since the one before it.
+    fn executes(&mut self, verb: &str, command: &Command, since: u64) {
         let Some(keys) = &mut self.keys else { return };
         let now = command.at / 1000;
         // Whether a key is still there decides what this does.
@@ -234,8 +236,11 @@ impl Replay {
         };
         let is_doubtful = verb == "SET" && command.words.get(1).is_some_and(is_near);
         keys.expire(now);
+        let key = command.words.get(1).cloned().unwrap_or_default();
+        let end = keys.end(&key);
         match keys.executes(verb, &command.words, now) {
             Ok(()) if is_doubtful => self.is_cut_off(),
+            Ok(()) if keys.end(&key) != end => _ = self.blurs.insert(key, command.at.saturating_sub(since) / 1000),
             Ok(()) => {}
             Err(why) => {
                 self.fails(&why);

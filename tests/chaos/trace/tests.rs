@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use redis::{Connection, Value, cmd};
 
+use super::keyspace::Keyspace;
+use super::monitor::Command;
+use super::replay::Replay;
 use super::{Trace, follow};
 use crate::observer::connected;
 use crate::script::{self, LUA};
@@ -275,6 +278,29 @@ fn a_lease_that_may_have_ended_has_not_until_something_shows_it() {
         }
     });
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+}
+
+#[test]
+fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
+    let mut replay = Replay::default();
+    replay.begins(Keyspace::default(), 0);
+    let mut sees = |ms: u64, is_in_script: bool, words: &str| {
+        let words = words.split(' ').map(str::to_owned).collect();
+        replay.sees(&Command { at: ms * 1000, is_in_script, words });
+    };
+    sees(1_000_000, false, "PING");
+    // Executed 8 ms before.
+    sees(1_000_010, false, "SET lock:job other PX 100");
+    let keys = "lock:job {lock:job}:fence {lock:job}:shares {lock:job}:terms {lock:job}:queue {lock:job}:waiters";
+    let token = token(1, "");
+    sees(1_000_103, false, &format!("EVALSHA 0 6 {keys} acquire token {token} ttl 1000 mode once"));
+    sees(1_000_103, true, "TIME");
+    sees(1_000_103, true, "SET {lock:job}:fence 1000103000 PX 86400000");
+    sees(1_000_103, true, &format!("SET lock:job {token} PX 1000"));
+    replay.ends();
+    let trace = replay.into_trace();
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.grants.len(), 1);
 }
 
 #[test]
