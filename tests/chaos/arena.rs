@@ -1,6 +1,7 @@
 //! An arena: one place where locks live, its contenders, and its faults, all at once.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -9,8 +10,9 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use crate::asker;
 use crate::contender;
-use crate::ground::{Failing, Failovers, Ground, OneMachine, Server, Several, everything_but_forgetting};
+use crate::ground::{Failing, Failovers, Ground, Login, OneMachine, Server, Several, everything_but_forgetting};
 use crate::observer;
 use crate::outsider;
 use crate::process::gone_within;
@@ -33,6 +35,10 @@ pub struct Spec {
     branching: u64,
     /// Percentage of attempts that want several locks at once.
     together: u64,
+    /// How many ask holders to give up.
+    askers: u64,
+    /// They also take locks from their holders.
+    breaks: bool,
 }
 
 impl Spec {
@@ -48,13 +54,15 @@ impl Spec {
             severed: 0,
             branching: 0,
             together: 0,
+            askers: 0,
+            breaks: false,
         }
     }
 
     /// No faults of the server: all contention is between processes, and most happens here.
     pub fn bare() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
-        Spec { outsiders: 1, together: 25, ..Spec::new("bare", server, &["hot", "mild"], 7) }
+        Spec { outsiders: 1, together: 25, askers: 1, ..Spec::new("bare", server, &["hot", "mild"], 7) }
     }
 
     /// The same, but most commands start processes that outlive them. Many commands, nxlocks and guards are killed.
@@ -63,6 +71,7 @@ impl Spec {
         Spec {
             branching: 60,
             together: 25,
+            askers: 1,
             pools: vec!["pool"],
             ..Spec::new("killed", server, &["hot", "mild", "cold"], 6)
         }
@@ -70,9 +79,17 @@ impl Spec {
 
     /// A server with every fault that loses no data, and with a clock as fast as the margin allows.
     pub fn lasting() -> Spec {
-        let redis = Redis::with_clock(9_000, &["--appendonly", "yes", "--appendfsync", "always"]);
-        let server = Server::new(redis, &everything_but_forgetting(), (20, 300));
-        Spec { together: 25, pools: vec!["pool"], ..Spec::new("lasting", server, &["hot", "mild", "cold"], 7) }
+        let login = Login::new();
+        let users = login.users().display().to_string();
+        let options = ["--appendonly", "yes", "--appendfsync", "always", "--aclfile", &users];
+        let redis = Redis::with_clock(9_000, &options);
+        let server = Server::new(redis, &everything_but_forgetting(), (20, 300)).with(login);
+        Spec {
+            together: 25,
+            askers: 1,
+            pools: vec!["pool"],
+            ..Spec::new("lasting", server, &["hot", "mild", "cold"], 7)
+        }
     }
 
     /// A server that loses data. Only here may two holders overlap, for a limited time.
@@ -80,7 +97,13 @@ impl Spec {
         use Ailment::{Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward};
         let ailments = [Deleted, Emptied, Flushed, Hung, Overwritten, ScriptsForgotten, SetForward];
         let server = Server::new(Redis::with_clock(0, &[]), &ailments, (200, 1200));
-        Spec { outsiders: 1, pools: vec!["pool"], ..Spec::new("forgetful", server, &["hot", "mild"], 5) }
+        Spec {
+            outsiders: 1,
+            askers: 1,
+            breaks: true,
+            pools: vec!["pool"],
+            ..Spec::new("forgetful", server, &["hot", "mild"], 5)
+        }
     }
 
     /// A server on whose clock leases expire as early as the margin allows, and holders that do not learn of it.
@@ -93,7 +116,7 @@ impl Spec {
     /// Every lock is shared by some and exclusive for others. No faults of the server.
     pub fn sharing() -> Spec {
         let server = Server::new(Redis::start(), &[Ailment::ScriptsForgotten], (100, 500));
-        Spec { outsiders: 1, pools: vec!["pool", "report"], ..Spec::new("sharing", server, &[], 9) }
+        Spec { outsiders: 1, askers: 1, pools: vec!["pool", "report"], ..Spec::new("sharing", server, &[], 9) }
     }
 
     /// Five servers that vote, of which some are down or slow at any time.
@@ -117,6 +140,7 @@ impl Spec {
         Spec {
             branching: 20,
             together: 25,
+            askers: 1,
             pools: vec!["pool"],
             ..Spec::new("serverless", OneMachine::new(), &["hot", "mild"], 7)
         }
@@ -136,7 +160,10 @@ pub struct Shared<'a> {
     pub severed: u64,
     pub branching: u64,
     pub together: u64,
+    pub breaks: bool,
     pub directory: PathBuf,
+    /// The file of the password that the server wants.
+    pub password: Option<PathBuf>,
     /// An environment variable that all processes started here inherit.
     pub mark: String,
     over: &'a AtomicBool,
@@ -145,6 +172,15 @@ pub struct Shared<'a> {
 impl Shared<'_> {
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// Gives a process the environment of this arena, and no other.
+    pub fn lead(&self, command: &mut Command) {
+        let (mark, value) = self.mark.split_once('=').expect("a variable");
+        command.env_clear().env("NXLOCK_SERVER_TIMEOUT", "2s").env(mark, value);
+        if let Some(password) = &self.password {
+            command.env("NXLOCK_PASSWORD_FILE", password);
+        }
     }
 }
 
@@ -166,7 +202,7 @@ impl Arena {
 
     pub fn run(self, duration: Duration) -> Record {
         let Arena { spec, seed, directory } = self;
-        let Spec { name: arena, mut ground, names, pools, contenders, outsiders, severed, branching, together } = spec;
+        let Spec { name: arena, mut ground, names, pools, contenders, outsiders, severed, branching, .. } = spec;
         let journal = Journal::at(&directory.path().join("log"));
         std::fs::write(&journal.log, "").expect("a log");
         let over = AtomicBool::new(false);
@@ -180,8 +216,10 @@ impl Arena {
             socket: ground.socket(),
             severed,
             branching,
-            together,
+            together: spec.together,
+            breaks: spec.breaks,
             directory: directory.path().to_owned(),
+            password: ground.password(),
             mark: format!("CHAOS_ARENA={}", directory.path().display()),
             over: &over,
         };
@@ -210,6 +248,9 @@ impl Arena {
             let mut others = Vec::new();
             for n in 1..=contenders {
                 others.push(scope.spawn(move || contender::contend(shared, seed.branch(n))));
+            }
+            for n in 1..=spec.askers {
+                others.push(scope.spawn(move || asker::goes_on(shared, seed.branch(2000 + n))));
             }
             if let Some(socket) = &shared.socket {
                 for n in 1..=outsiders {

@@ -144,10 +144,15 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
             options.push("--first".into());
         }
         if queued && seed.percent(10) {
-            options.push("--supersede".into());
+            // Of several holders, none is the one to give up.
+            let running = mode == Mode::Exclusive && seed.percent(50);
+            options.push(if running { "--supersede=running" } else { "--supersede" }.into());
         }
         if seed.percent(20) {
             options.push("--record=5".into());
+            if mode == Mode::Exclusive && seed.percent(20) {
+                options.extend(["--unless-done".into(), format!("{}ms", seed.between(5, 300))]);
+            }
         }
     }
     let name = usize::try_from(name).expect("it fits");
@@ -341,9 +346,8 @@ fn call(shared: &Shared<'_>, choice: &Choice, who: Who, own: Option<&Network>) -
         None => shared.far.clone().expect("a network"),
     };
     let said = File::options().create(true).append(true).open(shared.directory.join("stderr")).expect("a log");
-    let (mark, value) = shared.mark.split_once('=').expect("a variable");
-    command.env_clear().env("NXLOCK_SERVER", server).env("NXLOCK_SERVER_TIMEOUT", "2s").env(mark, value);
-    command.envs(orders.environment(&shared.journal.log)).envs(job);
+    shared.lead(&mut command);
+    command.env("NXLOCK_SERVER", server).envs(orders.environment(&shared.journal.log)).envs(job);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     command
 }

@@ -1,9 +1,13 @@
 //! The place where the locks of an arena live, and its faults. A place without a server has neither a network nor
 //! outsiders, and no faults but those of the processes that use it.
 
-use std::fs::DirEntry;
+use std::fs::{self, DirEntry, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use tempfile::TempDir;
 
 use crate::observer::owner_of;
 use crate::record::{Ailment, Journal, Left, On, boot_clock};
@@ -22,6 +26,11 @@ pub trait Ground: Send {
 
     /// Returns the server's socket, for plain clients and for the observer.
     fn socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// Returns the file of the password with which clients log in.
+    fn password(&self) -> Option<PathBuf> {
         None
     }
 
@@ -46,6 +55,8 @@ pub trait Ground: Send {
 pub struct Server {
     pub redis: Redis,
     network: Network,
+    /// None: it wants no password.
+    login: Option<Login>,
     ailments: Vec<Ailment>,
     /// Minimum and maximum pause between two faults, in milliseconds.
     pause: (u64, u64),
@@ -56,17 +67,71 @@ impl Server {
         // `left` does the check instead, and lets keys stay that expire.
         redis.leave_as_it_is();
         let network = Network::to(&redis);
-        Server { redis, network, ailments: ailments.to_vec(), pause }
+        Server { redis, network, login: None, ailments: ailments.to_vec(), pause }
+    }
+
+    pub fn with(self, login: Login) -> Server {
+        Server { login: Some(login), ..self }
     }
 
     fn has_network(&self) -> bool {
         self.ailments.iter().any(|ailment| matches!(ailment, Ailment::Network(..)))
     }
+
+    fn of_user(&self, url: String) -> String {
+        if self.login.is_some() { format!("{url}?user={USER}") } else { url }
+    }
+}
+
+const USER: &str = "bob";
+
+/// The user as whom contenders log in, with a password that changes: the file of the users, and the file of the password.
+pub struct Login {
+    home: TempDir,
+}
+
+impl Login {
+    pub fn new() -> Login {
+        let login = Login { home: tempfile::tempdir().expect("a directory for the password") };
+        let users = format!("user default on nopass ~* &* +@all\nuser {USER} on >0 ~* &* +@all\n");
+        fs::write(login.users(), users).expect("users");
+        login.file_has("0");
+        login
+    }
+
+    pub fn users(&self) -> PathBuf {
+        self.home.path().join("users")
+    }
+
+    pub fn password(&self) -> PathBuf {
+        self.home.path().join("password")
+    }
+
+    fn file_has(&self, password: &str) {
+        let new = self.home.path().join("new");
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new).expect("a new file");
+        file.write_all(password.as_bytes()).expect("a password");
+        fs::rename(new, self.password()).expect("in its place");
+    }
+
+    /// For a moment both are right: whoever reads the file logs in.
+    fn rotates(&self, redis: &Redis) {
+        let old = fs::read_to_string(self.password()).expect("a password");
+        let new = boot_clock().to_string();
+        let sets = |word: &str, password: &str| {
+            redis.ask::<()>(&["ACL", "SETUSER", USER, &format!("{word}{password}")]);
+            redis.ask::<()>(&["ACL", "SAVE"]);
+        };
+        sets(">", &new);
+        self.file_has(&new);
+        sets("<", &old);
+        redis.ask::<i64>(&["CLIENT", "KILL", "USER", USER]);
+    }
 }
 
 /// Returns the faults, also of its network, that a server with an append-only file survives without losing data.
 pub fn everything_but_forgetting() -> Vec<Ailment> {
-    use Ailment::{Down, Hung, Loading, OutOfMemory, ReadOnly, Refusing, ScriptsForgotten, SetBack, Unheard};
+    use Ailment::{Down, Hung, Loading, OutOfMemory, ReadOnly, Refusing, Rotated, ScriptsForgotten, SetBack, Unheard};
     let millis = Duration::from_millis;
     let network = |condition| [Way::There, Way::Back].map(|way| Ailment::Network(way, condition));
     let conditions = [
@@ -78,17 +143,21 @@ pub fn everything_but_forgetting() -> Vec<Ailment> {
         Condition::Cut,
     ];
     let server = [Hung, Hung, Down, Loading, ReadOnly, OutOfMemory, ScriptsForgotten, SetBack];
-    let connections = [Refusing, Refusing, Unheard, Unheard];
+    let connections = [Refusing, Refusing, Unheard, Unheard, Rotated, Rotated];
     server.into_iter().chain(connections).chain(conditions.into_iter().flat_map(network)).collect()
 }
 
 impl Ground for Server {
     fn near(&self) -> String {
-        self.redis.url()
+        self.of_user(self.redis.url())
     }
 
     fn far(&self) -> Option<String> {
-        self.has_network().then(|| format!("unix://{}", self.network.socket().display()))
+        self.has_network().then(|| self.of_user(format!("unix://{}", self.network.socket().display())))
+    }
+
+    fn password(&self) -> Option<PathBuf> {
+        self.login.as_ref().map(Login::password)
     }
 
     fn socket(&self) -> Option<PathBuf> {
@@ -154,6 +223,7 @@ impl Ground for Server {
                 lasts(long / 2);
                 self.network.clears();
             }
+            Ailment::Rotated => self.login.as_ref().expect("a password").rotates(&self.redis),
             Ailment::Unheard => _ = self.network.ends_listening(),
             Ailment::Killed
             | Ailment::GuardKilled
@@ -166,6 +236,8 @@ impl Ground for Server {
             | Ailment::Suspended
             | Ailment::Cancelled
             | Ailment::Severed
+            | Ailment::Asked
+            | Ailment::Broken
             | Ailment::Stalled => unreachable!("{ailment:?} befalls processes"),
             Ailment::Deposed => unreachable!("no sentinel monitors the server"),
         }
@@ -341,7 +413,7 @@ impl Ground for OneMachine {
         // A token that a script got before it was killed stays until its lease expires.
         eventually("the leases of the dead have ended", || locks().is_empty());
         // Then the directory may hold fences, but no waiters and no shares.
-        let files = std::fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
+        let files = fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
         let records = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "lock"));
         let entries = |record: DirEntry| {
             let path = record.path();

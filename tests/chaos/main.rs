@@ -10,6 +10,8 @@
 
 /// One place where locks live, its contenders, and its faults, all at once.
 mod arena;
+/// Asks holders to give up, or takes locks from them.
+mod asker;
 /// The violations that a record may not show.
 mod checker;
 /// A thread that acquires locks, again and again.

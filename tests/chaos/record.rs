@@ -168,6 +168,12 @@ pub enum Ailment {
     Flushed,
     /// The server is killed, and restarts empty.
     Emptied,
+    /// A holder is asked to give up.
+    Asked,
+    /// A lock is taken from its holder, as by `release --break`.
+    Broken,
+    /// The password of the server is another, and connections end.
+    Rotated,
     /// By a client that does not compare the token.
     Deleted,
     Overwritten,
@@ -187,8 +193,8 @@ pub enum Ailment {
 impl Ailment {
     /// Returns whether leases end early.
     pub fn forgets(self) -> bool {
-        use Ailment::{Deleted, Deposed, Emptied, Flushed, Overwritten, SetForward};
-        matches!(self, Flushed | Emptied | Deleted | Deposed | Overwritten | SetForward)
+        use Ailment::{Broken, Deleted, Deposed, Emptied, Flushed, Overwritten, SetForward};
+        matches!(self, Flushed | Emptied | Deleted | Broken | Deposed | Overwritten | SetForward)
     }
 
     /// Returns whether the server serves nobody meanwhile.
