@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::support::turns::{Turn, turn};
 use crate::support::{Done, Nxlock, Redis, may_unshare, we_are_root};
 
 /// A home directory with files in it.
@@ -121,6 +122,22 @@ fn the_flag_goes_before_the_variable_before_the_users_file_before_the_machines()
     }
     let done = home.call(["check", "--config", named]).env("NXLOCK_CONFIG", "/no/such").run().exits(78);
     done.never_says("/no/such");
+}
+
+#[test]
+fn what_a_file_says_does_not_count_against_an_option_that_contradicts_it() {
+    let redis = Redis::start();
+    let home =
+        Home::configured(&format!("server = {:?}\nsetnx-compat = true\nno-queue = true\njson = true\n", redis.url()));
+    home.call(["run", "job", "--slots", "2", "-c", "echo $NXLOCK_SLOT"]).run().exits(0).prints("0\n");
+    let other = "env -u NXLOCK_HELD nxlock run job --shared -n -- echo both";
+    home.call(["run", "job", "--shared", "-c", other]).run().exits(0).prints("both\n");
+    assert!(home.call(["status", "--metrics"]).run().exits(0).text().ends_with("# EOF\n"));
+    let holder = Turn::had(&redis, &[]);
+    let mut first = Turn::of(home.call(turn(&["--first"]))).once_queued(&redis);
+    holder.leaves();
+    first.up();
+    first.leaves();
 }
 
 #[test]

@@ -56,14 +56,19 @@ const OTHERS: [(&str, Scope); 25] = [
     ("unless-done", Scope::Run),
 ];
 
-/// Options that contradict each other: one that is given excludes the other.
-pub const RIVALS: [(&str, &str); 6] = [
+/// Options that contradict each other, of which a file may set one or both: one that is given excludes the other. clap
+/// notices no contradiction with a file, whose values are defaults to it.
+pub const RIVALS: [(&str, &str); 10] = [
     ("wait", "no-wait"),
     ("quiet", "verbose"),
     ("password-file", "password-command"),
     ("json", "export"),
+    ("json", "metrics"),
     ("no-queue", "supersede"),
+    ("no-queue", "first"),
     ("setnx-compat", "supersede"),
+    ("setnx-compat", "shared"),
+    ("setnx-compat", "slots"),
 ];
 
 /// The type of an option's value in TOML.
@@ -207,6 +212,32 @@ mod tests {
         for (key, scope) in keys() {
             let option = option(&command, key, scope).unwrap_or_else(|| panic!("{key}"));
             assert_eq!(option.get_id().as_str(), id(key));
+        }
+    }
+
+    #[test]
+    fn what_a_file_may_contradict_is_known_to_it() {
+        let mut command = Cli::command();
+        command.build();
+        for verb in command.get_subcommands() {
+            let may_be_in_file = |option: &str| {
+                keys().any(|(key, scope)| {
+                    key == option
+                        && match scope {
+                            Scope::GlobalArgs => true,
+                            Scope::RunAndAcquire => matches!(verb.get_name(), "run" | "acquire"),
+                            Scope::Run => verb.get_name() == "run",
+                        }
+                })
+            };
+            for one in verb.get_arguments() {
+                for other in verb.get_arg_conflicts_with(one) {
+                    let (Some(one), Some(other)) = (one.get_long(), other.get_long()) else { continue };
+                    if may_be_in_file(one) || may_be_in_file(other) {
+                        assert!(rivals(one).any(|rival| rival == other), "--{one}, --{other}");
+                    }
+                }
+            }
         }
     }
 
