@@ -50,6 +50,8 @@ fn what_is_on_disk_is_there_after_a_crash_that_tears_the_end_of_the_file() {
         redis.kill();
         OpenOptions::new().write(true).open(&file).and_then(|file| file.set_len(length + 7)).unwrap();
         redis.restart();
+        // It answers before it has read its file.
+        eventually("it has loaded", || redis.ask::<String>(&["INFO", "persistence"]).contains("\nloading:0"));
         assert_eq!(redis.value("lock:job").as_deref(), Some(token.as_str()));
         assert_ne!(redis.value("lock:later"), Some(later));
         redis.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
