@@ -69,6 +69,7 @@ impl Resources {
         let controls = controls.collect::<io::Result<_>>()?;
         daemon::detach(&self.nowhere)?;
         front.grant(grant)?;
+        daemon::detach_stderr(&self.nowhere);
         Ok(Ready { alarm: self.alarm, controls })
     }
 }

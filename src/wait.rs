@@ -19,6 +19,9 @@ pub struct Limit<'a> {
     pub cancel: &'a [Option<BorrowedFd<'a>>],
 }
 
+/// How long poll(2) is let be when the kernel has no memory for it.
+const MEMORY_AGAIN: Duration = Duration::from_millis(10);
+
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
@@ -45,7 +48,7 @@ impl<'a> Limit<'a> {
     /// [`Alarm::wait_for`] does.
     ///
     /// # Errors
-    /// As poll(2).
+    /// As poll(2), but a lack of memory is waited out.
     pub fn wait_for(self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<Woken> {
         Ok(self.poll(wanted, || timeout(self.until.remaining()))?.0)
     }
@@ -70,8 +73,13 @@ impl<'a> Limit<'a> {
         let first = polled.len() - wanted.len();
         loop {
             match poll(&mut polled, timeout()) {
-                Ok(0) if self.until.passed() => return Ok((Woken::TimeUp, None)),
+                Ok(0) | Err(Errno::ENOMEM) if self.until.passed() => return Ok((Woken::TimeUp, None)),
                 Ok(0) | Err(Errno::EINTR) => continue,
+                // Who waits may hold a lock, and would give it back. Without descriptors, poll(2) needs no memory.
+                Err(Errno::ENOMEM) => {
+                    let _ = poll(&mut [], self::timeout(MEMORY_AGAIN));
+                    continue;
+                }
                 Err(errno) => return Err(errno.into()),
                 Ok(_) => {}
             }
@@ -101,7 +109,7 @@ impl Alarm {
     /// Waits until one of `wanted` is readable, the wait is cancelled, or the deadline passes, as [`Limit::wait_for`].
     ///
     /// # Errors
-    /// As poll(2) and timerfd_settime(2).
+    /// As [`Limit::wait_for`] and timerfd_settime(2).
     pub fn wait_for(&self, wanted: &[BorrowedFd<'_>], limit: Limit<'_>) -> io::Result<Woken> {
         match limit.until.since_boot() {
             None => self.0.unset(),

@@ -1,5 +1,7 @@
 //! What faults of the network and of the server do to a lock, one fault at a time.
 
+mod calls;
+
 use std::io::{PipeWriter, Write};
 use std::time::Duration;
 

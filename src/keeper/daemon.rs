@@ -43,7 +43,7 @@ pub fn fork() -> io::Result<Half> {
 }
 
 /// Detaches this process: it gets its own session, leaves the caller's directory and streams, and no longer ends with
-/// the front.
+/// the front. stderr is left as it is, for an error that is still to come: see [`detach_stderr`].
 ///
 /// # Errors
 /// Those of the system calls; a half-detached process does no harm if it ends.
@@ -52,6 +52,10 @@ pub fn detach(nowhere: &File) -> Result<(), Errno> {
     unistd::chdir("/")?;
     dup2_stdin(nowhere.as_fd())?;
     dup2_stdout(nowhere.as_fd())?;
-    dup2_stderr(nowhere.as_fd())?;
     prctl::set_pdeathsig(None)
+}
+
+/// Leaves the caller's stderr. Whatever made this fail, the process has the lock and keeps it.
+pub fn detach_stderr(nowhere: &File) {
+    let _ = dup2_stderr(nowhere.as_fd());
 }

@@ -105,6 +105,11 @@ pub enum FrontState {
 
 const PRINTED: &[u8] = b"p";
 
+/// Returns whether an error says nothing of the other end.
+fn is_passing(error: io::ErrorKind) -> bool {
+    matches!(error, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::OutOfMemory)
+}
+
 impl FrontEnd {
     pub fn new(stream: UnixStream) -> FrontEnd {
         FrontEnd(stream)
@@ -118,16 +123,15 @@ impl FrontEnd {
         let also: String =
             also.iter().map(|(token, fence)| format!(" {} {}", token.as_str(), in_words(fence))).collect();
         let slot = slot.map_or("- -".to_owned(), |slot| format!("{} {}", slot.number, slot.of.get()));
-        self.0.write_all(format!("{fence} {slot} {}{also}\n", token.as_str()).as_bytes())?;
-        self.0.set_nonblocking(true)
+        // Nothing may fail once the front has the grant: it prints the token.
+        self.0.set_nonblocking(true)?;
+        self.0.write_all(format!("{fence} {slot} {}{also}\n", token.as_str()).as_bytes())
     }
 
     pub fn state(&mut self) -> FrontState {
         match self.0.read(&mut [0]) {
             Ok(1..) => FrontState::Printed,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                FrontState::Nothing
-            }
+            Err(error) if is_passing(error.kind()) => FrontState::Nothing,
             Ok(0) | Err(_) => FrontState::Gone,
         }
     }

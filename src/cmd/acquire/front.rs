@@ -74,7 +74,12 @@ pub fn wait(request: &Request<'_>, watched: &Watched, mut keeper: KeeperEnd) -> 
             keeper.withdraw(request.global.server_timeout);
             Ok(KeeperAnswer::Ended(Box::new(Report::Interrupted(signal))))
         }
-        (None, _) => ended(request, keeper.pid()).map(|report| KeeperAnswer::Ended(Box::new(report))),
+        (None, _) => {
+            let pid = keeper.pid();
+            // If only the grant was unreadable, the keeper waits for its confirmation, and sees now that none comes.
+            drop(keeper);
+            ended(request, pid).map(|report| KeeperAnswer::Ended(Box::new(report)))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! flock(2) with a deadline and cancellation.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ impl FileLock {
         if self.stuck.is_some() {
             return Ok(false);
         }
-        match file.try_lock() {
+        match uninterrupted(|| file.try_lock().map_err(io::Error::from)) {
             Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(error),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -51,14 +51,24 @@ impl FileLock {
         }
         let theirs = Arc::clone(file);
         // A failure shows below: the file is then still not locked.
-        let waiting = Background::begin(move || _ = theirs.lock())?;
+        let waiting = Background::begin(move || _ = uninterrupted(|| theirs.lock()))?;
         match limit.wait_for(&[(waiting.fd(), PollFlags::POLLIN)])? {
             // Locking again through the same open file description changes nothing.
-            Woken::Ready => file.try_lock().map(|()| Woken::Ready).map_err(io::Error::from),
+            Woken::Ready => uninterrupted(|| file.try_lock().map_err(io::Error::from)).map(|()| Woken::Ready),
             woken => {
                 self.stuck = Some(waiting);
                 Ok(woken)
             }
+        }
+    }
+}
+
+/// Makes a system call, and again if a signal has interrupted it.
+fn uninterrupted(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
         }
     }
 }
@@ -68,6 +78,7 @@ pub struct Locked(pub Arc<File>);
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        let _ = self.0.unlock();
+        // A file that stayed locked would keep everybody from the lock for as long as this process runs.
+        let _ = uninterrupted(|| self.0.unlock());
     }
 }

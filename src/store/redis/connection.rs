@@ -51,6 +51,13 @@ enum Stream {
     Tls(Box<TlsStream>),
 }
 
+/// Returns whether sending failed with this because the other end has closed the connection, and not for want of memory,
+/// for example.
+fn is_of_a_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, WriteZero};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | WriteZero)
+}
+
 /// More bytes than any reply has.
 const LONGEST: usize = 16 << 20;
 /// Bytes of a reply read without checking the deadline. A server that always has more to send would never let the
@@ -104,8 +111,10 @@ impl Connection {
     /// Sends requests at once, and waits for as many replies.
     pub fn converse(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         if let Err(no_reply) = self.send(&packed(requests), limit) {
-            // A server that closes the connection at once may have sent the reason.
-            if let Fault::Ended(_) = no_reply.fault
+            // A server that closes the connection at once may have sent the reason. One that does not sends nothing: the
+            // request has not left.
+            if let Fault::Ended(error) = &no_reply.fault
+                && is_of_a_closed(error)
                 && let Ok(said @ Value::ServerError(_)) = self.receive(limit)
             {
                 return Ok(vec![said; requests.len()]);
