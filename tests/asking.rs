@@ -52,9 +52,9 @@ fn the_holder_deletes_a_request_that_it_has_found() {
 #[test]
 fn a_request_to_a_holder_of_the_past_does_not_concern_the_next() {
     let redis = Redis::start();
-    // It does not hear of it.
+    // It does not hear of it, and is gone before it renews the lock again.
     redis.ask::<()>(&["ACL", "SETUSER", "default", "-subscribe"]);
-    let holder = Turn::had(&redis, &["-t", "10m"]);
+    let holder = Turn::listening(&redis, &["-t", "10m"]);
     let id = holder_id(&redis);
     redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
     holder.leaves();

@@ -112,9 +112,7 @@ fn the_holder_is_told_by_which_name_people_know_who_asks() {
     local.nxlock(words).env("NXLOCK_AS", "Bob").run().exits(0);
     holder.finish().exits(143).says("asked to give up \"job\" by Bob (");
     let redis = Redis::start();
-    let mut holder = Turn::had(&redis, &["-v"]);
-    // From now on it listens, and is told who breaks its lock.
-    holder.running.says("renewed for");
+    let holder = Turn::listening(&redis, &[]);
     redis.nxlock(["release", "job", "--break", &holder_id(&redis), "--as", "Eve"]).run().exits(0);
     holder.finish().exits(76).says("it was broken by Eve (");
 }

@@ -86,7 +86,7 @@ fn what_the_manual_lists_is_enough_for_everything() {
         let id = lock_status(&redis)["holder"]["id"].as_str().unwrap().to_owned();
         let [_, broken] = line;
         redis.nxlock(["release", "job", "--break", &id]).run().exits(0);
-        drop(broken);
+        broken.finish().exits(76);
         let asked = user.had(&["-t", "3s"]);
         let id = lock_status(&redis)["holder"]["id"].as_str().unwrap().to_owned();
         Nxlock::new(["release", "job", "--ask", &id]).env("NXLOCK_SERVER", user.url()).run().exits(0);

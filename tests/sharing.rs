@@ -197,8 +197,7 @@ fn any_one_of_hundreds_of_holders_is_broken_by_its_id() {
 #[test]
 fn without_an_expiry_its_holders_are_shown_all_the_same() {
     let redis = Redis::start();
-    let mut holder = Turn::had(&redis, &[PAIR[0], PAIR[1], "-v"]);
-    holder.running.says("renewed for");
+    let holder = Turn::listening(&redis, &PAIR);
     redis.ask::<()>(&["PERSIST", KEY]);
     let seen = lock_status(&redis);
     assert_eq!((&seen["state"], &seen["taken"], &seen["ttl_ms"]), (&"shared".into(), &1.into(), &Json::Null));
@@ -417,9 +416,7 @@ fn commands(redis: &Redis) -> u64 {
 #[test]
 fn a_refused_share_names_the_holders_whatever_the_number_of_waiters() {
     let redis = Redis::start();
-    let mut holders = [Turn::had(&redis, &[PAIR[0], PAIR[1], "-v"]), Turn::had(&redis, &[PAIR[0], PAIR[1], "-v"])];
-    // The first time soon, the next one in ten seconds.
-    holders.iter_mut().for_each(|holder| holder.running.says("renewed for"));
+    let holders = [Turn::listening(&redis, &PAIR), Turn::listening(&redis, &PAIR)];
     // They poll: nobody can say that they are dead.
     wait_in_line(&redis, 1000, ":2", "");
     let (scripts, before) = (redis.scripts_run(), commands(&redis));

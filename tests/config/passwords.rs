@@ -122,17 +122,21 @@ fn a_command_prints_the_password_on_its_first_line() {
 #[test]
 fn a_command_that_prints_no_password_is_an_error_with_what_it_says() {
     let redis = Redis::with_password("s3cret");
-    let call = |text: &str| {
-        let call = Nxlock::new(["run", "job", "-w", "1m", "--server-timeout", "500ms", "--", "echo", "ran"]);
+    let within = |timeout: &str, text: &str| {
+        let call = Nxlock::new(["run", "job", "-w", "1m", "--server-timeout", timeout, "--", "echo", "ran"]);
         call.env("NXLOCK_SERVER", redis.url()).env("NXLOCK_PASSWORD_COMMAND", text).run().exits(78).prints("")
     };
+    let call = |text: &str| within("10s", text);
     call("echo s3cret; echo no vault >&2; exit 3").says("exited with status 3: no vault").never_says("s3cret");
     call("echo s3cret; kill -9 $$").says("signal 9").never_says("s3cret");
     call("echo no vault >&2").says("printed nothing: no vault");
     call("echo; echo s3cret").says("its first line is empty").never_says("s3cret");
     call("printf '\\377'").says("not UTF-8");
     call("no-such-command").says("status 127").says("--password-command");
-    call("echo s3cret; echo asking >&2; sleep 600").says("did not end within").says("asking").never_says("s3cret");
+    within("1s", "echo s3cret; echo asking >&2; sleep 600")
+        .says("did not end within")
+        .says("asking")
+        .never_says("s3cret");
 }
 
 #[test]

@@ -85,15 +85,8 @@ pub fn the_command_that_breaks_a_lock_is_right_for_a_prefix_given_as_an_option(a
     release(authority, &other);
 }
 
-/// Starts a holder that listens: from then on it is told who breaks its lock. It renews the lock when it begins to.
-fn listening(authority: &impl Authority, ttl: &str) -> Turn {
-    let mut holder = Turn::had(authority, &["-v", "-t", ttl]);
-    holder.running.says("renewed for");
-    holder
-}
-
 pub fn a_holder_says_who_has_broken_its_lock_and_why(authority: &impl Authority) {
-    let holder = listening(authority, "3s");
+    let holder = Turn::listening(authority, &["-t", "3s"]);
     let id = holder_id(authority);
     let words = ["release", "job", "--break", &id, "--reason", "the outage"];
     authority.nxlock(words).run().exits(0).says("broke \"job\"");
@@ -102,7 +95,7 @@ pub fn a_holder_says_who_has_broken_its_lock_and_why(authority: &impl Authority)
 }
 
 pub fn a_holder_whose_lock_another_has_is_told_who_broke_it(authority: &impl Authority) {
-    let holder = listening(authority, "6s");
+    let holder = Turn::listening(authority, &["-t", "6s"]);
     let mut next = Turn::queued(authority, &[]);
     let id = holder_id(authority);
     authority.nxlock(["release", "job", "--break", &id, "--reason", "the outage"]).run().exits(0);

@@ -90,7 +90,8 @@ fn a_file_that_cannot_be_had_is_told_before_anything_is_started() {
 fn a_full_disk_fails_no_run_and_is_told_once() {
     let redis = Redis::start();
     let done = redis.nxlock(["run", "job", "--events", "/dev/full", "-c", "exit 5"]).run().exits(5);
-    assert_eq!(done.stderr, "nxlock: 4 events were not written to /dev/full: no space left on device\n");
+    let done = done.says(" events were not written to /dev/full: no space left on device\n");
+    assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     redis.nxlock(["-q", "run", "job", "--events", "/dev/full", "true"]).run().exits(0).says_nothing();
 }
 
@@ -111,7 +112,7 @@ fn a_pipe_that_nobody_reads_is_not_waited_for() {
     let (redis, told) = (Redis::start(), Told::new());
     mkfifo(&told.path(), Mode::from_bits_truncate(0o600)).unwrap();
     let call = || redis.nxlock(["run", "job", "--events", &told.word(), "-c", "exit 5"]);
-    call().run().exits(5).says("4 events were not written").says("nobody reads that pipe");
+    call().run().exits(5).says(" events were not written").says("nobody reads that pipe");
     let mut reader = File::options().read(true).write(true).open(told.path()).unwrap();
     call().run().exits(5).says_nothing();
     let mut text = vec![0; 65_536];
@@ -125,7 +126,7 @@ fn lines_of_several_processes_do_not_mix() {
     let script = r#"for i in 1 2 3 4 5 6; do nxlock run "job $i" --events "$1" true & done; wait"#;
     sh(&redis, script, &told.word()).run().exits(0).says_nothing();
     let events = told.all();
-    assert_eq!(events.len(), 6 * WHOLE.len());
+    assert_eq!(names(&events).len(), 6 * WHOLE.len());
     for i in 1..=6 {
         let name = format!("job {i}");
         let own: Vec<_> = events.iter().filter(|event| event["name"] == *name).cloned().collect();
@@ -143,7 +144,7 @@ fn a_configuration_file_may_say_where_and_the_command_line_that_nowhere() {
     assert_eq!(names(&documents(&text_of(&directory.join("7")))), WHOLE, "a file, beside the configuration's");
     call(&["--events", "", "true"]).in_directory(directory).run().exits(0).says_nothing();
     call(&["--events", &told.word(), "true"]).in_directory(directory).run().exits(0).says_nothing();
-    assert_eq!(documents(&text_of(&directory.join("7"))).len(), WHOLE.len());
+    assert_eq!(names(&documents(&text_of(&directory.join("7")))).len(), WHOLE.len());
     assert_eq!(told.names(), WHOLE);
     fs::write(directory.join("c.toml"), "events = 7\n").unwrap();
     call(&["true"]).in_directory(directory).run().exits(78).says("expected a string");

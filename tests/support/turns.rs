@@ -35,6 +35,15 @@ impl Turn {
         turn
     }
 
+    /// Starts a turn and waits until it holds the lock and listens: from then on it is told what happens to the lock, and by
+    /// whom. It renews the lock when it begins to, and next when a third of its ttl has passed, or ten seconds.
+    #[track_caller]
+    pub fn listening(authority: &impl Authority, options: &[&str]) -> Turn {
+        let mut turn = Turn::had(authority, &[options, &["-v"]].concat());
+        turn.running.says("renewed for");
+        turn
+    }
+
     /// Starts a turn and waits until it is in the queue.
     #[track_caller]
     pub fn queued(authority: &impl Authority, options: &[&str]) -> Turn {

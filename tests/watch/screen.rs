@@ -61,9 +61,7 @@ fn a_name_alone_is_seen_at_once_with_its_queue() {
 #[test]
 fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
     let redis = Redis::start();
-    let mut holder = Turn::had(&redis, &["-v", "-t", "10m", "--on-lost", "continue"]);
-    // From now on it listens, and is told who breaks its lock.
-    holder.running.says("renewed for");
+    let mut holder = Turn::listening(&redis, &["-t", "10m", "--on-lost", "continue"]);
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "job ");
     for no in ["n", "\r", "\x1b"] {
@@ -124,12 +122,7 @@ fn a_holder_is_asked_after_a_question_that_names_it_and_an_answer() {
 #[test]
 fn of_several_holders_the_question_names_one_and_turns_to_the_next() {
     let redis = Redis::start();
-    let pair = [0, 1].map(|_| {
-        let mut holder = Turn::had(&redis, &["-v", "-t", "10m", "--slots", "2", "--on-lost", "continue"]);
-        // From now on it listens, and is told who breaks its lock.
-        holder.running.says("renewed for");
-        holder
-    });
+    let pair = [0, 1].map(|_| Turn::listening(&redis, &["-t", "10m", "--slots", "2", "--on-lost", "continue"]));
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "job ");
     for holder in &pair {
