@@ -33,6 +33,7 @@ mod request;
 mod scripts;
 pub mod tls;
 pub mod topology;
+mod value;
 mod voting;
 
 use std::time::Duration;

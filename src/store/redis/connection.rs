@@ -1,7 +1,7 @@
 //! A connection to one server: opens it, and exchanges requests and replies.
 //!
-//! A `Connection` carries RESP2, packed and parsed by the redis crate, and RESP3 once a server is asked to tell things
-//! unasked; above this file, replies look the same. The sockets are nxlock's own and never block, so that one limit bounds
+//! A `Connection` carries RESP2, packed by the redis crate, and RESP3 once a server is asked to tell things unasked; above
+//! this file, replies look the same. The sockets are nxlock's own and never block, so that one limit bounds
 //! every wait: the crate's own connection applies its time-outs once per address and per reply, and cannot be
 //! interrupted.
 
@@ -23,6 +23,7 @@ use super::framing::Framing;
 use super::pushes::{Accepted, Pushes, Wanted};
 use super::reply;
 use super::tls::{self, TlsStream};
+use super::value::value;
 use crate::clock::Moment;
 use crate::log;
 use crate::wait::{Limit, Woken};
@@ -186,7 +187,7 @@ impl Connection {
         loop {
             match self.value(limit, &mut room)? {
                 Value::Push { kind, data } => self.heard(&kind, &data),
-                reply => return Ok(as_resp2(reply)),
+                reply => return Ok(reply),
             }
         }
     }
@@ -304,10 +305,10 @@ impl Connection {
         loop {
             let end = self.framing.follow(&self.received[self.followed..]);
             if let Some(more) = end.map_err(|cause| Fault::Garbled(cause.into()))? {
-                let value = redis::parse_redis_value(&self.received[..self.followed + more]);
+                let value = value(&self.received[..self.followed + more]);
                 self.received.drain(..self.followed + more);
                 self.followed = 0;
-                return value.map_err(|_| Fault::Garbled("it does not speak the Redis protocol".into()));
+                return value.ok_or_else(|| Fault::Garbled("it does not speak the Redis protocol".into()));
             }
             self.followed = self.received.len();
             self.read(limit, room)?;
@@ -383,22 +384,6 @@ fn speaks_resp3(said: &Value) -> bool {
     let Value::Array(fields) = said else { return false };
     let field = fields.chunks_exact(2).find(|pair| reply::bytes(&pair[0]) == Some(b"proto"));
     field.is_some_and(|pair| reply::integer(&pair[1]) == Some(3))
-}
-
-/// Returns a reply in RESP3 as it is in RESP2: what is above a connection knows nothing else.
-fn as_resp2(reply: Value) -> Value {
-    match reply {
-        Value::Array(values) | Value::Set(values) => Value::Array(values.into_iter().map(as_resp2).collect()),
-        Value::Map(pairs) => {
-            Value::Array(pairs.into_iter().flat_map(|(field, value)| [as_resp2(field), as_resp2(value)]).collect())
-        }
-        Value::Attribute { data, .. } => as_resp2(*data),
-        Value::VerbatimString { text, .. } => Value::BulkString(text.into_bytes()),
-        Value::Double(number) => Value::BulkString(number.to_string().into_bytes()),
-        Value::BigNumber(digits) => Value::BulkString(digits),
-        Value::Boolean(is_so) => Value::Int(is_so.into()),
-        other => other,
-    }
 }
 
 impl Stream {
