@@ -99,6 +99,61 @@ fn what_the_manual_lists_is_enough_for_everything() {
     }
 }
 
+/// A warning about every server of these tests.
+const FORGETS: &str = "a restart forgets all locks";
+const NOT_SEEN: &str = "permit +config|get, to see";
+
+/// The commands that services keep from those who rent a server of them, by their documents, and the warnings of a check.
+const HOSTED: [(&str, &str, &[&str]); 4] = [
+    // https://docs.aws.amazon.com/AmazonElastiCache/latest/dg/ClientConfig.RestrictedCommands.html
+    (
+        "elasticache",
+        "-bgrewriteaof -bgsave -config -debug -migrate -replicaof -save -slaveof -shutdown -sync",
+        &[NOT_SEEN],
+    ),
+    // https://docs.oracle.com/iaas/Content/ocicache/restrictedcommands.htm
+    (
+        "oci",
+        "-acl -bgrewriteaof -bgsave -cluster -config|set -debug -migrate -module -psync -replicaof -save -shutdown -sync",
+        &[FORGETS],
+    ),
+    // https://aiven.io/docs/products/valkey/reference/restricted-commands
+    (
+        "aiven",
+        "-acl -bgrewriteaof -bgsave -cluster -command -config -debug -failover -lastsave -migrate -monitor -replicaof \
+         -save -shutdown -slaveof",
+        &[NOT_SEEN],
+    ),
+    // https://www.tencentcloud.com/document/product/239/77219: RESP2 only, no tracking, no ACL
+    ("tencent", "-acl -hello -client|tracking", &[FORGETS, "a deleted lock is noticed at the next renewal"]),
+];
+
+#[test]
+fn what_hosted_services_forbid_keeps_nobody_from_anything() {
+    let redis = Redis::start();
+    for (name, forbidden, warnings) in HOSTED {
+        let user = User::who_may(&redis, name, &format!("~* &* +@all {forbidden}"));
+        let holder = user.had(&["-t", "3s", "--record"]);
+        let mut next = user.turn(&["--first"]).once_queued(&redis);
+        is_renewed(&redis);
+        user.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(75).prints("");
+        let seen = user.nxlock(["--json", "status", "job"]).run().exits(0).json();
+        assert_eq!(seen[0]["queue"].as_array().unwrap().len(), 1);
+        holder.leaves();
+        next.up();
+        user.nxlock(["release", "job", "--ask", &holder_id(&redis)]).run().exits(0);
+        next.finish().exits(143);
+        let both = [user.had(&["--slots", "2"]), user.had(&["--slots", "2"])];
+        both.into_iter().for_each(Turn::leaves);
+        assert!(user.nxlock(["status", "--history"]).run().exits(0).text().contains("done"));
+        // Only a check asks for more, and says what it could not see, and what is lost.
+        let text = user.nxlock(["check"]).run().exits(1).text().to_owned();
+        warnings.iter().for_each(|warning| assert!(text.contains(warning), "{text}"));
+        assert!(text.contains(&format!("fit to keep locks, with {} warning", warnings.len())), "{text}");
+        redis.delete("{lock:job}:runs");
+    }
+}
+
 /// Returns the rules that the manual lists for run, acquire and release.
 fn listed_for_run() -> String {
     let manual = include_str!("../man/nxlock.1.in");
