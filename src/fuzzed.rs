@@ -12,10 +12,12 @@ pub use crate::log::{Level, Options as LogOptions, begin as begin_log, captured}
 pub use crate::output::progress::Waiting;
 pub use crate::output::{harmless, shown};
 pub use crate::proc::{Stat, number_is};
-pub use crate::report::{Busy, History, Named, NotYours, Refusal, Refused, Report, Row, StatusRows, Wanted};
+pub use crate::report::{
+    Busy, CommandOptions, History, Named, NotYours, Refusal, Refused, Report, Row, StatusRows, Wanted,
+};
 pub use crate::store::{
-    AcquireMode, Acquired, Asking, Credentials, Durability, LockStatus, Look, QueuePlace, Released, Renewed, Store,
-    Target, Waiter, files, open,
+    AcquireMode, Acquired, Asking, Credentials, Durability, Listed, LockStatus, Look, QueuePlace, Released, Renewed,
+    Store, StoreOptions, Target, Waiter, files, open,
 };
 pub use crate::text::Tainted;
 pub use crate::wait::Limit;

@@ -12,9 +12,10 @@ use std::time::{Duration, SystemTime};
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::files::{Process, State, sealed};
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Asker, Asking, Busy, Claim, Credentials, Durability, Error, History, Limit, LockName, Look,
-    Moment, Named, NotYours, Owner, Prefix, QueuePlace, Recording, Refusal, Refused, Released, Renewed, Report, Row,
-    RunEnd, Sharing, StatusRows, Store, Supersedes, Target, Terms, Token, Ttl, Upkeep, Wanted, open,
+    AcquireMode, Acquired, Asker, Asking, Busy, Claim, CommandOptions, Credentials, Durability, Error, History, Limit,
+    Listed, LockName, Look, Moment, Named, NotYours, Owner, Prefix, QueuePlace, Recording, Refusal, Refused, Released,
+    Renewed, Report, Row, RunEnd, Sharing, StatusRows, Store, StoreOptions, Supersedes, Target, Terms, Token, Ttl,
+    Upkeep, Wanted, open,
 };
 
 /// A directory with the file of one lock.
@@ -64,18 +65,18 @@ fn visited() {
     let mut reports = Vec::new();
     let lock = || Named::new(&claim.name, &"lock:".parse().expect("a prefix"));
     let mut store = store(&GROUND.url);
-    match store.names(limit()) {
+    match store.names(Listed::Names, limit()) {
         Ok(names) => assert!(names.len() <= 2),
         Err(error) => reports.push(Report::Failed(error)),
     }
     reports.push(match store.look(&claim.name, Look::All, limit()) {
         Ok(status) => {
-            let (rows, options) = (vec![Row { lock: lock(), status }], String::new());
+            let (rows, options) = (vec![Row { lock: lock(), status }], CommandOptions::default());
             Report::Status(StatusRows { rows, named: true, options, doubts: Vec::new() })
         }
         Err(error) => Report::Failed(error),
     });
-    let not_yours = |wanted, state| Report::NotYours(NotYours { lock: lock(), wanted, state });
+    let not_yours = |wanted, state| Report::NotYours(NotYours { lock: lock(), wanted, state, ended: None });
     match store.renew(&claim, ttl, limit()) {
         Ok(Renewed::NotYours(state)) => reports.push(not_yours(Wanted::Renew, state)),
         Ok(Renewed::Kept(_) | Renewed::Longer(_)) => {}
@@ -88,7 +89,7 @@ fn visited() {
     let busy = |state, place, why| {
         let (waited, sharing) = (Duration::ZERO, Sharing::Exclusive);
         let refused = Refused { state, place, waited, sharing, why };
-        Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None })
+        Report::Busy(Busy { lock: lock(), refused, options: CommandOptions::default(), conflict_exit_code: None })
     };
     for mode in [AcquireMode::Once, AcquireMode::Queue] {
         match store.acquire(&mut claim.clone(), ttl, mode, limit()) {
@@ -96,7 +97,8 @@ fn visited() {
             Ok(Acquired::Held(state, place) | Acquired::Nested(state, place)) => {
                 reports.push(busy(state, place, Refusal::Held))
             }
-            Ok(Acquired::TooLate) => {}
+            // None of several locks: there is one.
+            Ok(Acquired::TooLate | Acquired::Lost(_) | Acquired::Asked(..)) => {}
             Ok(Acquired::Undecided(state, error)) => {
                 reports.push(busy(state, QueuePlace::default(), Refusal::Undecided(error)));
             }
@@ -135,7 +137,8 @@ fn claim() -> Claim {
 
 fn store(url: &str) -> Box<dyn Store> {
     let target = Target::choose([url], None, &Credentials::default()).ok().expect("a directory");
-    open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), Durability::default())
+    let prefix = "lock:".parse::<Prefix>().expect("a prefix");
+    open(target, StoreOptions { prefix, timeout: Duration::from_secs(5), durability: Durability::default() })
 }
 
 fn limit() -> Limit<'static> {

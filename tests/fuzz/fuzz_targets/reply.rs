@@ -17,9 +17,10 @@ use anstream::ColorChoice;
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    AcquireMode, Acquired, Busy, Claim, Credentials, Durability, Error, History, Level, Limit, LockName, LockState,
-    LogOptions, Look, Moment, Named, NotYours, Owner, Prefix, Refusal, Refused, Released, Renewed, Report, Row,
-    Sharing, StatusRows, Store, Target, Token, Ttl, Waiting, Wanted, begin_log, open,
+    AcquireMode, Acquired, Asker, Busy, Claim, CommandOptions, Credentials, Durability, Error, History, Level, Limit,
+    Listed, LockName, LockState, LogOptions, Look, Moment, Named, NotYours, Owner, Prefix, Refusal, Refused, Released,
+    Renewed, Report, Row, Sharing, StatusRows, Store, StoreOptions, Target, Token, Ttl, Waiting, Wanted, begin_log,
+    open,
 };
 
 /// The replies on the next connections.
@@ -56,8 +57,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let target = Target::choose([SERVER.as_str()], None, &Credentials::default()).ok().expect("a server");
     *ANSWERS.lock().unwrap_or_else(PoisonError::into_inner) = split(answers);
-    let mut store =
-        open(target, "lock:".parse::<Prefix>().expect("a prefix"), Duration::from_secs(5), Durability::default());
+    let prefix = "lock:".parse::<Prefix>().expect("a prefix");
+    let options = StoreOptions { prefix, timeout: Duration::from_secs(5), durability: Durability::default() };
+    let mut store = open(target, options);
     let name: LockName = "deploy".parse().expect("a name");
     let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
     let token = Token::mint(&owner, None, SystemTime::UNIX_EPOCH).expect("a token");
@@ -101,23 +103,23 @@ fn asked(verb: u8, store: &mut dyn Store, claim: &Claim) -> Option<Report> {
         }),
         b'r' => store.release(claim, limit()).map(|released| rebuff(claim, Wanted::Release, released)),
         b'b' => {
-            let id = "abcdefgh".parse().expect("an id");
-            store.break_lock(&claim.name, &id, limit()).map(|released| rebuff(claim, Wanted::Break, released))
+            let breaker = Asker { of: "abcdefgh".parse().expect("an id"), by: claim.token.clone() };
+            store.break_lock(&claim.name, &breaker, limit()).map(|released| rebuff(claim, Wanted::Break, released))
         }
         b'n' => listed(store),
         // A holder that is told: the replies to the renewal, to what it asks to be told, and what it is told.
         b't' => store.renew(claim, ttl, limit()).and_then(|_| {
             store.listen(claim, limit());
-            store.hear();
+            store.news();
             let renewed = store.renew(claim, ttl, limit());
-            store.hear();
+            store.news();
             renewed.map(|_| None)
         }),
         b'h' => store
             .history(&claim.name, limit())
             .map(|recorded| Some(Report::Histories(vec![History { lock: named(&claim.name), recorded }]))),
         _ => store.look(&claim.name, Look::All, limit()).map(|status| {
-            let (rows, options) = (vec![Row { lock: named(&claim.name), status }], String::new());
+            let (rows, options) = (vec![Row { lock: named(&claim.name), status }], CommandOptions::default());
             Some(Report::Status(StatusRows { rows, named: true, options, doubts: Vec::new() }))
         }),
     };
@@ -132,20 +134,20 @@ fn acquire(store: &mut dyn Store, claim: &Claim, mode: AcquireMode) -> Result<Op
     waiting.held(&state, place);
     oracle::harmless(&waiting.live());
     oracle::said();
-    let (waited, sharing) = (Duration::from_secs(2), Sharing::Exclusive, true);
+    let (waited, sharing) = (Duration::from_secs(2), Sharing::Exclusive);
     let refused = Refused { state, place, waited, sharing, why: Refusal::Held };
     let lock = named(&claim.name);
-    Ok(Some(Report::Busy(Busy { lock, refused, options: String::new(), conflict_exit_code: None })))
+    Ok(Some(Report::Busy(Busy { lock, refused, options: CommandOptions::default(), conflict_exit_code: None })))
 }
 
 /// Lists all names that the server returns, and the status of the first ones.
 fn listed(store: &mut dyn Store) -> Result<Option<Report>, Error> {
     let mut rows = Vec::new();
-    for name in store.names(limit())?.into_iter().take(4) {
+    for name in store.names(Listed::Names, limit())?.into_iter().take(4) {
         let status = store.look(&name, Look::All, limit())?;
         rows.push(Row { lock: named(&name), status });
     }
-    Ok(Some(Report::Status(StatusRows { rows, named: false, options: String::new(), doubts: Vec::new() })))
+    Ok(Some(Report::Status(StatusRows { rows, named: false, options: CommandOptions::default(), doubts: Vec::new() })))
 }
 
 fn rebuff(claim: &Claim, wanted: Wanted, released: Released) -> Option<Report> {
@@ -156,7 +158,7 @@ fn rebuff(claim: &Claim, wanted: Wanted, released: Released) -> Option<Report> {
 }
 
 fn not_yours(claim: &Claim, wanted: Wanted, state: LockState) -> Report {
-    Report::NotYours(NotYours { lock: named(&claim.name), wanted, state })
+    Report::NotYours(NotYours { lock: named(&claim.name), wanted, state, ended: None })
 }
 
 fn named(name: &LockName) -> Named {

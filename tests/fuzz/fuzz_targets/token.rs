@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use libfuzzer_sys::fuzz_target;
 use nxlock::fuzzed::{
-    Busy, Fence, LockName, LockState, LockStatus, Lost, Named, NotYours, Owner, Prefix, QueuePlace, Refusal, Refused,
-    Report, Row, Sharing, StatusRows, Tainted, Token, Waiter, Waiting, Wanted,
+    Busy, CommandOptions, Fence, LockName, LockState, LockStatus, Lost, Named, NotYours, Owner, Prefix, QueuePlace,
+    Refusal, Refused, Report, Row, Sharing, StatusRows, Tainted, Token, Waiter, Waiting, Wanted,
 };
 use serde_json::Value;
 
@@ -37,16 +37,16 @@ fn told(value: &[u8], state: LockState, now: SystemTime) {
         terms: told.terms,
     });
     let status = LockStatus { state: state.clone(), queue: queue.collect(), knows_waiters: true, recorded: None };
-    let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive, true);
+    let (waited, sharing) = (Duration::from_secs(1), Sharing::Exclusive);
     let refused = Refused { state: state.clone(), place, waited, sharing, why: Refusal::Held };
     let reports = [
-        Report::Busy(Busy { lock: lock(), refused, options: String::new(), conflict_exit_code: None }),
-        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: state.clone() }),
-        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Break, state: state.clone() }),
+        Report::Busy(Busy { lock: lock(), refused, options: CommandOptions::default(), conflict_exit_code: None }),
+        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Renew, state: state.clone(), ended: None }),
+        Report::NotYours(NotYours { lock: lock(), wanted: Wanted::Break, state: state.clone(), ended: None }),
         Report::Status(StatusRows {
             rows: vec![Row { lock: lock(), status }],
             named: true,
-            options: String::new(),
+            options: CommandOptions::default(),
 
             doubts: Vec::new(),
         }),
