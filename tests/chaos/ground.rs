@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::observer::owner_of;
-use crate::record::{Ailment, Journal, Left, On, boot_clock};
+use crate::record::{Ailment, Journal, Left, Nanos, On, boot_clock, nanos};
 use crate::script::COMPANIONS;
 use crate::seed::Seed;
 use crate::support::{Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record};
@@ -84,15 +84,19 @@ impl Server {
 }
 
 const USER: &str = "bob";
+/// Longer than an attempt to log in, also of a process that is stopped in the middle of it.
+const LOGIN: Duration = Duration::from_secs(8);
 
 /// The user as whom contenders log in, with a password that changes: the file of the users, and the file of the password.
 pub struct Login {
     home: TempDir,
+    /// Those that were right before, and until when the file had them.
+    old: Vec<(String, Nanos)>,
 }
 
 impl Login {
     pub fn new() -> Login {
-        let login = Login { home: tempfile::tempdir().expect("a directory for the password") };
+        let login = Login { home: tempfile::tempdir().expect("a directory for the password"), old: Vec::new() };
         let users = format!("user default on nopass ~* &* +@all\nuser {USER} on >0 ~* &* +@all\n");
         fs::write(login.users(), users).expect("users");
         login.file_has("0");
@@ -114,17 +118,20 @@ impl Login {
         fs::rename(new, self.password()).expect("in its place");
     }
 
-    /// For a moment both are right: whoever reads the file logs in.
-    fn rotates(&self, redis: &Redis) {
+    /// The old password is right for as long as whoever has read it may take to log in over a slow network.
+    fn rotates(&mut self, redis: &Redis) {
+        let (now, new) = (boot_clock(), boot_clock().to_string());
+        redis.ask::<()>(&["ACL", "SETUSER", USER, &format!(">{new}")]);
         let old = fs::read_to_string(self.password()).expect("a password");
-        let new = boot_clock().to_string();
-        let sets = |word: &str, password: &str| {
-            redis.ask::<()>(&["ACL", "SETUSER", USER, &format!("{word}{password}")]);
-            redis.ask::<()>(&["ACL", "SAVE"]);
-        };
-        sets(">", &new);
         self.file_has(&new);
-        sets("<", &old);
+        self.old.push((old, now));
+        let (over, last): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.old).into_iter().partition(|(_, until)| now - until > nanos(LOGIN));
+        self.old = last;
+        for (password, _) in over {
+            redis.ask::<()>(&["ACL", "SETUSER", USER, &format!("<{password}")]);
+        }
+        redis.ask::<()>(&["ACL", "SAVE"]);
         redis.ask::<i64>(&["CLIENT", "KILL", "USER", USER]);
     }
 }
@@ -223,7 +230,7 @@ impl Ground for Server {
                 lasts(long / 2);
                 self.network.clears();
             }
-            Ailment::Rotated => self.login.as_ref().expect("a password").rotates(&self.redis),
+            Ailment::Rotated => self.login.as_mut().expect("a password").rotates(&self.redis),
             Ailment::Unheard => _ = self.network.ends_listening(),
             Ailment::Killed
             | Ailment::GuardKilled
