@@ -93,7 +93,7 @@ fn ids(before: &[OsString]) -> Option<Vec<String>> {
     Some(ids.iter().map(ToString::to_string).collect())
 }
 
-/// Parses a line whose next word is being typed, which [`HERE`] stands for.
+/// Parses the words before the one that is being typed; [`HERE`] stands for that one.
 fn parsed(before: &[OsString]) -> Option<(ArgMatches, GlobalArgs)> {
     let line: Vec<_> = before.iter().cloned().chain([HERE.into()]).collect();
     config::so_far(&line)

@@ -75,7 +75,7 @@ impl<'a> Limit<'a> {
             match poll(&mut polled, timeout()) {
                 Ok(0) | Err(Errno::ENOMEM) if self.until.passed() => return Ok((Woken::TimeUp, None)),
                 Ok(0) | Err(Errno::EINTR) => continue,
-                // Who waits may hold a lock, and would give it back. Without descriptors, poll(2) needs no memory.
+                // A holder that fails here would give its lock back. Without descriptors, poll(2) needs no memory.
                 Err(Errno::ENOMEM) => {
                     let _ = poll(&mut [], self::timeout(MEMORY_AGAIN));
                     continue;

@@ -56,7 +56,7 @@ fn documents(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
 }
 
-/// Returns what is told, but for renewals: a run that takes long has some.
+/// Returns the names of the events without those of renewals, which a run has if it takes long.
 fn names(told: &[Value]) -> Vec<String> {
     let names = told.iter().map(|told| told["event"].as_str().unwrap().to_owned());
     names.filter(|name| name != "renewed").collect()

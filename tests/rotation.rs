@@ -1,7 +1,6 @@
 //! Passwords and certificates that change while nxlock runs: each connection uses what the files have then.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
@@ -9,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::certificates::{Certificate, certificates};
 use crate::support::turns::{Turn, is_free, is_queued, is_renewed, turn};
-use crate::support::{Authority, Cluster, Five, Nxlock, Redis, Secure, Sentinels, eventually, is_alive};
+use crate::support::{Authority, Cluster, Five, Nxlock, Redis, Secure, Sentinels, eventually, is_alive, replace_file};
 
 /// Servers where nxlock logs in as bob, and the file of bob's password.
 struct Login<'a> {
@@ -35,7 +34,7 @@ impl<'a> Login<'a> {
     }
 
     fn file_has(&self, password: &str) {
-        write(&self.file(), password);
+        replace_file(&self.file(), password);
     }
 
     /// Changes the password of bob, and ends bob's connections.
@@ -84,14 +83,6 @@ impl Authority for ByCommand<'_> {
         let print = format!("cat {}", self.0.file().display());
         call.env("NXLOCK_SERVER", &self.0.url).env("NXLOCK_PASSWORD_COMMAND", print)
     }
-}
-
-/// Replaces a file in one step.
-fn write(path: &Path, text: impl AsRef<[u8]>) {
-    let new = path.with_extension("new");
-    fs::write(&new, text).unwrap();
-    fs::set_permissions(&new, Permissions::from_mode(0o600)).unwrap();
-    fs::rename(new, path).unwrap();
 }
 
 /// Lets the holder leave, and then the waiter.
@@ -364,7 +355,7 @@ impl Copies {
 
     fn are(&self, authority: &Path, Certificate { chain, key }: &Certificate) {
         for (name, from) in [("ca", authority), ("cert", chain), ("key", key)] {
-            write(&self.path(name), fs::read(from).unwrap());
+            replace_file(&self.path(name), fs::read(from).unwrap());
         }
     }
 }
@@ -416,7 +407,7 @@ fn certificates_and_authorities_are_read_anew() {
     holder.running.says("signed by an untrusted authority");
     waiter.running.says("signed by an untrusted authority");
     // Half of it: the server does not trust this client.
-    write(&tls.copies.path("ca"), fs::read(ours.another_authority()).unwrap());
+    replace_file(&tls.copies.path("ca"), fs::read(ours.another_authority()).unwrap());
     waiter.running.says("the server does not trust the client certificate");
     tls.copies.are(&ours.another_authority(), &ours.client_of_another_authority());
     is_renewed(&tls);

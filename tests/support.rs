@@ -20,8 +20,9 @@ mod secure;
 mod sentinels;
 pub mod turns;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -92,6 +93,14 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Returns the content of a file; empty if the file does not exist yet.
 pub fn text_of(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Replaces a file in one step; only its owner may read the new one.
+pub fn replace_file(path: &Path, text: impl AsRef<[u8]>) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).expect("a new file");
+    fs::set_permissions(&new, Permissions::from_mode(0o600)).expect("its permissions");
+    fs::rename(new, path).expect("in place of the old one");
 }
 
 /// Returns the state of a process, proc_pid_stat(5): `R`, `S`, `T` for stopped. `None` if it is gone; a zombie counts

@@ -1,4 +1,4 @@
-//! Whoever asks holders to give up and, where a lock may be lost, takes it from them: as a person does who is on call.
+//! An asker: a thread that asks holders to give up, as a person on call does. Where a lock may be lost, it also breaks locks.
 
 use std::process::{Command, Output, Stdio};
 

@@ -1,9 +1,7 @@
 //! The place where the locks of an arena live, and its faults. A place without a server has neither a network nor
 //! outsiders, and no faults but those of the processes that use it.
 
-use std::fs::{self, DirEntry, File};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, DirEntry};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +11,9 @@ use crate::observer::owner_of;
 use crate::record::{Ailment, Journal, Left, Nanos, On, boot_clock, nanos};
 use crate::script::COMPANIONS;
 use crate::seed::Seed;
-use crate::support::{Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record};
+use crate::support::{
+    Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record, replace_file,
+};
 
 pub trait Ground: Send {
     /// Returns the value of `--server`.
@@ -90,7 +90,7 @@ const LOGIN: Duration = Duration::from_secs(8);
 /// The user as whom contenders log in, with a password that changes: the file of the users, and the file of the password.
 pub struct Login {
     home: TempDir,
-    /// Those that were right before, and until when the file had them.
+    /// The passwords that the server still takes, and until when the file had each.
     old: Vec<(String, Nanos)>,
 }
 
@@ -99,7 +99,7 @@ impl Login {
         let login = Login { home: tempfile::tempdir().expect("a directory for the password"), old: Vec::new() };
         let users = format!("user default on nopass ~* &* +@all\nuser {USER} on >0 ~* &* +@all\n");
         fs::write(login.users(), users).expect("users");
-        login.file_has("0");
+        replace_file(&login.password(), "0");
         login
     }
 
@@ -111,26 +111,21 @@ impl Login {
         self.home.path().join("password")
     }
 
-    fn file_has(&self, password: &str) {
-        let new = self.home.path().join("new");
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new).expect("a new file");
-        file.write_all(password.as_bytes()).expect("a password");
-        fs::rename(new, self.password()).expect("in its place");
-    }
-
     /// The old password is right for as long as whoever has read it may take to log in over a slow network.
     fn rotates(&mut self, redis: &Redis) {
-        let (now, new) = (boot_clock(), boot_clock().to_string());
+        let now = boot_clock();
+        let new = now.to_string();
         redis.ask::<()>(&["ACL", "SETUSER", USER, &format!(">{new}")]);
         let old = fs::read_to_string(self.password()).expect("a password");
-        self.file_has(&new);
+        replace_file(&self.password(), &new);
         self.old.push((old, now));
-        let (over, last): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.old).into_iter().partition(|(_, until)| now - until > nanos(LOGIN));
-        self.old = last;
-        for (password, _) in over {
-            redis.ask::<()>(&["ACL", "SETUSER", USER, &format!("<{password}")]);
-        }
+        self.old.retain(|(password, until)| {
+            let is_right = now - until <= nanos(LOGIN);
+            if !is_right {
+                redis.ask::<()>(&["ACL", "SETUSER", USER, &format!("<{password}")]);
+            }
+            is_right
+        });
         redis.ask::<()>(&["ACL", "SAVE"]);
         redis.ask::<i64>(&["CLIENT", "KILL", "USER", USER]);
     }

@@ -10,7 +10,7 @@
 
 /// One place where locks live, its contenders, and its faults, all at once.
 mod arena;
-/// Asks holders to give up, or takes locks from them.
+/// A thread that asks holders to give up, or breaks their locks.
 mod asker;
 /// The violations that a record may not show.
 mod checker;

@@ -124,6 +124,11 @@ impl<A: Authority> Scene<A> {
         Ok(())
     }
 
+    /// Plays it, and asserts that it leaves nothing behind.
+    fn ends_well(&self, plays: impl Fn(&Scene<A>) -> Outcome) -> Outcome {
+        plays(self).and(self.is_free())
+    }
+
     /// Asserts that nobody holds the lock or waits for it.
     fn is_free(&self) -> Outcome {
         let began = now();
@@ -167,8 +172,7 @@ fn sweep<A: Authority>(name: &str, authority: A, plays: impl Fn(&Scene<A>) -> Ou
         return;
     }
     let mut scene = Scene { authority, fault: None };
-    let outcome = |scene: &Scene<A>| plays(scene).and(scene.is_free());
-    outcome(&scene).unwrap_or_else(|why| panic!("without a fault: {why}"));
+    scene.ends_well(&plays).unwrap_or_else(|why| panic!("without a fault: {why}"));
     let cases = cases(&text_of(&scene.log()));
     let total = cases.len();
 
@@ -183,7 +187,7 @@ fn sweep<A: Authority>(name: &str, authority: A, plays: impl Fn(&Scene<A>) -> Ou
         println!("{name}: {text}");
         scene.fault = Some(case);
         tried += 1;
-        if let Err(why) = outcome(&scene) {
+        if let Err(why) = scene.ends_well(&plays) {
             let log = text_of(&scene.log());
             let injected: Vec<&str> = log.lines().filter(|line| line.contains("INJECTED")).collect();
             if injected.iter().any(|line| is_of_the_runtime(line)) {
@@ -307,53 +311,46 @@ fn a_keeper_whose_system_calls_fail_once_leaves_no_lock_behind() {
     sweep("a keeper on this machine", Local::start(), keeps);
 }
 
-#[test]
-fn a_request_for_which_there_was_no_memory_is_sent_again() {
+/// Plays a scene in which one call fails, and again for each of the given calls of that name.
+fn plays_with<A: Authority>(
+    authority: A,
+    (call, error): (&str, &'static str),
+    numbers: impl IntoIterator<Item = usize>,
+    plays: impl Fn(&Scene<A>) -> Outcome,
+) {
     if !is_traceable() {
         return;
     }
-    let mut scene = Scene { authority: Redis::start(), fault: None };
+    let mut scene = Scene { authority, fault: None };
+    for number in numbers {
+        scene.fault = Some(Case { call: call.to_owned(), error, number });
+        scene.ends_well(&plays).unwrap_or_else(|why| panic!("{call}, {number}: {why}"));
+    }
+}
+
+#[test]
+fn a_request_for_which_there_was_no_memory_is_sent_again() {
     // A run sends two requests on the socket of its server, and between them a message to its guard.
-    for (number, words) in [(1, ["run", "job", "true"]), (3, ["run", "job", "true"])] {
-        scene.fault = Some(Case { call: "sendto".to_owned(), error: "ENOMEM", number });
-        scene.nxlock(words).run().exits(0);
+    plays_with(Redis::start(), ("sendto", "ENOMEM"), [1, 3], |scene| {
+        scene.nxlock(["run", "job", "true"]).run().exits(0);
         assert!(text_of(&scene.log()).contains("INJECTED"));
         scene.authority.has_only_a_fence();
-    }
+        Ok(())
+    });
 }
 
 #[test]
 fn a_front_that_cannot_read_the_grant_and_a_keeper_that_cannot_send_it_both_end_and_say_so() {
-    if !is_traceable() {
-        return;
-    }
-    let mut scene = Scene { authority: Redis::start(), fault: None };
-    for (call, number) in [("recvfrom", 1), ("sendto", 1), ("sendto", 2)] {
-        scene.fault = Some(Case { call: call.to_owned(), error: "ENOMEM", number });
-        keeps(&scene).and(scene.is_free()).unwrap_or_else(|why| panic!("{call}, {number}: {why}"));
-    }
+    plays_with(Redis::start(), ("recvfrom", "ENOMEM"), [1], keeps);
+    plays_with(Redis::start(), ("sendto", "ENOMEM"), [1, 2], keeps);
 }
 
 #[test]
 fn a_file_of_a_lock_is_locked_and_unlocked_though_signals_interrupt_that() {
-    if !is_traceable() {
-        return;
-    }
-    let mut scene = Scene { authority: Local::start(), fault: None };
-    for number in 1..=6 {
-        scene.fault = Some(Case { call: "flock".to_owned(), error: "EINTR", number });
-        waits_and_runs(&scene).and(scene.is_free()).unwrap_or_else(|why| panic!("{number}: {why}"));
-    }
+    plays_with(Local::start(), ("flock", "EINTR"), 1..=6, waits_and_runs);
 }
 
 #[test]
 fn a_keeper_that_the_kernel_has_no_memory_for_keeps_the_lock() {
-    if !is_traceable() {
-        return;
-    }
-    let mut scene = Scene { authority: Local::start(), fault: None };
-    for number in 1..=4 {
-        scene.fault = Some(Case { call: "poll".to_owned(), error: "ENOMEM", number });
-        keeps(&scene).and(scene.is_free()).unwrap_or_else(|why| panic!("{number}: {why}"));
-    }
+    plays_with(Local::start(), ("poll", "ENOMEM"), 1..=4, keeps);
 }

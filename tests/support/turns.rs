@@ -35,8 +35,8 @@ impl Turn {
         turn
     }
 
-    /// Starts a turn and waits until it holds the lock and listens: from then on it is told what happens to the lock, and by
-    /// whom. It renews the lock when it begins to, and next when a third of its ttl has passed, or ten seconds.
+    /// Starts a turn and waits until it holds the lock and listens: from then on the server tells it what happens to the lock,
+    /// and who did that. It renews the lock when it begins to listen, and next after a third of its ttl or ten seconds.
     #[track_caller]
     pub fn listening(authority: &impl Authority, options: &[&str]) -> Turn {
         let mut turn = Turn::had(authority, &[options, &["-v"]].concat());

@@ -16,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::fault::{Flaw, LocalError};
+use super::flock::uninterrupted;
 use super::format::{self, or_dash, sum_of_words};
 use super::state::State;
 use crate::clock::Boot;
@@ -133,16 +134,6 @@ pub fn created(state: &State, boot: Option<&str>) -> Result<Vec<u8>, LocalError>
     Ok([header, blank(HEADER), text.into_bytes(), rest].concat())
 }
 
-/// Reads the beginning of a file, as read(2).
-fn read_begin(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match file.read_at(bytes, 0) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => return read,
-        }
-    }
-}
-
 /// Reads the state of a lock from its file, which the caller has locked; no state if a power failure has left none.
 /// `now` as in [`State::read`].
 pub fn load(
@@ -153,7 +144,7 @@ pub fn load(
 ) -> Result<Result<(Saved, Option<State>), Flaw>, LocalError> {
     let failed = |error| LocalError::of(path, &error);
     let mut begin = [0; HEADERS + 2 * ROOM];
-    let length = read_begin(file, &mut begin).map_err(failed)?;
+    let length = uninterrupted(|| file.read_at(&mut begin, 0)).map_err(failed)?;
     let begin = &begin[..length];
     let header = |slot: usize| {
         let end = begin.len().min((slot + 1) * HEADER);

@@ -64,7 +64,7 @@ impl FileLock {
 }
 
 /// Makes a system call, and again if a signal has interrupted it.
-fn uninterrupted(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

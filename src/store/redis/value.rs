@@ -1,7 +1,7 @@
 //! Makes a value of the bytes in which a server sends it, once [`super::framing`] has found where it ends (Redis serialization
 //! protocol specification, RESP2 and RESP3). No I/O.
 //!
-//! What is in RESP3 becomes what the server says in RESP2: above a connection, nothing knows another. A push stays one.
+//! What is in RESP3 becomes what the server says in RESP2: above a connection, nothing knows another. A push stays a push.
 //!
 //! The parser of the redis crate does the same, but a short run would pay for it: it first asks the processor what it
 //! can do, and in a virtual machine the hypervisor answers, in a twentieth of the time that flock(1) takes. Errors are left

@@ -29,10 +29,11 @@ const HELD_UP: u64 = 2_000_000;
 
 /// A call of the script: its request, and what it did.
 struct Call {
+    /// When the server told of the call itself.
     begins: u64,
     /// When it read the clock.
     at: u64,
-    /// When its last command was told of.
+    /// When the server told of its last command.
     last: u64,
     key: String,
     fields: BTreeMap<String, String>,
@@ -77,12 +78,12 @@ pub struct Replay {
     gaps: Vec<(u64, u64)>,
     /// When the last command was executed that was seen.
     last: u64,
-    /// For the key of a lock, how far its end may be off, in ms: as long as the call took that set it. A command of another
-    /// program is told of after it was executed, so it may be older by the time since the command before it.
+    /// For the key of a lock, how far its end may be off, in ms: as long as the call took that set it. The server tells of
+    /// another program's command after it has executed it: that may be older by the time since the command before it.
     blurs: BTreeMap<String, u64>,
 }
 
-/// What a call found.
+/// What a call of the script found.
 struct Found<'a> {
     keys: &'a Keyspace,
     /// By the clock that it read.
@@ -272,8 +273,7 @@ impl Replay {
                     is_known = false;
                     continue;
                 };
-                let found = keys.clone();
-                let found = Found { keys: &found, us, blur: blur + call.took() };
+                let found = Found { keys: &keys.clone(), us, blur: blur + call.took() };
                 let after = call.carried_out(&mut keys, us / 1000).map_err(|what| vec![what]);
                 match after.and_then(|after| call.is_a_step(&lock, &found, &after)) {
                     Ok(granted) => {

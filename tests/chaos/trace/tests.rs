@@ -240,7 +240,7 @@ fn a_grant_that_was_held_up_raises_no_alarm_about_what_is_told_later() {
             scene.acquires(who, "", &[("channel", &channel)]);
             waiter
         });
-        // The third is told when the lease ends, which the server counts from another moment of the grant than the rules.
+        // The server tells the third when the lease ends. It counts that from another moment of the grant than the trace.
         scene.releases(2, "", &[]);
         scene.releases(1, "", &[]);
     });
