@@ -9,7 +9,7 @@ use crate::support::turns::{
     Turn, acquire, break_it, counted, fences_rise, grants, holder_id, is_free, is_renewed, lock_status, next_holder,
     release, turn,
 };
-use crate::support::{Authority, Cluster, Nxlock, Running, answered, eventually};
+use crate::support::{Authority, Cluster, Nxlock, Redis, Running, answered, eventually};
 
 const LOCK: &str = "lock:job";
 const QUEUE: &str = "{lock:job}:queue";
@@ -203,6 +203,46 @@ fn a_lock_is_renewed_in_time_though_the_node_that_is_about_to_have_it_hangs() {
     slot.to().resume();
     slot.ends();
     holder.leaves();
+}
+
+#[test]
+fn those_who_share_a_lock_renew_it_in_time_though_the_node_that_is_about_to_have_it_hangs() {
+    let cluster = MASTERS.lend();
+    let holders = [0, 1].map(|_| Turn::had(&cluster, &["--slots", "2", "-t", "3s"]));
+    let slot = cluster.begins_to_move(LOCK);
+    slot.to().hang();
+    for _ in 0..4 {
+        let seen = leases(slot.from());
+        eventually("each of them renews it", || {
+            let later = leases(slot.from());
+            later.len() == 2 && seen.iter().zip(&later).all(|(before, after)| before < after)
+        });
+    }
+    slot.to().resume();
+    slot.ends();
+    holders.into_iter().for_each(Turn::leaves);
+}
+
+/// Returns the ends of the leases of those who share the lock, in an order that stays.
+fn leases(node: &Redis) -> Vec<f64> {
+    let mut shares: Vec<(String, f64)> = node.ask(&["ZRANGE", SHARES, "0", "-1", "WITHSCORES"]);
+    shares.sort_by(|one, other| one.0.cmp(&other.0));
+    shares.into_iter().map(|(_, end)| end).collect()
+}
+
+#[test]
+fn a_lock_is_given_back_at_once_though_the_node_that_is_about_to_have_it_hangs() {
+    let cluster = MASTERS.lend();
+    let token = acquire(&cluster, "5m");
+    let slot = cluster.begins_to_move(LOCK);
+    slot.carries(&[FENCE]);
+    slot.to().hang();
+    let call = cluster.nxlock(["release", "job", "--server-timeout", "30s", &token]).start();
+    // The old node redirects who asks for a key that it does not have any more.
+    eventually("it is free", || slot.from().try_ask::<Option<String>>(&["GET", LOCK]).is_err());
+    slot.to().resume();
+    call.finish().exits(0);
+    slot.ends();
 }
 
 #[test]

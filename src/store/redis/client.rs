@@ -53,6 +53,15 @@ struct Undone {
     keys: Vec<String>,
 }
 
+/// What to do with a request if the node that has the slot redirects it to the one that the slot is moving to (ASK).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OnAsk {
+    /// Send it there.
+    Follow,
+    /// Return the redirect: nothing was done.
+    Return,
+}
+
 /// Maximum redirects per request.
 const MAX_REDIRECTS: usize = 5;
 
@@ -168,12 +177,21 @@ impl Client {
 
     /// Sends a request and returns its reply.
     pub fn ask(&mut self, request: &Cmd, limit: Limit<'_>) -> Result<Value, NoReply> {
-        let mut replies = self.ask_all(std::slice::from_ref(request), limit)?;
+        self.ask_once(request, OnAsk::Follow, limit)
+    }
+
+    /// Sends a request and returns its reply, which may be the redirect of a slot that is moving.
+    pub fn ask_once(&mut self, request: &Cmd, on_ask: OnAsk, limit: Limit<'_>) -> Result<Value, NoReply> {
+        let mut replies = self.ask_redirected(std::slice::from_ref(request), on_ask, limit)?;
         replies.pop().ok_or_else(|| Fault::Garbled("it does not reply".into()).into())
     }
 
     /// Sends several requests at once, and returns as many replies. Follows a redirect in the first one.
     pub fn ask_all(&mut self, requests: &[Cmd], limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
+        self.ask_redirected(requests, OnAsk::Follow, limit)
+    }
+
+    fn ask_redirected(&mut self, requests: &[Cmd], on_ask: OnAsk, limit: Limit<'_>) -> Result<Vec<Value>, NoReply> {
         self.began = Moment::now();
         let mut there = None;
         for _ in 0..MAX_REDIRECTS {
@@ -205,6 +223,7 @@ impl Client {
                     }
                     .into());
                 }
+                Redirect::Ask(_) if on_ask == OnAsk::Return => return Ok(replies),
                 Redirect::Ask(node) => there = Some(node),
             }
         }

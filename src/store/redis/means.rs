@@ -4,6 +4,7 @@
 use redis::{Cmd, Value};
 
 use super::Server;
+use super::client::OnAsk;
 use super::reply::{self, Answer, Operation, Unexpected};
 use super::request::{self, Request, Verb};
 use crate::error::{Error, ErrorKind};
@@ -140,6 +141,16 @@ impl Server {
         &mut self,
         operation: &Operation<'_>,
         request: &Request<'_>,
+        limit: Limit<'_>,
+    ) -> Result<Answer, ScriptError> {
+        self.script_redirected(operation, request, OnAsk::Follow, limit)
+    }
+
+    fn script_redirected(
+        &mut self,
+        operation: &Operation<'_>,
+        request: &Request<'_>,
+        on_ask: OnAsk,
         mut limit: Limit<'_>,
     ) -> Result<Answer, ScriptError> {
         let key = self.key(operation);
@@ -147,15 +158,16 @@ impl Server {
         let mut verb = if only_reads { self.means.verb_of_reads() } else { self.means.verb() };
         let (mut has_loaded, mut forgets, mut refusal) = (false, false, None);
         let unexpected = loop {
-            let unexpected = match self.answer_to(operation, only_reads, &request.command(&key, verb), limit)? {
-                Ok(answer) => {
-                    if !forgets {
-                        self.means = self.means.by(verb);
+            let unexpected =
+                match self.answer_to(operation, (only_reads, on_ask), &request.command(&key, verb), limit)? {
+                    Ok(answer) => {
+                        if !forgets {
+                            self.means = self.means.by(verb);
+                        }
+                        return Ok(answer);
                     }
-                    return Ok(answer);
-                }
-                Err(unexpected) => unexpected,
-            };
+                    Err(unexpected) => unexpected,
+                };
             if reply::lacks_script(&unexpected) && has_loaded && !forgets {
                 // It has lost the script again, or another server has replied: the text comes with this request.
                 (forgets, verb.by_text) = (true, true);
@@ -184,13 +196,19 @@ impl Server {
     }
 
     /// Returns the answer to a script; none if it did not run because some of its keys are moving.
+    ///
+    /// A holder does not try the node that the slot is moving to: the old node may still have the lock's key while the new one
+    /// hangs, and a renewal that waits for it comes too late. Redis 6.2 redirects a script there even if just one of its
+    /// keys has moved, or never existed; later servers say TRYAGAIN. Nothing is lost by that, since of an exclusive lock
+    /// some keys never exist, and the new node refuses scripts of keys that it does not have.
     pub(super) fn script_unless_moving(
         &mut self,
         operation: &Operation<'_>,
         request: &Request<'_>,
         limit: Limit<'_>,
     ) -> Result<Option<Answer>, ScriptError> {
-        match self.script(operation, request, limit) {
+        let on_ask = if request.is_of_holder() { OnAsk::Return } else { OnAsk::Follow };
+        match self.script_redirected(operation, request, on_ask, limit) {
             Err(ScriptError::Parted(_)) => {
                 log::trace(format_args!("{} is moving the lock: asking for one key at a time", self.client));
                 Ok(None)
@@ -206,7 +224,7 @@ impl Server {
         request: &Cmd,
         limit: Limit<'_>,
     ) -> Result<Answer, ScriptError> {
-        let answer = self.answer_to(operation, false, request, limit)?;
+        let answer = self.answer_to(operation, (false, OnAsk::Follow), request, limit)?;
         answer.map_err(|unexpected| self.not_run(operation, unexpected, false))
     }
 
@@ -233,12 +251,12 @@ impl Server {
     fn answer_to(
         &mut self,
         operation: &Operation<'_>,
-        only_reads: bool,
+        (only_reads, on_ask): (bool, OnAsk),
         request: &Cmd,
         limit: Limit<'_>,
     ) -> Result<Result<Answer, Unexpected>, Error> {
         self.turn_to(operation);
-        let reply = self.client.ask(request, limit).map_err(|no_reply| match only_reads {
+        let reply = self.client.ask_once(request, on_ask, limit).map_err(|no_reply| match only_reads {
             true => self.unanswered(operation, no_reply).of_read(),
             false => self.unanswered(operation, no_reply),
         })?;

@@ -184,9 +184,10 @@ pub fn denies(unexpected: &Unexpected) -> bool {
     code.raw() == "NOPERM" || text.raw().to_lowercase().contains("unknown command")
 }
 
-/// Returns whether an error says that nothing was done, because some of the keys are at another server now.
+/// Returns whether an error says that nothing was done, because some of the keys are at another server now. ASK does if it
+/// was not followed.
 pub fn is_parted(unexpected: &Unexpected) -> bool {
-    matches!(unexpected, Unexpected::Error { code, .. } if code.raw() == "TRYAGAIN")
+    matches!(unexpected, Unexpected::Error { code, .. } if matches!(code.raw(), "ASK" | "TRYAGAIN"))
 }
 
 /// Returns whether an error says that a script was aborted in the middle, because this server does not serve one of its

@@ -194,6 +194,11 @@ impl<'a> Request<'a> {
         self.operation == "renew"
     }
 
+    /// Returns whether a holder sends it, for a lock that it has.
+    pub fn is_of_holder(&self) -> bool {
+        matches!(self.operation, "renew" | "record" | "release")
+    }
+
     /// Returns whether it changes nothing.
     pub fn only_reads(&self) -> bool {
         matches!(self.operation, "inspect" | "history")
