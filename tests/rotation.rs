@@ -8,7 +8,9 @@ use tempfile::TempDir;
 
 use crate::support::certificates::{Certificate, certificates};
 use crate::support::turns::{Turn, is_free, is_queued, is_renewed, turn};
-use crate::support::{Authority, Cluster, Five, Nxlock, Redis, Secure, Sentinels, eventually, is_alive, replace_file};
+use crate::support::{
+    Authority, Cluster, Fate, Five, Nxlock, Proxy, Redis, Secure, Sentinels, eventually, is_alive, replace_file,
+};
 
 /// Servers where nxlock logs in as bob, and the file of bob's password.
 struct Login<'a> {
@@ -251,6 +253,57 @@ fn a_wrong_password_at_the_first_contact_is_refused_at_once() {
     login.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).run().exits(78).prints("").says("no such file");
     login.file_has("f1rst");
     login.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+}
+
+/// Replaces the password of file and server after nxlock has read it, and before its login reaches the server.
+#[track_caller]
+fn a_password_that_is_replaced_meanwhile_is_read_once_more(login: &Login<'_>, source: (&str, &str)) {
+    let proxy = Proxy::by_command(login.servers[0], |number, _| if number == 1 { Fate::Held } else { Fate::Delivered });
+    let call = proxy.nxlock(["run", "job", "-n", "--", "echo", "ran"]).env(source.0, source.1);
+    let call = call.env("NXLOCK_SERVER", format!("{}?user=bob", proxy.url())).start();
+    eventually("its login is on its way", || proxy.requests() == 1);
+    login.file_has("s3cond");
+    login.servers_want("s3cond");
+    proxy.lets_go();
+    call.finish().exits(0).prints("ran\n");
+    login.file_has("f1rst");
+    login.servers_want("f1rst");
+}
+
+#[test]
+fn a_password_that_is_replaced_while_nxlock_logs_in_is_read_once_more() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let file = login.file().display().to_string();
+    a_password_that_is_replaced_meanwhile_is_read_once_more(&login, ("NXLOCK_PASSWORD_FILE", &file));
+    let print = format!("cat {file}");
+    a_password_that_is_replaced_meanwhile_is_read_once_more(&login, ("NXLOCK_PASSWORD_COMMAND", &print));
+}
+
+#[test]
+fn a_password_that_is_replaced_while_nxlock_logs_in_at_a_sentinel_is_read_once_more() {
+    let group = Sentinels::of_one();
+    let url = group.url().replacen("://", "://bob@", 1);
+    let login = Login::at(&group.servers, url);
+    group.sentinels[0].ask::<()>(&["ACL", "SETUSER", "bob", "on", ">f1rst", "+@all"]);
+    group.sentinels[0].ask::<()>(&["ACL", "SETUSER", "default", "off"]);
+    // The sentinel is sent the old one.
+    let old = login.home.path().join("old");
+    fs::write(&old, "").unwrap();
+    let print = format!("rm {} 2> /dev/null && echo 0ld || cat {}", old.display(), login.file().display());
+    let call = login.nxlock(["run", "job", "-n", "--", "echo", "ran"]).env("NXLOCK_PASSWORD_FILE", "");
+    call.env("NXLOCK_PASSWORD_COMMAND", print).run().exits(0).prints("ran\n");
+}
+
+#[test]
+fn a_command_that_prints_another_wrong_password_each_time_is_run_twice() {
+    let redis = Redis::start();
+    let login = Login::of_one(&redis);
+    let printed = login.home.path().join("printed");
+    let print = format!("echo x >> {0}; wc -l < {0}", printed.display());
+    let call = login.nxlock(["status", "job"]).env("NXLOCK_PASSWORD_FILE", "");
+    call.env("NXLOCK_PASSWORD_COMMAND", print).run().exits(77).prints("").says("WRONGPASS");
+    assert_eq!(fs::read_to_string(&printed).unwrap(), "x\nx\n");
 }
 
 #[test]

@@ -15,9 +15,9 @@ use nix::libc::{self, c_int};
 use nix::poll::PollFlags;
 use redis::{Cmd, PushKind, Value, cmd};
 
-use super::credentials::Login;
+use super::credentials::{Login, Secret};
 use super::dial::{self, ready};
-use super::endpoint::{Address, Endpoint};
+use super::endpoint::{Address, Endpoint, Session};
 use super::fault::{Fault, NoReply};
 use super::framing::Framing;
 use super::pushes::{Accepted, Pushes, Wanted};
@@ -76,7 +76,8 @@ impl Connection {
     /// without a password, for its first database.
     pub fn open(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Connection, Fault> {
         // The password first: it may take a while, and a server may close a connection on which nobody logs in.
-        let greetings = greetings(endpoint, limit)?;
+        let login = endpoint.session.login.as_ref();
+        let password = login.map(|login| login.password(limit)).transpose()?;
         let stream = match (&endpoint.address, &endpoint.session.trust) {
             (Address::Unix(path), _) => Stream::Unix(dial::unix(path, limit)?),
             (Address::Tcp { host, port }, None) => Stream::Tcp(dial::host(host.raw(), *port, limit)?),
@@ -87,13 +88,39 @@ impl Connection {
         };
         let mut connection = Connection::of(endpoint.clone(), stream);
         // A fault here affects no request: none was sent yet.
-        for reply in connection.converse(&greetings, limit)? {
-            if let Value::ServerError(_) = reply {
-                return Err(reply::refusal(&reply, endpoint.session.login.as_ref()));
+        if let Some((refusal, is_of_login)) = connection.greet(password.as_ref(), limit)? {
+            let replaced = match login.zip(password).filter(|_| is_of_login) {
+                Some((login, password)) => login.replaced(&password, limit)?,
+                None => None,
+            };
+            let Some(password) = replaced else { return Err(refusal) };
+            log::trace(format_args!("{endpoint} refuses a password that was replaced meanwhile: trying the new one"));
+            if let Some((refusal, _)) = connection.greet(Some(&password), limit)? {
+                return Err(refusal);
             }
         }
         log::trace(format_args!("connected to {endpoint}"));
         Ok(connection)
+    }
+
+    /// Logs in with a password, and selects the database. Returns the server's refusal, and whether it refuses the login.
+    fn greet(&mut self, password: Option<&Secret>, limit: Limit<'_>) -> Result<Option<(Fault, bool)>, Fault> {
+        let Session { login, db, .. } = &self.peer.session;
+        let login = login.clone();
+        let mut greetings: Vec<Cmd> =
+            login.as_ref().zip(password).map(|(login, one)| auth(login, one)).into_iter().collect();
+        if *db != 0 {
+            let mut select = cmd("SELECT");
+            select.arg(*db);
+            greetings.push(select);
+        }
+        let replies = self.converse(&greetings, limit)?;
+        let refused = replies.iter().position(|reply| matches!(reply, Value::ServerError(_)));
+        Ok(refused.map(|at| {
+            let refusal = reply::refusal(&replies[at], login.as_ref());
+            let is_of_login = at == 0 && password.is_some() && refusal.is_refusal();
+            (refusal, is_of_login)
+        }))
     }
 
     fn of(peer: Endpoint, stream: Stream) -> Connection {
@@ -356,27 +383,11 @@ pub fn packed(requests: &[Cmd]) -> Vec<u8> {
     packed
 }
 
-fn greetings(endpoint: &Endpoint, limit: Limit<'_>) -> Result<Vec<Cmd>, Fault> {
-    let session = &endpoint.session;
-    let mut greetings = Vec::new();
-    greetings.extend(session.login.as_ref().map(|login| auth(login, limit)).transpose()?);
-    if session.db != 0 {
-        let mut select = cmd("SELECT");
-        select.arg(session.db);
-        greetings.push(select);
-    }
-    Ok(greetings)
-}
-
-/// Returns the Redis command AUTH, with the password as it is now.
-///
-/// # Errors
-/// As [`Login::password`].
-pub fn auth(login: &Login, limit: Limit<'_>) -> Result<Cmd, Fault> {
-    let password = login.password(limit)?;
+/// Returns the Redis command AUTH.
+pub fn auth(login: &Login, password: &Secret) -> Cmd {
     let mut auth = cmd("AUTH");
     auth.arg(&login.user).arg(password.reveal());
-    Ok(auth)
+    auth
 }
 
 /// Returns whether a reply to HELLO says that the server speaks RESP3 from now on.
@@ -425,7 +436,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::redis::endpoint::Session;
 
     /// Returns the fault of a reply that begins like this and does not end.
     fn endless(beginning: &'static [u8], limit: Duration) -> Fault {

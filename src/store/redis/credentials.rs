@@ -158,6 +158,19 @@ impl Login {
         }
     }
 
+    /// Returns the password as it is now, for one more attempt at a server that has refused `refused`: it may have been
+    /// replaced after it was read, and before the server was asked. Nothing if it is still the same, or cannot be told.
+    ///
+    /// # Errors
+    /// If the wait is cancelled.
+    pub fn replaced(&self, refused: &Secret, limit: Limit<'_>) -> Result<Option<Secret>, Fault> {
+        match self.password(limit) {
+            Ok(password) => Ok(Some(password).filter(|password| password.0 != refused.0)),
+            Err(Fault::Cancelled) => Err(Fault::Cancelled),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Replaces every occurrence of a password that the server was sent. Leaves a part of one as it is: it cannot be
     /// recognised.
     pub fn blotted_out_of(&self, text: &str) -> String {

@@ -25,6 +25,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Returns whether the server refuses access: to this password, for example.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Fault::Known { kind: ErrorKind::Refused, .. })
+    }
+
     /// Returns the same fault, as one after which a later attempt may help.
     pub fn that_may_pass(self) -> Fault {
         match self {

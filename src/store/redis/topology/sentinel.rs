@@ -20,7 +20,7 @@ use crate::clock::Moment;
 use crate::error::ErrorKind;
 use crate::mailbox::{Arrived, Mailbox};
 use crate::store::redis::connection::{Connection, auth, packed};
-use crate::store::redis::credentials::Login;
+use crate::store::redis::credentials::{Login, Secret};
 use crate::store::redis::endpoint::{Address, Endpoint, Session, escaped};
 use crate::store::redis::fault::Fault;
 use crate::store::redis::reply;
@@ -83,10 +83,17 @@ struct Opening {
 
 struct Question {
     asked: Moment,
-    /// The login is sent ahead of it.
-    with_login: bool,
+    login: Option<LoginSent>,
     /// The replies that have come.
     replies: Vec<Value>,
+}
+
+/// A login that is sent ahead of a question.
+struct LoginSent {
+    login: Login,
+    password: Secret,
+    /// The sentinel has refused the password before, which was replaced meanwhile.
+    is_again: bool,
 }
 
 /// The name of a master by one sentinel.
@@ -467,7 +474,7 @@ impl Sentinel {
             let open = move || {
                 let connection = Connection::open(&endpoint, limit);
                 sender.send(connection.and_then(|mut connection| {
-                    let question = Question { asked: Moment::now(), with_login: false, replies: Vec::new() };
+                    let question = Question { asked: Moment::now(), login: None, replies: Vec::new() };
                     connection.send(&packed, limit)?;
                     Ok((connection, question))
                 }));
@@ -518,14 +525,14 @@ impl Sentinel {
     }
 
     /// Sends the questions, behind the login if there is one.
-    fn put(&mut self, questions: &[Cmd], login: Option<&Login>, limit: Limit<'_>) -> Result<(), Fault> {
+    fn put(&mut self, questions: &[Cmd], login: Option<LoginSent>, limit: Limit<'_>) -> Result<(), Fault> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        let requests: Vec<Cmd> =
-            login.map(|login| auth(login, limit)).transpose()?.into_iter().chain(questions.iter().cloned()).collect();
+        let auth = login.as_ref().map(|sent| auth(&sent.login, &sent.password));
+        let requests: Vec<Cmd> = auth.into_iter().chain(questions.iter().cloned()).collect();
         let asked = Moment::now();
         match connection.send(&packed(&requests), limit) {
             Ok(()) => {
-                self.question = Some(Question { asked, with_login: login.is_some(), replies: Vec::new() });
+                self.question = Some(Question { asked, login, replies: Vec::new() });
                 Ok(())
             }
             Err(no_reply) => {
@@ -545,7 +552,7 @@ impl Sentinel {
         limit: Limit<'_>,
     ) -> Result<Option<Vote>, Fault> {
         let (Some(connection), Some(question)) = (&mut self.connection, &mut self.question) else { return Ok(None) };
-        let expected = questions.len() + usize::from(question.with_login);
+        let expected = questions.len() + usize::from(question.login.is_some());
         while question.replies.len() < expected {
             match connection.receive(Limit::until(Moment::now())) {
                 Ok(reply) => question.replies.push(reply),
@@ -553,17 +560,28 @@ impl Sentinel {
                 Err(fault) => return Err(fault),
             }
         }
-        let (asked, with_login) = (question.asked, question.with_login);
+        let (asked, sent) = (question.asked, question.login.take());
         let mut replies = std::mem::take(&mut question.replies).into_iter();
         self.question = None;
         let refusal = |reply: &Value| reply::refusal(reply, login);
-        if with_login && let Some(reply @ Value::ServerError(_)) = replies.next() {
-            return Err(refusal(&reply));
+        if let Some(LoginSent { login, password, is_again }) = &sent
+            && let Some(reply @ Value::ServerError(_)) = replies.next()
+        {
+            let refusal = refusal(&reply);
+            let may_be_old = !is_again && refusal.is_refusal();
+            let replaced = if may_be_old { login.replaced(password, limit)? } else { None };
+            let Some(password) = replaced else { return Err(refusal) };
+            self.put(questions, Some(LoginSent { login: login.clone(), password, is_again: true }), limit)?;
+            return Ok(None);
         }
         let (named, state) = (replies.next().unwrap_or(Value::Nil), replies.next().unwrap_or(Value::Nil));
         match &named {
-            Value::ServerError(error) if error.code() == "NOAUTH" && login.is_some() && !with_login => {
-                self.put(questions, login, limit)?;
+            Value::ServerError(error) if error.code() == "NOAUTH" && login.is_some() && sent.is_none() => {
+                let login = login.map(|login| {
+                    let password = login.password(limit)?;
+                    Ok::<_, Fault>(LoginSent { login: login.clone(), password, is_again: false })
+                });
+                self.put(questions, login.transpose()?, limit)?;
                 Ok(None)
             }
             Value::ServerError(error) if !error.details().is_some_and(|said| said.contains("unknown command")) => {
