@@ -1,9 +1,11 @@
 //! A proxy between nxlock and its server: what the network can do to a request and its reply.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -143,14 +145,43 @@ impl Gate {
     }
 }
 
+/// A request that was forwarded.
+struct Outstanding {
+    fate: Fate,
+    /// Of how many values its reply consists, unless it is an error.
+    values: usize,
+}
+
 impl Line {
-    /// Forwards one request at a time, each with its reply. The end of one side ends both.
+    /// Forwards one request at a time, each with its reply, and at any time what the server says unasked. The end of one side
+    /// ends both.
     fn carry(&self, mut client: UnixStream) -> Option<()> {
         let mut server = connect(&self.server).ok()?;
+        let to_client = Arc::new(Mutex::new(client.try_clone().ok()?));
+        let (ask, asked) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
+        let (from_server, back) = (server.try_clone().ok()?, Arc::clone(&to_client));
+        let both = (client.try_clone().ok()?, server.try_clone().ok()?);
+        thread::spawn(move || {
+            carry_back(&from_server, &back, &asked, &answer);
+            ends(&both.0, &both.1);
+        });
+        self.forward(&mut client, &mut server, &to_client, &ask, &answered);
+        ends(&client, &server);
+        Some(())
+    }
+
+    fn forward(
+        &self,
+        client: &mut UnixStream,
+        server: &mut UnixStream,
+        to_client: &Mutex<UnixStream>,
+        ask: &Sender<Outstanding>,
+        answered: &Receiver<()>,
+    ) -> Option<()> {
         let mut requests = redis::Parser::new();
-        let mut replies = redis::Parser::new();
         loop {
-            let mut heard = Recorder::of(&client);
+            let mut heard = Recorder::of(client);
             let request = requests.parse_value(&mut heard).ok()?;
             let request_bytes = heard.bytes;
             let number = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
@@ -161,40 +192,85 @@ impl Line {
                 Fate::Blackholed => continue,
                 Fate::CutBefore => return None,
                 Fate::Answered(reply) => {
-                    client.write_all(reply.as_bytes()).ok()?;
+                    to_client.lock().ok()?.write_all(reply.as_bytes()).ok()?;
                     continue;
                 }
                 Fate::Endless(begin, rest) => {
-                    client.write_all(begin.as_bytes()).ok()?;
+                    let mut to_client = to_client.lock().ok()?;
+                    to_client.write_all(begin.as_bytes()).ok()?;
                     let much = rest.repeat(16 * 1024);
                     loop {
-                        client.write_all(much.as_bytes()).ok()?;
+                        to_client.write_all(much.as_bytes()).ok()?;
                     }
                 }
                 Fate::Held => self.gate.wait(),
                 _ => {}
             }
+            ask.send(Outstanding { fate, values: values_of_reply(&request) }).ok()?;
             server.write_all(&request_bytes).ok()?;
-            let mut heard = Recorder::of(&server);
-            while is_unasked(&replies.parse_value(&mut heard).ok()?) {
-                client.write_all(&std::mem::take(&mut heard.bytes)).ok()?;
-            }
-            match fate {
-                Fate::Delivered => client.write_all(&heard.bytes).ok()?,
-                Fate::Slow(by) => {
-                    lasts(by);
-                    client.write_all(&heard.bytes).ok()?;
-                }
-                Fate::Last => {
-                    client.write_all(&heard.bytes).ok()?;
-                    return None;
-                }
-                Fate::Cut => return None,
-                // Its client may be gone, after sending more requests.
-                Fate::Held => drop(client.write_all(&heard.bytes)),
-                Fate::ReplySwallowed | Fate::Blackholed | Fate::CutBefore | Fate::Answered(_) | Fate::Endless(..) => {}
-            }
+            answered.recv().ok()?;
         }
+    }
+}
+
+/// Carries what the server says to the client. The client may be gone, after sending more requests: they are forwarded, so
+/// that it does not hear ends nothing.
+fn carry_back(
+    server: &UnixStream,
+    client: &Mutex<UnixStream>,
+    asked: &Receiver<Outstanding>,
+    answered: &Sender<()>,
+) -> Option<()> {
+    let pass = |bytes: &[u8]| client.lock().ok().map(|mut client| drop(client.write_all(bytes)));
+    let mut said = redis::Parser::new();
+    let mut outstanding = None;
+    let mut reply = Vec::new();
+    loop {
+        let mut heard = Recorder::of(server);
+        let value = said.parse_value(&mut heard).ok()?;
+        outstanding = outstanding.or_else(|| asked.try_recv().ok());
+        let Some(Outstanding { fate, values }) = outstanding.take_if(|_| !is_unasked(&value)) else {
+            pass(&heard.bytes)?;
+            continue;
+        };
+        reply.extend(heard.bytes);
+        if values > 1 && !matches!(value, redis::Value::ServerError(_)) {
+            outstanding = Some(Outstanding { fate, values: values - 1 });
+            continue;
+        }
+        let reply = std::mem::take(&mut reply);
+        match fate {
+            Fate::Cut => return None,
+            Fate::ReplySwallowed => {}
+            Fate::Slow(by) => {
+                lasts(by);
+                pass(&reply)?;
+            }
+            Fate::Last => {
+                pass(&reply)?;
+                return None;
+            }
+            _ => pass(&reply)?,
+        }
+        answered.send(()).ok()?;
+    }
+}
+
+/// Ends both sides of a line.
+fn ends(client: &UnixStream, server: &UnixStream) {
+    for side in [client, server] {
+        // It may have ended.
+        let _ = side.shutdown(Shutdown::Both);
+    }
+}
+
+/// Returns of how many values the reply to a request consists: each channel of a subscription has one.
+fn values_of_reply(request: &redis::Value) -> usize {
+    match request {
+        redis::Value::Array(words) if words.first() == Some(&redis::Value::BulkString(b"SUBSCRIBE".into())) => {
+            words.len() - 1
+        }
+        _ => 1,
     }
 }
 
