@@ -141,7 +141,7 @@ fn a_trace_does_not_stand_in_the_line_of_a_wait() {
     let holder = Turn::had(&redis, &[]);
     let mut terminal = Terminal::start(redis.nxlock(["-v", "run", "job", "--", "true"]));
     terminal.shows("waiting for \"job\"");
-    redis.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually("its connection ends", || redis.ask::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]) == 1);
     let before = terminal.shows("nxlock: [");
     assert!(before.ends_with("\r\x1b[K"), "{before:?}");
     terminal.types("\x03");

@@ -35,6 +35,7 @@ pub mod tls;
 pub mod topology;
 mod value;
 mod voting;
+mod wake;
 
 use std::time::Duration;
 
@@ -48,7 +49,6 @@ use crate::lock::{Asker, Claim, LockName, LockState, StateKind, Token, Ttl, Upke
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
-use listening::Listening;
 use means::{Means, ScriptError, needs_scripts};
 use queue::QueueEntry;
 use reply::{Answer, Operation, Unexpected};
@@ -71,8 +71,6 @@ pub struct Server {
     unfenced: Option<Token>,
     /// The last reply about a lock came from a node that is only importing its slot.
     is_imported: bool,
-    /// Whether servers tell a holder things unasked.
-    listening: Listening,
 }
 
 impl Server {
@@ -88,7 +86,6 @@ impl Server {
             round_trip: Duration::ZERO,
             unfenced: None,
             is_imported: false,
-            listening: Listening::Untried,
         }
     }
 
@@ -334,16 +331,12 @@ impl Server {
         let only_by_script = claim.token.is_share() || claim.token.is_beside_setnx();
         let needs = needs_scripts(claim).filter(|_| only_by_script);
         let plainly = |server: &mut Server| server.renew_plainly(&operation, claim, ttl, limit);
-        let renewed = match self.by_means(&operation, needs, by_script, plainly) {
+        match self.by_means(&operation, needs, by_script, plainly) {
             Err(error) if error.kind == ErrorKind::WrongType => {
                 Ok(Renewed::NotYours(reply::wrong_type("another type")))
             }
             renewed => renewed,
-        };
-        if renewed.is_ok() {
-            self.was_renewed();
         }
-        renewed
     }
 
     pub fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
@@ -431,7 +424,7 @@ impl Store for Server {
 
     fn pause(&mut self, limit: Limit<'_>) -> Woken {
         if let Some(entry) = &mut self.entry {
-            return entry.wait(limit);
+            return entry.wait(&mut self.client, limit);
         }
         limit.rest(self.look_at, &[])
     }
@@ -457,7 +450,7 @@ impl Store for Server {
     fn watch(&self) -> Watch<'_> {
         let news_fds = self.client.news_fds();
         let hears = self.entry.as_ref().is_some_and(QueueEntry::hears);
-        let may_listen = self.listening.may_be_tried();
+        let may_listen = self.client.may_listen();
         Watch { news_fds, may_listen, may_be_called_off: self.is_imported, hears, ..Watch::default() }
     }
 

@@ -104,7 +104,7 @@ impl Authority for Redis {
 }
 
 /// A redis-server that nxlock reaches over TCP; the test itself uses its Unix socket.
-pub struct OverTcp(Redis);
+pub struct OverTcp(pub Redis);
 
 impl OverTcp {
     pub fn start() -> OverTcp {

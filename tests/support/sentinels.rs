@@ -189,7 +189,9 @@ impl Sentinels {
     pub fn demote(&self, old: usize) {
         let port = self.master().port().to_string();
         self.servers[old].ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-        self.servers[old].ask::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        for kind in ["normal", "pubsub"] {
+            self.servers[old].ask::<()>(&["CLIENT", "KILL", "TYPE", kind]);
+        }
     }
 
     /// Waits until all sentinels name another master.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::means::{ScriptError, needs_scripts};
-use super::queue::{Channels, Place, QueueEntry, ServerClock};
+use super::queue::{Place, QueueEntry, ServerClock};
 use super::reply::{Answer, Operation};
 use super::request::{Attempt, Request};
+use super::wake::Channels;
 use super::{AcquireMode, Acquired, Server};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -54,7 +55,7 @@ impl Server {
             redirects += 1;
             // Another server replied than the one with the subscription: it could not wake this waiter.
             if mode != AcquireMode::Queue
-                || self.is_subscribed_there()
+                || self.entry.as_ref().is_none_or(|entry| entry.hears_of(&self.client))
                 || is_grant(&answer)
                 || redirects == MAX_REDIRECTS
             {
@@ -95,7 +96,7 @@ impl Server {
                 if let Some(entry) = self.entry.as_mut().filter(|_| mode == AcquireMode::Queue) {
                     let clock = answer.now().map(|time| ServerClock { asked, time });
                     let look = if answer.says("again") { Some(Duration::ZERO) } else { answer.look_in() };
-                    entry.not_granted(&queued, &state, (look, clock), grace);
+                    entry.not_granted(&mut self.client, &queued, &state, (look, clock), grace);
                 }
                 Some(match answer.text("nested") {
                     "" => Acquired::Held(state, queued.place),
@@ -132,18 +133,10 @@ impl Server {
         });
         // Until this returns, nxlock cannot claim a lock that is reserved for it.
         let patience = (self.client.timeout / 4).max(self.round_trip * 8);
-        let listening = entry.listen(&node, self.client.within(limit).no_later_than(Moment::now() + patience));
+        let listening = entry.listen(&mut self.client, &node, patience, limit);
         let place = entry.place();
         listening.map_err(|fault| self.unanswered(operation, fault))?;
         Ok(place)
-    }
-
-    /// Returns whether the server that replied last is the one with the subscription, if there is one.
-    fn is_subscribed_there(&self) -> bool {
-        let subscribed = self.entry.as_ref().and_then(QueueEntry::listens_to);
-        subscribed
-            .zip(self.client.answered())
-            .is_none_or(|(subscribed, answered)| subscribed.address == answered.address)
     }
 
     pub(super) fn granted(&mut self, fence: Option<Fence>, ttl: Ttl, asked: Moment) -> Lease {

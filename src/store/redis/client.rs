@@ -13,9 +13,11 @@ use super::credentials::Login;
 use super::distinct::Distinct;
 use super::endpoint::{Address, Endpoint};
 use super::fault::{Fault, NoReply};
+use super::listening::{Listening, Subscribed};
 use super::pushes::{Accepted, Wanted};
 use super::reply::{self, Peer};
 use super::topology::{Redirect, Topology};
+use super::wake::Channels;
 use crate::clock::Moment;
 use crate::error::ErrorKind;
 use crate::store::News;
@@ -41,6 +43,8 @@ pub struct Client {
     undone: Vec<Undone>,
     /// A server has replied before.
     has_met: bool,
+    /// Whether servers tell things unasked.
+    listening: Listening,
     /// The identities of all servers, if this is one of several.
     distinct: Option<Distinct>,
 }
@@ -90,6 +94,7 @@ impl Client {
             spent: Vec::new(),
             undone: Vec::new(),
             has_met: false,
+            listening: Listening::Untried,
             distinct: None,
         }
     }
@@ -308,6 +313,12 @@ impl Client {
                 }
                 self.has_met = true;
                 self.idle.push(connection);
+                self.note_lost_listening();
+                if let Listening::Agreed { on, .. } = self.listening
+                    && self.answered_by() == Some(on)
+                {
+                    self.listening = Listening::Works;
+                }
                 Ok(replies)
             }
             Err(mut no_reply) => {
@@ -367,22 +378,82 @@ impl Client {
         self.undone.truncate(MOST_SPENT);
     }
 
+    /// Returns whether a server may be asked to tell things unasked.
+    pub fn may_listen(&self) -> bool {
+        self.listening.may_be_tried()
+    }
+
+    /// Takes notice if the connection is lost on which a server has agreed to tell things unasked, and has not answered yet.
+    fn note_lost_listening(&mut self) {
+        if let Listening::Agreed { on, .. } = self.listening
+            && !self.has(on)
+        {
+            self.listening = self.listening.failed();
+        }
+    }
+
     /// Asks the server that replied last to tell what concerns a lock, on that connection. Returns what it tells; nothing
-    /// if there is no connection, or it was asked already.
+    /// if there is no connection, it was asked already, or it is not to be asked.
     ///
     /// # Errors
     /// If the server does not answer. The connection is lost then.
     pub fn ask_for(&mut self, wanted: Wanted, limit: Limit<'_>) -> Result<Option<Accepted>, Fault> {
-        let limit = self.within(limit);
-        let Some(mut connection) = self.idle.pop_if(|connection| !connection.hears_of(&wanted.key)) else {
+        let hears_of = |connection: &Connection| connection.hears_of(&wanted.key);
+        if self.idle.last().is_none_or(hears_of) {
             return Ok(None);
-        };
-        let accepted = connection.ask_for(wanted, limit)?;
-        self.idle.push(connection);
-        Ok(Some(accepted))
+        }
+        let agrees = |accepted: &Accepted| *accepted != Accepted::default();
+        self.listen(limit, |connection, limit| connection.ask_for(wanted, limit), agrees)
     }
 
-    /// Does the same, at a server that is connected to if there is no connection.
+    /// Has the server that replied last, or was reached, wake a waiter on that connection.
+    ///
+    /// # Errors
+    /// If the server does not answer. The connection is lost then.
+    pub fn subscribe(&mut self, channels: &Channels, limit: Limit<'_>) -> Result<Subscribed, Fault> {
+        let agrees = |subscribed: &Subscribed| !matches!(subscribed, Subscribed::NotHere);
+        let before = self.listening;
+        let subscribed = self.listen(limit, |connection, limit| connection.subscribe(channels, limit), agrees);
+        if let Err(Fault::TimeUp) = subscribed {
+            // A waiter has less time than a holder, who may ask again: the server may only be slow.
+            self.listening = before;
+        }
+        Ok(subscribed?.unwrap_or(Subscribed::NotHere))
+    }
+
+    /// Asks a server to tell things unasked, unless that is not to be tried, and keeps whether it does.
+    fn listen<T>(
+        &mut self,
+        limit: Limit<'_>,
+        ask: impl FnOnce(&mut Connection, Limit<'_>) -> Result<T, Fault>,
+        agrees: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, Fault> {
+        self.note_lost_listening();
+        let limit = self.within(limit);
+        let Some(mut connection) = self.idle.pop_if(|_| self.listening.may_be_tried()) else { return Ok(None) };
+        let said = ask(&mut connection, limit);
+        self.listening = match &said {
+            Ok(said) if agrees(said) => self.listening.agreed(connection.number),
+            Ok(_) => Listening::Off(Moment::NEVER),
+            Err(Fault::Cancelled) => self.listening,
+            Err(_) => self.listening.failed(),
+        };
+        let said = said?;
+        self.idle.push(connection);
+        Ok(Some(said))
+    }
+
+    /// Returns the idle connection of this number, if it is still there.
+    pub fn idle_one(&mut self, number: u64) -> Option<&mut Connection> {
+        self.idle.iter_mut().find(|connection| connection.number == number)
+    }
+
+    /// Closes it.
+    pub fn hang_up(&mut self, number: u64) {
+        self.idle.retain(|connection| connection.number != number);
+    }
+
+    /// Does the same as [`Client::ask_for`], at a server that is connected to if there is no connection.
     pub fn meet_and_ask_for(&mut self, wanted: Wanted, limit: Limit<'_>) -> Result<Accepted, Fault> {
         self.reach(limit)?;
         self.ask_for(wanted, limit).map(Option::unwrap_or_default)

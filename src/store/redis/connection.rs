@@ -20,10 +20,12 @@ use super::dial::{self, ready};
 use super::endpoint::{Address, Endpoint, Session};
 use super::fault::{Fault, NoReply};
 use super::framing::Framing;
+use super::listening::Subscribed;
 use super::pushes::{Accepted, Pushes, Wanted};
 use super::reply;
 use super::tls::{self, TlsStream};
 use super::value::value;
+use super::wake::{Calls, Channels};
 use crate::clock::Moment;
 use crate::log;
 use crate::wait::{Limit, Woken};
@@ -42,8 +44,10 @@ pub struct Connection {
     /// How many of them the framing has followed.
     followed: usize,
     framing: Framing,
-    /// What the server was asked to tell unasked. It speaks RESP3 then.
+    /// What the server was asked to tell unasked. It speaks RESP3 then, unless the connection only listens.
     pushes: Option<Pushes>,
+    /// There are no requests but for a subscription, in RESP2.
+    only_listens: bool,
 }
 
 enum Stream {
@@ -67,7 +71,7 @@ const UNTIMED: usize = 1 << 20;
 /// Bytes that are read at once.
 const PIECE: usize = 8192;
 /// How many values are read at once of what nobody asked for.
-pub const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 64;
 
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
@@ -133,6 +137,7 @@ impl Connection {
             followed: 0,
             framing: Framing::new(),
             pushes: None,
+            only_listens: false,
         }
     }
 
@@ -221,17 +226,9 @@ impl Connection {
 
     /// Asks the server to tell unasked what concerns a lock, in addition to what it tells, and returns what of that it
     /// tells. Nothing has changed if that is nothing.
-    ///
-    /// Asks for RESP3 alone first: a server that refuses it would take the connection of a subscription for nothing else
-    /// any more.
     pub fn ask_for(&mut self, wanted: Wanted, limit: Limit<'_>) -> Result<Accepted, Fault> {
-        if self.pushes.is_none() {
-            let mut hello = cmd("HELLO");
-            hello.arg("3");
-            let said = self.converse(&[hello], limit)?.pop().unwrap_or(Value::Nil);
-            if !speaks_resp3(&said) {
-                return Ok(Accepted::default());
-            }
+        if !self.agrees_to_resp3(limit)? {
+            return Ok(Accepted::default());
         }
         let pushes = self.pushes.get_or_insert_default();
         let mut changes = pushes.tells_changes;
@@ -241,24 +238,69 @@ impl Connection {
         for _ in tracking {
             changes = !matches!(self.receive(limit)?, Value::ServerError(_));
         }
-        let messages = subscription.is_some() && self.is_subscribed(limit)?;
+        let messages = subscription.is_some() && self.refusal(1, limit)?.is_none();
         if let Some(pushes) = &mut self.pushes {
             pushes.tells_changes = changes;
         }
         Ok(Accepted { changes, messages })
     }
 
-    /// Waits for the outcome of a subscription: a push, or an error.
-    fn is_subscribed(&mut self, limit: Limit<'_>) -> Result<bool, Fault> {
+    /// Has the server wake a waiter on this connection, on which it is asked other things too.
+    pub fn subscribe(&mut self, channels: &Channels, limit: Limit<'_>) -> Result<Subscribed, Fault> {
+        if self.agrees_to_resp3(limit)? { self.wait_on(channels, limit) } else { Ok(Subscribed::NotHere) }
+    }
+
+    /// Has the server wake a waiter on this connection, on which it is asked nothing else.
+    pub fn only_subscribe(&mut self, channels: &Channels, limit: Limit<'_>) -> Result<Subscribed, Fault> {
+        self.only_listens = true;
+        self.wait_on(channels, limit)
+    }
+
+    fn wait_on(&mut self, channels: &Channels, limit: Limit<'_>) -> Result<Subscribed, Fault> {
+        self.pushes.get_or_insert_default().wait(channels);
+        let names = channels.names();
+        self.send(&packed(&[cmd("SUBSCRIBE").arg(&names).take()]), limit)?;
+        Ok(self.refusal(names.len(), limit)?.map_or(Subscribed::Yes, Subscribed::Refused))
+    }
+
+    /// Has the server speak RESP3, and returns whether it does.
+    ///
+    /// Asks for that alone first: a server that refuses it would take the connection of a subscription for nothing else any
+    /// more.
+    fn agrees_to_resp3(&mut self, limit: Limit<'_>) -> Result<bool, Fault> {
+        if self.pushes.is_none() {
+            let mut hello = cmd("HELLO");
+            hello.arg("3");
+            let said = self.converse(&[hello], limit)?.pop().unwrap_or(Value::Nil);
+            self.pushes = speaks_resp3(&said).then(Pushes::default);
+        }
+        Ok(self.pushes.is_some())
+    }
+
+    /// Waits for the outcome of a subscription to so many channels: a push for each, or one error, which it returns.
+    fn refusal(&mut self, channels: usize, limit: Limit<'_>) -> Result<Option<Value>, Fault> {
+        let mut left = channels;
         let mut room = self.begin_value();
-        loop {
+        while left > 0 {
             match self.value(limit, &mut room)? {
-                Value::Push { kind: PushKind::Subscribe, .. } => return Ok(true),
+                Value::Push { kind: PushKind::Subscribe, .. } => left -= 1,
                 Value::Push { kind, data } => self.heard(&kind, &data),
-                Value::ServerError(_) => return Ok(false),
+                error @ Value::ServerError(_) => return Ok(Some(error)),
                 _ => return Err(Fault::Garbled("unexpected reply to SUBSCRIBE".into())),
             }
         }
+        Ok(None)
+    }
+
+    /// Reads what was said to the waiter since the last call.
+    ///
+    /// # Errors
+    /// If the connection has ended, or the server has sent what is no push.
+    pub fn calls(&mut self) -> Result<Calls, Fault> {
+        let is_all = self.take_pushes()?;
+        let calls = self.pushes.as_mut().map(Pushes::take_calls).unwrap_or_default();
+        // Whoever publishes without end does not hold up the waiter, whose next request knows all that they could say.
+        Ok(Calls { at_once: calls.at_once || !is_all, ..calls })
     }
 
     /// Returns whether the server was asked to tell things unasked.
@@ -335,7 +377,8 @@ impl Connection {
                 let value = value(&self.received[..self.followed + more]);
                 self.received.drain(..self.followed + more);
                 self.followed = 0;
-                return value.ok_or_else(|| Fault::Garbled("it does not speak the Redis protocol".into()));
+                let value = value.ok_or_else(|| Fault::Garbled("it does not speak the Redis protocol".into()))?;
+                return Ok(if self.only_listens { as_push(value) } else { value });
             }
             self.followed = self.received.len();
             self.read(limit, room)?;
@@ -397,6 +440,18 @@ fn speaks_resp3(said: &Value) -> bool {
     field.is_some_and(|pair| reply::integer(&pair[1]) == Some(3))
 }
 
+/// Returns a message in RESP2 as it is in RESP3.
+fn as_push(value: Value) -> Value {
+    let Value::Array(mut data) = value else { return value };
+    let kind = match data.first().and_then(reply::bytes) {
+        Some(b"message") => PushKind::Message,
+        Some(b"subscribe") => PushKind::Subscribe,
+        _ => return Value::Array(data),
+    };
+    data.remove(0);
+    Value::Push { kind, data }
+}
+
 impl Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -451,6 +506,71 @@ mod tests {
         drop(connection);
         assert!(talker.join().unwrap().is_err());
         fault
+    }
+
+    /// Returns a connection on which this has come, and will be sent.
+    fn with(said: &str) -> (Connection, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.write_all(said.as_bytes()).unwrap();
+        let peer = Endpoint { address: Address::Unix("s".into()), session: Session::default() };
+        (Connection::of(peer, Stream::Unix(ours)), theirs)
+    }
+
+    fn channels() -> Channels {
+        Channels { own: "own".into(), of_all: "all".into() }
+    }
+
+    fn soon() -> Limit<'static> {
+        Limit::until(Moment::now() + Duration::from_secs(60))
+    }
+
+    const AGREES: &str = "%1\r\n$5\r\nproto\r\n:3\r\n";
+    const IS_SUBSCRIBED: &str = ">3\r\n+subscribe\r\n+own\r\n:1\r\n>3\r\n+subscribe\r\n+all\r\n:2\r\n";
+    const GRANTED: &str = ">3\r\n+message\r\n+own\r\n+g\r\n";
+    const LOST: &str = ">3\r\n+message\r\n+all\r\n+l\r\n";
+
+    #[test]
+    fn what_is_said_to_a_waiter_around_a_reply_is_neither_lost_nor_the_reply() {
+        let (mut connection, mut server) = with(&[AGREES, IS_SUBSCRIBED, GRANTED, "+OK\r\n", LOST].concat());
+        assert!(matches!(connection.subscribe(&channels(), soon()), Ok(Subscribed::Yes)));
+        let replies = connection.converse(&[cmd("PING")], soon()).unwrap();
+        assert_eq!(replies, [Value::Okay]);
+        assert!(connection.is_of_use());
+        assert_eq!(connection.calls().unwrap(), Calls { at_once: true, in_turn: true, soon: None });
+        assert_eq!(connection.calls().unwrap(), Calls::default());
+        server.write_all(b">3\r\n+message\r\n+another\r\n+g\r\n").unwrap();
+        assert_eq!(connection.calls().unwrap(), Calls::default());
+        drop(server);
+        assert!(connection.calls().is_err());
+    }
+
+    #[test]
+    fn a_connection_that_only_listens_hears_the_same_in_the_old_protocol() {
+        let said = [IS_SUBSCRIBED, GRANTED].concat().replace('>', "*");
+        let (mut connection, mut server) = with(&said);
+        assert!(matches!(connection.only_subscribe(&channels(), soon()), Ok(Subscribed::Yes)));
+        assert_eq!(connection.calls().unwrap(), Calls { at_once: true, ..Calls::default() });
+        server.write_all(b"-ERR\r\n").unwrap();
+        assert!(connection.calls().is_err());
+    }
+
+    #[test]
+    fn a_holder_takes_no_notice_of_the_channels_of_its_wait() {
+        let said = [AGREES, IS_SUBSCRIBED, "+OK\r\n", ">3\r\n+subscribe\r\n+c\r\n:1\r\n", GRANTED].concat();
+        let (mut connection, _server) = with(&said);
+        assert!(matches!(connection.subscribe(&channels(), soon()), Ok(Subscribed::Yes)));
+        let wanted = Wanted { key: "k".into(), channel: "c".into(), is_shared: false };
+        assert_eq!(connection.ask_for(wanted, soon()).unwrap(), Accepted { changes: true, messages: true });
+        assert!(!connection.has_news().unwrap());
+    }
+
+    #[test]
+    fn a_server_that_does_not_speak_resp3_leaves_the_connection_as_it_was() {
+        let (mut connection, _server) = with("-NOPROTO\r\n+OK\r\n");
+        assert!(matches!(connection.subscribe(&channels(), soon()), Ok(Subscribed::NotHere)));
+        assert!(!connection.has_pushes());
+        assert_eq!(connection.converse(&[cmd("PING")], soon()).unwrap(), [Value::Okay]);
     }
 
     #[test]

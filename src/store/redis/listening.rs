@@ -1,10 +1,13 @@
-//! Has a server tell a holder at once what concerns its lock (`pushes`), where the server can.
+//! Has a server tell unasked, on the connection of the requests (`pushes`), what concerns a holder's lock, and when a
+//! waiter is to ask again, where the server can.
 //!
 //! A proxy may not know the request, cut the connection because of it, or keep silent; an access control list may forbid
-//! a part of it. The holder then finds out when it next renews, as without all this: nothing is reported, and nothing is
-//! tried again and again.
+//! a part of it. A holder then finds out when it next renews, and a waiter listens on a second connection (`queue`):
+//! nothing is reported, and nothing is tried again and again.
 
 use std::time::Duration;
+
+use redis::Value;
 
 use super::Server;
 use super::pushes::{Accepted, Wanted};
@@ -14,11 +17,11 @@ use crate::lock::{Claim, HolderId};
 use crate::log;
 use crate::wait::Limit;
 
-/// Whether servers tell a holder things unasked.
+/// Whether servers tell things unasked.
 #[derive(Clone, Copy)]
 pub enum Listening {
     Untried,
-    /// One has agreed to, on the connection of this number, and may not have answered a renewal there yet: a proxy may cut
+    /// One has agreed to, on the connection of this number, and may not have answered a request there yet: a proxy may cut
     /// the connection only then. `works` if one has before.
     Agreed {
         on: u64,
@@ -34,6 +37,15 @@ pub enum Listening {
 /// have gone away at that moment.
 const PAUSE: Duration = Duration::from_secs(60);
 
+/// The outcome of a subscription for a waiter.
+pub enum Subscribed {
+    Yes,
+    /// The server refuses, with this error.
+    Refused(Value),
+    /// The server does not tell things unasked on the connection of the requests, or is not to be asked to.
+    NotHere,
+}
+
 impl Listening {
     pub fn may_be_tried(self) -> bool {
         match self {
@@ -42,8 +54,14 @@ impl Listening {
         }
     }
 
+    /// Returns what follows if a server agrees, on the connection of this number.
+    pub fn agreed(self, on: u64) -> Listening {
+        let works = !matches!(self, Listening::Untried | Listening::Agreed { works: false, .. });
+        Listening::Agreed { on, works }
+    }
+
     /// Returns what follows from an attempt that cost the connection.
-    fn failed(self) -> Listening {
+    pub fn failed(self) -> Listening {
         Listening::Off(match self {
             Listening::Untried | Listening::Agreed { works: false, .. } => Moment::NEVER,
             Listening::Agreed { works: true, .. } | Listening::Works | Listening::Off(_) => Moment::now() + PAUSE,
@@ -55,9 +73,6 @@ impl Server {
     /// Asks the server that replied last to tell this holder things unasked, unless it does. Returns whether to renew now:
     /// something may have happened before, or the connection was lost.
     pub fn listen_for(&mut self, claim: &Claim, limit: Limit<'_>) -> bool {
-        if !self.listening.may_be_tried() {
-            return false;
-        }
         let key = self.options.prefix.key(&claim.name);
         let channel = match claim.token.id() {
             Some(id) if claim.token.is_share() || self.hears_askers(claim) => holder_channel(&key, &id),
@@ -66,26 +81,14 @@ impl Server {
         match self.client.ask_for(Wanted { key, channel, is_shared: claim.token.is_share() }, limit) {
             Ok(None) => false,
             Ok(Some(accepted)) => {
-                let tells = accepted != Accepted::default();
-                let on = self.client.answered_by().filter(|_| tells);
-                let works = !matches!(self.listening, Listening::Untried | Listening::Agreed { works: false, .. });
-                self.listening = on.map_or(Listening::Off(Moment::NEVER), |on| Listening::Agreed { on, works });
                 log::trace(format_args!("{} {}", self.client, in_words(accepted)));
-                tells
+                accepted != Accepted::default()
             }
             Err(fault) => {
                 let (_, cause, _) = reply::described(fault, self.client.timeout);
                 log::trace(format_args!("{} does not tell us of changes: {cause}", self.client));
-                self.listening = self.listening.failed();
                 true
             }
-        }
-    }
-
-    /// Takes notice of a renewal that was answered: on the connection of [`Server::listen_for`], unless that was lost.
-    pub fn was_renewed(&mut self) {
-        if let Listening::Agreed { on, .. } = self.listening {
-            self.listening = if self.client.has(on) { Listening::Works } else { self.listening.failed() };
         }
     }
 }

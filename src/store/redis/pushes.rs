@@ -1,6 +1,7 @@
-//! What a server tells a holder unasked, on the connection of its requests (RESP3).
+//! What a server tells unasked, on the connection of the requests (RESP3): a holder what concerns its lock, and a waiter
+//! when to ask again (`wake`).
 //!
-//! The server tells of any change of the lock's key since this connection last read it (CLIENT TRACKING), and of messages
+//! A holder is told of any change of the lock's key since this connection last read it (CLIENT TRACKING), and of messages
 //! on the holder's channel: somebody asks it to give up, or has broken its share (lock.lua). Either only means that the
 //! holder should ask; what a renewal answers decides. So a message that is lost, or that anybody invents, does no harm.
 //!
@@ -14,6 +15,7 @@
 use redis::{Cmd, PushKind, Value, cmd};
 
 use super::reply;
+use super::wake::{Calls, Channels};
 
 /// What a holder wants to be told of one lock.
 pub struct Wanted {
@@ -23,13 +25,15 @@ pub struct Wanted {
     pub is_shared: bool,
 }
 
-/// What a holder wants to be told on one connection, and what it was told since it last looked.
+/// What is to be told on one connection, and what was told since the last look.
 #[derive(Default)]
 pub struct Pushes {
     locks: Vec<Heard>,
     tracking: Tracking,
     /// The server tells of changes.
     pub tells_changes: bool,
+    /// The channels of a waiter, and what was said there.
+    waits: Option<(Channels, Calls)>,
 }
 
 /// A lock, and what was told of it.
@@ -82,6 +86,16 @@ impl Pushes {
         (changes, messages)
     }
 
+    /// Begins to listen for a waiter, and for no former one any more.
+    pub fn wait(&mut self, channels: &Channels) {
+        self.waits = Some((channels.clone(), Calls::default()));
+    }
+
+    /// Returns what was said to the waiter, and forgets it.
+    pub fn take_calls(&mut self) -> Calls {
+        self.waits.as_mut().map(|(_, calls)| std::mem::take(calls)).unwrap_or_default()
+    }
+
     /// Returns whether a lock was added.
     pub fn has(&self, key: &str) -> bool {
         self.locks.iter().any(|heard| heard.wanted.key == key)
@@ -90,6 +104,11 @@ impl Pushes {
     /// Takes notice of a push.
     pub fn hear(&mut self, kind: &PushKind, data: &[Value]) {
         let is_ours = |value: &Value, own: &str| reply::bytes(value) == Some(own.as_bytes());
+        if let (PushKind::Message, [channel, said @ ..], Some((channels, calls))) = (kind, data, &mut self.waits)
+            && channels.names().iter().any(|own| is_ours(channel, own))
+        {
+            calls.hear(said.first());
+        }
         for Heard { wanted, has_changed, is_called } in &mut self.locks {
             match (kind, data) {
                 (PushKind::Invalidate, [Value::Array(keys)]) => {

@@ -1,6 +1,7 @@
 //! A waiter's place in the queue: how it is kept, and how the server wakes the waiter.
 //!
-//! The waiter subscribes to a channel of its own. A message there means to ask again, at once or soon; only a test of
+//! The waiter subscribes to a channel of its own, on the connection of its requests where the server speaks RESP3, and else
+//! on one more. A message there means to ask again, at once or soon; only a test of
 //! the subscription means nothing. Messages may be lost, so the waiter also polls, which also keeps its place: at the end
 //! of the lease if it is near the front, and otherwise every two seconds if it is among the first two, and the more
 //! seldom the further back it is. A script tells the one that becomes the second (lock.lua).
@@ -12,12 +13,14 @@
 use std::time::{Duration, SystemTime};
 
 use nix::poll::PollFlags;
-use redis::{Value, cmd};
 
-use super::connection::{AT_ONCE, Connection};
+use super::client::Client;
+use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::fault::Fault;
+use super::listening::Subscribed;
 use super::reply::{self, Queued};
+use super::wake::Channels;
 use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::lock::{LockState, StateKind};
@@ -52,14 +55,6 @@ const AT_LEAST_APART: Duration = Duration::from_secs(1);
 const AT_MOST_APART: Duration = Duration::from_secs(30);
 /// A subscription that lasted this long was a good one.
 const LASTING: Duration = Duration::from_secs(10);
-
-/// What wakes a waiter.
-pub struct Channels {
-    /// No other client subscribes to it.
-    pub own: String,
-    /// That of all who wait for the lock.
-    pub of_all: String,
-}
 
 /// What a request of a waiter says of its place.
 #[derive(Default)]
@@ -109,7 +104,10 @@ impl ServerClock {
 }
 
 enum Subscription {
-    Open(Connection),
+    /// On the connection of the requests with this number.
+    Shared(u64),
+    /// On one of its own.
+    Own(Box<Connection>),
     /// No wake-ups for now: the waiter polls, and tries to subscribe again.
     Off,
     /// The server does not permit a subscription: the waiter polls.
@@ -132,43 +130,102 @@ impl QueueEntry {
         }
     }
 
-    /// Subscribes before the waiter joins the queue: a wake-up before that would be lost. Without a subscription, the
-    /// waiter polls.
+    /// Subscribes at the server that the client has just reached, before the waiter joins the queue: a wake-up before that
+    /// would be lost. Without a subscription, the waiter polls. Takes no longer than `patience`.
     ///
     /// # Errors
     /// If the wait is cancelled.
-    pub fn listen(&mut self, endpoint: &Endpoint, limit: Limit<'_>) -> Result<(), Fault> {
-        if self.listens_to().is_some_and(|server| server.address != endpoint.address) {
-            // The queue has moved, and the subscription was a good one: the next attempt need not wait.
-            (self.subscription, self.tried_at) = (Subscription::Off, None);
+    pub fn listen(
+        &mut self,
+        client: &mut Client,
+        reached: &Endpoint,
+        patience: Duration,
+        limit: Limit<'_>,
+    ) -> Result<(), Fault> {
+        let ear = self.ear(client).map(|connection| connection.peer.address == reached.address);
+        if self.hears() && ear != Some(true) {
+            // The queue has moved, or a request has cost the connection; and the subscription was a good one: the next attempt
+            // need not wait.
+            self.hang_up(client);
+            self.tried_at = None;
         }
         let is_due = self.tried_at.is_none_or(|tried_at| (tried_at + self.apart).passed());
         if let Subscription::Off = self.subscription
             && is_due
         {
             self.tried_at = Some(Moment::now());
-            match subscribe(endpoint, &self.channels, limit) {
+            match self.subscribe(client, reached, patience, limit) {
                 Ok(subscription) => self.subscription = subscription,
                 Err(Fault::Cancelled) => return Err(Fault::Cancelled),
-                Err(_) => self.close("cannot subscribe to a channel: polling"),
+                Err(_) => self.close(client, "cannot subscribe to a channel: polling"),
             }
         }
         Ok(())
     }
 
-    /// Ends the subscription: the waiter polls from now on, and tries to subscribe again later.
-    fn close(&mut self, why: &str) {
-        log::trace(format_args!("{why}"));
+    fn subscribe(
+        &self,
+        client: &mut Client,
+        reached: &Endpoint,
+        patience: Duration,
+        limit: Limit<'_>,
+    ) -> Result<Subscription, Fault> {
+        // A server that is silent on the one connection leaves as much time for the other.
+        let limit = limit.no_later_than(Moment::now() + patience);
+        let shared = client.subscribe(&self.channels, limit.no_later_than(Moment::now() + patience / 2));
+        let (subscription, subscribed) = match shared {
+            Err(Fault::Cancelled) => return Err(Fault::Cancelled),
+            Err(_) | Ok(Subscribed::NotHere) => {
+                let mut connection = Connection::open(reached, client.within(limit))?;
+                let subscribed = connection.only_subscribe(&self.channels, client.within(limit))?;
+                (Subscription::Own(Box::new(connection)), subscribed)
+            }
+            Ok(subscribed) => (client.answered_by().map_or(Subscription::Off, Subscription::Shared), subscribed),
+        };
+        match subscribed {
+            Subscribed::Yes | Subscribed::NotHere => Ok(subscription),
+            Subscribed::Refused(refusal) if reply::denies(&reply::unexpected(&refusal)) => {
+                // The log must not show the channel: its name contains most of the token.
+                log::trace(format_args!("may not subscribe to a channel: polling"));
+                Ok(Subscription::NotPermitted)
+            }
+            Subscribed::Refused(refusal) => Err(reply::refusal(&refusal, reached.session.login.as_ref())),
+        }
+    }
+
+    /// Returns the connection with the subscription. None if there is none, or if the client has lost it.
+    fn ear<'a>(&'a mut self, client: &'a mut Client) -> Option<&'a mut Connection> {
+        match &mut self.subscription {
+            Subscription::Shared(number) => client.idle_one(*number),
+            Subscription::Own(connection) => Some(connection),
+            Subscription::Off | Subscription::NotPermitted => None,
+        }
+    }
+
+    /// Closes the connection with the subscription.
+    fn hang_up(&mut self, client: &mut Client) {
+        if let Subscription::Shared(number) = self.subscription {
+            client.hang_up(number);
+        }
         self.subscription = Subscription::Off;
+    }
+
+    /// Ends the subscription: the waiter polls from now on, and tries to subscribe again later.
+    fn close(&mut self, client: &mut Client, why: &str) {
+        log::trace(format_args!("{why}"));
+        self.hang_up(client);
         let has_lasted = self.tried_at.is_some_and(|tried_at| tried_at.elapsed() >= LASTING);
         self.apart = if has_lasted { AT_LEAST_APART } else { (self.apart * 2).min(AT_MOST_APART) };
     }
 
-    /// Returns the server that can wake this waiter, if one can.
-    pub fn listens_to(&self) -> Option<&Endpoint> {
+    /// Returns whether the server that replied last can wake this waiter, if any can.
+    pub fn hears_of(&self, client: &Client) -> bool {
         match &self.subscription {
-            Subscription::Open(connection) => Some(&connection.peer),
-            Subscription::Off | Subscription::NotPermitted => None,
+            Subscription::Shared(number) => client.answered_by() == Some(*number),
+            Subscription::Own(connection) => {
+                client.answered().is_none_or(|answered| answered.address == connection.peer.address)
+            }
+            Subscription::Off | Subscription::NotPermitted => true,
         }
     }
 
@@ -185,7 +242,7 @@ impl QueueEntry {
 
     /// Returns whether the server can wake this waiter.
     pub fn hears(&self) -> bool {
-        matches!(self.subscription, Subscription::Open(_))
+        matches!(self.subscription, Subscription::Shared(_) | Subscription::Own(_))
     }
 
     /// Returns how long a waiter at this position may be silent.
@@ -200,6 +257,7 @@ impl QueueEntry {
     /// share of it, may be free.
     pub fn not_granted(
         &mut self,
+        client: &mut Client,
         queued: &Queued,
         state: &LockState,
         (ends_in, clock): (Option<Duration>, Option<ServerClock>),
@@ -208,7 +266,7 @@ impl QueueEntry {
         (self.clock, self.is_called_back) = (clock, false);
         self.ticket.clone_from(&queued.ticket);
         if !queued.heard && self.hears() {
-            self.close("published messages do not arrive: polling");
+            self.close(client, "published messages do not arrive: polling");
         }
         let position = queued.place.position;
         let first = position == 1;
@@ -227,7 +285,7 @@ impl QueueEntry {
             (Subscription::Off | Subscription::NotPermitted, true) => pause.min(jittered(Duration::from_millis(50))),
             // A reservation must not expire unseen.
             (Subscription::Off | Subscription::NotPermitted, false) => pause.min(grace / 2),
-            (Subscription::Open(_), _) => pause,
+            (Subscription::Shared(_) | Subscription::Own(_), _) => pause,
         };
         if state.kind == StateKind::Free {
             pause = Duration::from_millis(5);
@@ -241,115 +299,50 @@ impl QueueEntry {
     }
 
     /// Waits for a wake-up, or until it is time to ask.
-    pub fn wait(&mut self, limit: Limit<'_>) -> Woken {
+    pub fn wait(&mut self, client: &mut Client, limit: Limit<'_>) -> Woken {
         loop {
-            let woken = match &self.subscription {
-                Subscription::Open(connection) => limit.rest(self.look_at, &[(connection.fd(), PollFlags::POLLIN)]),
-                Subscription::Off | Subscription::NotPermitted => limit.rest(self.look_at, &[]),
-            };
-            if woken != Woken::Ready || self.called() || self.look_at.passed() {
+            // First: a message may have come before the last reply.
+            if self.is_called(client) {
+                return Woken::Ready;
+            }
+            let look_at = self.look_at;
+            let ear = self.ear(client).map(|connection| (connection.fd(), PollFlags::POLLIN));
+            let woken = limit.rest(look_at, ear.as_slice());
+            if woken != Woken::Ready || ear.is_none() || look_at.passed() {
                 return woken;
             }
         }
     }
 
-    /// Reads the messages. Returns whether one was a wake-up, the connection has ended, or there may be more: whoever
-    /// publishes without end does not hold up the waiter, whose next request knows all that they could say.
-    fn called(&mut self) -> bool {
-        let Subscription::Open(connection) = &mut self.subscription else { return true };
-        let mut called = false;
-        for _ in 0..AT_ONCE {
-            match connection.receive(Limit::until(Moment::now())).map(|said| Message::read(&said)) {
-                Ok(Message::Ask) => called = true,
-                // The message may be old: the network delayed it, or this process was stopped. If the server's clock
-                // was set since the last reply, the waiter asks too early, or at its next heartbeat.
-                Ok(Message::AskSoon(ends)) => {
-                    let ends = self.clock.map_or(Moment::now(), |clock| clock.moment(ends) + LATER);
-                    self.look_at = self.look_at.min(ends).min(Moment::now() + SOON);
-                }
-                Ok(Message::AskInTurn) => {
-                    let ahead = u32::try_from(self.position).unwrap_or(u32::MAX);
-                    self.look_at = self.look_at.min(Moment::now() + APART.saturating_mul(ahead));
-                    self.is_called_back = true;
-                }
-                Ok(Message::Test) => {}
-                Err(Fault::TimeUp) => return called,
-                Err(_) => {
-                    self.close("the subscription has ended: polling");
-                    return true;
-                }
+    /// Reads the messages. Returns whether one was a wake-up, or the connection has ended.
+    fn is_called(&mut self, client: &mut Client) -> bool {
+        let calls = match self.ear(client).map(Connection::calls) {
+            Some(Ok(calls)) => calls,
+            Some(Err(_)) => {
+                self.close(client, "the subscription has ended: polling");
+                return true;
             }
+            // Where a request has cost the connection, the next one subscribes on another.
+            None => return self.hears(),
+        };
+        if let Some(ends) = calls.soon {
+            // The message may be old: the network delayed it, or this process was stopped. If the server's clock was set
+            // since the last reply, the waiter asks too early, or at its next heartbeat.
+            let ends = self.clock.map_or(Moment::now(), |clock| clock.moment(ends) + LATER);
+            self.look_at = self.look_at.min(ends).min(Moment::now() + SOON);
         }
-        true
-    }
-}
-
-fn subscribe(endpoint: &Endpoint, channels: &Channels, limit: Limit<'_>) -> Result<Subscription, Fault> {
-    let mut connection = Connection::open(endpoint, limit)?;
-    let channels = [&channels.own, &channels.of_all];
-    connection.send(&cmd("SUBSCRIBE").arg(&channels).get_packed_command(), limit)?;
-    // One reply for each, or one error.
-    for _ in channels {
-        let reply = connection.receive(limit)?;
-        match &reply {
-            Value::ServerError(_) if reply::denies(&reply::unexpected(&reply)) => {
-                // The log must not show the channel: its name contains most of the token.
-                log::trace(format_args!("may not subscribe to a channel: polling"));
-                return Ok(Subscription::NotPermitted);
-            }
-            Value::ServerError(_) => return Err(reply::refusal(&reply, endpoint.session.login.as_ref())),
-            _ => {}
+        if calls.in_turn {
+            let ahead = u32::try_from(self.position).unwrap_or(u32::MAX);
+            self.look_at = self.look_at.min(Moment::now() + APART.saturating_mul(ahead));
+            self.is_called_back = true;
         }
-    }
-    Ok(Subscription::Open(connection))
-}
-
-/// A message of a script to a waiter, lock.lua.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Message {
-    /// To ask again: for every word but those below, which later versions may add to.
-    Ask,
-    /// To ask again soon, and no later than at this time, by the server's clock: the lock that it waits for may end.
-    AskSoon(SystemTime),
-    /// To ask again, those ahead first: the queue was lost.
-    AskInTurn,
-    /// A test of the subscription.
-    Test,
-}
-
-impl Message {
-    fn read(said: &Value) -> Message {
-        let Value::Array(fields) = said else { return Message::Ask };
-        let Some(word) = fields.get(2).and_then(reply::text) else { return Message::Ask };
-        match word.raw().split_at_checked(1) {
-            Some(("t", "")) => Message::Test,
-            Some(("l", "")) => Message::AskInTurn,
-            Some(("e", ms)) => {
-                ms.parse().ok().and_then(reply::instant_of_millis).map_or(Message::Ask, Message::AskSoon)
-            }
-            _ => Message::Ask,
-        }
+        calls.at_once
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_message_says_to_ask_at_once_unless_it_says_when() {
-        let read = |word: &str| {
-            let fields = ["message", "lock:job:wake:x", word].map(|field| Value::BulkString(field.into()));
-            Message::read(&Value::Array(fields.into()))
-        };
-        assert_eq!(read("t"), Message::Test);
-        assert_eq!(read("l"), Message::AskInTurn);
-        assert_eq!(read("e1000"), Message::AskSoon(SystemTime::UNIX_EPOCH + Duration::from_secs(1)));
-        for word in ["g", "n", "s", "", "late", "e", "e-1", "e1s", "e99999999999999999999", "test", "\u{e9}1"] {
-            assert_eq!(read(word), Message::Ask, "{word:?}");
-        }
-        assert_eq!(Message::read(&Value::Nil), Message::Ask);
-    }
 
     #[test]
     fn a_time_of_the_server_comes_when_it_may_be_there_at_the_earliest() {
