@@ -39,7 +39,6 @@ mod process;
 /// The events of a run: attempts, stamps, faults, sights.
 mod record;
 /// lock.lua as the tests call it.
-#[path = "../protocol/script.rs"]
 mod script;
 /// The work under a lock, and its trace in the log.
 mod section;

@@ -25,6 +25,7 @@ mod machine;
 /// Releases of recorded runs that come again, and a thousand nights of a job that ten hosts try.
 mod runs;
 /// lock.lua as the tests call it.
+#[path = "../chaos/script.rs"]
 mod script;
 /// A redis-server for one test, and the calls of the script.
 mod server;
