@@ -25,6 +25,10 @@ const ASKING: Duration = Duration::from_millis(250);
 /// Time-out of taking such a request back, once a signal has ended the wait: the rest of a second is for the release.
 const LEAVING: Duration = Duration::from_millis(700);
 
+/// For how long, after a waiter was told that it is its turn and was not granted the lock, nothing is made ready: whoever
+/// wakes a waiter without end costs it no more than its requests.
+const UNPREPARED: Duration = Duration::from_secs(1);
+
 /// Steps of a first request that each have the server timeout of their own, by which the store bounds them: to connect,
 /// to get the lock, and with several servers to raise its fence. Each of several locks has as many: to get it, to wait
 /// until it is on disk, and to confirm it when the last one is granted.
@@ -63,6 +67,22 @@ pub enum Waited {
     Interrupted(Signal),
 }
 
+/// What a requester makes ready while a store decides, for the moment at which the lock is granted.
+pub trait Preparation {
+    /// Begins; it takes a moment, and waits for nothing. May be called again.
+    fn begin(&self);
+    /// The lock was not granted: leaves nothing.
+    fn undo(&self);
+}
+
+/// Nothing is to be made ready.
+pub struct Unprepared;
+
+impl Preparation for Unprepared {
+    fn begin(&self) {}
+    fn undo(&self) {}
+}
+
 /// A wait in progress.
 struct Attempt<'a> {
     store: &'a mut dyn Store,
@@ -87,6 +107,11 @@ struct Attempt<'a> {
     orphaned: Option<HolderId>,
     /// The error of the last attempt.
     before: Option<Error>,
+    /// The next request may well be granted: it is the first, or the waiter was told that it is its turn. Without a wait,
+    /// none counts as such: a refusal is to cost no more than to ask.
+    is_hopeful: bool,
+    /// When the last request was not granted of a waiter that had been told so.
+    disappointed: Option<Moment>,
 }
 
 /// Requests a lock from `store` until there is an outcome. On a grant, `claim` has the token that was granted.
@@ -99,12 +124,23 @@ pub fn for_grant(
     options: WaitOptions,
     signals: &mut Signals,
     waiting: &mut Waiting,
+    preparation: &dyn Preparation,
 ) -> Result<Waited, Error> {
     let mut attempt = Attempt::new(store, claim, options);
+    let prepare = || preparation.begin();
     loop {
         let Some(ttl) = options.lifetime.ttl(wall()) else { return attempt.comes_too_late() };
-        let limit = Limit { until: attempt.answer_by(), cancel: &signals.fds() };
-        match attempt.store.acquire(attempt.claim, ttl, attempt.mode, limit) {
+        let is_hopeful = std::mem::take(&mut attempt.is_hopeful);
+        let meanwhile = is_hopeful.then_some(&prepare as &dyn Fn());
+        let limit = Limit { until: attempt.answer_by(), cancel: &signals.fds(), meanwhile };
+        let acquired = attempt.store.acquire(attempt.claim, ttl, attempt.mode, limit);
+        if !matches!(acquired, Ok(Acquired::Granted(_))) {
+            preparation.undo();
+            if is_hopeful && attempt.mode == AcquireMode::Queue {
+                attempt.disappointed = Some(Moment::now());
+            }
+        }
+        match acquired {
             Ok(Acquired::Granted(lease)) if lease.until.remaining() >= ttl.get() / 2 => {
                 // The lease runs, and the holder that was asked has gone.
                 attempt.ask_no_more(Limit::until(Moment::now() + attempt.options.server_timeout.min(ASKING)));
@@ -181,6 +217,8 @@ impl Attempt<'_> {
             asked: None,
             orphaned: None,
             before: None,
+            is_hopeful: options.wait != Wait::Not,
+            disappointed: None,
         }
     }
 
@@ -266,7 +304,7 @@ impl Attempt<'_> {
         self.begin_waiting(signals);
         // Of several locks, those that are held are renewed meanwhile, unless that is what has failed.
         let renews_at = self.store.watch().renews_at.filter(|due| !due.passed()).unwrap_or(Moment::NEVER);
-        let limit = Limit { until: renews_at.min(Moment::now() + pause), cancel: &signals.fds() };
+        let limit = Limit { until: renews_at.min(Moment::now() + pause), cancel: &signals.fds(), ..Limit::NONE };
         if limit.wait_for(&[]).is_ok_and(|woken| woken == Woken::Cancelled)
             && let Some(signal) = signals.stop_requested()
         {
@@ -279,9 +317,13 @@ impl Attempt<'_> {
     fn rest(&mut self, signals: &mut Signals, waiting: &mut Waiting) -> Option<Signal> {
         loop {
             let wake_at = waiting.redraw_at().min(waiting.asks_at()).min(self.gives_up_at());
-            let limit = Limit { until: wake_at, cancel: &signals.fds() };
+            let limit = Limit { until: wake_at, cancel: &signals.fds(), ..Limit::NONE };
             match self.store.pause(limit) {
-                Woken::Ready => return None,
+                Woken::Ready => {
+                    let has_rested = self.disappointed.is_none_or(|last| last.elapsed() >= UNPREPARED);
+                    self.is_hopeful = has_rested && self.store.watch().was_called;
+                    return None;
+                }
                 Woken::Cancelled => {
                     if let Some(signal) = signals.stop_requested() {
                         return Some(signal);
@@ -482,9 +524,13 @@ impl Attempt<'_> {
     /// expires by itself.
     fn give_up(&mut self, cancel: &[Option<BorrowedFd<'_>>]) {
         let limit = if cancel.is_empty() { self.options.server_timeout } else { LEAVING };
-        self.ask_no_more(Limit { until: Moment::now() + limit.min(self.options.server_timeout), cancel });
+        self.ask_no_more(Limit {
+            until: Moment::now() + limit.min(self.options.server_timeout),
+            cancel,
+            ..Limit::NONE
+        });
         let until = Moment::now() + self.parting();
-        let _ = self.store.release(self.claim, Limit { until, cancel });
+        let _ = self.store.release(self.claim, Limit { until, cancel, ..Limit::NONE });
     }
 
     fn locks(&self) -> u32 {

@@ -163,7 +163,7 @@ impl Keeper {
             let fds = fds.chain([Some(self.watched.as_fd()), self.front.as_ref().map(AsFd::as_fd)]);
             let pauses = self.controls.iter().map(|control| control.socket.pause_ends());
             let until = pauses.fold(deadline.min(self.gives_up), Moment::min);
-            match self.renewer.next(Limit { until, cancel: &fds.collect::<Vec<_>>() }) {
+            match self.renewer.next(Limit { until, cancel: &fds.collect::<Vec<_>>(), ..Limit::NONE }) {
                 Ok(Arrived::Message(Renewal::Until(until))) => self.until = until,
                 Ok(Arrived::Message(Renewal::Asked(asker, name))) => self.give_up_for(&asker, name.as_ref()),
                 Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(*state)),
@@ -199,7 +199,7 @@ impl Keeper {
             End::Lost if self.controls.len() > 1 => {
                 // The others are still relied on, as long as they are not renewed.
                 let until = self.until.min(Moment::now() + GIVES_UP_WITHIN);
-                let limit = Limit { until, cancel: &self.signals.fds() };
+                let limit = Limit { until, cancel: &self.signals.fds(), ..Limit::NONE };
                 let _ = limit.wait_for(&[(self.watched.as_fd(), PollFlags::POLLIN)]);
                 self.renewer.give_back(None, None);
             }

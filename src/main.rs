@@ -15,8 +15,9 @@
 //!
 //! **The course of a `run`.** `main` reads the command line, the environment and the configuration (`cli`). The verb
 //! (`cmd/run`) makes a claim and opens the store that the URL names. `acquire` requests the lock until it is granted or
-//! refused, the user gives up, or time runs out. `supervise` forks the guard, which starts the command: if nxlock dies,
-//! the guard kills the command with everything it started, and releases the lock. `renewer` extends the lease on a
+//! refused, the user gives up, or time runs out. While the store decides, `supervise` forks the guard, and through it
+//! the process that becomes the command if the lock is granted. If nxlock dies, the guard kills the command with
+//! everything it started, and releases the lock. `renewer` extends the lease on a
 //! timer and reports a loss; `supervise` decides what that means, and stops the command before the lease can expire.
 //! When the command has ended, the renewer releases the lock, and the verb returns a `report`, which `output` prints
 //! and `exit` turns into a status. `acquire --while-pid` leaves a `keeper` in the background in place of the

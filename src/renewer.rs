@@ -247,7 +247,7 @@ impl Lock {
         loop {
             let wake_at = self.wakes_at();
             let news = self.news_fds().into_iter().map(Some).collect::<Vec<_>>();
-            match finishes.next(Limit { until: wake_at, cancel: &news }) {
+            match finishes.next(Limit { until: wake_at, cancel: &news, ..Limit::NONE }) {
                 Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
                 Ok(Arrived::Readable | Arrived::Time) if !self.renews_at().passed() => self.listen(),
                 Ok(Arrived::Readable | Arrived::Time) | Err(_) => {

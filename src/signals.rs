@@ -80,8 +80,11 @@ impl Signals {
     /// before there are other threads.
     ///
     /// # Errors
-    /// As pthread_sigmask(3) and signalfd(2).
+    /// As pthread_sigmask(3), sigaction(2) and signalfd(2).
     pub fn listen() -> anyhow::Result<Signals> {
+        // An inherited "ignore" would make wait(2) fail; no command relies on it.
+        // SAFETY: SIG_DFL runs no code of ours.
+        unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
         let stop = not_ignored(STOP);
         let blocked = set(heard_numbers(STOP).chain([FULL]));
         let inherited = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot handle signals")?;
@@ -108,11 +111,8 @@ impl Signals {
     /// Listens for every signal from now on: those that do not concern nxlock are for the command.
     ///
     /// # Errors
-    /// As pthread_sigmask(3), sigaction(2) and signalfd(2).
+    /// As pthread_sigmask(3) and signalfd(2).
     pub fn begin_command(&mut self) -> anyhow::Result<()> {
-        // An inherited "ignore" would make wait(2) fail; no command relies on it.
-        // SAFETY: SIG_DFL runs no code of ours.
-        unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.context("cannot handle signals")?;
         let all = not_ignored(blockable().filter(|number| *number != FULL));
         all.thread_block().context("cannot handle signals")?;
         self.arrivals.set_mask(&all).context("cannot handle signals")
@@ -264,6 +264,14 @@ extern "C" fn end(number: c_int) {
 #[expect(clippy::disallowed_methods, reason = "the one place that ends the process")]
 fn leave(status: i32) -> ! {
     std::process::exit(status)
+}
+
+/// Takes one pending signal of a set, which this thread has blocked; returns whether there was one. Makes only a system
+/// call.
+pub fn take_pending(blocked: &SigSet) -> bool {
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: sigtimedwait(2) reads a set and a time, and takes a pending signal without waiting.
+    unsafe { libc::sigtimedwait(blocked.as_ref(), std::ptr::null_mut(), &raw const now) > 0 }
 }
 
 /// Makes the kernel send this process a signal when its parent dies, prctl(2). Call after fork(2), in the child of

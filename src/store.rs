@@ -145,6 +145,8 @@ pub struct Watch<'a> {
     pub may_be_called_off: bool,
     /// A waiter is woken when it is its turn.
     pub hears: bool,
+    /// It has been woken, and has not asked since.
+    pub was_called: bool,
     /// When one of several locks is to be renewed that is held while another is waited for: by a request for all.
     pub renews_at: Option<Moment>,
 }

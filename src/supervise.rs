@@ -24,8 +24,8 @@ use nix::libc::{self, c_int};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getsid};
 
-pub use guard::{Guard, GuardTask, Orphaned};
-pub use spawn::{Program, SpawnError, Terminal};
+pub use guard::{Granted, Guard, GuardTask, Orphaned, Start};
+pub use spawn::{Program, SpawnError, Terminal, Variable};
 
 use crate::clock::Moment;
 use crate::error::Error;
@@ -207,7 +207,7 @@ impl<'a> Supervisor<'a> {
             self.suspend_if_asked();
             let until = self.next_deadline();
             let [arrivals, ctrl_c] = self.signals.fds();
-            match self.renewer.next(Limit { until, cancel: &[arrivals, ctrl_c, self.guard.fd()] })? {
+            match self.renewer.next(Limit { until, cancel: &[arrivals, ctrl_c, self.guard.fd()], ..Limit::NONE })? {
                 Arrived::Message(renewed) => self.renewed(renewed),
                 Arrived::Readable | Arrived::Time => {}
             }
@@ -221,8 +221,9 @@ impl<'a> Supervisor<'a> {
             // The guard may have sent a last report before it ended.
             self.take_reports();
             match end {
-                End::Done => self.is_gone = true,
-                End::Killed => self.do_without_the_guard(),
+                // One that ends without a word has not done its work.
+                End::Done if self.ending.is_some() => self.is_gone = true,
+                End::Done | End::Killed => self.do_without_the_guard(),
             }
         }
         let ending = self.ending?;

@@ -99,7 +99,8 @@ impl LiveView {
             let again = if is_begun { redraw } else { Moment::NEVER };
             let [arrivals, _] = signals.fds();
             let cancel = &[arrivals, Some(self.terminal.fd())];
-            let arrival = self.updates.next(Limit { until: again.min(rest_of_a_key).min(look), cancel })?;
+            let arrival =
+                self.updates.next(Limit { until: again.min(rest_of_a_key).min(look), cancel, ..Limit::NONE })?;
             // The regular redraw shows the progress of a listing soon enough.
             if !matches!(arrival, Arrived::Time | Arrived::Message(Update::Listing(_))) {
                 redraw = Moment::now();

@@ -17,6 +17,8 @@ pub struct Limit<'a> {
     pub until: Moment,
     /// The wait ends as soon as one of them is readable. `None` is skipped.
     pub cancel: &'a [Option<BorrowedFd<'a>>],
+    /// What to do when a request has been sent, before its reply is awaited: it takes time, but waits for nothing.
+    pub meanwhile: Option<&'a dyn Fn()>,
 }
 
 /// How long poll(2) is let be when the kernel has no memory for it.
@@ -35,7 +37,7 @@ impl<'a> Limit<'a> {
     pub const NONE: Limit<'static> = Limit::until(Moment::NEVER);
 
     pub const fn until(until: Moment) -> Limit<'a> {
-        Limit { until, cancel: &[] }
+        Limit { until, cancel: &[], meanwhile: None }
     }
 
     /// Returns the same limit, but no later than `until`.

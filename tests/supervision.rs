@@ -4,4 +4,5 @@ mod beginnings;
 mod callers;
 mod commands;
 mod moments;
+mod readiness;
 mod terminals;

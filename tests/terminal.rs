@@ -1,6 +1,7 @@
 //! At a terminal: Ctrl-C, Ctrl-Z, reading, resizing.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::support::{
     Authority, Local, Nxlock, Redis, Terminal, children_of, eventually, eventually_some, is_alive, may_unshare,
@@ -217,6 +218,29 @@ fn ctrl_z_stops_both_and_fg_resumes_them() {
     shell.shows("done-12");
     assert!(!redis.exists("lock:job"));
     shell.types("exit\n");
+    shell.finish();
+}
+
+#[test]
+fn ctrl_z_during_a_wait_does_not_stop_the_command_after_it() {
+    let redis = Redis::start();
+    let mut shell = shell(&redis);
+    redis.hang();
+    shell.types("nxlock run job -- sh -c 'echo ran-$((3+4))'\n");
+    let child_of = |parent: i32, name: &str| {
+        let is_named = |pid: &i32| name_of(*pid) == name;
+        eventually_some(name, || children_of(parent).into_iter().find(is_named))
+    };
+    let nxlock = child_of(shell.pid(), "nxlock");
+    // The process that is to become the command is in nxlock's group, and has the signal pending.
+    child_of(child_of(nxlock, "nx-guard"), "nx-guard");
+    shell.types(CTRL_Z);
+    eventually("it is stopped", || state_of(nxlock) == Some('T'));
+    kill(Pid::from_raw(nxlock), Signal::SIGCONT).unwrap();
+    redis.resume();
+    shell.shows("ran-7");
+    // The shell warns of a job that it believes to be stopped.
+    shell.types("exit\nexit\n");
     shell.finish();
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::request::{self, Answer, Request};
 use super::{Outcome, give_up_if_asked, try_give_back};
+use crate::acquire::Unprepared;
 use crate::cli::{Acquire, GlobalArgs};
 use crate::duration::span;
 use crate::error::Error;
@@ -25,7 +26,7 @@ pub fn acquire(global: &GlobalArgs, asked: &Acquire) -> anyhow::Result<Outcome> 
     let mut claim = request.claim()?;
     let (mut store, _) = request.open()?;
     let mut signals = Signals::listen()?;
-    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals)? {
+    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals, &Unprepared)? {
         Answer::Granted(lease) => lease,
         Answer::Refused(report) => return Ok((*report).into()),
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Wants, named, open_with_credentials};
-use crate::acquire::{self, Queueing, Wait, WaitOptions, Waited};
+use crate::acquire::{self, Preparation, Queueing, Wait, WaitOptions, Waited};
 use crate::cli::{Acquire, AlsoArgs, EventArgs, GlobalArgs, RecordingArgs, Run, SetnxArgs, SharingArgs, WaitArgs};
 use crate::clock::wall;
 use crate::duration::span;
@@ -195,10 +195,11 @@ impl<'a> Request<'a> {
         store: &mut dyn Store,
         claim: &mut Claim,
         signals: &mut Signals,
+        preparation: &dyn Preparation,
     ) -> anyhow::Result<Answer> {
         let options = self.wait_options();
         let mut waiting = Waiting::new(&self.lock.name, self.terms.sharing, options.wait != Wait::Not);
-        let waited = acquire::for_grant(store, claim, options, signals, &mut waiting);
+        let waited = acquire::for_grant(store, claim, options, signals, &mut waiting, preparation);
         let granted = matches!(waited, Ok(Waited::Granted(..)));
         waiting.end(granted);
         // From here on a lease runs.

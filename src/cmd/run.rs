@@ -2,27 +2,33 @@
 
 mod orphaned;
 
-use std::borrow::Cow;
+use std::cell::RefCell;
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
 use super::request::{self, Answer, Request};
 use super::{give_back, give_up_if_asked};
+use crate::acquire::Preparation;
 use crate::cli::{GlobalArgs, Run, SETTINGS};
 use crate::clock::Moment;
+use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, HELD, Lease, LockName, Lost, RunEnd, Token, Ttl};
+use crate::lock::{Claim, Fence, HELD, Lease, LockName, Lost, RunEnd, Slot, Token, Ttl};
 use crate::renewer::{GivenBack, Renewer};
 use crate::report::{Also, Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
+use crate::store::Credentials;
 use crate::supervise::{
-    Descendants, Guard, GuardTask, NoEnding, Orphaned, Outcome, Program, Rules, SpawnError, Supervisor, Terminal,
+    Descendants, Granted, Guard, GuardTask, NoEnding, Orphaned, Outcome, Program, Rules, SpawnError, Start, Supervisor,
+    Terminal, Variable,
 };
 use crate::wait::Alarm;
 use crate::{descriptors, handover, log, notify, proc, supervise, trusted};
@@ -36,14 +42,16 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let (mut store, credentials) = request.open()?;
     let timeout = global.server_timeout;
     let mut signals = Signals::listen()?;
-    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals)? {
+    let launch = Launch::new(global, asked, &request, &credentials, signals.inherited());
+    let ready = Ready::new(&launch, &request, &claim);
+    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals, &ready)? {
         Answer::Granted(lease) => lease,
         Answer::Refused(report) => return Ok(*report),
     };
     let also = request.also(claim.also.iter().map(|also| (also.claim.token.clone(), also.fence)));
     let Request { lock, ttl, .. } = request;
     log::trace(format_args!("got \"{}\"", lock.name));
-    // Allocate everything fallible before spawning: nxlock must be able to keep the lock and to stop the command.
+    // Allocate everything fallible before the command starts: nxlock must be able to keep the lock and to stop the command.
     let prepared = signals.begin_command().and_then(|()| Alarm::new().context("cannot keep the lock"));
     let (alarm, command_files) = match prepared.and_then(|alarm| Ok((alarm, store.command_files()?))) {
         Ok(prepared) => prepared,
@@ -55,48 +63,23 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     if let Some(interrupted) = give_up_if_asked(&mut *store, &claim, timeout, &mut signals) {
         return Ok(interrupted);
     }
-    let words = words(asked);
-    let rules = Rules {
-        ttl,
-        kill_after: asked.kill_after,
-        time_limit: asked.time_limit,
-        on_lost: asked.on_lost,
-        descendants: asked.descendants,
-    };
-    let terminal = Terminal::find();
+    let rules = launch.rules;
     let until_at_least = asked.at_least.map(|least| lease.granted + least);
-    let claim_fds = store.watch().claim_fds;
-    keep_files_from_the_command(global);
-    let mask = signals.inherited();
-    // Before the fork: the guard does as little as possible.
-    let files = handover::packed(&credentials.handed());
-    let orphan = Orphan { global, files: &files, lock: &lock, mask, at_least: until_at_least, claim_fds: &claim_fds };
-    let task = GuardTask {
-        terminal,
-        start_by: rules.stop_at(lease.until),
-        kill_at: rules.kill_at(lease.until),
-        keep_open: &claim_fds,
-        give_back: &|orphaned: &Orphaned| {
-            let end = match asked.descendants {
-                // The guard has killed those that the run waited for.
-                Descendants::Wait if !orphaned.was_over => RunEnd::killed(libc::SIGKILL),
-                _ => supervise::ending(orphaned.status, None).end(),
-            };
-            let mut claim = claim.clone();
-            claim.ended(Some(if orphaned.time_limit { end.at_the_time_limit() } else { end }));
-            orphan.give_back(&claim, orphaned.was_over);
-        },
-    };
-    let environment = environment((&lock, &also), &claim, lease, ttl);
-    let program = Program::new(&words, &environment, mask, &command_files);
     log::trace(format_args!("starting the command"));
     log::settle(before_the_command(lease));
-    let mut guard = match program.and_then(|program| Guard::start(&program, &task)) {
+    let grant = Grant { claim: &claim, also: &also, fence: lease.fence, slot: lease.slot };
+    // It may have gone away during the wait.
+    let terminal = Terminal::find();
+    let started = match ready.start(&grant, lease, terminal) {
+        Some(guard) => Ok(guard),
+        None => launch.start(&grant, (lease, terminal), &store.watch().claim_fds, &command_files),
+    };
+    let mut guard = match started {
         Ok(guard) => guard,
         Err(errno) => {
             claim.ended(Some(not_begun(errno)));
             let given_back = give_back(&mut *store, &claim, timeout);
-            return Ok(not_run(lock, words, errno, given_back));
+            return Ok(not_run(lock, words(asked), errno, given_back));
         }
     };
     drop(command_files);
@@ -126,8 +109,170 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
             Ok(Report::Ran(Ran { lock, ending, time_limit, lost, asked_by, unreleased }))
         }
         Err(NoEnding::NotBegun(SpawnError::TooLate)) => Err(too_late(&lock.name).into()),
-        Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => Ok(not_run(lock, words, errno, unreleased.is_none())),
+        Err(NoEnding::NotBegun(SpawnError::Failed(errno))) => {
+            Ok(not_run(lock, words(asked), errno, unreleased.is_none()))
+        }
         Err(NoEnding::GuardKilled { guard, had_ended }) => Err(without_a_guard(&lock.name, guard, had_ended).into()),
+    }
+}
+
+/// All with which the guard and the command's process are forked, but the grant.
+struct Launch<'a> {
+    global: &'a GlobalArgs,
+    asked: &'a Run,
+    lock: Named,
+    ttl: Ttl,
+    rules: Rules,
+    credentials: &'a Credentials,
+    /// The signal mask of nxlock's caller.
+    mask: SigSet,
+}
+
+/// A grant, of all its locks.
+struct Grant<'a> {
+    claim: &'a Claim,
+    also: &'a [Also],
+    fence: Option<Fence>,
+    slot: Option<Slot>,
+}
+
+impl<'a> Launch<'a> {
+    fn new(
+        global: &'a GlobalArgs,
+        asked: &'a Run,
+        request: &Request<'_>,
+        credentials: &'a Credentials,
+        mask: SigSet,
+    ) -> Launch<'a> {
+        let (lock, ttl) = (request.lock.clone(), request.ttl);
+        let rules = Rules {
+            ttl,
+            kill_after: asked.kill_after,
+            time_limit: asked.time_limit,
+            on_lost: asked.on_lost,
+            descendants: asked.descendants,
+        };
+        Launch { global, asked, lock, ttl, rules, credentials, mask }
+    }
+
+    /// Forks the guard and the command's process, for this grant or for one that differs in its numbers alone.
+    fn prepare(
+        &self,
+        grant: &Grant<'_>,
+        terminal: Terminal,
+        claim_fds: &[RawFd],
+        command_files: &[CommandFile],
+    ) -> Result<Guard, Errno> {
+        let Launch { global, asked, ref lock, credentials, mask, .. } = *self;
+        keep_files_from_the_command(global);
+        // Before the fork: the guard does as little as possible.
+        let files = handover::packed(&credentials.handed());
+        let orphan = Orphan { global, files: &files, lock, mask, claim_fds };
+        let task = GuardTask {
+            terminal,
+            keep_open: claim_fds,
+            give_back: &|orphaned: &Orphaned| {
+                let end = match asked.descendants {
+                    // The guard has killed those that the run waited for.
+                    Descendants::Wait if !orphaned.was_over => RunEnd::killed(libc::SIGKILL),
+                    _ => supervise::ending(orphaned.status, None).end(),
+                };
+                let Granted { at, fence, noted } = orphaned.granted;
+                let mut claim = grant.claim.clone();
+                if let Some(recording) = &mut claim.recording {
+                    (recording.granted, recording.fence, recording.noted) = (Some(at), fence, noted);
+                }
+                claim.ended(Some(if orphaned.time_limit { end.at_the_time_limit() } else { end }));
+                orphan.give_back(&claim, asked.at_least.map(|least| at + least), orphaned.was_over);
+            },
+        };
+        let (granted, known) = self.environment(grant);
+        let program = Program::told(&words(asked), (&known, &granted), mask, command_files)?;
+        Guard::prepare(program, &task)
+    }
+
+    /// Does that, and starts the command.
+    fn start(
+        &self,
+        grant: &Grant<'_>,
+        (lease, terminal): (Lease, Terminal),
+        claim_fds: &[RawFd],
+        command_files: &[CommandFile],
+    ) -> Result<Guard, Errno> {
+        let mut guard = self.prepare(grant, terminal, claim_fds, command_files)?;
+        match guard.start(self.in_time(grant, lease), &self.environment(grant).0) {
+            // The guard reports why, or its supervisor that it has ended.
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(guard),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Returns what the guard is told of a grant.
+    fn in_time(&self, grant: &Grant<'_>, Lease { granted: at, until, .. }: Lease) -> Start {
+        let noted = grant.claim.recording.as_ref().and_then(|recording| recording.noted);
+        let granted = Granted { at, fence: grant.fence, noted };
+        Start { by: self.rules.stop_at(until), kill_at: self.rules.kill_at(until), granted }
+    }
+
+    /// Returns the variables that the command gets: those that only a grant tells, and those that are known before.
+    fn environment(&self, grant: &Grant<'_>) -> (Vec<Variable>, Vec<Variable>) {
+        let tells = |(name, _): &Variable| name.starts_with(FENCE) || name == SLOT;
+        environment(&self.lock, grant, self.ttl).into_iter().partition(tells)
+    }
+}
+
+/// The guard and the command's process, forked while the store decides.
+struct Ready<'a> {
+    launch: &'a Launch<'a>,
+    /// The claim as it is requested, and the further locks with the longest fences.
+    claim: Claim,
+    also: Vec<Also>,
+    guard: RefCell<Option<Prepared>>,
+}
+
+impl<'a> Ready<'a> {
+    fn new(launch: &'a Launch<'a>, request: &Request<'_>, claim: &Claim) -> Ready<'a> {
+        let also = request.also(claim.also.iter().map(|also| (also.claim.token.clone(), LONGEST)));
+        Ready { launch, claim: claim.clone(), also, guard: RefCell::new(None) }
+    }
+
+    /// Starts the command, if the processes are there, and are for such a grant.
+    fn start(&self, grant: &Grant<'_>, lease: Lease, terminal: Terminal) -> Option<Guard> {
+        let mut prepared = self.guard.take()?;
+        let (granted, known) = self.launch.environment(grant);
+        let is_for_this = prepared.known == known && prepared.terminal == terminal;
+        let has_started = is_for_this && prepared.guard.start(self.launch.in_time(grant, lease), &granted).is_ok();
+        has_started.then_some(prepared.guard)
+    }
+}
+
+/// A guard, and what it was forked for.
+struct Prepared {
+    guard: Guard,
+    terminal: Terminal,
+    /// The variables that the command has from it.
+    known: Vec<Variable>,
+}
+
+/// The fence that takes the most room.
+const LONGEST: Option<Fence> = Some(Fence(u64::MAX));
+
+impl Preparation for Ready<'_> {
+    fn begin(&self) {
+        let mut guard = self.guard.borrow_mut();
+        if guard.is_none() {
+            let slot = self.launch.asked.sharing.slots.map(|of| Slot { number: of.get() - 1, of });
+            let grant = Grant { claim: &self.claim, also: &self.also, fence: LONGEST, slot };
+            // What fails now may succeed after the grant, or tells why it does not.
+            let terminal = Terminal::find();
+            let prepared = self.launch.prepare(&grant, terminal, &[], &[]);
+            let known = self.launch.environment(&grant).1;
+            *guard = prepared.ok().map(|guard| Prepared { guard, terminal, known });
+        }
+    }
+
+    fn undo(&self) {
+        self.guard.take();
     }
 }
 
@@ -215,20 +360,20 @@ fn words(asked: &Run) -> Vec<OsString> {
     }
 }
 
-fn environment(
-    (lock, also): (&Named, &[Also]),
-    claim: &Claim,
-    lease: Lease,
-    ttl: Ttl,
-) -> Vec<(Cow<'static, str>, Option<OsString>)> {
+/// The variables that only a grant tells, beside the fences of further locks, which begin with the first.
+const FENCE: &str = "NXLOCK_FENCE";
+const SLOT: &str = "NXLOCK_SLOT";
+
+fn environment(lock: &Named, grant: &Grant<'_>, ttl: Ttl) -> Vec<Variable> {
+    let Grant { claim, also, fence, slot } = *grant;
     let held = claim.enclosing.iter().chain(claim.parts().map(|part| &part.token));
     let own = [
         ("NXLOCK_NAME", Some(lock.name.as_str().into())),
         ("NXLOCK_KEY", Some(lock.key.clone().into())),
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
-        ("NXLOCK_FENCE", lease.fence.map(|fence| fence.0.to_string().into())),
-        ("NXLOCK_SLOT", lease.slot.map(|slot| slot.number.to_string().into())),
-        ("NXLOCK_SLOTS", lease.slot.map(|slot| slot.of.get().to_string().into())),
+        (FENCE, fence.map(|fence| fence.0.to_string().into())),
+        (SLOT, slot.map(|slot| slot.number.to_string().into())),
+        ("NXLOCK_SLOTS", slot.map(|slot| slot.of.get().to_string().into())),
         ("NXLOCK_TTL_MS", Some(ttl.millis().to_string().into())),
         (HELD, Some(held.map(Token::as_str).collect::<Vec<_>>().join(" ").into())),
     ];

@@ -290,16 +290,16 @@ mod tests {
         assert!(next(&mut control, &token).is_none());
         assert_eq!(control.callers.len(), CALLERS);
         let more: Vec<_> = (0..BACKLOG).map(|_| caller(&token)).collect();
-        let (theirs, limit) = (token.clone(), soon());
+        let theirs = token.clone();
         // The backlog has no room for it until the keeper accepts again.
         let owner = thread::spawn(move || {
-            let mut owner = call(&name(KEY, &theirs).unwrap(), limit).unwrap();
+            let mut owner = call(&name(KEY, &theirs).unwrap(), soon()).unwrap();
             owner.write_all(theirs.as_str().as_bytes()).unwrap();
             owner
         });
         find(&mut control, &token).answer();
         let mut owner = owner.join().unwrap();
-        limit.wait_for(&[(owner.as_fd(), PollFlags::POLLIN)]).unwrap();
+        soon().wait_for(&[(owner.as_fd(), PollFlags::POLLIN)]).unwrap();
         assert_eq!(owner.read(&mut [0; 2]).unwrap(), 1);
         drop((silent, more));
     }

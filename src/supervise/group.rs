@@ -19,12 +19,12 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 
-use super::message::{self, receive, signed, transmit};
+use super::message::{self, pair, receive, signed, transmit};
 use super::tree;
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
 use crate::proc::Job;
-use crate::signals::{blockable, end_with, set};
+use crate::signals::{blockable, end_with, set, take_pending};
 use crate::wait::{Limit, Woken};
 
 /// A process in nxlock's group that only collects signals.
@@ -80,7 +80,7 @@ impl GroupMember {
         let is_idle = self.answered.get() == self.asked.get();
         let query = self.asked.get() + 1;
         self.asked.set(query);
-        if !transmit(&self.socket, [query, message::number(number)]) {
+        if transmit(&self.socket, pair(query, message::number(number))).is_err() {
             return false;
         }
         let answer = self.answer_to(query, Limit::until(Moment::now() + ANSWER));
@@ -97,7 +97,7 @@ impl GroupMember {
             if limit.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]).ok()? != Woken::Ready {
                 return None;
             }
-            let [answered, had] = receive(&self.socket)?;
+            let [answered, had, ..] = receive(&self.socket)?;
             self.answered.set(answered);
             if answered == query {
                 return Some(had != 0);
@@ -116,12 +116,9 @@ impl Drop for GroupMember {
 
 /// Answers queries until the socket is closed.
 fn answer(socket: &OwnedFd) {
-    while let Some([query, number]) = receive(socket) {
-        let asked = set([signed(number)]);
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: sigtimedwait(2) reads a set and a time, and takes a pending signal without waiting.
-        let had = unsafe { libc::sigtimedwait(asked.as_ref(), std::ptr::null_mut(), &raw const now) } > 0;
-        if !transmit(socket, [query, u64::from(had)]) {
+    while let Some([query, number, ..]) = receive(socket) {
+        let had = take_pending(&set([signed(number)]));
+        if transmit(socket, pair(query, u64::from(had))).is_err() {
             return;
         }
     }

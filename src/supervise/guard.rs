@@ -6,6 +6,9 @@
 //! releases the lock. If nxlock is alive but does not run (stopped by a signal, for example), the guard kills the tree
 //! before the lease expires. nxlock decides everything else: the guard reports the command's state, and reaps.
 //!
+//! Both processes may be forked before the lock is granted, while the server decides: the process that is to become the
+//! command waits until nxlock writes to a pipe, and ends if nobody can do so any more. The guard is told first.
+//!
 //! nxlock is a subreaper too: if the guard dies, the command's parent-death signal kills the command, and nxlock kills
 //! the rest.
 
@@ -17,29 +20,58 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::libc::{self, c_int};
+use nix::poll::PollFlags;
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setsid};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid, write};
 
 use super::kill::Killing;
-use super::message::{Message, number, receive, signed, transmit};
-use super::spawn::{Program, SpawnError, Terminal};
+use super::message::{
+    Message, Received, instant, moment, next, number, optional, pair, present, receive, signed, transmit,
+};
+use super::spawn::{Program, SpawnError, Terminal, Variable};
 use super::tree::{self, Tree};
 use crate::clock::Moment;
 use crate::descriptors::close_all_but;
+use crate::lock::Fence;
 use crate::proc;
 use crate::signals::{blockable, set};
-use crate::wait::{Alarm, Limit};
+use crate::wait::{Alarm, Limit, Woken};
 
 /// nxlock's handle to the guard.
 pub struct Guard {
     pid: Pid,
     socket: OwnedFd,
     end: Option<End>,
+    /// The end of the pipe through which the process that is to become the command hears of the grant, until it has.
+    go: Option<OwnedFd>,
+    /// The guard was told of the grant.
+    is_told: bool,
+    program: Program,
+}
+
+/// What the guard is told when the lock has been granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// No command starts later than this.
+    pub by: Moment,
+    /// The guard kills the tree at this moment, unless nxlock moves it.
+    pub kill_at: Moment,
+    pub granted: Granted,
+}
+
+/// The grant, as far as it is of use to whoever gives the lock back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    pub at: Moment,
+    pub fence: Option<Fence>,
+    /// When the store granted it to a run that is recorded, in µs of its clock.
+    pub noted: Option<u64>,
 }
 
 /// How a guard ended.
@@ -70,6 +102,8 @@ pub enum CommandEvent {
 /// An instruction of nxlock to the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instruction {
+    /// The lock is granted, and the command starts now.
+    Start(Start),
     /// Kill the tree at this moment.
     KillAt(Moment),
     /// nxlock knows how the command ended, and sends it no more signals.
@@ -83,10 +117,6 @@ enum Instruction {
 /// The guard's view of the lock and the command.
 pub struct GuardTask<'a> {
     pub terminal: Terminal,
-    /// No command starts later than this.
-    pub start_by: Moment,
-    /// The guard kills the tree at this moment, unless nxlock moves it.
-    pub kill_at: Moment,
     /// Descriptors that must stay open in the guard while the tree lives.
     pub keep_open: &'a [RawFd],
     /// Releases the lock after nxlock has died. The process does nothing else any more: this may replace it.
@@ -101,32 +131,86 @@ pub struct Orphaned {
     pub time_limit: bool,
     /// nxlock was giving the lock back: the guard has killed nothing.
     pub was_over: bool,
+    pub granted: Granted,
 }
 
 impl Guard {
-    /// Forks a guard that starts the command. Call from the main thread: the guard's parent-death signal comes when the
-    /// thread that forked it ends, prctl(2).
+    /// Forks a guard, and through it the process that is to become the command: nothing starts before [`Guard::start`].
+    /// Call from the main thread: the guard's parent-death signal comes when the thread that forked it ends, prctl(2).
     ///
     /// # Errors
-    /// As fork(2), socketpair(2) and prctl(2).
-    pub fn start(program: &Program, task: &GuardTask<'_>) -> Result<Guard, Errno> {
+    /// As fork(2), socketpair(2), pipe(2), sigprocmask(2) and prctl(2).
+    pub fn prepare(program: Program, task: &GuardTask<'_>) -> Result<Guard, Errno> {
         prctl::set_child_subreaper(true)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, guards) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        let (grant, go) = pipe2(OFlag::O_CLOEXEC)?;
         let nxlock = getpid();
+        // A handler of nxlock must not run in the guard: they share what it would write to.
+        let mask = set(blockable()).thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         // SAFETY: the child allocates, which libc permits after a fork; it takes no lock of this program, since it
         // neither writes to a standard stream nor calls anything that does, and never returns from here.
-        match unsafe { fork() }? {
-            ForkResult::Parent { child } => Ok(Guard { pid: child, socket: ours, end: None }),
-            ForkResult::Child => {
-                drop(ours);
-                // The child must not return from here, not even by a panic.
-                let guard = || Guarding::begin(nxlock, guards, program, task).map_or(1, |guarding| guarding.run(task));
-                let status = catch_unwind(AssertUnwindSafe(guard)).unwrap_or(1);
-                // SAFETY: ends this process, and runs nothing else.
-                unsafe { libc::_exit(status) }
+        let forked = unsafe { fork() };
+        if let Ok(ForkResult::Child) = forked {
+            drop((ours, go));
+            // The child must not return from here, not even by a panic.
+            let guard = || {
+                let guarding = Guarding::begin(nxlock, guards, (&program, grant), task);
+                guarding.ok().and_then(Guarding::begin_at_the_grant).map_or(1, |guarding| guarding.run(task))
+            };
+            let status = catch_unwind(AssertUnwindSafe(guard)).unwrap_or(1);
+            // SAFETY: ends this process, and runs nothing else.
+            unsafe { libc::_exit(status) }
+        }
+        // It was the thread's own.
+        let _ = mask.thread_set_mask();
+        match forked? {
+            ForkResult::Parent { child } => {
+                Ok(Guard { pid: child, socket: ours, end: None, go: Some(go), is_told: false, program })
+            }
+            ForkResult::Child => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Lets the command start, with the variables that depend on the grant.
+    ///
+    /// # Errors
+    /// EPIPE or ECONNRESET if the guard or the command's process has ended: a guard that is there reports it. EINVAL if
+    /// they were prepared for other variables; and as send(2) and write(2). Nothing has started then, and nothing will once
+    /// the guard is dropped.
+    pub fn start(&mut self, start: Start, variables: &[Variable]) -> Result<(), Errno> {
+        let go = self.go.as_ref().ok_or(Errno::EPIPE)?;
+        let message = self.program.message(start.by, variables).ok_or(Errno::EINVAL)?;
+        // The guard first: from then on it kills in time what the pipe starts, also if nxlock dies before this returns.
+        self.send(Instruction::Start(start))?;
+        self.is_told = true;
+        while let Err(errno) = write(go, &message) {
+            if errno != Errno::EINTR {
+                return Err(errno);
             }
         }
+        self.go = None;
+        Ok(())
+    }
+
+    /// Ends a guard whose command has not started and is not to. One that does not end soon is killed, and the kernel
+    /// kills the command's process.
+    fn discard(&mut self) {
+        self.go = None;
+        if !self.is_told {
+            let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
+            self.wake();
+            let limit = Limit::until(Moment::now() + DISCARDED);
+            while limit.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready) {
+                if let Received::End = next(&self.socket) {
+                    break;
+                }
+            }
+        }
+        self.dismiss();
+        self.wait();
+        // Whoever waits for a lock is no parent of what others leave.
+        let _ = prctl::set_child_subreaper(false);
     }
 
     pub fn pid(&self) -> Pid {
@@ -140,7 +224,7 @@ impl Guard {
 
     /// Returns the next report, without waiting.
     pub fn report(&self) -> Option<CommandEvent> {
-        let [what, number] = receive(&self.socket)?;
+        let [what, number, ..] = receive(&self.socket)?;
         let raw = signed(number);
         Some(match what {
             STARTED => CommandEvent::Started(Pid::from_raw(raw)),
@@ -153,35 +237,42 @@ impl Guard {
 
     /// Tells the guard when to kill the tree.
     pub fn kill_at(&self, moment: Moment) {
-        self.send(Instruction::KillAt(moment));
+        let _ = self.send(Instruction::KillAt(moment));
     }
 
     /// Lets the guard reap the command, wait for the rest of the tree, and exit when that is gone.
     pub fn reap(&self) {
-        self.send(Instruction::Reap);
+        let _ = self.send(Instruction::Reap);
     }
 
     /// Tells the guard that the command is stopped for its time limit, which is how the run ends.
     pub fn time_limit(&self) {
-        self.send(Instruction::TimeLimit);
+        let _ = self.send(Instruction::TimeLimit);
     }
 
     /// Tells the guard that the run is over, and what is left of the tree is left alone: if nxlock dies before it has
     /// given the lock back, the guard only does that. Call once the command has ended.
     pub fn is_over(&self) {
-        self.send(Instruction::Over);
+        let _ = self.send(Instruction::Over);
     }
 
     /// Sends an instruction, and continues a stopped guard: nothing else would.
-    fn send(&self, instruction: Instruction) {
+    ///
+    /// # Errors
+    /// As [`transmit`].
+    fn send(&self, instruction: Instruction) -> Result<(), Errno> {
         let message: Message = match instruction {
-            Instruction::KillAt(moment) => [KILL_AT, moment.since_boot().map_or(u64::MAX, nanos)],
-            Instruction::Reap => [REAP, 0],
-            Instruction::TimeLimit => [TIME_LIMIT, 0],
-            Instruction::Over => [OVER, 0],
+            Instruction::Start(Start { kill_at, granted: Granted { at, fence, noted }, .. }) => {
+                [START, instant(kill_at), instant(at), optional(fence.map(|fence| fence.0)), optional(noted)]
+            }
+            Instruction::KillAt(at) => pair(KILL_AT, instant(at)),
+            Instruction::Reap => pair(REAP, 0),
+            Instruction::TimeLimit => pair(TIME_LIMIT, 0),
+            Instruction::Over => pair(OVER, 0),
         };
-        transmit(&self.socket, message);
+        let sent = transmit(&self.socket, message);
         self.wake();
+        sent
     }
 
     /// Continues the guard if it is stopped.
@@ -223,6 +314,14 @@ impl Guard {
     }
 }
 
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.go.is_some() && self.end.is_none() {
+            self.discard();
+        }
+    }
+}
+
 /// Types of messages: their first number.
 const STARTED: u64 = 1;
 const FAILED: u64 = 2;
@@ -233,10 +332,10 @@ const REAP: u64 = 6;
 const OVERDUE: u64 = 7;
 const TIME_LIMIT: u64 = 8;
 const OVER: u64 = 9;
+const START: u64 = 10;
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
+/// How long a guard may take to end that is not needed: it may be stopped.
+const DISCARDED: Duration = Duration::from_millis(250);
 
 /// The guard's own state.
 struct Guarding {
@@ -245,7 +344,10 @@ struct Guarding {
     signals: SignalFd,
     alarm: Alarm,
     tree: Tree,
+    /// The process that is, or is to become, the command.
+    command: Pid,
     kill_at: Moment,
+    granted: Granted,
     /// The rounds of SIGKILL, once they have begun.
     killing: Option<Killing>,
     report: Ended,
@@ -275,9 +377,15 @@ enum Reaped {
 }
 
 impl Guarding {
-    fn begin(nxlock: Pid, socket: OwnedFd, program: &Program, task: &GuardTask<'_>) -> Result<Guarding, Errno> {
-        let begins = || _ = transmit(&socket, [STARTED, number(getpid().as_raw())]);
-        let failed = |errno: Errno| _ = transmit(&socket, [FAILED, number(errno as i32)]);
+    /// Forks the process that is to become the command, and waits for `grant`.
+    fn begin(
+        nxlock: Pid,
+        socket: OwnedFd,
+        (program, grant): (&Program, OwnedFd),
+        task: &GuardTask<'_>,
+    ) -> Result<Guarding, Errno> {
+        let begins = || _ = transmit(&socket, pair(STARTED, number(getpid().as_raw())));
+        let failed = |errno: Errno| _ = transmit(&socket, pair(FAILED, number(errno as i32)));
         let begun = (|| {
             let all = set(blockable());
             all.thread_block()?;
@@ -288,26 +396,28 @@ impl Guarding {
             prctl::set_pdeathsig(Signal::SIGCONT)?;
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-            let command = program.spawn(task.terminal, task.start_by, begins, failed)?;
+            let command = program.spawn(task.terminal, &grant, begins, failed)?;
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;
         // Once the command has its process, or the command would lose its terminal. A guard in a session of its own
         // keeps no process group from being orphaned, so Ctrl-Z does not stop a command that nobody could continue.
         let _ = setsid();
+        drop(grant);
         // nxlock must be able to close what it has open: a connection, a pipe, another program's lock.
         let own = [socket.as_raw_fd(), alarm.as_fd().as_raw_fd(), signals.as_fd().as_raw_fd()];
         close_all_but(&own.iter().chain(task.keep_open).copied().collect::<Vec<_>>());
         let mut tree = Tree::new(Vec::new(), task.terminal);
         tree.command = Some(command);
-        let kill_at = task.kill_at;
         Ok(Guarding {
             nxlock,
             socket,
             signals,
             alarm,
             tree,
-            kill_at,
+            command,
+            kill_at: Moment::NEVER,
+            granted: Granted { at: Moment::NEVER, fence: None, noted: None },
             killing: None,
             report: Ended::NotYet,
             ended: None,
@@ -315,6 +425,32 @@ impl Guarding {
             may_reap: false,
             is_over: false,
         })
+    }
+
+    /// Waits until nxlock lets the command start. If it does not, or has died, ends the process that was to become the
+    /// command: there is nothing to guard.
+    fn begin_at_the_grant(mut self) -> Option<Guarding> {
+        loop {
+            match next(&self.socket) {
+                Received::Message([START, kill_at, at, fence, noted]) => {
+                    self.kill_at = moment(kill_at);
+                    self.granted = Granted { at: moment(at), fence: present(fence).map(Fence), noted: present(noted) };
+                    return Some(self);
+                }
+                // Everything else concerns a command that has started.
+                Received::Message(_) => {}
+                // Signals stay where they are: the command may have sent one by the time that this is continued.
+                Received::NotYet => match Limit::NONE.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]) {
+                    Ok(_) => {}
+                    Err(_) => break,
+                },
+                // nxlock needs no guard, or has died.
+                Received::End => break,
+            }
+        }
+        let _ = tree::send(self.command, libc::SIGKILL);
+        while waitpid(self.command, None) == Err(Errno::EINTR) {}
+        None
     }
 
     /// Guards the tree until it is gone; returns the guard's exit status.
@@ -328,7 +464,7 @@ impl Guarding {
             }
             if self.killing.is_none() && (orphaned || self.kill_at.passed()) {
                 // nxlock may have renewed the lease meanwhile, and would take the end of the command for its own.
-                transmit(&self.socket, [OVERDUE, 0]);
+                let _ = transmit(&self.socket, pair(OVERDUE, 0));
                 self.killing = Some(Killing::begin());
             }
             if let Some(mut killing) = self.killing.take() {
@@ -343,7 +479,7 @@ impl Guarding {
             }
             // Once nxlock has died, its socket is always readable.
             let socket = Some(self.socket.as_fd()).filter(|_| !orphaned);
-            let limit = Limit { until: self.next_deadline(), cancel: &[socket] };
+            let limit = Limit { until: self.next_deadline(), cancel: &[socket], ..Limit::NONE };
             if self.alarm.wait_for(&[self.signals.as_fd()], limit).is_err() {
                 // The guard exits, and the kernel kills the command.
                 return 1;
@@ -355,7 +491,8 @@ impl Guarding {
             // The command is gone, and the tree with it unless the run was over: what the guard did not see end, it has
             // killed.
             let status = self.ended.unwrap_or(ExitStatus::from_raw(libc::SIGKILL));
-            (task.give_back)(&Orphaned { status, time_limit: self.time_limit, was_over: self.is_over });
+            let (time_limit, was_over, granted) = (self.time_limit, self.is_over, self.granted);
+            (task.give_back)(&Orphaned { status, time_limit, was_over, granted });
         }
         0
     }
@@ -372,10 +509,9 @@ impl Guarding {
     }
 
     fn take_instructions(&mut self) {
-        while let Some([what, number]) = receive(&self.socket) {
+        while let Some([what, number, ..]) = receive(&self.socket) {
             match what {
-                KILL_AT if number == u64::MAX => self.kill_at = Moment::NEVER,
-                KILL_AT => self.kill_at = Moment::after_boot(Duration::from_nanos(number)),
+                KILL_AT => self.kill_at = moment(number),
                 TIME_LIMIT => self.time_limit = true,
                 OVER => (self.is_over, self.kill_at) = (true, Moment::NEVER),
                 _ => self.may_reap = true,
@@ -398,7 +534,7 @@ impl Guarding {
     }
 
     fn repeat_that_it_started(&self, command: Pid) {
-        transmit(&self.socket, [STARTED, number(command.as_raw())]);
+        let _ = transmit(&self.socket, pair(STARTED, number(command.as_raw())));
     }
 
     fn reap(&mut self, orphaned: bool) -> Reaped {
@@ -413,7 +549,7 @@ impl Guarding {
                         if ended.signal().is_some() {
                             self.repeat_that_it_started(pid);
                         }
-                        let is_sent = transmit(&self.socket, [ENDED, number(status)]);
+                        let is_sent = transmit(&self.socket, pair(ENDED, number(status))).is_ok();
                         self.report = if is_sent { Ended::Reported } else { Ended::Unreported };
                     }
                     if !self.may_reap && !orphaned {
@@ -428,7 +564,7 @@ impl Guarding {
                     consume(pid, libc::WSTOPPED);
                     if self.tree.command == Some(pid) {
                         self.repeat_that_it_started(pid);
-                        transmit(&self.socket, [STOPPED, number(signal)]);
+                        let _ = transmit(&self.socket, pair(STOPPED, number(signal)));
                     }
                 }
                 // A child that asked to be traced, ptrace(2), has stopped for its tracer.

@@ -1,22 +1,23 @@
 //! Turns a process into the command: the steps before execve(2), the search for the program, and their errors.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::libc;
-use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::stat::Mode;
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, setpgid};
+use nix::unistd::{ForkResult, Pid, fork, getpid, setpgid};
 
+use super::message::{instant, moment};
 use crate::clock::Moment;
 use crate::descriptors::CommandFile;
-use crate::signals::is_ignored;
+use crate::signals::{end_with, is_ignored, set, take_pending};
 use crate::{inherited, proc};
 
 /// Whether nxlock has a controlling terminal, and so takes part in job control.
@@ -59,6 +60,9 @@ impl From<Errno> for SpawnError {
     }
 }
 
+/// A variable of a program's environment; without a value, it is unset.
+pub type Variable = (Cow<'static, str>, Option<OsString>);
+
 /// Everything that execve(2) needs: a process that becomes the program allocates nothing.
 pub struct Program {
     /// The program, or the files to try in this order.
@@ -70,6 +74,11 @@ pub struct Program {
     envp: Vec<*const c_char>,
     /// The texts that `argv` and `envp` point to.
     _owned: [Vec<CString>; 2],
+    /// What the process is told when the lock is granted: until when it may start, and then the variables that depend on
+    /// the grant, each with as many bytes as were prepared for it. `envp` points to those too.
+    told: Box<[Cell<u8>]>,
+    /// These variables, and their bytes.
+    granted: Vec<(String, usize)>,
     /// The signal mask of nxlock's caller.
     mask: SigSet,
     inherited: Vec<InheritedFile>,
@@ -117,7 +126,20 @@ impl Program {
     /// EINVAL if a word or a variable contains a NUL; ENOENT if there is no word.
     pub fn new(
         words: &[OsString],
-        environment: &[(impl AsRef<str>, Option<OsString>)],
+        environment: &[Variable],
+        mask: SigSet,
+        files_to_inherit: &[CommandFile],
+    ) -> Result<Program, Errno> {
+        Program::told(words, (environment, &[]), mask, files_to_inherit)
+    }
+
+    /// Does the same for a process that is told the `granted` variables later, with other values that are no longer.
+    ///
+    /// # Errors
+    /// As [`Program::new`].
+    pub fn told(
+        words: &[OsString],
+        (environment, granted): (&[Variable], &[Variable]),
         mask: SigSet,
         files_to_inherit: &[CommandFile],
     ) -> Result<Program, Errno> {
@@ -125,18 +147,44 @@ impl Program {
         let is_searched = !program.is_empty() && !program.contains(&b'/');
         let files = if is_searched { searched(program)? } else { vec![ended_by_nul(program.to_vec())?] };
         let words = words.iter().map(|word| ended_by_nul(word.as_bytes().to_vec())).collect::<Result<Vec<_>, _>>()?;
-        let set = environment.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-        let set = set.map(|(name, value)| ended_by_nul([name.as_ref().as_bytes(), b"=", value.as_bytes()].concat()));
-        let set = set.collect::<Result<Vec<_>, _>>()?;
-        let is_inherited =
-            |variable: &&CStr| environment.iter().all(|(name, _)| !sets(variable.to_bytes(), name.as_ref()));
+        let set = texts(environment).map(|(_, text)| ended_by_nul(text)).collect::<Result<Vec<_>, _>>()?;
+        let is_inherited = |variable: &&CStr| {
+            environment.iter().chain(granted).all(|(name, _)| !sets(variable.to_bytes(), name.as_ref()))
+        };
         let inherited = inherited_environment().filter(is_inherited);
+        let granted: Vec<_> = texts(granted).map(|(name, text)| (name.to_owned(), text.len() + 1)).collect();
+        let told = vec![Cell::new(0); START_BY + granted.iter().map(|(_, length)| length).sum::<usize>()];
+        let told = told.into_boxed_slice();
+        let mut at = START_BY;
+        let granted_later = granted.iter().map(|(_, length)| {
+            let text = told[at..].as_ptr().cast();
+            at += length;
+            text
+        });
         let end = [std::ptr::null()];
-        let envp = inherited.map(CStr::as_ptr).chain(set.iter().map(|variable| variable.as_ptr())).chain(end).collect();
+        let envp = inherited.map(CStr::as_ptr).chain(set.iter().map(|variable| variable.as_ptr()));
+        let envp = envp.chain(granted_later).chain(end).collect();
         let argv = [SHELL.as_ptr()].into_iter().chain(words.iter().map(|word| word.as_ptr())).chain(end);
         let argv = argv.map(Cell::new).collect();
         let inherited = files_to_inherit.iter().map(InheritedFile::new).collect::<Result<_, _>>()?;
-        Ok(Program { files, is_searched, argv, envp, _owned: [words, set], mask, inherited })
+        Ok(Program { files, is_searched, argv, envp, _owned: [words, set], told, granted, mask, inherited })
+    }
+
+    /// Returns the message by which a process learns that it may start until then, with the variables that depend on the
+    /// grant; none if it was prepared for others.
+    pub fn message(&self, start_by: Moment, variables: &[Variable]) -> Option<Vec<u8>> {
+        let mut message = instant(start_by).to_ne_bytes().to_vec();
+        let mut prepared = self.granted.iter();
+        for (name, text) in texts(variables) {
+            let (expected, length) = prepared.next()?;
+            if expected != name || text.len() >= *length || text.contains(&0) {
+                return None;
+            }
+            let end = message.len() + length;
+            message.extend(text);
+            message.resize(end, 0);
+        }
+        prepared.next().is_none().then_some(message)
     }
 
     /// Becomes the program; returns the error if that fails. First sets the caller's signal mask, and restores the
@@ -178,17 +226,18 @@ impl Program {
         Errno::last()
     }
 
-    /// Starts a process that becomes the command, unless `start_by` passes before it is ready. Does not wait for
-    /// execve(2), which a hung file system may delay. The process itself calls `begins` first; if it does not become the
-    /// command, it calls `failed` with the reason and exits with 127. Both may only make system calls, as in any child of
-    /// fork(2). The kernel kills the process when the calling thread ends, prctl(2).
+    /// Starts a process that becomes the command when it is told so through `grant`, unless it is ready too late; if it
+    /// never is, and nobody can do so any more, it exits. Does not wait for execve(2), which a hung file system may delay.
+    /// Once it has been told, the process itself calls `begins`; if it does not become the command, it calls `failed` with
+    /// the reason and exits with 127. Both may only make system calls, as in any child of fork(2). The kernel kills the
+    /// process when the calling thread ends, prctl(2).
     ///
     /// # Errors
     /// As fork(2).
     pub fn spawn(
         &self,
         terminal: Terminal,
-        start_by: Moment,
+        grant: &OwnedFd,
         begins: impl FnOnce(),
         failed: impl FnOnce(Errno),
     ) -> Result<Pid, Errno> {
@@ -197,28 +246,44 @@ impl Program {
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(child),
             ForkResult::Child => {
-                begins();
-                failed(self.begin(terminal, parent, start_by));
+                match become_child(terminal, parent).and_then(|()| self.await_grant(grant)) {
+                    Ok(Some(start_by)) => {
+                        begins();
+                        failed(self.begin(start_by));
+                    }
+                    Ok(None) => {}
+                    Err(errno) => failed(errno),
+                }
                 // SAFETY: ends this process, and runs no code of nxlock.
                 unsafe { libc::_exit(127) }
             }
         }
     }
 
-    /// Becomes the program as a child of `parent`; returns the error if that fails.
-    fn begin(&self, terminal: Terminal, parent: Pid, start_by: Moment) -> Errno {
-        if terminal == Terminal::Absent
-            && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
-        {
-            return errno;
+    /// Waits for the message of the grant, which puts the variables into their places; returns until when the program may
+    /// start. Returns nothing if there is none, nor will be.
+    fn await_grant(&self, grant: &OwnedFd) -> Result<Option<Moment>, Errno> {
+        let size = self.told.len();
+        let read = loop {
+            // SAFETY: `told` has so many bytes, and nothing else uses them now. A cell is what it contains.
+            let read = unsafe { libc::read(grant.as_raw_fd(), self.told.as_ptr().cast_mut().cast(), size) };
+            match Errno::result(read) {
+                Err(Errno::EINTR) => {}
+                read => break read?,
+            }
+        };
+        // nxlock writes all at once, and no more than a pipe takes at once, pipe(7).
+        if usize::try_from(read) != Ok(size) {
+            return Ok(None);
         }
-        if let Err(errno) = prctl::set_pdeathsig(Signal::SIGKILL) {
-            return errno;
-        }
-        // If the parent died before that, the kernel sends nothing.
-        if getppid() != parent {
-            let _ = raise(Signal::SIGKILL);
-        }
+        // A key or a `kill -TSTP` that came before the grant was for a wait, from which nxlock has been continued.
+        while take_pending(&set([libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU])) {}
+        let start_by = std::array::from_fn(|at| self.told.get(at).map_or(0, Cell::get));
+        Ok(Some(moment(u64::from_ne_bytes(start_by))))
+    }
+
+    /// Becomes the program; returns the error if that fails.
+    fn begin(&self, start_by: Moment) -> Errno {
         // Before it looks at the clock: if the lease has not ended by then, nobody gets the lock until the command has.
         for file in &self.inherited {
             if let Err(errno) = file.take() {
@@ -231,6 +296,23 @@ impl Program {
         }
         self.exec()
     }
+}
+
+/// Prepares a process that was just forked by `parent`.
+fn become_child(terminal: Terminal, parent: Pid) -> Result<(), Errno> {
+    if terminal == Terminal::Absent {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    }
+    end_with(parent, Signal::SIGKILL)
+}
+
+/// Bytes of the moment until which a program may start, ahead of its variables.
+const START_BY: usize = size_of::<u64>();
+
+/// Returns the variables that are set, each with its string of an environment.
+fn texts(variables: &[Variable]) -> impl Iterator<Item = (&str, Vec<u8>)> {
+    let set = variables.iter().filter_map(|(name, value)| Some((name.as_ref(), value.as_ref()?)));
+    set.map(|(name, value)| (name, [name.as_bytes(), b"=", value.as_bytes()].concat()))
 }
 
 /// Returns where a program may be: in the directories of PATH, execvp(3).
@@ -280,28 +362,65 @@ mod tests {
 
     use super::*;
 
-    /// Returns how the process ended, and why it did not become the program.
-    fn spawned(words: &[&str], start_by: Moment) -> (WaitStatus, Option<SpawnError>) {
+    /// Returns how a process ended that was told that it may start until then, or was never told, and what it said: its own
+    /// pid when it began, and why it did not become the program.
+    fn spawned(words: &[&str], start_by: Option<Moment>) -> (WaitStatus, Option<Pid>, Option<SpawnError>) {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        let (grant, go) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let words: Vec<_> = words.iter().map(OsString::from).collect();
-        let program = Program::new(&words, &[("", None)], SigSet::empty(), &[]).unwrap();
+        let program = Program::told(&words, (&[], &fence("9999")), SigSet::empty(), &[]).unwrap();
+        if let Some(start_by) = start_by {
+            let message = program.message(start_by, &fence("12")).unwrap();
+            assert_eq!(write(&go, &message), Ok(message.len()));
+        }
+        drop(go);
         let say = |number: i32| _ = write(&writer, &number.to_ne_bytes());
         let (begins, failed) = (|| say(getpid().as_raw()), |errno| say(errno as i32));
-        let pid = program.spawn(Terminal::Absent, start_by, begins, failed).unwrap();
+        let pid = program.spawn(Terminal::Absent, &grant, begins, failed).unwrap();
         let status = waitpid(pid, None).unwrap();
         let said = || {
             let mut number = [0; 4];
             (read(&reader, &mut number) == Ok(4)).then(|| i32::from_ne_bytes(number))
         };
-        assert_eq!(said(), Some(pid.as_raw()), "it begins");
-        (status, said().map(|number| Errno::from_raw(number).into()))
+        let began = said().map(Pid::from_raw);
+        assert!(began.is_none_or(|began| began == pid));
+        (status, began, said().map(|number| Errno::from_raw(number).into()))
+    }
+
+    fn fence(value: &str) -> [Variable; 1] {
+        [("FENCE".into(), Some(value.into()))]
+    }
+
+    fn soon() -> Option<Moment> {
+        Some(Moment::now() + Duration::from_secs(60))
     }
 
     #[test]
     fn no_command_begins_too_late() {
-        let soon = Moment::now() + Duration::from_secs(60);
-        assert!(matches!(spawned(&["true"], soon), (WaitStatus::Exited(_, 0), None)));
-        assert_eq!(spawned(&["true"], Moment::now()).1, Some(SpawnError::TooLate));
-        assert_eq!(spawned(&["/no/such/program"], soon).1, Some(SpawnError::Failed(Errno::ENOENT)));
+        assert!(matches!(spawned(&["true"], soon()), (WaitStatus::Exited(_, 0), Some(_), None)));
+        assert_eq!(spawned(&["true"], Some(Moment::now())).2, Some(SpawnError::TooLate));
+        assert_eq!(spawned(&["/no/such/program"], soon()).2, Some(SpawnError::Failed(Errno::ENOENT)));
+    }
+
+    #[test]
+    fn no_command_begins_before_it_is_told() {
+        assert!(matches!(spawned(&["true"], None), (WaitStatus::Exited(_, 127), None, None)));
+    }
+
+    #[test]
+    fn a_command_gets_the_variables_of_the_grant() {
+        let is_set = ["sh", "-c", "exec test \"$FENCE $(env | grep -c ^FENCE=)\" = '12 1'"];
+        assert!(matches!(spawned(&is_set, soon()), (WaitStatus::Exited(_, 0), Some(_), None)));
+    }
+
+    #[test]
+    fn what_a_command_was_not_prepared_for_is_not_told() {
+        let program = Program::told(&["true".into()], (&[], &fence("999")), SigSet::empty(), &[]).unwrap();
+        let message = |variables: &[Variable]| program.message(Moment::NEVER, variables);
+        assert!(message(&fence("1000")).is_none(), "longer");
+        assert!(message(&[("FENCE".into(), None)]).is_none(), "unset");
+        assert!(message(&[("SLOT".into(), Some("1".into()))]).is_none(), "another");
+        assert!(message(&[]).is_none() && message(&[fence("1"), fence("1")].concat()).is_none(), "fewer, and more");
+        assert_eq!(message(&fence("1")).map(|message| message.len()), Some(program.told.len()));
     }
 }

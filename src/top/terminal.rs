@@ -124,7 +124,7 @@ impl Terminal {
 
     /// Drops what the terminal does not accept in time: the next redraw is complete again.
     fn write(&mut self, mut bytes: &[u8], urgent: &[Option<BorrowedFd<'_>>]) -> io::Result<()> {
-        let limit = Limit { until: Moment::now() + PATIENCE, cancel: urgent };
+        let limit = Limit { until: Moment::now() + PATIENCE, cancel: urgent, ..Limit::NONE };
         while !bytes.is_empty() {
             match self.terminal.write(bytes) {
                 Ok(length) => bytes = &bytes[length..],

@@ -72,6 +72,7 @@ pub fn check(record: &Record) -> Vec<Violation> {
     found.extend(order::check(record, &sections));
     found.extend(waits::check(record, &sections));
     found.extend(endings(record));
+    found.extend(second_entries(record));
     found.extend(steps::check(record, &sections));
     found.sort_by_key(|violation| violation.from);
     found
@@ -102,6 +103,8 @@ pub fn sections(record: &Record) -> Vec<Section> {
                 *empty = Some(Section { who: stamp.who, name, mode, terms, stamps: vec![stamp.at] });
             }
             (Some(section), Word::Beat | Word::Leave) => section.stamps.push(stamp.at),
+            // See `second_entries`.
+            (Some(_), Word::Enter(_)) => {}
             (section, word) => panic!("{word:?} of c{} after {section:?}", stamp.who),
         }
     }
@@ -117,6 +120,20 @@ pub fn sections(record: &Record) -> Vec<Section> {
     let mut sections: Vec<Section> = all.into_iter().flatten().flat_map(of_each_lock).collect();
     sections.sort_by_key(Section::entered);
     sections
+}
+
+/// Nobody's command runs twice.
+fn second_entries(record: &Record) -> Vec<Violation> {
+    let mut entered: Vec<Option<Nanos>> = vec![None; record.attempts.len()];
+    let mut found = Vec::new();
+    for stamp in record.stamps.iter().filter(|stamp| matches!(stamp.word, Word::Enter(_))) {
+        if let Some(first) = entered[stamp.who].replace(stamp.at) {
+            let what = format!("the command of c{} ran twice", stamp.who);
+            let name = Some(record.attempts[stamp.who].name);
+            found.push(Violation { what, name, who: vec![stamp.who], from: first, to: stamp.at });
+        }
+    }
+    found
 }
 
 /// Returns the intervals in which a section may do what another's grant forbids.

@@ -7,7 +7,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, acquire, is_queued, lock_status, release};
-use crate::support::{Authority, Local, Redis, Running, eventually, is_alive, text_of};
+use crate::support::{Authority, Local, Redis, Running, eventually, is_alive, state_of, text_of};
 
 /// A run that holds the lock, and a child, stopped before it executes the command.
 struct Beginning {
@@ -71,7 +71,13 @@ fn forks_its_guard(authority: &impl Authority, options: &[&str]) -> (Running, Pi
 
 /// Returns the child that a traced process forks. The process stays stopped.
 fn forked_by(pid: Pid) -> Pid {
-    let forked = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it forks");
+    let forked = loop {
+        match waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it forks") {
+            // nxlock has continued its guard, as it does with each instruction.
+            WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_STOP) => ptrace::cont(pid, None).expect("it goes on"),
+            forked => break forked,
+        }
+    };
     assert!(matches!(forked, WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_FORK)), "{forked:?}");
     Pid::from_raw(i32::try_from(ptrace::getevent(pid).expect("a child")).expect("a pid"))
 }
@@ -164,11 +170,13 @@ fn a_lock_ends_with_its_lease_if_nxlock_is_killed_and_its_guard_stopped_before_t
 fn a_lock_ends_with_its_lease_if_nxlock_is_stopped_while_the_command_begins() {
     let local = Local::start();
     for options in MANNERS {
-        let (running, guard) = forks_its_guard(&local, options);
-        waitpid(guard, Some(WaitPidFlag::__WALL)).expect("it stops");
-        goes_on(guard);
+        let beginning = Beginning::of(&local, options);
+        beginning.running.signal(Signal::SIGSTOP);
+        eventually("it is stopped", || state_of(beginning.running.pid()) == Some('T'));
+        beginning.goes_on();
+        let Beginning { running, .. } = beginning;
         Turn::had(&local, &[]).leaves();
-        goes_on(Pid::from_raw(running.pid()));
+        running.signal(Signal::SIGCONT);
         running.finish().exits(76).prints("ran\n");
     }
 }
@@ -178,19 +186,21 @@ fn a_command_that_begins_keeps_its_lock_though_all_are_stopped() {
     let local = Local::start();
     for options in MANNERS {
         let (running, guard) = forks_its_guard(&local, options);
+        goes_on(Pid::from_raw(running.pid()));
         goes_on_after_its_birth(guard);
         let child = forked_by(guard);
         let beginning = Beginning { running, child };
         while !beginning.is_about_to_execute() {
             ptrace::syscall(child, None).expect("it goes on");
         }
+        beginning.running.signal(Signal::SIGSTOP);
         let waiter = Turn::queued(&local, &[]);
         eventually("its lease has ended", || lock_status(&local)["ttl_ms"].as_u64().unwrap_or(0) == 0);
         local.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
         assert!(!waiter.is_up());
         goes_on(guard);
         beginning.is_killed();
-        goes_on(Pid::from_raw(beginning.running.pid()));
+        beginning.running.signal(Signal::SIGCONT);
         beginning.running.finish().exits(76).prints("");
         let mut waiter = waiter;
         waiter.up();

@@ -40,7 +40,10 @@ pub fn wait(request: &Request<'_>, watched: &Watched, mut keeper: KeeperEnd) -> 
         let until = pass_on.map_or(Moment::NEVER, |(_, at)| at);
         let mut wanted = vec![(keeper.as_fd(), PollFlags::POLLIN)];
         wanted.extend((!watched_ended).then(|| (watched.as_fd(), PollFlags::POLLIN)));
-        match (Limit { until, cancel: &signals.fds() }).wait_for(&wanted).context("cannot wait for the keeper")? {
+        match (Limit { until, cancel: &signals.fds(), ..Limit::NONE })
+            .wait_for(&wanted)
+            .context("cannot wait for the keeper")?
+        {
             Woken::TimeUp => pass(&mut pass_on, keeper.pid()),
             Woken::Cancelled => {
                 for Notice { number, source, .. } in signals.notices() {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use anyhow::Context;
 
 use super::{Custody, acquired, front};
+use crate::acquire::Unprepared;
 use crate::cli::Acquire;
 use crate::cmd::request::{Answer, Request};
 use crate::cmd::{Outcome, give_back, give_up_if_asked};
@@ -61,7 +62,7 @@ fn keep(
     let server_timeout = request.global.server_timeout;
     let mut signals = Signals::listen()?;
     let resources = Resources::gather().context("cannot keep a lock in the background")?;
-    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals)? {
+    let lease = match request.wait_for(&mut *store, &mut claim, &mut signals, &Unprepared)? {
         Answer::Granted(lease) => lease,
         Answer::Refused(report) => return Ok(*report),
     };

@@ -18,7 +18,7 @@ use crate::cmd::renew::LAST_RENEWAL;
 use crate::cmd::{LEFT, RECORDING};
 use crate::lock::{Also, Claim, Ttl};
 use crate::report::Named;
-use crate::supervise::Program;
+use crate::supervise::{Program, Variable};
 use crate::wait::is_ready;
 use crate::{descriptors, handover};
 
@@ -32,18 +32,16 @@ pub struct Orphan<'a> {
     pub files: &'a [u8],
     pub lock: &'a Named,
     pub mask: SigSet,
-    /// The lock stays locked until then.
-    pub at_least: Option<Moment>,
     /// The descriptors with which the claim lives, if there are any.
     pub claim_fds: &'a [RawFd],
 }
 
 impl Orphan<'_> {
     /// Reports what happened, and gives the lock back or leaves it for the rest of `--at-least`; if that fails, the lock
-    /// expires. `was_over` says that the command had ended, and nxlock was giving the lock back. Must be called in a
-    /// process that does nothing else any more.
-    pub fn give_back(&self, claim: &Claim, was_over: bool) {
-        let Orphan { global, files, lock, mask, at_least, claim_fds } = *self;
+    /// expires. The lock stays locked until `at_least`. `was_over` says that the command had ended, and nxlock was giving
+    /// the lock back. Must be called in a process that does nothing else any more.
+    pub fn give_back(&self, claim: &Claim, at_least: Option<Moment>, was_over: bool) {
+        let Orphan { global, files, lock, mask, claim_fds } = *self;
         let rest = at_least.map(Moment::remaining).filter(|rest| !rest.is_zero());
         report(lock, was_over);
         // stdout belongs to the command.
@@ -77,7 +75,7 @@ impl Orphan<'_> {
 /// Returns all settings that are handed on, as variables: a password must not be visible in argv. They are those of the
 /// command line and of the configuration files, which are not read again. What nxlock has read from other files is behind
 /// the descriptor.
-fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> Vec<(&'static str, Option<OsString>)> {
+fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> Vec<Variable> {
     let of_this_run = [
         ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
         (handover::VARIABLE, handover.map(|number| number.to_string().into())),
@@ -85,7 +83,8 @@ fn environment(global: &GlobalArgs, claim: &Claim, handover: Option<RawFd>) -> V
         (RECORDING, claim.recording.as_ref().map(|recording| recording.to_string().into())),
         (LEFT, (!claim.also.is_empty()).then(|| left(claim).into())),
     ];
-    SETTINGS.iter().map(|setting| (setting.variable, (setting.value)(global))).chain(of_this_run).collect()
+    let settings = SETTINGS.iter().map(|setting| (setting.variable, (setting.value)(global)));
+    settings.chain(of_this_run).map(|(name, value)| (name.into(), value)).collect()
 }
 
 /// Returns the further locks of a claim as [`LEFT`] has them.

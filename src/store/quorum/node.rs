@@ -181,7 +181,7 @@ impl Node {
             }
             let news = self.server.watch().news_fds.into_iter();
             let cancel = [end.as_fd()].into_iter().chain(news).map(Some).collect::<Vec<_>>();
-            match given.next(Limit { until: Moment::NEVER, cancel: &cancel }) {
+            match given.next(Limit { until: Moment::NEVER, cancel: &cancel, ..Limit::NONE }) {
                 Ok(Arrived::Message(job)) => return Some(Next::Job(Box::new(job))),
                 Ok(Arrived::Readable) if is_ready(end.as_fd(), PollFlags::POLLIN) => return None,
                 Ok(Arrived::Readable) => {}
@@ -200,7 +200,7 @@ impl Node {
         if job.until.passed() && !job.request.is_about_the_end() {
             return Answer::Failed(Error { kind: ErrorKind::Unreachable, ..Error::internal("", &"no answer in time") });
         }
-        let limit = Limit { until: job.until, cancel: &[Some(end.as_fd())] };
+        let limit = Limit { until: job.until, cancel: &[Some(end.as_fd())], ..Limit::NONE };
         self.execute(&job.request, limit).unwrap_or_else(|error| {
             log::trace(format_args!("{error}"));
             Answer::Failed(error)

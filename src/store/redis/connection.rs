@@ -154,6 +154,9 @@ impl Connection {
             }
             return Err(no_reply);
         }
+        if let Some(meanwhile) = limit.meanwhile.filter(|_| !requests.is_empty()) {
+            meanwhile();
+        }
         let received: Result<Vec<Value>, Fault> = requests.iter().map(|_| self.receive(limit)).collect();
         received.map_err(|fault| NoReply { fault, sent: true })
     }

@@ -83,6 +83,8 @@ pub struct QueueEntry {
     clock: Option<ServerClock>,
     /// From 1, by the last reply; 0 before that.
     position: usize,
+    /// Woken since the last reply.
+    was_called: bool,
     /// Called back since the last reply: another waiter has found that the queue was lost.
     is_called_back: bool,
 }
@@ -126,6 +128,7 @@ impl QueueEntry {
             look_at: Moment::now(),
             clock: None,
             position: 0,
+            was_called: false,
             is_called_back: false,
         }
     }
@@ -245,6 +248,11 @@ impl QueueEntry {
         matches!(self.subscription, Subscription::Shared(_) | Subscription::Own(_))
     }
 
+    /// Returns whether the server has woken this waiter since it last replied to it.
+    pub fn was_called(&self) -> bool {
+        self.was_called
+    }
+
     /// Returns how long a waiter at this position may be silent.
     fn heartbeat(&self, position: usize) -> Duration {
         match u32::try_from(position.saturating_sub(2)) {
@@ -263,7 +271,7 @@ impl QueueEntry {
         (ends_in, clock): (Option<Duration>, Option<ServerClock>),
         grace: Duration,
     ) {
-        (self.clock, self.is_called_back) = (clock, false);
+        (self.clock, self.was_called, self.is_called_back) = (clock, false, false);
         self.ticket.clone_from(&queued.ticket);
         if !queued.heard && self.hears() {
             self.close(client, "published messages do not arrive: polling");
@@ -336,6 +344,7 @@ impl QueueEntry {
             self.look_at = self.look_at.min(Moment::now() + APART.saturating_mul(ahead));
             self.is_called_back = true;
         }
+        self.was_called |= calls.at_once;
         calls.at_once
     }
 }

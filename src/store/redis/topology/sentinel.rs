@@ -470,8 +470,8 @@ impl Sentinel {
         self.tried = Some(now);
         let (endpoint, packed) = (self.endpoint(session), packed(questions));
         let begun = Mailbox::open().and_then(|(opened, sender)| {
-            let limit = Limit::until(now + OPENING);
             let open = move || {
+                let limit = Limit::until(now + OPENING);
                 let connection = Connection::open(&endpoint, limit);
                 sender.send(connection.and_then(|mut connection| {
                     let question = Question { asked: Moment::now(), login: None, replies: Vec::new() };
