@@ -1,38 +1,29 @@
 //! Holds a lock around a command. Connects acquisition, renewal and supervision.
 
+mod launch;
 mod orphaned;
 
-use std::cell::RefCell;
 use std::ffi::OsString;
-use std::os::fd::RawFd;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
-use super::request::{self, Answer, Request};
+use super::request::{Answer, Request};
 use super::{give_back, give_up_if_asked};
-use crate::acquire::Preparation;
-use crate::cli::{GlobalArgs, Run, SETTINGS};
+use crate::cli::{GlobalArgs, Run};
 use crate::clock::Moment;
-use crate::descriptors::CommandFile;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Claim, Fence, HELD, Lease, LockName, Lost, RunEnd, Slot, Token, Ttl};
+use crate::lock::{Lease, LockName, Lost, RunEnd, Ttl};
 use crate::renewer::{GivenBack, Renewer};
-use crate::report::{Also, Ending, Named, NotRun, Ran, Report, Unreleased};
+use crate::report::{Ending, Named, NotRun, Ran, Report, Unreleased};
 use crate::signals::Signals;
-use crate::store::Credentials;
-use crate::supervise::{
-    Descendants, Granted, Guard, GuardTask, NoEnding, Orphaned, Outcome, Program, Rules, SpawnError, Start, Supervisor,
-    Terminal, Variable,
-};
+use crate::supervise::{NoEnding, Outcome, SpawnError, Supervisor, Terminal};
 use crate::wait::Alarm;
-use crate::{descriptors, handover, log, notify, proc, supervise, trusted};
-use orphaned::Orphan;
+use crate::{log, notify, proc};
+use launch::{Grant, Launch, Ready, words};
 
 pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     let mut request = Request::of_run(global, asked)?;
@@ -116,174 +107,6 @@ pub fn run(global: &GlobalArgs, asked: &Run) -> anyhow::Result<Report> {
     }
 }
 
-/// All with which the guard and the command's process are forked, but the grant.
-struct Launch<'a> {
-    global: &'a GlobalArgs,
-    asked: &'a Run,
-    lock: Named,
-    ttl: Ttl,
-    rules: Rules,
-    credentials: &'a Credentials,
-    /// The signal mask of nxlock's caller.
-    mask: SigSet,
-}
-
-/// A grant, of all its locks.
-struct Grant<'a> {
-    claim: &'a Claim,
-    also: &'a [Also],
-    fence: Option<Fence>,
-    slot: Option<Slot>,
-}
-
-impl<'a> Launch<'a> {
-    fn new(
-        global: &'a GlobalArgs,
-        asked: &'a Run,
-        request: &Request<'_>,
-        credentials: &'a Credentials,
-        mask: SigSet,
-    ) -> Launch<'a> {
-        let (lock, ttl) = (request.lock.clone(), request.ttl);
-        let rules = Rules {
-            ttl,
-            kill_after: asked.kill_after,
-            time_limit: asked.time_limit,
-            on_lost: asked.on_lost,
-            descendants: asked.descendants,
-        };
-        Launch { global, asked, lock, ttl, rules, credentials, mask }
-    }
-
-    /// Forks the guard and the command's process, for this grant or for one that differs in its numbers alone.
-    fn prepare(
-        &self,
-        grant: &Grant<'_>,
-        terminal: Terminal,
-        claim_fds: &[RawFd],
-        command_files: &[CommandFile],
-    ) -> Result<Guard, Errno> {
-        let Launch { global, asked, ref lock, credentials, mask, .. } = *self;
-        keep_files_from_the_command(global);
-        // Before the fork: the guard does as little as possible.
-        let files = handover::packed(&credentials.handed());
-        let orphan = Orphan { global, files: &files, lock, mask, claim_fds };
-        let task = GuardTask {
-            terminal,
-            keep_open: claim_fds,
-            give_back: &|orphaned: &Orphaned| {
-                let end = match asked.descendants {
-                    // The guard has killed those that the run waited for.
-                    Descendants::Wait if !orphaned.was_over => RunEnd::killed(libc::SIGKILL),
-                    _ => supervise::ending(orphaned.status, None).end(),
-                };
-                let Granted { at, fence, noted } = orphaned.granted;
-                let mut claim = grant.claim.clone();
-                if let Some(recording) = &mut claim.recording {
-                    (recording.granted, recording.fence, recording.noted) = (Some(at), fence, noted);
-                }
-                claim.ended(Some(if orphaned.time_limit { end.at_the_time_limit() } else { end }));
-                orphan.give_back(&claim, asked.at_least.map(|least| at + least), orphaned.was_over);
-            },
-        };
-        let (granted, known) = self.environment(grant);
-        let program = Program::told(&words(asked), (&known, &granted), mask, command_files)?;
-        Guard::prepare(program, &task)
-    }
-
-    /// Does that, and starts the command.
-    fn start(
-        &self,
-        grant: &Grant<'_>,
-        (lease, terminal): (Lease, Terminal),
-        claim_fds: &[RawFd],
-        command_files: &[CommandFile],
-    ) -> Result<Guard, Errno> {
-        let mut guard = self.prepare(grant, terminal, claim_fds, command_files)?;
-        match guard.start(self.in_time(grant, lease), &self.environment(grant).0) {
-            // The guard reports why, or its supervisor that it has ended.
-            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(guard),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// Returns what the guard is told of a grant.
-    fn in_time(&self, grant: &Grant<'_>, Lease { granted: at, until, .. }: Lease) -> Start {
-        let noted = grant.claim.recording.as_ref().and_then(|recording| recording.noted);
-        let granted = Granted { at, fence: grant.fence, noted };
-        Start { by: self.rules.stop_at(until), kill_at: self.rules.kill_at(until), granted }
-    }
-
-    /// Returns the variables that the command gets: those that only a grant tells, and those that are known before.
-    fn environment(&self, grant: &Grant<'_>) -> (Vec<Variable>, Vec<Variable>) {
-        let tells = |(name, _): &Variable| name.starts_with(FENCE) || name == SLOT;
-        environment(&self.lock, grant, self.ttl).into_iter().partition(tells)
-    }
-}
-
-/// The guard and the command's process, forked while the store decides.
-struct Ready<'a> {
-    launch: &'a Launch<'a>,
-    /// The claim as it is requested, and the further locks with the longest fences.
-    claim: Claim,
-    also: Vec<Also>,
-    guard: RefCell<Option<Prepared>>,
-}
-
-impl<'a> Ready<'a> {
-    fn new(launch: &'a Launch<'a>, request: &Request<'_>, claim: &Claim) -> Ready<'a> {
-        let also = request.also(claim.also.iter().map(|also| (also.claim.token.clone(), LONGEST)));
-        Ready { launch, claim: claim.clone(), also, guard: RefCell::new(None) }
-    }
-
-    /// Starts the command, if the processes are there, and are for such a grant.
-    fn start(&self, grant: &Grant<'_>, lease: Lease, terminal: Terminal) -> Option<Guard> {
-        let mut prepared = self.guard.take()?;
-        let (granted, known) = self.launch.environment(grant);
-        let is_for_this = prepared.known == known && prepared.terminal == terminal;
-        let has_started = is_for_this && prepared.guard.start(self.launch.in_time(grant, lease), &granted).is_ok();
-        has_started.then_some(prepared.guard)
-    }
-}
-
-/// A guard, and what it was forked for.
-struct Prepared {
-    guard: Guard,
-    terminal: Terminal,
-    /// The variables that the command has from it.
-    known: Vec<Variable>,
-}
-
-/// The fence that takes the most room.
-const LONGEST: Option<Fence> = Some(Fence(u64::MAX));
-
-impl Preparation for Ready<'_> {
-    fn begin(&self) {
-        let mut guard = self.guard.borrow_mut();
-        if guard.is_none() {
-            let slot = self.launch.asked.sharing.slots.map(|of| Slot { number: of.get() - 1, of });
-            let grant = Grant { claim: &self.claim, also: &self.also, fence: LONGEST, slot };
-            // What fails now may succeed after the grant, or tells why it does not.
-            let terminal = Terminal::find();
-            let prepared = self.launch.prepare(&grant, terminal, &[], &[]);
-            let known = self.launch.environment(&grant).1;
-            *guard = prepared.ok().map(|guard| Prepared { guard, terminal, known });
-        }
-    }
-
-    fn undo(&self) {
-        self.guard.take();
-    }
-}
-
-/// Keeps the descriptors that the caller opened for files of nxlock from the command: it could read a password there.
-fn keep_files_from_the_command(global: &GlobalArgs) {
-    let files = SETTINGS.iter().filter(|setting| setting.is_file).filter_map(|setting| (setting.value)(global));
-    for number in files.filter_map(|file| trusted::descriptor(Path::new(&file))) {
-        descriptors::keep_from_the_command(number);
-    }
-}
-
 /// Returns how long the start of the command may wait for stderr to accept what was logged before.
 fn before_the_command(lease: Lease) -> Duration {
     (lease.until.remaining() / 20).min(Duration::from_millis(250))
@@ -350,35 +173,6 @@ fn too_late(name: &LockName) -> Error {
         cause: "it was granted, and its lease was about to end before the command could be started".into(),
         hint: "see what stopped nxlock meanwhile, or use a longer --ttl".into(),
     }
-}
-
-/// Returns the program and its arguments, byte for byte.
-fn words(asked: &Run) -> Vec<OsString> {
-    match &asked.shell {
-        Some(text) => vec!["sh".into(), "-c".into(), text.clone()],
-        None => asked.command.clone(),
-    }
-}
-
-/// The variables that only a grant tells, beside the fences of further locks, which begin with the first.
-const FENCE: &str = "NXLOCK_FENCE";
-const SLOT: &str = "NXLOCK_SLOT";
-
-fn environment(lock: &Named, grant: &Grant<'_>, ttl: Ttl) -> Vec<Variable> {
-    let Grant { claim, also, fence, slot } = *grant;
-    let held = claim.enclosing.iter().chain(claim.parts().map(|part| &part.token));
-    let own = [
-        ("NXLOCK_NAME", Some(lock.name.as_str().into())),
-        ("NXLOCK_KEY", Some(lock.key.clone().into())),
-        ("NXLOCK_TOKEN", Some(claim.token.as_str().into())),
-        (FENCE, fence.map(|fence| fence.0.to_string().into())),
-        (SLOT, slot.map(|slot| slot.number.to_string().into())),
-        ("NXLOCK_SLOTS", slot.map(|slot| slot.of.get().to_string().into())),
-        ("NXLOCK_TTL_MS", Some(ttl.millis().to_string().into())),
-        (HELD, Some(held.map(Token::as_str).collect::<Vec<_>>().join(" ").into())),
-    ];
-    let numbered = request::numbered(also).into_iter().map(|(name, value)| (name.into(), value.map(Into::into)));
-    own.map(|(name, value)| (name.into(), value)).into_iter().chain(numbered).collect()
 }
 
 /// Gives the lock back, or leaves it for the `rest` of `--at-least`. Returns the error if that fails; sets `lost` if
