@@ -245,10 +245,11 @@ fn holders_of_one_lock_do_not_wake_each_other_by_their_renewals() {
     hears(&mut quiet);
     let scripts = || slow.commands().iter().filter(|command| command.starts_with("EVAL")).count();
     let (before, began) = (scripts(), now());
-    let mut busy = Turn::had(&redis, &["--shared", "-t", "1500ms", "-v"]);
+    // A busy machine may not run it for a second and a half.
+    let mut busy = Turn::had(&redis, &["--shared", "-t", "3s", "-v"]);
     hears(&mut busy);
     let run = redis.scripts_run();
-    eventually("the other one has renewed", || redis.scripts_run() >= run + 10);
+    eventually("the other one has renewed", || redis.scripts_run() >= run + 7);
     let (asked, took) = (scripts() - before, began.elapsed());
     // It renews every ten seconds.
     assert!(asked as u64 <= 1 + took.as_secs() / 10, "{asked} renewals in {took:?}");
