@@ -10,7 +10,9 @@ use nix::sys::signal::Signal;
 
 use crate::clock::{Moment, wall};
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, HolderId, Lease, Lifetime, LockState, StateKind, Supersedes, Told, Ttl, words};
+use crate::lock::{
+    Asker, Claim, HolderId, Lease, Lifetime, LockState, Sharing, StateKind, Supersedes, Told, Ttl, words,
+};
 use crate::output::progress::Waiting;
 use crate::report::{Refusal, Refused};
 use crate::retry::Backoff;
@@ -321,7 +323,7 @@ impl Attempt<'_> {
             match self.store.pause(limit) {
                 Woken::Ready => {
                     let has_rested = self.disappointed.is_none_or(|last| last.elapsed() >= UNPREPARED);
-                    self.is_hopeful = has_rested && self.store.watch().was_called;
+                    self.is_hopeful = has_rested && !self.is_woken_with_others() && self.store.watch().was_called;
                     return None;
                 }
                 Woken::Cancelled => {
@@ -531,6 +533,12 @@ impl Attempt<'_> {
         });
         let until = Moment::now() + self.parting();
         let _ = self.store.release(self.claim, Limit { until, cancel, ..Limit::NONE });
+    }
+
+    /// Returns whether a release wakes many like this waiter at once: what all of them made ready at that moment would
+    /// hold up the first.
+    fn is_woken_with_others(&self) -> bool {
+        self.claim.token.sharing() == Sharing::Shared
     }
 
     fn locks(&self) -> u32 {
