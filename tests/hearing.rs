@@ -245,11 +245,11 @@ fn holders_of_one_lock_do_not_wake_each_other_by_their_renewals() {
     hears(&mut quiet);
     let scripts = || slow.commands().iter().filter(|command| command.starts_with("EVAL")).count();
     let (before, began) = (scripts(), now());
-    // A busy machine may not run it for a second and a half.
-    let mut busy = Turn::had(&redis, &["--shared", "-t", "3s", "-v"]);
+    // A machine that is busy with what forks without end may not run it for two seconds.
+    let mut busy = Turn::had(&redis, &["--shared", "-t", "6s", "-v"]);
     hears(&mut busy);
     let run = redis.scripts_run();
-    eventually("the other one has renewed", || redis.scripts_run() >= run + 7);
+    eventually("the other one has renewed", || redis.scripts_run() >= run + 4);
     let (asked, took) = (scripts() - before, began.elapsed());
     // It renews every ten seconds.
     assert!(asked as u64 <= 1 + took.as_secs() / 10, "{asked} renewals in {took:?}");
