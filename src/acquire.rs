@@ -27,8 +27,8 @@ const ASKING: Duration = Duration::from_millis(250);
 /// Time-out of taking such a request back, once a signal has ended the wait: the rest of a second is for the release.
 const LEAVING: Duration = Duration::from_millis(700);
 
-/// For how long, after a waiter was told that it is its turn and was not granted the lock, nothing is made ready: whoever
-/// wakes a waiter without end costs it no more than its requests.
+/// For how long a waiter prepares nothing once the store has woken it and then not granted the lock: whoever wakes it
+/// without end costs it no more than its requests.
 const UNPREPARED: Duration = Duration::from_secs(1);
 
 /// Steps of a first request that each have the server timeout of their own, by which the store bounds them: to connect,
@@ -69,7 +69,7 @@ pub enum Waited {
     Interrupted(Signal),
 }
 
-/// What a requester makes ready while a store decides, for the moment at which the lock is granted.
+/// What a requester prepares while the store decides, so that a grant finds it done.
 pub trait Preparation {
     /// Begins; it takes a moment, and waits for nothing. May be called again.
     fn begin(&self);
@@ -77,7 +77,7 @@ pub trait Preparation {
     fn undo(&self);
 }
 
-/// Nothing is to be made ready.
+/// The requester prepares nothing.
 pub struct Unprepared;
 
 impl Preparation for Unprepared {
@@ -109,11 +109,11 @@ struct Attempt<'a> {
     orphaned: Option<HolderId>,
     /// The error of the last attempt.
     before: Option<Error>,
-    /// The next request may well be granted: it is the first, or the waiter was told that it is its turn. Without a wait,
-    /// none counts as such: a refusal is to cost no more than to ask.
-    is_hopeful: bool,
-    /// When the last request was not granted of a waiter that had been told so.
-    disappointed: Option<Moment>,
+    /// The next request is the first, or the store has woken this waiter for it: the requester prepares for a grant. One
+    /// that does not wait prepares nothing, so that a refusal costs only the request.
+    may_be_granted: bool,
+    /// When the store last woke this waiter and then did not grant the lock.
+    refused_at: Option<Moment>,
 }
 
 /// Requests a lock from `store` until there is an outcome. On a grant, `claim` has the token that was granted.
@@ -132,14 +132,14 @@ pub fn for_grant(
     let prepare = || preparation.begin();
     loop {
         let Some(ttl) = options.lifetime.ttl(wall()) else { return attempt.comes_too_late() };
-        let is_hopeful = std::mem::take(&mut attempt.is_hopeful);
-        let meanwhile = is_hopeful.then_some(&prepare as &dyn Fn());
+        let may_be_granted = std::mem::take(&mut attempt.may_be_granted);
+        let meanwhile = may_be_granted.then_some(&prepare as &dyn Fn());
         let limit = Limit { until: attempt.answer_by(), cancel: &signals.fds(), meanwhile };
         let acquired = attempt.store.acquire(attempt.claim, ttl, attempt.mode, limit);
         if !matches!(acquired, Ok(Acquired::Granted(_))) {
             preparation.undo();
-            if is_hopeful && attempt.mode == AcquireMode::Queue {
-                attempt.disappointed = Some(Moment::now());
+            if may_be_granted && attempt.mode == AcquireMode::Queue {
+                attempt.refused_at = Some(Moment::now());
             }
         }
         match acquired {
@@ -219,8 +219,8 @@ impl Attempt<'_> {
             asked: None,
             orphaned: None,
             before: None,
-            is_hopeful: options.wait != Wait::Not,
-            disappointed: None,
+            may_be_granted: options.wait != Wait::Not,
+            refused_at: None,
         }
     }
 
@@ -322,8 +322,8 @@ impl Attempt<'_> {
             let limit = Limit { until: wake_at, cancel: &signals.fds(), ..Limit::NONE };
             match self.store.pause(limit) {
                 Woken::Ready => {
-                    let has_rested = self.disappointed.is_none_or(|last| last.elapsed() >= UNPREPARED);
-                    self.is_hopeful = has_rested && !self.is_woken_with_others() && self.store.watch().was_called;
+                    let has_rested = self.refused_at.is_none_or(|last| last.elapsed() >= UNPREPARED);
+                    self.may_be_granted = has_rested && !self.is_woken_with_others() && self.store.watch().was_called;
                     return None;
                 }
                 Woken::Cancelled => {

@@ -100,10 +100,7 @@ fn a_proxy_that_does_not_know_resp3_is_asked_once_and_a_waiter_listens_on_a_seco
         Fate::ReplySwallowed,
     ] {
         let redis = Redis::start();
-        let proxy = Proxy::by_command(&redis, move |_, command| match command.starts_with("HELLO") {
-            true => fate,
-            false => Fate::Delivered,
-        });
+        let proxy = Proxy::of_hello(&redis, fate);
         listens_on_a_second_connection(&redis, &proxy, false);
     }
 }

@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
-    Authority, Local, Nxlock, Redis, Running, Terminal, built, children_of, eventually, is_alive, lasts, may_unshare,
-    name_of, parent_of, program, state_of, text_of, we_are_root,
+    Authority, Local, Nxlock, Redis, Running, Terminal, built, children_of, eventually, freeze, is_alive, lasts,
+    may_unshare, name_of, parent_of, program, state_of, text_of, we_are_root,
 };
 
 /// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
@@ -77,12 +77,6 @@ fn text_of_status(pid: i32, field: &str) -> String {
 #[track_caller]
 fn is_sent(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).expect("it is there");
-}
-
-#[track_caller]
-fn freeze(pid: i32) {
-    is_sent(pid, Signal::SIGSTOP);
-    eventually("it is frozen", || state_of(pid) == Some('T'));
 }
 
 /// Asserts that the next holder starts once the tree is gone, long before the lease would have expired.

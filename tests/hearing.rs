@@ -284,10 +284,7 @@ fn where_a_server_does_not_tell_the_next_renewal_finds_out_and_nothing_is_said()
         Fate::ReplySwallowed,
     ] {
         let redis = Redis::start();
-        let proxy = Proxy::by_command(&redis, move |_, command| match command.starts_with("HELLO") {
-            true => fate,
-            false => Fate::Delivered,
-        });
+        let proxy = Proxy::of_hello(&redis, fate);
         let said = is_asked_once(&redis, &proxy, 3);
         assert!(said.is_empty(), "{fate:?}: {said}");
     }

@@ -27,6 +27,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 pub use authority::{Authority, Five, Local, OverTcp};
 pub use cluster::Cluster;
 pub use job::Job;
@@ -109,6 +112,13 @@ pub fn state_of(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
     (!matches!(state, 'Z' | 'X')).then_some(state)
+}
+
+/// Stops a process by SIGSTOP.
+#[track_caller]
+pub fn freeze(pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).expect("it runs");
+    eventually("it is frozen", || state_of(pid) == Some('T'));
 }
 
 /// Returns the name of a process, proc_pid_comm(5); nothing if it is gone.

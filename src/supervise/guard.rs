@@ -344,8 +344,6 @@ struct Guarding {
     signals: SignalFd,
     alarm: Alarm,
     tree: Tree,
-    /// The process that is, or is to become, the command.
-    command: Pid,
     kill_at: Moment,
     granted: Granted,
     /// The rounds of SIGKILL, once they have begun.
@@ -415,7 +413,6 @@ impl Guarding {
             signals,
             alarm,
             tree,
-            command,
             kill_at: Moment::NEVER,
             granted: Granted { at: Moment::NEVER, fence: None, noted: None },
             killing: None,
@@ -448,8 +445,9 @@ impl Guarding {
                 Received::End => break,
             }
         }
-        let _ = tree::send(self.command, libc::SIGKILL);
-        while waitpid(self.command, None) == Err(Errno::EINTR) {}
+        let command = self.tree.command?;
+        let _ = tree::send(command, libc::SIGKILL);
+        while waitpid(command, None) == Err(Errno::EINTR) {}
         None
     }
 

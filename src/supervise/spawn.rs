@@ -74,9 +74,9 @@ pub struct Program {
     envp: Vec<*const c_char>,
     /// The texts that `argv` and `envp` point to.
     _owned: [Vec<CString>; 2],
-    /// What the process is told when the lock is granted: until when it may start, and then the variables that depend on
+    /// The message that nxlock sends to the process when the lock is granted: until when it may start, and then the variables that depend on
     /// the grant, each with as many bytes as were prepared for it. `envp` points to those too.
-    told: Box<[Cell<u8>]>,
+    grant_message: Box<[Cell<u8>]>,
     /// These variables, and their bytes.
     granted: Vec<(String, usize)>,
     /// The signal mask of nxlock's caller.
@@ -130,14 +130,14 @@ impl Program {
         mask: SigSet,
         files_to_inherit: &[CommandFile],
     ) -> Result<Program, Errno> {
-        Program::told(words, (environment, &[]), mask, files_to_inherit)
+        Program::until_granted(words, (environment, &[]), mask, files_to_inherit)
     }
 
     /// Does the same for a process that is told the `granted` variables later, with other values that are no longer.
     ///
     /// # Errors
     /// As [`Program::new`].
-    pub fn told(
+    pub fn until_granted(
         words: &[OsString],
         (environment, granted): (&[Variable], &[Variable]),
         mask: SigSet,
@@ -153,11 +153,11 @@ impl Program {
         };
         let inherited = inherited_environment().filter(is_inherited);
         let granted: Vec<_> = texts(granted).map(|(name, text)| (name.to_owned(), text.len() + 1)).collect();
-        let told = vec![Cell::new(0); START_BY + granted.iter().map(|(_, length)| length).sum::<usize>()];
-        let told = told.into_boxed_slice();
+        let grant_message = vec![Cell::new(0); START_BY + granted.iter().map(|(_, length)| length).sum::<usize>()];
+        let grant_message = grant_message.into_boxed_slice();
         let mut at = START_BY;
         let granted_later = granted.iter().map(|(_, length)| {
-            let text = told[at..].as_ptr().cast();
+            let text = grant_message[at..].as_ptr().cast();
             at += length;
             text
         });
@@ -167,7 +167,7 @@ impl Program {
         let argv = [SHELL.as_ptr()].into_iter().chain(words.iter().map(|word| word.as_ptr())).chain(end);
         let argv = argv.map(Cell::new).collect();
         let inherited = files_to_inherit.iter().map(InheritedFile::new).collect::<Result<_, _>>()?;
-        Ok(Program { files, is_searched, argv, envp, _owned: [words, set], told, granted, mask, inherited })
+        Ok(Program { files, is_searched, argv, envp, _owned: [words, set], grant_message, granted, mask, inherited })
     }
 
     /// Returns the message by which a process learns that it may start until then, with the variables that depend on the
@@ -263,10 +263,10 @@ impl Program {
     /// Waits for the message of the grant, which puts the variables into their places; returns until when the program may
     /// start. Returns nothing if there is none, nor will be.
     fn await_grant(&self, grant: &OwnedFd) -> Result<Option<Moment>, Errno> {
-        let size = self.told.len();
+        let size = self.grant_message.len();
         let read = loop {
-            // SAFETY: `told` has so many bytes, and nothing else uses them now. A cell is what it contains.
-            let read = unsafe { libc::read(grant.as_raw_fd(), self.told.as_ptr().cast_mut().cast(), size) };
+            // SAFETY: `grant_message` has so many bytes, and nothing else uses them now. A cell is what it contains.
+            let read = unsafe { libc::read(grant.as_raw_fd(), self.grant_message.as_ptr().cast_mut().cast(), size) };
             match Errno::result(read) {
                 Err(Errno::EINTR) => {}
                 read => break read?,
@@ -278,7 +278,7 @@ impl Program {
         }
         // A key or a `kill -TSTP` that came before the grant was for a wait, from which nxlock has been continued.
         while take_pending(&set([libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU])) {}
-        let start_by = std::array::from_fn(|at| self.told.get(at).map_or(0, Cell::get));
+        let start_by = std::array::from_fn(|at| self.grant_message.get(at).map_or(0, Cell::get));
         Ok(Some(moment(u64::from_ne_bytes(start_by))))
     }
 
@@ -368,7 +368,7 @@ mod tests {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         let (grant, go) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let words: Vec<_> = words.iter().map(OsString::from).collect();
-        let program = Program::told(&words, (&[], &fence("9999")), SigSet::empty(), &[]).unwrap();
+        let program = Program::until_granted(&words, (&[], &fence("9999")), SigSet::empty(), &[]).unwrap();
         if let Some(start_by) = start_by {
             let message = program.message(start_by, &fence("12")).unwrap();
             assert_eq!(write(&go, &message), Ok(message.len()));
@@ -415,12 +415,12 @@ mod tests {
 
     #[test]
     fn what_a_command_was_not_prepared_for_is_not_told() {
-        let program = Program::told(&["true".into()], (&[], &fence("999")), SigSet::empty(), &[]).unwrap();
+        let program = Program::until_granted(&["true".into()], (&[], &fence("999")), SigSet::empty(), &[]).unwrap();
         let message = |variables: &[Variable]| program.message(Moment::NEVER, variables);
         assert!(message(&fence("1000")).is_none(), "longer");
         assert!(message(&[("FENCE".into(), None)]).is_none(), "unset");
         assert!(message(&[("SLOT".into(), Some("1".into()))]).is_none(), "another");
         assert!(message(&[]).is_none() && message(&[fence("1"), fence("1")].concat()).is_none(), "fewer, and more");
-        assert_eq!(message(&fence("1")).map(|message| message.len()), Some(program.told.len()));
+        assert_eq!(message(&fence("1")).map(|message| message.len()), Some(program.grant_message.len()));
     }
 }

@@ -4,25 +4,18 @@
 use std::fs;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::{pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::record::state;
 use crate::support::turns::{Turn, break_it, is_free, lock_status, process};
-use crate::support::{Authority, Local, Running, eventually, is_alive, name_of, now, parent_of, state_of, wall};
+use crate::support::{
+    Authority, Local, Running, eventually, freeze, is_alive, name_of, now, parent_of, state_of, wall,
+};
 
 /// A command with a child in a session of its own, which neither reads stdin nor holds stdout for nxlock.
 const LEAVES: &str = "( setsid sh -c 'echo left $$; exec sleep 300' & ); echo pid $$; exec sleep 300";
-
-/// Freezes a process.
-#[track_caller]
-fn freeze(pid: i32) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGSTOP).expect("it runs");
-    eventually("it is frozen", || state_of(pid) == Some('T'));
-}
 
 /// Kills an nxlock and the guard of its command so that neither can notice the other's end.
 #[track_caller]

@@ -6,8 +6,8 @@ use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, is_free, is_queued};
 use crate::support::{
-    Authority, Nxlock, Redis, Running, children_of, eventually, eventually_some, is_alive, may_unshare, name_of,
-    program, state_of, we_are_root,
+    Authority, Nxlock, Redis, Running, children_of, eventually, eventually_some, freeze, is_alive, may_unshare,
+    name_of, program, state_of, we_are_root,
 };
 
 /// A run whose server hangs: what the lock's command is to be run by is there, and waits.
@@ -21,7 +21,10 @@ impl Ready {
     fn at(redis: &Redis, options: &[&str]) -> Ready {
         redis.hang();
         let words = ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied();
-        let mut running = redis.nxlock(words).start();
+        Ready::of(redis.nxlock(words).start())
+    }
+
+    fn of(mut running: Running) -> Ready {
         let pid = running.pid();
         let guard = eventually_some("a guard", || {
             assert!(!running.has_ended());
@@ -53,11 +56,8 @@ fn a_command_starts_with_the_grant_in_the_process_that_waited_for_it() {
     // The variables of the grant are those of this one.
     let script = "echo $$ $PPID $NXLOCK_FENCE $NXLOCK_SLOT $NXLOCK_SLOTS; sed -n 's/^Name:.//p' /proc/$PPID/status";
     redis.hang();
-    let running = redis.nxlock(["run", "job", "--slots", "300", "-c", script]).start();
-    let guard = eventually_some("a guard", || {
-        children_of(running.pid()).into_iter().find(|child| name_of(*child) == "nx-guard")
-    });
-    let child = eventually_some("a process to become the command", || children_of(guard).first().copied());
+    let words = ["run", "job", "--slots", "300", "-c", script];
+    let Ready { running, guard, child } = Ready::of(redis.nxlock(words).start());
     redis.resume();
     let done = running.finish().exits(0);
     let fence: String = redis.ask(&["GET", "{lock:job}:fence"]);
@@ -99,8 +99,7 @@ fn a_refusal_leaves_nothing() {
     for frozen in processes.map(Some).into_iter().chain([None]) {
         let ready = Ready::at(&redis, &["--wait", "1h"]);
         if let Some(frozen) = frozen {
-            send(frozen(&ready), Signal::SIGSTOP);
-            eventually("it is stopped", || state_of(frozen(&ready)) == Some('T'));
+            freeze(frozen(&ready));
         }
         redis.resume();
         is_queued(&redis, ready.running.pid());
@@ -143,8 +142,7 @@ fn what_is_killed_before_the_grant_is_forked_anew() {
 fn a_guard_that_is_stopped_before_the_grant_goes_on_with_it() {
     let redis = Redis::start();
     let ready = Ready::at(&redis, &[]);
-    send(ready.guard, Signal::SIGSTOP);
-    eventually("it is stopped", || state_of(ready.guard) == Some('T'));
+    freeze(ready.guard);
     redis.resume();
     ready.running.finish().exits(0).prints("ran\n");
     redis.has_only_a_fence();
@@ -154,8 +152,7 @@ fn a_guard_that_is_stopped_before_the_grant_goes_on_with_it() {
 fn a_grant_that_comes_too_late_starts_nothing() {
     let redis = Redis::start();
     let ready = Ready::at(&redis, &["-t", "1s", "--server-timeout", "10s"]);
-    ready.running.signal(Signal::SIGSTOP);
-    eventually("it is stopped", || state_of(ready.running.pid()) == Some('T'));
+    freeze(ready.running.pid());
     redis.resume();
     Turn::had(&redis, &[]).leaves();
     let next = Turn::had(&redis, &[]);

@@ -51,6 +51,14 @@ impl Proxy {
         Proxy::by_command(redis, move |number, _| fate(number))
     }
 
+    /// Returns a proxy at which only HELLO meets this fate: it does not know RESP3.
+    pub fn of_hello(redis: &Redis, fate: Fate) -> Proxy {
+        Proxy::by_command(redis, move |_, command| match command.starts_with("HELLO") {
+            true => fate,
+            false => Fate::Delivered,
+        })
+    }
+
     /// As `to`, but `fate` is also passed the command and its first argument; of a script, the operation and its fields.
     pub fn by_command(redis: &Redis, fate: impl Fn(usize, &str) -> Fate + Send + Sync + 'static) -> Proxy {
         redis.knows_the_script();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{Authority, Done, LIMIT, Nxlock, Running, eventually, eventually_some, now, state_of, text_of};
+use super::{Authority, Done, LIMIT, Nxlock, Running, eventually, eventually_some, freeze, now, text_of};
 
 /// A process that acquires `job` and holds it until the test ends it.
 pub struct Turn {
@@ -99,8 +99,7 @@ impl Turn {
     }
 
     pub fn freeze(&self) {
-        self.running.signal(Signal::SIGSTOP);
-        eventually("it is frozen", || state_of(self.pid()) == Some('T'));
+        freeze(self.pid());
     }
 
     pub fn goes_on(&self) {

@@ -41,6 +41,14 @@ pub struct Grant<'a> {
     pub slot: Option<Slot>,
 }
 
+/// The variables that a command gets.
+struct Environment {
+    /// Those that are known before a grant.
+    known: Vec<Variable>,
+    /// Those that only a grant tells.
+    granted: Vec<Variable>,
+}
+
 impl<'a> Launch<'a> {
     pub fn new(
         global: &'a GlobalArgs,
@@ -60,14 +68,15 @@ impl<'a> Launch<'a> {
         Launch { global, asked, lock, ttl, rules, credentials, mask }
     }
 
-    /// Forks the guard and the command's process, for this grant or for one that differs in its numbers alone.
+    /// Forks the guard and the command's process, for this grant or for one that differs in its numbers alone. Returns the
+    /// variables of this one too.
     fn prepare(
         &self,
         grant: &Grant<'_>,
         terminal: Terminal,
         claim_fds: &[RawFd],
         command_files: &[CommandFile],
-    ) -> Result<Guard, Errno> {
+    ) -> Result<(Guard, Environment), Errno> {
         let Launch { global, asked, ref lock, credentials, mask, .. } = *self;
         keep_files_from_the_command(global);
         // Before the fork: the guard does as little as possible.
@@ -91,9 +100,10 @@ impl<'a> Launch<'a> {
                 orphan.give_back(&claim, asked.at_least.map(|least| at + least), orphaned.was_over);
             },
         };
-        let (granted, known) = self.environment(grant);
-        let program = Program::told(&words(asked), (&known, &granted), mask, command_files)?;
-        Guard::prepare(program, &task)
+        let environment = self.environment(grant);
+        let Environment { known, granted } = &environment;
+        let program = Program::until_granted(&words(asked), (known, granted), mask, command_files)?;
+        Ok((Guard::prepare(program, &task)?, environment))
     }
 
     /// Does that, and starts the command.
@@ -107,8 +117,8 @@ impl<'a> Launch<'a> {
         claim_fds: &[RawFd],
         command_files: &[CommandFile],
     ) -> Result<Guard, Errno> {
-        let mut guard = self.prepare(grant, terminal, claim_fds, command_files)?;
-        match guard.start(self.in_time(grant, lease), &self.environment(grant).0) {
+        let (mut guard, environment) = self.prepare(grant, terminal, claim_fds, command_files)?;
+        match guard.start(self.in_time(grant, lease), &environment.granted) {
             // The guard reports why, or its supervisor that it has ended.
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(guard),
             Err(errno) => Err(errno),
@@ -122,10 +132,10 @@ impl<'a> Launch<'a> {
         Start { by: self.rules.stop_at(until), kill_at: self.rules.kill_at(until), granted }
     }
 
-    /// Returns the variables that the command gets: those that only a grant tells, and those that are known before.
-    fn environment(&self, grant: &Grant<'_>) -> (Vec<Variable>, Vec<Variable>) {
-        let tells = |(name, _): &Variable| name.starts_with(FENCE) || name == SLOT;
-        environment(&self.lock, grant, self.ttl).into_iter().partition(tells)
+    fn environment(&self, grant: &Grant<'_>) -> Environment {
+        let is_granted = |(name, _): &Variable| name.starts_with(FENCE) || name == SLOT;
+        let (granted, known) = environment(&self.lock, grant, self.ttl).into_iter().partition(is_granted);
+        Environment { known, granted }
     }
 }
 
@@ -147,7 +157,7 @@ impl<'a> Ready<'a> {
     /// Starts the command, if the processes are there, and are for such a grant.
     pub fn start(&self, grant: &Grant<'_>, lease: Lease, terminal: Terminal) -> Option<Guard> {
         let mut prepared = self.guard.take()?;
-        let (granted, known) = self.launch.environment(grant);
+        let Environment { known, granted } = self.launch.environment(grant);
         let is_for_this = prepared.known == known && prepared.terminal == terminal;
         let has_started = is_for_this && prepared.guard.start(self.launch.in_time(grant, lease), &granted).is_ok();
         has_started.then_some(prepared.guard)
@@ -171,11 +181,10 @@ impl Preparation for Ready<'_> {
         if guard.is_none() {
             let slot = self.launch.asked.sharing.slots.map(|of| Slot { number: of.get() - 1, of });
             let grant = Grant { claim: &self.claim, also: &self.also, fence: LONGEST, slot };
-            // What fails now may succeed after the grant, or tells why it does not.
             let terminal = Terminal::find();
+            // An error is no outcome yet: after the grant, nxlock forks again.
             let prepared = self.launch.prepare(&grant, terminal, &[], &[]);
-            let known = self.launch.environment(&grant).1;
-            *guard = prepared.ok().map(|guard| Prepared { guard, terminal, known });
+            *guard = prepared.ok().map(|(guard, Environment { known, .. })| Prepared { guard, terminal, known });
         }
     }
 
