@@ -29,6 +29,8 @@ const HELD_UP: u64 = 2_000_000;
 
 /// A call of the script: its request, and what it did.
 struct Call {
+    /// When the server told of the command before it: no moment of the call is earlier.
+    since: u64,
     /// When the server told of the call itself.
     begins: u64,
     /// When it read the clock.
@@ -76,7 +78,7 @@ pub struct Replay {
     faults: Vec<(Nanos, String)>,
     /// Intervals of the server's clock of which not everything was seen, in µs.
     gaps: Vec<(u64, u64)>,
-    /// When the last command was executed that was seen.
+    /// When the server told of the last command that was seen, a script's included.
     last: u64,
     /// For the key of a lock, how far its end may be off, in ms: as long as the call took that set it. The server tells of
     /// another program's command after it has executed it: that may be older by the time since the command before it.
@@ -160,7 +162,7 @@ impl Replay {
         self.blurs.clear();
         self.call = None;
         self.keys = Some(keys);
-        self.gaps.push((self.last, at));
+        self.gaps.push((std::mem::replace(&mut self.last, at), at));
         self.past.push_back("a look at all keys".into());
     }
 
@@ -175,13 +177,13 @@ impl Replay {
             return;
         }
         let verb = command.verb();
+        let since = std::mem::replace(&mut self.last, command.at);
         if command.is_in_script {
-            self.in_script(command, &verb);
+            self.in_script(command, &verb, since);
             return;
         }
         self.ends();
-        let since = std::mem::replace(&mut self.last, command.at);
-        if let Some(call) = Call::read(command, &verb) {
+        if let Some(call) = Call::read(command, &verb, since) {
             self.note(command);
             self.call = Some(call);
         } else if Keyspace::writes(&verb) {
@@ -190,11 +192,11 @@ impl Replay {
         }
     }
 
-    fn in_script(&mut self, command: &Command, verb: &str) {
+    fn in_script(&mut self, command: &Command, verb: &str, since: u64) {
         let Some(call) = &mut self.call else {
             if Keyspace::writes(verb) {
                 self.note(command);
-                self.executes(verb, command, self.last);
+                self.executes(verb, command, since);
             }
             return;
         };
@@ -317,7 +319,7 @@ fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
 }
 
 impl Call {
-    fn read(command: &Command, verb: &str) -> Option<Call> {
+    fn read(command: &Command, verb: &str, since: u64) -> Option<Call> {
         if !matches!(verb, "EVAL" | "EVALSHA") {
             return None;
         }
@@ -331,7 +333,7 @@ impl Call {
         let fields = fields.map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default())).collect();
         let (writes, said) = (Vec::new(), Vec::new());
         let at = command.at;
-        Some(Call { begins: at, at, last: at, key, fields, operation, writes, said, began: false })
+        Some(Call { since, begins: at, at, last: at, key, fields, operation, writes, said, began: false })
     }
 
     /// Returns how long it took by the server's clock, in ms: long if the server was stopped, or its clock set forward, in the
@@ -356,7 +358,9 @@ impl Call {
     /// Returns the moments, in µs, that the script may have read from the clock, the likeliest first: those that it wrote, the
     /// one at which the server told of it, and those from which it may have counted what it wrote.
     fn moments(&self) -> Vec<u64> {
-        let is_possible = |us: &u64| (self.at.saturating_sub(HELD_UP)..=self.at).contains(us);
+        // Some of them are whole milliseconds.
+        let earliest = self.at.saturating_sub(HELD_UP).max(self.since / 1000 * 1000);
+        let is_possible = |us: &u64| (earliest..=self.at).contains(us);
         let numbers = |word: &String| {
             let digits = word.split(|c: char| !c.is_ascii_digit());
             digits.filter_map(|text| text.parse().ok()).collect::<Vec<u64>>()

@@ -281,6 +281,29 @@ fn a_lease_that_may_have_ended_has_not_until_something_shows_it() {
 }
 
 #[test]
+fn a_claim_is_not_taken_for_an_earlier_one_that_has_ended() {
+    let trace = seen(None, |scene| {
+        scene.acquires(1, "", &[]);
+        scene.acquires(2, ":newest", &[("ttl", "500")]);
+        let ticket = cmd("ZSCORE").arg("{lock:job}:queue").arg(token(2, ":newest")).query(&mut scene.connection);
+        let ticket: String = ticket.unwrap();
+        let mut now = || cmd("TIME").query::<(u64, u64)>(&mut scene.connection).unwrap();
+        let over = ticket.parse::<u64>().unwrap() + 600_000;
+        eventually("a lease of the second, counted from its ticket, would be over", || {
+            let (seconds, us) = now();
+            seconds * 1_000_000 + us > over
+        });
+        scene.releases(1, "", &[]);
+        scene.acquires(4, ":newest", &[]);
+        // Of all times it writes its ticket alone, as that of one that was dismissed: its claim came later.
+        scene.acquires(2, ":newest", &[("ttl", "500"), ("ticket", &ticket)]);
+        scene.acquires(3, "", &[("mode", "plain")]);
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 6);
+}
+
+#[test]
 fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
     let mut replay = Replay::default();
     replay.begins(Keyspace::default(), 0);
