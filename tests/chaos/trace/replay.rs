@@ -29,7 +29,7 @@ const HELD_UP: u64 = 2_000_000;
 
 /// A call of the script: its request, and what it did.
 struct Call {
-    /// When the server told of the command before it: no moment of the call is earlier.
+    /// When the server told of the command before it: no moment of the call is earlier, unless the clock is set back.
     since: u64,
     /// When the server told of the call itself.
     begins: u64,
@@ -358,8 +358,9 @@ impl Call {
     /// Returns the moments, in µs, that the script may have read from the clock, the likeliest first: those that it wrote, the
     /// one at which the server told of it, and those from which it may have counted what it wrote.
     fn moments(&self) -> Vec<u64> {
-        // Some of them are whole milliseconds.
-        let earliest = self.at.saturating_sub(HELD_UP).max(self.since / 1000 * 1000);
+        // Some of them are whole milliseconds. If the clock was set back since, that says nothing.
+        let since = if self.since <= self.at { self.since / 1000 * 1000 } else { 0 };
+        let earliest = self.at.saturating_sub(HELD_UP).max(since);
         let is_possible = |us: &u64| (earliest..=self.at).contains(us);
         let numbers = |word: &String| {
             let digits = word.split(|c: char| !c.is_ascii_digit());

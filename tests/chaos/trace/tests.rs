@@ -206,6 +206,20 @@ fn a_grant_that_was_told_and_could_not_be_written_is_none() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_raises_no_alarm() {
+    let redis = Redis::with_clock(0, &[]);
+    let trace = seen_at(&redis, None, |scene| {
+        scene.acquires(1, "", &[]);
+        scene.releases(1, "", &[]);
+        scene.redis.clock().is_set_back(Duration::from_millis(500));
+        scene.acquires(2, ":0", &[]);
+        scene.acquires(3, ":0", &[]);
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 4);
+}
+
+#[test]
 fn a_clock_that_is_set_forward_in_the_middle_of_a_request_raises_no_alarm() {
     let long = ("local us = tonumber(time[1])", "for _ = 1, 30000000 do end local us = tonumber(time[1])");
     let redis = Redis::with_clock(0, &[]);
