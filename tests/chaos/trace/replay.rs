@@ -266,7 +266,7 @@ impl Replay {
             return;
         }
         let Some(before) = self.keys.take() else { return };
-        let blur = BLUR + self.blurs.get(&call.key).copied().unwrap_or(0);
+        let blur = BLUR + self.blurs.get(&call.key).copied().unwrap_or(0) + call.took();
         let mut why: Vec<String> = Vec::new();
         let mut is_known = true;
         for us in call.moments() {
@@ -275,7 +275,7 @@ impl Replay {
                     is_known = false;
                     continue;
                 };
-                let found = Found { keys: &keys.clone(), us, blur: blur + call.took() };
+                let found = Found { keys: &keys.clone(), us, blur };
                 let after = call.carried_out(&mut keys, us / 1000).map_err(|what| vec![what]);
                 match after.and_then(|after| call.is_a_step(&lock, &found, &after)) {
                     Ok(granted) => {

@@ -278,6 +278,21 @@ fn a_release_that_was_held_up_raises_no_alarm_about_what_it_told() {
 }
 
 #[test]
+fn a_lease_that_ends_in_the_middle_of_a_request_has_not_ended_for_it() {
+    let trace = seen(None, |scene| {
+        scene.acquires(1, "", &[("ttl", "300")]);
+        let time = "local time = redis.call('TIME')";
+        scene.loads(&LUA.replace(time, &format!("for _ = 1, 30000000 do end {time}")));
+        let mut left = || cmd("PTTL").arg("lock:job").query::<i64>(&mut scene.connection).unwrap();
+        eventually("the lease ends soon", || left() < 30);
+        // Keys expire by the time at which a script begins.
+        scene.acquires(3, "", &[("mode", "plain")]);
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 2);
+}
+
+#[test]
 fn a_lease_that_may_have_ended_has_not_until_something_shows_it() {
     let trace = seen(None, |scene| {
         scene.acquires(1, "", &[("ttl", "300")]);
