@@ -238,10 +238,10 @@ impl Arena {
                     (None, None) => Vec::new(),
                 }
             });
-            let traces: Vec<_> = traced
-                .iter()
-                .map(|socket| scope.spawn(move || trace::follow(socket, || everybody_left.load(Ordering::Relaxed))))
-                .collect();
+            let have_left = || everybody_left.load(Ordering::Relaxed);
+            let at_servers = traced.iter().map(|socket| scope.spawn(move || trace::follow(socket, have_left)));
+            let in_files = files.map(|files| scope.spawn(move || trace::saves::follow(files, have_left)));
+            let traces: Vec<_> = at_servers.chain(in_files).collect();
             for processor in processors() {
                 scope.spawn(move || feel_the_pulse(processor, shared.journal, everybody_left));
             }

@@ -1,13 +1,14 @@
-//! Whether each thing that a server did is a step of the rules (`machine`): not only what came of it.
+//! Whether each thing that was done is a step of the rules (`machine`): not only what came of it.
 //!
-//! A thread reads what a server executes, as MONITOR tells it, and follows it with the rules (`replay`). An overlap is not
-//! needed for a fault to be found: a fence that repeats, a slot given twice, a waiter that is passed, a message that is
-//! not sent is one.
+//! A thread reads what a server executes, as MONITOR tells it, and follows it with the rules (`replay`). Without a server,
+//! it reads each save of a lock's file (`saves`). An overlap is not needed for a fault to be found: a fence that repeats, a
+//! slot given twice, a waiter that is passed, a message that is not sent is one.
 
 mod keyspace;
 mod lock;
 mod monitor;
 mod replay;
+pub mod saves;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -21,7 +22,7 @@ use crate::record::Nanos;
 
 pub use replay::Granted;
 
-/// What a server was seen to do.
+/// What was seen to be done.
 #[derive(Default)]
 pub struct Trace {
     /// How many calls were steps of the rules.

@@ -46,14 +46,31 @@ pub fn header_at(file: &[u8]) -> usize {
 
 /// Returns the state that a file has, as text.
 pub fn text(file: &[u8]) -> String {
-    let text = String::from_utf8(file[place(file)].to_vec()).expect("it is text");
-    assert_eq!(value(&header(file).1, "text"), Some(format!("{:016x}", sum_of_words(text.as_bytes()))), "{text}");
+    let (number, text) = saves(file).pop().expect("a whole state");
+    assert_eq!(value(&header(file).1, "sequence"), Some(number.to_string()), "{text}");
     text
 }
 
 /// Returns the state in the file at a path; nothing if there is none.
 pub fn state(path: &Path) -> String {
     fs::read(path).map_or(String::new(), |file| text(&file))
+}
+
+/// Returns the states that a file has, each with the number of its save, the former first. It may be written meanwhile: only
+/// what is whole.
+pub fn saves(file: &[u8]) -> Vec<(u64, String)> {
+    let save = |at: usize| {
+        let header = file.get(at..at + HEADER)?;
+        let (summed, _) = std::str::from_utf8(header).ok()?.trim_end().rsplit_once(" sum=")?;
+        let number = |name: &str| value(summed, name)?.parse::<usize>().ok();
+        let text = file.get(number("at")?..number("at")? + number("length")?)?;
+        let is_whole = resummed(summed) == header && value(summed, "text")? == format!("{:016x}", sum_of_words(text));
+        let save = (u64::try_from(number("sequence")?).ok()?, std::str::from_utf8(text).ok()?.to_owned());
+        is_whole.then_some(save)
+    };
+    let mut saves: Vec<(u64, String)> = [0, HEADER].into_iter().filter_map(save).collect();
+    saves.sort_unstable();
+    saves
 }
 
 /// Returns the lines of a kind in a state.

@@ -1,4 +1,4 @@
-//! What a server did is a step of the rules, and what an attempt was told is what the rules answered.
+//! What a server did, or what was saved in its place, is a step of the rules, and what an attempt was told is what the rules answered.
 
 use super::{Section, Violation};
 use crate::record::{Client, Record};
@@ -10,7 +10,7 @@ const NEAR: u64 = 1_000_000;
 pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
     for (at, what) in record.traces.iter().flat_map(|trace| &trace.faults) {
-        let what = format!("a server did what the rules do not allow: {what}");
+        let what = format!("what the rules do not allow was done: {what}");
         found.push(Violation { what, name: None, who: Vec::new(), from: *at, to: *at });
     }
     // Of several servers, none has granted a lock: a majority has.

@@ -135,6 +135,6 @@ fn run(line: &str) -> Option<Run<Token>> {
         who: Token((*who).to_owned()),
         begun: begun(&format!("{granted}|{waited}|{fence}"))?,
         ended: ended.parse().ok(),
-        end: End { outcome: (*outcome).to_owned().into(), rest: format!("{status}|{signal}").into() },
+        end: End::read(&format!("{outcome}|{status}|{signal}"))?,
     })
 }

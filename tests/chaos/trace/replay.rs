@@ -434,10 +434,7 @@ impl Call {
                 waited: self.number("waited"),
                 fence: self.number("fence"),
             },
-            end: self
-                .field("how")
-                .split_once('|')
-                .map(|(outcome, rest)| End { outcome: outcome.to_owned().into(), rest: rest.to_owned().into() }),
+            end: End::read(self.field("how")),
         });
         let enclosing: Vec<Token> = self.field("enclosing").split_whitespace().map(|it| Token(it.to_owned())).collect();
         let by = Token(self.field("by").to_owned());

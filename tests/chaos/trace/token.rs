@@ -46,6 +46,14 @@ pub struct End {
     pub rest: Cow<'static, str>,
 }
 
+impl End {
+    /// Reads `outcome|status|signal`.
+    pub fn read(text: &str) -> Option<End> {
+        let (outcome, rest) = text.split_once('|')?;
+        Some(End { outcome: outcome.to_owned().into(), rest: rest.to_owned().into() })
+    }
+}
+
 impl Ending for End {
     const VANISHED: End = End { outcome: Cow::Borrowed("vanished"), rest: Cow::Borrowed("|") };
 
