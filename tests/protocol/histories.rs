@@ -993,12 +993,8 @@ const FAULTS: [(&str, &str, &str); 72] = [
     ("the next first is not told", "if (lock.moved or lock.closer) and Q", "if false and Q"),
     ("the next second is not told", "if w and w.lease - now > NEAR then", "if false then"),
     ("a second that is near is told too", "if w and w.lease - now > NEAR then", "if w then"),
-    ("the next is not told when the second leaves", "lock.second, lock.closer = nil, true", "lock.second = nil"),
-    (
-        "the next is not told when the first leaves",
-        "lock.head, lock.second, lock.moved = lock.second, nil, true",
-        "lock.head, lock.second = lock.second, nil",
-    ),
+    ("the next is not told when the second leaves", "lock.closer or place == 2", "lock.closer"),
+    ("the next is not told when the first leaves", "lock.moved or place == 1", "lock.moved"),
     ("an earlier end is told to nobody", "lock.moved = true, left > ms or left < 0", "lock.moved = true, lock.moved"),
     // A queue that was lost.
     ("nobody is called back", "if lock.lost then tell", "if false then tell"),

@@ -64,7 +64,7 @@ local NOTED = 16
 local NOTED_FOR = 30000
 
 -- What the lock holds. A table, not variables: a function costs time for each variable that it uses.
-local lock = { value = false, count = 0, least = 0, dead = 0 }
+local lock = { value = false, count = 0, least = 0, dead = 0, entries = {} }
 
 local time = redis.call('TIME')
 local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -91,7 +91,7 @@ local function sound(reply, key)
     local is_needed = key == H and arg.enclosing or limit_of(token) ~= 1 and not (keeps and key == T)
     if operation == 'inspect' or is_needed then lock.failed = true end
   elseif keeps then
-    lock.head = false
+    lock.line = { is_all = true }
   else
     lock.failed = true
   end
@@ -214,23 +214,39 @@ end
 local function channel_of(id) return K .. ':holder:' .. id end
 local function tell_holder(id, word) tell(channel_of(id), word) end
 
--- The first of the queue; false if there is none, or if it is not known.
-local function first()
-  if lock.head == nil then
-    local heads = sound(redis.pcall('ZRANGE', Q, 0, 1), Q) or {}
-    lock.head, lock.second = heads[1] or false, heads[2] or false
+-- The one at this place of the queue, 1 or 2; false if there is none, or if it is not known. Reads three at once: as many
+-- as a hand-off looks at.
+local function at(place)
+  if not lock.line or not lock.line.is_all and #lock.line < place then
+    local line = sound(redis.pcall('ZRANGE', Q, 0, 2), Q) or {}
+    line.is_all = #line < 3
+    lock.line = line
   end
-  return lock.head
+  return lock.line[place] or false
+end
+local function first() return at(1) end
+
+-- The entry of a waiter; those of the first three have been read.
+local function entry_of(t)
+  local entry = lock.entries[t]
+  if entry == nil then return redis.call('HGET', W, t) end
+  return entry
 end
 
 local function passes(t)
-  if first() == t then
-    lock.head, lock.second, lock.moved = lock.second, nil, true
-    if lock.head == false then lock.second = false end
-  elseif lock.second == t then
-    lock.second, lock.closer = nil, true
+  first()
+  for place, it in ipairs(lock.line) do
+    if it == t then
+      lock.moved, lock.closer = lock.moved or place == 1, lock.closer or place == 2
+      table.remove(lock.line, place)
+      return
+    end
   end
 end
+
+-- Returns whether the caller, which holds the lock, may be in the queue. Whoever comes in leaves it, and does not join while
+-- it holds the lock; but a share may have seemed to be over, if the clock was set back since.
+local function is_queued() return lock.entry or lock.generation and first() end
 
 local function dequeue(t)
   passes(t)
@@ -245,7 +261,7 @@ local function front()
     local t = first()
     if not t or t == token then return t end
     if t == lock.live then return t, lock.its end
-    local w = waiter(redis.call('HGET', W, t))
+    local w = waiter(entry_of(t))
     if w and w.channel ~= '' and listeners(w.channel) == 0 then
       w.away = is_away(w)
       if not w.away then w = nil end
@@ -307,16 +323,17 @@ local function serve()
     local t, w = front()
     if not t or not fits(limit_of(t)) then break end
     if not may_enter(t) then
-      lock.failed, lock.head = nil, false
+      lock.failed, lock.line = nil, { is_all = true }
       break
     end
     if t == token then
       dequeue(t)
       enter(t, ttl, false)
     else
+      -- Writes first: a server that does not take it has told nobody.
+      redis.call('ZREM', Q, t)
       local told = w.channel ~= '' and tell(w.channel, 'g')
-      if told == nil and not w.away then dequeue(t) else
-        redis.call('ZREM', Q, t)
+      if told == nil and not w.away then redis.call('HDEL', W, t) else
         -- Without the message it notices at its next heartbeat, which comes before its lease ends.
         local hears = told ~= false or w.channel == ''
         enter(t, hears and w.grace or math.max(w.grace, w.lease - now), true)
@@ -328,8 +345,8 @@ local function serve()
         end
         -- After HSET: a hash emptied in between would lose its expiry.
         redis.call('HDEL', W, t)
-        passes(t)
       end
+      passes(t)
     end
   end
 end
@@ -343,8 +360,8 @@ local function wake()
     local ms = not lock.generation and lock.value and (lock.ms or redis.call('PTTL', K)) or -1
     tell(w.channel, ms >= 0 and 'e' .. digits(now + ms) or 'n')
   end
-  local second = redis.call('ZRANGE', Q, 1, 1)[1]
-  w = second and second ~= token and waiter(redis.call('HGET', W, second))
+  local second = at(2)
+  w = second and second ~= token and waiter(entry_of(second))
   if w and w.lease - now > NEAR then tell(w.channel, 'n') end
 end
 
@@ -416,9 +433,13 @@ if F and not reads and operation ~= 'raise' then
     -- A key of another type is nobody's lock: the caller leaves all the same, and its run has lost the lock.
     lock.foreign, lock.value, lock.count, lock.least = lock.value, false, 1, 1
   end
+  if operation ~= 'renew' then first() end
   if W then
-    local found = sound(redis.pcall('HMGET', W, 'reserved', 'asked', 'owner', token, 'broken'), W) or {}
+    local line = lock.line or {}
+    local found = redis.pcall('HMGET', W, 'reserved', 'asked', 'owner', token, 'broken', unpack(line))
+    found = sound(found, W) or {}
     lock.reserved, lock.asked, lock.owner, lock.entry, lock.broken = found[1], found[2], found[3], found[4], found[5]
+    for place, t in ipairs(line) do lock.entries[t] = found[5 + place] end
   end
   if lock.value and string.sub(lock.value, 1, #SHARED) == SHARED then
     lock.generation, lock.limits, lock.map = string.sub(lock.value, #SHARED + 1), {}, ''
@@ -452,7 +473,6 @@ if F and not reads and operation ~= 'raise' then
       end
     end
   end
-  if operation ~= 'renew' then first() end
   if lock.failed then return lock.failed end
 end
 
@@ -734,7 +754,7 @@ if operation == 'acquire' then
     local fence = last_fence()
     if fence == 0 then fence = bump(ttl) else lengthen(F, math.max(DAY, 10 * ttl)) end
     lock.fence = lock.fence or digits(fence)
-    if lock.entry or first() then dequeue(token) end
+    if is_queued() then dequeue(token) end
     if N and is_claim then claim(tonumber(arg.ticket) or 0) end
     lock.is_new = is_claim
     if lock.generation then serve() end
@@ -803,7 +823,7 @@ if operation == 'acquire' then
         end
         if kept > 0 then lengthen(W, kept) end
       end
-      lock.head, lock.second = nil, nil
+      lock.line = nil
     end
     -- With a grace beyond its ttl, a claim would bring the end nearer.
     local grace = digits(math.min(tonumber(arg.grace), ttl))
@@ -851,7 +871,7 @@ if operation == 'release' or operation == 'record' then
     answer = not ends and with_breaker(seen('not_yours'))
     if ends and arg.by then left = ends == true and redis.call('PTTL', K) or ends - now end
     local sole = lock.reserved == token
-    if lock.entry or not ends or sole or first() then
+    if not ends or sole or is_queued() then
       passes(token)
       sound(redis.pcall('ZREM', Q, token), Q)
       sound(redis.pcall('HDEL', W, token, sole and 'reserved' or ''), W)
