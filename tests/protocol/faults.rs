@@ -283,6 +283,17 @@ fn a_replica_shows_the_queue_and_says_no_to_nobody() {
 }
 
 #[test]
+fn a_master_that_was_demoted_tells_nobody_of_a_release_that_it_refuses() {
+    let (server, mut c) = started();
+    ask(&mut c, "holder", "once", "").unwrap();
+    let (mut ear, _) = waits(&server, &mut c, "waiter", "10000");
+    assert_eq!(heard(&mut ear), ["t"]);
+    send(&mut c, &["REPLICAOF", "127.0.0.1", "1"]);
+    refused(&release(&mut c, "holder"), "READONLY");
+    assert!(heard(&mut ear).is_empty());
+}
+
+#[test]
 fn a_key_of_another_type_is_named_and_still_lets_a_waiter_leave() {
     let (_server, mut c) = started();
     ask(&mut c, "holder", "once", "").unwrap();
