@@ -174,6 +174,11 @@ impl Shared<'_> {
         self.over.load(Ordering::Relaxed)
     }
 
+    /// Whether several servers vote.
+    pub fn is_several(&self) -> bool {
+        self.near.contains(' ')
+    }
+
     /// Gives a process the environment of this arena, and no other.
     pub fn lead(&self, command: &mut Command) {
         let (mark, value) = self.mark.split_once('=').expect("a variable");

@@ -139,7 +139,7 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
         options.push("--no-queue".into());
     }
     // Several servers have no place for any of these.
-    if shared.socket.is_some() && kind != Kind::Script {
+    if !shared.is_several() && kind != Kind::Script {
         if queued && seed.percent(6) {
             options.push("--first".into());
         }

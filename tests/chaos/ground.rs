@@ -413,8 +413,8 @@ impl Ground for OneMachine {
     fn left(&mut self) -> Vec<Left> {
         let locks = || self.0.nxlock(["--json", "status"]).run().json().as_array().cloned().unwrap_or_default();
         // A token that a script got before it was killed stays until its lease expires.
-        eventually("the leases of the dead have ended", || locks().is_empty());
-        // Then the directory may hold fences, but no waiters and no shares.
+        eventually("the leases of the dead have ended", || locks().iter().all(|lock| lock["state"] == "free"));
+        // Then the directory may hold fences and the records of runs, but no waiters and no shares.
         let files = fs::read_dir(self.0.directory().join("locks")).expect("the directory").flatten();
         let records = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "lock"));
         let entries = |record: DirEntry| {
