@@ -228,24 +228,22 @@ impl Arena {
             mark: format!("CHAOS_ARENA={}", directory.path().display()),
             over: &over,
         };
-        let (files, traced) = (ground.files(), ground.traced());
+        let (files, traced, masters, voted) = (ground.files(), ground.traced(), ground.masters(), ground.votes());
         let began = boot_clock();
         let mut injector = seed.branch(0);
         let (sights, traces) = thread::scope(|scope| {
             let (shared, everybody_left, seed, files) = (&shared, &everybody_left, &seed, files.as_ref());
+            let enough = move || everybody_left.load(Ordering::Relaxed);
             // If one thread panics, the others end as well.
             let _ends = (Sets(&over), Sets(everybody_left));
-            let observer = scope.spawn(move || {
-                let enough = || everybody_left.load(Ordering::Relaxed);
-                match (&shared.socket, files) {
-                    (Some(socket), _) => observer::watch(shared, observer::at_server(shared, socket), enough),
-                    (None, Some(files)) => observer::watch(shared, observer::at_directory(shared, files), enough),
-                    (None, None) => Vec::new(),
-                }
+            let observer = scope.spawn(move || match (&shared.socket, files) {
+                (Some(socket), _) => observer::watch(shared, observer::at_server(shared, socket), enough),
+                (None, Some(files)) => observer::watch(shared, observer::at_directory(shared, files), enough),
+                (None, None) => Vec::new(),
             });
-            let have_left = || everybody_left.load(Ordering::Relaxed);
-            let at_servers = traced.iter().map(|socket| scope.spawn(move || trace::follow(socket, have_left)));
-            let in_files = files.map(|files| scope.spawn(move || trace::saves::follow(files, have_left)));
+            let masters = &masters;
+            let at_servers = traced.iter().map(|socket| scope.spawn(move || trace::follow(socket, masters, enough)));
+            let in_files = files.map(|files| scope.spawn(move || trace::saves::follow(files, enough)));
             let traces: Vec<_> = at_servers.chain(in_files).collect();
             for processor in processors() {
                 scope.spawn(move || feel_the_pulse(processor, shared.journal, everybody_left));
@@ -280,7 +278,7 @@ impl Arena {
         let mut left: Vec<Left> = processes.iter().map(|pid| Left::of_nobody(format!("process {pid}"))).collect();
         left.extend(ground.left());
         let (attempts, stamps, faults, torn) = journal.close();
-        Record { arena, names, began, ended, attempts, stamps, faults, sights, traces, left, torn }
+        Record { arena, names, began, ended, attempts, stamps, faults, sights, traces, voted, left, torn }
     }
 }
 

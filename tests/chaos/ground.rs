@@ -39,6 +39,16 @@ pub trait Ground: Send {
         self.socket().into_iter().collect()
     }
 
+    /// Returns the ports of the servers of which one may be the master of another.
+    fn masters(&self) -> Vec<u16> {
+        Vec::new()
+    }
+
+    /// Returns whether a majority of its servers grants a lock, and none of them alone.
+    fn votes(&self) -> bool {
+        false
+    }
+
     /// Returns the directory of the locks, for the observer where there are no keys.
     fn files(&self) -> Option<PathBuf> {
         None
@@ -301,6 +311,10 @@ impl Ground for Several {
         self.0.iter().map(|(redis, _)| redis.socket()).collect()
     }
 
+    fn votes(&self) -> bool {
+        true
+    }
+
     fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {
         use Ailment::{Down, Hung, Refusing};
         let millis = Duration::from_millis;
@@ -367,6 +381,14 @@ impl Failovers {
 impl Ground for Failovers {
     fn near(&self) -> String {
         self.0.url()
+    }
+
+    fn traced(&self) -> Vec<PathBuf> {
+        self.0.servers.iter().map(Redis::socket).collect()
+    }
+
+    fn masters(&self) -> Vec<u16> {
+        self.0.servers.iter().map(Redis::port).collect()
     }
 
     fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {

@@ -117,6 +117,7 @@ mod tests {
             faults: Vec::new(),
             sights: Vec::new(),
             traces: Vec::new(),
+            voted: false,
             left: Vec::new(),
             torn: 0,
         }

@@ -287,6 +287,8 @@ pub struct Record {
     pub sights: Vec<Sight>,
     /// What each server was seen to do.
     pub traces: Vec<Trace>,
+    /// A majority of the servers grants a lock, and none of them alone.
+    pub voted: bool,
     /// What was still there when everybody had gone.
     pub left: Vec<Left>,
     /// Lines of the log whose process was killed while it wrote them.

@@ -27,7 +27,7 @@ pub use replay::Granted;
 pub struct Trace {
     /// How many calls were steps of the rules.
     pub steps: usize,
-    /// How many could not be judged, as keys were lost or not seen.
+    /// How many could not be judged, as keys were lost or not seen, or the rules do not say how it goes.
     pub unjudged: usize,
     /// Each thing that the rules do not allow, and when that was found.
     pub faults: Vec<(Nanos, String)>,
@@ -37,19 +37,30 @@ pub struct Trace {
     pub gaps: Vec<(u64, u64)>,
 }
 
-/// Follows a server until `enough`.
-pub fn follow(socket: &Path, enough: impl Fn() -> bool) -> Trace {
+/// Follows a server until `enough`, while it is a master. What comes from one of the masters' ports is what it is fed as
+/// their replica.
+pub fn follow(socket: &Path, masters: &[u16], enough: impl Fn() -> bool) -> Trace {
     let mut monitor = Monitor::of(socket);
     let mut replay = Replay::default();
     loop {
         match monitor.next() {
             Next::Command(command) => {
-                replay.sees(&command);
+                match command.port.is_some_and(|port| masters.contains(&port)) {
+                    true => replay.is_cut_off(),
+                    false => replay.sees(&command),
+                }
                 if replay.is_lost() {
                     monitor.looks();
                 }
             }
             Next::Snapshot(keys, at) => replay.begins(keys, at),
+            Next::Replica(at) => {
+                replay.is_fed(at);
+                // The next look at it is a line.
+                if enough() {
+                    break;
+                }
+            }
             Next::CutOff => replay.is_cut_off(),
             Next::Nothing if enough() => break,
             Next::Nothing => {}

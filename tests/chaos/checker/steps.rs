@@ -13,10 +13,10 @@ pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
         let what = format!("what the rules do not allow was done: {what}");
         found.push(Violation { what, name: None, who: Vec::new(), from: *at, to: *at });
     }
-    // Of several servers, none has granted a lock: a majority has.
-    if let [trace] = record.traces.as_slice() {
+    // Of servers that vote, none has granted a lock: a majority has.
+    if !record.voted && !record.traces.is_empty() {
         let ours = sections.iter().filter(|section| record.attempts[section.who].client != Client::Outsider);
-        found.extend(ours.filter(|section| !is_granted(trace, section)).map(|section| Violation {
+        found.extend(ours.filter(|section| !is_granted(&record.traces, section)).map(|section| Violation {
             what: format!("c{} entered with {:?}, which no grant was", section.who, section.terms),
             name: Some(section.name),
             who: vec![section.who],
@@ -27,8 +27,8 @@ pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
     found
 }
 
-/// Returns whether the rules granted it on these terms, or it was not seen.
-fn is_granted(trace: &Trace, section: &Section) -> bool {
+/// Returns whether the rules granted it on these terms at one of the servers, or it was not seen.
+fn is_granted(traces: &[Trace], section: &Section) -> bool {
     let Some(fence) = section.terms.fence else { return true };
     let slot = section.terms.slot.map(|slot| slot.number);
     let is_it = |grant: &Granted| {
@@ -36,6 +36,6 @@ fn is_granted(trace: &Trace, section: &Section) -> bool {
             && grant.fence == fence
             && slot.is_none_or(|slot| grant.slot.map(u64::from) == Some(slot))
     };
-    let unseen = |(from, to): &(u64, u64)| (from.saturating_sub(NEAR)..=to + NEAR).contains(&fence);
-    trace.grants.iter().any(is_it) || trace.gaps.iter().any(unseen)
+    let unseen = |(from, to): &(u64, u64)| (from.saturating_sub(NEAR)..=to.saturating_add(NEAR)).contains(&fence);
+    traces.iter().any(|trace| trace.grants.iter().any(is_it) || trace.gaps.iter().any(unseen))
 }

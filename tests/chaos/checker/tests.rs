@@ -26,6 +26,7 @@ impl Scene {
             stamps: Vec::new(),
             faults: Vec::new(),
             traces: Vec::new(),
+            voted: false,
             sights: Vec::new(),
             left: Vec::new(),
             torn: 0,

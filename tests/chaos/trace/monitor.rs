@@ -20,6 +20,8 @@ pub struct Command {
     pub at: u64,
     /// A script sent it.
     pub is_in_script: bool,
+    /// From which port it came, if it came over TCP.
+    pub port: Option<u16>,
     pub words: Vec<String>,
 }
 
@@ -28,15 +30,18 @@ pub enum Next {
     Command(Command),
     /// All keys, as they were at this place. What came before that time was not seen whole.
     Snapshot(Keyspace, u64),
+    /// At that time it was the replica of another server.
+    Replica(u64),
     /// The connection is gone: what the server executes next is not seen.
     CutOff,
     /// Nothing yet.
     Nothing,
 }
 
-/// Returns all keys with their types, contents and remaining lives, each at what time; the second argument only marks the
-/// place.
+/// Returns all keys with their types, contents and remaining lives, each at what time, and nothing at a replica; the second
+/// argument only marks the place.
 const SNAPSHOT: &str = "local all = {} \
+    if string.find(redis.call('INFO', 'replication'), 'role:slave', 1, true) then return false end \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
       local kind = redis.call('TYPE', key).ok \
       local content = kind == 'string' and { redis.call('GET', key) } \
@@ -47,6 +52,8 @@ const SNAPSHOT: &str = "local all = {} \
 
 /// How long to wait for a line before the caller may look whether it is time to stop.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// How soon to look whether a replica still is one.
+const AGAIN: Duration = Duration::from_millis(10);
 
 pub struct Monitor {
     socket: PathBuf,
@@ -56,18 +63,27 @@ pub struct Monitor {
     /// For snapshots.
     asks: Option<Connection>,
     snapshots: u64,
-    /// A snapshot that was taken, until its place in the order comes.
-    awaited: Option<(String, Keyspace)>,
+    snapshot: Snapshot,
+}
+
+enum Snapshot {
+    Wanted,
+    /// Its place in the order is to come: this mark. None: of a replica.
+    Taken(String, Option<Keyspace>),
+    Passed,
 }
 
 impl Monitor {
     pub fn of(socket: &Path) -> Monitor {
-        Monitor { socket: socket.to_owned(), lines: None, begun: Vec::new(), asks: None, snapshots: 0, awaited: None }
+        let (socket, snapshot) = (socket.to_owned(), Snapshot::Wanted);
+        Monitor { socket, lines: None, begun: Vec::new(), asks: None, snapshots: 0, snapshot }
     }
 
-    /// Takes a snapshot, which comes at its place in the order.
+    /// Takes a snapshot, which comes at its place in the order, unless one is to come.
     pub fn looks(&mut self) {
-        self.awaited = None;
+        if matches!(self.snapshot, Snapshot::Passed) {
+            self.snapshot = Snapshot::Wanted;
+        }
     }
 
     pub fn next(&mut self) -> Next {
@@ -75,7 +91,7 @@ impl Monitor {
             lasts(Duration::from_millis(2));
             return Next::Nothing;
         }
-        if self.awaited.is_none() && !self.snaps() {
+        if matches!(self.snapshot, Snapshot::Wanted) && !self.snaps() {
             return Next::Nothing;
         }
         let Some(lines) = &mut self.lines else { return Next::Nothing };
@@ -97,19 +113,19 @@ impl Monitor {
 
     fn understands(&mut self, line: &[u8]) -> Next {
         let Some(command) = Command::read(&String::from_utf8_lossy(line)) else { return Next::Nothing };
-        match self.awaited.take() {
-            Some((mark, keys)) if !mark.is_empty() => {
-                if command.words.last() == Some(&mark) {
-                    self.awaited = Some((String::new(), Keyspace::default()));
-                    return Next::Snapshot(keys, command.at);
+        match &mut self.snapshot {
+            Snapshot::Taken(mark, keys) if command.words.last() == Some(mark) => match keys.take() {
+                Some(keys) => {
+                    self.snapshot = Snapshot::Passed;
+                    Next::Snapshot(keys, command.at)
                 }
-                self.awaited = Some((mark, keys));
-                Next::Nothing
-            }
-            seen => {
-                self.awaited = seen;
-                Next::Command(command)
-            }
+                None => {
+                    self.snapshot = Snapshot::Wanted;
+                    lasts(AGAIN);
+                    Next::Replica(command.at)
+                }
+            },
+            _ => Next::Command(command),
         }
     }
 
@@ -120,13 +136,13 @@ impl Monitor {
             return false;
         }
         self.begun.clear();
-        self.awaited = None;
+        self.snapshot = Snapshot::Wanted;
         self.lines = Some(BufReader::with_capacity(1 << 16, stream));
         true
     }
 
     fn lost(&mut self) -> Next {
-        (self.lines, self.asks, self.awaited) = (None, None, None);
+        (self.lines, self.asks, self.snapshot) = (None, None, Snapshot::Wanted);
         self.begun.clear();
         Next::CutOff
     }
@@ -135,28 +151,30 @@ impl Monitor {
         self.snapshots += 1;
         let mark = format!("snapshot-{}", self.snapshots);
         let keys = self.asks.take().map_or_else(|| connected(&self.socket), Ok).and_then(|mut connection| {
-            let all: Vec<Value> = cmd("EVAL").arg(SNAPSHOT).arg(0).arg(&mark).query(&mut connection)?;
+            let all: Option<Vec<Value>> = cmd("EVAL").arg(SNAPSHOT).arg(0).arg(&mark).query(&mut connection)?;
             self.asks = Some(connection);
-            Keyspace::read(all)
+            all.map(Keyspace::read).transpose()
         });
+        // It may be hung, or loading, or gone.
+        let is_taken = keys.is_ok();
         match keys {
-            Ok(keys) => self.awaited = Some((mark, keys)),
-            // It is hung, or loading, or gone.
+            Ok(keys) => self.snapshot = Snapshot::Taken(mark, keys),
             Err(_) => lasts(Duration::from_millis(2)),
         }
-        self.awaited.is_some()
+        is_taken
     }
 }
 
 impl Command {
-    /// Reads `1764000000.123456 [0 unix:/run/s] "GET" "lock:job"`; none if it is another reply.
+    /// Reads `1764000000.123456 [0 127.0.0.1:50000] "GET" "lock:job"`; none if it is another reply.
     fn read(line: &str) -> Option<Command> {
         let line = line.strip_prefix('+').unwrap_or(line);
         let (time, rest) = line.split_once(" [")?;
         let (seconds, micros) = time.split_once('.')?;
         let at = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
         let (from, quoted) = rest.split_once("] ")?;
-        Some(Command { at, is_in_script: from.ends_with(" lua"), words: unquoted(quoted)? })
+        let port = from.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        Some(Command { at, is_in_script: from.ends_with(" lua"), port, words: unquoted(quoted)? })
     }
 
     pub fn verb(&self) -> String {
@@ -207,7 +225,9 @@ mod tests {
         assert_eq!((command.at, command.is_in_script), (1_764_000_000_000_123, true));
         assert_eq!(command.words, ["HSET", "{lock:a}:waiters", "a\"b\\", "1|2\n\0z"]);
         let command = Command::read("+1764000000.000123 [0 unix:/tmp/a b/s] \"GET\" \"\"\r\n").unwrap();
-        assert!(!command.is_in_script && command.words == ["GET", ""]);
+        assert!(!command.is_in_script && command.port.is_none() && command.words == ["GET", ""]);
+        let command = Command::read("+1764000000.000123 [0 127.0.0.1:50000] \"GET\" \"\"\r\n").unwrap();
+        assert_eq!(command.port, Some(50_000));
         assert!(Command::read("+OK\r\n").is_none());
     }
 }

@@ -66,6 +66,8 @@ impl Granted {
 pub struct Replay {
     /// None until a snapshot says how the keys are.
     keys: Option<Keyspace>,
+    /// It was seen that another server is its master, and nothing since: it grants nothing.
+    is_replica: bool,
     call: Option<Call>,
     /// The last commands, for the report.
     past: VecDeque<String>,
@@ -149,7 +151,10 @@ impl World<Token> for Around {
 
 impl Replay {
     pub fn into_trace(self) -> Trace {
-        let Replay { steps, unjudged, faults, grants, gaps, .. } = self;
+        let Replay { steps, unjudged, faults, grants, mut gaps, .. } = self;
+        if self.keys.is_none() && !self.is_replica {
+            gaps.push((self.last, u64::MAX));
+        }
         Trace { steps, unjudged, faults, grants, gaps }
     }
 
@@ -161,6 +166,7 @@ impl Replay {
     pub fn begins(&mut self, keys: Keyspace, at: u64) {
         self.blurs.clear();
         self.call = None;
+        self.is_replica = false;
         self.keys = Some(keys);
         self.gaps.push((std::mem::replace(&mut self.last, at), at));
         self.past.push_back("a look at all keys".into());
@@ -170,13 +176,25 @@ impl Replay {
     pub fn is_cut_off(&mut self) {
         self.call = None;
         self.keys = None;
+        self.is_replica = false;
+    }
+
+    /// It is a replica, which it was since it was last seen as one, as nothing has cut us off.
+    pub fn is_fed(&mut self, at: u64) {
+        let last = std::mem::replace(&mut self.last, at);
+        if !self.is_replica {
+            self.is_cut_off();
+            self.gaps.push((last, at));
+        }
+        self.is_replica = true;
     }
 
     pub fn sees(&mut self, command: &Command) {
+        let verb = command.verb();
         if self.keys.is_none() {
+            self.unjudged += usize::from(!self.is_replica && Call::read(command, &verb, 0).is_some());
             return;
         }
-        let verb = command.verb();
         let since = std::mem::replace(&mut self.last, command.at);
         if command.is_in_script {
             self.in_script(command, &verb, since);

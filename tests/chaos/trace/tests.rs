@@ -21,7 +21,14 @@ struct Scene<'a> {
     script: String,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    fn at(redis: &'a Redis, lua: &str) -> Scene<'a> {
+        let connection = connected(&redis.socket()).unwrap();
+        let mut scene = Scene { redis, connection, script: String::new() };
+        scene.loads(lua);
+        scene
+    }
+
     fn loads(&mut self, lua: &str) {
         self.script = cmd("SCRIPT").arg("LOAD").arg(lua).query(&mut self.connection).unwrap();
     }
@@ -74,12 +81,9 @@ fn seen_at(redis: &Redis, fault: Option<(&str, &str)>, scene: impl FnOnce(&mut S
     redis.leave_as_it_is();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let trace = scope.spawn(|| follow(&redis.socket(), || over.load(Ordering::Relaxed)));
+        let trace = scope.spawn(|| follow(&redis.socket(), &[], || over.load(Ordering::Relaxed)));
         eventually("it is followed", || redis.ask::<String>(&["CLIENT", "LIST"]).contains("cmd=eval"));
-        let connection = connected(&redis.socket()).unwrap();
-        let mut set = Scene { redis, connection, script: String::new() };
-        set.loads(&lua);
-        scene(&mut set);
+        scene(&mut Scene::at(redis, &lua));
         over.store(true, Ordering::Relaxed);
         trace.join().unwrap()
     })
@@ -203,6 +207,59 @@ fn a_grant_that_was_told_and_could_not_be_written_is_none() {
     });
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!(trace.grants.len(), 1);
+}
+
+/// Returns what is seen of a server: first as a replica, which then becomes the master; or the other way round.
+fn seen_of_two(is_replica_first: bool) -> Trace {
+    let [master, other] = [0, 1].map(|_| Redis::on_tcp(&["--repl-diskless-sync-delay", "0"]));
+    master.leave_as_it_is();
+    other.leave_as_it_is();
+    let port = master.port().to_string();
+    let is_fed = || {
+        other.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+        eventually("it is in step", || other.is_in_step());
+        let mut master = Scene::at(&master, LUA);
+        master.acquires(1, "", &[]);
+        master.acquires(2, "", &[]);
+        master.releases(1, "", &[]);
+        eventually("the replica has it", || other.value("lock:job").is_some_and(|value| value.contains(":c2")));
+    };
+    let is_followed = || {
+        eventually("it is followed", || other.ask::<String>(&["CLIENT", "LIST"]).contains("cmd=eval"));
+    };
+    let serves = || {
+        let mut scene = Scene::at(&other, LUA);
+        scene.acquires(3, "", &[]);
+        scene.acquires(4, "", &[]);
+        scene.releases(3, "", &[]);
+    };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let trace = scope.spawn(|| follow(&other.socket(), &[master.port()], || over.load(Ordering::Relaxed)));
+        is_followed();
+        if is_replica_first {
+            is_fed();
+            other.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+            // As a sentinel does.
+            other.ask::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]);
+            is_followed();
+            serves();
+        } else {
+            serves();
+            is_fed();
+        }
+        over.store(true, Ordering::Relaxed);
+        trace.join().unwrap()
+    })
+}
+
+#[test]
+fn a_server_is_judged_while_it_is_a_master_and_not_while_it_is_a_replica() {
+    for is_replica_first in [true, false] {
+        let trace = seen_of_two(is_replica_first);
+        assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+        assert_eq!((trace.steps, trace.unjudged), (3, 0), "{is_replica_first}");
+    }
 }
 
 #[test]
@@ -338,7 +395,7 @@ fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
     replay.begins(Keyspace::default(), 0);
     let mut sees = |ms: u64, is_in_script: bool, words: &str| {
         let words = words.split(' ').map(str::to_owned).collect();
-        replay.sees(&Command { at: ms * 1000, is_in_script, words });
+        replay.sees(&Command { at: ms * 1000, is_in_script, port: None, words });
     };
     sees(1_000_000, false, "PING");
     // Executed 8 ms before.
