@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::asker;
 use crate::contender;
-use crate::ground::{Failing, Failovers, Ground, Login, OneMachine, Server, Several, everything_but_forgetting};
+use crate::ground::{Failing, Failovers, Ground, Login, Moves, OneMachine, Server, Several, everything_but_forgetting};
 use crate::observer;
 use crate::outsider;
 use crate::process::gone_within;
@@ -130,6 +130,11 @@ impl Spec {
         Spec { pools: vec!["pool"], ..Spec::new("deposed", Failovers::new(), &["hot", "mild"], 5) }
     }
 
+    /// A cluster that moves the slots of the locks from node to node all the time.
+    pub fn moving() -> Spec {
+        Spec { together: 25, askers: 1, pools: vec!["pool"], ..Spec::new("moving", Moves::new(), &["hot", "mild"], 6) }
+    }
+
     /// A place whose fault injector itself fails.
     pub fn failing(why: &'static str) -> Spec {
         Spec::new("failing", Failing(OneMachine::new(), why), &["hot"], 2)
@@ -228,7 +233,8 @@ impl Arena {
             mark: format!("CHAOS_ARENA={}", directory.path().display()),
             over: &over,
         };
-        let (files, traced, masters, voted) = (ground.files(), ground.traced(), ground.masters(), ground.votes());
+        let (files, traced, masters, voted) = (ground.files(), ground.traced(), ground.masters(), shared.is_several());
+        let nodes = ground.nodes();
         let began = boot_clock();
         let mut injector = seed.branch(0);
         let (sights, traces) = thread::scope(|scope| {
@@ -239,6 +245,9 @@ impl Arena {
             let observer = scope.spawn(move || match (&shared.socket, files) {
                 (Some(socket), _) => observer::watch(shared, observer::at_server(shared, socket), enough),
                 (None, Some(files)) => observer::watch(shared, observer::at_directory(shared, files), enough),
+                (None, None) if !nodes.is_empty() => {
+                    observer::watch(shared, observer::at_nodes(shared, &nodes), enough)
+                }
                 (None, None) => Vec::new(),
             });
             let masters = &masters;

@@ -12,8 +12,9 @@ use crate::record::{Ailment, Journal, Left, Nanos, On, boot_clock, nanos};
 use crate::script::COMPANIONS;
 use crate::seed::Seed;
 use crate::support::{
-    Authority, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record, replace_file,
+    Authority, Cluster, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record, replace_file,
 };
+use crate::trace::{ARRIVES, LEAVES};
 
 pub trait Ground: Send {
     /// Returns the value of `--server`.
@@ -44,9 +45,9 @@ pub trait Ground: Send {
         Vec::new()
     }
 
-    /// Returns whether a majority of its servers grants a lock, and none of them alone.
-    fn votes(&self) -> bool {
-        false
+    /// Returns the sockets of the nodes of a cluster, of which each has some of the keys.
+    fn nodes(&self) -> Vec<PathBuf> {
+        Vec::new()
     }
 
     /// Returns the directory of the locks, for the observer where there are no keys.
@@ -252,6 +253,7 @@ impl Ground for Server {
             | Ailment::Broken
             | Ailment::Stalled => unreachable!("{ailment:?} befalls processes"),
             Ailment::Deposed => unreachable!("no sentinel monitors the server"),
+            Ailment::Moved => unreachable!("it is no node of a cluster"),
         }
         journal.befell(ailment, on, from);
     }
@@ -309,10 +311,6 @@ impl Ground for Several {
 
     fn traced(&self) -> Vec<PathBuf> {
         self.0.iter().map(|(redis, _)| redis.socket()).collect()
-    }
-
-    fn votes(&self) -> bool {
-        true
     }
 
     fn suffers(&mut self, seed: &mut Seed, _names: &[String], journal: &Journal) {
@@ -407,6 +405,79 @@ impl Ground for Failovers {
         let keys = || self.0.master().ask::<Vec<String>>(&["KEYS", "lock:*"]);
         eventually("the leases of the dead have ended", || keys().is_empty());
         lasting(self.0.master()).map(Left::of_nobody).collect()
+    }
+}
+
+/// A cluster in which the slots of the locks move all the time. A move loses no data.
+pub struct Moves(Cluster);
+
+impl Moves {
+    pub fn new() -> Moves {
+        let mut cluster = Cluster::of_masters();
+        // `left` does it instead, and lets keys stay that expire.
+        cluster.inspected = false;
+        Moves(cluster)
+    }
+}
+
+impl Ground for Moves {
+    fn near(&self) -> String {
+        self.0.url()
+    }
+
+    fn nodes(&self) -> Vec<PathBuf> {
+        self.0.nodes.iter().map(Redis::socket).collect()
+    }
+
+    fn traced(&self) -> Vec<PathBuf> {
+        self.nodes()
+    }
+
+    fn suffers(&mut self, seed: &mut Seed, names: &[String], journal: &Journal) {
+        let Moves(cluster) = self;
+        lasts(seed.millis(10, 250));
+        // Sometimes two at once.
+        let first = usize::try_from(seed.between(0, names.len() as u64)).expect("it fits");
+        let many = seed.one_of(&[1, 1, 1, 2]).min(names.len());
+        let moves: Vec<_> = (0..many)
+            .map(|n| {
+                let name = (first + n) % names.len();
+                let key = format!("lock:{}", names[name]);
+                let from = boot_clock();
+                lasts(seed.millis(0, 30));
+                cluster.nodes.iter().for_each(|node| node.ask(&["PING", &format!("{LEAVES}{key}")]));
+                (name, from, cluster.begins_to_move(&key))
+            })
+            .collect();
+        // Mostly for less than a lease, and sometimes for longer than most leases.
+        let long = |seed: &mut Seed| if seed.percent(90) { seed.millis(0, 120) } else { seed.millis(400, 1500) };
+        for (.., slot) in &moves {
+            lasts(long(seed));
+            let mut keys = slot.keys();
+            let at_once = seed.one_of(&[1, 1, 2, keys.len().max(1)]);
+            while !keys.is_empty() {
+                let next: Vec<String> = (0..at_once.min(keys.len()))
+                    .map(|_| keys.swap_remove(usize::try_from(seed.between(0, keys.len() as u64)).expect("it fits")))
+                    .collect();
+                slot.carries(&next.iter().map(String::as_str).collect::<Vec<_>>());
+                lasts(if seed.percent(70) { Duration::ZERO } else { long(seed) });
+            }
+        }
+        for (name, from, slot) in moves {
+            slot.ends();
+            cluster.nodes.iter().for_each(|node| node.ask(&["PING", &format!("{ARRIVES}lock:{}", names[name])]));
+            journal.befell(Ailment::Moved, On::Name(name), from);
+        }
+    }
+
+    fn left(&mut self) -> Vec<Left> {
+        let mut left = Vec::new();
+        for node in &self.0.nodes {
+            // The lock of a killed holder stays until its lease expires.
+            eventually("the leases of the dead have ended", || node.ask::<Vec<String>>(&["KEYS", "lock:*"]).is_empty());
+            left.extend(lasting(node).map(Left::of_nobody));
+        }
+        left
     }
 }
 

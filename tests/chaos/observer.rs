@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisResult};
@@ -21,8 +21,8 @@ pub fn connected(socket: &Path) -> RedisResult<Connection> {
 /// The holder of a lock, and its queue.
 type LockView = (Whose, Vec<Who>);
 
-/// The state of all locks of an arena at one moment; `None` if the poll failed.
-type Seen = Option<(Look, Vec<LockView>)>;
+/// The state of each lock of an arena at one moment, as far as it was seen; `None` if the poll failed.
+type Seen = Option<(Look, Vec<Option<LockView>>)>;
 
 /// Polls until `enough`.
 pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Vec<Sight> {
@@ -31,12 +31,12 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
     while !enough() {
         let seen = look();
         for (name, current) in now.iter_mut().enumerate() {
-            let Some((look, all)) = &seen else {
+            let seen = seen.as_ref().and_then(|(look, all)| Some((look, all[name].as_ref()?)));
+            let Some((look, (whose, line))) = seen else {
                 // The observer did not look in between.
                 past.extend(current.take());
                 continue;
             };
-            let (whose, line) = &all[name];
             match current {
                 Some(sight) if sight.whose == *whose && sight.line == *line => sight.last = *look,
                 _ => {
@@ -63,7 +63,7 @@ pub fn at_server<'a>(shared: &'a Shared<'_>, socket: &'a Path) -> impl FnMut() -
     }
 }
 
-fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<LockView>)> {
+fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<Option<LockView>>)> {
     let mut ask = redis::pipe();
     // One transaction, for one moment.
     ask.atomic();
@@ -86,15 +86,66 @@ fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, V
             None => Whose::Nobodys,
             // The shares of a key that is gone, or of another value, count for nothing.
             Some(value) if value.starts_with("nx1:shared:") => {
-                let shares: Vec<(String, u64)> = redis::from_redis_value(keys[2].clone())?;
-                let running = shares.iter().filter(|(_, end)| *end > now);
-                of_several(running.map(|(token, _)| token.as_str()))
+                of_shares(&redis::from_redis_value::<Vec<_>>(keys[2].clone())?, now)
             }
             Some(value) => who(&value).map_or(Whose::Strange, Whose::Of),
         };
-        Ok((whose, line.iter().filter_map(|token| who(token)).collect()))
+        Ok(Some((whose, line.iter().filter_map(|token| who(token)).collect())))
     };
-    Ok((look, locks.chunks(3).map(view).collect::<RedisResult<Vec<LockView>>>()?))
+    Ok((look, locks.chunks(3).map(view).collect::<RedisResult<_>>()?))
+}
+
+/// Returns who has a share whose lease runs.
+fn of_shares(shares: &[(String, u64)], now: u64) -> Whose {
+    of_several(shares.iter().filter(|(_, end)| *end > now).map(|(token, _)| token.as_str()))
+}
+
+/// Returns the time, and of each lock what this node has: its value, or an empty one, and its shares.
+const PART: &str = "local all = {} \
+    for i, name in ipairs(ARGV) do \
+      local value = redis.pcall('GET', 'lock:' .. name) \
+      local shares = redis.pcall('ZRANGE', '{lock:' .. name .. '}:shares', 0, -1, 'WITHSCORES') \
+      all[i] = { type(value) == 'string' and value or '', shares.err and {} or shares } \
+    end return { redis.call('TIME'), all }";
+
+/// The locks of which a node of a cluster has keys: each its value and its shares; and the time, in ms.
+type Part = (u64, Vec<(String, Vec<(String, u64)>)>);
+
+/// Polls the nodes of a cluster, whose keys move from one to another: sees who holds a lock where that is at one node, and
+/// neither that nobody does nor who waits.
+pub fn at_nodes<'a>(shared: &'a Shared<'_>, nodes: &'a [PathBuf]) -> impl FnMut() -> Seen + 'a {
+    let mut connections: Vec<Option<Connection>> = nodes.iter().map(|_| None).collect();
+    move || {
+        let before = boot_clock();
+        let mut parts = Vec::new();
+        for (node, connection) in nodes.iter().zip(&mut connections) {
+            let mut open = connection.take().map_or_else(|| connected(node), Ok).ok()?;
+            parts.push(part(shared, &mut open).ok()?);
+            *connection = Some(open);
+        }
+        let look = Look { before, after: boot_clock() };
+        let view = |name: usize| {
+            let mut values =
+                parts.iter().map(|(now, locks)| (now, &locks[name])).filter(|(_, lock)| !lock.0.is_empty());
+            let (now, (value, shares)) = values.next()?;
+            let whose = match value.starts_with("nx1:shared:") {
+                true if shares.is_empty() => return None,
+                true => of_shares(shares, *now),
+                false => who(value).map_or(Whose::Strange, Whose::Of),
+            };
+            // It may have moved in between.
+            values.next().is_none().then_some((whose, Vec::new()))
+        };
+        Some((look, (0..shared.names.len()).map(view).collect()))
+    }
+}
+
+fn part(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<Part> {
+    // What is arriving is seen only so.
+    redis::cmd("ASKING").exec(connection)?;
+    let ((seconds, micros), locks): ((u64, u64), _) =
+        redis::cmd("EVAL").arg(PART).arg(0).arg(&shared.names).query(connection)?;
+    Ok((seconds * 1000 + micros / 1000, locks))
 }
 
 /// Polls the files of a directory.
@@ -111,7 +162,7 @@ pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnM
             let state = file::text(&bytes);
             Some((whose(&state), file::lines(&state, "waiter").filter_map(owner_of).collect()))
         };
-        let all = shared.names.iter().map(view).collect::<Option<Vec<LockView>>>()?;
+        let all = shared.names.iter().map(view).collect();
         Some((Look { before, after: boot_clock() }, all))
     }
 }

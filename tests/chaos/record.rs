@@ -180,6 +180,8 @@ pub enum Ailment {
     /// Sentinels name another master, which may lack what the old one granted and released at the end. The old one goes
     /// on.
     Deposed,
+    /// The hash slot of a lock moves to another node of its cluster, key by key.
+    Moved,
     /// A condition of the network.
     Network(Way, Condition),
     /// The network closes all connections, and refuses others.

@@ -13,6 +13,7 @@ pub mod saves;
 mod tests;
 mod token;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use monitor::{Monitor, Next};
@@ -20,7 +21,7 @@ use replay::Replay;
 
 use crate::record::Nanos;
 
-pub use replay::Granted;
+pub use replay::{ARRIVES, Granted, LEAVES};
 
 /// What was seen to be done.
 #[derive(Default)]
@@ -35,13 +36,15 @@ pub struct Trace {
     pub grants: Vec<Granted>,
     /// Intervals of the server's clock, in µs, of which not everything was seen.
     pub gaps: Vec<(u64, u64)>,
+    /// At a node of a cluster from and to which keys have moved: the fences that a script gave, judged or not, to whomever.
+    pub fences: HashSet<u64>,
 }
 
 /// Follows a server until `enough`, while it is a master. What comes from one of the masters' ports is what it is fed as
 /// their replica.
 pub fn follow(socket: &Path, masters: &[u16], enough: impl Fn() -> bool) -> Trace {
     let mut monitor = Monitor::of(socket);
-    let mut replay = Replay::default();
+    let mut replay = Replay::new();
     loop {
         match monitor.next() {
             Next::Command(command) => {

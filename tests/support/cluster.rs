@@ -210,9 +210,13 @@ impl Move<'_> {
         &self.cluster.nodes[self.to]
     }
 
+    /// Returns the keys in it that have not been migrated.
+    pub fn keys(&self) -> Vec<String> {
+        self.from().ask(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "1000"])
+    }
+
     pub fn carries_its_keys(&self) {
-        let keys: Vec<String> = self.from().ask(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "1000"]);
-        self.carries(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+        self.carries(&self.keys().iter().map(String::as_str).collect::<Vec<_>>());
     }
 
     /// Migrates these keys, if they still exist.
@@ -243,6 +247,7 @@ impl Move<'_> {
 
     /// Ends the move, and migrates the keys created meanwhile.
     pub fn ends(self) {
+        self.cluster.knows_its_epochs();
         eventually("the slot has moved", || {
             self.carries_its_keys();
             let masters = [self.to(), self.from()].into_iter().chain(self.cluster.nodes.iter().take(MASTERS));

@@ -37,5 +37,8 @@ fn is_granted(traces: &[Trace], section: &Section) -> bool {
             && slot.is_none_or(|slot| grant.slot.map(u64::from) == Some(slot))
     };
     let unseen = |(from, to): &(u64, u64)| (from.saturating_sub(NEAR)..=to.saturating_add(NEAR)).contains(&fence);
-    traces.iter().any(|trace| trace.grants.iter().any(is_it) || trace.gaps.iter().any(unseen))
+    let may_be = |trace: &Trace| {
+        trace.grants.iter().any(is_it) || trace.fences.contains(&fence) || trace.gaps.iter().any(unseen)
+    };
+    traces.iter().any(may_be)
 }

@@ -25,7 +25,7 @@ pub enum Content {
 }
 
 /// Commands that only read, or change no key.
-const READS: [&str; 42] = [
+const READS: [&str; 43] = [
     "TIME",
     "GET",
     "PTTL",
@@ -44,6 +44,7 @@ const READS: [&str; 42] = [
     "PUBLISH",
     "PUBSUB",
     "CLUSTER",
+    "ASKING",
     "SCAN",
     "KEYS",
     "INFO",

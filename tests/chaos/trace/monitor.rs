@@ -39,15 +39,15 @@ pub enum Next {
 }
 
 /// Returns all keys with their types, contents and remaining lives, each at what time, and nothing at a replica; the second
-/// argument only marks the place.
+/// argument only marks the place. A key that is no longer of this node of a cluster counts for nothing.
 const SNAPSHOT: &str = "local all = {} \
     if string.find(redis.call('INFO', 'replication'), 'role:slave', 1, true) then return false end \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
-      local kind = redis.call('TYPE', key).ok \
+      local kind = redis.pcall('TYPE', key).ok \
       local content = kind == 'string' and { redis.call('GET', key) } \
         or kind == 'hash' and redis.call('HGETALL', key) \
         or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or {} \
-      all[#all + 1] = { key, kind, content, redis.call('PTTL', key), redis.call('TIME') } \
+      if kind then all[#all + 1] = { key, kind, content, redis.call('PTTL', key), redis.call('TIME') } end \
     end return all";
 
 /// How long to wait for a line before the caller may look whether it is time to stop.
@@ -151,6 +151,8 @@ impl Monitor {
         self.snapshots += 1;
         let mark = format!("snapshot-{}", self.snapshots);
         let keys = self.asks.take().map_or_else(|| connected(&self.socket), Ok).and_then(|mut connection| {
+            // A node of a cluster shows keys that are arriving only then. Others refuse it.
+            let _ = cmd("ASKING").exec(&mut connection);
             let all: Option<Vec<Value>> = cmd("EVAL").arg(SNAPSHOT).arg(0).arg(&mark).query(&mut connection)?;
             self.asks = Some(connection);
             all.map(Keyspace::read).transpose()

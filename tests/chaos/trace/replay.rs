@@ -6,7 +6,7 @@
 //! there, and who listened to its channel. If no world explains what the script did, it did what the rules do not allow.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt::Debug;
 
 use super::Trace;
@@ -26,6 +26,12 @@ use crate::script::{AHEAD, COMPANIONS, companion, word};
 const BLUR: u64 = 3;
 /// How long a server may take from reading its clock to telling of it, in µs.
 const HELD_UP: u64 = 2_000_000;
+
+/// What the test says to a server in a `PING`, with the key of a lock, as MONITOR does not tell of CLUSTER SETSLOT: its slot
+/// is about to move, from there or to there; and it has moved.
+pub const LEAVES: &str = "leaves ";
+pub const ARRIVES: &str = "arrives ";
+const PING: &str = "PING";
 
 /// A call of the script: its request, and what it did.
 struct Call {
@@ -62,12 +68,20 @@ impl Granted {
     }
 }
 
-#[derive(Default)]
 pub struct Replay {
     /// None until a snapshot says how the keys are.
     keys: Option<Keyspace>,
-    /// It was seen that another server is its master, and nothing since: it grants nothing.
+    /// Another server is its master: it grants nothing.
     is_replica: bool,
+    /// Since when it is not seen what the server executes. None: everything is seen, though the keys may not be known.
+    unseen: Option<u64>,
+    /// The locks whose keys are coming from another server, or going to one. The server may abort a script about one in the
+    /// middle, where it needs a key that is not there any more.
+    moving: HashSet<String>,
+    /// There have been such locks.
+    has_moved: bool,
+    /// The fences that scripts gave.
+    fences: HashSet<u64>,
     call: Option<Call>,
     /// The last commands, for the report.
     past: VecDeque<String>,
@@ -150,12 +164,34 @@ impl World<Token> for Around {
 }
 
 impl Replay {
-    pub fn into_trace(self) -> Trace {
-        let Replay { steps, unjudged, faults, grants, mut gaps, .. } = self;
-        if self.keys.is_none() && !self.is_replica {
-            gaps.push((self.last, u64::MAX));
+    /// Begins before anything is seen.
+    pub fn new() -> Replay {
+        Replay {
+            keys: None,
+            is_replica: false,
+            unseen: Some(0),
+            moving: HashSet::new(),
+            has_moved: false,
+            fences: HashSet::new(),
+            call: None,
+            past: VecDeque::new(),
+            grants: Vec::new(),
+            steps: 0,
+            unjudged: 0,
+            faults: Vec::new(),
+            gaps: Vec::new(),
+            last: 0,
+            blurs: BTreeMap::new(),
         }
-        Trace { steps, unjudged, faults, grants, gaps }
+    }
+
+    pub fn into_trace(mut self) -> Trace {
+        self.is_seen_until(u64::MAX);
+        let Replay { steps, unjudged, faults, grants, gaps, mut fences, .. } = self;
+        if !self.has_moved {
+            fences.clear();
+        }
+        Trace { steps, unjudged, faults, grants, gaps, fences }
     }
 
     /// Whether the keys are not known any more: the caller is to take a snapshot.
@@ -168,7 +204,7 @@ impl Replay {
         self.call = None;
         self.is_replica = false;
         self.keys = Some(keys);
-        self.gaps.push((std::mem::replace(&mut self.last, at), at));
+        self.is_seen_until(at);
         self.past.push_back("a look at all keys".into());
     }
 
@@ -177,25 +213,46 @@ impl Replay {
         self.call = None;
         self.keys = None;
         self.is_replica = false;
+        self.unseen.get_or_insert(self.last);
     }
 
     /// It is a replica, which it was since it was last seen as one, as nothing has cut us off.
     pub fn is_fed(&mut self, at: u64) {
-        let last = std::mem::replace(&mut self.last, at);
-        if !self.is_replica {
-            self.is_cut_off();
-            self.gaps.push((last, at));
-        }
+        self.call = None;
+        self.keys = None;
         self.is_replica = true;
+        self.is_seen_until(at);
+    }
+
+    /// What the server executes is seen again since then.
+    fn is_seen_until(&mut self, at: u64) {
+        self.gaps.extend(self.unseen.take().map(|from| (from, at)));
+        self.last = at;
     }
 
     pub fn sees(&mut self, command: &Command) {
         let verb = command.verb();
-        if self.keys.is_none() {
-            self.unjudged += usize::from(!self.is_replica && Call::read(command, &verb, 0).is_some());
+        if self.is_replica || self.unseen.is_some() {
             return;
         }
         let since = std::mem::replace(&mut self.last, command.at);
+        if command.is_in_script {
+            self.fences.extend(fence_given(&verb, &command.words));
+        }
+        match (&*verb, command.words.get(1)) {
+            (PING, Some(text)) => self.moves(text),
+            // Which keys are here now, and what they are, is to be looked at.
+            ("MIGRATE" | "RESTORE-ASKING", _) => {
+                self.ends();
+                self.keys = None;
+            }
+            _ => {}
+        }
+        if self.keys.is_none() {
+            let is_request = Call::read(command, &verb, since).is_some() || is_of_one_key(&verb, &command.words);
+            self.unjudged += usize::from(is_request);
+            return;
+        }
         if command.is_in_script {
             self.in_script(command, &verb, since);
             return;
@@ -204,9 +261,24 @@ impl Replay {
         if let Some(call) = Call::read(command, &verb, since) {
             self.note(command);
             self.call = Some(call);
+        } else if is_of_one_key(&verb, &command.words) {
+            self.note(command);
+            self.unjudged += 1;
         } else if Keyspace::writes(&verb) {
             self.note(command);
             self.executes(&verb, command, since);
+        }
+    }
+
+    /// The test says that a lock begins to move, or has arrived.
+    fn moves(&mut self, text: &str) {
+        if let Some(key) = text.strip_prefix(LEAVES) {
+            self.ends();
+            self.moving.insert(key.to_owned());
+            self.has_moved = true;
+        } else if let Some(key) = text.strip_prefix(ARRIVES) {
+            self.ends();
+            self.moving.remove(key);
         }
     }
 
@@ -310,7 +382,7 @@ impl Replay {
             }
         }
         // What follows is judged by what the server has then.
-        if is_known {
+        if is_known && !self.moving.contains(&call.key) {
             why.sort();
             why.dedup();
             why.truncate(6);
@@ -336,17 +408,36 @@ fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
     }
 }
 
+/// Returns the number of keys of a script, its first key, and what it is to do.
+fn script_called<'a>(verb: &str, words: &'a [String]) -> Option<(usize, &'a str, &'a str)> {
+    let count: usize = words.get(2).filter(|_| matches!(verb, "EVAL" | "EVALSHA"))?.parse().ok()?;
+    Some((count, words.get(3)?, words.get(3 + count)?))
+}
+
+/// Returns whether a command is a request about one key of a lock that is moving: another script, with rules of its own.
+fn is_of_one_key(verb: &str, words: &[String]) -> bool {
+    const OPERATIONS: [&str; 6] = ["acquire", "renew", "release", "fence", "own", "withdraw"];
+    script_called(verb, words).is_some_and(|(count, _, operation)| count == 1 && OPERATIONS.contains(&operation))
+}
+
+/// Returns the fence that a command in a script gives: one of its own, or that of a share.
+fn fence_given(verb: &str, words: &[String]) -> Option<u64> {
+    let (key, last) = (words.get(1)?, words.last()?);
+    match verb {
+        "SET" if key.ends_with("}:fence") => words.get(2)?.parse().ok(),
+        "HSET" if key.ends_with("}:terms") => last.split('|').nth(1)?.parse().ok(),
+        _ => None,
+    }
+}
+
 impl Call {
     fn read(command: &Command, verb: &str, since: u64) -> Option<Call> {
-        if !matches!(verb, "EVAL" | "EVALSHA") {
+        let (count, key, operation) = script_called(verb, &command.words)?;
+        let operations = ["acquire", "release", "record", "renew", "ask"];
+        if count == 1 || !key.starts_with("lock:") || !operations.contains(&operation) {
             return None;
         }
-        let count: usize = command.words.get(2)?.parse().ok()?;
-        let key = command.words.get(3).filter(|key| count > 0 && key.starts_with("lock:"))?.clone();
-        let operation = command.words.get(3 + count)?.clone();
-        if !["acquire", "release", "record", "renew", "ask"].contains(&operation.as_str()) {
-            return None;
-        }
+        let (key, operation) = (key.to_owned(), operation.to_owned());
         let fields = command.words[4 + count..].chunks(2);
         let fields = fields.map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default())).collect();
         let (writes, said) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! A script with a fault that lets nobody overlap: the trace finds it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use redis::{Connection, Value, cmd};
 
 use super::keyspace::Keyspace;
 use super::monitor::Command;
-use super::replay::Replay;
+use super::replay::{ARRIVES, LEAVES, Replay};
 use super::{Trace, follow};
 use crate::observer::connected;
 use crate::script::{self, LUA};
-use crate::support::{Redis, eventually, lasts};
+use crate::support::{Cluster, Redis, eventually, lasts};
 
 struct Scene<'a> {
     redis: &'a Redis,
@@ -209,6 +209,52 @@ fn a_grant_that_was_told_and_could_not_be_written_is_none() {
     assert_eq!(trace.grants.len(), 1);
 }
 
+#[test]
+fn a_request_about_a_lock_that_is_moving_may_be_aborted_and_the_next_ones_are_judged() {
+    let mut cluster = Cluster::of_masters();
+    cluster.inspected = false;
+    let from = cluster.at("lock:job");
+    let nodes = [&cluster.nodes[from], &cluster.nodes[(from + 1) % 3]];
+    let all_hear = |word: &str| nodes.iter().for_each(|node| node.ask(&["PING", &format!("{word}lock:job")]));
+    let over = AtomicBool::new(false);
+    // A follower asks whether it is time to stop only when it has seen everything.
+    let pauses = [0, 1].map(AtomicUsize::new);
+    let all_is_seen = || {
+        let before = pauses.each_ref().map(|pauses| pauses.load(Ordering::Relaxed));
+        eventually("all is seen", || (0..2).all(|at| pauses[at].load(Ordering::Relaxed) > before[at] + 1));
+    };
+    let [old, new] = thread::scope(|scope| {
+        let followed = [0, 1].map(|at| {
+            let (over, pauses, socket) = (&over, &pauses[at], nodes[at].socket());
+            let enough = move || pauses.fetch_add(1, Ordering::Relaxed) > 0 && over.load(Ordering::Relaxed);
+            scope.spawn(move || follow(&socket, &[], enough))
+        });
+        all_is_seen();
+        let mut scene = Scene::at(nodes[0], LUA);
+        scene.acquires(1, ":2", &[]);
+        scene.acquires(2, "", &[]);
+        all_hear(LEAVES);
+        let slot = cluster.begins_to_move("lock:job");
+        // All keys are there until the last share has ended.
+        let (keys, token) = (script::keys("lock:job", "", false), token(1, ":2"));
+        let mut release = cmd("EVALSHA");
+        release.arg(&scene.script).arg(keys.len()).arg(keys).arg(&["release", "token", &token]);
+        let aborted = release.query::<Value>(&mut scene.connection).unwrap_err();
+        assert!(aborted.to_string().contains("non local key"), "{aborted}");
+        slot.ends();
+        all_hear(ARRIVES);
+        all_is_seen();
+        let mut scene = Scene::at(nodes[1], LUA);
+        scene.acquires(2, "", &[]);
+        scene.releases(2, "", &[]);
+        over.store(true, Ordering::Relaxed);
+        followed.map(|trace| trace.join().unwrap())
+    });
+    assert!(old.faults.is_empty() && new.faults.is_empty(), "{:?} {:?}", old.faults, new.faults);
+    assert_eq!((old.steps, old.unjudged), (2, 1));
+    assert_eq!((new.steps, new.unjudged), (2, 0));
+}
+
 /// Returns what is seen of a server: first as a replica, which then becomes the master; or the other way round.
 fn seen_of_two(is_replica_first: bool) -> Trace {
     let [master, other] = [0, 1].map(|_| Redis::on_tcp(&["--repl-diskless-sync-delay", "0"]));
@@ -391,7 +437,7 @@ fn a_claim_is_not_taken_for_an_earlier_one_that_has_ended() {
 
 #[test]
 fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
-    let mut replay = Replay::default();
+    let mut replay = Replay::new();
     replay.begins(Keyspace::default(), 0);
     let mut sees = |ms: u64, is_in_script: bool, words: &str| {
         let words = words.split(' ').map(str::to_owned).collect();
