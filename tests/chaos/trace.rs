@@ -28,7 +28,7 @@ pub use replay::{ARRIVES, Granted, LEAVES};
 pub struct Trace {
     /// How many calls were steps of the rules.
     pub steps: usize,
-    /// How many could not be judged, as keys were lost or not seen, or the rules do not say how it goes.
+    /// How many could not be judged, as keys were lost or not seen, or the server may have aborted it.
     pub unjudged: usize,
     /// Each thing that the rules do not allow, and when that was found.
     pub faults: Vec<(Nanos, String)>,

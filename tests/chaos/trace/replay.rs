@@ -43,6 +43,8 @@ struct Call {
     at: u64,
     /// When the server told of its last command.
     last: u64,
+    /// It is about one key of a lock that is moving.
+    is_of_one_key: bool,
     key: String,
     fields: BTreeMap<String, String>,
     operation: String,
@@ -249,8 +251,7 @@ impl Replay {
             _ => {}
         }
         if self.keys.is_none() {
-            let is_request = Call::read(command, &verb, since).is_some() || is_of_one_key(&verb, &command.words);
-            self.unjudged += usize::from(is_request);
+            self.unjudged += usize::from(Call::read(command, &verb, since).is_some());
             return;
         }
         if command.is_in_script {
@@ -261,9 +262,6 @@ impl Replay {
         if let Some(call) = Call::read(command, &verb, since) {
             self.note(command);
             self.call = Some(call);
-        } else if is_of_one_key(&verb, &command.words) {
-            self.note(command);
-            self.unjudged += 1;
         } else if Keyspace::writes(&verb) {
             self.note(command);
             self.executes(&verb, command, since);
@@ -350,6 +348,10 @@ impl Replay {
     /// The call is over: it was a step of the rules, or a fault.
     pub fn ends(&mut self) {
         let Some(call) = self.call.take() else { return };
+        if call.is_of_one_key && call.began {
+            self.ends_of_one_key(&call);
+            return;
+        }
         // A script that was not loaded, or was refused its first write: it has done nothing, but test a channel, or tell a
         // waiter of a grant that was to be written next. The waiter asks, and learns that there is none.
         if !call.began || call.writes.is_empty() && call.said.iter().all(|(_, word)| word == "t" || word == "g") {
@@ -393,6 +395,31 @@ impl Replay {
     }
 }
 
+impl Replay {
+    /// A request about one key is over: it changed only what contains its token, or gave a fence above the last.
+    fn ends_of_one_key(&mut self, call: &Call) {
+        let Some(before) = self.keys.take() else { return };
+        let blur = BLUR + self.blurs.get(&call.key).copied().unwrap_or(0) + call.took();
+        let now = call.at / 1000;
+        for mut keys in before_it(&before, &call.key, now, blur) {
+            if !call.is_right_for_one_key(&keys, blur) {
+                continue;
+            }
+            for words in &call.writes {
+                let _ = keys.executes(&words[0].to_ascii_uppercase(), words, now);
+            }
+            self.steps += 1;
+            self.keys = Some(keys);
+            if call.sets_the_end() {
+                self.blurs.insert(call.key.clone(), call.took());
+            }
+            return;
+        }
+        let value = before.text(&call.key).unwrap_or_default();
+        self.fails(&format!("{} of {}, which is {value:?}: {:?}", call.operation, call.key, call.writes));
+    }
+}
+
 /// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both. If both
 /// explain the call, the key is there, so that the next call may find either.
 fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
@@ -408,17 +435,9 @@ fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
     }
 }
 
-/// Returns the number of keys of a script, its first key, and what it is to do.
-fn script_called<'a>(verb: &str, words: &'a [String]) -> Option<(usize, &'a str, &'a str)> {
-    let count: usize = words.get(2).filter(|_| matches!(verb, "EVAL" | "EVALSHA"))?.parse().ok()?;
-    Some((count, words.get(3)?, words.get(3 + count)?))
-}
-
-/// Returns whether a command is a request about one key of a lock that is moving: another script, with rules of its own.
-fn is_of_one_key(verb: &str, words: &[String]) -> bool {
-    const OPERATIONS: [&str; 6] = ["acquire", "renew", "release", "fence", "own", "withdraw"];
-    script_called(verb, words).is_some_and(|(count, _, operation)| count == 1 && OPERATIONS.contains(&operation))
-}
+/// The requests about all of a lock, and those about one key of a lock that is moving, which another script carries out.
+const OPERATIONS: [&str; 5] = ["acquire", "release", "record", "renew", "ask"];
+const OF_ONE_KEY: [&str; 4] = ["acquire", "release", "renew", "fence"];
 
 /// Returns the fence that a command in a script gives: one of its own, or that of a share.
 fn fence_given(verb: &str, words: &[String]) -> Option<u64> {
@@ -432,23 +451,69 @@ fn fence_given(verb: &str, words: &[String]) -> Option<u64> {
 
 impl Call {
     fn read(command: &Command, verb: &str, since: u64) -> Option<Call> {
-        let (count, key, operation) = script_called(verb, &command.words)?;
-        let operations = ["acquire", "release", "record", "renew", "ask"];
-        if count == 1 || !key.starts_with("lock:") || !operations.contains(&operation) {
+        if !matches!(verb, "EVAL" | "EVALSHA") {
             return None;
         }
-        let (key, operation) = (key.to_owned(), operation.to_owned());
+        let count: usize = command.words.get(2)?.parse().ok()?;
+        let (key, operation) = (command.words.get(3)?.clone(), command.words.get(3 + count)?.clone());
+        let is_of_one_key = count == 1 && OF_ONE_KEY.contains(&operation.as_str());
+        let is_of_all = count > 1 && key.starts_with("lock:") && OPERATIONS.contains(&operation.as_str());
+        if !is_of_one_key && !is_of_all {
+            return None;
+        }
         let fields = command.words[4 + count..].chunks(2);
         let fields = fields.map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default())).collect();
         let (writes, said) = (Vec::new(), Vec::new());
         let at = command.at;
-        Some(Call { since, begins: at, at, last: at, key, fields, operation, writes, said, began: false })
+        Some(Call {
+            since,
+            begins: at,
+            at,
+            last: at,
+            is_of_one_key,
+            key,
+            fields,
+            operation,
+            writes,
+            said,
+            began: false,
+        })
     }
 
     /// Returns how long it took by the server's clock, in ms: long if the server was stopped, or its clock set forward, in the
     /// middle of it. The server counts an expiry from the beginning of the call (7.2 and later), or from the command.
     fn took(&self) -> u64 {
         self.last.abs_diff(self.begins) / 1000
+    }
+
+    /// Whether it does with its one key what it is to do (moving.lua).
+    fn is_right_for_one_key(&self, keys: &Keyspace, blur: u64) -> bool {
+        let (value, ttl) = (keys.text(&self.key), self.number("ttl"));
+        let writes: Vec<Vec<&str>> =
+            self.writes.iter().map(|words| words.iter().map(String::as_str).collect()).collect();
+        if self.operation == "fence" {
+            let last: u64 = value.and_then(|value| value.parse().ok()).unwrap_or(0);
+            let lasts = (10 * ttl).max(86_400_000).to_string();
+            let [writes] = writes.as_slice() else { return false };
+            let ["SET", _, fence, "PX", px] = writes.as_slice() else { return false };
+            let fence: u64 = fence.parse().unwrap_or(0);
+            return *px == lasts && (fence == last + 1 || fence > last && fence.abs_diff(self.at) < HELD_UP);
+        }
+        let is_ours = value == Some(self.field("token"));
+        let lengthens: &[&str] = &["PEXPIRE", &self.key, self.field("ttl")];
+        let expected: &[&[&str]] = match &*self.operation {
+            "release" if is_ours => &[&["DEL", &self.key]],
+            "acquire" if is_ours => &[lengthens],
+            "renew" if is_ours => {
+                let left = keys.end(&self.key).map_or(u64::MAX, |end| end.saturating_sub(self.at / 1000));
+                let may_be_longer = self.field("how") == "prolong" && left + blur > ttl;
+                let is_nearer = self.field("how") != "prolong" || left <= ttl + blur;
+                return if writes.is_empty() { may_be_longer } else { is_nearer && writes == [lengthens] };
+            }
+            "acquire" if value.is_none() => &[&["SET", &self.key, self.field("token"), "PX", self.field("ttl")]],
+            _ => &[],
+        };
+        writes == expected
     }
 
     /// Whether it sets when the lock's key expires.

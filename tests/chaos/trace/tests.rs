@@ -14,6 +14,9 @@ use crate::observer::connected;
 use crate::script::{self, LUA};
 use crate::support::{Cluster, Redis, eventually, lasts};
 
+/// The script about one key of a lock that is moving.
+const MOVING: &str = include_str!("../../../src/store/redis/moving.lua");
+
 struct Scene<'a> {
     redis: &'a Redis,
     connection: Connection,
@@ -186,6 +189,43 @@ fn a_key_that_never_expires_is_found() {
         scene.acquires(1, "", &[]);
         scene.acquires(2, "", &[]);
     });
+}
+
+#[test]
+fn what_is_wrong_about_one_key_of_a_lock_that_is_moving_is_found() {
+    let scene = |moving: &str| {
+        seen(None, |scene| {
+            scene.loads(moving);
+            let mut calls = |operation: &str, key: &str, who: u16, more: &[&str]| {
+                let mut call = cmd("EVALSHA");
+                call.arg(&scene.script).arg(1).arg(key).arg(&[operation, "token", &token(who, ""), "ttl", "60000"]);
+                call.arg(more).query::<Value>(&mut scene.connection).unwrap();
+            };
+            calls("acquire", "lock:job", 1, &[]);
+            calls("fence", "{lock:job}:fence", 1, &[]);
+            calls("acquire", "lock:job", 1, &[]);
+            calls("acquire", "lock:job", 2, &[]);
+            calls("renew", "lock:job", 2, &["how", "set"]);
+            calls("renew", "lock:job", 1, &["how", "set"]);
+            calls("renew", "lock:job", 1, &["how", "prolong"]);
+            calls("release", "lock:job", 2, &[]);
+            calls("release", "lock:job", 1, &[]);
+            calls("acquire", "lock:job", 2, &[]);
+            calls("fence", "{lock:job}:fence", 2, &[]);
+        })
+    };
+    let trace = scene(MOVING);
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!((trace.steps, trace.unjudged), (11, 0));
+    for (right, wrong) in [
+        ("'acquire' and not value then", "'acquire' then"),
+        ("if value == token then", "if value then"),
+        ("math.max((n and n < 2 ^ 53 - 1 and n or 0) + 1, us)", "n or us"),
+        ("redis.call('DEL', K)", "redis.call('PEXPIRE', K, '1000')"),
+    ] {
+        assert_eq!(MOVING.matches(right).count(), 1, "{right}");
+        assert!(!scene(&MOVING.replace(right, wrong)).faults.is_empty(), "{wrong}");
+    }
 }
 
 #[test]
