@@ -284,7 +284,7 @@ impl Arena {
         let names = shared.names.clone();
         // A process that waited for a killed script goes on until it notices.
         let processes = gone_within(&shared.mark, Duration::from_secs(15));
-        let mut left: Vec<Left> = processes.iter().map(|pid| Left::of_nobody(format!("process {pid}"))).collect();
+        let mut left: Vec<Left> = processes.into_iter().map(Left::of_nobody).collect();
         left.extend(ground.left());
         let (attempts, stamps, faults, torn) = journal.close();
         Record { arena, names, began, ended, attempts, stamps, faults, sights, traces, voted, left, torn }

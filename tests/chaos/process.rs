@@ -136,15 +136,28 @@ pub fn marked(mark: &str) -> Vec<i32> {
     pids.filter(carries).collect()
 }
 
-/// Waits until no process has the mark; kills and returns those that still do after the limit.
-pub fn gone_within(mark: &str, limit: Duration) -> Vec<i32> {
+/// Returns what a process is, and for what it waits: its parent, its state, its system call and its command line.
+fn described(pid: i32) -> String {
+    let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    let text = |what: &str| String::from_utf8_lossy(&read(what)).replace('\0', " ");
+    let status = text("status");
+    let about: Vec<&str> = status
+        .lines()
+        .filter(|line| ["State:", "PPid:", "SigPnd:"].iter().any(|name| line.starts_with(name)))
+        .collect();
+    format!("process {pid}, {}, syscall {}, {}", about.join(", "), text("syscall").trim(), text("cmdline"))
+}
+
+/// Waits until no process has the mark; kills those that still do after the limit, and returns what each of them was.
+pub fn gone_within(mark: &str, limit: Duration) -> Vec<String> {
     let pause = Duration::from_millis(20);
     let mut waited = Duration::ZERO;
     loop {
         let left = marked(mark);
         if left.is_empty() || waited > limit {
+            let were = left.iter().map(|pid| described(*pid)).collect();
             left.iter().for_each(|pid| signal(*pid, Signal::SIGKILL));
-            return left;
+            return were;
         }
         lasts(pause);
         waited += pause;
