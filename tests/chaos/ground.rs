@@ -408,7 +408,7 @@ impl Ground for Failovers {
     }
 }
 
-/// A cluster in which the slots of the locks move all the time. A move loses no data.
+/// A cluster in which the slots of the locks move all the time, and a node sometimes hangs meanwhile. Neither loses data.
 pub struct Moves(Cluster);
 
 impl Moves {
@@ -461,6 +461,14 @@ impl Ground for Moves {
                     .collect();
                 slot.carries(&next.iter().map(String::as_str).collect::<Vec<_>>());
                 lasts(if seed.percent(70) { Duration::ZERO } else { long(seed) });
+                // What is at that node is out of reach meanwhile.
+                if seed.percent(6) {
+                    let (node, from) = (if seed.percent(50) { slot.from() } else { slot.to() }, boot_clock());
+                    node.hang();
+                    lasts(long(seed) * 2);
+                    node.resume();
+                    journal.befell(Ailment::Hung, On::All, from);
+                }
             }
         }
         for (name, from, slot) in moves {

@@ -1,5 +1,5 @@
 //! Each call of the script, as a step of the rules: what it left in the keys, whom it told what, and to whom it granted the
-//! lock must be what the rules say.
+//! lock must be what the rules say. The requests about one key each, of a lock that is moving, have simpler rules.
 //!
 //! MONITOR shows what a script did, and neither what it read nor what it answered. What the rules ask of the world is
 //! therefore searched for: which moment of the server's clock a call had, whether a key that was about to expire was still
@@ -393,9 +393,7 @@ impl Replay {
             self.unjudged += 1;
         }
     }
-}
 
-impl Replay {
     /// A request about one key is over: it changed only what contains its token, or gave a fence above the last.
     fn ends_of_one_key(&mut self, call: &Call) {
         let Some(before) = self.keys.take() else { return };
