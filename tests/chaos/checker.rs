@@ -197,11 +197,11 @@ fn endings(record: &Record) -> Vec<Violation> {
         }
     }
     // Of a waiter or a holder that was killed, and had no visitor after it, the next one clears away what is left; so
-    // it does with a share that lasted longer than its process, when the lease is over.
+    // it does with a claim that lasted longer than its process, when the lease is over.
     let may_leave = |who: &Who| {
         let attempt = &record.attempts[*who];
         let was_killed = attempt.ended.as_ref().is_some_and(|(_, how)| how == "signal 9" || how == "137");
-        was_killed || attempt.outlasted && attempt.locks().any(|(_, mode)| !mode.is_exclusive())
+        was_killed || attempt.outlasted
     };
     for left in record.left.iter().filter(|left| !left.of.as_ref().is_some_and(may_leave)) {
         let what = format!("left behind: {}", left.what);

@@ -496,17 +496,14 @@ fn one_that_never_ends_or_ends_in_an_unknown_way_is_found() {
 fn what_is_left_behind_is_found() {
     let mut scene = Scene::new();
     scene.0.left.push(Left::of_nobody("lock:job".into()));
-    let (killed, left, alone, reader) = (scene.asks(0, 10), scene.asks(0, 10), scene.asks(0, 10), scene.asks(0, 10));
+    let (killed, left, lasting) = (scene.asks(0, 10), scene.asks(0, 10), scene.asks(0, 10));
     scene.0.attempts[killed].ended = Some((at(10), "signal 9".into()));
     scene.0.attempts[left].ended = Some((at(10), "75".into()));
-    for who in [alone, reader] {
-        scene.0.attempts[who].outlasted = true;
-    }
-    scene.0.attempts[reader].mode = Mode::Shared;
-    for who in [killed, left, alone, reader] {
+    scene.0.attempts[lasting].outlasted = true;
+    for who in [killed, left, lasting] {
         scene.0.left.push(Left { what: format!("the place of c{who}"), of: Some(who) });
     }
-    scene.shows(&["left behind: lock:job", "left behind: the place of c1", "left behind: the place of c2"]);
+    scene.shows(&["left behind: lock:job", "left behind: the place of c1"]);
 }
 
 #[test]
