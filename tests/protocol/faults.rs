@@ -282,6 +282,28 @@ fn a_replica_shows_the_queue_and_says_no_to_nobody() {
     }
 }
 
+/// While the slot of a lock moves, a waiter that comes in leaves the queue with a request for each key, and one may fail.
+#[test]
+fn a_holder_of_which_only_the_place_in_the_queue_is_left_passes_the_lock_on() {
+    let (server, mut c) = started();
+    let queue = companion("queue");
+    ask(&mut c, "holder", "once", "").unwrap();
+    let (mut first, _) = waits(&server, &mut c, "first", "10000");
+    send(&mut c, &["ZADD", &queue, "1", "holder"]);
+    assert_eq!(released(&mut c, "holder"), "first");
+    assert_eq!(heard(&mut first), ["t", "g"]);
+    assert!(!is_there(&mut c, &queue));
+
+    let (_second, ticket) = waits(&server, &mut c, "second", "10000");
+    send(&mut c, &["ZADD", &queue, &ticket, "first"]);
+    send(&mut c, &["ZINCRBY", &queue, "1", "first"]);
+    let (mut third, _) = waits(&server, &mut c, "third", "10000");
+    assert_eq!(heard(&mut third), ["t"]);
+    assert_eq!(released(&mut c, "first"), "second");
+    let [word] = &heard(&mut third)[..] else { panic!("one word") };
+    assert!(word.starts_with('e'), "{word}: it is the first now");
+}
+
 #[test]
 fn a_master_that_was_demoted_tells_nobody_of_a_release_that_it_refuses() {
     let (server, mut c) = started();

@@ -245,7 +245,8 @@ local function passes(t)
 end
 
 -- Returns whether the caller, which holds the lock, may be in the queue. Whoever comes in leaves it, and does not join while
--- it holds the lock; but a share may have seemed to be over, if the clock was set back since.
+-- it holds the lock; but a share may have seemed to be over, if the clock was set back since. One that came in key by key,
+-- while its hash slot was moving, may have left a place without an entry: nobody's, for others and for its release.
 local function is_queued() return lock.entry or lock.generation and first() end
 
 local function dequeue(t)
@@ -255,11 +256,11 @@ local function dequeue(t)
 end
 
 -- Returns the first live waiter, after dropping the dead before it; false if nobody waits, nil if too many are dead. The
--- caller lives: it is asking.
+-- caller lives: it is asking. One that releases has left.
 local function front()
   while lock.dead < DEAD do
     local t = first()
-    if not t or t == token then return t end
+    if not t or t == token and operation ~= 'release' then return t end
     if t == lock.live then return t, lock.its end
     local w = waiter(entry_of(t))
     if w and w.channel ~= '' and listeners(w.channel) == 0 then
