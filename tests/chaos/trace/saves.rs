@@ -30,6 +30,8 @@ use crate::support::{record, wall};
 const GRACE: u64 = 1000;
 /// How long it is noted who broke a lock, at most, in ms.
 const NOTED_FOR: u64 = 30_000;
+/// How much later than its ticket a waiter may be saved, in µs.
+const LATE: u64 = 1_000_000;
 /// Who has nothing to do with the lock, and leaves it as it is but for those who are gone.
 const NOBODY: [&str; 2] = ["nx1:nobodynobodynobodynobodyno:u@h:1:1:", "nx1:nobodynobodynobodynobodyno:u@h:1:1::0"];
 
@@ -37,7 +39,7 @@ const NOBODY: [&str; 2] = ["nx1:nobodynobodynobodynobodyno:u@h:1:1:", "nx1:nobod
 pub fn follow(directory: &Path, enough: impl Fn() -> bool) -> Trace {
     let events = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).expect("inotify");
     let changes = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
-    let (mut files, mut is_watched) = (Files { seen: now(), ..Files::default() }, false);
+    let (mut files, mut is_watched) = (Files { seen: Moment::now(), ..Files::default() }, false);
     loop {
         // nxlock makes the directory.
         is_watched = is_watched || events.add_watch(directory, changes).is_ok();
@@ -53,14 +55,32 @@ pub fn follow(directory: &Path, enough: impl Fn() -> bool) -> Trace {
     }
 }
 
+/// A time by each of the clocks of nxlock, in µs.
+#[derive(Clone, Copy, Default)]
+struct Moment {
+    /// That of tickets and leases.
+    boot: u64,
+    /// That of fences and records.
+    wall: u64,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        let since = wall().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is set");
+        Moment { boot: boot_clock() / 1000, wall: u64::try_from(since.as_micros()).expect("it fits") }
+    }
+}
+
 #[derive(Default)]
 struct Files {
     /// The last save of each file that was seen.
     last: BTreeMap<PathBuf, Save>,
     /// The ticket of each that has waited: one that was dropped comes back with it.
     tickets: BTreeMap<Token, u64>,
-    /// When they were looked at last, by the clock of fences, in µs.
-    seen: u64,
+    /// When they were looked at last.
+    seen: Moment,
+    /// Between which looks a save was missed: a ticket of that time may have been given by it.
+    missed: Vec<(Moment, Moment)>,
     trace: Trace,
 }
 
@@ -72,7 +92,7 @@ struct Save {
 
 impl Files {
     fn look(&mut self, directory: &Path) {
-        let seen = now();
+        let seen = Moment::now();
         let since = std::mem::replace(&mut self.seen, seen);
         let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
         for path in entries.filter(|path| path.extension().is_some_and(|extension| extension == "lock")) {
@@ -89,7 +109,14 @@ impl Files {
         }
     }
 
-    fn sees(&mut self, path: &Path, save: Save, looks: (u64, u64)) {
+    fn sees(&mut self, path: &Path, save: Save, looks: (Moment, Moment)) {
+        for Waiter { token, ticket, .. } in &save.state.lock.queue {
+            let may_be_missed =
+                |(since, seen): &(Moment, Moment)| (since.boot.saturating_sub(LATE)..=seen.boot).contains(ticket);
+            if self.missed.iter().any(may_be_missed) {
+                self.tickets.entry(token.clone()).or_insert(*ticket);
+            }
+        }
         let before = self.last.remove(path).filter(|last| last.file == save.file);
         let fails = |trace: &mut Trace, what: String| trace.faults.push((boot_clock(), what));
         match &before {
@@ -119,7 +146,8 @@ impl Files {
             None if save.number == 1 => {}
             _ => {
                 self.trace.unjudged += 1;
-                self.trace.gaps.push(looks);
+                self.trace.gaps.push((looks.0.wall, looks.1.wall));
+                self.missed.push(looks);
             }
         }
         let waiters = save.state.lock.queue.iter();
@@ -129,7 +157,7 @@ impl Files {
 }
 
 /// What a file says of a lock.
-pub struct State {
+struct State {
     text: String,
     lock: Lock<Token>,
     /// When claims were granted, in µs since boot.
@@ -163,7 +191,7 @@ fn run(line: &str) -> Run<Token> {
 }
 
 impl State {
-    pub fn read(text: String) -> State {
+    fn read(text: String) -> State {
         let mut state = State { text, lock: Lock::default(), granted: BTreeSet::new(), lasts: BTreeMap::new() };
         let State { text, lock, granted, lasts } = &mut state;
         for line in text.lines() {
@@ -218,16 +246,11 @@ impl State {
     }
 
     /// Returns the grant by which a state leads to the next one, if it is one. `tickets` are those that were given before;
-    /// `seen` is when the next one was seen, by the clock of fences, in µs.
+    /// `seen` is when the next one was seen.
     ///
     /// # Errors
     /// If no request does.
-    pub fn leads_to(
-        &self,
-        after: &State,
-        tickets: &BTreeMap<Token, u64>,
-        seen: u64,
-    ) -> Result<Option<Granted>, String> {
+    fn leads_to(&self, after: &State, tickets: &BTreeMap<Token, u64>, seen: Moment) -> Result<Option<Granted>, String> {
         let tokens = self.tokens().chain(after.tokens()).cloned().chain(NOBODY.map(|nobody| Token(nobody.into())));
         let tokens: BTreeSet<Token> = tokens.collect();
         for before in self.as_it_may_be_found(after) {
@@ -280,12 +303,6 @@ fn waiting(waiter: Waiter<Token>) -> Waiter<Token> {
 
 fn indented(text: &str) -> String {
     text.lines().map(|line| format!("        {line}\n")).collect()
-}
-
-/// Returns the time by the clock of fences, in µs.
-fn now() -> u64 {
-    let since = wall().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is set");
-    u64::try_from(since.as_micros()).expect("it fits")
 }
 
 /// What is around a lock.
@@ -342,7 +359,7 @@ impl World<Token> for Present {
 
 /// Returns the worlds in which a save may have been made: at each moment that is new in it, and with those gone whom it has
 /// no more.
-fn worlds(before: &Lock<Token>, after: &State, seen: u64) -> Vec<Present> {
+fn worlds(before: &Lock<Token>, after: &State, seen: Moment) -> Vec<Present> {
     let (known, lock) = (before, &after.lock);
     let stays = |token: &Token| lock.holders.contains_key(token) || lock.waiter(token).is_some();
     let over = known.holders.iter().filter(|(token, _)| !lock.holders.contains_key(*token));
@@ -353,14 +370,14 @@ fn worlds(before: &Lock<Token>, after: &State, seen: u64) -> Vec<Present> {
     moments.extend(tickets(lock).difference(&tickets(known)));
     moments.extend(lock.broken.iter().map(|broken| broken.until.saturating_sub(NOTED_FOR) * 1000));
     moments.extend(known.broken.iter().map(|broken| (broken.until + 1) * 1000));
-    moments.push(boot_clock() / 1000);
+    moments.push(seen.boot);
     let times = |lock: &Lock<Token>| -> BTreeSet<u64> {
         let holders = lock.holders.values().map(|holder| holder.since);
         let runs = lock.runs.ended.iter().flat_map(|run| [Some(run.begun.granted), run.ended]).flatten();
         let begun = lock.runs.begun.values().map(|begun| begun.granted);
         holders.chain(runs).chain(begun).chain([lock.fence]).collect()
     };
-    let walls: Vec<u64> = times(lock).difference(&times(known)).copied().chain([seen]).collect();
+    let walls: Vec<u64> = times(lock).difference(&times(known)).copied().chain([seen.wall]).collect();
     let present = |us: u64, wall: u64| Present { us, wall, over: over.clone(), dead: BTreeSet::clone(&gone) };
     let at = |us: u64| walls.iter().map(move |wall| present(us, *wall)).collect::<Vec<_>>();
     moments.into_iter().flat_map(at).collect()
@@ -446,6 +463,7 @@ mod tests {
     use crate::support::{Authority as _, Local};
 
     const NOW: u64 = 1000;
+    const SEEN: Moment = Moment { boot: 8_000_000, wall: 9_000_000 };
 
     fn token(who: u16, terms: &str) -> String {
         format!("nx1:{who:08}aaaaaaaaaaaaaaaaaa:u@h:1:1:c{who}{terms}")
@@ -471,7 +489,7 @@ mod tests {
     /// Asserts that one state follows another, and a third does not.
     #[track_caller]
     fn follows(before: &State, after: &State, wrong: &State) {
-        let leads = |to: &State| before.leads_to(to, &BTreeMap::new(), 9_000_000);
+        let leads = |to: &State| before.leads_to(to, &BTreeMap::new(), SEEN);
         leads(after).unwrap();
         leads(wrong).unwrap_err();
     }
@@ -497,8 +515,8 @@ mod tests {
                 |n: u64| holder(&token(u16::try_from(n).unwrap(), terms), 2000 + n, &(n - 1).to_string(), "-", 9000);
             state(2000 + many, "2001", &(1..=many).map(holder).collect::<Vec<_>>())
         };
-        shares(":3", 2).leads_to(&shares(":3", 3), &BTreeMap::new(), 9_000_000).unwrap();
-        shares(":2", 2).leads_to(&shares(":2", 3), &BTreeMap::new(), 9_000_000).unwrap_err();
+        shares(":3", 2).leads_to(&shares(":3", 3), &BTreeMap::new(), SEEN).unwrap();
+        shares(":2", 2).leads_to(&shares(":2", 3), &BTreeMap::new(), SEEN).unwrap_err();
     }
 
     #[test]
@@ -521,7 +539,7 @@ mod tests {
         follows(&state(2001, "-", &held), &joined(5001), &joined(4999));
         // Unless it had that place before.
         let tickets = BTreeMap::from([(Token(token(3, "")), 4999)]);
-        state(2001, "-", &held).leads_to(&joined(4999), &tickets, 9_000_000).unwrap();
+        state(2001, "-", &held).leads_to(&joined(4999), &tickets, SEEN).unwrap();
     }
 
     #[test]
@@ -553,7 +571,7 @@ mod tests {
     fn what_nxlock_saves_are_steps_of_the_rules_and_a_save_that_is_lost_is_found() {
         let local = Local::start();
         let directory = local.directory().join("locks");
-        let mut files = Files { seen: now(), ..Files::default() };
+        let mut files = Files { seen: Moment::now(), ..Files::default() };
         for _ in 0..3 {
             let token = local.nxlock(["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
             files.look(&directory);
