@@ -225,9 +225,14 @@ impl Server {
     /// Removes a token from the queue, and the mark of a reservation. If that fails, what is left expires, and delays
     /// the next waiter a moment until then.
     fn leave_moving_queue(&mut self, key: &str, token: &Token, limit: Limit<'_>) {
-        let _ = self.client.ask(cmd("ZREM").arg(companion_key(key, QUEUE)).arg(token.as_str()), limit);
-        let _ =
-            self.client.ask(cmd("HDEL").arg(companion_key(key, WAITERS)).arg(token.as_str()).arg("reserved"), limit);
+        let has_left = self.client.ask(cmd("ZREM").arg(companion_key(key, QUEUE)).arg(token.as_str()), limit).is_ok();
+        let mut rest = cmd("HDEL");
+        rest.arg(companion_key(key, WAITERS)).arg("reserved");
+        // Scripts find a place by its entry.
+        if has_left {
+            rest.arg(token.as_str());
+        }
+        let _ = self.client.ask(&rest, limit);
     }
 
     /// Returns the state of the lock, and its holder's token; its waiters, its fence and those who share it are unknown
