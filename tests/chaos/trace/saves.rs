@@ -150,8 +150,7 @@ impl Files {
                 self.missed.push(looks);
             }
         }
-        let waiters = save.state.lock.queue.iter();
-        self.tickets.extend(waiters.map(|waiter| (waiter.token.clone(), waiter.ticket)));
+        self.tickets.extend(save.state.tickets().map(|(token, ticket)| (token.clone(), ticket)));
         self.last.insert(path.to_owned(), save);
     }
 }
@@ -275,6 +274,14 @@ impl State {
         let ended = runs.ended.iter().map(|run| &run.who);
         let others = superseding.noted.keys().chain(asked.values()).chain(runs.begun.keys());
         holders.keys().chain(waiting).chain(newest).chain(ended).chain(others)
+    }
+
+    /// Returns the tickets of those who wait, have a reservation, or have superseded the others.
+    fn tickets(&self) -> impl Iterator<Item = (&Token, u64)> {
+        let Lock { holders, queue, superseding, .. } = &self.lock;
+        let waiting = queue.iter().map(|waiter| (&waiter.token, waiter.ticket));
+        let reserved = holders.iter().filter_map(|(token, holder)| Some((token, holder.reserved?)));
+        waiting.chain(reserved).chain(superseding.newest.iter().map(|(ticket, token)| (token, *ticket)))
     }
 
     /// Returns the lock as a request may find it: with what the kernel says of processes that are gone.
