@@ -140,15 +140,15 @@ fn a_recorded_run_whose_lock_the_new_master_does_not_have_was_lost_by_its_record
 #[test]
 fn sentinels_that_hang_stop_nobody_and_are_heard_as_soon_as_they_go_on() {
     let group = Sentinels::of_three();
-    let short = Turn::had(&group, &["-t", "500ms", "--server-timeout", "30s"]);
+    let short = Turn::had(&group, &["-t", "2s", "--server-timeout", "30s"]);
     group.sentinels.iter().for_each(Redis::hang);
     let old = &group.servers[0];
-    for _ in 0..5 {
+    for _ in 0..3 {
         is_renewed_at(old);
     }
     short.leaves();
     group.sentinels.iter().for_each(Redis::resume);
-    let holder = Turn::had(&group, &["-t", "3s"]);
+    let holder = Turn::had(&group, &["-t", "6s"]);
     group.master().has_told(2);
     group.sentinels.iter().for_each(Redis::hang);
     is_renewed_at(old);
