@@ -275,7 +275,8 @@ fn lasting(redis: &Redis) -> impl Iterator<Item = String> {
         let limit = match key.rsplit(':').next() {
             Some("fence" | "newest") => 86_400_000,
             Some("runs") => 31 * 86_400_000,
-            _ => 24_000,
+            // Four times the lease of one that is far back in the queue.
+            _ => 120_000,
         };
         (1..=limit + 10_000).contains(&redis.pttl(key))
     };

@@ -24,6 +24,8 @@ use crate::script::{AHEAD, COMPANIONS, companion, word};
 /// How far what expires may be from when it was to expire, in ms: the server's clock for it is a little older than the one
 /// that the script reads.
 const BLUR: u64 = 3;
+/// If a server's clock goes back by more than this, in µs, it was set back.
+const SET_BACK: u64 = 1000;
 /// How long a server may take from reading its clock to telling of it, in µs.
 const HELD_UP: u64 = 2_000_000;
 
@@ -35,7 +37,7 @@ const PING: &str = "PING";
 
 /// A call of the script: its request, and what it did.
 struct Call {
-    /// When the server told of the command before it: no moment of the call is earlier, unless the clock is set back.
+    /// When the server told of the command before it: no moment of the call is earlier.
     since: u64,
     /// When the server told of the call itself.
     begins: u64,
@@ -238,6 +240,11 @@ impl Replay {
             return;
         }
         let since = std::mem::replace(&mut self.last, command.at);
+        // The clock was set back: a key may have expired by the time that it had.
+        if command.at + SET_BACK < since {
+            self.call = None;
+            self.keys = None;
+        }
         if command.is_in_script {
             self.fences.extend(fence_given(&verb, &command.words));
         }
@@ -530,9 +537,8 @@ impl Call {
     /// Returns the moments, in µs, that the script may have read from the clock, the likeliest first: those that it wrote, the
     /// one at which the server told of it, and those from which it may have counted what it wrote.
     fn moments(&self) -> Vec<u64> {
-        // Some of them are whole milliseconds. If the clock was set back since, that says nothing.
-        let since = if self.since <= self.at { self.since / 1000 * 1000 } else { 0 };
-        let earliest = self.at.saturating_sub(HELD_UP).max(since);
+        // Some of them are whole milliseconds.
+        let earliest = self.at.saturating_sub(HELD_UP).max(self.since.min(self.at) / 1000 * 1000);
         let is_possible = |us: &u64| (earliest..=self.at).contains(us);
         let numbers = |word: &String| {
             let digits = word.split(|c: char| !c.is_ascii_digit());
