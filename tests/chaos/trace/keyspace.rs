@@ -97,6 +97,11 @@ impl Keyspace {
         }
     }
 
+    /// Returns the greatest number in the keys of this kind.
+    pub fn greatest(&self, kind: &str) -> Option<u64> {
+        self.0.keys().filter(|key| key.ends_with(kind)).filter_map(|key| self.text(key)?.parse().ok()).max()
+    }
+
     pub fn hash(&self, key: &str) -> impl Iterator<Item = (&String, &String)> {
         let hash = match self.0.get(key).map(|key| &key.content) {
             Some(Content::Hash(hash)) => Some(hash),

@@ -207,8 +207,11 @@ impl Replay {
         self.blurs.clear();
         self.call = None;
         self.is_replica = false;
+        // Of a clock that was set back, fences are ahead.
+        let fence = keys.greatest("}:fence").unwrap_or(0);
         self.keys = Some(keys);
-        self.is_seen_until(at);
+        self.gaps.extend(self.unseen.take().map(|from| (from, at.max(fence))));
+        self.last = at;
         self.past.push_back("a look at all keys".into());
     }
 
@@ -242,8 +245,8 @@ impl Replay {
         let since = std::mem::replace(&mut self.last, command.at);
         // The clock was set back: a key may have expired by the time that it had.
         if command.at + SET_BACK < since {
-            self.call = None;
-            self.keys = None;
+            self.is_cut_off();
+            return;
         }
         if command.is_in_script {
             self.fences.extend(fence_given(&verb, &command.words));
