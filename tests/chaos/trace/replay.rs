@@ -190,7 +190,7 @@ impl Replay {
     }
 
     pub fn into_trace(mut self) -> Trace {
-        self.is_seen_until(u64::MAX);
+        self.is_seen_from(u64::MAX, 0);
         let Replay { steps, unjudged, faults, grants, gaps, mut fences, .. } = self;
         if !self.has_moved {
             fences.clear();
@@ -208,10 +208,9 @@ impl Replay {
         self.call = None;
         self.is_replica = false;
         // Of a clock that was set back, fences are ahead.
-        let fence = keys.greatest("}:fence").unwrap_or(0);
+        let last_fence = keys.greatest("}:fence").unwrap_or(0);
         self.keys = Some(keys);
-        self.gaps.extend(self.unseen.take().map(|from| (from, at.max(fence))));
-        self.last = at;
+        self.is_seen_from(at, last_fence);
         self.past.push_back("a look at all keys".into());
     }
 
@@ -228,12 +227,12 @@ impl Replay {
         self.call = None;
         self.keys = None;
         self.is_replica = true;
-        self.is_seen_until(at);
+        self.is_seen_from(at, 0);
     }
 
-    /// What the server executes is seen again since then.
-    fn is_seen_until(&mut self, at: u64) {
-        self.gaps.extend(self.unseen.take().map(|from| (from, at)));
+    /// Everything is seen that the server executes from then on. The last fence that it had given counts as not seen.
+    fn is_seen_from(&mut self, at: u64, last_fence: u64) {
+        self.gaps.extend(self.unseen.take().map(|from| (from, at.max(last_fence))));
         self.last = at;
     }
 
@@ -368,7 +367,7 @@ impl Replay {
             return;
         }
         let Some(before) = self.keys.take() else { return };
-        let blur = BLUR + self.blurs.get(&call.key).copied().unwrap_or(0) + call.took();
+        let blur = self.blur(&call);
         let mut why: Vec<String> = Vec::new();
         let mut is_known = true;
         for us in call.moments() {
@@ -381,12 +380,8 @@ impl Replay {
                 let after = call.carried_out(&mut keys, us / 1000).map_err(|what| vec![what]);
                 match after.and_then(|after| call.is_a_step(&lock, &found, &after)) {
                     Ok(granted) => {
-                        self.steps += 1;
                         self.grants.extend(granted);
-                        self.keys = Some(keys);
-                        if call.sets_the_end() {
-                            self.blurs.insert(call.key.clone(), call.took());
-                        }
+                        self.is_explained(&call, keys);
                         return;
                     }
                     Err(what) => why.extend(what),
@@ -404,10 +399,24 @@ impl Replay {
         }
     }
 
+    /// Returns how far off, in ms, the end of the lock may be that a call found.
+    fn blur(&self, call: &Call) -> u64 {
+        BLUR + self.blurs.get(&call.key).copied().unwrap_or(0) + call.took()
+    }
+
+    /// A call was a step of the rules, and left these keys.
+    fn is_explained(&mut self, call: &Call, keys: Keyspace) {
+        self.steps += 1;
+        self.keys = Some(keys);
+        if call.sets_the_end() {
+            self.blurs.insert(call.key.clone(), call.took());
+        }
+    }
+
     /// A request about one key is over: it changed only what contains its token, or gave a fence above the last.
     fn ends_of_one_key(&mut self, call: &Call) {
         let Some(before) = self.keys.take() else { return };
-        let blur = BLUR + self.blurs.get(&call.key).copied().unwrap_or(0) + call.took();
+        let blur = self.blur(call);
         let now = call.at / 1000;
         for mut keys in before_it(&before, &call.key, now, blur) {
             if !call.is_right_for_one_key(&keys, blur) {
@@ -416,11 +425,7 @@ impl Replay {
             for words in &call.writes {
                 let _ = keys.executes(&words[0].to_ascii_uppercase(), words, now);
             }
-            self.steps += 1;
-            self.keys = Some(keys);
-            if call.sets_the_end() {
-                self.blurs.insert(call.key.clone(), call.took());
-            }
+            self.is_explained(call, keys);
             return;
         }
         let value = before.text(&call.key).unwrap_or_default();
