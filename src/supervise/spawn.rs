@@ -74,8 +74,8 @@ pub struct Program {
     envp: Vec<*const c_char>,
     /// The texts that `argv` and `envp` point to.
     _owned: [Vec<CString>; 2],
-    /// The message that nxlock sends to the process when the lock is granted: until when it may start, and then the variables that depend on
-    /// the grant, each with as many bytes as were prepared for it. `envp` points to those too.
+    /// The message that nxlock sends to the process when the lock is granted: until when it may start, and then the
+    /// variables that depend on the grant, each with as many bytes as were prepared for it. `envp` points to those too.
     grant_message: Box<[Cell<u8>]>,
     /// These variables, and their bytes.
     granted: Vec<(String, usize)>,

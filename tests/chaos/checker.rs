@@ -14,8 +14,9 @@
 //! What a server did is checked besides, whatever came of it: each request is a step of the rules (`trace`).
 //!
 //! Nothing else excuses anything: not a server that hangs, restarts with its data, is full, read-only or loading, not a
-//! network, not a cluster that moves the lock from node to node, not a freeze of nxlock with its command, and not a kill of nxlock, of its guard or of its process group,
-//! with any processes that its command has started: the section ends before another holder enters.
+//! network, not a cluster that moves the lock from node to node, not a freeze of nxlock with its command, and not a kill of
+//! nxlock, of its guard or of its process group, with any processes that its command has started: the section ends before
+//! another holder enters.
 
 mod order;
 mod overlap;

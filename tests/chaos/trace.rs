@@ -23,7 +23,7 @@ use crate::record::Nanos;
 
 pub use replay::{ARRIVES, Granted, LEAVES};
 
-/// What was seen to be done.
+/// What the test saw of a server, or of a directory.
 #[derive(Default)]
 pub struct Trace {
     /// How many calls were steps of the rules.

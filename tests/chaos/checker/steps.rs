@@ -1,4 +1,5 @@
-//! What a server did, or what was saved in its place, is a step of the rules, and what an attempt was told is what the rules answered.
+//! Each request that a server carried out, and each save of a lock's file, is a step of the rules; and an attempt was told
+//! what the rules answered.
 
 use super::{Section, Violation};
 use crate::record::{Client, Record};

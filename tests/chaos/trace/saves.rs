@@ -32,7 +32,7 @@ const GRACE: u64 = 1000;
 const NOTED_FOR: u64 = 30_000;
 /// How much later than its ticket a waiter may be saved, in µs.
 const LATE: u64 = 1_000_000;
-/// Who has nothing to do with the lock, and leaves it as it is but for those who are gone.
+/// Tokens that neither hold the lock nor wait for it: a request of theirs drops those who are gone, and changes no more.
 const NOBODY: [&str; 2] = ["nx1:nobodynobodynobodynobodyno:u@h:1:1:", "nx1:nobodynobodynobodynobodyno:u@h:1:1::0"];
 
 /// Follows the locks of a directory until `enough`.
@@ -212,14 +212,14 @@ impl State {
                 }
                 "waiter" => {
                     let (ticket, grace) = (number(line, "ticket"), number(line, "grace_ms"));
-                    lock.queue.push(waiting(Waiter {
+                    lock.queue.push(Waiter {
                         ticket,
                         token: token(line, "token"),
                         lease: 0,
                         grace,
                         hears: true,
                         beside_setnx: false,
-                    }));
+                    });
                 }
                 "newest" => lock.superseding.newest = Some((number(line, "ticket"), token(line, "token"))),
                 "dismissed" => lock.superseding.dismissed = Some((number(line, "ticket"), token(line, "by"))),
@@ -303,8 +303,8 @@ impl State {
     }
 }
 
-/// What the rules keep of a waiter and the file does not: that its lease runs, and that it hears.
-fn waiting(waiter: Waiter<Token>) -> Waiter<Token> {
+/// Returns a waiter as it is read from a file, which says neither when its lease ends nor whether messages reach it.
+fn as_it_is_read(waiter: Waiter<Token>) -> Waiter<Token> {
     Waiter { lease: 0, hears: true, ..waiter }
 }
 
@@ -459,7 +459,7 @@ fn leads(
                 _ => {}
             }
         }
-        lock.queue = lock.queue.into_iter().map(waiting).collect();
+        lock.queue = lock.queue.into_iter().map(as_it_is_read).collect();
         (lock == *to).then_some(granted)
     })
 }
