@@ -39,7 +39,7 @@ pub use nxlock::{Done, Nxlock, Running, answered, hear_signals, program};
 pub use proxy::{Fate, Proxy};
 pub use pty::Terminal;
 pub use redis::{Redis, unused_port};
-pub use root::{Mounted, User, may_unshare, we_are_root};
+pub use root::{Mounted, User, may_trace, may_unshare, we_are_root};
 pub use secure::Secure;
 pub use sentinels::{MASTER, Sentinels};
 

@@ -193,22 +193,35 @@ impl Guard {
         Ok(())
     }
 
-    /// Ends a guard whose command has not started and is not to. One that does not end soon is killed, and the kernel
-    /// kills the command's process.
+    /// Ends a guard whose command has not started and is not to, and the process that waited to become the command. A guard
+    /// that does not end soon is killed.
     fn discard(&mut self) {
         self.go = None;
+        let mut forked = None;
         if !self.is_told {
             let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
             self.wake();
             let limit = Limit::until(Moment::now() + DISCARDED);
             while limit.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready) {
-                if let Received::End = next(&self.socket) {
-                    break;
+                match next(&self.socket) {
+                    // A guard in another pid namespace has other numbers for both.
+                    Received::Message([FORKED, pid, own, ..]) if signed(own) == self.pid.as_raw() => {
+                        forked = Some(Pid::from_raw(signed(pid)));
+                    }
+                    Received::Message(_) | Received::NotYet => {}
+                    Received::End => break,
                 }
             }
         }
         self.dismiss();
         self.wait();
+        // The kernel kills it with the guard, unless it was stopped before it asked for that. Then it is a child of nxlock
+        // now, and as long as it is nobody else has its pid.
+        let is_ours = |pid: &Pid| waitpid(*pid, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive);
+        if let Some(orphan) = forked.filter(is_ours) {
+            let _ = tree::send(orphan, libc::SIGKILL);
+            while waitpid(orphan, None) == Err(Errno::EINTR) {}
+        }
         // Whoever waits for a lock is no parent of what others leave.
         let _ = prctl::set_child_subreaper(false);
     }
@@ -224,7 +237,13 @@ impl Guard {
 
     /// Returns the next report, without waiting.
     pub fn report(&self) -> Option<CommandEvent> {
-        let [what, number, ..] = receive(&self.socket)?;
+        let [what, number, ..] = loop {
+            // It is of use only for a guard that is discarded.
+            match receive(&self.socket)? {
+                [FORKED, ..] => {}
+                message => break message,
+            }
+        };
         let raw = signed(number);
         Some(match what {
             STARTED => CommandEvent::Started(Pid::from_raw(raw)),
@@ -323,6 +342,7 @@ impl Drop for Guard {
 }
 
 /// Types of messages: their first number.
+const FORKED: u64 = 0;
 const STARTED: u64 = 1;
 const FAILED: u64 = 2;
 const STOPPED: u64 = 3;
@@ -395,6 +415,8 @@ impl Guarding {
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
             let command = program.spawn(task.terminal, &grant, begins, failed)?;
+            let numbers = [command, getpid()].map(|pid| number(pid.as_raw()));
+            let _ = transmit(&socket, [FORKED, numbers[0], numbers[1], 0, 0]);
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;

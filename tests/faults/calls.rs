@@ -8,11 +8,10 @@ use std::collections::HashMap;
 use std::fmt::{Display, Formatter, Result as Written};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue, release, turn};
 use crate::support::{Authority, Done, LIMIT, Local, Nxlock, Redis, Running, eventually, eventually_some};
-use crate::support::{now, text_of};
+use crate::support::{may_trace, now, text_of};
 
 /// How many cases of a scene a run of the tests tries, about.
 const TRIED: usize = 16;
@@ -155,20 +154,10 @@ fn comes(running: &mut Running, mut is_so: impl FnMut(&Running) -> bool) -> Outc
     if came { Ok(()) } else { Err(format!("it goes no further:\n{}{}", running.stdout(), running.stderr())) }
 }
 
-/// Returns whether strace is installed, and reports it if not.
-#[expect(clippy::print_stderr, reason = "who runs the tests is to know what they did not")]
-fn is_traceable() -> bool {
-    let found = Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_err() {
-        eprintln!("skipped: strace is not installed, and no system call is made to fail");
-    }
-    found.is_ok()
-}
-
 /// Plays a scene without a fault, and then with those of the calls that it made.
 #[expect(clippy::print_stdout, reason = "shown with --nocapture")]
 fn sweep<A: Authority>(name: &str, authority: A, plays: impl Fn(&Scene<A>) -> Outcome) {
-    if !is_traceable() {
+    if !may_trace() {
         return;
     }
     let mut scene = Scene { authority, fault: None };
@@ -318,7 +307,7 @@ fn plays_with<A: Authority>(
     numbers: impl IntoIterator<Item = usize>,
     plays: impl Fn(&Scene<A>) -> Outcome,
 ) {
-    if !is_traceable() {
+    if !may_trace() {
         return;
     }
     let mut scene = Scene { authority, fault: None };

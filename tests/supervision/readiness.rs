@@ -6,8 +6,8 @@ use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, is_free, is_queued};
 use crate::support::{
-    Authority, Nxlock, Redis, Running, children_of, eventually, eventually_some, freeze, is_alive, may_unshare,
-    name_of, program, state_of, we_are_root,
+    Authority, Nxlock, Redis, Running, children_of, eventually, eventually_some, freeze, is_alive, may_trace,
+    may_unshare, name_of, program, state_of, we_are_root,
 };
 
 /// A run whose server hangs: what the lock's command is to be run by is there, and waits.
@@ -108,6 +108,31 @@ fn a_refusal_leaves_nothing() {
         ready.running.signal(Signal::SIGTERM);
         ready.running.finish().dies_of(Signal::SIGTERM).prints("");
     }
+    turn.leaves();
+}
+
+/// Whoever stops nxlock with all that it has started, as freezing a container does, may meet a process in its first moment.
+#[test]
+fn what_is_stopped_before_it_is_bound_to_its_guard_goes_with_the_refusal() {
+    if !may_trace() {
+        return;
+    }
+    let redis = Redis::start();
+    let turn = Turn::had(&redis, &[]);
+    redis.hang();
+    // It stops in its first call. The guard stops in each of several, so that it does not end in the time that it has.
+    let calls = ["setpgid", "setsid", "close_range"].map(|call| format!("--inject={call}:signal=SIGSTOP"));
+    let strace = ["strace", "-f", "-o", "/dev/null"].map(String::from).into_iter().chain(calls);
+    let waiter = redis.nxlock(["run", "job", "--", "echo", "ran"]).under(strace).start();
+    // A stopped process that is traced is in state t.
+    let is_stopped = |pid: &i32| matches!(state_of(*pid), Some('t' | 'T'));
+    eventually("both are stopped", || waiter.descendants().iter().filter(|pid| is_stopped(pid)).count() == 2);
+    let nxlock = children_of(waiter.pid())[0];
+    redis.resume();
+    is_queued(&redis, nxlock);
+    eventually("nothing but nxlock is left", || waiter.descendants() == [nxlock]);
+    send(nxlock, Signal::SIGTERM);
+    waiter.finish().dies_of(Signal::SIGTERM).prints("");
     turn.leaves();
 }
 

@@ -24,6 +24,16 @@ pub fn may_unshare(options: &[&str]) -> bool {
     unshare.status().expect("there is unshare(1)").success()
 }
 
+/// Returns whether strace is installed, and reports it if not.
+#[expect(clippy::print_stderr, reason = "who runs the tests is to know what they did not")]
+pub fn may_trace() -> bool {
+    let found = Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_err() {
+        eprintln!("skipped: strace is not installed, and no system call fails or is delayed");
+    }
+    found.is_ok()
+}
+
 impl Nxlock {
     /// Runs the call with this configuration and nothing else in /etc, visible to this call only. Needs root.
     pub fn on_machine_with(self, configuration: &Path) -> Nxlock {
