@@ -163,7 +163,8 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
         let option = if mode.is_exclusive() { "--also" } else { "--also-shared" };
         options.extend([option.to_owned(), shared.names[*other].clone()]);
     }
-    let kill_after = seed.millis(50, 200);
+    // One that has lost its network and does not stop is killed when its lease ends, and not before.
+    let kill_after = if kind == Kind::Severed { ttl } else { seed.millis(50, 200) };
     if kind != Kind::Script {
         options.extend(["--kill-after".into(), format!("{}ms", kill_after.as_millis())]);
         if seed.percent(3) {
