@@ -129,14 +129,18 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
         6..20 => vec!["-w".into(), format!("{}ms", seed.between(5, 900))],
         _ => Vec::new(),
     };
+    let queued = !seed.percent(8);
+    if !queued {
+        // With somebody always in line, its turn may never come.
+        if options.is_empty() {
+            options.extend(["-w", "20s"].map(String::from));
+        }
+        options.push("--no-queue".into());
+    }
     match mode {
         Mode::Exclusive => {}
         Mode::Slots(count) => options.extend(["--slots".into(), count.to_string()]),
         Mode::Shared => options.push("--shared".into()),
-    }
-    let queued = !seed.percent(8);
-    if !queued {
-        options.push("--no-queue".into());
     }
     // Several servers have no place for any of these.
     if !shared.is_several() && kind != Kind::Script {
