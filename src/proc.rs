@@ -139,6 +139,13 @@ pub fn name(shown: i32) -> String {
     String::from_utf8_lossy(&short(&format!("/proc/{shown}/comm")).unwrap_or_default()).trim_end().to_owned()
 }
 
+/// Returns whether a process has a pipe open, which its inode tells from all others, proc_pid_fd(5).
+pub fn has_pipe(shown: i32, inode: u64) -> bool {
+    let pipe = format!("pipe:[{inode}]");
+    let open = fs::read_dir(format!("/proc/{shown}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|file| file.as_os_str() == pipe.as_str())
+}
+
 fn numbers(status: &str) -> &str {
     status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default()
 }

@@ -27,6 +27,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
+use nix::sys::stat::fstat;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid, write};
 
@@ -196,29 +197,22 @@ impl Guard {
     /// Ends a guard whose command has not started and is not to, and the process that waited to become the command. A guard
     /// that does not end soon is killed.
     fn discard(&mut self) {
-        self.go = None;
-        let mut forked = None;
+        let pipe = self.go.take().and_then(|go| fstat(&go).ok()).map(|pipe| pipe.st_ino);
         if !self.is_told {
             let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
             self.wake();
             let limit = Limit::until(Moment::now() + DISCARDED);
             while limit.wait_for(&[(self.socket.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready) {
-                match next(&self.socket) {
-                    // A guard in another pid namespace has other numbers for both.
-                    Received::Message([FORKED, pid, own, ..]) if signed(own) == self.pid.as_raw() => {
-                        forked = Some(Pid::from_raw(signed(pid)));
-                    }
-                    Received::Message(_) | Received::NotYet => {}
-                    Received::End => break,
+                if let Received::End = next(&self.socket) {
+                    break;
                 }
             }
         }
         self.dismiss();
         self.wait();
-        // The kernel kills it with the guard, unless it was stopped before it asked for that. Then it is a child of nxlock
-        // now, and as long as it is nobody else has its pid.
-        let is_ours = |pid: &Pid| waitpid(*pid, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive);
-        if let Some(orphan) = forked.filter(is_ours) {
+        // The kernel kills the process with a guard that is killed, unless it was stopped before it asked for that: then it
+        // is a child of nxlock now, and no other has this pipe.
+        for (_, orphan) in tree::children().filter(|(shown, _)| pipe.is_some_and(|pipe| proc::has_pipe(*shown, pipe))) {
             let _ = tree::send(orphan, libc::SIGKILL);
             while waitpid(orphan, None) == Err(Errno::EINTR) {}
         }
@@ -237,13 +231,7 @@ impl Guard {
 
     /// Returns the next report, without waiting.
     pub fn report(&self) -> Option<CommandEvent> {
-        let [what, number, ..] = loop {
-            // It is of use only for a guard that is discarded.
-            match receive(&self.socket)? {
-                [FORKED, ..] => {}
-                message => break message,
-            }
-        };
+        let [what, number, ..] = receive(&self.socket)?;
         let raw = signed(number);
         Some(match what {
             STARTED => CommandEvent::Started(Pid::from_raw(raw)),
@@ -342,7 +330,6 @@ impl Drop for Guard {
 }
 
 /// Types of messages: their first number.
-const FORKED: u64 = 0;
 const STARTED: u64 = 1;
 const FAILED: u64 = 2;
 const STOPPED: u64 = 3;
@@ -415,8 +402,6 @@ impl Guarding {
             let alarm = Alarm::new().map_err(|error| errno(&error))?;
             let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
             let command = program.spawn(task.terminal, &grant, begins, failed)?;
-            let numbers = [command, getpid()].map(|pid| number(pid.as_raw()));
-            let _ = transmit(&socket, [FORKED, numbers[0], numbers[1], 0, 0]);
             Ok((alarm, signals, command))
         })();
         let (alarm, signals, command) = begun.inspect_err(|errno| failed(*errno))?;
@@ -596,10 +581,7 @@ impl Guarding {
 
 /// Reaps the children that have ended except one, which the kernel would show again and again.
 fn reap_others(kept: Pid) {
-    let are_ours = proc::is_ours();
-    let pids = tree::children().into_iter();
-    let pids = pids.filter_map(|shown| if are_ours { Some(shown) } else { proc::inner_number(shown) });
-    pids.map(Pid::from_raw).filter(|pid| *pid != kept).for_each(|pid| consume(pid, libc::WEXITED));
+    tree::children().filter(|(_, pid)| *pid != kept).for_each(|(_, pid)| consume(pid, libc::WEXITED));
 }
 
 /// Reaps every child that has ended; returns whether no child is left.

@@ -228,10 +228,13 @@ fn once_by_children(own: i32, is_shown: &mut dyn FnMut(i32) -> bool) -> Option<V
     Some(found.into_iter().skip(1).collect())
 }
 
-/// Returns the children of this process's main thread, by number in /proc.
-pub fn children() -> Vec<i32> {
+/// Returns the children of the calling thread, each with its number in /proc.
+pub fn children() -> impl Iterator<Item = (i32, Pid)> {
     let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
-    pids_in(&list).collect()
+    let shown: Vec<i32> = pids_in(&list).collect();
+    let are_ours = shown.is_empty() || proc::is_ours();
+    let inner = move |shown: i32| if are_ours { Some(shown) } else { proc::inner_number(shown) };
+    shown.into_iter().filter_map(move |shown| Some((shown, Pid::from_raw(inner(shown)?))))
 }
 
 fn pids_in(list: &str) -> impl DoubleEndedIterator<Item = i32> {
