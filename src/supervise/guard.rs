@@ -439,6 +439,7 @@ impl Guarding {
                 Received::Message([START, kill_at, at, fence, noted]) => {
                     self.kill_at = moment(kill_at);
                     self.granted = Granted { at: moment(at), fence: present(fence).map(Fence), noted: present(noted) };
+                    continue_what_waits();
                     return Some(self);
                 }
                 // Everything else concerns a command that has started.
@@ -576,6 +577,16 @@ impl Guarding {
                 Child::Trapped(pid) => consume(pid, libc::WSTOPPED),
             }
         }
+    }
+}
+
+/// Continues the process that is to become the command, if it was stopped before it did: whoever stopped it with nxlock has
+/// continued nxlock, which does not know it yet.
+fn continue_what_waits() {
+    let Some(Child::Stopped(stopped, _)) = next_child() else { return };
+    // It has the guard's name until execve(2). A command may stop itself.
+    if tree::children().any(|(shown, pid)| pid == stopped && proc::name(shown) == tree::GUARD) {
+        let _ = tree::send(stopped, libc::SIGCONT);
     }
 }
 

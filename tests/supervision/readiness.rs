@@ -173,6 +173,20 @@ fn a_guard_that_is_stopped_before_the_grant_goes_on_with_it() {
     redis.has_only_a_fence();
 }
 
+/// As a script does that stops a job and all of its processes, and continues the job.
+#[test]
+fn a_run_that_is_stopped_whole_before_the_grant_goes_on_with_nxlock() {
+    let redis = Redis::start();
+    let ready = Ready::at(&redis, &[]);
+    for pid in [ready.running.pid(), ready.guard, ready.child] {
+        freeze(pid);
+    }
+    redis.resume();
+    ready.running.signal(Signal::SIGCONT);
+    ready.running.finish().exits(0).prints("ran\n");
+    redis.has_only_a_fence();
+}
+
 #[test]
 fn a_grant_that_comes_too_late_starts_nothing() {
     let redis = Redis::start();
