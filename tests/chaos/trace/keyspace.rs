@@ -134,9 +134,9 @@ impl Keyspace {
         self.0.get(key).is_some_and(|key| key.end.is_none())
     }
 
-    /// Removes the keys that have expired by then.
-    pub fn expire(&mut self, now: u64) {
-        self.0.retain(|_, key| key.end.is_none_or(|end| end >= now));
+    /// Removes the keys that have expired by a time, in ms, which for each of them is the time less how far its end may be off.
+    pub fn expire(&mut self, now: u64, blur: impl Fn(&str) -> u64) {
+        self.0.retain(|name, key| key.end.is_none_or(|end| end >= now.saturating_sub(blur(name))));
     }
 
     pub fn remove(&mut self, key: &str) {

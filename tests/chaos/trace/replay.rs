@@ -326,22 +326,22 @@ impl Replay {
 
     /// Another program writes, at some moment since the one before it.
     fn executes(&mut self, verb: &str, command: &Command, since: u64) {
-        let Some(keys) = &mut self.keys else { return };
+        let Some(mut keys) = self.keys.take() else { return };
         let now = command.at / 1000;
-        // Whether a key is still there decides what this does.
-        let blurs = &self.blurs;
-        let is_near = |key: &String| {
-            let blur = BLUR + blurs.get(key).copied().unwrap_or(0);
-            keys.end(key).is_some_and(|end| end.abs_diff(now) <= blur)
-        };
-        let is_doubtful = verb == "SET" && command.words.get(1).is_some_and(is_near);
-        keys.expire(now);
         let key = command.words.get(1).cloned().unwrap_or_default();
+        // Whether a key is still there decides what this does.
+        let is_near = |end: u64| end.abs_diff(now) <= self.blur_of(&key);
+        let is_doubtful = verb == "SET" && keys.end(&key).is_some_and(is_near);
+        keys.expire(now, |name| if name == key { 0 } else { self.blur_of(name) });
         let end = keys.end(&key);
         match keys.executes(verb, &command.words, now) {
             Ok(()) if is_doubtful => self.is_cut_off(),
-            Ok(()) if keys.end(&key) != end => _ = self.blurs.insert(key, command.at.saturating_sub(since) / 1000),
-            Ok(()) => {}
+            Ok(()) => {
+                if keys.end(&key) != end {
+                    self.blurs.insert(key, command.at.saturating_sub(since) / 1000);
+                }
+                self.keys = Some(keys);
+            }
             Err(why) => {
                 self.fails(&why);
                 self.is_cut_off();
@@ -371,7 +371,7 @@ impl Replay {
         let mut why: Vec<String> = Vec::new();
         let mut is_known = true;
         for us in call.moments() {
-            for mut keys in before_it(&before, &call.key, us / 1000, blur) {
+            for mut keys in self.before_it(&before, &call.key, us / 1000, blur) {
                 let Some(lock) = lock::read(&keys, &call.key) else {
                     is_known = false;
                     continue;
@@ -399,9 +399,29 @@ impl Replay {
         }
     }
 
+    /// Returns how far off, in ms, the end of a key may be.
+    fn blur_of(&self, key: &str) -> u64 {
+        BLUR + self.blurs.get(lock_of(key)).copied().unwrap_or(0)
+    }
+
     /// Returns how far off, in ms, the end of the lock may be that a call found.
     fn blur(&self, call: &Call) -> u64 {
-        BLUR + self.blurs.get(&call.key).copied().unwrap_or(0) + call.took()
+        self.blur_of(&call.key) + call.took()
+    }
+
+    /// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both. If
+    /// both explain the call, the key is there, so that the next call may find either.
+    fn before_it(&self, keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
+        let mut there = keys.clone();
+        there.expire(now, |name| if lock_of(name) == key { blur } else { self.blur_of(name) });
+        match keys.end(key) {
+            Some(end) if end < now + blur => {
+                let mut gone = there.clone();
+                gone.remove(key);
+                vec![there, gone]
+            }
+            _ => vec![there],
+        }
     }
 
     /// A call was a step of the rules, and left these keys.
@@ -418,7 +438,7 @@ impl Replay {
         let Some(before) = self.keys.take() else { return };
         let blur = self.blur(call);
         let now = call.at / 1000;
-        for mut keys in before_it(&before, &call.key, now, blur) {
+        for mut keys in self.before_it(&before, &call.key, now, blur) {
             if !call.is_right_for_one_key(&keys, blur) {
                 continue;
             }
@@ -433,19 +453,9 @@ impl Replay {
     }
 }
 
-/// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both. If both
-/// explain the call, the key is there, so that the next call may find either.
-fn before_it(keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
-    let mut there = keys.clone();
-    there.expire(now.saturating_sub(blur));
-    match keys.end(key) {
-        Some(end) if end < now + blur => {
-            let mut gone = there.clone();
-            gone.remove(key);
-            vec![there, gone]
-        }
-        _ => vec![there],
-    }
+/// Returns the key of the lock that a key belongs to: it, or that of which it is a companion.
+fn lock_of(key: &str) -> &str {
+    key.strip_prefix('{').and_then(|rest| rest.split_once("}:")).map_or(key, |(lock, _)| lock)
 }
 
 /// The requests about all of a lock, and those about one key of a lock that is moving, which another script carries out.

@@ -20,6 +20,7 @@ const MOVING: &str = include_str!("../../../src/store/redis/moving.lua");
 struct Scene<'a> {
     redis: &'a Redis,
     connection: Connection,
+    key: &'static str,
     /// The digest of the script.
     script: String,
 }
@@ -27,7 +28,7 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn at(redis: &'a Redis, lua: &str) -> Scene<'a> {
         let connection = connected(&redis.socket()).unwrap();
-        let mut scene = Scene { redis, connection, script: String::new() };
+        let mut scene = Scene { redis, connection, key: "lock:job", script: String::new() };
         scene.loads(lua);
         scene
     }
@@ -38,7 +39,7 @@ impl<'a> Scene<'a> {
 
     fn calls(&mut self, operation: &str, fields: &[(&str, &str)]) {
         let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map_or("", |(_, it)| *it);
-        let keys = script::keys("lock:job", of("token"), !of("who").is_empty());
+        let keys = script::keys(self.key, of("token"), !of("who").is_empty());
         let mut call = cmd("EVALSHA");
         call.arg(&self.script).arg(keys.len()).arg(keys).arg(operation);
         fields.iter().for_each(|(field, it)| _ = call.arg(*field).arg(*it));
@@ -85,11 +86,23 @@ fn seen_at(redis: &Redis, fault: Option<(&str, &str)>, scene: impl FnOnce(&mut S
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let trace = scope.spawn(|| follow(&redis.socket(), &[], || over.load(Ordering::Relaxed)));
-        eventually("it is followed", || redis.ask::<String>(&["CLIENT", "LIST"]).contains("cmd=eval"));
+        is_followed(redis);
         scene(&mut Scene::at(redis, &lua));
         over.store(true, Ordering::Relaxed);
         trace.join().unwrap()
     })
+}
+
+/// Waits until a server is followed: it tells what it executes, and was asked for its keys after that.
+fn is_followed(redis: &Redis) {
+    eventually("it is followed", || {
+        let clients: String = redis.ask(&["CLIENT", "LIST"]);
+        let newest = |verb: &str| {
+            let theirs = clients.lines().filter(|client| client.split(' ').any(|field| field == verb));
+            theirs.filter_map(|client| client.strip_prefix("id=")?.split(' ').next()?.parse::<u64>().ok()).max()
+        };
+        newest("cmd=monitor").is_some_and(|tells| newest("cmd=eval").is_some_and(|asks| asks > tells))
+    });
 }
 
 /// Asserts that a scene is seen as steps of the rules, and with a fault is not.
@@ -310,9 +323,6 @@ fn seen_of_two(is_replica_first: bool) -> Trace {
         master.releases(1, "", &[]);
         eventually("the replica has it", || other.value("lock:job").is_some_and(|value| value.contains(":c2")));
     };
-    let is_followed = || {
-        eventually("it is followed", || other.ask::<String>(&["CLIENT", "LIST"]).contains("cmd=eval"));
-    };
     let serves = || {
         let mut scene = Scene::at(&other, LUA);
         scene.acquires(3, "", &[]);
@@ -322,13 +332,13 @@ fn seen_of_two(is_replica_first: bool) -> Trace {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let trace = scope.spawn(|| follow(&other.socket(), &[master.port()], || over.load(Ordering::Relaxed)));
-        is_followed();
+        is_followed(&other);
         if is_replica_first {
             is_fed();
             other.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
             // As a sentinel does.
             other.ask::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]);
-            is_followed();
+            is_followed(&other);
             serves();
         } else {
             serves();
@@ -375,10 +385,16 @@ fn a_clock_that_is_set_forward_in_the_middle_of_a_request_raises_no_alarm() {
             });
             scene.calls("renew", &[("token", &token(1, "")), ("ttl", "2000"), ("how", "set")]);
         });
+        let mut sets = |key: &str| {
+            let mut plain = cmd("SET");
+            plain.arg(&[key, "plain:c2", "NX", "PX", "60000"]).query::<Value>(&mut scene.connection).unwrap();
+        };
+        // Other locks have their own times.
+        let mut other = Scene { key: "lock:other", ..Scene::at(scene.redis, LUA) };
+        other.acquires(3, "", &[]);
+        sets("lock:another");
         // The server counts the lease from the later time, and refuses this.
-        let mut plain = cmd("SET");
-        plain.arg(&["lock:job", "plain:c2", "NX", "PX", "60000"]);
-        plain.query::<Value>(&mut scene.connection).unwrap();
+        sets("lock:job");
         scene.releases(1, "", &[]);
     });
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
