@@ -124,8 +124,19 @@ pub fn own_number() -> Option<i32> {
 /// Returns whether /proc shows processes under the pids that this process knows: not if it is in a pid namespace below
 /// that of /proc.
 pub fn is_ours() -> bool {
-    let status = short("/proc/self/status").unwrap_or_default();
-    number_is(std::process::id(), &String::from_utf8_lossy(&status))
+    is_known_to_be_ours().unwrap_or(false)
+}
+
+/// Does the same.
+///
+/// # Errors
+/// As open(2) and read(2): it is not known, unless there is no /proc.
+pub fn is_known_to_be_ours() -> io::Result<bool> {
+    match short("/proc/self/status") {
+        Ok(status) => Ok(number_is(std::process::id(), &String::from_utf8_lossy(&status))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns a process's pid in its own pid namespace, given the pid that /proc shows.

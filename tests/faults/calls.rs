@@ -9,6 +9,9 @@ use std::fmt::{Display, Formatter, Result as Written};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue, release, turn};
 use crate::support::{Authority, Done, LIMIT, Local, Nxlock, Redis, Running, eventually, eventually_some};
 use crate::support::{may_trace, now, text_of};
@@ -342,4 +345,17 @@ fn a_file_of_a_lock_is_locked_and_unlocked_though_signals_interrupt_that() {
 #[test]
 fn a_keeper_that_the_kernel_has_no_memory_for_keeps_the_lock() {
     plays_with(Local::start(), ("poll", "ENOMEM"), 1..=4, keeps);
+}
+
+#[test]
+fn a_waiter_that_could_not_see_once_whether_a_watched_process_has_ended_looks_again() {
+    plays_with(Local::start(), ("read", "EIO"), 1..=12, |scene| {
+        let watched = Nxlock::by("sleep", ["300"]).start();
+        let words = ["acquire", "job", "-t", "1h", "--while-pid", &watched.pid().to_string()];
+        let token = scene.authority.nxlock(words).run().exits(0).text();
+        let keeper = token.split(':').nth(3).and_then(|pid| pid.parse().ok()).expect("the token names the keeper");
+        kill(Pid::from_raw(keeper), Signal::SIGKILL).expect("it is there");
+        drop(watched);
+        runs(scene)
+    });
 }

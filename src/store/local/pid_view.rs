@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
@@ -42,9 +43,21 @@ pub struct PidView {
 }
 
 impl PidView {
-    pub fn new(boot: &Boot) -> PidView {
-        let pids = || Some(fs::metadata("/proc/self/ns/pid").ok()?.ino());
-        PidView { pids: pids().filter(|_| proc::is_ours() && boot.is_by_our_clock()) }
+    /// # Errors
+    /// As stat(2), open(2) and read(2): what nxlock sees is not known, unless there is no /proc.
+    pub fn new(boot: &Boot) -> io::Result<PidView> {
+        let pids = match fs::metadata("/proc/self/ns/pid") {
+            Ok(namespace) => Some(namespace.ino()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let are_seen = proc::is_known_to_be_ours()? && boot.is_by_our_clock();
+        Ok(PidView { pids: pids.filter(|_| are_seen) })
+    }
+
+    /// A view that shows no process.
+    pub const fn none() -> PidView {
+        PidView { pids: None }
     }
 
     /// Identifies a process; `None` if it has ended or nxlock cannot see it.
@@ -102,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_process_is_known_until_it_ends() {
-        let pid_view = PidView::new(&Boot::this().unwrap());
+        let pid_view = PidView::new(&Boot::this().unwrap()).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = pid_view.process(child.id()).unwrap();
         assert_eq!(process.to_string().parse(), Ok(process));
@@ -121,10 +134,10 @@ mod tests {
 
     #[test]
     fn a_process_of_another_namespace_is_not_seen() {
-        let pid_view = PidView::new(&Boot::this().unwrap());
+        let pid_view = PidView::new(&Boot::this().unwrap()).unwrap();
         let process = pid_view.process(std::process::id()).unwrap();
         let elsewhere = Process { pids: process.pids + 1, ..process };
         assert!(matches!(pid_view.presence(&elsewhere), Presence::Unseen));
-        assert!(matches!(PidView { pids: None }.presence(&process), Presence::Unseen));
+        assert!(matches!(PidView::none().presence(&process), Presence::Unseen));
     }
 }

@@ -28,9 +28,14 @@ impl Host {
         Host { boot, pid_view: OnceCell::new() }
     }
 
-    /// Returns the view of processes, created when it is first needed, which is seldom.
-    pub fn pid_view(&self) -> &PidView {
-        self.pid_view.get_or_init(|| PidView::new(&self.boot))
+    /// Returns the view of processes, created when it is first needed, which is seldom. While the kernel does not tell what
+    /// can be seen, it is asked again each time.
+    pub fn pid_view(&self) -> PidView {
+        let known = self.pid_view.get().copied().or_else(|| {
+            let view = PidView::new(&self.boot).ok()?;
+            Some(*self.pid_view.get_or_init(|| view))
+        });
+        known.unwrap_or(PidView::none())
     }
 
     /// Returns the time by the clock of leases and tickets: µs since the machine's boot.
