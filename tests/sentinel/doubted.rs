@@ -36,7 +36,8 @@ fn a_connection_to_a_sentinel_that_dies_without_an_error_is_replaced() {
 #[test]
 fn a_waiter_does_not_believe_a_grant_that_a_sentinel_could_refute_on_a_new_connection() {
     let group = Scripted::of(2);
-    let first = Turn::had(&group, &["-t", "60s"]);
+    // It has asked the server what it asks as a holder, and does not ask for the master before it goes.
+    let first = Turn::listening(&group, &["-t", "60s"]);
     let mut waiter = Turn::queued(&group, &["-v", "-t", "60s"]);
     waiter.freeze();
     group.sentinels.iter().for_each(Sentinel::loses_its_connections);
