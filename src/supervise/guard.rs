@@ -194,8 +194,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Ends a guard whose command has not started and is not to, and the process that waited to become the command. A guard
-    /// that does not end soon is killed.
+    /// Ends a guard whose command has not started and is not to, and the process that waited to become the command. Kills a
+    /// guard that does not end soon.
     fn discard(&mut self) {
         let pipe = self.go.take().and_then(|go| fstat(&go).ok()).map(|pipe| pipe.st_ino);
         if !self.is_told {
@@ -580,8 +580,8 @@ impl Guarding {
     }
 }
 
-/// Continues the process that is to become the command, if it was stopped before it did: whoever stopped it with nxlock has
-/// continued nxlock, which does not know it yet.
+/// Continues the process that is to become the command, if a user stopped it while it waited for the grant: the user has
+/// continued nxlock, and nxlock does not know the process yet.
 fn continue_what_waits() {
     let Some(Child::Stopped(stopped, _)) = next_child() else { return };
     // It has the guard's name until execve(2). A command may stop itself.

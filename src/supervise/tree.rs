@@ -4,6 +4,7 @@
 //! child of the nearest of the two, whatever session or group it has moved to. So the descendants of either are the
 //! command's tree, and the tree is gone when a subreaper has no child left. Both nxlock and the guard use this module.
 
+use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::fs;
 
@@ -80,10 +81,9 @@ impl Tree {
     /// Returns the processes, and of those that had ended before only such as have not been reaped.
     pub fn kill(&self) -> Vec<Killed> {
         let mut killed = Vec::new();
-        let are_ours = proc::is_ours();
+        let pid_of = pids_by_number();
         let mut kill = |shown: i32| {
-            let pid = if are_ours { Some(shown) } else { proc::inner_number(shown) };
-            if let Some(pid) = pid.map(Pid::from_raw).filter(|pid| !self.helpers.contains(pid)) {
+            if let Some(pid) = pid_of(shown).filter(|pid| !self.helpers.contains(pid)) {
                 let is_refused = send(pid, libc::SIGKILL) == Err(Errno::EPERM);
                 killed.push(Killed { pid, is_refused });
             }
@@ -136,14 +136,12 @@ impl Tree {
 
     fn listed(&self, is_left_out: &dyn Fn(i32) -> bool) -> Option<Vec<Pid>> {
         let own = proc::own_number()?;
-        let are_ours = proc::is_ours();
-        let inner = |shown: i32| if are_ours { Some(shown) } else { proc::inner_number(shown) };
+        let pid_of = pids_by_number();
         // Keep the guard, which is a helper, and the command, which has the guard's name until execve(2).
         let is_ours = |pid: Pid| self.helpers.contains(&pid) || self.command == Some(pid);
-        let is_left_out = |shown: i32| is_left_out(shown) && !inner(shown).map(Pid::from_raw).is_some_and(is_ours);
+        let is_left_out = |shown: i32| is_left_out(shown) && !pid_of(shown).is_some_and(is_ours);
         let all = by_children(own, &is_left_out).or_else(|| by_parents(own, &is_left_out))?;
-        let all = all.into_iter().filter_map(inner).map(Pid::from_raw);
-        Some(all.filter(|pid| !self.helpers.contains(pid)).collect())
+        Some(all.into_iter().filter_map(&pid_of).filter(|pid| !self.helpers.contains(pid)).collect())
     }
 }
 
@@ -232,9 +230,14 @@ fn once_by_children(own: i32, is_shown: &mut dyn FnMut(i32) -> bool) -> Option<V
 pub fn children() -> impl Iterator<Item = (i32, Pid)> {
     let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
     let shown: Vec<i32> = pids_in(&list).collect();
-    let are_ours = shown.is_empty() || proc::is_ours();
-    let inner = move |shown: i32| if are_ours { Some(shown) } else { proc::inner_number(shown) };
-    shown.into_iter().filter_map(move |shown| Some((shown, Pid::from_raw(inner(shown)?))))
+    let pid_of = pids_by_number();
+    shown.into_iter().filter_map(move |shown| Some((shown, pid_of(shown)?)))
+}
+
+/// Returns the function that tells the pid of a process, in its own pid namespace, by its number in /proc.
+fn pids_by_number() -> impl Fn(i32) -> Option<Pid> {
+    let are_ours = LazyCell::new(proc::is_ours);
+    move |shown| if *are_ours { Some(shown) } else { proc::inner_number(shown) }.map(Pid::from_raw)
 }
 
 fn pids_in(list: &str) -> impl DoubleEndedIterator<Item = i32> {

@@ -111,7 +111,7 @@ fn a_refusal_leaves_nothing() {
     turn.leaves();
 }
 
-/// Whoever stops nxlock with all that it has started, as freezing a container does, may meet a process in its first moment.
+/// A user who stops nxlock and all that it has started may stop a process in its first moment.
 #[test]
 fn what_is_stopped_before_it_is_bound_to_its_guard_goes_with_the_refusal() {
     if !may_trace() {

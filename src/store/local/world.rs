@@ -31,11 +31,12 @@ impl Host {
     /// Returns the view of processes, created when it is first needed, which is seldom. While the kernel does not tell what
     /// can be seen, it is asked again each time.
     pub fn pid_view(&self) -> PidView {
-        let known = self.pid_view.get().copied().or_else(|| {
-            let view = PidView::new(&self.boot).ok()?;
-            Some(*self.pid_view.get_or_init(|| view))
-        });
-        known.unwrap_or(PidView::none())
+        if self.pid_view.get().is_none()
+            && let Ok(view) = PidView::new(&self.boot)
+        {
+            let _ = self.pid_view.set(view);
+        }
+        self.pid_view.get().copied().unwrap_or(PidView::none())
     }
 
     /// Returns the time by the clock of leases and tickets: µs since the machine's boot.

@@ -134,7 +134,7 @@ impl Keyspace {
         self.0.get(key).is_some_and(|key| key.end.is_none())
     }
 
-    /// Removes the keys that have expired by a time, in ms, which for each of them is the time less how far its end may be off.
+    /// Removes the keys that have certainly expired by that time, given how far off the end of each may be; both in ms.
     pub fn expire(&mut self, now: u64, blur: impl Fn(&str) -> u64) {
         self.0.retain(|name, key| key.end.is_none_or(|end| end >= now.saturating_sub(blur(name))));
     }
