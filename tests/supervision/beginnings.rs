@@ -7,7 +7,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, acquire, is_queued, lock_status, release};
-use crate::support::{Authority, Local, Redis, Running, eventually, is_alive, name_of, state_of, text_of};
+use crate::support::{
+    Authority, Local, Redis, Running, eventually, freeze, is_alive, name_of, parent_of, state_of, text_of,
+};
 
 /// A run that holds the lock, and a child, stopped before it executes the command.
 struct Beginning {
@@ -241,6 +243,29 @@ fn a_command_that_is_stopped_at_its_birth_goes_on_with_nxlock() {
     eventually("it is stopped", || state_of(child.as_raw()) == Some('T') || has_gone_on());
     running.signal(Signal::SIGCONT);
     running.finish().exits(0).prints("ran\n");
+}
+
+/// As a script does that stops a job and all of its processes, and continues the job.
+#[test]
+fn a_run_that_is_stopped_whole_at_the_birth_of_its_command_goes_on_with_nxlock() {
+    let redis = Redis::start();
+    let Beginning { running, child } = Beginning::at_birth(&redis, &["-t", "1h"]);
+    waitpid(child, Some(WaitPidFlag::__WALL)).expect("it stops");
+    let guard = parent_of(child.as_raw());
+    // A renewal is not to be what continues it.
+    eventually("it listens", || running.stderr().contains("renewed for 1h"));
+    redis.hang();
+    for pid in [running.pid(), guard] {
+        freeze(pid);
+    }
+    kill(child, Signal::SIGSTOP).expect("it is there");
+    ptrace::detach(child, None).expect("it stops for good");
+    eventually("it is stopped", || state_of(child.as_raw()) == Some('T'));
+    running.signal(Signal::SIGCONT);
+    eventually("its command runs", || running.stdout() == "ran\n");
+    redis.resume();
+    running.finish().exits(0);
+    redis.has_only_a_fence();
 }
 
 #[test]
