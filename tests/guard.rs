@@ -413,12 +413,12 @@ fn where_proc_is_that_of_another_pid_namespace_nothing_outlives_a_killed_nxlock(
     let file = redis.directory().join("beats");
     // The pids of the namespace mean nothing outside: what a process writes shows that it is alive.
     let deaf = r#"( setsid env -i F="$F" sh -c 'trap "" TERM HUP; while :; do echo beat >> "$F"; sleep 0.02; done' & ); exec sleep 300"#;
-    let script =
-        r#"nxlock run job -t 1h -c "$DEAF" & while [ ! -s "$F" ]; do sleep 0.02; done; kill -9 $!; exec sleep 300"#;
+    let script = r#"nxlock -v run job -t 1h -c "$DEAF" &
+        while [ ! -s "$F" ]; do kill -0 $! || exit; sleep 0.02; done; echo it runs; kill -9 $!; exec sleep 300"#;
     let inside = [&["unshare"], &options[..], &["sh", "-c", script]].concat();
     let call = Nxlock::by(inside[0], inside[1..].iter().copied()).env("DEAF", deaf).env("F", &file);
-    let namespace = redis.lead(call).start();
-    eventually("it runs", || file.exists());
+    let mut namespace = redis.lead(call).start();
+    namespace.line("it runs");
     let next = Turn::had(&redis, &[]);
     let beats = fs::metadata(&file).unwrap().len();
     lasts(std::time::Duration::from_millis(200));
