@@ -8,7 +8,7 @@ use crate::record::{Ailment, Attempt, Client, Nanos, On, Record, Stamp, Whose, W
 
 /// How much before and after is reported; of the attempts concerned, all lines are.
 const AROUND: Nanos = 250_000_000;
-const LINES: usize = 120;
+const LINES: usize = 400;
 
 pub fn summary(record: &Record) -> String {
     let sections = checker::sections(record);
@@ -88,7 +88,9 @@ fn seconds(nanos: Nanos) -> f64 {
 }
 
 pub fn tell(record: &Record, violation: &Violation) -> String {
-    let (from, to) = (violation.from.saturating_sub(AROUND), violation.to + AROUND);
+    let asked = violation.who.iter().map(|who| record.attempts[*who].asked).min();
+    let from = violation.from.min(asked.unwrap_or(violation.from)).saturating_sub(AROUND);
+    let to = violation.to + AROUND;
     let about = |name: usize| violation.name.is_none_or(|about| about == name);
     let mut lines: Vec<(Nanos, String)> = Vec::new();
     let concerned: Vec<String> = violation.who.iter().map(|who| format!("c{who}")).collect();
@@ -99,11 +101,12 @@ pub fn tell(record: &Record, violation: &Violation) -> String {
     let concerns_it = |attempt: &Attempt| attempt.locks().any(|(name, _)| about(name));
     for (who, attempt) in record.attempts.iter().enumerate().filter(|(_, attempt)| concerns_it(attempt)) {
         let how = format!(
-            "{:?}, {:?}, ttl {} ms{}{}{}",
+            "{:?}, {:?}, ttl {} ms{}{}{}{}",
             attempt.client,
             attempt.mode,
             attempt.ttl / 1_000_000,
             if attempt.queued { "" } else { ", not in line" },
+            if attempt.first { ", goes first" } else { "" },
             if attempt.near { "" } else { ", over the network" },
             if attempt.dawdles > 0 { ", will not stop" } else { "" },
         );

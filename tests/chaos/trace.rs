@@ -36,7 +36,8 @@ pub struct Trace {
     pub grants: Vec<Granted>,
     /// Intervals of the server's clock, in µs, of which not everything was seen.
     pub gaps: Vec<(u64, u64)>,
-    /// At a node of a cluster from and to which keys have moved: the fences that a script gave, judged or not, to whomever.
+    /// The fences that calls may have granted, to whomever, that were not seen or not judged, and those given for a lock that
+    /// was moving.
     pub fences: HashSet<u64>,
 }
 

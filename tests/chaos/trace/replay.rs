@@ -77,14 +77,15 @@ pub struct Replay {
     keys: Option<Keyspace>,
     /// Another server is its master: it grants nothing.
     is_replica: bool,
-    /// Since when it is not seen what the server executes. None: everything is seen, though the keys may not be known.
-    unseen: Option<u64>,
+    /// From when to when, by the server's clock, it was not seen so far what the server executed. None: everything is seen,
+    /// though the keys may not be known.
+    unseen: Option<(u64, u64)>,
     /// The locks whose keys are coming from another server, or going to one. The server may abort a script about one in the
     /// middle, where it needs a key that is not there any more.
     moving: HashSet<String>,
-    /// There have been such locks.
-    has_moved: bool,
-    /// The fences that scripts gave.
+    /// The fences of the reservations that the last step about a lock left, by its key.
+    reserved: BTreeMap<String, Vec<u64>>,
+    /// The fences that calls may have granted that were not seen or not judged, and those given for a lock that was moving.
     fences: HashSet<u64>,
     call: Option<Call>,
     /// The last commands, for the report.
@@ -173,9 +174,9 @@ impl Replay {
         Replay {
             keys: None,
             is_replica: false,
-            unseen: Some(0),
+            unseen: Some((0, 0)),
             moving: HashSet::new(),
-            has_moved: false,
+            reserved: BTreeMap::new(),
             fences: HashSet::new(),
             call: None,
             past: VecDeque::new(),
@@ -191,10 +192,7 @@ impl Replay {
 
     pub fn into_trace(mut self) -> Trace {
         self.is_seen_from(u64::MAX, 0);
-        let Replay { steps, unjudged, faults, grants, gaps, mut fences, .. } = self;
-        if !self.has_moved {
-            fences.clear();
-        }
+        let Replay { steps, unjudged, faults, grants, gaps, fences, .. } = self;
         Trace { steps, unjudged, faults, grants, gaps, fences }
     }
 
@@ -219,7 +217,8 @@ impl Replay {
         self.call = None;
         self.keys = None;
         self.is_replica = false;
-        self.unseen.get_or_insert(self.last);
+        self.unseen.get_or_insert((self.last, self.last));
+        self.fences.extend(self.reserved.values().flatten());
     }
 
     /// It is a replica, which it was since it was last seen as one, as nothing has cut us off.
@@ -232,13 +231,17 @@ impl Replay {
 
     /// Everything is seen that the server executes from then on. The last fence that it had given counts as not seen.
     fn is_seen_from(&mut self, at: u64, last_fence: u64) {
-        self.gaps.extend(self.unseen.take().map(|from| (from, at.max(last_fence))));
+        self.gaps.extend(self.unseen.take().map(|unseen| with(with(unseen, at), last_fence.max(at))));
         self.last = at;
     }
 
     pub fn sees(&mut self, command: &Command) {
         let verb = command.verb();
-        if self.is_replica || self.unseen.is_some() {
+        if let Some(unseen) = &mut self.unseen {
+            *unseen = with(*unseen, command.at);
+            return;
+        }
+        if self.is_replica {
             return;
         }
         let since = std::mem::replace(&mut self.last, command.at);
@@ -246,9 +249,6 @@ impl Replay {
         if command.at + SET_BACK < since {
             self.is_cut_off();
             return;
-        }
-        if command.is_in_script {
-            self.fences.extend(fence_given(&verb, &command.words));
         }
         match (&*verb, command.words.get(1)) {
             (PING, Some(text)) => self.moves(text),
@@ -260,7 +260,12 @@ impl Replay {
             _ => {}
         }
         if self.keys.is_none() {
-            self.unjudged += usize::from(Call::read(command, &verb, since).is_some());
+            if command.is_in_script {
+                self.fences.extend(fence_given(&command.words));
+            }
+            if let Some(call) = Call::read(command, &verb, since) {
+                self.is_not_judged(&call);
+            }
             return;
         }
         if command.is_in_script {
@@ -282,7 +287,6 @@ impl Replay {
         if let Some(key) = text.strip_prefix(LEAVES) {
             self.ends();
             self.moving.insert(key.to_owned());
-            self.has_moved = true;
         } else if let Some(key) = text.strip_prefix(ARRIVES) {
             self.ends();
             self.moving.remove(key);
@@ -378,9 +382,11 @@ impl Replay {
                 };
                 let found = Found { keys: &keys.clone(), us, blur };
                 let after = call.carried_out(&mut keys, us / 1000).map_err(|what| vec![what]);
-                match after.and_then(|after| call.is_a_step(&lock, &found, &after)) {
-                    Ok(granted) => {
+                let step = after.and_then(|after| Ok((call.is_a_step(&lock, &found, &after)?, after)));
+                match step {
+                    Ok((granted, after)) => {
                         self.grants.extend(granted);
+                        self.reserved.insert(call.key.clone(), reserved(&after));
                         self.is_explained(&call, keys);
                         return;
                     }
@@ -395,8 +401,13 @@ impl Replay {
             why.truncate(6);
             self.fails(&format!("{} of {}: {}", call.operation, call.key, why.join("\n    or ")));
         } else {
-            self.unjudged += 1;
+            self.is_not_judged(&call);
         }
+    }
+
+    fn is_not_judged(&mut self, call: &Call) {
+        self.unjudged += 1;
+        self.fences.extend(call.fences().chain(self.reserved.get(&call.key).into_iter().flatten().copied()));
     }
 
     /// Returns how far off, in ms, the end of a key may be.
@@ -445,6 +456,7 @@ impl Replay {
             for words in &call.writes {
                 let _ = keys.executes(&words[0].to_ascii_uppercase(), words, now);
             }
+            self.fences.extend(call.fences());
             self.is_explained(call, keys);
             return;
         }
@@ -462,10 +474,15 @@ fn lock_of(key: &str) -> &str {
 const OPERATIONS: [&str; 5] = ["acquire", "release", "record", "renew", "ask"];
 const OF_ONE_KEY: [&str; 4] = ["acquire", "release", "renew", "fence"];
 
+/// Returns an interval that contains another, and a time.
+fn with((from, to): (u64, u64), at: u64) -> (u64, u64) {
+    (from.min(at), to.max(at))
+}
+
 /// Returns the fence that a command in a script gives: one of its own, or that of a share.
-fn fence_given(verb: &str, words: &[String]) -> Option<u64> {
+fn fence_given(words: &[String]) -> Option<u64> {
     let (key, last) = (words.get(1)?, words.last()?);
-    match verb {
+    match &*words[0].to_ascii_uppercase() {
         "SET" if key.ends_with("}:fence") => words.get(2)?.parse().ok(),
         "HSET" if key.ends_with("}:terms") => last.split('|').nth(1)?.parse().ok(),
         _ => None,
@@ -542,6 +559,11 @@ impl Call {
     /// Whether it sets when the lock's key expires.
     fn sets_the_end(&self) -> bool {
         self.writes.iter().any(|words| matches!(&*words[0], "SET" | "PEXPIRE") && words[1] == self.key)
+    }
+
+    /// Returns the fences that it gave.
+    fn fences(&self) -> impl Iterator<Item = u64> {
+        self.writes.iter().filter_map(|words| fence_given(words))
     }
 
     fn field(&self, name: &str) -> &str {
@@ -708,6 +730,11 @@ impl Call {
         let now = found.us / 1000;
         Err(format!("messages at {now}: the server sent {server:?}, the rules {rules:?}"))
     }
+}
+
+/// Returns the fences of the reservations.
+fn reserved(lock: &Lock<Token>) -> Vec<u64> {
+    lock.holders.values().filter(|holder| holder.reserved.is_some()).map(|holder| holder.fence).collect()
 }
 
 /// Returns what the keys say of the holders: of one that has the lock alone, not since when, and of none which ticket it had.

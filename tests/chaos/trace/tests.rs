@@ -372,6 +372,37 @@ fn a_lock_that_ended_by_the_time_before_its_clock_was_set_back_raises_no_alarm()
 }
 
 #[test]
+fn a_reservation_that_is_claimed_unseen_after_the_clock_was_set_forward_raises_no_alarm_about_its_fence() {
+    let redis = Redis::with_clock(0, &[]);
+    let mut fence = 0;
+    let trace = seen_at(&redis, None, |scene| {
+        scene.acquires(1, "", &[]);
+        let _waiter = scene.listener("two");
+        let waits: &[(&str, &str)] = &[("grace", "60000"), ("channel", "two")];
+        scene.acquires(2, "", waits);
+        scene.releases(1, "", &[]);
+        fence = cmd("GET").arg("{lock:job}:fence").query(&mut scene.connection).unwrap();
+        // Who looks at the keys next does not see who gave it that fence, long ago.
+        scene.redis.clock().is_set_forward(Duration::from_secs(5));
+        scene.releases(3, "", &[]);
+        scene.redis.clock().is_set_back(Duration::from_millis(100));
+        scene.acquires(2, "", waits);
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert!(trace.fences.contains(&fence), "{fence}: {:?}", trace.fences);
+}
+
+#[test]
+fn a_clock_that_was_set_back_while_nothing_was_seen_leaves_a_gap_from_its_earliest_time() {
+    let mut replay = Replay::new();
+    replay.begins(Keyspace::default(), 9_000_000);
+    replay.is_cut_off();
+    shows(&mut replay, 2000, false, "PING");
+    replay.begins(Keyspace::default(), 5_000_000);
+    assert_eq!(replay.into_trace().gaps, [(0, 9_000_000), (2_000_000, 9_000_000)]);
+}
+
+#[test]
 fn a_clock_that_is_set_forward_in_the_middle_of_a_request_raises_no_alarm() {
     let long = ("local us = tonumber(time[1])", "for _ = 1, 30000000 do end local us = tonumber(time[1])");
     let redis = Redis::with_clock(0, &[]);
@@ -490,27 +521,46 @@ fn a_claim_is_not_taken_for_an_earlier_one_that_has_ended() {
     assert_eq!(trace.steps, 6);
 }
 
+/// Shows a replay, at so many ms, that a server executed this.
+fn shows(replay: &mut Replay, ms: u64, is_in_script: bool, words: &str) {
+    let words = words.split(' ').map(str::to_owned).collect();
+    replay.sees(&Command { at: ms * 1000, is_in_script, port: None, words });
+}
+
+/// Shows a replay that the lock was granted.
+fn shows_a_grant(replay: &mut Replay, ms: u64) {
+    let keys = "lock:job {lock:job}:fence {lock:job}:shares {lock:job}:terms {lock:job}:queue {lock:job}:waiters";
+    let token = token(1, "");
+    shows(replay, ms, false, &format!("EVALSHA 0 6 {keys} acquire token {token} ttl 1000 mode once"));
+    shows(replay, ms, true, "TIME");
+    shows(replay, ms, true, &format!("SET {{lock:job}}:fence {ms}000 PX 86400000"));
+    shows(replay, ms, true, &format!("SET lock:job {token} PX 1000"));
+    replay.ends();
+}
+
 #[test]
 fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
     let mut replay = Replay::new();
     replay.begins(Keyspace::default(), 0);
-    let mut sees = |ms: u64, is_in_script: bool, words: &str| {
-        let words = words.split(' ').map(str::to_owned).collect();
-        replay.sees(&Command { at: ms * 1000, is_in_script, port: None, words });
-    };
-    sees(1_000_000, false, "PING");
+    shows(&mut replay, 1_000_000, false, "PING");
     // Executed 8 ms before.
-    sees(1_000_010, false, "SET lock:job other PX 100");
-    let keys = "lock:job {lock:job}:fence {lock:job}:shares {lock:job}:terms {lock:job}:queue {lock:job}:waiters";
-    let token = token(1, "");
-    sees(1_000_103, false, &format!("EVALSHA 0 6 {keys} acquire token {token} ttl 1000 mode once"));
-    sees(1_000_103, true, "TIME");
-    sees(1_000_103, true, "SET {lock:job}:fence 1000103000 PX 86400000");
-    sees(1_000_103, true, &format!("SET lock:job {token} PX 1000"));
-    replay.ends();
+    shows(&mut replay, 1_000_010, false, "SET lock:job other PX 100");
+    shows_a_grant(&mut replay, 1_000_103);
     let trace = replay.into_trace();
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!(trace.grants.len(), 1);
+}
+
+#[test]
+fn a_grant_while_the_keys_are_not_known_may_have_the_fence_that_was_given() {
+    let mut replay = Replay::new();
+    replay.begins(Keyspace::default(), 0);
+    // Which keys it takes away is to be looked at.
+    shows(&mut replay, 1_000_000, false, "MIGRATE");
+    shows_a_grant(&mut replay, 1_000_001);
+    let trace = replay.into_trace();
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!((trace.unjudged, trace.fences.contains(&1_000_001_000)), (1, true));
 }
 
 #[test]
