@@ -79,7 +79,12 @@ fn overtaken(record: &Record, sections: &[&Section], sights: &[&Sight]) -> Vec<V
 fn excused(record: &Record, sights: &[&Sight], served: &Section, since: Nanos, until: Nanos) -> bool {
     let struck = record.faults.iter().any(|fault| {
         let theirs = match fault.on {
-            On::All => fault.ailment.disturbs_all() || fault.ailment.forgets() || fault.ailment == Ailment::SetBack,
+            On::All => {
+                let ailment = fault.ailment;
+                // With a new password, all lose their connections.
+                let is_felt_in_line = matches!(ailment, Ailment::SetBack | Ailment::Rotated);
+                ailment.disturbs_all() || ailment.forgets() || is_felt_in_line
+            }
             On::Name(name) => name == served.name,
             On::Attempt(who) => who == served.who,
         };

@@ -450,8 +450,8 @@ fn one_that_was_called_and_did_not_come_has_lost_its_turn() {
 
 #[test]
 fn one_that_could_not_come_may_be_overtaken() {
-    for (ailment, on) in [(Ailment::FrozenAlone, On::Attempt(1)), (Ailment::Flushed, On::All), (Ailment::Hung, On::All)]
-    {
+    let all = [Ailment::Flushed, Ailment::Hung, Ailment::Rotated].map(|ailment| (ailment, On::All));
+    for (ailment, on) in all.into_iter().chain([(Ailment::FrozenAlone, On::Attempt(1))]) {
         let (mut scene, _) = overtaking(400, false);
         scene.befalls(ailment, on, 450, 460);
         scene.shows(&[]);

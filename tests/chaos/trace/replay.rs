@@ -342,7 +342,7 @@ impl Replay {
             Ok(()) if is_doubtful => self.is_cut_off(),
             Ok(()) => {
                 if keys.end(&key) != end {
-                    self.blurs.insert(key, command.at.saturating_sub(since) / 1000);
+                    self.blurs.insert(lock_of(&key).to_owned(), command.at.saturating_sub(since) / 1000);
                 }
                 self.keys = Some(keys);
             }
