@@ -231,14 +231,14 @@ impl Replay {
 
     /// Everything is seen that the server executes from then on. The last fence that it had given counts as not seen.
     fn is_seen_from(&mut self, at: u64, last_fence: u64) {
-        self.gaps.extend(self.unseen.take().map(|unseen| with(with(unseen, at), last_fence.max(at))));
+        self.gaps.extend(self.unseen.take().map(|unseen| widened(widened(unseen, at), last_fence.max(at))));
         self.last = at;
     }
 
     pub fn sees(&mut self, command: &Command) {
         let verb = command.verb();
         if let Some(unseen) = &mut self.unseen {
-            *unseen = with(*unseen, command.at);
+            *unseen = widened(*unseen, command.at);
             return;
         }
         if self.is_replica {
@@ -475,7 +475,7 @@ const OPERATIONS: [&str; 5] = ["acquire", "release", "record", "renew", "ask"];
 const OF_ONE_KEY: [&str; 4] = ["acquire", "release", "renew", "fence"];
 
 /// Returns an interval that contains another, and a time.
-fn with((from, to): (u64, u64), at: u64) -> (u64, u64) {
+fn widened((from, to): (u64, u64), at: u64) -> (u64, u64) {
     (from.min(at), to.max(at))
 }
 
