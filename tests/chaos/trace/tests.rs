@@ -85,12 +85,22 @@ fn seen_at(redis: &Redis, fault: Option<(&str, &str)>, scene: impl FnOnce(&mut S
     redis.leave_as_it_is();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let ends = EndsTheTraces(&over);
         let trace = scope.spawn(|| follow(&redis.socket(), &[], || over.load(Ordering::Relaxed)));
         is_followed(redis);
         scene(&mut Scene::at(redis, &lua));
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         trace.join().unwrap()
     })
+}
+
+/// Dropped, also by a panic, it ends the traces, which would otherwise be waited for.
+struct EndsTheTraces<'a>(&'a AtomicBool);
+
+impl Drop for EndsTheTraces<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Waits until a server is followed: it tells what it executes, and was asked for its keys after that.
@@ -277,6 +287,7 @@ fn a_request_about_a_lock_that_is_moving_may_be_aborted_and_the_next_ones_are_ju
         eventually("all is seen", || (0..2).all(|at| pauses[at].load(Ordering::Relaxed) > before[at] + 1));
     };
     let [old, new] = thread::scope(|scope| {
+        let ends = EndsTheTraces(&over);
         let followed = [0, 1].map(|at| {
             let (over, pauses, socket) = (&over, &pauses[at], nodes[at].socket());
             let enough = move || pauses.fetch_add(1, Ordering::Relaxed) > 0 && over.load(Ordering::Relaxed);
@@ -300,7 +311,7 @@ fn a_request_about_a_lock_that_is_moving_may_be_aborted_and_the_next_ones_are_ju
         let mut scene = Scene::at(nodes[1], LUA);
         scene.acquires(2, "", &[]);
         scene.releases(2, "", &[]);
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         followed.map(|trace| trace.join().unwrap())
     });
     assert!(old.faults.is_empty() && new.faults.is_empty(), "{:?} {:?}", old.faults, new.faults);
@@ -319,7 +330,8 @@ fn seen_of_two(is_replica_first: bool) -> Trace {
         eventually("it is in step", || other.is_in_step());
         let mut master = Scene::at(&master, LUA);
         master.acquires(1, "", &[]);
-        master.acquires(2, "", &[]);
+        // The replica may hear of its reservation only when it has told the master how far it is: once a second.
+        master.acquires(2, "", &[("grace", "60000")]);
         master.releases(1, "", &[]);
         eventually("the replica has it", || other.value("lock:job").is_some_and(|value| value.contains(":c2")));
     };
@@ -331,6 +343,7 @@ fn seen_of_two(is_replica_first: bool) -> Trace {
     };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let ends = EndsTheTraces(&over);
         let trace = scope.spawn(|| follow(&other.socket(), &[master.port()], || over.load(Ordering::Relaxed)));
         is_followed(&other);
         if is_replica_first {
@@ -344,7 +357,7 @@ fn seen_of_two(is_replica_first: bool) -> Trace {
             serves();
             is_fed();
         }
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         trace.join().unwrap()
     })
 }
