@@ -326,8 +326,8 @@ impl<'a> Supervisor<'a> {
     fn take_notices(&mut self) {
         let notices = self.signals.notices();
         if self.tree.command.is_none() && self.ending.is_none() {
-            // Whoever stopped nxlock may have stopped the guard and the process that is to become the command: the guard
-            // tells of that process, and the signal is then sent to it.
+            // A user may have stopped the guard and the process that is to become the command, too, and continued nxlock
+            // alone. The guard reports that process, and nxlock then sends it the signal.
             if notices.iter().any(|notice| notice.number == libc::SIGCONT) {
                 self.guard.wake();
             }

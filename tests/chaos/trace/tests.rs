@@ -83,12 +83,17 @@ fn seen_at(redis: &Redis, fault: Option<(&str, &str)>, scene: impl FnOnce(&mut S
     });
     // What holds and waits in a scene stays.
     redis.leave_as_it_is();
+    seen_during(redis, &[], || scene(&mut Scene::at(redis, &lua)))
+}
+
+/// Returns what is seen of a server that may be a replica of these masters, while a scene lasts.
+fn seen_during(redis: &Redis, masters: &[u16], scene: impl FnOnce()) -> Trace {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let ends = EndsTheTraces(&over);
-        let trace = scope.spawn(|| follow(&redis.socket(), &[], || over.load(Ordering::Relaxed)));
+        let trace = scope.spawn(|| follow(&redis.socket(), masters, || over.load(Ordering::Relaxed)));
         is_followed(redis);
-        scene(&mut Scene::at(redis, &lua));
+        scene();
         drop(ends);
         trace.join().unwrap()
     })
@@ -341,11 +346,7 @@ fn seen_of_two(is_replica_first: bool) -> Trace {
         scene.acquires(4, "", &[]);
         scene.releases(3, "", &[]);
     };
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let ends = EndsTheTraces(&over);
-        let trace = scope.spawn(|| follow(&other.socket(), &[master.port()], || over.load(Ordering::Relaxed)));
-        is_followed(&other);
+    seen_during(&other, &[master.port()], || {
         if is_replica_first {
             is_fed();
             other.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
@@ -357,8 +358,6 @@ fn seen_of_two(is_replica_first: bool) -> Trace {
             serves();
             is_fed();
         }
-        drop(ends);
-        trace.join().unwrap()
     })
 }
 
@@ -395,7 +394,7 @@ fn a_reservation_that_is_claimed_unseen_after_the_clock_was_set_forward_raises_n
         scene.acquires(2, "", waits);
         scene.releases(1, "", &[]);
         fence = cmd("GET").arg("{lock:job}:fence").query(&mut scene.connection).unwrap();
-        // Who looks at the keys next does not see who gave it that fence, long ago.
+        // The trace does not see the claim, and the fence is far older than what the trace does not see.
         scene.redis.clock().is_set_forward(Duration::from_secs(5));
         scene.releases(3, "", &[]);
         scene.redis.clock().is_set_back(Duration::from_millis(100));
