@@ -16,7 +16,7 @@ mod token;
 use std::collections::HashSet;
 use std::path::Path;
 
-use monitor::{Monitor, Next};
+use monitor::{Monitor, Next, has_told};
 use replay::Replay;
 
 use crate::record::Nanos;
@@ -46,6 +46,7 @@ pub struct Trace {
 pub fn follow(socket: &Path, masters: &[u16], enough: impl Fn() -> bool) -> Trace {
     let mut monitor = Monitor::of(socket);
     let mut replay = Replay::new();
+    let mut has_told_all = false;
     loop {
         match monitor.next() {
             Next::Command(command) => {
@@ -66,8 +67,8 @@ pub fn follow(socket: &Path, masters: &[u16], enough: impl Fn() -> bool) -> Trac
                 }
             }
             Next::CutOff => replay.is_cut_off(),
-            Next::Nothing if enough() => break,
-            Next::Nothing => {}
+            Next::Nothing if has_told_all => break,
+            Next::Nothing => has_told_all = enough() && has_told(socket),
         }
     }
     replay.ends();

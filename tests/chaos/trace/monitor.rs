@@ -167,6 +167,17 @@ impl Monitor {
     }
 }
 
+/// Returns whether a server has sent, to all who are told what it executes, what it has executed so far: it may answer a
+/// request before that. One that cannot be asked tells nothing more.
+pub fn has_told(socket: &Path) -> bool {
+    let clients = connected(socket).and_then(|mut connection| cmd("CLIENT").arg("LIST").query(&mut connection));
+    let has_told = |client: &str| {
+        let has = |field: &str| client.split(' ').any(|one| one == field);
+        !has("cmd=monitor") || has("obl=0") && has("oll=0")
+    };
+    clients.map_or(true, |clients: String| clients.lines().all(has_told))
+}
+
 impl Command {
     /// Reads `1764000000.123456 [0 127.0.0.1:50000] "GET" "lock:job"`; none if it is another reply.
     fn read(line: &str) -> Option<Command> {

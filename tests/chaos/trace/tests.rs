@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Connection, Value, cmd};
 
 use super::keyspace::Keyspace;
-use super::monitor::Command;
+use super::monitor::{Command, has_told};
 use super::replay::{ARRIVES, LEAVES, Replay};
 use super::{Trace, follow};
 use crate::observer::connected;
@@ -285,9 +285,10 @@ fn a_request_about_a_lock_that_is_moving_may_be_aborted_and_the_next_ones_are_ju
     let nodes = [&cluster.nodes[from], &cluster.nodes[(from + 1) % 3]];
     let all_hear = |word: &str| nodes.iter().for_each(|node| node.ask(&["PING", &format!("{word}lock:job")]));
     let over = AtomicBool::new(false);
-    // A follower asks whether it is time to stop only when it has seen everything.
+    // A follower asks whether it is time to stop only when it has seen everything that it was told.
     let pauses = [0, 1].map(AtomicUsize::new);
     let all_is_seen = || {
+        eventually("all is told", || nodes.iter().all(|node| has_told(&node.socket())));
         let before = pauses.each_ref().map(|pauses| pauses.load(Ordering::Relaxed));
         eventually("all is seen", || (0..2).all(|at| pauses[at].load(Ordering::Relaxed) > before[at] + 1));
     };
