@@ -1,8 +1,9 @@
 //! Servers that send what no server sends: nxlock gives up, soon and with little memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::support::turns::Turn;
 use crate::support::{Done, Fate, Nxlock, Proxy, Redis, Running, eventually, text_of};
 
 /// The memory that nxlock may take for a reply, in kilobytes: twice what it needs for the longest, and less than a slow
@@ -87,6 +88,37 @@ fn a_holder_whose_renewals_are_answered_without_end_takes_little_memory() {
     assert!(most > 0 && most < MOST, "it took {most} kB");
     drop(holder);
     // Nobody could release it.
+    redis.leave_as_it_is();
+}
+
+#[test]
+fn who_is_told_something_without_end_between_requests_takes_little_memory() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "10m"]);
+    for (begin, rest) in [("$1000000000\r\n", "x"), ("+", "x"), (">3\r\n+message\r\n+", "x")] {
+        for call in [["run", "another", "-t", "10m"], ["run", "job", "-w", "10m"]] {
+            // The first request of who listens is the last one for seconds.
+            let listens = AtomicBool::new(false);
+            let proxy = Proxy::by_command(&redis, move |_, words| match words {
+                words if words.starts_with("SUBSCRIBE") => {
+                    listens.store(true, Ordering::SeqCst);
+                    Fate::Delivered
+                }
+                words if words.starts_with("EVAL") && listens.swap(false, Ordering::SeqCst) => {
+                    Fate::Followed(begin, rest)
+                }
+                _ => Fate::Delivered,
+            });
+            let told = proxy.nxlock(call.into_iter().chain(["--", "sleep", "300"])).start();
+            let mut most = 0;
+            eventually("it gives up the connection twice", || {
+                most = most.max(most_taken(told.pid()));
+                proxy.connections() > 2
+            });
+            assert!(most > 0 && most < MOST, "{call:?}, {begin:?}: it took {most} kB");
+        }
+    }
+    drop(holder);
     redis.leave_as_it_is();
 }
 

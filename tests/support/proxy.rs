@@ -36,6 +36,8 @@ pub enum Fate {
     Answered(&'static str),
     /// It never reaches the server; the proxy sends the first of these, and then the second without end.
     Endless(&'static str, &'static str),
+    /// The proxy sends these likewise, behind its reply.
+    Followed(&'static str, &'static str),
 }
 
 pub struct Proxy {
@@ -204,12 +206,7 @@ impl Line {
                     continue;
                 }
                 Fate::Endless(begin, rest) => {
-                    let mut to_client = to_client.lock().ok()?;
-                    to_client.write_all(begin.as_bytes()).ok()?;
-                    let much = rest.repeat(16 * 1024);
-                    loop {
-                        to_client.write_all(much.as_bytes()).ok()?;
-                    }
+                    return says_without_end(&mut *to_client.lock().ok()?, begin, rest);
                 }
                 Fate::Held => self.gate.wait(),
                 _ => {}
@@ -258,9 +255,21 @@ fn carry_back(
                 pass(&reply)?;
                 return None;
             }
+            Fate::Followed(begin, rest) => {
+                pass(&reply)?;
+                return says_without_end(&mut *client.lock().ok()?, begin, rest);
+            }
             _ => pass(&reply)?,
         }
         answered.send(()).ok()?;
+    }
+}
+
+fn says_without_end(client: &mut UnixStream, begin: &str, rest: &str) -> Option<()> {
+    client.write_all(begin.as_bytes()).ok()?;
+    let much = rest.repeat(16 * 1024);
+    loop {
+        client.write_all(much.as_bytes()).ok()?;
     }
 }
 

@@ -63,10 +63,10 @@ fn is_of_a_closed(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | WriteZero)
 }
 
-/// More bytes than any reply has.
+/// More bytes than any value has.
 const LONGEST: usize = 16 << 20;
-/// Bytes of a reply read without checking the deadline. A server that always has more to send would never let the
-/// connection check it.
+/// Bytes read without checking the deadline. A server that always has more to send would never let the connection check
+/// it.
 const UNTIMED: usize = 1 << 20;
 /// Bytes that are read at once.
 const PIECE: usize = 8192;
@@ -218,9 +218,9 @@ impl Connection {
     /// Waits for one reply. After a fault the connection may still be written to, but its replies cannot be told apart
     /// any more.
     pub fn receive(&mut self, limit: Limit<'_>) -> Result<Value, Fault> {
-        let mut room = self.begin_value();
+        let mut read = 0;
         loop {
-            match self.value(limit, &mut room)? {
+            match self.value(limit, &mut read)? {
                 Value::Push { kind, data } => self.heard(&kind, &data),
                 reply => return Ok(reply),
             }
@@ -283,9 +283,9 @@ impl Connection {
     /// Waits for the outcome of a subscription to so many channels: a push for each, or one error, which it returns.
     fn refusal(&mut self, channels: usize, limit: Limit<'_>) -> Result<Option<Value>, Fault> {
         let mut left = channels;
-        let mut room = self.begin_value();
+        let mut read = 0;
         while left > 0 {
-            match self.value(limit, &mut room)? {
+            match self.value(limit, &mut read)? {
                 Value::Push { kind: PushKind::Subscribe, .. } => left -= 1,
                 Value::Push { kind, data } => self.heard(&kind, &data),
                 error @ Value::ServerError(_) => return Ok(Some(error)),
@@ -335,9 +335,9 @@ impl Connection {
     /// Does the first half of it. Returns whether that was all: a server that tells without end does not hold up the rest.
     fn take_pushes(&mut self) -> Result<bool, Fault> {
         let now = Limit::until(Moment::now());
-        let mut room = self.begin_value();
+        let mut read = 0;
         for _ in 0..AT_ONCE {
-            match self.value(now, &mut room) {
+            match self.value(now, &mut read) {
                 Ok(Value::Push { kind, data }) if self.pushes.is_some() => self.heard(&kind, &data),
                 Ok(_) => return Err(Fault::Garbled("it answers what nobody has asked".into())),
                 Err(Fault::TimeUp) => return Ok(true),
@@ -366,14 +366,8 @@ impl Connection {
         }
     }
 
-    /// Begins to count what one reply, and the pushes before it, may have. Returns how many bytes that are.
-    fn begin_value(&mut self) -> usize {
-        self.framing.begin();
-        LONGEST
-    }
-
-    /// Waits for one value: a reply, or a push. `room` is for so many bytes.
-    fn value(&mut self, limit: Limit<'_>, room: &mut usize) -> Result<Value, Fault> {
+    /// Waits for one value: a reply, or a push. Adds to `read` how many bytes it has read.
+    fn value(&mut self, limit: Limit<'_>, read: &mut usize) -> Result<Value, Fault> {
         loop {
             let end = self.framing.follow(&self.received[self.followed..]);
             if let Some(more) = end.map_err(|cause| Fault::Garbled(cause.into()))? {
@@ -384,16 +378,16 @@ impl Connection {
                 return Ok(if self.only_listens { as_push(value) } else { value });
             }
             self.followed = self.received.len();
-            self.read(limit, room)?;
+            self.read(limit, read)?;
         }
     }
 
-    /// Waits for more bytes.
-    fn read(&mut self, limit: Limit<'_>, room: &mut usize) -> Result<(), Fault> {
-        if *room == 0 {
+    /// Waits for more bytes of the value that has begun to come.
+    fn read(&mut self, limit: Limit<'_>, read: &mut usize) -> Result<(), Fault> {
+        if self.received.len() >= LONGEST {
             return Err(Fault::Garbled("its reply is too long".into()));
         }
-        if LONGEST - *room > UNTIMED && limit.until.passed() {
+        if *read > UNTIMED && limit.until.passed() {
             return Err(Fault::TimeUp);
         }
         let mut piece = [0; PIECE];
@@ -407,7 +401,7 @@ impl Connection {
                     return Err(Fault::Ended(closed));
                 }
                 Ok(n) => {
-                    *room = room.saturating_sub(n);
+                    *read += n;
                     self.received.extend_from_slice(&piece[..n]);
                     return Ok(());
                 }
@@ -574,6 +568,27 @@ mod tests {
         assert!(matches!(connection.subscribe(&channels(), soon()), Ok(Subscribed::NotHere)));
         assert!(!connection.has_pushes());
         assert_eq!(connection.converse(&[cmd("PING")], soon()).unwrap(), [Value::Okay]);
+    }
+
+    #[test]
+    fn what_is_told_without_end_between_requests_is_given_up() {
+        for beginning in ["$9000000000000000000\r\n", "+"] {
+            let (mut connection, mut server) = with(&[AGREES, IS_SUBSCRIBED, beginning].concat());
+            assert!(matches!(connection.subscribe(&channels(), soon()), Ok(Subscribed::Yes)));
+            let talker = thread::spawn(move || (0..).try_for_each(|_| server.write_all(&[b'x'; 1 << 16])));
+            let mut pieces = 0;
+            let fault = loop {
+                match connection.has_news() {
+                    Ok(_) => pieces += 1,
+                    Err(fault) => break fault,
+                }
+                let _ = soon().wait_for(&[(connection.fd(), PollFlags::POLLIN)]);
+            };
+            assert!(matches!(fault, Fault::Garbled(_)), "{fault:?}");
+            assert!(pieces > 1 && connection.received.len() <= LONGEST + PIECE);
+            drop(connection);
+            assert!(talker.join().unwrap().is_err());
+        }
     }
 
     #[test]

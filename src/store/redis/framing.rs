@@ -3,7 +3,7 @@
 
 /// Where a stream of values is (Redis serialization protocol specification, RESP2 and RESP3).
 pub struct Framing {
-    /// Elements since the last [`Framing::begin`].
+    /// Elements of this value so far.
     seen: usize,
     /// Elements that are still to come before this value ends. Their depth does not matter.
     open: usize,
@@ -33,7 +33,7 @@ enum Counted {
     Elements { each: usize, behind: usize },
 }
 
-/// More elements than any reply has: CLUSTER SLOTS with sixteen thousand ranges of several nodes each.
+/// More elements than any value has: CLUSTER SLOTS with sixteen thousand ranges of several nodes each.
 const MOST: usize = 1 << 19;
 const NO_LENGTH: &str = "it does not speak the Redis protocol";
 /// More characters than the length of a string has.
@@ -42,11 +42,6 @@ const LONGEST_LENGTH: usize = 24;
 impl Framing {
     pub fn new() -> Framing {
         Framing { seen: 0, open: 0, place: Place::Begin }
-    }
-
-    /// Begins to count anew, for the next reply and what comes before it.
-    pub fn begin(&mut self) {
-        self.seen = 0;
     }
 
     /// Follows the next bytes to the end of a value. Returns how many bytes that takes; nothing if the value goes on
@@ -91,6 +86,7 @@ impl Framing {
             if ends {
                 self.place = Place::Begin;
                 if self.open == 0 {
+                    self.seen = 0;
                     return Ok(Some(at));
                 }
             }
@@ -198,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_elements_are_refused_and_each_reply_has_as_many() {
+    fn too_many_elements_are_refused_and_each_value_has_as_many() {
         let mut framing = Framing::new();
         let follow = |framing: &mut Framing, text: &str| {
             let mut rest = text.as_bytes();
@@ -207,13 +203,12 @@ mod tests {
             }
             Ok::<_, &str>(())
         };
-        let half = format!("*{}\r\n{}", MOST / 2 - 1, ":1\r\n".repeat(MOST / 2 - 1));
-        assert!(follow(&mut framing, &half).is_ok() && follow(&mut framing, &half).is_ok());
-        assert!(follow(&mut framing, "*1\r\n").is_err());
-        framing = Framing::new();
-        assert!(follow(&mut framing, &half).is_ok());
-        framing.begin();
-        assert!(follow(&mut framing, &half).is_ok() && follow(&mut framing, "*1\r\n:1\r\n").is_ok());
+        let most = format!("*{}\r\n{}", MOST - 1, ":1\r\n".repeat(MOST - 1));
+        assert!(follow(&mut framing, &most).is_ok() && follow(&mut framing, &most).is_ok());
+        let half = format!("*{}\r\n{}", MOST, ":1\r\n".repeat(MOST / 2));
+        assert!(follow(&mut framing, &half).is_err());
+        let nested = format!("*2\r\n{}*{}\r\n", &most, MOST / 2);
+        assert!(follow(&mut Framing::new(), &nested).is_err());
         for text in [format!("*{MOST}\r\n"), format!("%{}\r\n", MOST / 2), "|9223372036854775807\r\n".into()] {
             assert!(follow(&mut Framing::new(), &text).is_err(), "{text:?}");
         }
