@@ -8,7 +8,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, turn};
-use crate::support::{Authority, Cluster, Fate, OverTcp, Proxy, Redis, Secure, Sentinels, eventually, lasts, now};
+use crate::support::{
+    Authority, Cluster, Fate, OverTcp, Proxy, Redis, Secure, Sentinels, Storm, eventually, lasts, now,
+};
 
 fn listeners(redis: &Redis) -> usize {
     redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]).len()
@@ -54,6 +56,31 @@ fn a_waiter_has_one_connection_and_keeps_it_as_a_holder() {
     waits_on(&group, group.master(), 1);
     let cluster = Cluster::of_masters();
     waits_on(&cluster, cluster.master_of("lock:job"), 1);
+}
+
+#[test]
+fn messages_without_end_are_no_storm_of_questions_and_hold_up_nobody() {
+    let redis = Redis::start();
+    let holder = Turn::had(&redis, &["-t", "10m"]);
+    let waiters = [(); 4].map(|()| Turn::queued(&redis, &["-t", "10m"]));
+    let own: String = redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]).remove(0);
+    for (channel, word) in [("lock:job:wake", "l"), ("lock:job:wake", "n"), (&own, "g"), (&own, "e1")] {
+        let (before, began) = (redis.scripts_run(), now());
+        let storm = Storm::of(&redis, &["PUBLISH", channel, word]);
+        eventually("time passes", || began.elapsed() > Duration::from_secs(2));
+        let (asked, took) = (redis.scripts_run() - before, began.elapsed());
+        drop(storm);
+        // Sixteen at once, then four a second, and a heartbeat.
+        let most = 4 * (18 + 5 * (took.as_secs() + 1));
+        assert!(asked <= most, "{asked} questions in {took:?}");
+    }
+    let _storms = [Storm::of(&redis, &["PUBLISH", "lock:job:wake", "l"]), Storm::of(&redis, &["PUBLISH", &own, "g"])];
+    redis.nxlock(["run", "job", "-w", "1s", "true"]).run().exits(75);
+    holder.leaves();
+    for mut waiter in waiters {
+        waiter.up();
+        waiter.leaves();
+    }
 }
 
 #[test]

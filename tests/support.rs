@@ -18,6 +18,7 @@ mod replication;
 mod root;
 mod secure;
 mod sentinels;
+mod storm;
 pub mod turns;
 
 use std::fs::{self, Permissions};
@@ -42,6 +43,7 @@ pub use redis::{Redis, unused_port};
 pub use root::{Mounted, User, may_trace, may_unshare, we_are_root};
 pub use secure::Secure;
 pub use sentinels::{MASTER, Sentinels};
+pub use storm::Storm;
 
 /// How long a condition may take to become true on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(20);

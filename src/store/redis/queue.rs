@@ -50,6 +50,11 @@ const LATER: Duration = Duration::from_millis(1);
 /// time for ten seconds.
 const APART: Duration = Duration::from_millis(1);
 
+/// How often a waiter asks because of messages, whatever is told, on average; and for so many of them at once: more than come
+/// to one waiter in a queue that moves as fast as it can.
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
+const AT_ONCE: u32 = 16;
+
 /// Bounds of the pause between attempts to subscribe, which grows each time one fails or does not last.
 const AT_LEAST_APART: Duration = Duration::from_secs(1);
 const AT_MOST_APART: Duration = Duration::from_secs(30);
@@ -83,10 +88,30 @@ pub struct QueueEntry {
     clock: Option<ServerClock>,
     /// From 1, by the last reply; 0 before that.
     position: usize,
+    /// Told something since the last reply because of which to ask.
+    is_told: bool,
     /// Woken since the last reply.
     was_called: bool,
     /// Called back since the last reply: another waiter has found that the queue was lost.
     is_called_back: bool,
+    heeded: Heeded,
+}
+
+/// The messages because of which a waiter has asked.
+struct Heeded {
+    /// From when on there were none, if all had come as late as they may on average.
+    none_from: Moment,
+}
+
+impl Heeded {
+    /// Returns from when on to ask because of the next one.
+    fn next(&self) -> Moment {
+        self.none_from - BETWEEN_QUESTIONS * AT_ONCE
+    }
+
+    fn add(&mut self) {
+        self.none_from = self.none_from.max(Moment::now()) + BETWEEN_QUESTIONS;
+    }
 }
 
 /// The server's clock as of one reply; it may differ from this machine's.
@@ -128,8 +153,10 @@ impl QueueEntry {
             look_at: Moment::now(),
             clock: None,
             position: 0,
+            is_told: false,
             was_called: false,
             is_called_back: false,
+            heeded: Heeded { none_from: Moment::now() },
         }
     }
 
@@ -271,6 +298,9 @@ impl QueueEntry {
         (ends_in, clock): (Option<Duration>, Option<ServerClock>),
         grace: Duration,
     ) {
+        if std::mem::take(&mut self.is_told) {
+            self.heeded.add();
+        }
         (self.clock, self.was_called, self.is_called_back) = (clock, false, false);
         self.ticket.clone_from(&queued.ticket);
         if !queued.heard && self.hears() {
@@ -319,6 +349,10 @@ impl QueueEntry {
             if woken != Woken::Ready || ear.is_none() || look_at.passed() {
                 return woken;
             }
+            // Whoever publishes without end does not hold up the end of the wait.
+            if limit.until.passed() {
+                return Woken::TimeUp;
+            }
         }
     }
 
@@ -333,19 +367,20 @@ impl QueueEntry {
             // Where a request has cost the connection, the next one subscribes on another.
             None => return self.hears(),
         };
-        if let Some(ends) = calls.soon {
-            // The message may be old: the network delayed it, or this process was stopped. If the server's clock was set
-            // since the last reply, the waiter asks too early, or at its next heartbeat.
-            let ends = self.clock.map_or(Moment::now(), |clock| clock.moment(ends) + LATER);
-            self.look_at = self.look_at.min(ends).min(Moment::now() + SOON);
-        }
-        if calls.in_turn {
-            let ahead = u32::try_from(self.position).unwrap_or(u32::MAX);
-            self.look_at = self.look_at.min(Moment::now() + APART.saturating_mul(ahead));
-            self.is_called_back = true;
-        }
+        let now = Moment::now();
+        // The message may be old: the network delayed it, or this process was stopped. If the server's clock was set since
+        // the last reply, the waiter asks too early, or at its next heartbeat.
+        let ends = |ends| self.clock.map_or(now, |clock| clock.moment(ends) + LATER);
+        let soon = calls.soon.map(|at| ends(at).min(now + SOON));
+        let ahead = u32::try_from(self.position).unwrap_or(u32::MAX);
+        let in_turn = calls.in_turn.then(|| now + APART.saturating_mul(ahead));
+        let at_once = calls.at_once.then_some(now);
+        let Some(asks_at) = [soon, in_turn, at_once].into_iter().flatten().min() else { return false };
+        self.look_at = self.look_at.min(asks_at.max(self.heeded.next()));
+        self.is_told = true;
+        self.is_called_back |= calls.in_turn;
         self.was_called |= calls.at_once;
-        calls.at_once
+        calls.at_once && self.look_at.passed()
     }
 }
 
