@@ -81,8 +81,8 @@ const AT_MOST_APART_WHILE_IMPORTED: Duration = Duration::from_secs(1);
 /// After what time the store is to tell at once what happens to the lock: a short command does not pay for it.
 const LISTENS_AFTER: Duration = Duration::from_millis(100);
 
-/// Minimum interval between a renewal and one that something heard causes: whatever a server is made to tell, it is asked
-/// at most four times a second for it.
+/// Minimum interval between a request to renew a lock and one that something heard causes: whatever a server is made to
+/// tell, it is asked at most four times a second for it.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
 
 /// Returns the renewal interval.
@@ -120,6 +120,7 @@ impl Renewer {
             put_back: 0,
             asked_by: None,
             asked: None,
+            heeds_from: Moment::now(),
             news: News::None,
             due,
             listens_at,
@@ -235,6 +236,8 @@ struct Lock {
     asked: Option<Moment>,
     /// What was heard since.
     news: News,
+    /// From when on to renew because of what is heard of the claim.
+    heeds_from: Moment,
     /// When to renew, if nothing is heard before.
     due: Moment,
     /// When the store is to tell at once what happens.
@@ -281,12 +284,12 @@ impl Lock {
     /// delay too: a proxy may close each one after one reply.
     fn renews_at(&mut self) -> Moment {
         self.news = self.news.max(self.store.news());
-        let apart = match self.news {
+        let from = match self.news {
             News::None => return self.due,
-            News::Disconnected => self.soon(),
-            News::Claim => BETWEEN_QUESTIONS,
+            News::Disconnected => self.asked.map_or(Moment::now(), |asked| asked + self.soon()),
+            News::Claim => self.heeds_from,
         };
-        self.due.min(self.asked.map_or(Moment::now(), |asked| asked + apart))
+        self.due.min(from)
     }
 
     /// Returns descriptors one of which is readable when there may be something to hear that would make a difference.
@@ -302,6 +305,9 @@ impl Lock {
     /// Renews once, trying no longer than `until`; returns the result, and who asks to give the lock up, if that is news.
     fn renew(&mut self, until: Moment) -> (Renewal, Option<Renewal>) {
         let asked = Moment::now();
+        // To renew several locks takes as many requests.
+        let requests = if self.news == News::Claim { self.claim.parts().count() } else { 1 };
+        self.heeds_from = asked + BETWEEN_QUESTIONS.saturating_mul(u32::try_from(requests).unwrap_or(u32::MAX));
         (self.asked, self.news) = (Some(asked), News::None);
         let renewed = self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt())));
         self.due = asked + apart(&*self.store, &self.claim, self.ttl);
