@@ -78,6 +78,31 @@ fn without_tracking_a_deleted_lock_is_noticed_later_which_is_a_warning() {
 }
 
 #[test]
+fn without_channels_a_request_is_noticed_later_which_is_a_warning() {
+    let redis = Redis::with(&SAFE);
+    let told = user(&redis, ENOUGH).exits(0);
+    finds(&told, "holders", "fine", "told at once of a lost lock, and of requests", "");
+    finds(&told, "permissions", "fine", "all that every verb asks for", "");
+    for (rules, missing) in [
+        (ENOUGH.replace("&lock:* ", ""), "&lock:*"),
+        (format!("{ENOUGH} -subscribe"), "+subscribe"),
+        (format!("{ENOUGH} -publish"), "+publish"),
+    ] {
+        let done = user(&redis, &rules).exits(1);
+        finds(&done, "holders", "warning", "a request to give a lock up is noticed at the", &format!("bob {missing}"));
+        finds(&done, "permissions", "fine", "enough for every verb", "");
+    }
+    let done = user(&redis, &format!("{ENOUGH} -subscribe -client|tracking")).exits(1);
+    finds(
+        &done,
+        "holders",
+        "warning",
+        "a deleted lock, and a request to give it up,",
+        "bob +client|tracking +subscribe",
+    );
+}
+
+#[test]
 fn without_channels_waiters_poll_which_is_a_warning() {
     let redis = Redis::with(&SAFE);
     for (rules, missing) in [

@@ -18,7 +18,7 @@ use crate::wait::Limit;
 pub struct Rights {
     /// Needed for any lock.
     pub vital: Vec<String>,
-    /// Needed to wake waiters.
+    /// Needed to wake waiters, and to tell holders at once of requests.
     pub calls: Vec<String>,
     /// Needed to see the locks of others and recorded runs: `status`, `release --break`, `run --record`.
     pub look: Vec<String>,

@@ -247,24 +247,41 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
         let found = format!("missing for `status`, `release --break` and `run --record`: {}", rights.look.join(" "));
         findings.push(Finding::warning("permissions", found, acl(server, &rights.look)));
     } else {
-        findings.push(Finding::fine("permissions", "all that every verb asks for"));
+        let has_all =
+            [&rights.scripts, &rights.hashes, &rights.calls, &rights.tells].iter().all(|rules| rules.is_empty());
+        let found = if has_all { "all that every verb asks for" } else { "enough for every verb" };
+        findings.push(Finding::fine("permissions", found));
     }
     findings
 }
 
-/// Reports whether a holder is told at once of changes of its lock: asks for that on a connection of its own.
+/// Reports whether a holder is told at once of changes of its lock, and of requests to give it up: asks for that on a
+/// connection of its own. Without scripts there are no such requests.
 fn holders(server: &Server, name: &LockName, rights: &Rights) -> Finding {
-    let wanted = Wanted { key: server.options.prefix.key(name), channel: String::new(), is_shared: false };
+    let key = server.options.prefix.key(name);
+    let wanted = Wanted { channel: format!("{key}:holder:check"), key, is_shared: false };
     let limit = patiently(server);
     let told = Client::new(server.client.topology().clone(), server.client.timeout).meet_and_ask_for(wanted, limit);
-    if told.is_ok_and(|told| told.changes) {
-        return Finding::fine("holders", "are told at once of a lost lock");
-    }
-    let hint = match rights.tells.as_slice() {
+    let told = told.unwrap_or_default();
+    let has_requests = rights.scripts.is_empty();
+    let hears_requests = told.messages && rights.calls.is_empty() || !has_requests;
+    let found = match (told.changes, hears_requests) {
+        (true, true) if has_requests => {
+            return Finding::fine("holders", "are told at once of a lost lock, and of requests");
+        }
+        (true, true) => return Finding::fine("holders", "are told at once of a lost lock"),
+        (true, false) => "a request to give a lock up is noticed at the next renewal (SUBSCRIBE, PUBLISH)",
+        (false, true) => "a deleted lock is noticed at the next renewal (CLIENT TRACKING)",
+        (false, false) => {
+            "a deleted lock, and a request to give it up, are noticed at the next renewal (CLIENT TRACKING, SUBSCRIBE, PUBLISH)"
+        }
+    };
+    let missing: Vec<String> = rights.tells.iter().chain(&rights.calls).cloned().collect();
+    let hint = match missing.as_slice() {
         [] => "see whether something between here and the server keeps RESP3 (HELLO, CLIENT TRACKING) back".to_owned(),
         rules => acl(server, rules),
     };
-    Finding::warning("holders", "a deleted lock is noticed at the next renewal (CLIENT TRACKING)", hint)
+    Finding::warning("holders", found, hint)
 }
 
 fn acl(server: &Server, rules: &[String]) -> String {
