@@ -69,3 +69,19 @@ fn files_that_cannot_be_used_are_named_before_anybody_is_asked() {
     let pair = call().env("NXLOCK_TLS_CERT", &client.chain).env("NXLOCK_TLS_KEY", ours.server().key);
     pair.run().exits(78).prints("").says("key");
 }
+
+#[test]
+fn what_is_wrong_with_a_file_is_said_in_words() {
+    let server = Secure::mutual();
+    let ours = certificates();
+    let (client, other) = (ours.client(), ours.client_of_another_authority());
+    let half = server.directory().join("half");
+    let whole = std::fs::read(&client.chain).unwrap();
+    std::fs::write(&half, &whole[..whole.len() / 2]).unwrap();
+    let with = |chain, key| {
+        let call = patient(&server.url()).env("NXLOCK_TLS_CA", ours.authority());
+        call.env("NXLOCK_TLS_CERT", chain).env("NXLOCK_TLS_KEY", key).run().exits(78).prints("")
+    };
+    with(&half, &client.key).says("it ends in the middle of a certificate");
+    with(&client.chain, &other.key).says("--tls-key").says("it is not the key of the certificate in --tls-cert");
+}

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::poll::PollFlags;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
@@ -101,7 +101,14 @@ impl Trust {
         let client = self.cert.as_ref().zip(material.cert.as_ref()).zip(self.key.as_ref().zip(material.key.as_ref()));
         let settings = match client {
             Some(((file, certificate), (key_file, key))) => {
-                let unusable = |error: rustls::Error| misconfigured(file.path(), "--tls-cert", &error);
+                let unusable = |error: rustls::Error| match error {
+                    rustls::Error::InconsistentKeys(_) => misconfigured(
+                        key_file.path(),
+                        "--tls-key",
+                        &"it is not the key of the certificate in --tls-cert",
+                    ),
+                    error => misconfigured(file.path(), "--tls-cert", &error),
+                };
                 let chain = chain(file.path(), "--tls-cert", certificate)?;
                 builder.with_client_auth_cert(chain, private(key_file.path(), key)?).map_err(unusable)?
             }
@@ -167,7 +174,10 @@ fn without_authorities(why: &str) -> Fault {
 
 fn chain(file: &Path, option: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|error| misconfigured(file, option, &error))?;
+    let certificates = certificates.map_err(|error| match error {
+        pem::Error::MissingSectionEnd { .. } => misconfigured(file, option, &"it ends in the middle of a certificate"),
+        _ => misconfigured(file, option, &"it holds what is no certificate in PEM"),
+    })?;
     if certificates.is_empty() {
         return Err(misconfigured(file, option, &"it holds no certificate in PEM"));
     }
