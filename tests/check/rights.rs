@@ -87,11 +87,15 @@ fn without_channels_a_request_is_noticed_later_which_is_a_warning() {
         (ENOUGH.replace("&lock:* ", ""), "&lock:*"),
         (format!("{ENOUGH} -subscribe"), "+subscribe"),
         (format!("{ENOUGH} -publish"), "+publish"),
+        (ENOUGH.replace("&lock:*", "&lock:*:wake*"), "&lock:*"),
     ] {
         let done = user(&redis, &rules).exits(1);
         finds(&done, "holders", "warning", "a request to give a lock up is noticed at the", &format!("bob {missing}"));
         finds(&done, "permissions", "fine", "enough for every verb", "");
     }
+    let done = user(&redis, &format!("{ENOUGH} -pubsub|numsub")).exits(1);
+    finds(&done, "holders", "fine", "told at once of a lost lock, and of requests", "");
+    finds(&done, "permissions", "warning", "that a waiter is gone", "bob +pubsub|numsub");
     let done = user(&redis, &format!("{ENOUGH} -subscribe -client|tracking")).exits(1);
     finds(
         &done,

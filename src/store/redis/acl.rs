@@ -18,8 +18,10 @@ use crate::wait::Limit;
 pub struct Rights {
     /// Needed for any lock.
     pub vital: Vec<String>,
-    /// Needed to wake waiters, and to tell holders at once of requests.
-    pub calls: Vec<String>,
+    /// Needed to tell waiters and holders anything.
+    pub messages: Vec<String>,
+    /// Needed to know who listens.
+    pub listeners: Vec<String>,
     /// Needed to see the locks of others and recorded runs: `status`, `release --break`, `run --record`.
     pub look: Vec<String>,
     /// Needed for scripts, if those are not permitted: nxlock then locks without them, and other rules are vital.
@@ -44,7 +46,8 @@ enum Need {
     Tells,
     /// Without scripts.
     Scriptless,
-    Calls,
+    Messages,
+    Listeners,
     Look,
     /// Within the scripts that look at recorded runs.
     History,
@@ -62,7 +65,8 @@ struct Probe {
 struct Keys {
     key: String,
     companion: String,
-    channel: String,
+    /// Those of a waiter, and of a holder.
+    channels: [String; 2],
     patterns: [String; 3],
 }
 
@@ -72,7 +76,7 @@ pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Li
     let all = format!("{}*", glob_escaped(prefix.as_str()));
     let keys = Keys {
         companion: companion_key(&key, "queue"),
-        channel: format!("{key}:wake:check"),
+        channels: ["wake", "holder"].map(|whose| format!("{key}:{whose}:check")),
         patterns: [format!("~{all}"), format!("~{{{all}}}:*"), format!("&{all}")],
         key,
     };
@@ -83,7 +87,7 @@ pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Li
     let mut probes = probes(&keys);
     if client.is_of_a_cluster() {
         let request = request("CLUSTER", &["MYID"]);
-        probes.push(Probe { need: Need::Calls, rule: "+cluster|myid", pattern: String::new(), request });
+        probes.push(Probe { need: Need::Listeners, rule: "+cluster|myid", pattern: String::new(), request });
     }
     let requests: Vec<Cmd> = probes.iter().map(|probe| probe.request.clone()).collect();
     for (probe, answer) in probes.iter().zip(client.ask_all(&requests, limit)?) {
@@ -97,8 +101,10 @@ pub fn find_out(client: &mut Client, prefix: &Prefix, name: &LockName, limit: Li
         denied.extend(answers.first().and_then(|answer| denial(answer, "+hset", "")).map(|rule| (Need::Script, rule)));
     }
     let no_scripts = denied.iter().any(|(need, _)| *need == Need::Scripts);
-    let subscribed = aside(client, &[request("SUBSCRIBE", &[&keys.channel])], limit)?;
-    denied.extend(denial(&subscribed[0], "+subscribe", &keys.patterns[2]).map(|rule| (Need::Calls, rule)));
+    let subscriptions = keys.channels.each_ref().map(|channel| request("SUBSCRIBE", &[channel]));
+    for answer in aside(client, &subscriptions, limit)? {
+        denied.extend(denial(&answer, "+subscribe", &keys.patterns[2]).map(|rule| (Need::Messages, rule)));
+    }
     if no_scripts {
         let transaction = [request("WATCH", &[&keys.key]), cmd("MULTI"), cmd("EXEC")];
         for (answer, rule) in aside(client, &transaction, limit)?.iter().zip(["+watch", "+multi", "+exec"]) {
@@ -118,7 +124,8 @@ impl Rights {
                 Need::Tells => &mut rights.tells,
                 _ if no_scripts => &mut rights.scripts,
                 Need::Script => &mut rights.vital,
-                Need::Calls => &mut rights.calls,
+                Need::Messages => &mut rights.messages,
+                Need::Listeners => &mut rights.listeners,
                 Need::History => &mut rights.look,
                 Need::Hashes => &mut rights.hashes,
                 Need::Scripts => continue,
@@ -132,7 +139,7 @@ impl Rights {
 }
 
 fn probes(keys: &Keys) -> Vec<Probe> {
-    let Keys { key, companion, channel, patterns: [all_keys, all_companions, all_channels] } = keys;
+    let Keys { key, companion, channels, patterns: [all_keys, all_companions, all_channels] } = keys;
     let mut probes = Vec::new();
     let mut probe = |need, rule, pattern: &str, words: &[&str]| {
         let (name, args) = words.split_first().unwrap_or((&"PING", &[]));
@@ -161,8 +168,8 @@ fn probes(keys: &Keys) -> Vec<Probe> {
     probe(Need::Script, "+hmget", all_companions, &["HMGET", companion, "check"]);
     probe(Need::Script, "+hlen", all_companions, &["HLEN", companion]);
     probe(Need::Script, "+hdel", all_companions, &["HDEL", companion, "check"]);
-    probe(Need::Calls, "+publish", all_channels, &["PUBLISH", channel, "t"]);
-    probe(Need::Calls, "+pubsub|numsub", "", &["PUBSUB", "NUMSUB", channel]);
+    channels.iter().for_each(|channel| probe(Need::Messages, "+publish", all_channels, &["PUBLISH", channel, "t"]));
+    probe(Need::Listeners, "+pubsub|numsub", "", &["PUBSUB", "NUMSUB", &channels[0]]);
     probe(Need::Tells, "+client|tracking", "", &["CLIENT", "TRACKING", "OFF"]);
     probe(Need::History, "+hgetall", all_companions, &["HGETALL", companion]);
     probe(Need::Look, "+scan", "", &["SCAN", "0", "COUNT", "1"]);

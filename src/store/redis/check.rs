@@ -237,18 +237,21 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
     }
     if !rights.vital.is_empty() {
         let found = format!("missing: {}", rights.vital.join(" "));
-        let all: Vec<_> = [&rights.vital, &rights.hashes, &rights.calls, &rights.tells, &rights.look]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect();
+        let all = [&rights.vital, &rights.hashes, &rights.messages, &rights.listeners, &rights.tells, &rights.look];
+        let all: Vec<_> = all.into_iter().flatten().cloned().collect();
         findings.push(Finding::obstacle("permissions", ErrorKind::Refused, found, acl(server, &all)));
     } else if !rights.look.is_empty() {
         let found = format!("missing for `status`, `release --break` and `run --record`: {}", rights.look.join(" "));
         findings.push(Finding::warning("permissions", found, acl(server, &rights.look)));
+    } else if !rights.listeners.is_empty() {
+        let found = format!(
+            "missing to notice at once that a waiter is gone, and to tell a holder who broke its lock: {}",
+            rights.listeners.join(" ")
+        );
+        findings.push(Finding::warning("permissions", found, acl(server, &rights.listeners)));
     } else {
-        let has_all =
-            [&rights.scripts, &rights.hashes, &rights.calls, &rights.tells].iter().all(|rules| rules.is_empty());
+        let of_use = [&rights.scripts, &rights.hashes, &rights.messages, &rights.tells];
+        let has_all = of_use.iter().all(|rules| rules.is_empty());
         let found = if has_all { "all that every verb asks for" } else { "enough for every verb" };
         findings.push(Finding::fine("permissions", found));
     }
@@ -256,15 +259,15 @@ fn permissions(server: &Server, rights: &Rights) -> Vec<Finding> {
 }
 
 /// Reports whether a holder is told at once of changes of its lock, and of requests to give it up: asks for that on a
-/// connection of its own. Without scripts there are no such requests.
+/// connection of its own. Without scripts there are no such requests, nor to several servers.
 fn holders(server: &Server, name: &LockName, rights: &Rights) -> Finding {
     let key = server.options.prefix.key(name);
     let wanted = Wanted { channel: format!("{key}:holder:check"), key, is_shared: false };
     let limit = patiently(server);
     let told = Client::new(server.client.topology().clone(), server.client.timeout).meet_and_ask_for(wanted, limit);
     let told = told.unwrap_or_default();
-    let has_requests = rights.scripts.is_empty();
-    let hears_requests = told.messages && rights.calls.is_empty() || !has_requests;
+    let has_requests = rights.scripts.is_empty() && !server.client.is_one_of_several();
+    let hears_requests = told.messages && rights.messages.is_empty() || !has_requests;
     let found = match (told.changes, hears_requests) {
         (true, true) if has_requests => {
             return Finding::fine("holders", "are told at once of a lost lock, and of requests");
@@ -276,8 +279,9 @@ fn holders(server: &Server, name: &LockName, rights: &Rights) -> Finding {
             "a deleted lock, and a request to give it up, are noticed at the next renewal (CLIENT TRACKING, SUBSCRIBE, PUBLISH)"
         }
     };
-    let missing: Vec<String> = rights.tells.iter().chain(&rights.calls).cloned().collect();
-    let hint = match missing.as_slice() {
+    let lost = [(!told.changes, &rights.tells), (!hears_requests, &rights.messages)];
+    let missing = lost.into_iter().filter(|(is_lost, _)| *is_lost).flat_map(|(_, rules)| rules.clone());
+    let hint = match missing.collect::<Vec<_>>().as_slice() {
         [] => "see whether something between here and the server keeps RESP3 (HELLO, CLIENT TRACKING) back".to_owned(),
         rules => acl(server, rules),
     };
@@ -315,7 +319,7 @@ fn locks(server: &mut Server, name: &LockName, rights: &Rights, findings: &mut V
         findings.push(Finding::fine("waiters", "queue, and are woken"));
     } else if queued {
         let found = "queue, but cannot be woken (SUBSCRIBE, PUBLISH): the first polls";
-        let hint = match rights.calls.as_slice() {
+        let hint = match rights.messages.as_slice() {
             [] => "see whether something between here and the server keeps messages back".to_owned(),
             rules => acl(server, rules),
         };
