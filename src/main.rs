@@ -60,6 +60,7 @@ mod log;
 mod mailbox;
 mod notify;
 mod output;
+mod pace;
 mod proc;
 mod renewer;
 mod report;

@@ -13,12 +13,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::duration::jittered;
 use crate::error::Error;
 use crate::lock::{Claim, Fence, Lease, LockName, LockState, RunEnd, Told, Ttl};
 use crate::mailbox::{Arrived, MailSender, Mailbox};
-use crate::retry::ReleaseAnswer;
-use crate::store::{Kept, News, Renewed, Store};
+use crate::pace::Pace;
+use crate::retry::{Backoff, ReleaseAnswer};
+use crate::store::{Kept, News, Renewed, Renewing, Store};
 use crate::wait::{Alarm, Limit, Woken};
 use crate::{log, notify, retry, text, thread};
 
@@ -81,9 +81,9 @@ const AT_MOST_APART_WHILE_IMPORTED: Duration = Duration::from_secs(1);
 /// After what time the store is to tell at once what happens to the lock: a short command does not pay for it.
 const LISTENS_AFTER: Duration = Duration::from_millis(100);
 
-/// Minimum interval between a request to renew a lock and one that something heard causes: whatever a server is made to
-/// tell, it is asked at most four times a second for it.
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
+/// How many requests something heard causes at once, as of several servers each tells of its own, and how far apart the
+/// next ones are: whatever a server is made to tell, it is asked four times a second for it.
+const QUESTIONS: (u32, Duration) = (4, Duration::from_millis(250));
 
 /// Returns the renewal interval.
 fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
@@ -120,8 +120,9 @@ impl Renewer {
             put_back: 0,
             asked_by: None,
             asked: None,
-            heeds_from: Moment::now(),
-            news: News::None,
+            questions: Pace::of(QUESTIONS.0, QUESTIONS.1),
+            retries: Backoff::new(),
+            news: News::default(),
             due,
             listens_at,
         });
@@ -236,8 +237,10 @@ struct Lock {
     asked: Option<Moment>,
     /// What was heard since.
     news: News,
-    /// From when on to renew because of what is heard of the claim.
-    heeds_from: Moment,
+    /// The requests that something heard has caused.
+    questions: Pace,
+    /// The pauses after renewals that failed, since one did not.
+    retries: Backoff,
     /// When to renew, if nothing is heard before.
     due: Moment,
     /// When the store is to tell at once what happens.
@@ -283,18 +286,18 @@ impl Lock {
     /// Returns when to renew: when it is due, or earlier, if something was heard. After the end of a connection there is a
     /// delay too: a proxy may close each one after one reply.
     fn renews_at(&mut self) -> Moment {
-        self.news = self.news.max(self.store.news());
-        let from = match self.news {
-            News::None => return self.due,
-            News::Disconnected => self.asked.map_or(Moment::now(), |asked| asked + self.soon()),
-            News::Claim => self.heeds_from,
-        };
-        self.due.min(from)
+        self.news.add(self.store.news());
+        let asks_at = || self.questions.next().unwrap_or(Moment::now());
+        let connects_at = || self.asked.map_or(Moment::now(), |asked| asked + self.soon());
+        let told = (!self.news.keys.is_empty()).then(asks_at);
+        let cut = self.news.is_disconnected.then(connects_at);
+        [told, cut].into_iter().flatten().fold(self.due, Moment::min)
     }
 
-    /// Returns descriptors one of which is readable when there may be something to hear that would make a difference.
+    /// Returns descriptors one of which is readable when there may be something to hear. All is read as it comes, also while
+    /// it may not be asked about: a server disconnects who does not read.
     fn news_fds(&self) -> Vec<BorrowedFd<'_>> {
-        if self.news == News::None { self.store.watch().news_fds } else { Vec::new() }
+        self.store.watch().news_fds
     }
 
     /// Returns the minimum delay before an unscheduled renewal.
@@ -305,14 +308,22 @@ impl Lock {
     /// Renews once, trying no longer than `until`; returns the result, and who asks to give the lock up, if that is news.
     fn renew(&mut self, until: Moment) -> (Renewal, Option<Renewal>) {
         let asked = Moment::now();
-        // To renew several locks takes as many requests.
-        let requests = if self.news == News::Claim { self.claim.parts().count() } else { 1 };
-        self.heeds_from = asked + BETWEEN_QUESTIONS.saturating_mul(u32::try_from(requests).unwrap_or(u32::MAX));
-        (self.asked, self.news) = (Some(asked), News::None);
-        let renewed = self.store.renew(&self.claim, self.ttl, Limit::until(until.min(asked + self.attempt())));
-        self.due = asked + apart(&*self.store, &self.claim, self.ttl);
+        let (is_due, news) = (self.due.passed(), std::mem::take(&mut self.news));
+        self.asked = Some(asked);
+        if !is_due {
+            self.questions.done(news.keys.len(), asked);
+        }
+        // Of several locks, those of which nothing was heard are renewed when they are due.
+        let is_of_some = !is_due && !news.is_disconnected && !news.keys.is_empty() && !self.claim.also.is_empty();
+        let which = if is_of_some { Renewing::Only(&news.keys) } else { Renewing::All };
+        let limit = Limit::until(until.min(asked + self.attempt()));
+        let renewed = self.store.renew_some(&self.claim, self.ttl, which, limit);
+        if !is_of_some {
+            self.due = asked + apart(&*self.store, &self.claim, self.ttl);
+        }
         match renewed {
             Ok(Renewed::Kept(Kept { until, put_back, asked_by, wanted })) => {
+                self.retries = Backoff::new();
                 notify::renewed(self.ttl, until);
                 if put_back {
                     self.put_back += 1;
@@ -333,10 +344,11 @@ impl Lock {
                 self.due = Moment::NEVER;
                 (Renewal::Lost(Box::new(state)), None)
             }
-            // Retry even after a refusal: a password or a permission may be about to change.
+            // Retry even after a refusal: a password or a permission may be about to change. At first soon: the lock may be at
+            // another server now, which is known.
             Err(error) => {
                 notify::error(&error);
-                self.due = Moment::now() + jittered(self.soon());
+                self.due = Moment::now() + self.retries.next().min(self.soon());
                 (Renewal::Uncertain(error), None)
             }
         }

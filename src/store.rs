@@ -12,6 +12,7 @@ mod scan;
 mod several;
 mod url;
 
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ pub trait Store: Send {
 
     /// Returns what a holder is told at once, without waiting, and forgets it.
     fn news(&mut self) -> News {
-        News::None
+        News::default()
     }
 
     /// Returns what a holder watches, or a waiter.
@@ -81,7 +82,7 @@ pub trait Store: Send {
 /// An operation on a lock.
 pub enum Op<'a> {
     Acquire(&'a mut Claim, Ttl, AcquireMode),
-    Renew(&'a Claim, Ttl),
+    Renew(&'a Claim, Ttl, Renewing<'a>),
     LetEnd(&'a Claim, Ttl),
     Release(&'a Claim),
     Leave(&'a Claim, &'a LockName),
@@ -151,14 +152,36 @@ pub struct Watch<'a> {
     pub renews_at: Option<Moment>,
 }
 
-/// What a holder is told at once, the least first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum News {
-    None,
-    /// The connection to the server has ended: the server may have forgotten the claim.
-    Disconnected,
-    /// Something has happened to the claim, or somebody wants something of its holder: a renewal tells.
-    Claim,
+/// What a holder is told at once.
+#[derive(Default)]
+pub struct News {
+    /// A connection to a server has ended: the server may have forgotten the claim.
+    pub is_disconnected: bool,
+    /// The keys of the locks to which something has happened, or of whose holder somebody wants something: a renewal tells.
+    pub keys: BTreeSet<String>,
+}
+
+impl News {
+    pub fn of(key: String) -> News {
+        News { keys: BTreeSet::from([key]), ..News::default() }
+    }
+
+    pub fn is_none(&self) -> bool {
+        !self.is_disconnected && self.keys.is_empty()
+    }
+
+    pub fn add(&mut self, other: News) {
+        self.is_disconnected |= other.is_disconnected;
+        self.keys.extend(other.keys);
+    }
+}
+
+/// Which of several locks to renew.
+#[derive(Clone, Copy)]
+pub enum Renewing<'a> {
+    All,
+    /// Those with these keys, and those that were not renewed before.
+    Only(&'a BTreeSet<String>),
 }
 
 /// What has to have a grant before it counts, beside the server that gives it.
@@ -226,7 +249,18 @@ impl dyn Store + '_ {
     /// Moves the expiry to a full ttl from now, if this token still holds the lock; but never nearer, if another
     /// process may renew the lock and counts on it ([`Claim::may_shorten`]).
     pub fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
-        reply!(self.step(Op::Renew(claim, ttl), limit), Renewed)
+        self.renew_some(claim, ttl, Renewing::All, limit)
+    }
+
+    /// Does the same for some of several locks, and returns what follows for all.
+    pub fn renew_some(
+        &mut self,
+        claim: &Claim,
+        ttl: Ttl,
+        which: Renewing<'_>,
+        limit: Limit<'_>,
+    ) -> Result<Renewed, Error> {
+        reply!(self.step(Op::Renew(claim, ttl, which), limit), Renewed)
     }
 
     /// Moves the expiry as `renew` does, for the last time: from now on the claim ends only when it expires, even if

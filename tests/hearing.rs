@@ -49,7 +49,7 @@ fn whatever_takes_the_key_away_is_heard() {
         &["GETSET", KEY, "another's"],
         &["RENAME", KEY, "elsewhere"],
         &["MOVE", KEY, "1"],
-        &["PEXPIRE", KEY, "1"],
+        &["PEXPIRE", KEY, "0"],
         &["FLUSHALL"],
         &["FLUSHDB"],
     ] {
@@ -221,9 +221,9 @@ fn a_storm_on_the_key_is_no_storm_of_questions() {
         eventually("it has asked twenty times", || redis.scripts_run() >= before + 20);
         let (asked, took) = (redis.scripts_run() - before, began.elapsed());
         drop(storm);
-        // The first come at once: one for each of its locks, and they are not asked about in the middle of each other.
-        let most = 2 * (1 + others.len() as u128) + took.as_millis() / 250;
-        assert!(u128::from(asked) <= most, "{asked} questions in {took:?} about {} more", others.len());
+        // Four at once, and then four a second.
+        let most = 4 + took.as_millis() / 250;
+        assert!(u128::from(asked) <= most, "{asked} questions in {took:?} beside {} more", others.len());
         holder.leaves();
     }
 }

@@ -18,7 +18,8 @@ mod slow;
 /// The tally: who holds the lock, from what each server reports.
 mod verdicts;
 
-use crate::support::{Five, eventually};
+use crate::support::turns::{Turn, turn};
+use crate::support::{Five, Nxlock, Redis, eventually};
 
 /// A vote for another candidate.
 const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
@@ -27,4 +28,17 @@ const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
 #[track_caller]
 fn nothing_is_left(five: &Five) {
     eventually("nothing is left in any of them", || five.values().iter().all(Option::is_none));
+}
+
+/// Starts a holder at three servers, and waits until each tells it what happens.
+fn told_by_all(three: &[Redis; 3]) -> Turn {
+    let servers = three.each_ref().map(Redis::url).join(" ");
+    let mut holder = Turn::of(Nxlock::new(turn(&["-t", "10m"])).env("NXLOCK_SERVER", servers));
+    holder.up();
+    let tells = |redis: &Redis| {
+        let clients: String = redis.ask(&["CLIENT", "LIST"]);
+        clients.split(' ').any(|field| field.strip_prefix("flags=").is_some_and(|flags| flags.contains('t')))
+    };
+    eventually("all tell it", || three.iter().all(tells));
+    holder
 }

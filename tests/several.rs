@@ -95,6 +95,23 @@ fn a_holder_hears_at_once_that_any_of_its_locks_is_gone() {
     }
 }
 
+#[test]
+fn what_is_heard_of_one_lock_is_asked_about_that_one_and_delays_no_other() {
+    let redis = Redis::start();
+    let names: Vec<String> = (2..=16).map(|n| format!("n{n}")).collect();
+    let also: Vec<&str> = names.iter().flat_map(|name| ["--also", name]).collect();
+    let mut running = holding(&redis, &[&["n1", "--ttl", "10m", "-v"][..], &also].concat());
+    running.says("renewed for");
+    let (before, began) = (redis.scripts_run(), crate::support::now());
+    redis.ask::<()>(&["PEXPIRE", "lock:n5", "300000"]);
+    eventually("it has asked", || redis.scripts_run() > before);
+    redis.delete("lock:n7");
+    running.finish().exits(76).says("\"n7\" is lost");
+    // Of each of the two, and to give the others back; or else all were due.
+    let most = 2 + 16 + 16 * (began.elapsed().as_secs() / 9);
+    assert!(redis.scripts_run() - before <= most, "{} requests", redis.scripts_run() - before);
+}
+
 /// Breaks one of the locks of a run, and asserts that the run hears of it: it renews them ten seconds after the last time.
 #[track_caller]
 fn hears_of(authority: &impl Authority, running: Running, gone: &str) {

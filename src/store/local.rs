@@ -390,7 +390,7 @@ impl Store for Local {
     fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
         Ok(match op {
             Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
-            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::Renew(claim, ttl, _) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Leave(..) => Reply::Left(()),
@@ -439,8 +439,8 @@ impl Store for Local {
 
     fn news(&mut self) -> News {
         // All of them, or one would wake the holder for good.
-        let rings = self.calls.values().flatten().filter(|call| call.has_rung()).count();
-        if rings > 0 { News::Claim } else { News::None }
+        let rung = self.calls.iter().filter(|(_, call)| call.as_ref().is_some_and(listening::Watch::has_rung));
+        News { keys: rung.map(|(key, _)| key.clone()).collect(), ..News::default() }
     }
 
     fn watch(&self) -> Watch<'_> {

@@ -219,11 +219,19 @@ impl Quorum {
     /// Moves the expiry, and with `heals` sets the key again on servers that lost it.
     fn extend(&mut self, claim: &Claim, ttl: Ttl, heals: bool, limit: Limit<'_>) -> Result<Renewed, Error> {
         let is_extended = |answer: &Answer| matches!(answer, Answer::Extended(_));
-        let asked = Moment::now();
+        let is_decided = |votes: &Votes| votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours);
         let renew = Request::Renew(claim.clone(), ttl);
-        let mut votes = self.ask(&renew, limit, Stragglers::Awaited, |votes| {
-            votes.has_quorum(is_extended) || votes.rules_out_the_rest(is_not_yours)
-        })?;
+        let mut again = 0..AGAIN;
+        let (asked, mut votes) = loop {
+            let asked = Moment::now();
+            // One server may be silent, and another lose a vote that it has just confirmed: it tells that.
+            let may_ask_again = again.next().is_some();
+            let is_enough = |votes: &Votes| is_decided(votes) || may_ask_again && votes.are_doubtful();
+            let votes = self.ask(&renew, limit, Stragglers::Awaited, is_enough)?;
+            if is_decided(&votes) || !is_enough(&votes) {
+                break (asked, votes);
+            }
+        };
         if votes.has_quorum(is_extended) {
             // Servers that lost the key get it again, but cast no vote by that: another holder may have had it there.
             if let Some(fanout) = self.fanout.as_mut().filter(|_| heals) {
@@ -306,6 +314,8 @@ const LAST_BALLOT: Duration = Duration::from_millis(250);
 const AT_THE_GATE: Duration = Duration::from_millis(50);
 /// Minimum pause before asking again for votes that other candidates have to give up.
 const SOON: Duration = Duration::from_millis(1);
+/// How often a renewal asks again, because servers that have answered tell something, while others are silent.
+const AGAIN: usize = 3;
 /// Minimum time for which to ask again.
 const STAY: Duration = Duration::from_millis(30);
 
@@ -456,7 +466,7 @@ impl Store for Quorum {
     fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
         Ok(match op {
             Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
-            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::Renew(claim, ttl, _) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Leave(claim, _) => {
@@ -499,7 +509,7 @@ impl Store for Quorum {
 
     fn news(&mut self) -> News {
         // That nothing can be heard is no news.
-        self.fanout.as_mut().and_then(|fanout| fanout.news().ok()).unwrap_or(News::None)
+        self.fanout.as_mut().and_then(|fanout| fanout.news().ok()).unwrap_or_default()
     }
 
     fn watch(&self) -> Watch<'_> {

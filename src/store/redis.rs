@@ -408,7 +408,7 @@ impl Store for Server {
     fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
         Ok(match op {
             Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
-            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::Renew(claim, ttl, _) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Leave(..) => Reply::Left(()),

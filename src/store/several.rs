@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{
     AcquireMode, Acquired, CommandFile, Feature, Kept, Listed, LockStatus, Look, News, Op, Page, Probed, QueuePlace,
-    Released, Renewed, Reply, ScanCursor, Store, Watch,
+    Released, Renewed, Renewing, Reply, ScanCursor, Store, Watch,
 };
 use crate::clock::Moment;
 use crate::error::Error;
@@ -43,6 +43,9 @@ struct One {
     stage: Stage,
     /// Of the grant, with the times of the last renewal.
     lease: Option<Lease>,
+    key: String,
+    /// The end of the lease that was confirmed last; none if that was another process's.
+    until: Option<Moment>,
     /// A request to give it back was not answered.
     in_doubt: bool,
 }
@@ -73,7 +76,14 @@ impl Several {
     pub fn new(store: Box<dyn Store>, keys: &[String]) -> Several {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|at| keys[*at].as_bytes());
-        let one = |at| One { at, stage: Stage::Untouched, lease: None, in_doubt: false };
+        let one = |at: usize| One {
+            at,
+            key: keys[at].clone(),
+            stage: Stage::Untouched,
+            lease: None,
+            until: None,
+            in_doubt: false,
+        };
         Several {
             store,
             locks: order.into_iter().map(one).collect(),
@@ -145,7 +155,7 @@ impl Several {
             let leaves_nothing = asks != AcquireMode::Queue && before != Stage::Asked;
             return Ok(Some(match acquired {
                 Acquired::Granted(lease) if lease.until.remaining() >= ttl.get() / 2 => {
-                    (one.stage, one.lease) = (Stage::Held, Some(lease));
+                    (one.stage, one.lease, one.until) = (Stage::Held, Some(lease), Some(lease.until));
                     if let Some(at) = one.at.checked_sub(1) {
                         claim.also[at].fence = lease.fence;
                     }
@@ -243,8 +253,11 @@ impl Several {
             asked = Moment::now();
             renewed = store.renew(part, ttl, limit)?;
         }
-        if let (Renewed::Kept(kept), Some(lease)) = (&renewed, &mut one.lease) {
-            (lease.asked, lease.until) = (asked, kept.until);
+        if let Renewed::Kept(kept) = &renewed {
+            one.until = Some(kept.until);
+            if let Some(lease) = &mut one.lease {
+                (lease.asked, lease.until) = (asked, kept.until);
+            }
         }
         Ok(match renewed {
             Renewed::NotYours(state) => Renewed::NotYours(state.of(&part.name)),
@@ -252,17 +265,26 @@ impl Several {
         })
     }
 
-    /// Renews all. An error of one moves nothing, and the loss of one is the loss of all. Each reply leaves as much time for
-    /// the next one, as long as no lease ends meanwhile.
-    fn renew(&mut self, claim: &Claim, ttl: Ttl, mut limit: Limit<'_>) -> Result<Renewed, Error> {
+    /// Renews all, or some. An error of one moves nothing, and the loss of one is the loss of all. Each reply leaves as much
+    /// time for the next one, as long as no lease ends meanwhile.
+    fn renew(&mut self, claim: &Claim, ttl: Ttl, which: Renewing<'_>, mut limit: Limit<'_>) -> Result<Renewed, Error> {
         let within = limit.until.remaining();
         let ends = self.lease().map_or(limit.until, |lease| lease.until);
         // To listen takes several replies for each: what there is no time for now is done with the next renewals.
         let listens_by = Moment::now() + within / 2;
         let mut all = Kept::until(Moment::NEVER);
         let mut failed = None;
-        self.may_be_called_off = false;
+        if let Renewing::All = which {
+            self.may_be_called_off = false;
+        }
         for index in 0..self.locks.len() {
+            let One { key, until, .. } = &self.locks[index];
+            if let (Renewing::Only(keys), Some(until)) = (which, until)
+                && !keys.contains(key)
+            {
+                all.until = all.until.min(*until);
+                continue;
+            }
             match self.renew_one(index, claim, ttl, limit, listens_by) {
                 Ok(Renewed::Kept(kept)) => {
                     limit.until = limit.until.max(ends.min(Moment::now() + within));
@@ -380,7 +402,7 @@ impl Store for Several {
     fn step(&mut self, op: Op<'_>, limit: Limit<'_>) -> Result<Reply, Error> {
         Ok(match op {
             Op::Acquire(claim, ttl, mode) => Reply::Acquired(self.acquire(claim, ttl, mode, limit)?),
-            Op::Renew(claim, ttl) => Reply::Renewed(self.renew(claim, ttl, limit)?),
+            Op::Renew(claim, ttl, which) => Reply::Renewed(self.renew(claim, ttl, which, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
             Op::Leave(claim, name) => {

@@ -1,6 +1,8 @@
-use crate::quorum::{OTHERS, nothing_is_left};
+use std::time::Duration;
+
+use crate::quorum::{OTHERS, nothing_is_left, told_by_all};
 use crate::support::turns::{Turn, acquire, turn};
-use crate::support::{Authority, Five, Nxlock, Redis, eventually};
+use crate::support::{Authority, Five, Nxlock, Redis, eventually, now};
 
 #[test]
 fn a_hanging_minority_does_not_slow_a_grant_and_is_undone_when_it_goes_on() {
@@ -100,4 +102,21 @@ fn a_lock_is_given_back_where_it_was_granted_late() {
     let _: i64 = five.each()[4].ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     holder.leaves();
     nothing_is_left(&five);
+}
+
+/// It would be asked for its vote for five seconds.
+#[test]
+fn a_majority_that_is_lost_while_the_others_hang_is_noticed_at_once() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    let holder = told_by_all(&three);
+    three[0].hang();
+    let before = three[2].scripts_run();
+    three[1].put("lock:job", OTHERS, Some(600_000));
+    eventually("the third has said that it is its holder's", || three[2].scripts_run() > before);
+    let began = now();
+    three[2].put("lock:job", OTHERS, Some(600_000));
+    holder.finish().exits(76);
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    three[0].resume();
+    three.iter().for_each(Redis::leave_as_it_is);
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::quorum::{OTHERS, nothing_is_left};
+use crate::quorum::{OTHERS, nothing_is_left, told_by_all};
 use crate::support::turns::{Turn, acquire, turn};
 use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
 
@@ -166,4 +166,32 @@ fn a_claim_at_one_far_slower_server_can_be_broken() {
     let call = Nxlock::new(["release", "job", "--break", &token[4..12]]).env("NXLOCK_SERVER", &servers);
     call.run().exits(0).says("broke \"job\"");
     assert!(!three[0].exists("lock:job"));
+}
+
+#[test]
+fn a_holder_that_hears_of_a_break_at_one_server_after_the_other_does_not_undo_it() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    for breaks in [true, false] {
+        let holder = told_by_all(&three);
+        let late = [1, 2].map(|at: usize| {
+            Proxy::by_command(&three[at], |_, words| match words.starts_with("EVALSHA release") {
+                true => Fate::Held,
+                false => Fate::Delivered,
+            })
+        });
+        let servers = format!("{} {} {}", three[0].url(), late[0].url(), late[1].url());
+        let call = |words: &[&str]| Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
+        let status = call(&["status", "--json", "job"]).run().json();
+        let id = status[0]["holder"]["id"].as_str().unwrap().to_owned();
+        let token = three[0].value("lock:job").unwrap();
+        let words = if breaks { ["release", "job", "--break", &id] } else { ["release", "job", &token, "-v"] };
+        let before = three[0].scripts_run();
+        let ends = call(&[&words[..], &["--server-timeout", "60s"]].concat()).start();
+        eventually("the holder has heard of the first", || three[0].scripts_run() >= before + 2);
+        late[0].lets_go();
+        holder.finish().exits(76).says("\"job\" is lost: it had expired or was deleted");
+        late[1].lets_go();
+        ends.finish().exits(0);
+        eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+    }
 }

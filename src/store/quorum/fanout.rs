@@ -80,7 +80,7 @@ impl Fanout {
             Ok(Member { jobs, unanswered: 0, asked: now, took: Duration::ZERO, late_since: None })
         };
         let members = endpoints.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-        Ok(Fanout { members, replies, news: News::None, question: 0, round: 0, closed, open: Some(open) })
+        Ok(Fanout { members, replies, news: News::default(), question: 0, round: 0, closed, open: Some(open) })
     }
 
     /// Begins a new operation, and closes the one before.
@@ -165,6 +165,9 @@ impl Fanout {
                 }
                 break;
             };
+            if reply.question.is_none() && votes.of(reply.node).is_some() {
+                votes.doubt();
+            }
             cast(votes, reply);
         }
         Ok(())
@@ -177,7 +180,7 @@ impl Fanout {
     pub fn news(&mut self) -> io::Result<News> {
         // Replies that nobody waits for any more.
         while self.next(Limit::until(Moment::now()))?.is_some() {}
-        Ok(std::mem::replace(&mut self.news, News::None))
+        Ok(std::mem::take(&mut self.news))
     }
 
     /// Returns a descriptor that is readable when [`Fanout::news`] may have something.
@@ -187,13 +190,13 @@ impl Fanout {
 
     fn next(&mut self, limit: Limit<'_>) -> io::Result<Option<Reply>> {
         Ok(match self.replies.next(limit)? {
-            Arrived::Message(reply) => {
+            Arrived::Message(mut reply) => {
                 let member = &mut self.members[reply.node];
                 if reply.question.is_some() {
                     member.unanswered = member.unanswered.saturating_sub(1);
                 }
-                match reply.answer {
-                    Answer::News(news) => self.news = self.news.max(news),
+                match &mut reply.answer {
+                    Answer::News(news) => self.news.add(std::mem::take(news)),
                     Answer::Unwanted | Answer::Untouched | Answer::Undoing | Answer::Spared => {}
                     // A server that is down fails at once, and costs nothing.
                     Answer::Failed(_) if reply.took < LEAST => {}

@@ -33,7 +33,7 @@ pub enum Request {
     /// Raise the fence to the one that the majority was given, if this server's vote is still valid.
     Raise(Claim, Fence, Ttl),
     Renew(Claim, Ttl),
-    /// Set the key again if the last renewal did not find it.
+    /// Set the key again if the last renewal did not find it, and nobody is about to release it.
     Heal(Claim, Ttl),
     /// Undo what a lost ballot may have been granted. No other process can have used the token, so a server that was
     /// not asked for it gets no request. A request in doubt is undone without waiting for a reply.
@@ -123,9 +123,27 @@ struct Vote {
     is_in_doubt: bool,
     /// Token of the claim that the server confirmed as released.
     given_back: Option<Token>,
-    /// The last renewal found no key.
-    is_absent: bool,
+    /// The last renewals found nothing in place of the key.
+    absent: Option<Absent>,
 }
+
+#[derive(Clone, Copy)]
+struct Absent {
+    since: Moment,
+    /// The server has forgotten the fence, too: nobody has released the lock there.
+    is_forgotten: bool,
+}
+
+impl Absent {
+    /// Whoever releases a lock, or breaks it, does so at all servers, and some are slower than others: the holder, which is
+    /// told of each, must not take a vote back meanwhile.
+    fn may_be_healed(self) -> bool {
+        self.is_forgotten || self.since.elapsed() >= RELEASED_WITHIN
+    }
+}
+
+/// After what time a lock is released at all servers, if it is released at one: twice as long as each has for its reply.
+const RELEASED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Starts a node's thread, which ends when no sender of jobs is left. When `end` is readable, nobody waits for answers
 /// any more. Of operations up to `closed`, the node sends only renewals and releases, and that it is to tell.
@@ -176,7 +194,7 @@ impl Node {
     fn next(&mut self, given: &mut Mailbox<Job>, end: &UnixStream) -> Option<Next> {
         loop {
             let news = self.server.news();
-            if news != News::None {
+            if !news.is_none() {
                 return Some(Next::News(news));
             }
             let news = self.server.watch().news_fds.into_iter();
@@ -224,7 +242,7 @@ impl Node {
             },
             Request::Renew(claim, ttl) => self.renew(claim, *ttl, limit)?,
             Request::Heal(claim, ttl) => {
-                if std::mem::take(&mut self.vote(claim).is_absent) {
+                if self.vote(claim).absent.take_if(|absent| absent.may_be_healed()).is_some() {
                     self.acquire(claim, *ttl, limit)?;
                 }
                 Answer::Done
@@ -247,7 +265,7 @@ impl Node {
             }
             Request::Listen(claim) => {
                 let is_news = self.server.listen_for(claim, limit);
-                Answer::News(if is_news { News::Claim } else { News::None })
+                Answer::News(if is_news { News::of(self.server.key_of(claim)) } else { News::default() })
             }
             Request::Names => Answer::Names((&mut self.server as &mut dyn Store).names(Listed::Held, limit)?),
             Request::Doubts => Answer::Doubts(self.server.doubts(limit)?),
@@ -268,13 +286,18 @@ impl Node {
     }
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Answer, Error> {
-        self.vote(claim).is_absent = false;
+        let before = self.vote(claim).absent;
         self.server.connect(&Operation::to("renew", &claim.name), limit)?;
-        Ok(match self.server.renew(claim, ttl, limit)? {
+        let renewed = self.server.renew(claim, ttl, limit)?;
+        self.vote(claim).absent = None;
+        Ok(match renewed {
             Renewed::Kept(_) => Answer::Extended(None),
             Renewed::Longer(left) => Answer::Extended(Some(left)),
             Renewed::NotYours(state) => {
-                self.vote(claim).is_absent = state.kind == StateKind::Free;
+                let since = before.map_or(Moment::now(), |before| before.since);
+                let is_forgotten = state.fence.is_none() && self.server.has_fences();
+                let absent = Absent { since, is_forgotten };
+                self.vote(claim).absent = Some(absent).filter(|_| state.kind == StateKind::Free);
                 Answer::NotYours(state)
             }
         })

@@ -11,11 +11,13 @@ pub struct Votes {
     answer: Vec<Option<Answer>>,
     /// Number of the first request whose answers count.
     since: u64,
+    /// A node that has answered has told something since.
+    are_doubtful: bool,
 }
 
 impl Votes {
     pub fn none(nodes: usize, since: u64) -> Votes {
-        Votes { answer: (0..nodes).map(|_| None).collect(), since }
+        Votes { answer: (0..nodes).map(|_| None).collect(), since, are_doubtful: false }
     }
 
     pub fn since(&self) -> u64 {
@@ -29,6 +31,15 @@ impl Votes {
     /// Clears the answer of a node that is asked again.
     pub fn retract(&mut self, node: usize) {
         self.answer[node] = None;
+    }
+
+    /// Takes notice that a node that has answered has told something since: its answer may not be true any more.
+    pub fn doubt(&mut self) {
+        self.are_doubtful = true;
+    }
+
+    pub fn are_doubtful(&self) -> bool {
+        self.are_doubtful
     }
 
     /// Returns the answers in the order of the nodes.
@@ -320,7 +331,7 @@ mod tests {
     }
 
     fn votes(text: &str) -> Votes {
-        Votes { answer: text.split(' ').map(answer).collect(), since: 0 }
+        Votes { answer: text.split(' ').map(answer).collect(), ..Votes::none(0, 0) }
     }
 
     /// Returns the kind of state, the holder's letter, and the seconds left.
@@ -414,7 +425,7 @@ mod tests {
         let failed = |kind| Some(Answer::Failed(Error { kind, ..Error::internal("t", &"it says no") }));
         let kind_of = |answer: Vec<Option<Answer>>| {
             let servers: Vec<String> = (0..answer.len()).map(|at| format!("s{at}")).collect();
-            too_few("cannot".into(), &servers, &Votes { answer, since: 0 })
+            too_few("cannot".into(), &servers, &Votes { answer, ..Votes::none(0, 0) })
         };
         let (unreachable, refused) = (|| failed(ErrorKind::Unreachable), || failed(ErrorKind::Refused));
         let yes = || Some(Answer::Done);

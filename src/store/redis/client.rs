@@ -468,16 +468,15 @@ impl Client {
 
     /// Returns what the servers have told unasked that are asked to, or that replied last.
     pub fn news(&mut self) -> News {
-        let mut news = News::None;
+        let mut news = News::default();
         for at in (0..self.idle.len()).rev().filter(|at| self.may_have_news(*at)).collect::<Vec<_>>() {
-            news = news.max(match self.idle[at].has_news() {
-                Ok(false) => News::None,
-                Ok(true) => News::Claim,
+            match self.idle[at].news() {
+                Ok(keys) => news.keys.extend(keys),
                 Err(_) => {
                     self.idle.remove(at);
-                    News::Disconnected
+                    news.is_disconnected = true;
                 }
-            });
+            }
         }
         news
     }

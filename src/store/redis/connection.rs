@@ -323,16 +323,17 @@ impl Connection {
         }
     }
 
-    /// Reads, between requests, what the server has told unasked, and returns whether there is reason to ask.
+    /// Reads, between requests, what the server has told unasked, or a part of it, and returns the keys of the locks about
+    /// which there is reason to ask.
     ///
     /// # Errors
     /// If the connection has ended, or the server has sent what is no push.
-    pub fn has_news(&mut self) -> Result<bool, Fault> {
-        let is_all = self.take_pushes()?;
-        Ok(self.pushes.as_mut().is_some_and(Pushes::take) || !is_all)
+    pub fn news(&mut self) -> Result<Vec<String>, Fault> {
+        self.take_pushes()?;
+        Ok(self.pushes.as_mut().map(Pushes::take).unwrap_or_default())
     }
 
-    /// Does the first half of it. Returns whether that was all: a server that tells without end does not hold up the rest.
+    /// Reads what the server has told unasked. Returns whether that was all: a server that tells without end does not hold up the rest.
     fn take_pushes(&mut self) -> Result<bool, Fault> {
         let now = Limit::until(Moment::now());
         let mut read = 0;
@@ -559,7 +560,7 @@ mod tests {
         assert!(matches!(connection.subscribe(&channels(), soon()), Ok(Subscribed::Yes)));
         let wanted = Wanted { key: "k".into(), channel: "c".into(), is_shared: false };
         assert_eq!(connection.ask_for(wanted, soon()).unwrap(), Accepted { changes: true, messages: true });
-        assert!(!connection.has_news().unwrap());
+        assert!(connection.news().unwrap().is_empty());
     }
 
     #[test]
@@ -578,7 +579,7 @@ mod tests {
             let talker = thread::spawn(move || (0..).try_for_each(|_| server.write_all(&[b'x'; 1 << 16])));
             let mut pieces = 0;
             let fault = loop {
-                match connection.has_news() {
+                match connection.news() {
                     Ok(_) => pieces += 1,
                     Err(fault) => break fault,
                 }

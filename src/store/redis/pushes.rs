@@ -128,10 +128,10 @@ impl Pushes {
         self.locks.iter_mut().filter(|heard| heard.wanted.key == key).for_each(|heard| heard.has_changed = false);
     }
 
-    /// Returns whether there is reason to ask, and forgets it.
-    pub fn take(&mut self) -> bool {
+    /// Returns the keys of the locks about which there is reason to ask, and forgets that.
+    pub fn take(&mut self) -> Vec<String> {
         let take = |heard: &mut Heard| std::mem::take(&mut heard.has_changed) | std::mem::take(&mut heard.is_called);
-        self.locks.iter_mut().map(take).fold(false, |any, one| any | one)
+        self.locks.iter_mut().filter_map(|heard| take(heard).then(|| heard.wanted.key.clone())).collect()
     }
 }
 
@@ -189,13 +189,15 @@ mod tests {
             |pushes: &mut Pushes, key| pushes.hear(&PushKind::Invalidate, &[Value::Array(vec![text(key)])]);
         invalidate(&mut pushes, "b");
         pushes.are_known("a");
-        assert!(pushes.take() && !pushes.take());
+        assert!(pushes.take() == ["b"] && pushes.take().is_empty());
         invalidate(&mut pushes, "a");
         pushes.are_known("a");
         invalidate(&mut pushes, "s");
-        assert!(!pushes.take());
+        assert!(pushes.take().is_empty());
         pushes.hear(&PushKind::Message, &[text("s:c"), text("a")]);
-        assert!(pushes.take());
+        assert_eq!(pushes.take(), ["s"]);
+        pushes.hear(&PushKind::Invalidate, &[Value::Nil]);
+        assert_eq!(pushes.take(), ["a", "b", "s"]);
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
         let keys = |keys: &[&str]| vec![Value::Array(keys.iter().copied().map(text).collect())];
         let mut hears = |kind: PushKind, data: Vec<Value>| {
             pushes.hear(&kind, &data);
-            pushes.take()
+            !pushes.take().is_empty()
         };
         assert!(hears(PushKind::Invalidate, keys(&["lock:a"])));
         assert!(hears(PushKind::Invalidate, keys(&["b", "lock:a"])));
@@ -221,9 +223,9 @@ mod tests {
         let mut pushes = hearing(&[("k", "c", false)]);
         pushes.hear(&PushKind::Invalidate, &[Value::Nil]);
         pushes.are_known("k");
-        assert!(!pushes.take());
+        assert!(pushes.take().is_empty());
         pushes.hear(&PushKind::Message, &[text("c"), text("a")]);
         pushes.are_known("k");
-        assert!(pushes.take() && !pushes.take());
+        assert!(pushes.take() == ["k"] && pushes.take().is_empty());
     }
 }

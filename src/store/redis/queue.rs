@@ -25,6 +25,7 @@ use crate::clock::Moment;
 use crate::duration::jittered;
 use crate::lock::{LockState, StateKind};
 use crate::log;
+use crate::pace::Pace;
 use crate::store::poll_pause;
 use crate::wait::{Limit, Woken};
 
@@ -50,10 +51,9 @@ const LATER: Duration = Duration::from_millis(1);
 /// time for ten seconds.
 const APART: Duration = Duration::from_millis(1);
 
-/// How often a waiter asks because of messages, whatever is told, on average; and for so many of them at once: more than come
-/// to one waiter in a queue that moves as fast as it can.
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
-const AT_ONCE: u32 = 16;
+/// How many requests messages cause at once, more than in a queue that moves as fast as it can, and how far apart the next
+/// ones are, whatever is told: sooner than a reservation ends.
+const QUESTIONS: (u32, Duration) = (16, Duration::from_millis(250));
 
 /// Bounds of the pause between attempts to subscribe, which grows each time one fails or does not last.
 const AT_LEAST_APART: Duration = Duration::from_secs(1);
@@ -94,24 +94,8 @@ pub struct QueueEntry {
     was_called: bool,
     /// Called back since the last reply: another waiter has found that the queue was lost.
     is_called_back: bool,
-    heeded: Heeded,
-}
-
-/// The messages because of which a waiter has asked.
-struct Heeded {
-    /// From when on there were none, if all had come as late as they may on average.
-    none_from: Moment,
-}
-
-impl Heeded {
-    /// Returns from when on to ask because of the next one.
-    fn next(&self) -> Moment {
-        self.none_from - BETWEEN_QUESTIONS * AT_ONCE
-    }
-
-    fn add(&mut self) {
-        self.none_from = self.none_from.max(Moment::now()) + BETWEEN_QUESTIONS;
-    }
+    /// The requests that messages have caused.
+    questions: Pace,
 }
 
 /// The server's clock as of one reply; it may differ from this machine's.
@@ -156,7 +140,7 @@ impl QueueEntry {
             is_told: false,
             was_called: false,
             is_called_back: false,
-            heeded: Heeded { none_from: Moment::now() },
+            questions: Pace::of(QUESTIONS.0, QUESTIONS.1),
         }
     }
 
@@ -299,7 +283,7 @@ impl QueueEntry {
         grace: Duration,
     ) {
         if std::mem::take(&mut self.is_told) {
-            self.heeded.add();
+            self.questions.done(1, Moment::now());
         }
         (self.clock, self.was_called, self.is_called_back) = (clock, false, false);
         self.ticket.clone_from(&queued.ticket);
@@ -376,7 +360,7 @@ impl QueueEntry {
         let in_turn = calls.in_turn.then(|| now + APART.saturating_mul(ahead));
         let at_once = calls.at_once.then_some(now);
         let Some(asks_at) = [soon, in_turn, at_once].into_iter().flatten().min() else { return false };
-        self.look_at = self.look_at.min(asks_at.max(self.heeded.next()));
+        self.look_at = self.look_at.min(self.questions.next().map_or(asks_at, |next| next.max(asks_at)));
         self.is_told = true;
         self.is_called_back |= calls.in_turn;
         self.was_called |= calls.at_once;

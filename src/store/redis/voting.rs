@@ -2,7 +2,7 @@
 
 use super::distinct::Distinct;
 use super::request::Request;
-use super::{Claim, Limit, LockName, LockStatus, Operation, Server};
+use super::{Claim, Limit, LockName, LockStatus, Means, Operation, Server};
 use crate::error::Error;
 use crate::lock::{Fence, Token, Ttl};
 
@@ -11,6 +11,16 @@ impl Server {
     pub fn with_distinct(mut self, distinct: &Distinct) -> Server {
         self.client.require_distinct(distinct);
         self
+    }
+
+    /// Returns the key of the lock.
+    pub fn key_of(&self, claim: &Claim) -> String {
+        self.options.prefix.key(&claim.name)
+    }
+
+    /// Returns whether it gives each grant a fence, as far as it has answered.
+    pub fn has_fences(&self) -> bool {
+        matches!(self.means, Means::Scripts(_))
     }
 
     /// Connects in advance, for the next request.
