@@ -74,9 +74,8 @@ enum Message {
 /// nxlock's; that time is at least a second ahead, and a renewal must replace it before it passes.
 const AT_MOST_APART_BESIDE_SETNX: Duration = Duration::from_millis(500);
 
-/// Maximum renewal interval while a cluster node answers that is only importing the slot: if the move is called off, the
-/// lock is free at the other node at once.
-const AT_MOST_APART_WHILE_IMPORTED: Duration = Duration::from_secs(1);
+/// Maximum renewal interval while one thing more would take the lock away.
+const AT_MOST_APART_AT_RISK: Duration = Duration::from_secs(1);
 
 /// After what time the store is to tell at once what happens to the lock: a short command does not pay for it.
 const LISTENS_AFTER: Duration = Duration::from_millis(100);
@@ -91,8 +90,8 @@ fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
     if claim.token.is_beside_setnx() {
         apart = apart.min(AT_MOST_APART_BESIDE_SETNX);
     }
-    if store.watch().may_be_called_off {
-        apart = apart.min(AT_MOST_APART_WHILE_IMPORTED);
+    if store.watch().is_at_risk {
+        apart = apart.min(AT_MOST_APART_AT_RISK);
     }
     apart
 }
@@ -318,9 +317,8 @@ impl Lock {
         let which = if is_of_some { Renewing::Only(&news.keys) } else { Renewing::All };
         let limit = Limit::until(until.min(asked + self.attempt()));
         let renewed = self.store.renew_some(&self.claim, self.ttl, which, limit);
-        if !is_of_some {
-            self.due = asked + apart(&*self.store, &self.claim, self.ttl);
-        }
+        let due = asked + apart(&*self.store, &self.claim, self.ttl);
+        self.due = if is_of_some { self.due.min(due) } else { due };
         match renewed {
             Ok(Renewed::Kept(Kept { until, put_back, asked_by, wanted })) => {
                 self.retries = Backoff::new();

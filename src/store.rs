@@ -141,9 +141,10 @@ pub struct Watch<'a> {
     pub news_fds: Vec<BorrowedFd<'a>>,
     /// To listen may be of use.
     pub may_listen: bool,
-    /// The server that has the lock is only about to become responsible for it, as its last answer showed: if the cluster
-    /// calls the move off, the lock is lost without a word.
-    pub may_be_called_off: bool,
+    /// One thing more would take the lock away, as the last answer showed. The server that has it is only about to become
+    /// responsible for it: if the cluster calls the move off, the lock is lost without a word. Or one of several servers has
+    /// lost its vote.
+    pub is_at_risk: bool,
     /// A waiter is woken when it is its turn.
     pub hears: bool,
     /// It has been woken, and has not asked since.

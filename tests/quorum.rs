@@ -31,9 +31,9 @@ fn nothing_is_left(five: &Five) {
 }
 
 /// Starts a holder at three servers, and waits until each tells it what happens.
-fn told_by_all(three: &[Redis; 3]) -> Turn {
+fn told_by_all(three: &[Redis; 3], options: &[&str]) -> Turn {
     let servers = three.each_ref().map(Redis::url).join(" ");
-    let mut holder = Turn::of(Nxlock::new(turn(&["-t", "10m"])).env("NXLOCK_SERVER", servers));
+    let mut holder = Turn::of(Nxlock::new(turn(&[&["-t", "10m"], options].concat())).env("NXLOCK_SERVER", servers));
     holder.up();
     let tells = |redis: &Redis| {
         let clients: String = redis.ask(&["CLIENT", "LIST"]);

@@ -41,6 +41,8 @@ pub struct Quorum {
     /// The last ballot of this process for each lock.
     ballots: HashMap<LockName, Ballot>,
     contention: Contention,
+    /// The last renewal has found a vote gone.
+    is_at_risk: bool,
 }
 
 struct Ballot {
@@ -54,7 +56,14 @@ impl Quorum {
     pub fn new(endpoints: Vec<Endpoint>, options: StoreOptions) -> Quorum {
         // None of the servers has a grant that counts.
         let options = StoreOptions { durability: Durability::default(), ..options };
-        Quorum { endpoints, options, fanout: None, ballots: HashMap::new(), contention: Contention::new() }
+        Quorum {
+            endpoints,
+            options,
+            fanout: None,
+            ballots: HashMap::new(),
+            contention: Contention::new(),
+            is_at_risk: false,
+        }
     }
 
     fn fanout(&mut self) -> Result<&mut Fanout, Error> {
@@ -227,11 +236,12 @@ impl Quorum {
             // One server may be silent, and another lose a vote that it has just confirmed: it tells that.
             let may_ask_again = again.next().is_some();
             let is_enough = |votes: &Votes| is_decided(votes) || may_ask_again && votes.are_doubtful();
-            let votes = self.ask(&renew, limit, Stragglers::Awaited, is_enough)?;
+            let votes = self.ask(&renew, limit, Stragglers::AwaitedUnlessSilent, is_enough)?;
             if is_decided(&votes) || !is_enough(&votes) {
                 break (asked, votes);
             }
         };
+        self.is_at_risk = votes.count(is_not_yours) > 0;
         if votes.has_quorum(is_extended) {
             // Servers that lost the key get it again, but cast no vote by that: another holder may have had it there.
             if let Some(fanout) = self.fanout.as_mut().filter(|_| heals) {
@@ -514,7 +524,7 @@ impl Store for Quorum {
 
     fn watch(&self) -> Watch<'_> {
         let news_fds = self.fanout.as_ref().map(Fanout::news_fd).into_iter().collect();
-        Watch { news_fds, may_listen: true, ..Watch::default() }
+        Watch { news_fds, may_listen: true, is_at_risk: self.is_at_risk, ..Watch::default() }
     }
 
     fn can(&self, _: Feature) -> bool {

@@ -452,7 +452,7 @@ impl Store for Server {
         let hears = self.entry.as_ref().is_some_and(QueueEntry::hears);
         let was_called = self.entry.as_ref().is_some_and(QueueEntry::was_called);
         let may_listen = self.client.may_listen();
-        Watch { news_fds, may_listen, may_be_called_off: self.is_imported, hears, was_called, ..Watch::default() }
+        Watch { news_fds, may_listen, is_at_risk: self.is_imported, hears, was_called, ..Watch::default() }
     }
 
     fn can(&self, _: Feature) -> bool {

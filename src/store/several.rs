@@ -25,8 +25,8 @@ pub struct Several {
     apart: Duration,
     /// The store is to tell at once what happens to the locks.
     listens: bool,
-    /// One of the locks is at a node that is only importing it.
-    may_be_called_off: bool,
+    /// One thing more would take one of the locks away.
+    is_at_risk: bool,
     /// The first lock that turned out to be lost when it was given back, and whether an earlier request may have given it
     /// back.
     lost: Option<(LockState, bool)>,
@@ -89,7 +89,7 @@ impl Several {
             locks: order.into_iter().map(one).collect(),
             apart: Ttl::RENEWED_WITHIN,
             listens: false,
-            may_be_called_off: false,
+            is_at_risk: false,
             lost: None,
             ends: None,
             is_known_to_wait_for_others: false,
@@ -275,7 +275,7 @@ impl Several {
         let mut all = Kept::until(Moment::NEVER);
         let mut failed = None;
         if let Renewing::All = which {
-            self.may_be_called_off = false;
+            self.is_at_risk = false;
         }
         for index in 0..self.locks.len() {
             let One { key, until, .. } = &self.locks[index];
@@ -300,7 +300,7 @@ impl Several {
                 Ok(Renewed::NotYours(state)) => return Ok(Renewed::NotYours(state)),
                 Err(error) => _ = failed.get_or_insert(error),
             }
-            self.may_be_called_off |= self.store.watch().may_be_called_off;
+            self.is_at_risk |= self.store.watch().is_at_risk;
         }
         failed.map_or(Ok(Renewed::Kept(all)), Err)
     }
@@ -448,7 +448,7 @@ impl Store for Several {
         let watch = self.store.watch();
         let may_listen = watch.may_listen && !self.listens;
         let renews_at = Some(self.due()).filter(|due| *due != Moment::NEVER);
-        Watch { may_listen, may_be_called_off: self.may_be_called_off, renews_at, ..watch }
+        Watch { may_listen, is_at_risk: self.is_at_risk, renews_at, ..watch }
     }
 
     fn can(&self, feature: Feature) -> bool {

@@ -2,9 +2,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::quorum::nothing_is_left;
+use crate::quorum::{nothing_is_left, told_by_all};
 use crate::support::turns::{Turn, acquire, release};
-use crate::support::{Authority, Fate, Five, Proxy, Redis, eventually, eventually_some, is_alive, now};
+use crate::support::{Authority, Fate, Five, Nxlock, Proxy, Redis, eventually, eventually_some, is_alive, now};
 
 #[test]
 fn servers_that_forget_one_after_the_other_are_told_again() {
@@ -104,4 +104,19 @@ fn a_keeper_that_sets_a_key_again_leaves_nothing_behind_when_its_lock_is_release
     drop(until_dropped);
     running.finish();
     nothing_is_left(&five);
+}
+
+#[test]
+fn a_vote_that_was_deleted_is_taken_back_though_others_want_the_lock() {
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    let holder = told_by_all(&three, &[]);
+    let token = three[0].value("lock:job");
+    let servers = three.each_ref().map(Redis::url).join(" ");
+    let waiter = || Nxlock::new(["run", "job", "--", "true"]).env("NXLOCK_SERVER", &servers).start();
+    let waiters = [waiter(), waiter(), waiter()];
+    three[0].delete("lock:job");
+    // They have it there for moments, when they try.
+    eventually("it is there again", || three[0].value("lock:job") == token);
+    holder.leaves();
+    waiters.into_iter().for_each(|waiter| _ = waiter.finish().exits(0));
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::quorum::{OTHERS, nothing_is_left, told_by_all};
 use crate::support::turns::{Turn, acquire, turn};
-use crate::support::{Authority, Five, Nxlock, Redis, eventually, now};
+use crate::support::{Authority, Five, Nxlock, Redis, eventually, lasts, now};
 
 #[test]
 fn a_hanging_minority_does_not_slow_a_grant_and_is_undone_when_it_goes_on() {
@@ -104,19 +104,46 @@ fn a_lock_is_given_back_where_it_was_granted_late() {
     nothing_is_left(&five);
 }
 
-/// It would be asked for its vote for five seconds.
-#[test]
-fn a_majority_that_is_lost_while_the_others_hang_is_noticed_at_once() {
+/// Asserts that a holder at three servers notices at once that it has lost its majority, when the first of them hangs, the
+/// second has lost `first`, and the third loses `then`. The first would be asked for its vote for five seconds.
+#[track_caller]
+fn notices(options: &[&str], first: &str, then: &str, meanwhile: impl FnOnce(&Redis)) {
     let three = [Redis::start(), Redis::start(), Redis::start()];
-    let holder = told_by_all(&three);
+    let holder = told_by_all(&three, options);
     three[0].hang();
     let before = three[2].scripts_run();
-    three[1].put("lock:job", OTHERS, Some(600_000));
-    eventually("the third has said that it is its holder's", || three[2].scripts_run() > before);
+    three[1].delete(first);
+    eventually("the third is asked", || three[2].scripts_run() > before);
+    meanwhile(&three[1]);
+    if first != then {
+        three[1].delete(then);
+    }
     let began = now();
-    three[2].put("lock:job", OTHERS, Some(600_000));
-    holder.finish().exits(76);
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    three[2].delete(then);
+    holder.finish().exits(76).says("is lost");
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     three[0].resume();
     three.iter().for_each(Redis::leave_as_it_is);
+}
+
+#[test]
+fn a_majority_that_is_lost_while_the_others_hang_is_noticed_at_once() {
+    notices(&[], "lock:job", "lock:job", |_| {});
+}
+
+#[test]
+fn nor_do_others_delay_that_who_try_to_get_the_lock() {
+    notices(&[], "lock:job", "lock:job", |free| {
+        for _ in 0..10 {
+            free.put("lock:job", OTHERS, Some(600_000));
+            lasts(Duration::from_millis(20));
+            free.delete("lock:job");
+            lasts(Duration::from_millis(20));
+        }
+    });
+}
+
+#[test]
+fn nor_does_another_lock_that_is_in_doubt() {
+    notices(&["--also", "other"], "lock:job", "lock:other", |_| {});
 }

@@ -172,7 +172,7 @@ fn a_claim_at_one_far_slower_server_can_be_broken() {
 fn a_holder_that_hears_of_a_break_at_one_server_after_the_other_does_not_undo_it() {
     let three = [Redis::start(), Redis::start(), Redis::start()];
     for breaks in [true, false] {
-        let holder = told_by_all(&three);
+        let holder = told_by_all(&three, &[]);
         let late = [1, 2].map(|at: usize| {
             Proxy::by_command(&three[at], |_, words| match words.starts_with("EVALSHA release") {
                 true => Fate::Held,

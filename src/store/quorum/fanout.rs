@@ -48,6 +48,8 @@ struct Member {
 pub enum Stragglers {
     /// Wait for them.
     Awaited,
+    /// Wait for them, but not for those that are silent.
+    AwaitedUnlessSilent,
     /// Leave them behind after four times as long as the majority took, or twice as long as their own last reply: what
     /// they say may decide.
     LeftBehind,
@@ -156,8 +158,10 @@ impl Fanout {
         let began = Moment::now();
         let mut last = Moment::NEVER;
         while !votes.all_in() && !enough(votes) {
-            if others == Stragglers::LeftBehind && last == Moment::NEVER && votes.answered() >= votes.quorum() {
-                last = began + (began.elapsed() * 4).max(self.slowest(votes) * 2).max(LEAST);
+            if others != Stragglers::Awaited && last == Moment::NEVER && votes.answered() >= votes.quorum() {
+                let is_known = others == Stragglers::LeftBehind || self.are_silent(votes);
+                let least = if is_known { LEAST } else { SILENT_AFTER };
+                last = began + (began.elapsed() * 4).max(self.slowest(votes) * 2).max(least);
             }
             let Some(reply) = self.next(limit.no_later_than(last))? else {
                 if last.passed() || limit.until.passed() {
@@ -218,6 +222,12 @@ impl Fanout {
         missing.map(|(member, _)| member.took).max().unwrap_or_default()
     }
 
+    /// Returns whether all that have not replied have been silent for so long that they are not waited for.
+    fn are_silent(&self, votes: &Votes) -> bool {
+        let mut missing = self.members.iter().zip(votes.each()).filter(|(_, answer)| answer.is_none());
+        missing.all(|(member, _)| member.is_silent())
+    }
+
     /// Marks as late the nodes that were asked and have not replied: they had time to.
     fn are_late(&mut self, votes: &Votes) {
         let asked = self.members.iter_mut().zip(votes.each()).filter(|(member, _)| member.unanswered > 0);
@@ -230,10 +240,13 @@ impl Member {
         self.late_since.get_or_insert_with(Moment::now);
     }
 
+    fn is_silent(&self) -> bool {
+        self.late_since.is_some_and(|since| since.elapsed() > SILENT_AFTER)
+    }
+
     /// Returns whether the node is silent, and has not replied yet or was asked less than [`PROBE`] ago.
     fn is_to_be_spared(&self) -> bool {
-        let is_silent = self.late_since.is_some_and(|since| since.elapsed() > SILENT_AFTER);
-        is_silent && (self.unanswered > 0 || self.asked.elapsed() < PROBE)
+        self.is_silent() && (self.unanswered > 0 || self.asked.elapsed() < PROBE)
     }
 }
 

@@ -123,22 +123,24 @@ struct Vote {
     is_in_doubt: bool,
     /// Token of the claim that the server confirmed as released.
     given_back: Option<Token>,
-    /// The last renewals found nothing in place of the key.
-    absent: Option<Absent>,
+    /// The renewals since then did not find our vote.
+    gone: Option<Gone>,
 }
 
-#[derive(Clone, Copy)]
-struct Absent {
+/// A vote that a renewal did not find.
+struct Gone {
     since: Moment,
-    /// The server has forgotten the fence, too: nobody has released the lock there.
+    /// The last renewal found nothing in its place.
+    is_free: bool,
+    /// Nor the fence: the server has forgotten both, and nobody has released the lock there.
     is_forgotten: bool,
 }
 
-impl Absent {
+impl Gone {
     /// Whoever releases a lock, or breaks it, does so at all servers, and some are slower than others: the holder, which is
     /// told of each, must not take a vote back meanwhile.
-    fn may_be_healed(self) -> bool {
-        self.is_forgotten || self.since.elapsed() >= RELEASED_WITHIN
+    fn may_be_taken_back(&self) -> bool {
+        self.is_free && (self.is_forgotten || self.since.elapsed() >= RELEASED_WITHIN)
     }
 }
 
@@ -242,7 +244,7 @@ impl Node {
             },
             Request::Renew(claim, ttl) => self.renew(claim, *ttl, limit)?,
             Request::Heal(claim, ttl) => {
-                if self.vote(claim).absent.take_if(|absent| absent.may_be_healed()).is_some() {
+                if self.vote(claim).gone.as_ref().is_some_and(Gone::may_be_taken_back) {
                     self.acquire(claim, *ttl, limit)?;
                 }
                 Answer::Done
@@ -286,18 +288,23 @@ impl Node {
     }
 
     fn renew(&mut self, claim: &Claim, ttl: Ttl, limit: Limit<'_>) -> Result<Answer, Error> {
-        let before = self.vote(claim).absent;
         self.server.connect(&Operation::to("renew", &claim.name), limit)?;
         let renewed = self.server.renew(claim, ttl, limit)?;
-        self.vote(claim).absent = None;
+        let has_fences = self.server.has_fences();
+        let gone = &mut self.vote(claim).gone;
         Ok(match renewed {
-            Renewed::Kept(_) => Answer::Extended(None),
-            Renewed::Longer(left) => Answer::Extended(Some(left)),
+            Renewed::Kept(_) => {
+                *gone = None;
+                Answer::Extended(None)
+            }
+            Renewed::Longer(left) => {
+                *gone = None;
+                Answer::Extended(Some(left))
+            }
             Renewed::NotYours(state) => {
-                let since = before.map_or(Moment::now(), |before| before.since);
-                let is_forgotten = state.fence.is_none() && self.server.has_fences();
-                let absent = Absent { since, is_forgotten };
-                self.vote(claim).absent = Some(absent).filter(|_| state.kind == StateKind::Free);
+                let since = gone.as_ref().map_or(Moment::now(), |gone| gone.since);
+                let is_free = state.kind == StateKind::Free;
+                *gone = Some(Gone { since, is_free, is_forgotten: has_fences && state.fence.is_none() });
                 Answer::NotYours(state)
             }
         })
