@@ -333,7 +333,8 @@ impl Connection {
         Ok(self.pushes.as_mut().map(Pushes::take).unwrap_or_default())
     }
 
-    /// Reads what the server has told unasked. Returns whether that was all: a server that tells without end does not hold up the rest.
+    /// Reads what the server has told unasked. Returns whether that was all: a server that tells without end does not hold up
+    /// the rest.
     fn take_pushes(&mut self) -> Result<bool, Fault> {
         let now = Limit::until(Moment::now());
         let mut read = 0;
