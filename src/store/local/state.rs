@@ -179,7 +179,8 @@ impl State {
     /// # Errors
     /// If it is not in this format.
     pub fn read(text: &str, now: u64) -> Result<State, Flaw> {
-        let mut lines = text.lines();
+        // A value may end with a carriage return.
+        let mut lines = text.split_terminator('\n');
         let first = lines.next().filter(|line| line.starts_with("lock ")).map(Entry::of).ok_or(Flaw::Damaged)?;
         let key = percent_decode_str(first.text("key")?).decode_utf8().map_err(|_| Flaw::Damaged)?;
         let mut state = State { boot: first.optional("boot")?, ..State::new(&key, None) };

@@ -259,6 +259,13 @@ fn all_that_a_state_has_is_read_back() {
     }
 }
 
+#[test]
+fn a_value_that_ends_with_a_carriage_return_is_read_back() {
+    let text = "lock key=lock:a fence=7 generation=- boot=b\r\n";
+    let state = State::read(text, 0).unwrap_or_else(|_| panic!("it is read"));
+    assert_eq!(state.written(), text);
+}
+
 /// A world of its own time, in which anybody may die.
 #[derive(Clone)]
 struct Around {
