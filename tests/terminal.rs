@@ -239,6 +239,7 @@ fn ctrl_z_during_a_wait_does_not_stop_the_command_after_it() {
     kill(Pid::from_raw(nxlock), Signal::SIGCONT).unwrap();
     redis.resume();
     shell.shows("ran-7");
+    eventually("the lock is given back", || !redis.exists("lock:job"));
     // The shell warns of a job that it believes to be stopped.
     shell.types("exit\nexit\n");
     shell.finish();
