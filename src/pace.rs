@@ -13,7 +13,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    pub fn of(at_once: u32, apart: Duration) -> Pace {
+    pub const fn of(at_once: u32, apart: Duration) -> Pace {
         Pace { at_once, apart, due: None }
     }
 

@@ -80,9 +80,9 @@ const AT_MOST_APART_AT_RISK: Duration = Duration::from_secs(1);
 /// After what time the store is to tell at once what happens to the lock: a short command does not pay for it.
 const LISTENS_AFTER: Duration = Duration::from_millis(100);
 
-/// How many requests something heard causes at once, as of several servers each tells of its own, and how far apart the
-/// next ones are: whatever a server is made to tell, it is asked four times a second for it.
-const QUESTIONS: (u32, Duration) = (4, Duration::from_millis(250));
+/// How often nxlock renews because a server tells it something: whatever a server is made to tell, it gets four requests a
+/// second for that. The first ones leave at once, as each of several servers tells of its own vote.
+const QUESTIONS: Pace = Pace::of(4, Duration::from_millis(250));
 
 /// Returns the renewal interval.
 fn apart(store: &dyn Store, claim: &Claim, ttl: Ttl) -> Duration {
@@ -119,7 +119,7 @@ impl Renewer {
             put_back: 0,
             asked_by: None,
             asked: None,
-            questions: Pace::of(QUESTIONS.0, QUESTIONS.1),
+            questions: QUESTIONS,
             retries: Backoff::new(),
             news: News::default(),
             due,

@@ -35,10 +35,6 @@ fn told_by_all(three: &[Redis; 3], options: &[&str]) -> Turn {
     let servers = three.each_ref().map(Redis::url).join(" ");
     let mut holder = Turn::of(Nxlock::new(turn(&[&["-t", "10m"], options].concat())).env("NXLOCK_SERVER", servers));
     holder.up();
-    let tells = |redis: &Redis| {
-        let clients: String = redis.ask(&["CLIENT", "LIST"]);
-        clients.split(' ').any(|field| field.strip_prefix("flags=").is_some_and(|flags| flags.contains('t')))
-    };
-    eventually("all tell it", || three.iter().all(tells));
+    eventually("all tell it", || three.iter().all(|redis| redis.tells() > 0));
     holder
 }

@@ -125,11 +125,7 @@ fn hears_of(authority: &impl Authority, running: Running, gone: &str) {
 
 /// Waits until so many clients are told of changes.
 fn hears(redis: &Redis, clients: usize) {
-    let tracks = |line: &&str| line.split(' ').any(|field| field.starts_with("flags=") && field.contains('t'));
-    eventually("it listens", || {
-        let list: String = redis.ask(&["CLIENT", "LIST"]);
-        list.lines().filter(tracks).count() == clients
-    });
+    eventually("it listens", || redis.tells() == clients);
 }
 
 #[test]

@@ -266,6 +266,12 @@ impl Redis {
         assert_eq!(self.ask::<Vec<String>>(&["KEYS", "*"]), ["{lock:job}:fence"]);
     }
 
+    /// Returns how many clients the server tells of changes.
+    pub fn tells(&self) -> usize {
+        let tracks = |line: &&str| line.split(' ').any(|field| field.starts_with("flags=") && field.contains('t'));
+        self.ask::<String>(&["CLIENT", "LIST"]).lines().filter(tracks).count()
+    }
+
     /// Returns how many connections are open, without this one.
     pub fn others_connected(&self) -> usize {
         self.ask::<String>(&["CLIENT", "LIST"]).lines().count() - 1

@@ -137,8 +137,8 @@ struct Gone {
 }
 
 impl Gone {
-    /// Whoever releases a lock, or breaks it, does so at all servers, and some are slower than others: the holder, which is
-    /// told of each, must not take a vote back meanwhile.
+    /// A release or a break reaches the servers one after the other, and each tells the holder of it: the holder must not take
+    /// a vote back before all have been reached.
     fn may_be_taken_back(&self) -> bool {
         self.is_free && (self.is_forgotten || self.since.elapsed() >= RELEASED_WITHIN)
     }

@@ -51,9 +51,9 @@ const LATER: Duration = Duration::from_millis(1);
 /// time for ten seconds.
 const APART: Duration = Duration::from_millis(1);
 
-/// How many requests messages cause at once, more than in a queue that moves as fast as it can, and how far apart the next
-/// ones are, whatever is told: sooner than a reservation ends.
-const QUESTIONS: (u32, Duration) = (16, Duration::from_millis(250));
+/// How often a waiter asks because of messages: at once more often than the fastest queue wakes it, and then in intervals
+/// that are shorter than a reservation.
+const QUESTIONS: Pace = Pace::of(16, Duration::from_millis(250));
 
 /// Bounds of the pause between attempts to subscribe, which grows each time one fails or does not last.
 const AT_LEAST_APART: Duration = Duration::from_secs(1);
@@ -88,7 +88,7 @@ pub struct QueueEntry {
     clock: Option<ServerClock>,
     /// From 1, by the last reply; 0 before that.
     position: usize,
-    /// Told something since the last reply because of which to ask.
+    /// A message since the last reply makes the waiter ask.
     is_told: bool,
     /// Woken since the last reply.
     was_called: bool,
@@ -140,7 +140,7 @@ impl QueueEntry {
             is_told: false,
             was_called: false,
             is_called_back: false,
-            questions: Pace::of(QUESTIONS.0, QUESTIONS.1),
+            questions: QUESTIONS,
         }
     }
 
