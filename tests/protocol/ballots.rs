@@ -7,7 +7,9 @@
 //! The claim, in every reachable state: at most one client holds the lock, and a later holder has a higher fence.
 
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
+
+use foldhash::quality::FixedState;
 
 const SERVERS: usize = 3;
 const QUORUM: usize = 2;
@@ -212,9 +214,7 @@ impl World {
     }
 
     fn key(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.hash(&mut hasher);
-        hasher.finish()
+        FixedState::default().hash_one(self)
     }
 }
 

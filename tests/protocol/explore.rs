@@ -22,7 +22,9 @@ mod world;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+
+use foldhash::quality::FixedState;
 
 use crate::keys::Server;
 use crate::machine::Mode::{Once, Plain, Queue};
@@ -65,9 +67,7 @@ fn setting(modes: &[Mode], faults: &'static [Fault], at_most: u8) -> Setting {
 }
 
 fn key(world: &World) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    world.hash(&mut hasher);
-    hasher.finish()
+    FixedState::default().hash_one(world)
 }
 
 /// Passes a key on: it is a hash already.

@@ -1118,5 +1118,5 @@ fn each_fault_in_the_script_is_noticed() {
         }
     };
     // Of the program and its server only one works at a time.
-    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(notice))));
+    thread::scope(|scope| (0..6).for_each(|_| drop(scope.spawn(notice))));
 }

@@ -36,6 +36,8 @@ impl World {
     fn tomorrow(&mut self) {
         let yesterday = |instant: &str| (instant.parse::<i64>().unwrap() - DAY).to_string();
         let all: BTreeMap<String, String> = cmd("HGETALL").arg(companion("runs")).query(&mut self.connection).unwrap();
+        let mut set_back = cmd("HSET");
+        set_back.arg(companion("runs"));
         for (field, value) in all {
             let earlier = match field.split(':').next().unwrap() {
                 "run" | "line" | "done" => {
@@ -45,8 +47,9 @@ impl World {
                 "since" => yesterday(&value),
                 _ => continue,
             };
-            cmd("HSET").arg(companion("runs")).arg(field).arg(earlier).query::<i64>(&mut self.connection).unwrap();
+            set_back.arg(field).arg(earlier);
         }
+        set_back.query::<i64>(&mut self.connection).unwrap();
     }
 }
 

@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::{Pid, setsid};
@@ -90,8 +91,10 @@ impl Nxlock {
     /// Starts it in a session of its own, so that it has no access to the terminal of the tests.
     pub fn start(mut self) -> Running {
         // Files, not pipes: a process that is left behind would keep a pipe from its end.
-        let stdout = tempfile::tempfile().expect("a temporary file");
-        let stderr = tempfile::tempfile().expect("a temporary file");
+        let [stdout, stderr] = ["stdout", "stderr"].map(|name| {
+            let file = memfd_create(name, MFdFlags::MFD_CLOEXEC).expect("a file in memory");
+            File::from(file)
+        });
         let copy = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
         self.command.stdout(self.stdout.take().unwrap_or_else(|| copy(&stdout)));
         self.command.stderr(self.stderr.take().unwrap_or_else(|| copy(&stderr)));
