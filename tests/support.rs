@@ -59,9 +59,10 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
+/// Sleeps between two looks at a fact. What has taken long is looked at less often: a look may be a call of nxlock.
 #[expect(clippy::disallowed_methods, reason = "the one pause, between two looks at a fact")]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(3));
+fn pause(waited: Duration) {
+    std::thread::sleep((waited / 10).clamp(Duration::from_millis(3), Duration::from_millis(50)));
 }
 
 /// Sleeps while a fault lasts. Tests wait by time for nothing else.
@@ -85,7 +86,7 @@ fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -
             return found;
         }
         assert!(began.elapsed() < limit, "still not so after {limit:?}: {what}");
-        pause();
+        pause(began.elapsed());
     }
 }
 

@@ -13,7 +13,7 @@ use super::Patient;
 use crate::support::{Authority, Local, children_of, eventually, eventually_some, is_alive, text_of, wall};
 
 const CALLERS: usize = 100;
-const TIMES: usize = 20;
+const TIMES: usize = 10;
 
 /// Starts all callers. Each runs nxlock until it has succeeded $TIMES times; runs may be killed in between. Any other
 /// status is printed.

@@ -101,7 +101,7 @@ impl Terminal {
                 return screen[..at].to_owned();
             }
             assert!(began.elapsed() < LIMIT, "the terminal does not show `{text}`:\n{}", self.screen());
-            pause();
+            pause(began.elapsed());
         }
     }
 
@@ -133,7 +133,7 @@ impl Terminal {
                 return status;
             }
             assert!(began.elapsed() < LIMIT, "it does not end:\n{}", self.screen());
-            pause();
+            pause(began.elapsed());
         }
     }
 

@@ -144,6 +144,7 @@ impl Redis {
         let child = self.process.insert(child);
         let socket = self.directory.path().join("s");
         let info = info(&socket, None);
+        let began = now();
         loop {
             if let Some(status) = child.try_wait()? {
                 return Err(io::Error::other(format!("redis-server ended: {status}")));
@@ -155,7 +156,7 @@ impl Redis {
             if matches!(&answered, Ok(reply) if reply.as_ref().err().is_none_or(|error| !error.is_io_error())) {
                 break;
             }
-            pause();
+            pause(began.elapsed());
         }
         Ok(())
     }
@@ -387,7 +388,7 @@ impl Drop for Redis {
             let began = now();
             litter = self.litter();
             while !litter.is_empty() && !litter.iter().any(Litter::expires_soon) && began.elapsed() < LATE {
-                pause();
+                pause(began.elapsed());
                 litter = self.litter();
             }
         }
