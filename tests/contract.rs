@@ -21,7 +21,7 @@ mod several;
 mod sharing;
 mod superseding;
 
-use crate::support::{Cluster, Five, Local, OverTcp, Pool, Redis, Secure, Sentinels};
+use crate::support::{Cluster, Five, Local, Pool, Redis, Secure, Sentinels};
 
 /// A cluster takes seconds to start.
 static CLUSTERS: Pool<Cluster> = Pool::of(Cluster::of_masters);
@@ -57,9 +57,8 @@ every_kind! {
     with_a_line {
         local: Local::start(),
         redis_unix: Redis::start(),
-        redis_tcp: OverTcp::start(),
-        redis_tls: Secure::start(),
-        redis_mutual_tls: Secure::mutual(),
+        // Over TCP, and TLS with certificates of both sides.
+        redis_tls: Secure::mutual(),
         sentinel: Sentinels::of_one(),
         cluster: CLUSTERS.lend(),
     }
