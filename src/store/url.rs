@@ -171,7 +171,8 @@ fn hosts_of<'a>(
 ) -> Result<(Vec<Address>, Session, &'a str), String> {
     let (login, behind) = rest.rsplit_once('@').map_or(("", rest), |(login, behind)| (&rest[..=login.len()], behind));
     let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
-    if path.contains(['?', '#', ',']) || path.contains(char::is_whitespace) || path.contains(char::is_control) {
+    let ends_early = behind.contains(['?', '#']) || path.contains(',');
+    if ends_early || path.contains(char::is_whitespace) || path.contains(char::is_control) {
         return Err("unexpected text after the host list".into());
     }
     let endpoints = hosts.split(',').map(|host| Endpoint::parse(scheme, &format!("{login}{host}"), port, credentials));
@@ -417,6 +418,8 @@ mod tests {
             "redis://h/-1",
             "redis://b\u{fc}cher.example",
             "unix:///s?db=1&db=2",
+            "redis+sentinel://bob:pw@h?/main&pass=s3cret",
+            "redis+cluster://h?",
             "unix:///s?pass=s3cret&pass=other",
             "redis://a,b,c",
             "redis://a redis://b",
