@@ -99,7 +99,7 @@ fn a_server_that_goes_while_records_are_read_is_not_waited_for_once_for_each_nam
     let url = format!("{}{}", proxy.url(), without_scripts(&redis));
     let names: Vec<String> = (0..20).map(|n| format!("job-{n}")).collect();
     // A busy machine may take a third of it to read a status.
-    let options = ["--server-timeout", "3s", "status", "--max-age", "1h"];
+    let options = ["--server-timeout", "4s", "status", "--max-age", "1h"];
     let words = options.into_iter().chain(names.iter().map(String::as_str)).collect::<Vec<_>>();
     let line = Nxlock::new(words).env("NXLOCK_SERVER", &url).run().exits(3).text();
     assert!(line.starts_with("UNKNOWN: ") && line.contains("job-3 may not have succeeded: it is not read"), "{line}");

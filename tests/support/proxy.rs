@@ -315,23 +315,34 @@ fn first_words(request: &redis::Value) -> String {
     shown.join(" ")
 }
 
-/// Records the bytes that were read. It reads one byte at a time, to take nothing of the next message.
+/// Records the bytes that were read. It takes nothing of the next message: it reads one byte at a time, except of a text
+/// whose length it has read.
 struct Recorder<'a> {
     stream: &'a UnixStream,
     bytes: Vec<u8>,
+    /// How many of the next bytes are of a text.
+    of_text: usize,
 }
 
 impl<'a> Recorder<'a> {
     fn of(stream: &'a UnixStream) -> Recorder<'a> {
-        Recorder { stream, bytes: Vec::new() }
+        Recorder { stream, bytes: Vec::new(), of_text: 0 }
+    }
+
+    /// Returns the length of the text that the last line announces, with the end of its line.
+    fn announced(&self) -> Option<usize> {
+        let line = self.bytes.strip_suffix(b"\r\n")?.rsplit(|byte| *byte == b'\n').next()?;
+        let length = std::str::from_utf8(line).ok()?.strip_prefix(['$', '=', '!'])?;
+        Some(length.parse::<usize>().ok()? + 2)
     }
 }
 
 impl Read for Recorder<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(first) = buffer.first_mut() else { return Ok(0) };
-        let n = self.stream.read(std::slice::from_mut(first))?;
+        let most = self.of_text.max(1).min(buffer.len());
+        let n = self.stream.read(&mut buffer[..most])?;
         self.bytes.extend(&buffer[..n]);
+        self.of_text = if self.of_text > 0 { self.of_text - n } else { self.announced().unwrap_or(0) };
         Ok(n)
     }
 }
