@@ -252,8 +252,15 @@ impl Lock {
         loop {
             let wake_at = self.wakes_at();
             let news = self.news_fds().into_iter().map(Some).collect::<Vec<_>>();
-            match finishes.next(Limit { until: wake_at, cancel: &news, ..Limit::NONE }) {
-                Ok(Arrived::Message(finish)) => return messages.send(Message::GivenBack(self.carry_out(&finish))),
+            let arrived = finishes.next(Limit { until: wake_at, cancel: &news, ..Limit::NONE });
+            drop(news);
+            match arrived {
+                Ok(Arrived::Message(finish)) => {
+                    let given_back = self.carry_out(&finish);
+                    // The process may end with this message: a store that is dropped sends first what it still has to.
+                    drop(self);
+                    return messages.send(Message::GivenBack(given_back));
+                }
                 Ok(Arrived::Readable | Arrived::Time) if !self.renews_at().passed() => self.listen(),
                 Ok(Arrived::Readable | Arrived::Time) | Err(_) => {
                     let (renewal, rest) = self.renew(Moment::NEVER);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::quorum::{OTHERS, nothing_is_left, told_by_all};
 use crate::support::turns::{Turn, acquire, turn};
-use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts};
+use crate::support::{Authority, Fate, Five, Network, Nxlock, Proxy, Redis, eventually, lasts, may_trace};
 
 /// Returns a function that tells whether a request is the first script of all.
 fn first_script() -> impl Fn(&str) -> bool + Send + Sync {
@@ -37,6 +37,29 @@ fn what_undoes_a_lost_ballot_takes_no_vote_of_the_one_that_was_won() {
     other.env("NXLOCK_SERVER", three.each_ref().map(Redis::url).join(" ")).run().exits(75).prints("");
     holder.leaves();
     // nxlock sends the undo of a lost ballot without waiting for the reply.
+    eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+}
+
+#[test]
+fn what_is_still_to_be_sent_when_a_run_ends_is_sent_before_nxlock_exits() {
+    if !may_trace() {
+        return;
+    }
+    let three = [Redis::start(), Redis::start(), Redis::start()];
+    // The run ends while this server has not said that it will tell of changes: its vote goes over a new connection.
+    let silent = Proxy::by_command(&three[0], |_, words| match words.starts_with("CLIENT") {
+        true => Fate::ReplySwallowed,
+        false => Fate::Delivered,
+    });
+    let servers = format!("{} {} {}", silent.url(), three[1].url(), three[2].url());
+    let slow_to_connect = ["-e", "trace=connect", "-e", "inject=connect:delay_enter=500000"];
+    let strace = ["strace", "-f", "-b", "execve", "-o", "/dev/null"].into_iter().chain(slow_to_connect);
+    let call = Nxlock::new(turn(&["-t", "10m"])).env("NXLOCK_SERVER", &servers);
+    let mut holder = Turn::of(call.under(strace));
+    holder.up();
+    eventually("it is asked to", || silent.commands().iter().any(|command| command.starts_with("CLIENT")));
+    assert!(three[0].exists("lock:job"));
+    holder.leaves();
     eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
 }
 
