@@ -10,7 +10,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::{Pid, setsid};
@@ -90,11 +89,10 @@ impl Nxlock {
 
     /// Starts it in a session of its own, so that it has no access to the terminal of the tests.
     pub fn start(mut self) -> Running {
-        // Files, not pipes: a process that is left behind would keep a pipe from its end.
-        let [stdout, stderr] = ["stdout", "stderr"].map(|name| {
-            let file = memfd_create(name, MFdFlags::MFD_CLOEXEC).expect("a file in memory");
-            File::from(file)
-        });
+        // Files, not pipes: a process that is left behind would keep a pipe from its end. Not in memory: of two processes
+        // that write to such a file at once, one writes over the other (memfd_create(2)).
+        let stdout = tempfile::tempfile().expect("a temporary file");
+        let stderr = tempfile::tempfile().expect("a temporary file");
         let copy = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
         self.command.stdout(self.stdout.take().unwrap_or_else(|| copy(&stdout)));
         self.command.stderr(self.stderr.take().unwrap_or_else(|| copy(&stderr)));
