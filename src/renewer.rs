@@ -252,12 +252,10 @@ impl Lock {
         loop {
             let wake_at = self.wakes_at();
             let news = self.news_fds().into_iter().map(Some).collect::<Vec<_>>();
-            let arrived = finishes.next(Limit { until: wake_at, cancel: &news, ..Limit::NONE });
-            drop(news);
-            match arrived {
+            match finishes.next(Limit { until: wake_at, cancel: &news, ..Limit::NONE }) {
                 Ok(Arrived::Message(finish)) => {
                     let given_back = self.carry_out(&finish);
-                    // The process may end with this message: a store that is dropped sends first what it still has to.
+                    // With this message the process may exit: the store sends what it still has to send when it is dropped.
                     drop(self);
                     return messages.send(Message::GivenBack(given_back));
                 }

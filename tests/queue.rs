@@ -66,10 +66,9 @@ fn what_a_hand_off_costs_the_server_does_not_grow_with_the_line() {
     let asked = before.scripts - first.scripts;
     let heartbeats = 30 * (took.as_millis() / 1600 + 1);
     assert!(u128::from(asked) <= 4 * 30 + heartbeats, "{asked} in {took:?}");
-    // One in which nobody else asks, as they do on a busy machine, is a release and a claim.
-    let alone = costs[..27].iter().filter(|cost| cost.scripts == 2);
-    let least = alone.map(|cost| cost.commands).min();
-    assert!(least.is_none_or(|commands| commands <= 30), "{least:?}");
+    // One in which nobody else asks is a release and a claim.
+    let least = costs[..27].iter().map(|cost| cost.commands).min();
+    assert!(least.is_some_and(|commands| commands <= 30), "{least:?}");
     // And no request goes through the whole queue.
     let each = |costs: &[Work]| {
         let sum = |part: fn(&Work) -> u64| costs.iter().map(part).sum::<u64>();

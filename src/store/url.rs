@@ -171,8 +171,7 @@ fn hosts_of<'a>(
 ) -> Result<(Vec<Address>, Session, &'a str), String> {
     let (login, behind) = rest.rsplit_once('@').map_or(("", rest), |(login, behind)| (&rest[..=login.len()], behind));
     let (hosts, path) = behind.split_once('/').unwrap_or((behind, ""));
-    let ends_early = behind.contains(['?', '#']) || path.contains(',');
-    if ends_early || path.contains(char::is_whitespace) || path.contains(char::is_control) {
+    if behind.contains(['?', '#']) || path.contains(|c: char| c == ',' || c.is_whitespace() || c.is_control()) {
         return Err("unexpected text after the host list".into());
     }
     let endpoints = hosts.split(',').map(|host| Endpoint::parse(scheme, &format!("{login}{host}"), port, credentials));

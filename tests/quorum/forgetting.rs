@@ -13,7 +13,7 @@ fn servers_that_forget_one_after_the_other_are_told_again() {
     eventually("all have granted it", || five.values().iter().all(Option::is_some));
     for at in [0, 3, 4] {
         five.each_mut()[at].restart();
-        eventually("it is told anew", || five.values()[at].is_some());
+        eventually("the holder has set the key there again", || five.values()[at].is_some());
     }
     assert!(!holder.running.has_ended());
     holder.leaves();

@@ -46,7 +46,7 @@ fn what_is_still_to_be_sent_when_a_run_ends_is_sent_before_nxlock_exits() {
         return;
     }
     let three = [Redis::start(), Redis::start(), Redis::start()];
-    // The run ends while this server has not said that it will tell of changes: its vote goes over a new connection.
+    // This server does not answer the request to tell of changes: nxlock sends the release over a new connection.
     let silent = Proxy::by_command(&three[0], |_, words| match words.starts_with("CLIENT") {
         true => Fate::ReplySwallowed,
         false => Fate::Delivered,

@@ -357,7 +357,7 @@ impl Redis {
 }
 
 /// How late the last request of a process that has ended may arrive.
-const LATE: Duration = Duration::from_secs(10);
+const LATE: Duration = Duration::from_secs(2);
 
 /// A key that nobody should have left.
 pub(super) struct Litter {
