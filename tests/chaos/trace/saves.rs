@@ -407,9 +407,11 @@ fn leads(
     let most = to.runs.ended.len();
     let line = to.runs.ended.iter().find(|run| run.who == *token);
     let begun = to.runs.begun.get(token).or(before.runs.begun.get(token)).copied();
+    // Its line may say that it has vanished, until it tells that nothing ran.
+    let listed = before.runs.ended.iter().find(|run| run.who == *token).map(|run| run.begun);
     let recording = begun.map(|begun| Recording { most: most.max(1), waited: begun.waited, unless_done: None });
     let ended = line.map(|line| Record { most, begun: line.begun, end: Some(line.end.clone()) });
-    let nothing_ran = begun.map(|begun| Record { most, begun, end: None });
+    let nothing_ran = begun.or(listed).map(|begun| Record { most, begun, end: None });
     let records = [None, ended, nothing_ran];
     let by = to.broken.as_ref().filter(|broken| broken.of == token.id()).map(|broken| &broken.by);
     let mut requests: Vec<Vec<Op<'_, Token>>> = Vec::new();
@@ -572,6 +574,17 @@ mod tests {
             state(2001, "-", &lines)
         };
         follows(&state(2001, "-", &[held, kept.clone(), begun]), &ended(1), &ended(2));
+    }
+
+    #[test]
+    fn a_line_of_who_seemed_to_have_vanished_goes_if_nothing_ran() {
+        let kept = "runs since_us=1000 kept_until_us=90000".to_owned();
+        let line = |who: u16, end: &str| {
+            format!("ended granted_us=1000 waited_ms=0 fence=200{who} {end} token={}", token(who, ""))
+        };
+        let [vanished, done] = [line(1, "ended_us=- end=vanished||"), line(2, "ended_us=8000 end=done|0|")];
+        let lines = |lines: &[&String]| state(2003, "-", &lines.iter().map(|&line| line.clone()).collect::<Vec<_>>());
+        follows(&lines(&[&kept, &vanished, &done]), &lines(&[&kept, &done]), &lines(&[&kept, &vanished]));
     }
 
     #[test]
