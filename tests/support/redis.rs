@@ -239,6 +239,20 @@ impl Redis {
         self.ask(&["PTTL", key])
     }
 
+    /// Waits until the end of a key has been put off.
+    #[track_caller]
+    pub fn renews(&self, key: &str) {
+        // In ms, by the clock of the server. What is left of a lease now and what was left before do not tell.
+        let ends = || -> i64 {
+            let script = "local now = redis.call('TIME')
+                return now[1] * 1000 + math.floor(now[2] / 1000) + redis.call('PTTL', KEYS[1])";
+            self.ask(&["EVAL", script, "1", key])
+        };
+        let end = ends();
+        // The two times of a script may differ in their last ms.
+        eventually("it is renewed", || ends() > end + 10);
+    }
+
     pub fn delete(&self, key: &str) {
         assert_eq!(self.ask::<i64>(&["DEL", key]), 1, "there is no {key}");
     }
