@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::pty::PtyMaster;
@@ -286,13 +286,11 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         // time that it has.
         own.is(Way::Back, Condition::Delayed(choice.ttl / 8));
     }
-    let mut command = call(shared, choice, who, own.as_ref());
-    let keyboard = choice.typed.then(|| {
-        let (keyboard, terminal) = Terminal::pair();
-        command.stdin(terminal);
-        keyboard
-    });
-    let mut process = Process::start(command);
+    let command = call(shared, choice, who, own.as_ref());
+    let (keyboard, terminal) = choice.typed.then(Terminal::pair).unzip();
+    let said = File::options().create(true).append(true).open(shared.directory.join("stderr")).expect("a log");
+    let mut process = Process::start(&command, terminal.as_ref(), &said);
+    drop(terminal);
     let is_script = choice.kind == Kind::Script;
     let at = At { own: own.as_ref(), keyboard: keyboard.as_ref(), is_script };
     let ended = choice.plan.and_then(|plan| befall(shared, who, &mut process, plan, at));
@@ -350,10 +348,8 @@ fn call(shared: &Shared<'_>, choice: &Choice, who: Who, own: Option<&Network>) -
         None if choice.near => shared.near.clone(),
         None => shared.far.clone().expect("a network"),
     };
-    let said = File::options().create(true).append(true).open(shared.directory.join("stderr")).expect("a log");
     shared.lead(&mut command);
     command.env("NXLOCK_SERVER", server).envs(orders.environment(&shared.journal.log)).envs(job);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     command
 }
 

@@ -1,52 +1,72 @@
 //! A process that can be frozen, killed and waited for. Only its parent signals it, so that no signal goes to another
 //! process that has got its pid.
 
-use std::fs;
-use std::io;
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File};
+use std::io::{self, PipeWriter};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
 use nix::libc;
-use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, setsid};
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, ttyname};
 
 use crate::record::Nanos;
-use crate::support::{hear_signals, lasts};
+use crate::support::lasts;
 
 pub struct Process {
-    child: Child,
+    pid: Pid,
+    status: Option<ExitStatus>,
     /// Readable when the process has ended, pidfd_open(2).
     end: OwnedFd,
     starved: Nanos,
 }
 
 impl Process {
-    pub fn start(mut command: Command) -> Process {
-        // SAFETY: setsid(2), sigaction(2), ioctl(2) and prctl(2) are async-signal-safe.
-        unsafe {
-            command.pre_exec(|| {
-                setsid()?;
-                hear_signals()?;
-                // If its stdin is a terminal, it leads that terminal's session.
-                libc::ioctl(0, libc::TIOCSCTTY, 0);
-                Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
-            });
-        }
-        let child = command.spawn().expect("it starts");
+    /// Starts a command in a session of its own, whose terminal this is, with no variables but its own.
+    ///
+    /// By posix_spawn(3), which shares the memory of this process until the command executes. std would call fork(2) for
+    /// a new session and copy the memory map of hundreds of threads: of four grants in the same time, three were left.
+    pub fn start(command: &Command, terminal: Option<&File>, stderr: &File) -> Process {
+        let spawned = || -> nix::Result<Pid> {
+            let mut attributes = PosixSpawnAttr::init()?;
+            let flags = PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK;
+            let session = PosixSpawnFlags::from_bits_retain(libc::POSIX_SPAWN_SETSID.into());
+            attributes.set_flags(flags | session)?;
+            attributes.set_sigdefault(&SigSet::all())?;
+            attributes.set_sigmask(&SigSet::empty())?;
+            let mut files = PosixSpawnFileActions::init()?;
+            // The terminal that a session's leader opens becomes the session's, ioctl_tty(2).
+            let stdin = terminal.map_or(Ok("/dev/null".into()), ttyname)?;
+            files.add_open(0, &stdin, OFlag::O_RDWR, Mode::empty())?;
+            files.add_open(1, Path::new("/dev/null"), OFlag::O_WRONLY, Mode::empty())?;
+            files.add_dup2(stderr.as_raw_fd(), 2)?;
+            let text = |parts: &[&OsStr]| CString::new(parts.join(OsStr::new("=")).as_bytes()).expect("no NUL");
+            let words: Vec<CString> =
+                [command.get_program()].into_iter().chain(command.get_args()).map(|word| text(&[word])).collect();
+            let variables: Vec<CString> =
+                command.get_envs().filter_map(|(name, value)| Some(text(&[name, value?]))).collect();
+            posix_spawn(Path::new(command.get_program()), &files, &attributes, &words, &variables)
+        };
+        let pid = spawned().expect("it starts");
         // SAFETY: the process is ours and not waited for; what comes back is a new descriptor.
         let end = unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);
             assert!(fd >= 0, "{}", io::Error::last_os_error());
             OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor"))
         };
-        Process { child, end, starved: 0 }
+        Process { pid, status: None, end, starved: 0 }
     }
 
     pub fn pid(&self) -> i32 {
-        self.child.id().cast_signed()
+        self.pid.as_raw()
     }
 
     pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
@@ -56,7 +76,14 @@ impl Process {
         unsafe { libc::poll(&mut poll, 1, millis) };
         // schedstat is readable until the process is waited for.
         self.starved = starved(&format!("/proc/{}/schedstat", self.pid())).unwrap_or(self.starved);
-        self.child.try_wait().expect("it is ours to wait for")
+        if self.status.is_none() {
+            let mut status = 0;
+            // SAFETY: the process is ours and not waited for; waitpid(2) writes one number.
+            let pid = unsafe { libc::waitpid(self.pid(), &raw mut status, libc::WNOHANG) };
+            assert!(pid >= 0, "{}", io::Error::last_os_error());
+            self.status = (pid > 0).then(|| ExitStatus::from_raw(status));
+        }
+        self.status
     }
 
     /// Returns how long it was runnable, in all, while others ran.
@@ -146,6 +173,31 @@ fn described(pid: i32) -> String {
         .filter(|line| ["State:", "PPid:", "SigPnd:"].iter().any(|name| line.starts_with(name)))
         .collect();
     format!("process {pid}, {}, syscall {}, {}", about.join(", "), text("syscall").trim(), text("cmdline"))
+}
+
+/// Kills all with a mark as soon as this process is gone, however it ends.
+pub struct Sweeper {
+    /// Its closing tells the shell that this process is gone.
+    _until_our_end: PipeWriter,
+    /// Outlives this process.
+    _shell: Child,
+}
+
+impl Sweeper {
+    pub fn of(mark: &str) -> Sweeper {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        // Once more, if one was found: it may have started another meanwhile.
+        let script = "trap '' HUP INT QUIT; read gone; found=yes
+            while [ $found ]; do
+                found=
+                for at in /proc/[0-9]*; do
+                    tr '\\0' '\\n' < $at/environ | grep -qxF \"$0\" && kill -9 ${at#/proc/} && found=yes
+                done
+            done";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, mark]).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        Sweeper { _until_our_end: writer, _shell: shell.spawn().expect("a shell") }
+    }
 }
 
 /// Waits until no process has the mark; kills those that still do after the limit, and returns what each of them was.
