@@ -5,7 +5,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Authority, Cluster, Fate, Five, Local, Proxy, Redis, Running, eventually, lasts, text_of};
+use crate::support::{
+    Authority, Cluster, Fate, Five, Local, Proxy, Redis, Running, eventually, freeze, lasts, text_of,
+};
 
 /// Starts a run that holds these locks, and waits until its command runs.
 fn holding(authority: &impl Authority, words: &[&str]) -> Running {
@@ -294,21 +296,18 @@ fn events_say_which_lock_they_are_about() {
 #[test]
 fn the_processes_of_a_command_keep_all_local_locks_if_nxlock_and_guard_are_killed() {
     let local = Local::start();
-    let mut running = local.nxlock([
-        "run",
-        "a",
-        "--also",
-        "b",
-        "-c",
-        "setsid sh -c 'echo $$ > pid; exec sleep 600' & sleep 0.2; echo up; wait",
-    ]);
+    let mut running =
+        local.nxlock(["run", "a", "--also", "b", "-c", "setsid sh -c 'echo $$ > pid; exec sleep 600' & echo up; wait"]);
     running = running.in_directory(&local.directory());
     let mut running = running.start();
     running.line("up");
+    eventually("it has left the session", || !text_of(&local.directory().join("pid")).is_empty());
     let guard = crate::support::children_of(running.pid())[0];
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guard), Signal::SIGSTOP).unwrap();
-    running.signal(Signal::SIGKILL);
+    // Each would end them all if it outlived the other. A stopped guard would too: the kernel continues it when nxlock
+    // dies, as its process group is orphaned then, setpgid(2).
+    freeze(running.pid());
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(guard), Signal::SIGKILL).unwrap();
+    running.signal(Signal::SIGKILL);
     for name in ["a", "b"] {
         local.nxlock(["run", name, "-n", "--", "true"]).run().exits(75);
     }
