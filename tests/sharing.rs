@@ -109,7 +109,7 @@ fn without_its_terms_holders_go_on_and_nobody_joins() {
     redis.delete(TERMS);
     redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(75);
     redis.nxlock(["run", "job", "-n", "true"]).run().exits(75);
-    redis.renews(KEY);
+    redis.sees_a_renewal(KEY);
     holder.leaves();
     redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(0);
     redis.has_only_a_fence();
@@ -125,7 +125,7 @@ fn a_terms_key_of_another_type_keeps_newcomers_out_and_every_share_is_given_back
     refused.says("{lock:job}:terms is a key of another type").says("delete it");
     redis.nxlock(["run", "job", "-n", "true"]).run().exits(75);
     assert_eq!(lock_status(&redis)["taken"], 2);
-    redis.renews(KEY);
+    redis.sees_a_renewal(KEY);
     all_leave(pair);
     redis.nxlock(["run", "job", "-n", "true"]).run().exits(0);
     redis.nxlock(["run", "job", "--shared", "-n", "true"]).run().exits(78);
@@ -608,7 +608,7 @@ fn a_full_server_refuses_newcomers_and_serves_who_has_or_waits_for_a_share() {
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     redis.nxlock(["run", "other", "--shared", "-n", "true"]).run().exits(69).says("out of memory");
-    redis.renews(KEY);
+    redis.sees_a_renewal(KEY);
     let [first, second] = held;
     first.leaves();
     third.up();

@@ -171,7 +171,7 @@ fn a_lock_is_renewed_and_given_back_where_it_is_while_its_slot_is_on_its_way() {
     let holder = Turn::had(&cluster, &["-t", "9s"]);
     let slot = cluster.begins_to_move("lock:job");
     // The key is still on the migrating node.
-    slot.from().renews("lock:job");
+    slot.from().sees_a_renewal("lock:job");
     slot.carries_its_keys();
     // The importing node answers only after ASKING.
     let ttl = || {
@@ -195,7 +195,7 @@ fn a_lock_is_renewed_in_time_though_the_node_that_is_about_to_have_it_hangs() {
     slot.carries(&[FENCE]);
     slot.to().hang();
     for _ in 0..4 {
-        slot.from().renews(LOCK);
+        slot.from().sees_a_renewal(LOCK);
     }
     slot.to().resume();
     slot.ends();

@@ -129,7 +129,7 @@ fn a_script_is_told_that_its_lock_was_broken() {
 fn a_script_is_told_before_its_lease_can_have_ended_when_the_server_is_away() {
     let mut redis = Redis::start();
     let mut script = Script::holding(&redis, "--ttl 10s");
-    redis.renews("lock:job");
+    redis.sees_a_renewal("lock:job");
     let end = wall() + Duration::from_millis(u64::try_from(redis.pttl("lock:job")).unwrap());
     redis.kill();
     script.running.line("lost");
@@ -251,7 +251,7 @@ fn a_release_from_where_the_keeper_cannot_be_found_is_a_loss() {
 fn a_lock_with_a_number_for_its_token_is_kept_and_released_too() {
     let redis = Redis::start();
     let script = Script::holding(&redis, "--setnx-compat --ttl 3s");
-    redis.renews("lock:job");
+    redis.sees_a_renewal("lock:job");
     script.goes_on_to("nxlock release job");
     script.keeper_ends();
     script.ends_untold();

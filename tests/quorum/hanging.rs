@@ -28,7 +28,7 @@ fn a_hanging_minority_does_not_keep_a_lease_from_being_renewed() {
     five.each()[0].hang();
     five.each()[1].hang();
     for _ in 0..3 {
-        five.each()[3].renews("lock:job");
+        five.each()[3].sees_a_renewal("lock:job");
     }
     // Nor from being released.
     holder.leaves();

@@ -14,15 +14,6 @@ fn is_left_alone(old: &mut Connection) {
     });
 }
 
-/// Waits until the holder has renewed the lock at this server, which is asked without the sentinels.
-fn is_renewed_at(server: &Redis) {
-    let mut before = server.pttl("lock:job");
-    eventually("it is renewed", || {
-        let left = server.pttl("lock:job");
-        std::mem::replace(&mut before, left) < left
-    });
-}
-
 /// Asserts that another run is refused.
 #[track_caller]
 fn is_held(group: &Sentinels) {
@@ -144,14 +135,14 @@ fn sentinels_that_hang_stop_nobody_and_are_heard_as_soon_as_they_go_on() {
     group.sentinels.iter().for_each(Redis::hang);
     let old = &group.servers[0];
     for _ in 0..3 {
-        is_renewed_at(old);
+        old.sees_a_renewal("lock:job");
     }
     short.leaves();
     group.sentinels.iter().for_each(Redis::resume);
     let holder = Turn::had(&group, &["-t", "6s"]);
     group.master().has_told(2);
     group.sentinels.iter().for_each(Redis::hang);
-    is_renewed_at(old);
+    old.sees_a_renewal("lock:job");
     group.sentinels.iter().for_each(Redis::resume);
     group.promote_another();
     for _ in 0..3 {
@@ -237,7 +228,7 @@ fn where_no_sentinel_answers_the_server_that_answers_is_believed() {
     let mut holder = Turn::had(&group, &["-t", "9s"]);
     group.sentinels.iter().for_each(Redis::hang);
     for _ in 0..2 {
-        is_renewed_at(&group.servers[0]);
+        group.servers[0].sees_a_renewal("lock:job");
     }
     holder.is_told();
     holder.finish().exits(0).says_nothing();

@@ -8,15 +8,6 @@ use super::scripted::{Scripted, Sentinel};
 use crate::support::turns::{Turn, turn};
 use crate::support::{Authority, Redis, eventually};
 
-/// Waits until a lock has been renewed at this server.
-fn is_renewed_at(server: &Redis) {
-    let mut before = server.pttl("lock:job");
-    eventually("it is renewed", || {
-        let left = server.pttl("lock:job");
-        std::mem::replace(&mut before, left) < left
-    });
-}
-
 /// Acquires the lock at a server without asking the sentinels, and releases it.
 fn is_had_and_released_at(server: &Redis) {
     let url = format!("redis://127.0.0.1:{}", server.port());
@@ -58,8 +49,8 @@ fn sentinels_that_stay_silent_are_reported_once_and_stop_nobody() {
     let mut holder = Turn::had(&group, &["-t", "3s"]);
     group.sentinels.iter().for_each(|sentinel| sentinel.now().hangs_after = 0);
     holder.running.says("too few sentinels answer");
-    is_renewed_at(&group.servers[0]);
-    is_renewed_at(&group.servers[0]);
+    group.servers[0].sees_a_renewal("lock:job");
+    group.servers[0].sees_a_renewal("lock:job");
     holder.is_told();
     let done = holder.finish().exits(0);
     assert_eq!(done.stderr.matches("too few sentinels answer").count(), 1, "{}", done.both());
@@ -83,7 +74,7 @@ fn the_server_of_the_latest_failover_is_the_master_though_one_sentinel_alone_kno
     // It answers after the others have: before those that a majority waits for have their 50 ms.
     group.sentinels[1].now().slow = Duration::from_millis(10);
     let mut holder = Turn::had(&group, &["-v", "-t", "3s"]);
-    is_renewed_at(&group.servers[1]);
+    group.servers[1].sees_a_renewal("lock:job");
     assert!(!group.servers[0].exists("lock:job"));
     holder.is_told();
     holder.finish().exits(0).never_says("too few sentinels").never_says("is not the master any more");
@@ -96,7 +87,7 @@ fn one_sentinel_that_names_a_replica_by_a_later_failover_does_not_depose_the_mas
     group.sentinels[0].now().names = (group.servers[1].port(), 9);
     group.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     let holder = Turn::had(&group, &["-t", "3s"]);
-    is_renewed_at(&group.servers[0]);
+    group.servers[0].sees_a_renewal("lock:job");
     holder.leaves();
     group.servers[1].is_writable_again();
     // It does by one that a server has taken the role for.
@@ -113,7 +104,7 @@ fn a_sentinel_that_was_out_of_reach_is_asked_again_at_the_next_renewal() {
     let mut holder = Turn::had(&group, &["-v", "-t", "3s"]);
     let out_of_reach: Vec<_> = group.sentinels.iter().map(Sentinel::is_out_of_reach).collect();
     for _ in 0..3 {
-        is_renewed_at(&group.servers[0]);
+        group.servers[0].sees_a_renewal("lock:job");
     }
     group.name(1, 2);
     drop(out_of_reach);

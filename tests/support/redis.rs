@@ -241,11 +241,12 @@ impl Redis {
 
     /// Waits until the end of a key has been put off.
     #[track_caller]
-    pub fn renews(&self, key: &str) {
-        // In ms, by the clock of the server. What is left of a lease now and what was left before do not tell.
+    pub fn sees_a_renewal(&self, key: &str) {
+        // In ms, by the clock of the server; -1 if it does not end, and -2 if it is not there. What is left of a lease now
+        // and what was left before do not tell.
         let ends = || -> i64 {
-            let script = "local now = redis.call('TIME')
-                return now[1] * 1000 + math.floor(now[2] / 1000) + redis.call('PTTL', KEYS[1])";
+            let script = "local now, left = redis.call('TIME'), redis.call('PTTL', KEYS[1])
+                return left < 0 and left or now[1] * 1000 + math.floor(now[2] / 1000) + left";
             self.ask(&["EVAL", script, "1", key])
         };
         let end = ends();
