@@ -344,7 +344,8 @@ fn runs_once(authority: &impl Authority, dice: &mut Dice) -> Option<Duration> {
     let names = dice.some(&["a", "b", "c", "d", "e", "f"]);
     let also = names[1..].iter().flat_map(|name| ["--also", name]);
     let end = dice.below(8);
-    // Who is killed leaves its locks for this long. Who goes on must not lose them on a machine that stands still for a second.
+    // The test kills the first three; their locks are free when their leases end. The others must keep theirs, also on a
+    // machine that runs none of them for a second.
     let ttl = if end < 3 { "1s" } else { "20s" };
     let words = ["-q", "run", names[0], "--ttl", ttl].into_iter().chain(also).chain(["-c", script]);
     let call = authority.nxlock(words).env("NAMES", names.join(" ")).env("DIR", authority.directory().join("held"));

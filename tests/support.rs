@@ -6,7 +6,7 @@ pub mod certificates;
 pub mod clock;
 mod cluster;
 mod job;
-mod lasting;
+pub mod lasting;
 mod network;
 mod nxlock;
 mod ports;

@@ -15,7 +15,7 @@ use crate::contender;
 use crate::ground::{Failing, Failovers, Ground, Login, Moves, OneMachine, Server, Several, everything_but_forgetting};
 use crate::observer;
 use crate::outsider;
-use crate::process::{Sweeper, gone_within};
+use crate::process::{gone_within, swept};
 use crate::record::{Ailment, Journal, Left, On, Record, boot_clock, nanos};
 use crate::seed::Seed;
 use crate::support::{Redis, lasts};
@@ -233,7 +233,7 @@ impl Arena {
             mark: format!("CHAOS_ARENA={}", directory.path().display()),
             over: &over,
         };
-        let _sweeper = Sweeper::of(&shared.mark);
+        let _sweeper = swept(&shared.mark);
         let (files, traced, masters, voted) = (ground.files(), ground.traced(), ground.masters(), shared.is_several());
         let nodes = ground.nodes();
         let began = boot_clock();

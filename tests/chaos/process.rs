@@ -3,12 +3,12 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
-use std::io::{self, PipeWriter};
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -19,6 +19,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, ttyname};
 
 use crate::record::Nanos;
+use crate::support::lasting::Sweeper;
 use crate::support::lasts;
 
 pub struct Process {
@@ -175,29 +176,17 @@ fn described(pid: i32) -> String {
     format!("process {pid}, {}, syscall {}, {}", about.join(", "), text("syscall").trim(), text("cmdline"))
 }
 
-/// Kills all with a mark as soon as this process is gone, however it ends.
-pub struct Sweeper {
-    /// Its closing tells the shell that this process is gone.
-    _until_our_end: PipeWriter,
-    /// Outlives this process.
-    _shell: Child,
-}
-
-impl Sweeper {
-    pub fn of(mark: &str) -> Sweeper {
-        let (reader, writer) = io::pipe().expect("a pipe");
-        // Once more, if one was found: it may have started another meanwhile.
-        let script = "trap '' HUP INT QUIT; read gone; found=yes
-            while [ $found ]; do
-                found=
-                for at in /proc/[0-9]*; do
-                    tr '\\0' '\\n' < $at/environ | grep -qxF \"$0\" && kill -9 ${at#/proc/} && found=yes
-                done
-            done";
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script, mark]).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        Sweeper { _until_our_end: writer, _shell: shell.spawn().expect("a shell") }
-    }
+/// Returns a sweeper that kills all with a mark.
+pub fn swept(mark: &str) -> Sweeper {
+    // Once more, if one was found: it may have started another meanwhile.
+    let script = "found=yes
+        while [ $found ]; do
+            found=
+            for at in /proc/[0-9]*; do
+                tr '\\0' '\\n' < $at/environ | grep -qxF \"$0\" && kill -9 ${at#/proc/} && found=yes
+            done
+        done";
+    Sweeper::of(mark, script)
 }
 
 /// Waits until no process has the mark; kills those that still do after the limit, and returns what each of them was.

@@ -1,6 +1,7 @@
 //! Resources that live as long as the test process: directories, and servers that tests reuse one after the other
 //! because they take seconds to start.
 
+use std::ffi::OsStr;
 use std::io::PipeWriter;
 use std::ops::Deref;
 use std::os::unix::process::CommandExt;
@@ -17,24 +18,35 @@ use super::{Authority, Nxlock};
 /// A directory that is removed when this process has ended, however it ends.
 pub struct Swept {
     path: PathBuf,
-    /// Outlives this process.
-    _sweeper: Child,
-    /// Its closing tells the sweeper that this process is gone.
-    _until_our_end: PipeWriter,
+    _sweeper: Sweeper,
+}
+
+/// A shell that outlives this process, and executes a script when it is dropped or this process ends, however it ends.
+pub struct Sweeper {
+    /// Its closing tells the shell.
+    _until_then: PipeWriter,
+    _shell: Child,
+}
+
+impl Sweeper {
+    /// The script has `what` as `$0`.
+    pub fn of(what: impl AsRef<OsStr>, script: &str) -> Sweeper {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("read gone; {script}")]).arg(what);
+        shell.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        // In a session of its own, to not get the Ctrl-C for the tests.
+        // SAFETY: setsid(2) is async-signal-safe.
+        unsafe { shell.pre_exec(|| Ok(setsid().map(drop)?)) };
+        Sweeper { _until_then: writer, _shell: shell.spawn().expect("a shell") }
+    }
 }
 
 impl Swept {
     pub fn make(prefix: &str) -> Swept {
         let directory = tempfile::Builder::new().prefix(prefix).tempdir().expect("a directory");
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        let mut sweeper = Command::new("sh");
-        sweeper.args(["-c", "read gone; rm -rf \"$0\""]).arg(directory.path());
-        sweeper.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        // In a session of its own, to not get the Ctrl-C for the tests.
-        // SAFETY: setsid(2) is async-signal-safe.
-        unsafe { sweeper.pre_exec(|| Ok(setsid().map(drop)?)) };
-        let sweeper = sweeper.spawn().expect("a shell");
-        Swept { path: directory.keep(), _sweeper: sweeper, _until_our_end: writer }
+        let sweeper = Sweeper::of(directory.path(), "rm -rf \"$0\"");
+        Swept { path: directory.keep(), _sweeper: sweeper }
     }
 
     pub fn path(&self) -> &Path {
